@@ -259,11 +259,8 @@ impl Tap {
         if !self.options.multi_queue {
             return Err(Error::new("ioctl(TUNSETIFF)", self.name.clone(), Errno::EINVAL));
         }
-        let options = TapOptions {
-            name: Some(self.name.clone()),
-            exclusive: false,
-            ..self.options.clone()
-        };
+        let options =
+            TapOptions { name: Some(self.name.clone()), exclusive: false, ..self.options.clone() };
         self.netns()?.run(|| Tap::open(&options))?
     }
 
@@ -504,11 +501,9 @@ mod tests {
         let Some(ns) = netns() else { return };
         ns.run(|| {
             for header in [VnetHeader::Basic, VnetHeader::V1, VnetHeader::Tunnel] {
-                let tap = Tap::open(&TapOptions {
-                    vnet_header: Some(header),
-                    ..TapOptions::default()
-                })
-                .unwrap();
+                let tap =
+                    Tap::open(&TapOptions { vnet_header: Some(header), ..TapOptions::default() })
+                        .unwrap();
                 assert!(tap.name().starts_with("tap"), "{}", tap.name());
                 tap.set_offload(Offload::CSUM | Offload::TSO4 | Offload::TSO6).unwrap();
                 let all = tap.negotiate_offload(Offload::ALL).unwrap();
