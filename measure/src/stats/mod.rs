@@ -1,0 +1,28 @@
+//! Statistics: ratios, intervals, when to stop, trends, block order.
+//!
+//! Pure: no I/O, no clock, no hidden state; the same input gives the same
+//! output on every machine. Noise is assumed to be independent from block to
+//! block once the ratio to the block's own baseline is taken. What both share
+//! (drift, another load, a slower clock) cancels in that ratio; what the
+//! baseline does not share does not, and [`trend`] is there to find it.
+//!
+//! - [`ratio_interval`]: the median ratio and its confidence interval.
+//! - [`SequentialPlan`]: when to look, so that stopping early keeps the coverage.
+//! - [`trend`]: a drift within a sequence of samples (Mann-Kendall, Theil-Sen).
+//! - [`median`], [`percentile`], [`relative_mad`]: descriptions of samples.
+//! - [`block_order`]: the random order of a block's cells.
+
+mod block;
+mod bootstrap;
+mod describe;
+mod interval;
+mod sequential;
+mod sign;
+mod student;
+mod trend;
+
+pub use block::block_order;
+pub use describe::{median, percentile, relative_mad};
+pub use interval::{StatsError, ratio_interval, relative_half_width};
+pub use sequential::{Look, SequentialPlan};
+pub use trend::{Trend, trend};
