@@ -9,7 +9,7 @@
 //! Alone it is too narrow for few values (n = 5 covers less than the range's
 //! 93.75%); [`super::ratio_interval`] only ever widens by it.
 
-use super::sign::binomial_point;
+use super::sign::binomial;
 
 /// Rank (from 1) of the order statistic at the lower end of the percentile
 /// interval; the upper end is as many ranks from the top.
@@ -25,7 +25,7 @@ pub(super) fn lower_rank(n: usize, confidence: f64) -> usize {
     while reached - below > 1 {
         let i = below + (reached - below) / 2;
         let p = i as f64 / n as f64;
-        let at_most: f64 = (middle..=n).map(|draws| binomial_point(n, draws, p)).sum();
+        let at_most: f64 = binomial(n, p).skip(middle).sum();
         if at_most >= tail {
             reached = i;
         } else {

@@ -15,6 +15,10 @@
 //! 1 − level at most; then the interval at the look where the run stopped
 //! covers at the level, for any reason to stop, with any number of cells
 //! judged together.
+//!
+//! That rate counts all runs. It cannot hold for the few that stop early by
+//! luck where the noise is far too large for the goal: no rule knows them
+//! apart. But there are at most 1 − level of them that are wrong.
 
 use super::interval::{StatsError, check_confidence, ratio_interval, relative_half_width};
 use super::sign::SignInterval;

@@ -36,28 +36,28 @@ impl SignInterval {
     /// The narrowest interval of `n` values that covers the median with at
     /// least `confidence`; `None` where not even the whole range does.
     pub(super) fn narrowest(n: usize, confidence: f64) -> Option<Self> {
+        let points: Vec<f64> = binomial(n, 0.5).take(n / 2 + 1).collect();
         let mut best = None;
         // Probability that the interval of the current rank misses on one side.
-        let mut miss = point(n, 0);
+        let mut miss = 0.0;
         for rank in 1..=n.div_ceil(2) {
+            miss += points[rank - 1];
             if 1.0 - 2.0 * miss < confidence - ROUNDING {
                 break;
             }
             best = Some(SignInterval { rank, averaged: false });
-            let step = point(n, rank);
-            if rank < n / 2 && 1.0 - 2.0 * miss - step >= confidence - ROUNDING {
+            if rank < n / 2 && 1.0 - 2.0 * miss - points[rank] >= confidence - ROUNDING {
                 best = Some(SignInterval { rank, averaged: true });
             }
-            miss += step;
         }
         best
     }
 
     /// Coverage that holds for every distribution.
     pub(super) fn coverage(self, n: usize) -> f64 {
-        let miss: f64 = (0..self.rank).map(|below| point(n, below)).sum();
-        let step = if self.averaged { point(n, self.rank) } else { 0.0 };
-        1.0 - 2.0 * miss - step
+        let miss: f64 = binomial(n, 0.5).take(self.rank).sum();
+        let step = binomial(n, 0.5).nth(self.rank).filter(|_| self.averaged);
+        1.0 - 2.0 * miss - step.unwrap_or(0.0)
     }
 
     /// Both ends; `sorted` holds positive numbers and at least `2 × rank − 1`.
@@ -71,18 +71,17 @@ impl SignInterval {
     }
 }
 
-/// P(B(n, ½) = k).
-fn point(n: usize, k: usize) -> f64 {
-    binomial_point(n, k, 0.5)
-}
-
-/// P(B(n, p) = k), by logarithms: 2⁻ⁿ itself is no longer a number above n = 1074.
-pub(super) fn binomial_point(n: usize, k: usize, p: f64) -> f64 {
-    if p >= 1.0 {
-        return if k == n { 1.0 } else { 0.0 };
-    }
-    let choose: f64 = (1..=k).map(|i| ((n - k + i) as f64 / i as f64).ln()).sum();
-    (choose + k as f64 * p.ln() + (n - k) as f64 * (-p).ln_1p()).exp()
+/// P(B(n, p) = k) for k = 0, 1 … n, by logarithms: 2⁻ⁿ itself is no longer a
+/// number above n = 1074. 0 < p < 1.
+pub(super) fn binomial(n: usize, p: f64) -> impl Iterator<Item = f64> {
+    let odds = p.ln() - (-p).ln_1p();
+    let mut log = n as f64 * (-p).ln_1p();
+    (0..=n).map(move |k| {
+        if k > 0 {
+            log += ((n + 1 - k) as f64 / k as f64).ln() + odds;
+        }
+        log.exp()
+    })
 }
 
 #[cfg(test)]
