@@ -1,0 +1,2 @@
+//! overlane
+fn main() {}

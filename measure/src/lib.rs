@@ -1,0 +1,9 @@
+//! Measuring: the load engine, the samplers, plans, statistics and the schema
+//! of the results. Nothing here prints, and nothing here builds a network.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod results;
+pub mod sampler;
+pub mod stats;

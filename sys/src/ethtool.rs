@@ -1,0 +1,171 @@
+//! Device features by the ethtool ioctls: what `ethtool -k` shows and `-K` sets.
+//!
+//! Acts on devices of the calling thread's network namespace at the time the
+//! [`Ethtool`] was opened. Layouts: `include/uapi/linux/ethtool.h`.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::{Error, Result};
+
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_SFEATURES: u32 = 0x3b;
+const ETH_SS_FEATURES: u32 = 4;
+const ETH_GSTRING_LEN: usize = 32;
+/// More features than any kernel has (6.18: 64); bounds what is believed.
+const MAX_FEATURES: usize = 512;
+
+/// One feature of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Feature {
+    /// In effect now.
+    pub active: bool,
+    /// May be changed by the user (`[fixed]` in ethtool's words when not).
+    pub changeable: bool,
+}
+
+/// A socket to speak ethtool through, in the namespace it was opened in.
+#[derive(Debug)]
+pub struct Ethtool {
+    socket: OwnedFd,
+}
+
+/// `struct ifreq` with its union as a pointer, padded to the kernel's 40 bytes.
+#[repr(C)]
+struct Ifreq {
+    name: [u8; libc::IFNAMSIZ],
+    data: *mut libc::c_void,
+    _rest_of_union: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Ifreq>() == 40);
+
+impl Ethtool {
+    /// Opens a socket in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When descriptors have run out.
+    pub fn open() -> Result<Ethtool> {
+        let socket =
+            socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
+                .map_err(|e| Error::new("socket", "AF_INET for ethtool", e))?;
+        Ok(Ethtool { socket })
+    }
+
+    /// Every feature of a device by the kernel's name (`tx-udp_tnl-segmentation`).
+    ///
+    /// # Errors
+    /// `ENODEV` when there is no such device.
+    pub fn features(&self, device: &str) -> Result<BTreeMap<String, Feature>> {
+        let names = self.feature_names(device)?;
+        let blocks = names.len().div_ceil(32);
+        // struct ethtool_gfeatures: cmd, size, then blocks of
+        // { available, requested, active, never_changed }.
+        let mut request = vec![0u32; 2 + 4 * blocks];
+        request[0] = ETHTOOL_GFEATURES;
+        request[1] = blocks as u32;
+        self.call("ETHTOOL_GFEATURES", device, &mut request)?;
+        let mut features = BTreeMap::new();
+        for (bit, name) in names.into_iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+            let block = &request[2 + 4 * (bit / 32)..][..4];
+            let mask = 1u32 << (bit % 32);
+            features.insert(
+                name,
+                Feature {
+                    active: block[2] & mask != 0,
+                    changeable: block[0] & mask != 0 && block[3] & mask == 0,
+                },
+            );
+        }
+        Ok(features)
+    }
+
+    /// Switches features on or off. Features that the kernel does not know are
+    /// an error; features that it refuses to change keep their value, so read
+    /// them back.
+    ///
+    /// # Errors
+    /// `EINVAL` naming an unknown feature, `EPERM`, `ENODEV`.
+    pub fn set_features(&self, device: &str, wanted: &[(&str, bool)]) -> Result<()> {
+        let names = self.feature_names(device)?;
+        let blocks = names.len().div_ceil(32);
+        // struct ethtool_sfeatures: cmd, size, then blocks of { valid, requested }.
+        let mut request = vec![0u32; 2 + 2 * blocks];
+        request[0] = ETHTOOL_SFEATURES;
+        request[1] = blocks as u32;
+        for (name, on) in wanted {
+            let bit = names.iter().position(|known| known == name).ok_or_else(|| {
+                Error::new("ETHTOOL_SFEATURES", format!("{device} feature {name}"), Errno::EINVAL)
+            })?;
+            let at = 2 + 2 * (bit / 32);
+            let mask = 1u32 << (bit % 32);
+            request[at] |= mask;
+            if *on {
+                request[at + 1] |= mask;
+            }
+        }
+        self.call("ETHTOOL_SFEATURES", device, &mut request)
+    }
+
+    fn feature_names(&self, device: &str) -> Result<Vec<String>> {
+        // struct ethtool_sset_info: cmd, reserved, mask (u64), then one count.
+        let mut info = vec![ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
+        self.call("ETHTOOL_GSSET_INFO", device, &mut info)?;
+        let count = (info[4] as usize).min(MAX_FEATURES);
+        // struct ethtool_gstrings: cmd, string_set, len, then 32 bytes each.
+        let mut strings = vec![0u32; 3 + count * ETH_GSTRING_LEN / 4];
+        strings[0] = ETHTOOL_GSTRINGS;
+        strings[1] = ETH_SS_FEATURES;
+        strings[2] = count as u32;
+        self.call("ETHTOOL_GSTRINGS", device, &mut strings)?;
+        let bytes: Vec<u8> = strings[3..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        Ok(bytes
+            .chunks_exact(ETH_GSTRING_LEN)
+            .map(|raw| {
+                let end = raw.iter().position(|byte| *byte == 0).unwrap_or(raw.len());
+                String::from_utf8_lossy(&raw[..end]).into_owned()
+            })
+            .collect())
+    }
+
+    fn call(&self, operation: &'static str, device: &str, request: &mut [u32]) -> Result<()> {
+        let mut ifreq = Ifreq {
+            name: [0; libc::IFNAMSIZ],
+            data: request.as_mut_ptr().cast(),
+            _rest_of_union: [0; 16],
+        };
+        if device.len() >= libc::IFNAMSIZ {
+            return Err(Error::new(operation, device, Errno::ENAMETOOLONG));
+        }
+        ifreq.name[..device.len()].copy_from_slice(device.as_bytes());
+        // SAFETY: `ifreq` is the kernel's 40-byte struct ifreq (asserted above)
+        // and `data` points to `request`, whose length every caller sizes by the
+        // count it writes into the request's own length field, which bounds what
+        // the kernel copies out.
+        let answer = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &mut ifreq) };
+        if answer < 0 { Err(Error::last(operation, device)) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_features_and_a_missing_device_has_none() {
+        let ethtool = Ethtool::open().unwrap();
+        let features = ethtool.features("lo").unwrap();
+        assert!(features.contains_key("tx-udp_tnl-segmentation"), "{features:?}");
+        assert!(features["rx-gro"].active);
+        let error = ethtool.features("no-such-dev").unwrap_err();
+        assert_eq!(error.errno, Errno::ENODEV);
+        let error = ethtool.set_features("lo", &[("no-such-feature", true)]).unwrap_err();
+        assert!(error.to_string().contains("no-such-feature"), "{error}");
+    }
+}

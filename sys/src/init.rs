@@ -1,0 +1,247 @@
+//! A process tree that cannot outlive its maker.
+//!
+//! [`Init`] is the first process of a fresh PID namespace, with a mount
+//! namespace whose `/run` and `/tmp` are its own. It does nothing but wait on a
+//! socket; when the maker ends (by any cause: the kernel closes the other end),
+//! it ends too, and the kernel kills every process of the namespace. Programs
+//! that a testbed needs (`ovs-vswitchd`, `docker-proxy`) are started inside, so
+//! neither they nor their files can be left behind.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Child, Command};
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use crate::netns::NetNs;
+use crate::{Error, Result};
+
+/// The first process of a PID namespace; dropping it kills all of them.
+#[derive(Debug)]
+pub struct Init {
+    pid: Pid,
+    pid_ns: File,
+    mount_ns: File,
+    // Closing it is what ends the namespace when this process dies.
+    _lifeline: OwnedFd,
+}
+
+/// What the child does, in order; a failure is reported as (step, errno).
+const STEPS: [&str; 4] =
+    ["mount / private", "mount tmpfs on /run", "mount tmpfs on /tmp", "mount proc on /proc"];
+
+impl Init {
+    /// Starts the process.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_SYS_ADMIN` in the user namespace; a failed mount,
+    /// by name. `/proc` is remounted where the kernel allows it.
+    pub fn start() -> Result<Init> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+                .map_err(|e| Error::new("socketpair", "init lifeline", e))?;
+        let flags = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::SIGCHLD;
+        // SAFETY: clone without CLONE_VM and with a null stack is fork: the child
+        // runs on a copy of this stack. It calls only `child_main`, which makes
+        // async-signal-safe system calls on data that exists already (no
+        // allocation, no locks), and never returns.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, flags as libc::c_long, 0, 0, 0, 0) };
+        if pid == 0 {
+            child_main(theirs.as_raw_fd());
+        }
+        if pid < 0 {
+            return Err(Error::last("clone(CLONE_NEWPID|CLONE_NEWNS)", "init process"));
+        }
+        drop(theirs);
+        let pid = Pid::from_raw(pid as libc::pid_t);
+        let init = Init::attach(pid, ours);
+        if init.is_err() {
+            // Only now: a half-made child must not stay.
+            let _ = kill(pid, Signal::SIGKILL);
+            let _ = waitpid(pid, None);
+        }
+        init
+    }
+
+    fn attach(pid: Pid, lifeline: OwnedFd) -> Result<Init> {
+        let mut lifeline = File::from(lifeline);
+        let mut report = [0u8; 5];
+        lifeline
+            .read_exact(&mut report)
+            .map_err(|e| Error::io("read", "init's report of readiness", &e))?;
+        let errno = i32::from_ne_bytes([report[1], report[2], report[3], report[4]]);
+        if errno != 0 {
+            let step = STEPS.get(usize::from(report[0])).copied().unwrap_or("set-up");
+            return Err(Error::new("init", step, Errno::from_raw(errno)));
+        }
+        let namespace = |kind: &str| {
+            let path = format!("/proc/{pid}/ns/{kind}");
+            File::open(&path).map_err(|e| Error::io("open", path, &e))
+        };
+        Ok(Init {
+            pid,
+            pid_ns: namespace("pid")?,
+            mount_ns: namespace("mnt")?,
+            _lifeline: lifeline.into(),
+        })
+    }
+
+    /// The process, as its maker numbers it.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw()
+    }
+
+    /// Starts a program inside the PID and mount namespaces and `net`.
+    ///
+    /// # Errors
+    /// When a namespace cannot be entered (`ESRCH`/`EPERM`: the init process
+    /// has been killed) or the program cannot be executed.
+    pub fn spawn(&self, command: &mut Command, net: &NetNs) -> Result<Child> {
+        self.run_inside(net, || {
+            let program = command.get_program().to_string_lossy().into_owned();
+            command.spawn().map_err(|e| Error::io("exec", program, &e))
+        })
+    }
+
+    /// Runs `f` on a thread that sees `net`, the private mounts, and whose
+    /// children are born in the PID namespace.
+    ///
+    /// # Errors
+    /// As [`Init::spawn`].
+    pub fn run_inside<T: Send>(
+        &self,
+        net: &NetNs,
+        f: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // setns(2): a mount namespace can be joined only by a thread
+                // that shares its root and working directory with no other.
+                unshare(CloneFlags::CLONE_FS)
+                    .map_err(|e| Error::new("unshare(CLONE_FS)", "thread", e))?;
+                setns(&self.pid_ns, CloneFlags::CLONE_NEWPID)
+                    .map_err(|e| Error::new("setns(CLONE_NEWPID)", self.describe(), e))?;
+                net.enter_for_good()?;
+                setns(&self.mount_ns, CloneFlags::CLONE_NEWNS)
+                    .map_err(|e| Error::new("setns(CLONE_NEWNS)", self.describe(), e))?;
+                f()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn describe(&self) -> String {
+        format!("init {}", self.pid)
+    }
+}
+
+impl Drop for Init {
+    fn drop(&mut self) {
+        // Killing the first process of a PID namespace kills all of it
+        // (pid_namespaces(7)). It stays a process until every child of ours in
+        // there has been reaped, which a caller may do only after this: so the
+        // wait must not be in the caller's way.
+        let pid = self.pid;
+        let _ = kill(pid, Signal::SIGKILL);
+        std::thread::spawn(move || waitpid(pid, None));
+    }
+}
+
+/// The child: set up, report, wait for the end. Only async-signal-safe calls.
+fn child_main(lifeline: i32) -> ! {
+    const NAME: &CStr = c"overlane-init";
+    const NONE: &CStr = c"none";
+    // SAFETY: every call is a plain system call on constants, on `lifeline`,
+    // which is open in this process, and on stack buffers of the given length.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
+        libc::setsid();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGCHLD] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        // Descriptors copied from the maker would keep its namespaces, sockets
+        // and pipes alive after it.
+        if lifeline > 0 {
+            libc::syscall(libc::SYS_close_range, 0, lifeline - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, lifeline + 1, u32::MAX, 0);
+
+        let mounts: [(&CStr, &CStr, libc::c_ulong); 4] = [
+            (c"/", NONE, libc::MS_REC | libc::MS_PRIVATE),
+            (c"/run", c"tmpfs", libc::MS_NOSUID | libc::MS_NODEV),
+            (c"/tmp", c"tmpfs", libc::MS_NOSUID | libc::MS_NODEV),
+            (c"/proc", c"proc", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC),
+        ];
+        for (step, (target, kind, flags)) in mounts.iter().enumerate() {
+            let done = libc::mount(
+                kind.as_ptr(),
+                target.as_ptr(),
+                kind.as_ptr(),
+                *flags,
+                std::ptr::null(),
+            );
+            // A fresh /proc may be forbidden in a user namespace (a masked one
+            // outside); nothing needs it but for comfort.
+            if done != 0 && step < 3 {
+                report(lifeline, step as u8, *libc::__errno_location());
+                libc::_exit(1);
+            }
+        }
+        report(lifeline, 0, 0);
+        let mut byte = 0u8;
+        loop {
+            let got = libc::read(lifeline, (&raw mut byte).cast(), 1);
+            if got == 0 || (got < 0 && *libc::__errno_location() != libc::EINTR) {
+                libc::_exit(0);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// To be called in the forked child only, with an open descriptor.
+unsafe fn report(lifeline: i32, step: u8, errno: i32) {
+    let mut message = [step, 0, 0, 0, 0];
+    message[1..].copy_from_slice(&errno.to_ne_bytes());
+    // SAFETY: the buffer is 5 bytes long and lives across the call.
+    unsafe { libc::write(lifeline, message.as_ptr().cast(), message.len()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    #[test]
+    fn processes_and_files_go_with_init() {
+        if !crate::userns::may_administer_networks() {
+            eprintln!("skipped: needs CAP_SYS_ADMIN for a PID namespace");
+            return;
+        }
+        let net = NetNs::new().unwrap();
+        let init = Init::start().unwrap();
+        let mut child = init
+            .spawn(
+                Command::new("sh")
+                    .args(["-c", "touch /run/mark /tmp/overlane-mark; echo $$; exec sleep 1000"])
+                    .stdout(Stdio::piped()),
+                &net,
+            )
+            .unwrap();
+        let mut first = [0u8; 1];
+        child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"2", "the second process of its PID namespace");
+        assert!(!std::path::Path::new("/run/mark").exists());
+        assert!(!std::path::Path::new("/tmp/overlane-mark").exists());
+        drop(init);
+        let status = child.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
+    }
+}

@@ -1,0 +1,20 @@
+//! Every raw system call of overlane, and the only crate with `unsafe` code.
+//!
+//! Each module wraps one kernel interface in a type that cannot be misused by
+//! safe code. Nothing here knows about overlays, modes or measurements.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod affinity;
+mod error;
+pub mod ethtool;
+pub mod init;
+pub mod netns;
+pub mod tap;
+pub mod tcp;
+pub mod udp;
+pub mod userns;
+
+pub use error::{Error, Result};
+/// Error numbers, as [`Error`] carries them.
+pub use nix::errno;

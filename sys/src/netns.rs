@@ -1,0 +1,193 @@
+//! Network namespaces without names: held by a file descriptor, gone with it.
+//!
+//! A [`NetNs`] lives as long as some descriptor or process refers to it. As
+//! nothing is mounted and every descriptor is close-on-exec, the kernel removes
+//! the namespace and its devices when the holding process ends, however it ends.
+
+use std::fs::File;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::{Error, Result};
+
+/// The path of the calling *thread's* network namespace; `/proc/self` would be
+/// the main thread's.
+const THREAD_NETNS: &str = "/proc/thread-self/ns/net";
+
+/// A network namespace, held open.
+#[derive(Debug)]
+pub struct NetNs {
+    fd: OwnedFd,
+    inode: u64,
+}
+
+impl NetNs {
+    /// Creates an empty namespace. The calling thread's own is not changed.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_SYS_ADMIN` in the user namespace, `ENOSPC` past
+    /// `/proc/sys/user/max_net_namespaces`.
+    pub fn new() -> Result<NetNs> {
+        // A thread of its own: a failure to return to the old namespace can
+        // then never leave the caller in the new one.
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    unshare(CloneFlags::CLONE_NEWNET)
+                        .map_err(|e| Error::new("unshare(CLONE_NEWNET)", "network namespace", e))?;
+                    NetNs::current()
+                })
+                .join()
+                .unwrap_or_else(|_| {
+                    Err(Error::new("unshare(CLONE_NEWNET)", "network namespace", Errno::EIO))
+                })
+        })
+    }
+
+    /// The calling thread's namespace.
+    ///
+    /// # Errors
+    /// When `/proc` is not mounted or descriptors have run out.
+    pub fn current() -> Result<NetNs> {
+        NetNs::open(Path::new(THREAD_NETNS))
+    }
+
+    /// A namespace by path (`/proc/PID/ns/net`, `/run/netns/NAME`, `/proc/PID/fd/N`).
+    ///
+    /// # Errors
+    /// When the path cannot be opened.
+    pub fn open(path: &Path) -> Result<NetNs> {
+        let file =
+            File::open(path).map_err(|e| Error::io("open", path.display().to_string(), &e))?;
+        NetNs::from_fd(file.into())
+    }
+
+    /// A namespace by descriptor.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be examined.
+    pub fn from_fd(fd: OwnedFd) -> Result<NetNs> {
+        let file = File::from(fd);
+        let inode = file
+            .metadata()
+            .map_err(|e| Error::io("fstat", format!("fd {}", file.as_raw_fd()), &e))?
+            .ino();
+        Ok(NetNs { fd: file.into(), inode })
+    }
+
+    /// The namespace's inode number, as `lsns` and `ls -l /proc/PID/ns` print it.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// A second handle on the same namespace.
+    ///
+    /// # Errors
+    /// When descriptors have run out.
+    pub fn try_clone(&self) -> Result<NetNs> {
+        let fd = self
+            .fd
+            .try_clone()
+            .map_err(|e| Error::io("dup", format!("net:[{}]", self.inode), &e))?;
+        Ok(NetNs { fd, inode: self.inode })
+    }
+
+    /// Moves the calling thread into the namespace until the guard is dropped.
+    ///
+    /// # Errors
+    /// When the kernel refuses (`EPERM`).
+    pub fn enter(&self) -> Result<Entered> {
+        let previous = NetNs::current()?;
+        self.enter_for_good()?;
+        Ok(Entered { previous, _thread_bound: PhantomData })
+    }
+
+    /// Moves the calling thread into the namespace and leaves it there: for
+    /// threads made for one namespace, and for a child before `exec`.
+    ///
+    /// # Errors
+    /// When the kernel refuses (`EPERM`).
+    pub fn enter_for_good(&self) -> Result<()> {
+        setns(&self.fd, CloneFlags::CLONE_NEWNET)
+            .map_err(|e| Error::new("setns", format!("net:[{}]", self.inode), e))
+    }
+
+    /// Runs `f` in the namespace, on a thread of its own, and waits for it.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    ///
+    /// # Panics
+    /// When `f` panics.
+    pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.enter_for_good()?;
+                Ok(f())
+            });
+            match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+}
+
+impl AsFd for NetNs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The calling thread is in another namespace until this is dropped.
+#[derive(Debug)]
+pub struct Entered {
+    previous: NetNs,
+    // A guard that moved to another thread would bring the wrong thread back.
+    _thread_bound: PhantomData<*const ()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // Cannot fail for a namespace this thread was in; were it to, going on
+        // in the wrong namespace would be worse than ending.
+        if self.previous.enter_for_good().is_err() {
+            std::process::abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn current_and_clone_name_the_same_namespace() {
+        let here = NetNs::current().unwrap();
+        assert_eq!(here.inode(), here.try_clone().unwrap().inode());
+        assert_eq!(here.inode(), NetNs::open(Path::new("/proc/self/ns/net")).unwrap().inode());
+    }
+
+    #[test]
+    fn a_new_namespace_is_entered_and_left() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: needs root (CAP_SYS_ADMIN) to create a network namespace");
+            return;
+        }
+        let before = NetNs::current().unwrap().inode();
+        let ns = NetNs::new().unwrap();
+        assert_ne!(ns.inode(), before);
+        let inside = ns.run(|| NetNs::current().unwrap().inode()).unwrap();
+        assert_eq!(inside, ns.inode());
+        {
+            let _entered = ns.enter().unwrap();
+            assert_eq!(NetNs::current().unwrap().inode(), ns.inode());
+        }
+        assert_eq!(NetNs::current().unwrap().inode(), before);
+    }
+}
