@@ -148,11 +148,7 @@ impl SendBatch {
     ///
     /// # Errors
     /// The kernel's answer to the first message.
-    pub fn send(
-        &mut self,
-        socket: &UdpSocket,
-        count: usize,
-    ) -> std::result::Result<usize, Errno> {
+    pub fn send(&mut self, socket: &UdpSocket, count: usize) -> std::result::Result<usize, Errno> {
         let count = count.min(self.headers.len());
         // SAFETY: the headers, the vector they point to and its payload are
         // owned by `self` and alive; the kernel writes only `msg_len`.
@@ -203,10 +199,8 @@ impl ReceiveBatch {
     /// Up to `count` messages at a time; `gro` for a socket with [`set_gro`].
     pub fn new(count: usize, gro: bool) -> ReceiveBatch {
         let mut landing = vec![0; usize::from(u16::MAX)].into_boxed_slice();
-        let mut vector = Box::new(libc::iovec {
-            iov_base: landing.as_mut_ptr().cast(),
-            iov_len: landing.len(),
-        });
+        let mut vector =
+            Box::new(libc::iovec { iov_base: landing.as_mut_ptr().cast(), iov_len: landing.len() });
         let mut controls =
             vec![Control([0; CONTROL_BYTES]); if gro { count } else { 0 }].into_boxed_slice();
         let headers = (0..count)

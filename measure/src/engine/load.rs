@@ -1,0 +1,251 @@
+//! What is asked of the engine: the load, its two ends, and who is told when
+//! measuring begins and ends.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sys::netns::NetNs;
+
+use super::EngineError;
+
+/// Largest payload of a UDP datagram over IPv4: 65535 less 20 bytes of IP and
+/// 8 bytes of UDP header. One limit for every workload, so that cells compare.
+pub const MAX_MESSAGE_BYTES: u32 = 65507;
+
+/// Most flows of one load; each takes a thread at either end.
+pub const MAX_FLOWS: u32 = 1024;
+
+/// What the flows do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Workload {
+    /// One connection per flow, the client sends without pause.
+    TcpStream,
+    /// One connection per flow, request and response in turn.
+    TcpRr,
+    /// Connect, request, response, close, for every transaction.
+    TcpCrr,
+    /// Datagrams from client to server without pause.
+    UdpStream,
+    /// One datagram there, one back, in turn.
+    UdpRr,
+}
+
+impl Workload {
+    /// Every workload, in the order of the documentation.
+    pub const ALL: [Workload; 5] = [
+        Workload::TcpStream,
+        Workload::TcpRr,
+        Workload::TcpCrr,
+        Workload::UdpStream,
+        Workload::UdpRr,
+    ];
+
+    /// Its name in arguments and results (`tcp_stream`).
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::TcpStream => "tcp_stream",
+            Workload::TcpRr => "tcp_rr",
+            Workload::TcpCrr => "tcp_crr",
+            Workload::UdpStream => "udp_stream",
+            Workload::UdpRr => "udp_rr",
+        }
+    }
+
+    /// Unit of [`Measured::rate`](super::Measured::rate).
+    pub fn unit(self) -> &'static str {
+        match self {
+            Workload::TcpStream => "bit/s",
+            Workload::UdpStream => "datagram/s",
+            Workload::TcpRr | Workload::UdpRr => "transaction/s",
+            Workload::TcpCrr => "connection/s",
+        }
+    }
+
+    /// Unit of the CPU time per unit of work.
+    pub fn service_demand_unit(self) -> &'static str {
+        match self {
+            Workload::TcpStream => "us/KiB",
+            Workload::UdpStream => "us/datagram",
+            Workload::TcpRr | Workload::UdpRr => "us/transaction",
+            Workload::TcpCrr => "us/connection",
+        }
+    }
+
+    /// Message size where none was asked for, bytes: 64 KiB less what does not
+    /// fit a UDP datagram for streams over TCP, the smallest common packet for
+    /// `udp_stream`, one byte for transactions (as netperf).
+    pub fn default_message_bytes(self) -> u32 {
+        match self {
+            Workload::TcpStream => MAX_MESSAGE_BYTES,
+            Workload::UdpStream => 64,
+            Workload::TcpRr | Workload::TcpCrr | Workload::UdpRr => 1,
+        }
+    }
+
+    /// Whether it runs over TCP.
+    pub fn is_tcp(self) -> bool {
+        matches!(self, Workload::TcpStream | Workload::TcpRr | Workload::TcpCrr)
+    }
+
+    /// Whether each unit of work is timed.
+    pub fn has_latency(self) -> bool {
+        matches!(self, Workload::TcpRr | Workload::TcpCrr | Workload::UdpRr)
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Workload {
+    type Err = EngineError;
+
+    fn from_str(name: &str) -> Result<Self, EngineError> {
+        Workload::ALL.into_iter().find(|w| w.name() == name).ok_or_else(|| {
+            EngineError::invalid("workload", Workload::ALL.map(Workload::name).join(", "), name)
+        })
+    }
+}
+
+/// A load: what to send, how much of it, how long, and on which CPUs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// What the flows do.
+    pub workload: Workload,
+    /// Size of a message (request and response alike), 1 to [`MAX_MESSAGE_BYTES`].
+    pub message_bytes: u32,
+    /// Parallel flows, 1 to [`MAX_FLOWS`].
+    pub flows: u32,
+    /// `udp_stream` only: the sender hands the kernel super-packets
+    /// (`UDP_SEGMENT`) and the receiver takes them whole (`UDP_GRO`).
+    pub gso: bool,
+    /// `udp_stream` only: offered load over all flows, datagrams/s; `None`
+    /// sends as fast as the sockets take it.
+    pub datagrams_per_s: Option<u64>,
+    /// Traffic before the measured interval, discarded.
+    pub warmup: Duration,
+    /// The measured interval.
+    pub duration: Duration,
+    /// CPUs of the client's threads: flow i runs on `client_cpus[i % len]`;
+    /// empty: not pinned.
+    pub client_cpus: Vec<usize>,
+    /// CPUs of the server's threads, likewise.
+    pub server_cpus: Vec<usize>,
+    /// How long a path may take to carry the first exchange, and how long a
+    /// flow may stand still afterwards, before it counts as broken.
+    pub setup_limit: Duration,
+}
+
+impl Load {
+    /// A load of one unpinned flow with the workload's default message size,
+    /// 0.1 s of warm-up, 1 s measured and 5 s allowed for setting up.
+    pub fn new(workload: Workload) -> Load {
+        Load {
+            workload,
+            message_bytes: workload.default_message_bytes(),
+            flows: 1,
+            gso: false,
+            datagrams_per_s: None,
+            warmup: Duration::from_millis(100),
+            duration: Duration::from_secs(1),
+            client_cpus: Vec::new(),
+            server_cpus: Vec::new(),
+            setup_limit: Duration::from_secs(5),
+        }
+    }
+
+    /// Checks every field, and that the CPUs may be used by this process.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`], naming the field and what it allows.
+    pub fn validate(&self) -> Result<(), EngineError> {
+        if !(1..=MAX_MESSAGE_BYTES).contains(&self.message_bytes) {
+            return Err(EngineError::invalid(
+                "message_bytes",
+                format!("1 to {MAX_MESSAGE_BYTES}"),
+                self.message_bytes,
+            ));
+        }
+        if !(1..=MAX_FLOWS).contains(&self.flows) {
+            return Err(EngineError::invalid("flows", format!("1 to {MAX_FLOWS}"), self.flows));
+        }
+        if self.workload != Workload::UdpStream {
+            if self.gso {
+                return Err(EngineError::invalid("gso", "udp_stream", self.workload));
+            }
+            if self.datagrams_per_s.is_some() {
+                return Err(EngineError::invalid("datagrams_per_s", "udp_stream", self.workload));
+            }
+        }
+        if self.datagrams_per_s == Some(0) {
+            return Err(EngineError::invalid("datagrams_per_s", "at least 1", 0));
+        }
+        if self.duration.is_zero() {
+            return Err(EngineError::invalid("duration", "more than 0 s", "0 s"));
+        }
+        if self.setup_limit < Duration::from_millis(100) {
+            return Err(EngineError::invalid(
+                "setup_limit",
+                "at least 0.1 s",
+                format!("{:?}", self.setup_limit),
+            ));
+        }
+        for (field, cpus) in
+            [("client_cpus", &self.client_cpus), ("server_cpus", &self.server_cpus)]
+        {
+            if let Some(cpu) = cpus.iter().find(|&&cpu| !sys::affinity::usable(cpu)) {
+                return Err(EngineError::invalid(field, "CPUs this process may run on", cpu));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn client_cpu(&self, flow: u32) -> Option<usize> {
+        cpu_of(&self.client_cpus, flow)
+    }
+
+    pub(super) fn server_cpu(&self, flow: u32) -> Option<usize> {
+        cpu_of(&self.server_cpus, flow)
+    }
+}
+
+fn cpu_of(cpus: &[usize], flow: u32) -> Option<usize> {
+    if cpus.is_empty() { None } else { Some(cpus[flow as usize % cpus.len()]) }
+}
+
+/// Where the two halves run and how the client reaches the server.
+#[derive(Debug, Clone, Copy)]
+pub struct Ends<'a> {
+    /// Namespace of the client's threads.
+    pub client: &'a NetNs,
+    /// Namespace of the server's threads.
+    pub server: &'a NetNs,
+    /// What the client connects to: the server itself, or an address and port
+    /// published for it.
+    pub target: SocketAddr,
+    /// What the server binds. The address must be one of the server's own
+    /// (not the wildcard), so that answers leave with it.
+    pub listen: SocketAddr,
+}
+
+/// Told when the measured interval begins and ends, on the thread that called
+/// [`run`](super::run), so that counters can be read. The interval lies between
+/// the return of [`begin`](Watch::begin) and the call of [`end`](Watch::end).
+pub trait Watch {
+    /// Right before the interval. No datagram of `udp_stream` is under way;
+    /// the other workloads are running.
+    fn begin(&mut self);
+    /// Right after the interval; for `udp_stream` after the last datagram has
+    /// arrived or been lost.
+    fn end(&mut self);
+}
+
+/// Watches nothing.
+impl Watch for () {
+    fn begin(&mut self) {}
+    fn end(&mut self) {}
+}

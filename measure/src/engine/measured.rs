@@ -1,0 +1,141 @@
+//! What a load came to.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use super::Workload;
+
+/// What a load came to, over the measured interval.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// What was run.
+    pub workload: Workload,
+    /// Length of the measured interval, seconds. For `udp_stream` that of
+    /// sending; draining comes on top and is not counted.
+    pub seconds: f64,
+    /// Payload received within the interval, bytes: at the server for streams,
+    /// `units` × message size, one way, for transactions.
+    pub payload_bytes: u64,
+    /// Work done within the interval: whole messages of payload
+    /// (`tcp_stream`), datagrams the server had read by the end of sending
+    /// (`udp_stream`), transactions or connections completed at the client.
+    pub units: u64,
+    /// Work begun by the client within the interval, in the same units: what
+    /// its kernel accepted for streams, requests sent for transactions.
+    pub sent_units: u64,
+    /// Datagrams sent and received with draining included (`udp_stream`, `udp_rr`).
+    pub datagrams: Option<Datagrams>,
+    /// Time per transaction (rr, crr: the latter from before `connect` to after
+    /// the close by the other end).
+    pub latency: Option<LatencyNs>,
+    /// Segments the client's kernel sent again within the interval, over all
+    /// flows (`TCP_INFO`; not for `tcp_crr`, whose connections are gone).
+    pub tcp_retransmits: Option<u64>,
+    /// Answers of the kernel that did not end the load, by errno name and
+    /// system call (`EAGAIN sendmmsg`): how often.
+    pub socket_errors: BTreeMap<String, u64>,
+    /// Each flow's share.
+    pub flows: Vec<FlowMeasured>,
+    /// Things a reader must know before believing a figure.
+    pub notes: Vec<String>,
+}
+
+impl Measured {
+    /// The rate, in the workload's [`unit`](Workload::unit): payload bits/s for
+    /// `tcp_stream`, units/s for the others.
+    pub fn rate(&self) -> f64 {
+        match self.workload {
+            Workload::TcpStream => self.bits_per_s(),
+            _ => self.units as f64 / self.seconds,
+        }
+    }
+
+    /// Payload at the receiver, bits/s.
+    pub fn bits_per_s(&self) -> f64 {
+        self.payload_bytes as f64 * 8.0 / self.seconds
+    }
+}
+
+/// Datagrams of the measured interval, draining included: every datagram is
+/// either received or lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Datagrams {
+    /// Accepted by the sender's kernel. A datagram that a queueing discipline
+    /// then dropped is among them: the socket is not told.
+    pub sent: u64,
+    /// Read by the receiver.
+    pub received: u64,
+}
+
+impl Datagrams {
+    /// Datagrams that did not arrive.
+    pub fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.received)
+    }
+}
+
+/// One flow's share of a [`Measured`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FlowMeasured {
+    /// As [`Measured::units`].
+    pub units: u64,
+    /// As [`Measured::sent_units`].
+    pub sent_units: u64,
+    /// As [`Measured::payload_bytes`].
+    pub payload_bytes: u64,
+    /// CPUs the client's thread was allowed to run on (`sched_getaffinity`).
+    pub client_cpus: Vec<usize>,
+    /// CPUs the server's thread was allowed to run on.
+    pub server_cpus: Vec<usize>,
+}
+
+/// Percentiles of a latency distribution, nanoseconds, from an HDR histogram
+/// of three significant digits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LatencyNs {
+    /// Transactions timed.
+    pub count: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Smallest.
+    pub min: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p99_9: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+impl LatencyNs {
+    /// Percentiles of a histogram of nanoseconds; `None` of an empty one.
+    pub fn of(histogram: &Histogram<u64>) -> Option<LatencyNs> {
+        (!histogram.is_empty()).then(|| LatencyNs {
+            count: histogram.len(),
+            mean: histogram.mean(),
+            min: histogram.min(),
+            p50: histogram.value_at_quantile(0.5),
+            p90: histogram.value_at_quantile(0.9),
+            p99: histogram.value_at_quantile(0.99),
+            p99_9: histogram.value_at_quantile(0.999),
+            max: histogram.max(),
+        })
+    }
+
+    /// The same in microseconds, as the results file has it.
+    pub fn micros(&self) -> crate::results::Latency {
+        let us = |ns: u64| ns as f64 / 1e3;
+        crate::results::Latency {
+            p50: us(self.p50),
+            p90: us(self.p90),
+            p99: us(self.p99),
+            p99_9: us(self.p99_9),
+            max: us(self.max),
+        }
+    }
+}
