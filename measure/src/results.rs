@@ -9,11 +9,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+mod read;
+
+pub use read::{FieldError, ReadError};
+
 /// The value of [`Results::schema`] that this version writes.
 pub const SCHEMA: &str = "overlane.results/1";
 
 /// A whole results file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Results {
     /// Always [`SCHEMA`].
     pub schema: String,
@@ -43,6 +48,7 @@ pub struct Results {
 
 /// The machine a run was made on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Machine {
     /// `model name` of `/proc/cpuinfo`.
     pub cpu_model: String,
@@ -69,8 +75,9 @@ pub struct Machine {
 
 /// The plan as it was carried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Seed of the block order and of the bootstrap.
+    /// Seed of the block order.
     pub seed: u64,
     /// Mode that every ratio is taken to.
     pub baseline: String,
@@ -106,6 +113,7 @@ pub struct Plan {
 
 /// Confidence of the intervals and when to stop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ConfidenceGoal {
     /// Coverage of every interval, 0..1.
     pub level: f64,
@@ -118,6 +126,7 @@ pub struct ConfidenceGoal {
 
 /// Where the load engine's threads ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Placement {
     /// `split`, `same` or `none`.
     pub policy: String,
@@ -129,6 +138,7 @@ pub struct Placement {
 
 /// A mode asked for: what it is, and whether this machine could build it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ModeRecord {
     /// Name (`vxlan`).
     pub mode: String,
@@ -146,6 +156,7 @@ pub struct ModeRecord {
 
 /// One testbed and what its devices had switched on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TestbedRecord {
     /// Mode.
     pub mode: String,
@@ -161,6 +172,7 @@ pub struct TestbedRecord {
 
 /// A device and its offload features.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeviceRecord {
     /// Test host or tenant (`a`, `b`, `tenant-a` …).
     pub host: String,
@@ -198,6 +210,7 @@ pub enum Role {
 
 /// mode × offload profile × MTU × workload × message size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Cell {
     /// Mode.
     pub mode: String,
@@ -243,6 +256,7 @@ pub struct Cell {
 
 /// A median and its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Interval {
     /// Median.
     pub median: f64,
@@ -258,6 +272,7 @@ pub struct Interval {
 
 /// CPU time per unit of work: all CPUs, softirq included, idle load subtracted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ServiceDemand {
     /// Median over samples.
     pub value: f64,
@@ -269,6 +284,7 @@ pub struct ServiceDemand {
 
 /// Percentiles, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Latency {
     /// Median.
     pub p50: f64,
@@ -284,6 +300,7 @@ pub struct Latency {
 
 /// Lost datagrams and where they went.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Loss {
     /// Datagrams the sender's kernel accepted.
     pub sent: u64,
@@ -300,6 +317,7 @@ pub struct Loss {
 
 /// One direction of traffic over one hop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HopRecord {
     /// Test host or tenant.
     pub host: String,
@@ -321,6 +339,7 @@ pub struct HopRecord {
 
 /// CPU seconds of the whole machine by kind, over one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CpuSeconds {
     /// User mode, nice included.
     pub user: f64,
@@ -338,6 +357,7 @@ pub struct CpuSeconds {
 
 /// One measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Sample {
     /// Block, from 0.
     pub block: u32,
