@@ -1,0 +1,294 @@
+//! ICMPv6: RFC 4443, with the neighbour discovery of RFC 4861.
+
+use std::net::Ipv6Addr;
+
+use crate::checksum::pseudo_header_v6;
+use crate::error::room;
+use crate::ethernet::MacAddr;
+use crate::ipv4::Protocol;
+use crate::ipv6::{self, Ipv6, Ipv6Header};
+use crate::{EmitError, Layer, ParseError, be16, be32};
+
+/// Length of a header in bytes, its first four bytes of body included.
+pub const HEADER_LEN: usize = 8;
+
+/// Longest error message with its IPv6 header in bytes: the minimum MTU
+/// (RFC 4443, section 2.4 (c)).
+pub const MAX_ERROR_LEN: usize = 1280;
+
+/// Length of a neighbour advertisement with its IPv6 header in bytes.
+pub const ADVERTISEMENT_LEN: usize = ipv6::HEADER_LEN + HEADER_LEN + 16 + 8;
+
+/// What a message says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// Type 128.
+    EchoRequest {
+        /// Identifier.
+        id: u16,
+        /// Sequence number.
+        sequence: u16,
+    },
+    /// Type 129.
+    EchoReply {
+        /// Identifier.
+        id: u16,
+        /// Sequence number.
+        sequence: u16,
+    },
+    /// Type 2.
+    PacketTooBig {
+        /// The next hop's MTU in bytes, IPv6 header included.
+        mtu: u32,
+    },
+    /// Type 135: who has this address?
+    NeighborSolicitation {
+        /// The address.
+        target: Ipv6Addr,
+        /// The asker's hardware address; absent in duplicate address detection.
+        source: Option<MacAddr>,
+    },
+    /// Type 136: I have.
+    NeighborAdvertisement {
+        /// The address.
+        target: Ipv6Addr,
+        /// Its owner's hardware address.
+        link: Option<MacAddr>,
+        /// The R, S and O flags in the lowest three bits.
+        flags: u8,
+    },
+    /// Any other.
+    Other {
+        /// The type; below 128: an error.
+        kind: u8,
+        /// The code.
+        code: u8,
+    },
+}
+
+impl Message {
+    /// Whether the payload quotes the packet that caused the message.
+    pub const fn is_error(self) -> bool {
+        match self {
+            Message::PacketTooBig { .. } => true,
+            Message::Other { kind, .. } => kind < 128,
+            _ => false,
+        }
+    }
+}
+
+/// A checked view of a message.
+#[derive(Debug, Clone, Copy)]
+pub struct Icmpv6<'a> {
+    header: &'a [u8; HEADER_LEN],
+    payload: &'a [u8],
+}
+
+impl<'a> Icmpv6<'a> {
+    /// Views an IPv6 payload. Not checked here: the checksum.
+    ///
+    /// # Errors
+    /// When it is shorter than a header.
+    pub fn parse(bytes: &'a [u8]) -> Result<Icmpv6<'a>, ParseError> {
+        match bytes.split_first_chunk() {
+            Some((header, payload)) => Ok(Icmpv6 { header, payload }),
+            None => Err(ParseError::short(Layer::Icmpv6, HEADER_LEN, bytes.len())),
+        }
+    }
+
+    /// What it says. A neighbour message without a whole target is
+    /// [`Message::Other`].
+    pub fn message(&self) -> Message {
+        let (high, low) = (be16(self.header, 4), be16(self.header, 6));
+        let (kind, code) = (self.header[0], self.header[1]);
+        match (kind, self.payload.split_first_chunk::<16>()) {
+            (128, _) => Message::EchoRequest { id: high, sequence: low },
+            (129, _) => Message::EchoReply { id: high, sequence: low },
+            (2, _) => Message::PacketTooBig { mtu: be32(self.header, 4) },
+            (135, Some((target, options))) => Message::NeighborSolicitation {
+                target: (*target).into(),
+                source: link_address(options, 1),
+            },
+            (136, Some((target, options))) => Message::NeighborAdvertisement {
+                target: (*target).into(),
+                link: link_address(options, 2),
+                flags: self.header[4] >> 5,
+            },
+            _ => Message::Other { kind, code },
+        }
+    }
+
+    /// Whether the checksum is right, for a packet of that header.
+    pub fn checksum_is_valid(&self, ip: &Ipv6<'_>) -> bool {
+        let length = (HEADER_LEN + self.payload.len()) as u32;
+        let pseudo = ipv6::pseudo_header(ip, Protocol::ICMPV6, length);
+        pseudo.plus_bytes(self.header).plus_bytes(self.payload).is_valid()
+    }
+
+    /// Data of an echo; the beginning of the packet that caused an error; target
+    /// and options of a neighbour message.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+/// The link-layer address option of that type: RFC 4861, section 4.6.1.
+fn link_address(mut options: &[u8], kind: u8) -> Option<MacAddr> {
+    while let Some((head, _)) = options.split_first_chunk::<2>() {
+        // A length of 0 is malformed and would never end.
+        let len = usize::from(head[1]) * 8;
+        let option = options.get(..len).filter(|option| !option.is_empty())?;
+        if head[0] == kind && len == 8 {
+            return option[2..].first_chunk::<6>().map(|mac| MacAddr(*mac));
+        }
+        options = options.get(len..)?;
+    }
+    None
+}
+
+/// Writes an IPv6 packet: header, then the message that `fill` writes after the
+/// four bytes of type, code and checksum, which are set here.
+fn emit(
+    header: Ipv6Header,
+    (kind, code): (u8, u8),
+    message_len: usize,
+    buffer: &mut [u8],
+    fill: impl FnOnce(&mut [u8]),
+) -> Result<usize, EmitError> {
+    let len = ipv6::HEADER_LEN + message_len;
+    let out = room(buffer, Layer::Icmpv6, len)?;
+    let (ip, message) = out.split_at_mut(ipv6::HEADER_LEN);
+    ip.copy_from_slice(&header.to_bytes(message_len)?);
+    message[..4].copy_from_slice(&[kind, code, 0, 0]);
+    fill(&mut message[4..]);
+    let protocol = Protocol::ICMPV6.0;
+    let pseudo = pseudo_header_v6(header.source, header.destination, protocol, message_len as u32);
+    let checksum = pseudo.plus_bytes(message).checksum();
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    Ok(len)
+}
+
+/// Writes an IPv6 packet that tells the sender of `original` (whose bytes are
+/// `packet`) that it exceeds the next hop's MTU, and returns its length in bytes.
+///
+/// # Errors
+/// When the buffer is too small; [`MAX_ERROR_LEN`] bytes always suffice.
+pub fn packet_too_big(
+    original: &Ipv6<'_>,
+    packet: &[u8],
+    router: Ipv6Addr,
+    mtu: u32,
+    buffer: &mut [u8],
+) -> Result<usize, EmitError> {
+    let quote = packet.get(..ipv6::HEADER_LEN + original.payload().len()).unwrap_or(packet);
+    let quote = &quote[..quote.len().min(MAX_ERROR_LEN - ipv6::HEADER_LEN - HEADER_LEN)];
+    let header = Ipv6Header {
+        traffic_class: 0,
+        flow_label: 0,
+        next_header: Protocol::ICMPV6,
+        hop_limit: 64,
+        source: router,
+        destination: original.source(),
+    };
+    emit(header, (2, 0), HEADER_LEN + quote.len(), buffer, |body| {
+        body[..4].copy_from_slice(&mtu.to_be_bytes());
+        body[4..].copy_from_slice(quote);
+    })
+}
+
+/// Writes an IPv6 packet in which `owner` answers, solicited, that it has the
+/// address `target`, and returns its length in bytes ([`ADVERTISEMENT_LEN`]).
+///
+/// # Errors
+/// When the buffer is too small.
+pub fn neighbor_advertisement(
+    target: Ipv6Addr,
+    owner: MacAddr,
+    asker: Ipv6Addr,
+    buffer: &mut [u8],
+) -> Result<usize, EmitError> {
+    let header = Ipv6Header {
+        traffic_class: 0,
+        flow_label: 0,
+        next_header: Protocol::ICMPV6,
+        // RFC 4861, section 7.1.2: anything less is discarded.
+        hop_limit: 255,
+        source: target,
+        destination: asker,
+    };
+    emit(header, (136, 0), HEADER_LEN + 24, buffer, |body| {
+        // Solicited and override.
+        body[..4].copy_from_slice(&[0x60, 0, 0, 0]);
+        body[4..20].copy_from_slice(&target.octets());
+        body[20..22].copy_from_slice(&[2, 1]);
+        body[22..28].copy_from_slice(&owner.0);
+    })
+}
+
+/// Whether an error may be sent because of this packet: RFC 4443, section
+/// 2.4 (e). Packet Too Big alone may answer to a group.
+pub fn may_answer_with_error(original: &Ipv6<'_>, too_big: bool) -> bool {
+    let Ok(upper) = original.upper_layer() else { return false };
+    let error = upper.protocol == Protocol::ICMPV6
+        && Icmpv6::parse(upper.payload).is_ok_and(|icmp| icmp.message().is_error());
+    let source = original.source();
+    !error
+        && !upper.later_fragment
+        && !source.is_multicast()
+        && !source.is_unspecified()
+        && (too_big || !original.destination().is_multicast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+    const B: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+
+    #[test]
+    fn tells_the_mtu_and_quotes() {
+        let header = Ipv6Header {
+            traffic_class: 0,
+            flow_label: 1,
+            next_header: Protocol::UDP,
+            hop_limit: 64,
+            source: A,
+            destination: B,
+        };
+        let packet = [&header.to_bytes(1460).unwrap()[..], &[9; 1460]].concat();
+        let view = Ipv6::parse(&packet).unwrap();
+        assert!(may_answer_with_error(&view, true));
+        let mut out = [0; MAX_ERROR_LEN];
+        let len = packet_too_big(&view, &packet, B, 1430, &mut out).unwrap();
+        assert_eq!(len, MAX_ERROR_LEN);
+        let ip = Ipv6::parse(&out).unwrap();
+        let icmp = Icmpv6::parse(ip.payload()).unwrap();
+        assert!(icmp.checksum_is_valid(&ip));
+        assert_eq!(icmp.message(), Message::PacketTooBig { mtu: 1430 });
+        assert_eq!(icmp.payload(), &packet[..1232]);
+        assert!(!may_answer_with_error(&ip, true), "an error about an error");
+    }
+
+    #[test]
+    fn an_advertisement_answers() {
+        let mut out = [0; ADVERTISEMENT_LEN];
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        assert_eq!(neighbor_advertisement(A, mac, B, &mut out), Ok(ADVERTISEMENT_LEN));
+        let ip = Ipv6::parse(&out).unwrap();
+        assert_eq!((ip.hop_limit(), ip.destination()), (255, B));
+        let icmp = Icmpv6::parse(ip.payload()).unwrap();
+        assert!(icmp.checksum_is_valid(&ip));
+        let wanted = Message::NeighborAdvertisement { target: A, link: Some(mac), flags: 3 };
+        assert_eq!(icmp.message(), wanted);
+    }
+
+    #[test]
+    fn options_that_lie_end_the_search() {
+        for options in [&[1, 0][..], &[1, 2, 0, 0, 0, 0, 0, 0], &[9, 1, 0, 0, 0, 0, 0, 0, 1]] {
+            assert_eq!(link_address(options, 1), None);
+        }
+        let second = [9, 1, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(link_address(&second, 1), Some(MacAddr([2, 3, 4, 5, 6, 7])));
+    }
+}
