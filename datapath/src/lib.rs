@@ -1,1 +1,5 @@
-//! datapath
+//! Forwarding in user space.
+
+#![forbid(unsafe_code)]
+
+pub mod copy_loop;

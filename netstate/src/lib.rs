@@ -1,1 +1,27 @@
-//! netstate
+//! The kernel's network state, typed: links, addresses, routes, neighbours,
+//! forwarding entries, counters, and the facts of the machine.
+//!
+//! Everything is read from, and written to, one network namespace: that of the
+//! thread that opened the reader.
+
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod hop;
+pub mod link;
+pub mod neigh;
+pub mod netlink;
+pub mod route;
+
+pub use hop::{Hop, HopKind, Side};
+pub use link::{Counters, Link, MacAddr};
+pub use netlink::{Error, Netlink, Result};
+pub mod cgroup;
+pub mod conntrack;
+pub mod cpu;
+pub mod machine;
+pub mod packet_diag;
+pub mod proc;
+pub mod process;
+pub mod snmp;
+pub mod softnet;

@@ -9,6 +9,7 @@ pub mod affinity;
 mod error;
 pub mod ethtool;
 pub mod init;
+pub mod memfd;
 pub mod netns;
 pub mod tap;
 pub mod tcp;

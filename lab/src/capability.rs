@@ -1,0 +1,170 @@
+//! What this machine and kernel can build, found by trying it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use netstate::Error as NetlinkError;
+use nix::errno::Errno;
+use testbed::{Host, Privileges};
+
+use crate::Result;
+
+/// Why a mode cannot be built here, and what would help.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsupported {
+    /// The exact reason.
+    pub reason: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Unsupported {
+    /// From two texts.
+    pub fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Unsupported {
+        Unsupported { reason: reason.into(), remedy: remedy.into() }
+    }
+}
+
+/// `Ok` or why not.
+pub type Supported = std::result::Result<(), Unsupported>;
+
+/// Asks the kernel and the machine, each question once.
+#[derive(Debug)]
+pub struct Capabilities {
+    scratch: Host,
+    privileges: Privileges,
+    kinds: Mutex<BTreeMap<&'static str, Supported>>,
+    nftables: Mutex<BTreeMap<&'static str, Supported>>,
+}
+
+impl Capabilities {
+    /// Makes a scratch host to try things in.
+    ///
+    /// # Errors
+    /// Without the right to make network namespaces.
+    pub fn new(privileges: Privileges) -> Result<Capabilities> {
+        Ok(Capabilities {
+            scratch: Host::new("scratch")?,
+            privileges,
+            kinds: Mutex::default(),
+            nftables: Mutex::default(),
+        })
+    }
+
+    /// With what rights this process runs.
+    pub fn privileges(&self) -> Privileges {
+        self.privileges
+    }
+
+    /// Whether the kernel has every one of these link kinds.
+    pub fn links(&self, kinds: &[&'static str]) -> Supported {
+        kinds.iter().try_for_each(|kind| self.link(kind))
+    }
+
+    fn link(&self, kind: &'static str) -> Supported {
+        let mut known = self.kinds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        known.entry(kind).or_insert_with(|| self.try_link(kind)).clone()
+    }
+
+    fn try_link(&self, kind: &'static str) -> Supported {
+        const NAME: &str = "probe";
+        let netlink = self.scratch.netlink();
+        let answer = netlink.add_kind(NAME, kind);
+        let _ = netlink.delete_link(NAME);
+        match answer {
+            Err(NetlinkError::Kernel { errno: Errno::EOPNOTSUPP, .. }) => Err(Unsupported::new(
+                format!("kernel has no {}", module(kind)),
+                format!(
+                    "load it (modprobe {}) or use a kernel with {}",
+                    module(kind),
+                    config(kind)
+                ),
+            )),
+            Err(NetlinkError::Kernel { errno: errno @ (Errno::EPERM | Errno::EACCES), .. }) => {
+                Err(Unsupported::new(
+                    format!("kernel refuses to make a {kind} device: {}", errno.desc()),
+                    "run as root",
+                ))
+            }
+            // Any other answer (a missing parent link, say) comes from the
+            // driver: it is there.
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a program is installed, by its Debian package.
+    pub fn program(&self, program: &str, package: &str) -> std::result::Result<PathBuf, Unsupported> {
+        find_program(program).ok_or_else(|| {
+            Unsupported::new(
+                format!("{program} is not installed"),
+                format!("apt install {package}"),
+            )
+        })
+    }
+
+    /// Whether nftables works: the program, and `rules` taken by the kernel.
+    pub fn nftables(&self, feature: &'static str, rules: &str) -> Supported {
+        self.program("nft", "nftables")?;
+        let mut known = self.nftables.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        known
+            .entry(feature)
+            .or_insert_with(|| {
+                self.scratch.nft(rules).map_err(|error| {
+                    Unsupported::new(
+                        format!("kernel refuses nftables {feature} rules: {error}"),
+                        "use a kernel with CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET, CONFIG_NFT_NAT and CONFIG_NFT_MASQ (CONFIG_NF_TABLES_BRIDGE for bridge rules)",
+                    )
+                })
+            })
+            .clone()
+    }
+
+    /// Whether this process may open `/dev/net/tun`.
+    pub fn tun(&self) -> Supported {
+        const DEVICE: &str = "/dev/net/tun";
+        match std::fs::OpenOptions::new().read(true).write(true).open(DEVICE) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(Unsupported::new(
+                    format!("{DEVICE}: {error}"),
+                    "run as root, or allow this user to open it",
+                ))
+            }
+            Err(error) => Err(Unsupported::new(
+                format!("{DEVICE}: {error}"),
+                "load the tun module (modprobe tun) or use a kernel with CONFIG_TUN",
+            )),
+        }
+    }
+}
+
+/// The module that brings a link kind, as people know it.
+fn module(kind: &str) -> &str {
+    match kind {
+        "vlan" => "8021q",
+        other => other,
+    }
+}
+
+fn config(kind: &str) -> String {
+    match kind {
+        "vlan" => "CONFIG_VLAN_8021Q".to_owned(),
+        other => format!("CONFIG_{}", other.to_uppercase()),
+    }
+}
+
+/// Looks a program up in `PATH` and where daemons are kept, which an ordinary
+/// user's `PATH` leaves out.
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/libexec/docker"].into_iter().map(PathBuf::from))
+        .map(|directory| directory.join(program))
+        .find(|candidate| is_executable(candidate))
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}

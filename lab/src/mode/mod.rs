@@ -1,0 +1,62 @@
+//! One file per mode, and this list of them.
+
+use crate::{Capabilities, Network, Params, Result, Unsupported};
+
+mod bridge;
+mod bridge_macnat;
+mod host;
+mod ipvlan;
+mod macvlan;
+mod nat;
+mod nat_proxy;
+mod routed;
+mod same_host;
+mod tap;
+mod vlan;
+mod vxlan;
+mod vxlan_routed;
+
+/// A way to get a tenant's packets to another tenant.
+pub trait Mode: Send + Sync {
+    /// Name, as the command line has it.
+    fn name(&self) -> &'static str;
+
+    /// The path in words, hop by hop.
+    fn path(&self) -> &'static str;
+
+    /// Whether this machine can build it now.
+    ///
+    /// # Errors
+    /// The reason and the remedy.
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported>;
+
+    /// Builds it.
+    ///
+    /// # Errors
+    /// The first step that failed; nothing stays behind.
+    fn build(&self, params: &Params) -> Result<Network>;
+}
+
+/// Every mode, in the order of the table.
+pub fn modes() -> &'static [&'static dyn Mode] {
+    &[
+        &host::Host,
+        &same_host::SameHost,
+        &bridge::Bridge,
+        &bridge_macnat::BridgeMacnat,
+        &macvlan::Macvlan,
+        &ipvlan::Ipvlan,
+        &vlan::Vlan,
+        &routed::Routed,
+        &nat::Nat,
+        &nat_proxy::NatProxy,
+        &vxlan::Vxlan,
+        &vxlan_routed::VxlanRouted,
+        &tap::Tap,
+    ]
+}
+
+/// A mode by name.
+pub fn find(name: &str) -> Option<&'static dyn Mode> {
+    modes().iter().copied().find(|mode| mode.name() == name)
+}

@@ -1,0 +1,48 @@
+//! `tap`: tenants on TAP devices, moved by a plain loop of one read and one
+//! write a packet: the naive reference of user space.
+
+use std::net::Ipv4Addr;
+
+use datapath::copy_loop::CopyLoop;
+use netstate::Hop;
+use sys::tap::{Tap as Device, TapOptions};
+use testbed::Host;
+
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// The mode.
+pub struct Tap;
+
+const DEVICE: &str = "tap0";
+const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
+
+impl Mode for Tap {
+    fn name(&self) -> &'static str {
+        "tap"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant's TAP - read/write loop in user space - tenant's TAP"
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.tun()
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
+        let open = |tenant: &Host, address| {
+            let tap = tenant.netns().run(|| Device::open(&TapOptions::named(DEVICE)))??;
+            tenant.netlink().set_mtu(DEVICE, params.mtu)?;
+            tenant.address(DEVICE, address, 24)?;
+            Result::Ok(tap)
+        };
+        let (left, right) = (open(&tenant_a, TENANT_A)?, open(&tenant_b, TENANT_B)?);
+        let copying = CopyLoop::start(left, right)?;
+        let hops = vec![Hop::tx("tenant-a", DEVICE), Hop::rx("tenant-b", DEVICE)];
+        Ok(Network::new(vec![tenant_a, tenant_b], 0, 1, TENANT_B, params.mtu, hops)
+            .keeping(Box::new(copying))
+            .noting("crosses no wire: the offload profile does not apply; the loop's thread is not pinned"))
+    }
+}

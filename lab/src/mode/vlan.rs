@@ -1,0 +1,41 @@
+//! `vlan`: a bridge whose uplink is a VLAN device on the NIC.
+
+use netstate::Hop;
+use testbed::NIC;
+
+use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_A, TENANT_B, Tenants};
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// The mode.
+pub struct Vlan;
+
+/// The tag on the wire.
+const ID: u16 = 100;
+const DEVICE: &str = "nic0.100";
+
+impl Mode for Vlan {
+    fn name(&self) -> &'static str {
+        "vlan"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant - veth - bridge - VLAN device on the NIC - wire"
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vlan"])
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let tenants = Tenants::new(params.mtu, TENANT_A, TENANT_B, 24)?;
+        params.wire().join(&tenants.a, &tenants.b)?;
+        for host in [&tenants.a, &tenants.b] {
+            host.netlink().add_vlan(DEVICE, NIC, ID)?;
+            host.netlink().set_up(DEVICE)?;
+            host.bridge(BRIDGE, params.mtu, &[DEVICE, PORT_DEVICE])?;
+        }
+        let middle =
+            vec![Hop::tx("a", DEVICE), Hop::tx("a", NIC), Hop::rx("b", NIC), Hop::rx("b", DEVICE)];
+        Ok(tenants.network(TENANT_B, params.mtu, middle))
+    }
+}

@@ -1,0 +1,159 @@
+//! A mode that has been built: who talks to whom, by which hops.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use netstate::Hop;
+use testbed::{Host, Offload, Process, Processes, Wire};
+
+use crate::Result;
+
+/// The server's port, TCP and UDP: the one that `nat` and `nat-proxy` publish.
+pub const PORT: u16 = 5301;
+
+/// Bytes that VXLAN adds before the tenant's IP packet, over an IPv4 underlay:
+/// inner Ethernet 14, IPv4 20, UDP 8, VXLAN 8 (RFC 7348).
+pub(crate) const VXLAN_OVERHEAD: u32 = 50;
+
+/// How a mode is to be built.
+#[derive(Debug, Clone, Copy)]
+pub struct Params {
+    /// Layer-3 MTU of the underlay, bytes.
+    pub mtu: u32,
+    /// What the wire's NICs can do.
+    pub offload: Offload,
+}
+
+impl Params {
+    /// The wire they describe.
+    pub fn wire(&self) -> Wire {
+        Wire { mtu: self.mtu, offload: self.offload }
+    }
+}
+
+/// Where a server listens and where its client finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// What the client connects to: the server's own or a published address.
+    pub target: SocketAddr,
+    /// What the server binds.
+    pub listen: SocketAddr,
+}
+
+/// Anything that a network keeps alive until it is dropped.
+pub(crate) type Keep = Box<dyn Send + Sync>;
+
+/// A built mode. Dropping it removes everything.
+pub struct Network {
+    // Dropped in this order: programs, then what keeps running in this process,
+    // then the process tree, then the namespaces.
+    programs: Vec<Process>,
+    kept: Vec<Keep>,
+    processes: Option<Processes>,
+    hosts: Vec<Arc<Host>>,
+    client: usize,
+    server: usize,
+    /// Where the server is.
+    pub address: Address,
+    /// The path, from client to server.
+    pub hops: Vec<Hop>,
+    /// MTU of the tenants' devices, bytes.
+    pub tenant_mtu: u32,
+    /// What the mode has to say of itself.
+    pub notes: Vec<String>,
+}
+
+impl Network {
+    /// A network of `hosts`; client and server are indices into them, and the
+    /// server listens on `server_address`.
+    pub(crate) fn new(
+        hosts: Vec<Host>,
+        client: usize,
+        server: usize,
+        server_address: Ipv4Addr,
+        tenant_mtu: u32,
+        hops: Vec<Hop>,
+    ) -> Network {
+        let at = SocketAddr::new(IpAddr::V4(server_address), PORT);
+        Network {
+            programs: Vec::new(),
+            kept: Vec::new(),
+            processes: None,
+            hosts: hosts.into_iter().map(Arc::new).collect(),
+            client,
+            server,
+            address: Address { target: at, listen: at },
+            hops,
+            tenant_mtu,
+            notes: Vec::new(),
+        }
+    }
+
+    /// The server is reached by a published address instead of its own.
+    pub(crate) fn published_at(mut self, address: Ipv4Addr) -> Network {
+        self.address.target = SocketAddr::new(IpAddr::V4(address), PORT);
+        self
+    }
+
+    /// Adds the process tree that the mode's programs run in.
+    pub(crate) fn with_processes(mut self, tree: Processes, programs: Vec<Process>) -> Network {
+        self.processes = Some(tree);
+        self.programs = programs;
+        self
+    }
+
+    /// Keeps `thing` alive until the network is dropped.
+    pub(crate) fn keeping(mut self, thing: Keep) -> Network {
+        self.kept.push(thing);
+        self
+    }
+
+    /// Adds a remark for the reader of the results.
+    pub(crate) fn noting(mut self, note: impl Into<String>) -> Network {
+        self.notes.push(note.into());
+        self
+    }
+
+    /// Test hosts and tenants.
+    pub fn hosts(&self) -> &[Arc<Host>] {
+        &self.hosts
+    }
+
+    /// The one that the client runs in.
+    pub fn client(&self) -> &Arc<Host> {
+        &self.hosts[self.client]
+    }
+
+    /// The one that the server runs in.
+    pub fn server(&self) -> &Arc<Host> {
+        &self.hosts[self.server]
+    }
+
+    /// A host or tenant by name.
+    pub fn host(&self, name: &str) -> Option<&Arc<Host>> {
+        self.hosts.iter().find(|host| host.name() == name)
+    }
+
+    /// Programs running for the mode: (process id, command line).
+    pub fn programs(&self) -> impl Iterator<Item = &Process> {
+        self.programs.iter()
+    }
+
+    /// An error naming a program of the mode that has ended.
+    ///
+    /// # Errors
+    /// [`crate::Error::Program`].
+    pub fn check(&mut self) -> Result<()> {
+        self.programs.iter_mut().try_for_each(Process::check)
+    }
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network")
+            .field("address", &self.address)
+            .field("hops", &self.hops)
+            .field("notes", &self.notes)
+            .finish_non_exhaustive()
+    }
+}

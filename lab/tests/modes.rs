@@ -1,0 +1,116 @@
+//! Every mode that this machine can build carries TCP and UDP from client to
+//! server, over the hops that it declares.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use lab::{Capabilities, Network, Params, modes};
+use netstate::{HopKind, Side};
+use testbed::{Offload, Privileges};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const BYTES: usize = 200_000;
+
+fn privileged() -> Option<Capabilities> {
+    if !sys::userns::may_administer_networks() {
+        eprintln!("skipped: needs root (CAP_NET_ADMIN) to build testbeds");
+        return None;
+    }
+    Some(Capabilities::new(Privileges::Root).unwrap())
+}
+
+/// Sends `BYTES` over TCP and one datagram over UDP, client to server.
+fn drive(network: &Network) {
+    let address = network.address;
+    let (ready, listening) = mpsc::channel();
+    let (server, client) = (network.server().netns().clone(), network.client().netns().clone());
+    let serving = std::thread::spawn(move || {
+        server
+            .run(|| {
+                let udp = UdpSocket::bind(address.listen).unwrap();
+                udp.set_read_timeout(Some(LIMIT)).unwrap();
+                let tcp = TcpListener::bind(address.listen).unwrap();
+                ready.send(()).unwrap();
+                let (mut stream, _) = tcp.accept().unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                let mut received = Vec::new();
+                stream.read_to_end(&mut received).unwrap();
+                assert_eq!(received.len(), BYTES);
+                let mut datagram = [0; 64];
+                assert_eq!(udp.recv(&mut datagram).unwrap(), 7);
+            })
+            .unwrap();
+    });
+    listening.recv_timeout(LIMIT).unwrap();
+    client
+        .run(|| {
+            let mut stream = TcpStream::connect_timeout(&address.target, LIMIT).unwrap();
+            stream.set_write_timeout(Some(LIMIT)).unwrap();
+            stream.write_all(&vec![7; BYTES]).unwrap();
+            drop(stream);
+            let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+            udp.send_to(b"overlay", address.target).unwrap();
+        })
+        .unwrap();
+    serving.join().unwrap();
+}
+
+#[test]
+fn every_mode_is_known_by_one_name() {
+    let mut names: Vec<_> = modes().iter().map(|mode| mode.name()).collect();
+    assert_eq!(names[0], "host", "the baseline comes first");
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), modes().len());
+    assert!(lab::find("vxlan").is_some() && lab::find("no-such-mode").is_none());
+}
+
+#[test]
+fn every_buildable_mode_carries_traffic_over_its_hops() {
+    let Some(machine) = privileged() else { return };
+    for mode in modes() {
+        if let Err(unsupported) = mode.probe(&machine) {
+            assert!(!unsupported.reason.is_empty() && !unsupported.remedy.is_empty());
+            eprintln!("{}: {}; {}", mode.name(), unsupported.reason, unsupported.remedy);
+            continue;
+        }
+        for (mtu, offload) in [(1500, Offload::Full), (9000, Offload::None)] {
+            let network = mode
+                .build(&Params { mtu, offload })
+                .unwrap_or_else(|error| panic!("{}: {error}", mode.name()));
+            drive(&network);
+            for hop in &network.hops {
+                if hop.kind == HopKind::Process {
+                    continue;
+                }
+                let host = network.host(&hop.host).unwrap();
+                let counters = host.netlink().link(&hop.device).unwrap().counters;
+                let bytes = match hop.forward {
+                    Side::Rx => counters.rx_bytes,
+                    Side::Tx => counters.tx_bytes,
+                };
+                assert!(
+                    bytes > BYTES as u64,
+                    "{} {offload} mtu {mtu}: {} {} carried {bytes} of {BYTES} bytes",
+                    mode.name(),
+                    hop.host,
+                    hop.device
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dropped_network_leaves_no_namespace() {
+    if privileged().is_none() {
+        return;
+    }
+    let network =
+        lab::find("vxlan").unwrap().build(&Params { mtu: 1500, offload: Offload::Full }).unwrap();
+    let weak: Vec<_> = network.hosts().iter().map(std::sync::Arc::downgrade).collect();
+    drop(network);
+    assert!(weak.iter().all(|host| host.upgrade().is_none()));
+}

@@ -1,0 +1,472 @@
+//! Links: what there is, their counters, and making, changing, deleting them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoIpVlan, InfoKind, InfoMacVlan,
+    InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVxlan, IpVlanMode, LinkAttribute,
+    LinkFlags, LinkInfo, LinkMessage, MacVlanMode, State,
+};
+use nix::errno::Errno;
+use sys::netns::NetNs;
+
+use crate::netlink::{Error, Netlink, Result};
+
+/// A link-layer address.
+pub type MacAddr = [u8; 6];
+
+/// A link as `ip -s -d link` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Interface index, unique in its namespace.
+    pub index: u32,
+    /// Name.
+    pub name: String,
+    /// Kind (`veth`, `bridge`, `vxlan` …), where the driver tells one.
+    pub kind: Option<String>,
+    /// Link-layer address.
+    pub mac: Option<MacAddr>,
+    /// Layer-3 MTU, bytes.
+    pub mtu: u32,
+    /// `IFF_UP`.
+    pub up: bool,
+    /// `IFF_LOWER_UP`: ready to carry packets.
+    pub lower_up: bool,
+    /// Index of the bridge (or other controller) that it is a port of.
+    pub master: Option<u32>,
+    /// Counters since the link was made.
+    pub counters: Counters,
+}
+
+/// Link counters (`IFLA_STATS64`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Packets (skbs) received.
+    pub rx_packets: u64,
+    /// Bytes received, Ethernet header included.
+    pub rx_bytes: u64,
+    /// Packets (skbs) sent.
+    pub tx_packets: u64,
+    /// Bytes sent, Ethernet header included.
+    pub tx_bytes: u64,
+    /// Received and dropped.
+    pub rx_dropped: u64,
+    /// Dropped instead of being sent.
+    pub tx_dropped: u64,
+    /// Receive errors.
+    pub rx_errors: u64,
+    /// Transmit errors.
+    pub tx_errors: u64,
+}
+
+impl Counters {
+    /// What was counted since `earlier`; a counter that went backwards (the
+    /// link was replaced) counts as zero.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        Counters {
+            rx_packets: self.rx_packets.saturating_sub(earlier.rx_packets),
+            rx_bytes: self.rx_bytes.saturating_sub(earlier.rx_bytes),
+            tx_packets: self.tx_packets.saturating_sub(earlier.tx_packets),
+            tx_bytes: self.tx_bytes.saturating_sub(earlier.tx_bytes),
+            rx_dropped: self.rx_dropped.saturating_sub(earlier.rx_dropped),
+            tx_dropped: self.tx_dropped.saturating_sub(earlier.tx_dropped),
+            rx_errors: self.rx_errors.saturating_sub(earlier.rx_errors),
+            tx_errors: self.tx_errors.saturating_sub(earlier.tx_errors),
+        }
+    }
+}
+
+/// A VXLAN device to be made.
+#[derive(Debug, Clone)]
+pub struct Vxlan<'a> {
+    /// Device name.
+    pub name: &'a str,
+    /// VXLAN network identifier, 24 bits.
+    pub vni: u32,
+    /// Own address on the underlay.
+    pub local: IpAddr,
+    /// Default remote for unknown and broadcast destinations, if there is one.
+    pub remote: Option<IpAddr>,
+    /// Underlay device.
+    pub underlay: &'a str,
+    /// UDP port; IANA's is 4789.
+    pub port: u16,
+    /// Learn inner addresses from received packets.
+    pub learning: bool,
+    /// Send outer UDP checksums (IPv4).
+    pub udp_csum: bool,
+}
+
+/// macvlan's modes that a tenant uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Macvlan {
+    /// Tenants of one NIC reach each other directly.
+    Bridge,
+    /// By way of the switch outside.
+    Vepa,
+}
+
+impl Netlink {
+    /// Every link of the namespace.
+    ///
+    /// # Errors
+    /// When the kernel refuses the dump.
+    pub fn links(&self) -> Result<Vec<Link>> {
+        let mut links = Vec::new();
+        self.dump(
+            RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            "list",
+            "links",
+            |answer| {
+                if let RouteNetlinkMessage::NewLink(message) = answer {
+                    links.push(parse(message));
+                }
+            },
+        )?;
+        Ok(links)
+    }
+
+    /// One link by name.
+    ///
+    /// # Errors
+    /// `ENODEV` when there is none.
+    pub fn link(&self, name: &str) -> Result<Link> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        let mut found = None;
+        self.get(RouteNetlinkMessage::GetLink(message), "find link", name, |answer| {
+            if let RouteNetlinkMessage::NewLink(message) = answer {
+                found = Some(parse(message));
+            }
+        })?;
+        found.ok_or_else(|| Error::Kernel {
+            operation: "find link",
+            object: name.to_owned(),
+            errno: Errno::ENODEV,
+        })
+    }
+
+    /// Counters of all links by name.
+    ///
+    /// # Errors
+    /// When the kernel refuses the dump.
+    pub fn counters(&self) -> Result<BTreeMap<String, Counters>> {
+        Ok(self.links()?.into_iter().map(|link| (link.name, link.counters)).collect())
+    }
+
+    /// Makes a veth pair; `peer` is made in `peer_netns`.
+    ///
+    /// # Errors
+    /// `EEXIST` when a name is taken, `EPERM`.
+    pub fn add_veth(
+        &self,
+        name: &str,
+        mac: MacAddr,
+        peer: &str,
+        peer_mac: MacAddr,
+        peer_netns: &NetNs,
+        mtu: u32,
+    ) -> Result<()> {
+        let mut other = LinkMessage::default();
+        other.attributes = vec![
+            LinkAttribute::IfName(peer.to_owned()),
+            LinkAttribute::NetNsFd(peer_netns.as_fd().as_raw_fd()),
+            LinkAttribute::Address(peer_mac.to_vec()),
+            LinkAttribute::Mtu(mtu),
+        ];
+        self.add(
+            name,
+            vec![LinkAttribute::Address(mac.to_vec()), LinkAttribute::Mtu(mtu)],
+            InfoKind::Veth,
+            Some(InfoData::Veth(InfoVeth::Peer(other))),
+            "add veth",
+        )
+    }
+
+    /// Makes a bridge without spanning tree and without delay before
+    /// forwarding, with multicast snooping off, so that nothing but what was
+    /// sent crosses it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without bridge support, `EEXIST`.
+    pub fn add_bridge(&self, name: &str, mac: MacAddr, mtu: u32) -> Result<()> {
+        self.add(
+            name,
+            vec![LinkAttribute::Address(mac.to_vec()), LinkAttribute::Mtu(mtu)],
+            InfoKind::Bridge,
+            Some(InfoData::Bridge(vec![
+                InfoBridge::ForwardDelay(0),
+                InfoBridge::StpState(BridgeStpState::Disabled),
+                InfoBridge::MulticastSnooping(false),
+            ])),
+            "add bridge",
+        )
+    }
+
+    /// Makes a VXLAN device.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without VXLAN support, `EEXIST`, `ENODEV` for the underlay.
+    pub fn add_vxlan(&self, vxlan: &Vxlan<'_>, mac: MacAddr, mtu: u32) -> Result<()> {
+        let underlay = self.link(vxlan.underlay)?.index;
+        let mut data = vec![
+            InfoVxlan::Id(vxlan.vni),
+            InfoVxlan::Link(underlay),
+            InfoVxlan::Port(vxlan.port),
+            InfoVxlan::Learning(vxlan.learning),
+            InfoVxlan::UDPCsum(vxlan.udp_csum),
+        ];
+        data.push(match vxlan.local {
+            IpAddr::V4(address) => InfoVxlan::Local(address),
+            IpAddr::V6(address) => InfoVxlan::Local6(address),
+        });
+        match vxlan.remote {
+            Some(IpAddr::V4(address)) => data.push(InfoVxlan::Group(address)),
+            Some(IpAddr::V6(address)) => data.push(InfoVxlan::Group6(address)),
+            None => {}
+        }
+        self.add(
+            vxlan.name,
+            vec![LinkAttribute::Address(mac.to_vec()), LinkAttribute::Mtu(mtu)],
+            InfoKind::Vxlan,
+            Some(InfoData::Vxlan(data)),
+            "add vxlan",
+        )
+    }
+
+    /// Makes a macvlan on `nic`, in `netns`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without macvlan support, `EEXIST`, `ENODEV` for the NIC.
+    pub fn add_macvlan(
+        &self,
+        name: &str,
+        nic: &str,
+        mode: Macvlan,
+        mac: MacAddr,
+        netns: &NetNs,
+    ) -> Result<()> {
+        let mode = match mode {
+            Macvlan::Bridge => MacVlanMode::Bridge,
+            Macvlan::Vepa => MacVlanMode::Vepa,
+        };
+        self.add(
+            name,
+            vec![
+                LinkAttribute::Link(self.link(nic)?.index),
+                LinkAttribute::Address(mac.to_vec()),
+                LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd()),
+            ],
+            InfoKind::MacVlan,
+            Some(InfoData::MacVlan(vec![InfoMacVlan::Mode(mode)])),
+            "add macvlan",
+        )
+    }
+
+    /// Makes a layer-2 ipvlan on `nic`, in `netns`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without ipvlan support, `EEXIST`, `ENODEV` for the NIC.
+    pub fn add_ipvlan(&self, name: &str, nic: &str, netns: &NetNs) -> Result<()> {
+        self.add(
+            name,
+            vec![
+                LinkAttribute::Link(self.link(nic)?.index),
+                LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd()),
+            ],
+            InfoKind::IpVlan,
+            Some(InfoData::IpVlan(vec![InfoIpVlan::Mode(IpVlanMode::L2)])),
+            "add ipvlan",
+        )
+    }
+
+    /// Makes an 802.1Q device on `nic`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without 8021q, `EEXIST`, `ENODEV` for the NIC.
+    pub fn add_vlan(&self, name: &str, nic: &str, id: u16) -> Result<()> {
+        self.add(
+            name,
+            vec![LinkAttribute::Link(self.link(nic)?.index)],
+            InfoKind::Vlan,
+            Some(InfoData::Vlan(vec![InfoVlan::Id(id)])),
+            "add vlan",
+        )
+    }
+
+    /// Switches a link up.
+    ///
+    /// # Errors
+    /// `ENODEV`, or what the driver answers.
+    pub fn set_up(&self, name: &str) -> Result<()> {
+        self.set(name, "set up", |message| {
+            message.header.flags |= LinkFlags::Up;
+            message.header.change_mask |= LinkFlags::Up;
+        })
+    }
+
+    /// Switches a link down.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn set_down(&self, name: &str) -> Result<()> {
+        self.set(name, "set down", |message| {
+            message.header.change_mask |= LinkFlags::Up;
+        })
+    }
+
+    /// Sets the MTU, bytes.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` outside the driver's limits.
+    pub fn set_mtu(&self, name: &str, mtu: u32) -> Result<()> {
+        self.set(name, "set mtu of", |message| message.attributes.push(LinkAttribute::Mtu(mtu)))
+    }
+
+    /// Sets the link-layer address.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EADDRNOTAVAIL`.
+    pub fn set_mac(&self, name: &str, mac: MacAddr) -> Result<()> {
+        self.set(name, "set address of", |message| {
+            message.attributes.push(LinkAttribute::Address(mac.to_vec()));
+        })
+    }
+
+    /// Makes a link a port of a bridge.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EBUSY` when it is a port elsewhere.
+    pub fn set_master(&self, name: &str, bridge: &str) -> Result<()> {
+        let bridge = self.link(bridge)?.index;
+        self.set(name, "set master of", |message| {
+            message.attributes.push(LinkAttribute::Controller(bridge));
+        })
+    }
+
+    /// Isolates a bridge port: it forwards to ports that are not isolated only.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` when it is not a bridge port.
+    pub fn set_isolated(&self, name: &str, isolated: bool) -> Result<()> {
+        self.set(name, "isolate port", |message| {
+            message.attributes.push(LinkAttribute::LinkInfo(vec![
+                LinkInfo::PortKind(InfoPortKind::Bridge),
+                LinkInfo::PortData(InfoPortData::BridgePort(vec![InfoBridgePort::Isolated(
+                    isolated,
+                )])),
+            ]));
+        })
+    }
+
+    /// Moves a link to another namespace.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` for links that may not move.
+    pub fn set_netns(&self, name: &str, netns: &NetNs) -> Result<()> {
+        let fd = netns.as_fd().as_raw_fd();
+        self.set(name, "move", |message| message.attributes.push(LinkAttribute::NetNsFd(fd)))
+    }
+
+    /// Deletes a link.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn delete_link(&self, name: &str) -> Result<()> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        self.change(RouteNetlinkMessage::DelLink(message), 0, "delete link", name)
+    }
+
+    /// Makes a link of any kind, with no more than its kind for data: how a
+    /// kernel is asked what it supports.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when it does not.
+    pub fn add_kind(&self, name: &str, kind: &str) -> Result<()> {
+        self.add(name, Vec::new(), InfoKind::from(kind), None, "add link")
+    }
+
+    fn add(
+        &self,
+        name: &str,
+        mut attributes: Vec<LinkAttribute>,
+        kind: InfoKind,
+        data: Option<InfoData>,
+        operation: &'static str,
+    ) -> Result<()> {
+        let mut info = vec![LinkInfo::Kind(kind)];
+        info.extend(data.map(LinkInfo::Data));
+        attributes.push(LinkAttribute::IfName(name.to_owned()));
+        attributes.push(LinkAttribute::LinkInfo(info));
+        let mut message = LinkMessage::default();
+        message.attributes = attributes;
+        self.change(
+            RouteNetlinkMessage::NewLink(message),
+            NLM_F_CREATE | NLM_F_EXCL,
+            operation,
+            name,
+        )
+    }
+
+    fn set(
+        &self,
+        name: &str,
+        operation: &'static str,
+        fill: impl FnOnce(&mut LinkMessage),
+    ) -> Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.link(name)?.index;
+        fill(&mut message);
+        self.change(RouteNetlinkMessage::NewLink(message), 0, operation, name)
+    }
+}
+
+fn parse(message: LinkMessage) -> Link {
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        kind: None,
+        mac: None,
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+        lower_up: message.header.flags.contains(LinkFlags::LowerUp),
+        master: None,
+        counters: Counters::default(),
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::Controller(index) => link.master = Some(index),
+            // A TAP whose holder has gone is up without a carrier.
+            LinkAttribute::OperState(State::Down) => link.lower_up = false,
+            LinkAttribute::Stats64(stats) => {
+                link.counters = Counters {
+                    rx_packets: stats.rx_packets,
+                    rx_bytes: stats.rx_bytes,
+                    tx_packets: stats.tx_packets,
+                    tx_bytes: stats.tx_bytes,
+                    rx_dropped: stats.rx_dropped,
+                    tx_dropped: stats.tx_dropped,
+                    rx_errors: stats.rx_errors,
+                    tx_errors: stats.tx_errors,
+                };
+            }
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    if let LinkInfo::Kind(kind) = info {
+                        link.kind = Some(kind.to_string());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    link
+}

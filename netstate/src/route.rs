@@ -1,0 +1,64 @@
+//! Routes.
+
+use std::net::IpAddr;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
+};
+
+use crate::addr::family;
+use crate::netlink::{Netlink, Result};
+
+/// A unicast route of the main table.
+#[derive(Debug, Clone, Copy)]
+pub struct Route<'a> {
+    /// Destination network.
+    pub to: IpAddr,
+    /// Its prefix length, bits; 0: the default route.
+    pub prefix: u8,
+    /// Next hop; none: on the link.
+    pub via: Option<IpAddr>,
+    /// Link to leave by.
+    pub link: &'a str,
+    /// The next hop is on the link, whatever the addresses say.
+    pub onlink: bool,
+}
+
+impl Netlink {
+    /// Adds a route, replacing one to the same destination.
+    ///
+    /// # Errors
+    /// `ENODEV`, `ENETUNREACH` when the next hop is not reachable on the link.
+    pub fn add_route(&self, route: &Route<'_>) -> Result<()> {
+        let address = |ip| match ip {
+            IpAddr::V4(address) => RouteAddress::Inet(address),
+            IpAddr::V6(address) => RouteAddress::Inet6(address),
+        };
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(route.to);
+        message.header.destination_prefix_length = route.prefix;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.kind = RouteType::Unicast;
+        message.header.scope =
+            if route.via.is_some() { RouteScope::Universe } else { RouteScope::Link };
+        if route.onlink {
+            message.header.flags |= RouteFlags::Onlink;
+        }
+        if route.prefix > 0 {
+            message.attributes.push(RouteAttribute::Destination(address(route.to)));
+        }
+        message.attributes.extend(route.via.map(|via| RouteAttribute::Gateway(address(via))));
+        message.attributes.push(RouteAttribute::Oif(self.link(route.link)?.index));
+        let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
+        self.change(
+            RouteNetlinkMessage::NewRoute(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+            "add route",
+            &format!("{}/{}{via} dev {}", route.to, route.prefix, route.link),
+        )
+    }
+}

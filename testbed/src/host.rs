@@ -1,0 +1,220 @@
+//! Test hosts and tenants.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::process::Command;
+use std::sync::Arc;
+
+use netstate::{MacAddr, Netlink};
+use sys::ethtool::{Ethtool, Feature};
+use sys::netns::NetNs;
+
+use crate::{Error, Result};
+
+/// A network namespace with the sockets to configure and watch it: a test host.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    netns: Arc<NetNs>,
+    netlink: Netlink,
+    ethtool: Ethtool,
+}
+
+/// What runs behind a host's virtual network: to the kernel, just another host.
+pub type Tenant = Host;
+
+impl Host {
+    /// Makes a host with loopback up and IPv6 off, so that no router
+    /// solicitation or duplicate address detection mixes with what is measured.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to make namespaces.
+    pub fn new(name: &str) -> Result<Host> {
+        let host = Host::with_ipv6(name)?;
+        for which in ["default", "all"] {
+            host.sysctl_if_present(&format!("net/ipv6/conf/{which}/disable_ipv6"), "1")?;
+        }
+        Ok(host)
+    }
+
+    /// Makes a host with loopback up and IPv6 as the kernel has it.
+    ///
+    /// # Errors
+    /// As [`Host::new`].
+    pub fn with_ipv6(name: &str) -> Result<Host> {
+        let netns = NetNs::new()?;
+        let netlink = Netlink::open_in(&netns)?;
+        let ethtool = netns.run(Ethtool::open)??;
+        netlink.set_up("lo")?;
+        let host = Host { name: name.to_owned(), netns: Arc::new(netns), netlink, ethtool };
+        // The same on every machine, whatever its own sysctls are: a new
+        // namespace inherits some of them (net.core.devconf_inherit_init_net).
+        for which in ["default", "all"] {
+            host.sysctl(&format!("net/ipv4/conf/{which}/rp_filter"), "0")?;
+        }
+        // Frames crossing a bridge are not IP-filtered unless a mode wants it.
+        for table in ["iptables", "ip6tables", "arptables"] {
+            host.sysctl_if_present(&format!("net/bridge/bridge-nf-call-{table}"), "0")?;
+        }
+        Ok(host)
+    }
+
+    /// Its name within the testbed (`a`, `tenant-b`).
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its namespace.
+    pub fn netns(&self) -> &Arc<NetNs> {
+        &self.netns
+    }
+
+    /// Links, addresses, routes, neighbours of the host.
+    pub fn netlink(&self) -> &Netlink {
+        &self.netlink
+    }
+
+    /// A device's features.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn features(&self, device: &str) -> Result<BTreeMap<String, Feature>> {
+        Ok(self.ethtool.features(device)?)
+    }
+
+    /// Switches features of a device (`ethtool -K`).
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` for a feature that the kernel does not know.
+    pub fn set_features(&self, device: &str, wanted: &[(&str, bool)]) -> Result<()> {
+        Ok(self.ethtool.set_features(device, wanted)?)
+    }
+
+    /// Writes a sysctl by its path below `/proc/sys` (`net/ipv4/ip_forward`).
+    ///
+    /// # Errors
+    /// [`Error::Sysctl`].
+    pub fn sysctl(&self, path: &str, value: &str) -> Result<()> {
+        let path = format!("/proc/sys/{path}");
+        // The tree under /proc/sys/net is that of the thread that opens it.
+        self.netns.run(|| std::fs::write(&path, value))?.map_err(|error| Error::Sysctl {
+            path: path.clone(),
+            value: value.to_owned(),
+            error,
+        })
+    }
+
+    /// As [`Host::sysctl`], and nothing where the kernel has no such setting.
+    ///
+    /// # Errors
+    /// [`Error::Sysctl`].
+    pub fn sysctl_if_present(&self, path: &str, value: &str) -> Result<()> {
+        match self.sysctl(path, value) {
+            Err(Error::Sysctl { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Lets the host forward IPv4 packets.
+    ///
+    /// # Errors
+    /// [`Error::Sysctl`].
+    pub fn forward(&self) -> Result<()> {
+        self.sysctl("net/ipv4/ip_forward", "1")
+    }
+
+    /// Gives a link an address and switches it up.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EEXIST`.
+    pub fn address(&self, link: &str, address: impl Into<IpAddr>, prefix: u8) -> Result<()> {
+        self.netlink.add_address(link, address.into(), prefix)?;
+        Ok(self.netlink.set_up(link)?)
+    }
+
+    /// Makes a veth pair between this host and `tenant`, both ends up.
+    ///
+    /// # Errors
+    /// `EEXIST`.
+    pub fn connect(&self, device: &str, tenant: &Host, tenant_device: &str, mtu: u32) -> Result<()> {
+        self.netlink.add_veth(
+            device,
+            mac(&self.name, device),
+            tenant_device,
+            mac(&tenant.name, tenant_device),
+            &tenant.netns,
+            mtu,
+        )?;
+        self.netlink.set_up(device)?;
+        Ok(tenant.netlink.set_up(tenant_device)?)
+    }
+
+    /// Makes a bridge, up, with `ports`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without bridge support.
+    pub fn bridge(&self, name: &str, mtu: u32, ports: &[&str]) -> Result<()> {
+        self.netlink.add_bridge(name, mac(&self.name, name), mtu)?;
+        for port in ports {
+            self.netlink.set_master(port, name)?;
+        }
+        Ok(self.netlink.set_up(name)?)
+    }
+
+    /// Loads nftables rules (`nft -f`).
+    ///
+    /// # Errors
+    /// [`Error::Program`] with what nft printed; when it is not installed, its
+    /// package is named.
+    pub fn nft(&self, rules: &str) -> Result<()> {
+        self.run(Command::new("nft").arg(rules)).map(drop)
+    }
+
+    /// Runs a short program in the host to its end and returns what it printed.
+    ///
+    /// # Errors
+    /// [`Error::Program`] when it fails or cannot be started.
+    pub fn run(&self, command: &mut Command) -> Result<String> {
+        let described = describe(command);
+        let result = self.netns.run(|| command.stdin(std::process::Stdio::null()).output())?;
+        match result {
+            Err(error) => Err(Error::Program {
+                program: described,
+                status: error.to_string(),
+                output: String::new(),
+            }),
+            Ok(output) if output.status.success() => {
+                Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+            }
+            Ok(output) => Err(Error::Program {
+                program: described,
+                status: output.status.to_string(),
+                output: String::from_utf8_lossy(&output.stderr).into_owned()
+                    + &String::from_utf8_lossy(&output.stdout),
+            }),
+        }
+    }
+}
+
+/// The program and its arguments, for messages.
+pub(crate) fn describe(command: &Command) -> String {
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// A locally administered unicast address, the same for the same host and
+/// device in every run, so that flow hashes do not vary between runs.
+pub fn mac(host: &str, device: &str) -> MacAddr {
+    // FNV-1a; any spread will do: uniqueness is needed within a testbed only.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in host.bytes().chain([b'/']).chain(device.bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    let bytes = hash.to_be_bytes();
+    [0x02, 0x6f, bytes[4], bytes[5], bytes[6], bytes[7]]
+}

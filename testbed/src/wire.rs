@@ -1,0 +1,43 @@
+//! The wire: a veth pair whose ends are the NICs of two test hosts.
+
+use std::net::Ipv4Addr;
+
+use crate::{Host, Offload, Result};
+
+/// The name of a test host's NIC.
+pub const NIC: &str = "nic0";
+
+/// How the hosts of a testbed are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wire {
+    /// Layer-3 MTU of the NICs, bytes.
+    pub mtu: u32,
+    /// What the NICs can do.
+    pub offload: Offload,
+}
+
+impl Wire {
+    /// Underlay address of the first host; the network is a /24.
+    pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    /// Underlay address of the second host.
+    pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    /// Joins two hosts, NICs up and without addresses.
+    ///
+    /// # Errors
+    /// When a NIC exists already or the profile does not take.
+    pub fn join(&self, a: &Host, b: &Host) -> Result<()> {
+        a.connect(NIC, b, NIC, self.mtu)?;
+        self.offload.apply(a, NIC)?;
+        self.offload.apply(b, NIC)
+    }
+
+    /// Gives both NICs their underlay addresses.
+    ///
+    /// # Errors
+    /// When they have them already.
+    pub fn address(&self, a: &Host, b: &Host) -> Result<()> {
+        a.address(NIC, Wire::A, 24)?;
+        b.address(NIC, Wire::B, 24)
+    }
+}
