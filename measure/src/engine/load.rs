@@ -232,6 +232,19 @@ pub struct Ends<'a> {
     pub listen: SocketAddr,
 }
 
+impl Ends<'_> {
+    pub(super) fn validate(&self) -> Result<(), EngineError> {
+        let usable = |field, address: SocketAddr| {
+            if address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0 {
+                return Err(EngineError::invalid(field, "a unicast address and a port", address));
+            }
+            Ok(())
+        };
+        usable("target", self.target)?;
+        usable("listen", self.listen)
+    }
+}
+
 /// Told when the measured interval begins and ends, on the thread that called
 /// [`run`](super::run), so that counters can be read. The interval lies between
 /// the return of [`begin`](Watch::begin) and the call of [`end`](Watch::end).

@@ -1,25 +1,34 @@
-//! The load engine.
+//! The load engine: traffic between two namespaces, counted at the receiver.
+//!
+//! [`run`] takes a [`Load`] and the two [`Ends`] of a path, and gives what was
+//! [`Measured`], or the [`EngineError`] that says why there is nothing to
+//! measure. Server and client are two [`Half`]s, each with a thread per flow in
+//! its namespace, and share nothing but the network. Their control is atomics,
+//! apart from the data path, and every system call on the data path ends within
+//! 50 ms, so a path that breaks ends in an error and never in waiting.
+//!
+//! One file per workload (`tcp_stream`, `tcp_rr`, `tcp_crr`, `udp_stream`,
+//! `udp_rr`), client and server together, says what is sent and what is counted.
 
+mod connection;
+mod control;
 mod error;
+mod flow;
+mod half;
+mod hello;
 mod load;
 mod measured;
+mod run;
+mod tcp_crr;
+mod tcp_rr;
+mod tcp_stream;
+mod udp_path;
+mod udp_rr;
+mod udp_stream;
 
-use std::sync::atomic::AtomicBool;
-
+pub use control::{FlowCount, Phase};
 pub use error::{End, EngineError, Stage};
+pub use half::Half;
 pub use load::{Ends, Load, MAX_FLOWS, MAX_MESSAGE_BYTES, Watch, Workload};
 pub use measured::{Datagrams, FlowMeasured, LatencyNs, Measured};
-
-/// Runs a load and measures it.
-///
-/// # Errors
-/// [`EngineError`].
-pub fn run(
-    load: &Load,
-    _ends: &Ends<'_>,
-    _watch: &mut dyn Watch,
-    _stop: &AtomicBool,
-) -> Result<Measured, EngineError> {
-    load.validate()?;
-    Err(EngineError::Stopped)
-}
+pub use run::run;

@@ -1,0 +1,124 @@
+//! The first exchange of a flow, which proves that the path carries data both
+//! ways, tells the server which flow a connection or a source address is, and
+//! warms up ARP, FDB and conntrack. The same exchange at the end proves that
+//! the path has lived.
+//!
+//! A hello is 24 bytes: magic, kind, load token, flow, and the length of the
+//! datagram it came in. Addresses cannot tell flows apart: NAT and proxies
+//! change them.
+
+use super::flow::Flow;
+
+/// Length of a hello; over UDP an asking one is padded to the message size.
+pub(super) const HELLO_BYTES: usize = 24;
+
+const MAGIC: [u8; 4] = *b"ovl\x01";
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The client.
+    Ask = 1,
+    /// The server.
+    Answer = 2,
+}
+
+/// One hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub kind: Kind,
+    /// Load it belongs to: a late datagram of an earlier load is not taken for
+    /// one of this.
+    pub token: u64,
+    pub flow: u32,
+    /// Length of the datagram asked with; the answer repeats it.
+    pub length: u32,
+}
+
+impl Hello {
+    pub fn emit(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = self.kind as u8;
+        bytes[8..16].copy_from_slice(&self.token.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.flow.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a hello from the start of a datagram; `None` when it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Hello> {
+        let bytes: &[u8; HELLO_BYTES] = bytes.first_chunk()?;
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
+        let kind = match bytes[4] {
+            1 => Kind::Ask,
+            2 => Kind::Answer,
+            _ => return None,
+        };
+        (bytes[..4] == MAGIC && bytes[5..8] == [0; 3]).then(|| Hello {
+            kind,
+            token: u64::from(word(8)) | u64::from(word(12)) << 32,
+            flow: word(16),
+            length: word(20),
+        })
+    }
+
+    /// The hello in `bytes` when it asks on behalf of a flow of this load.
+    pub fn asked(bytes: &[u8], token: u64, flows: u32) -> Option<Hello> {
+        Hello::parse(bytes).filter(|h| h.kind == Kind::Ask && h.token == token && h.flow < flows)
+    }
+
+    /// The answer to this one.
+    pub fn answer(&self) -> Hello {
+        Hello { kind: Kind::Answer, ..*self }
+    }
+}
+
+impl Flow<'_> {
+    /// This flow's question in a datagram of `length` bytes.
+    pub fn ask(&self, length: usize) -> Hello {
+        // At most MAX_MESSAGE_BYTES.
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        Hello { kind: Kind::Ask, token: self.token, flow: self.index, length }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HELLO: Hello =
+        Hello { kind: Kind::Ask, token: 0x1122_3344_5566_7788, flow: 3, length: 65507 };
+
+    #[test]
+    fn a_hello_of_another_load_or_of_no_flow_is_not_taken() {
+        let bytes = HELLO.emit();
+        assert_eq!(Hello::asked(&bytes, HELLO.token, 4), Some(HELLO));
+        assert_eq!(Hello::asked(&bytes, HELLO.token + 1, 4), None);
+        assert_eq!(Hello::asked(&bytes, HELLO.token, 3), None);
+        assert_eq!(Hello::asked(&HELLO.answer().emit(), HELLO.token, 4), None);
+    }
+
+    #[test]
+    fn payload_is_no_hello() {
+        assert_eq!(Hello::parse(&[0; 65507]), None);
+        assert_eq!(Hello::parse(&HELLO.emit()[..HELLO_BYTES - 1]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_emitted_is_parsed(token: u64, flow: u32, length: u32, answer: bool) {
+            let kind = if answer { Kind::Answer } else { Kind::Ask };
+            let hello = Hello { kind, token, flow, length };
+            prop_assert_eq!(Hello::parse(&hello.emit()), Some(hello));
+        }
+
+        #[test]
+        fn any_bytes_are_parsed_or_refused(bytes: Vec<u8>) {
+            if let Some(hello) = Hello::parse(&bytes) {
+                prop_assert_eq!(&hello.emit()[..], &bytes[..HELLO_BYTES]);
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `udp_rr`: one datagram there and one back, in turn, each pair timed. A pair
+//! that takes too long counts as lost, and the next is begun; late answers are
+//! told from new ones by a number in the datagram, or, in datagrams too short
+//! for one, by emptying the socket first.
+
+use std::net::UdpSocket;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sys::errno::Errno;
+use sys::udp::ReceiveBatch;
+
+use super::connection::is_a_tick;
+use super::control::{Phase, TICK};
+use super::flow::{Flow, FlowReport, errno_of, latency_histogram};
+use super::tcp_rr::nanos;
+use super::{EngineError, Stage};
+
+/// A pair is lost after this many times the first answer's time …
+const LOST_AFTER: u32 = 20;
+/// … but not before this,
+const LOST_SOONEST: Duration = Duration::from_millis(200);
+/// … and at the latest after this.
+const LOST_LATEST: Duration = Duration::from_secs(1);
+
+/// Bytes of the number in a datagram.
+const NUMBER_BYTES: usize = 8;
+
+/// Asks and waits for the answer until the load is done.
+pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), EngineError> {
+    let socket = flow.open_udp()?;
+    let first = flow.prove_udp_path(&socket, Stage::Hello)?;
+    let mut asker = Asker {
+        flow,
+        socket: &socket,
+        lost_after: (first * LOST_AFTER).clamp(LOST_SOONEST, LOST_LATEST),
+        message: vec![0; flow.load.message_bytes as usize],
+        answer: vec![0; usize::from(u16::MAX)],
+        number: 0,
+    };
+    flow.tally().ready.store(true, Ordering::Release);
+    let mut latency = latency_histogram();
+    let outcome = asker.run(&mut latency, report);
+    report.latency = Some(latency);
+    outcome
+}
+
+struct Asker<'a> {
+    flow: &'a Flow<'a>,
+    socket: &'a UdpSocket,
+    lost_after: Duration,
+    message: Vec<u8>,
+    answer: Vec<u8>,
+    number: u64,
+}
+
+impl Asker<'_> {
+    fn run(
+        &mut self,
+        latency: &mut hdrhistogram::Histogram<u64>,
+        report: &mut FlowReport,
+    ) -> Result<(), EngineError> {
+        let tally = self.flow.tally();
+        let mut standing_still = None;
+        let mut phase = self.flow.control.wait_past(Phase::Setup);
+        let mut begun = Instant::now();
+        while phase != Phase::Done {
+            let answered = self.ask(report)?;
+            let ended = Instant::now();
+            // Both at once: a pair under way is neither sent nor lost yet.
+            tally.sent.add(1);
+            if answered {
+                tally.units.add(1);
+                if phase == Phase::Measure {
+                    latency.saturating_record(nanos(ended - begun));
+                }
+                standing_still = None;
+            } else {
+                self.flow.keep_waiting(&mut standing_still)?;
+                self.empty_the_socket();
+            }
+            begun = ended;
+            phase = self.flow.control.phase();
+        }
+        Ok(())
+    }
+
+    /// One pair; false when it is lost.
+    fn ask(&mut self, report: &mut FlowReport) -> Result<bool, EngineError> {
+        self.number += 1;
+        let numbered = self.message.first_chunk_mut::<NUMBER_BYTES>().map(|place| {
+            *place = self.number.to_le_bytes();
+        });
+        match self.socket.send(&self.message) {
+            Ok(_) => {}
+            Err(e) if is_a_tick(&e) => return Ok(false),
+            Err(e) if errno_of(&e) == Errno::ENOBUFS => {
+                report.count_error(Errno::ENOBUFS, "send");
+                return Ok(false);
+            }
+            Err(e) => return Err(self.flow.io_error(self.flow.stage(), "send", &e)),
+        }
+        let mut waiting: Option<Instant> = None;
+        loop {
+            match self.socket.recv(&mut self.answer) {
+                Ok(n) if n != self.message.len() => {} // A late hello's answer.
+                Ok(_) if numbered.is_none() => return Ok(true),
+                Ok(_) if self.answer.first_chunk() == Some(&self.number.to_le_bytes()) => {
+                    return Ok(true);
+                }
+                Ok(_) => {} // The answer to a pair counted as lost.
+                Err(e) if is_a_tick(&e) => {
+                    if self.flow.control.is_done() {
+                        return Err(EngineError::Stopped);
+                    }
+                    // The first tick has passed before it is noted.
+                    let since = *waiting.get_or_insert_with(|| Instant::now() - TICK);
+                    if since.elapsed() >= self.lost_after {
+                        return Ok(false);
+                    }
+                }
+                Err(e) => return Err(self.flow.io_error(self.flow.stage(), "recv", &e)),
+            }
+        }
+    }
+
+    fn empty_the_socket(&self) {
+        let mut batch = ReceiveBatch::new(1, false);
+        while batch.receive(self.socket).is_ok() {}
+    }
+}
+
+/// Sends every datagram back, hellos as their answers.
+pub(super) fn server(
+    flow: &Flow<'_>,
+    socket: &UdpSocket,
+    report: &mut FlowReport,
+) -> Result<(), EngineError> {
+    let mut buffer = vec![0; usize::from(u16::MAX)];
+    flow.tally().ready.store(true, Ordering::Release);
+    while !flow.control.is_done() {
+        let read = match socket.recv(&mut buffer) {
+            Ok(n) => n,
+            Err(e) if is_a_tick(&e) => continue,
+            Err(e) => {
+                report.count_error(errno_of(&e), "recv");
+                continue;
+            }
+        };
+        if flow.answer_hello(socket, &buffer[..read]) {
+            continue;
+        }
+        match socket.send(&buffer[..read]) {
+            Ok(n) => {
+                flow.tally().units.add(1);
+                flow.tally().bytes.add(n as u64);
+            }
+            Err(e) => report.count_error(errno_of(&e), "send"),
+        }
+    }
+    Ok(())
+}
