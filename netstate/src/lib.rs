@@ -7,21 +7,21 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod cgroup;
+pub mod conntrack;
+pub mod cpu;
 pub mod hop;
 pub mod link;
+pub mod machine;
 pub mod neigh;
 pub mod netlink;
+pub mod packet_diag;
+pub mod proc;
+pub mod process;
 pub mod route;
+pub mod snmp;
+pub mod softnet;
 
 pub use hop::{Hop, HopKind, Side};
 pub use link::{Counters, Link, MacAddr};
 pub use netlink::{Error, Netlink, Result};
-pub mod cgroup;
-pub mod conntrack;
-pub mod cpu;
-pub mod machine;
-pub mod packet_diag;
-pub mod proc;
-pub mod process;
-pub mod snmp;
-pub mod softnet;

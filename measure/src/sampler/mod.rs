@@ -1,1 +1,53 @@
-//! Samplers.
+//! What a measurement cost and what it lost: CPU time of the whole machine,
+//! counters of the network softirq and of each namespace, and where lost
+//! datagrams went.
+//!
+//! Two samplers, each read before and after the measured interval:
+//! [`Machine`] (all CPUs) and [`Namespace`] (one per network namespace). Neither
+//! needs a thread of its own while traffic runs. What they find is judged by
+//! [`Disturbance`] (was the machine ours?), [`service_demand`] (what did a unit
+//! of work cost?) and [`loss`](mod@loss) (where did datagrams go?).
+
+mod demand;
+mod disturbance;
+mod exact;
+pub mod loss;
+mod machine;
+mod namespace;
+mod split;
+
+pub use demand::service_demand;
+pub use disturbance::{Disturbance, Limits};
+pub use machine::{CpuClock, Machine, MachineSample, MachineSnapshot};
+pub use namespace::{Namespace, NamespaceSample, NamespaceSnapshot};
+
+/// A sampler that could not be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplerError {
+    /// A file of `/proc`.
+    #[error(transparent)]
+    Proc(#[from] netstate::proc::ProcError),
+    /// The packet sockets of a namespace.
+    #[error("packet sockets of {namespace}: {error}")]
+    PacketDiag {
+        /// The namespace's label.
+        namespace: String,
+        /// What the kernel answered.
+        error: netstate::packet_diag::PacketDiagError,
+    },
+    /// The exact CPU clock, after it was opened.
+    #[error("exact CPU clock: {reason}")]
+    CpuClock {
+        /// What was attempted, and what came.
+        reason: String,
+    },
+}
+
+impl From<sys::Error> for SamplerError {
+    fn from(error: sys::Error) -> Self {
+        SamplerError::Proc(error.into())
+    }
+}
+
+/// Result with [`SamplerError`].
+pub type Result<T> = std::result::Result<T, SamplerError>;
