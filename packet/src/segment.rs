@@ -13,7 +13,9 @@
 //!
 //! Limits: super-packets whose IP length is not the frame's are refused (the
 //! kernel's stack would have trimmed them), so are IP fragments, and IPv6
-//! fragment and authentication headers (whose GSO the kernel refuses too).
+//! fragment and authentication headers (whose GSO the kernel refuses too). A TCP
+//! packet announced as super-packet that fits into one segment passes as a single
+//! packet; the kernel drops it if it does not fit with its options' length added.
 
 use crate::checksum::{OutOfFrame, Sum, complete_partial};
 use crate::error::room;
@@ -54,6 +56,8 @@ pub struct Policy {
     pub checksum: TransportChecksum,
     /// The (inner) IPv4 ID of each segment.
     pub ids: Ids,
+    /// The IPv4 ID of each segment's tunnel header.
+    pub outer_ids: Ids,
 }
 
 /// Why a frame cannot be segmented.
@@ -340,7 +344,7 @@ impl Cut {
         }
 
         let Some((outer, tunnel)) = &self.outer else { return };
-        outer.set_network_length(out, end, id(outer, Ids::Incrementing));
+        outer.set_network_length(out, end, id(outer, self.policy.outer_ids));
         let th = outer.transport_offset;
         put16(out, th + 4, (end - th) as u16);
         if tunnel.checksum {

@@ -128,17 +128,15 @@ impl Held {
     /// Completes the headers, and frees the slot for the next flow.
     pub(super) fn finish(&mut self) -> Delivery<'_> {
         let Some(first) = self.first.take() else {
-            let vnet = VnetHdr::default();
-            return Delivery { vnet, frame: &[], segments: 0, fixed_ids: false };
+            return Delivery::single(VnetHdr::default(), &[]);
         };
-        let segments = self.count;
-        let fixed_ids = self.runs[1] == IdRun::Fixed;
         let frame = &mut self.buffer[..self.len];
-        if segments == 1 {
-            return Delivery { vnet: first.vnet, frame, segments, fixed_ids };
+        if self.count == 1 {
+            return Delivery::single(first.vnet, frame);
         }
         let vnet = complete(frame, &first.packet, first.size as u16);
-        Delivery { vnet, frame, segments, fixed_ids }
+        let [fixed_outer_ids, fixed_ids] = self.runs.map(|run| run == IdRun::Fixed);
+        Delivery { vnet, frame, segments: self.count, fixed_ids, fixed_outer_ids }
     }
 }
 

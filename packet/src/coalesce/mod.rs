@@ -61,8 +61,17 @@ pub struct Delivery<'a> {
     pub frame: &'a [u8],
     /// Number of packets in it.
     pub segments: usize,
-    /// Whether all its IPv4 IDs were the same.
+    /// Whether all its IPv4 IDs were the same (inner, if it is in a tunnel).
     pub fixed_ids: bool,
+    /// Whether all IPv4 IDs of its tunnel headers were the same.
+    pub fixed_outer_ids: bool,
+}
+
+impl<'a> Delivery<'a> {
+    /// A packet as it came.
+    const fn single(vnet: VnetHdr, frame: &'a [u8]) -> Delivery<'a> {
+        Delivery { vnet, frame, segments: 1, fixed_ids: false, fixed_outer_ids: false }
+    }
 }
 
 /// What became of a packet.
@@ -109,11 +118,6 @@ impl Coalescer {
         vnet: &VnetHdr,
         deliver: &mut impl FnMut(Delivery<'_>),
     ) -> Outcome {
-        let mut pass = |refusal| {
-            let single = Delivery { vnet: *vnet, frame, segments: 1, fixed_ids: false };
-            deliver(single);
-            Outcome::Passed(refusal)
-        };
         let packet = match self.parse(frame) {
             Ok(packet) => packet,
             Err(unsupported) => {
@@ -121,9 +125,8 @@ impl Coalescer {
                 // any flow held; everything else belongs to none.
                 if matches!(unsupported, Unsupported::Fragment | Unsupported::Extension) {
                     self.flush(deliver);
-                    return pass_on(frame, vnet, Refusal::Headers(unsupported), deliver);
                 }
-                return pass(Refusal::Headers(unsupported));
+                return pass(frame, vnet, Refusal::Headers(unsupported), deliver);
             }
         };
         let key = FlowKey::of(frame, &packet.inner);
@@ -150,10 +153,10 @@ impl Coalescer {
             }
         }
         match candidate {
-            Err(refusal) => pass_on(frame, vnet, refusal, deliver),
+            Err(refusal) => pass(frame, vnet, refusal, deliver),
             // It could be the last of a super-packet, but not the first.
             Ok(candidate) if candidate.ends => {
-                pass_on(frame, vnet, reason.unwrap_or(Refusal::Ends), deliver)
+                pass(frame, vnet, reason.unwrap_or(Refusal::Ends), deliver)
             }
             Ok(candidate) => {
                 if self.len == self.slots.len() {
@@ -183,24 +186,23 @@ impl Coalescer {
 
     fn parse(&self, frame: &[u8]) -> Result<Packet, Unsupported> {
         let headers = Headers::parse(frame)?;
-        if headers.transport == Transport::Udp && self.options.vxlan_port.is_some() {
-            let port = crate::get16(frame, headers.transport_offset + 2);
-            if self.options.vxlan_port == Some(port)
-                && let Ok(packet) = Packet::parse_vxlan(frame)
-            {
-                return Ok(packet);
-            }
+        if let (Transport::Udp, Some(port)) = (headers.transport, self.options.vxlan_port)
+            && crate::get16(frame, headers.transport_offset + 2) == port
+        {
+            // What is no TCP or UDP inside is not merged as UDP outside either:
+            // it would overtake the flows inside.
+            return Packet::parse_vxlan(frame);
         }
         Ok(Packet { outer: None, inner: headers })
     }
 }
 
-fn pass_on(
+fn pass(
     frame: &[u8],
     vnet: &VnetHdr,
     refusal: Refusal,
     deliver: &mut impl FnMut(Delivery<'_>),
 ) -> Outcome {
-    deliver(Delivery { vnet: *vnet, frame, segments: 1, fixed_ids: false });
+    deliver(Delivery::single(*vnet, frame));
     Outcome::Passed(refusal)
 }
