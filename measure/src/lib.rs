@@ -4,6 +4,12 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod path;
+pub mod plan;
 pub mod results;
+pub mod run;
+mod sample;
 pub mod sampler;
 pub mod stats;
+pub mod subject;
+mod summary;

@@ -1,0 +1,183 @@
+//! The proof of the path: every hop must have carried what was received.
+
+use netstate::{Hop, HopKind, Side};
+
+use crate::engine::{Measured, Workload};
+use crate::results::HopRecord;
+use crate::subject::Observed;
+
+/// Bytes of an Ethernet header, which link counters include.
+const ETHERNET: u64 = 14;
+
+/// Share of the traffic that a hop must show. Counters are read just outside
+/// the measured interval, so they see at least what it carried, but for what
+/// was under way when it began.
+const PROOF: f64 = 0.9;
+
+/// What crossed each hop, both directions, in path order.
+pub fn hops(path: &[Hop], observed: &Observed) -> Vec<HopRecord> {
+    path.iter().flat_map(|hop| hop_records(hop, observed)).collect()
+}
+
+fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
+    let record = |direction: &str, packets: u64, bytes: u64, drops: u64| HopRecord {
+        host: hop.host.clone(),
+        device: hop.device.clone(),
+        direction: direction.to_owned(),
+        kind: match hop.kind {
+            HopKind::Device => "device".to_owned(),
+            HopKind::Process => "process".to_owned(),
+        },
+        packets,
+        bytes,
+        mean_skb_bytes: if packets > 0 { bytes as f64 / packets as f64 } else { 0.0 },
+        drops,
+    };
+    match hop.kind {
+        HopKind::Device => {
+            let counters = observed.device(&hop.host, &hop.device).copied().unwrap_or_default();
+            let layer3 = |bytes: u64, packets: u64| bytes.saturating_sub(packets * ETHERNET);
+            let rx = |direction| {
+                let bytes = layer3(counters.rx_bytes, counters.rx_packets);
+                let drops = counters.rx_dropped + counters.rx_errors;
+                record(direction, counters.rx_packets, bytes, drops)
+            };
+            let tx = |direction| {
+                let bytes = layer3(counters.tx_bytes, counters.tx_packets);
+                let drops = counters.tx_dropped + counters.tx_errors;
+                record(direction, counters.tx_packets, bytes, drops)
+            };
+            match hop.forward {
+                Side::Rx => vec![rx("forward"), tx("reverse")],
+                Side::Tx => vec![tx("forward"), rx("reverse")],
+            }
+        }
+        HopKind::Process => {
+            let Some(namespace) = observed.namespace(&hop.host) else { return Vec::new() };
+            let counters = &namespace.counters;
+            let received = counters.tcp.in_segs + counters.udp.in_datagrams;
+            let sent = counters.tcp.out_segs + counters.udp.out_datagrams;
+            // IP's own octet counters include what the host forwarded, so they
+            // bound the bytes; the segments are the socket's alone.
+            let (bytes_in, bytes_out) = if received == 0 {
+                (0, 0)
+            } else {
+                (counters.ip_ext.in_octets, counters.ip_ext.out_octets)
+            };
+            let drops = counters.udp.in_errors + counters.tcp.in_errs;
+            vec![
+                record("forward", received, bytes_in, drops),
+                record("reverse", sent, bytes_out, 0),
+            ]
+        }
+    }
+}
+
+/// Checks that every hop carried the traffic.
+///
+/// # Errors
+/// Names the first hop that did not, with what was expected and seen.
+pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
+    if hops.is_empty() {
+        return Err("the path declares no hop to prove it by".to_owned());
+    }
+    let answered =
+        matches!(measured.workload, Workload::TcpRr | Workload::TcpCrr | Workload::UdpRr);
+    for hop in hops {
+        let counted = hop.direction == "forward" || answered;
+        if !counted {
+            continue;
+        }
+        let wanted = (measured.payload_bytes as f64 * PROOF) as u64;
+        if hop.bytes < wanted {
+            return Err(not_crossed(hop, "bytes", hop.bytes, measured.payload_bytes));
+        }
+        // A transaction is a packet each way at the least: no two of a flow can
+        // be merged into one.
+        let wanted = (measured.units as f64 * PROOF) as u64;
+        if answered && hop.packets < wanted {
+            return Err(not_crossed(hop, "packets", hop.packets, measured.units));
+        }
+    }
+    Ok(())
+}
+
+fn not_crossed(hop: &HopRecord, what: &str, seen: u64, expected: u64) -> String {
+    format!(
+        "the traffic did not take the mode's path: {} {} saw {seen} {what} {}, expected at least {expected}",
+        hop.host, hop.device, hop.direction
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::NamespaceSample;
+    use netstate::Counters;
+    use std::collections::BTreeMap;
+
+    fn measured(workload: Workload, units: u64, payload_bytes: u64) -> Measured {
+        Measured {
+            workload,
+            seconds: 1.0,
+            payload_bytes,
+            units,
+            sent_units: units,
+            datagrams: None,
+            latency: None,
+            tcp_retransmits: None,
+            socket_errors: BTreeMap::new(),
+            flows: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn observed(counters: Counters) -> Observed {
+        let devices = BTreeMap::from([("nic0".to_owned(), counters)]);
+        Observed {
+            devices: BTreeMap::from([("a".to_owned(), devices)]),
+            namespaces: vec![NamespaceSample { label: "a".into(), ..Default::default() }],
+        }
+    }
+
+    #[test]
+    fn bytes_are_layer_3_and_the_mean_compares_with_the_mtu() {
+        let counters = Counters {
+            tx_packets: 10,
+            tx_bytes: 15_140,
+            rx_packets: 5,
+            rx_bytes: 330,
+            tx_dropped: 2,
+            ..Default::default()
+        };
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters));
+        assert_eq!((records[0].bytes, records[0].mean_skb_bytes), (15_000, 1500.0));
+        assert_eq!((records[0].direction.as_str(), records[0].drops), ("forward", 2));
+        assert_eq!((records[1].bytes, records[1].direction.as_str()), (260, "reverse"));
+    }
+
+    #[test]
+    fn a_hop_that_saw_too_little_breaks_the_proof() {
+        let counters = Counters { tx_packets: 100, tx_bytes: 200_000, ..Default::default() };
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters));
+        assert!(prove(&records, &measured(Workload::TcpStream, 1, 190_000)).is_ok());
+        let error = prove(&records, &measured(Workload::TcpStream, 1, 400_000)).unwrap_err();
+        assert!(error.contains("a nic0 saw 198600 bytes forward"), "{error}");
+        // Nothing came back: not a request/response path.
+        let error = prove(&records, &measured(Workload::TcpRr, 90, 90)).unwrap_err();
+        assert!(error.contains("reverse"), "{error}");
+        assert!(prove(&[], &measured(Workload::TcpRr, 1, 1)).is_err());
+    }
+
+    #[test]
+    fn a_process_hop_without_sockets_in_use_proves_nothing() {
+        let mut seen = observed(Counters::default());
+        // Forwarded traffic only: octets without a segment for a socket.
+        seen.namespaces[0].counters.ip_ext.in_octets = 1_000_000;
+        let records = hops(&[Hop::process("a", "docker-proxy")], &seen);
+        assert!(prove(&records, &measured(Workload::TcpStream, 1, 500_000)).is_err());
+        seen.namespaces[0].counters.tcp.in_segs = 700;
+        let records = hops(&[Hop::process("a", "docker-proxy")], &seen);
+        assert!(prove(&records, &measured(Workload::TcpStream, 1, 500_000)).is_ok());
+    }
+}

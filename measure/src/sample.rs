@@ -1,0 +1,203 @@
+//! One sample: a load over a subject, with everything that was counted
+//! meanwhile.
+
+use std::sync::atomic::AtomicBool;
+
+use crate::engine::{self, Ends, EngineError, Load, Measured, Watch, Workload};
+use crate::path;
+use crate::plan::{Plan, PlannedCell};
+use crate::results::{CpuSeconds, HopRecord, Loss, Sample};
+use crate::sampler::{Machine, MachineSample, MachineSnapshot, loss, service_demand};
+use crate::subject::{Observed, Probes, Reading, Subject};
+
+/// Reads every counter right before and right after the measured interval.
+struct Counted<'a> {
+    machine: &'a Machine,
+    probes: &'a Probes,
+    before: Option<(Reading, MachineSnapshot)>,
+    after: Option<(Reading, MachineSnapshot)>,
+    error: Option<String>,
+}
+
+impl Watch for Counted<'_> {
+    fn begin(&mut self) {
+        // CPU last here and first at the end, so that reading the counters is
+        // not charged to the traffic.
+        let read = || {
+            let reading = self.probes.read().map_err(|e| e.to_string())?;
+            Ok((reading, self.machine.begin().map_err(|e| e.to_string())?))
+        };
+        self.before = read().map_err(|error| self.error = Some(error)).ok();
+    }
+
+    fn end(&mut self) {
+        let read = || {
+            let cpu = self.machine.end().map_err(|e| e.to_string())?;
+            Ok((self.probes.read().map_err(|e| e.to_string())?, cpu))
+        };
+        self.after = read().map_err(|error: String| self.error = Some(error)).ok();
+    }
+}
+
+/// What became of a sample.
+pub(crate) enum Taken {
+    /// It is in the results, valid or void.
+    Sample(Box<Sample>),
+    /// The run was asked to stop.
+    Stopped,
+}
+
+/// Takes one sample. A broken path, a path that was not taken and a disturbed
+/// machine give a sample that is not valid, with the reason.
+pub(crate) fn take(
+    plan: &Plan,
+    cell: &PlannedCell,
+    subject: &Subject,
+    probes: &Probes,
+    machine: &Machine,
+    stop: &AtomicBool,
+) -> Taken {
+    let load = Load {
+        workload: cell.workload,
+        message_bytes: cell.message_bytes,
+        flows: plan.flows,
+        gso: plan.gso && cell.workload == Workload::UdpStream,
+        warmup: plan.warmup,
+        duration: plan.duration,
+        client_cpus: plan.placement.client_cpus.clone(),
+        server_cpus: plan.placement.server_cpus.clone(),
+        setup_limit: plan.setup_limit,
+        ..Load::new(cell.workload)
+    };
+    let ends = Ends {
+        client: &subject.places[subject.client].netns,
+        server: &subject.places[subject.server].netns,
+        target: subject.target,
+        listen: subject.listen,
+    };
+    let mut counted = Counted { machine, probes, before: None, after: None, error: None };
+    let measured = match engine::run(&load, &ends, &mut counted, stop) {
+        Ok(measured) => measured,
+        Err(EngineError::Stopped) => return Taken::Stopped,
+        Err(error) => return Taken::Sample(Box::new(void(error.to_string()))),
+    };
+    let (Some(before), Some(after)) = (counted.before, counted.after) else {
+        let error = counted.error.unwrap_or_else(|| "the engine skipped the interval".into());
+        return Taken::Sample(Box::new(void(format!("counters could not be read: {error}"))));
+    };
+    let observed = probes.difference(&before.0, &after.0);
+    let cpu = machine.difference(&before.1, &after.1);
+    Taken::Sample(Box::new(filled(plan, subject, &measured, &observed, &cpu)))
+}
+
+fn filled(
+    plan: &Plan,
+    subject: &Subject,
+    measured: &Measured,
+    observed: &Observed,
+    machine: &MachineSample,
+) -> Sample {
+    let hops = path::hops(&subject.hops, observed);
+    let proof = path::prove(&hops, measured);
+    let disturbed = machine.disturbance.beyond(&plan.limits);
+    let invalid_reason = proof.as_ref().err().cloned().or(disturbed);
+    let ends = [subject.client, subject.server].map(|at| subject.places[at].name.as_str());
+    let at_ends = || observed.namespaces.iter().filter(|n| ends.contains(&n.label.as_str()));
+    let mut udp_errors = std::collections::BTreeMap::new();
+    for namespace in at_ends() {
+        for (name, count) in namespace.udp_errors() {
+            *udp_errors.entry(name).or_insert(0) += count;
+        }
+    }
+    Sample {
+        value: measured.rate(),
+        valid: invalid_reason.is_none(),
+        invalid_reason,
+        path_proved: proof.is_ok(),
+        seconds: measured.seconds,
+        bits_per_s: measured.bits_per_s(),
+        units: measured.units,
+        service_demand: service_demand(
+            &machine.cpu,
+            plan.idle_load,
+            machine.seconds,
+            machine.cpus,
+            measured.workload,
+            measured.units,
+            measured.payload_bytes,
+        ),
+        cpu: machine.cpu,
+        latency_us: measured.latency.as_ref().map(engine::LatencyNs::micros),
+        loss: attributed(measured, &hops, observed, machine),
+        tcp_retransmits: at_ends().map(|n| n.tcp_retransmits()).sum(),
+        softnet_dropped: machine.softnet_dropped,
+        softnet_squeezed: machine.softnet_squeezed,
+        udp_errors,
+        conntrack_entries: observed.namespaces.iter().filter_map(|n| n.conntrack_entries).sum(),
+        hops,
+        ..blank()
+    }
+}
+
+fn attributed(
+    measured: &Measured,
+    hops: &[HopRecord],
+    observed: &Observed,
+    machine: &MachineSample,
+) -> Option<Loss> {
+    let datagrams = measured.datagrams?;
+    // The same device may be a hop once; both its directions count.
+    let mut devices: Vec<(String, u64)> = Vec::new();
+    for hop in hops.iter().filter(|hop| hop.kind == "device" && hop.direction == "forward") {
+        devices.push((format!("{}/{}", hop.host, hop.device), hop.drops));
+    }
+    let first = hops.iter().find(|hop| hop.direction == "forward");
+    let per_skb = first.map_or(1.0, |hop| {
+        if hop.packets > 0 { datagrams.sent as f64 / hop.packets as f64 } else { 1.0 }
+    });
+    let last = hops.iter().rfind(|hop| hop.direction == "forward");
+    let per_receive = last.map_or(1.0, |hop| {
+        if hop.packets > 0 { datagrams.received as f64 / hop.packets as f64 } else { 1.0 }
+    });
+    Some(loss::attribute(&loss::Evidence {
+        sent: datagrams.sent,
+        received: datagrams.received,
+        datagrams_per_skb: per_skb.max(1.0),
+        datagrams_per_receive: per_receive.max(1.0),
+        namespaces: &observed.namespaces,
+        softnet_dropped: machine.softnet_dropped,
+        devices: &devices,
+    }))
+}
+
+/// A sample that does not count, for `reason`.
+fn void(reason: String) -> Sample {
+    Sample { invalid_reason: Some(reason), ..blank() }
+}
+
+/// A sample with nothing in it.
+fn blank() -> Sample {
+    Sample {
+        block: 0,
+        position: 0,
+        value: 0.0,
+        valid: false,
+        invalid_reason: None,
+        path_proved: false,
+        ratio: None,
+        seconds: 0.0,
+        bits_per_s: 0.0,
+        units: 0,
+        service_demand: None,
+        service_demand_ratio: None,
+        cpu: CpuSeconds::default(),
+        latency_us: None,
+        loss: None,
+        hops: Vec::new(),
+        tcp_retransmits: 0,
+        softnet_dropped: 0,
+        softnet_squeezed: 0,
+        udp_errors: std::collections::BTreeMap::new(),
+        conntrack_entries: 0,
+    }
+}

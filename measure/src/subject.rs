@@ -1,0 +1,157 @@
+//! What is measured: a path between two namespaces, with the counters that
+//! prove it. Who built it is not known here.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use netstate::{Counters, Hop, Netlink};
+use sys::netns::NetNs;
+
+use crate::sampler::{Namespace, NamespaceSample, NamespaceSnapshot, SamplerError};
+
+/// A network namespace on the path.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Name, as hops and figures have it (`a`, `tenant-b`).
+    pub name: String,
+    /// The namespace.
+    pub netns: Arc<NetNs>,
+}
+
+/// A path to be measured.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    /// Mode.
+    pub mode: String,
+    /// Offload profile.
+    pub offload: String,
+    /// Underlay MTU, bytes.
+    pub mtu: u32,
+    /// Index of the client's namespace in `places`.
+    pub client: usize,
+    /// Index of the server's.
+    pub server: usize,
+    /// What the client connects to.
+    pub target: SocketAddr,
+    /// What the server binds.
+    pub listen: SocketAddr,
+    /// The path, client to server.
+    pub hops: Vec<Hop>,
+    /// Every namespace of the path.
+    pub places: Vec<Place>,
+}
+
+/// The samplers of a subject, opened once for all its samples.
+#[derive(Debug)]
+pub struct Probes {
+    places: Vec<PlaceProbe>,
+}
+
+#[derive(Debug)]
+struct PlaceProbe {
+    name: String,
+    netlink: Netlink,
+    namespace: Namespace,
+}
+
+/// One reading of every place.
+#[derive(Debug)]
+pub struct Reading {
+    places: Vec<(BTreeMap<String, Counters>, NamespaceSnapshot)>,
+}
+
+/// What happened between two readings.
+#[derive(Debug)]
+pub struct Observed {
+    /// Place → device → counters.
+    pub devices: BTreeMap<String, BTreeMap<String, Counters>>,
+    /// Protocol counters of every place, in the subject's order.
+    pub namespaces: Vec<NamespaceSample>,
+}
+
+/// A probe that cannot be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// Protocol counters.
+    #[error("{place}: {error}")]
+    Namespace {
+        /// The place.
+        place: String,
+        /// Why.
+        error: SamplerError,
+    },
+    /// Link counters.
+    #[error("{place}: {error}")]
+    Links {
+        /// The place.
+        place: String,
+        /// Why.
+        error: netstate::Error,
+    },
+}
+
+impl Probes {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// When a namespace cannot be entered or its counters not be read.
+    pub fn open(subject: &Subject) -> Result<Probes, ProbeError> {
+        let open = |place: &Place| {
+            let netlink = Netlink::open_in(&place.netns)
+                .map_err(|error| ProbeError::Links { place: place.name.clone(), error })?;
+            let namespace = Namespace::open_in(&place.netns, &place.name)
+                .map_err(|error| ProbeError::Namespace { place: place.name.clone(), error })?;
+            Ok(PlaceProbe { name: place.name.clone(), netlink, namespace })
+        };
+        Ok(Probes { places: subject.places.iter().map(open).collect::<Result<_, _>>()? })
+    }
+
+    /// Reads every counter.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn read(&self) -> Result<Reading, ProbeError> {
+        let read = |place: &PlaceProbe| {
+            let links = place
+                .netlink
+                .counters()
+                .map_err(|error| ProbeError::Links { place: place.name.clone(), error })?;
+            let snapshot = place
+                .namespace
+                .snapshot()
+                .map_err(|error| ProbeError::Namespace { place: place.name.clone(), error })?;
+            Ok((links, snapshot))
+        };
+        Ok(Reading { places: self.places.iter().map(read).collect::<Result<_, _>>()? })
+    }
+
+    /// What happened between two readings.
+    pub fn difference(&self, before: &Reading, after: &Reading) -> Observed {
+        let mut devices = BTreeMap::new();
+        let mut namespaces = Vec::new();
+        for (place, (before, after)) in
+            self.places.iter().zip(before.places.iter().zip(&after.places))
+        {
+            let links = after.0.iter().map(|(device, counters)| {
+                let earlier = before.0.get(device).copied().unwrap_or_default();
+                (device.clone(), counters.since(&earlier))
+            });
+            devices.insert(place.name.clone(), links.collect());
+            namespaces.push(place.namespace.difference(&before.1, &after.1));
+        }
+        Observed { devices, namespaces }
+    }
+}
+
+impl Observed {
+    /// Counters of a device.
+    pub fn device(&self, host: &str, device: &str) -> Option<&Counters> {
+        self.devices.get(host)?.get(device)
+    }
+
+    /// Protocol counters of a place.
+    pub fn namespace(&self, host: &str) -> Option<&NamespaceSample> {
+        self.namespaces.iter().find(|namespace| namespace.label == host)
+    }
+}

@@ -1,0 +1,88 @@
+//! From a cell's samples to its entry in the results.
+
+use crate::engine::Workload;
+use crate::plan::{Plan, PlannedCell};
+use crate::results::{Cell, HopRecord, Interval, Latency, Role, Sample, ServiceDemand};
+use crate::run::{drift, failure, median_of};
+use crate::sampler::loss;
+use crate::subject::Subject;
+
+/// The entry of a cell; `interval` makes a confidence interval of ratios.
+pub(crate) fn cell(
+    plan: &Plan,
+    subject: &Subject,
+    planned: &PlannedCell,
+    samples: Vec<Sample>,
+    interval: &dyn Fn(&[f64]) -> Option<Interval>,
+) -> Cell {
+    let (status, reason) = failure(&samples);
+    let ratios = |figure: fn(&Sample) -> Option<f64>| {
+        let values: Vec<f64> = samples.iter().filter(|s| s.valid).filter_map(figure).collect();
+        interval(&values)
+    };
+    let service_demand =
+        median_of(&samples, |sample| sample.service_demand).map(|value| ServiceDemand {
+            value,
+            unit: planned.workload.service_demand_unit().to_owned(),
+            ratio: ratios(|sample| sample.service_demand_ratio),
+        });
+    Cell {
+        mode: subject.mode.clone(),
+        role: planned.role,
+        offload: subject.offload.clone(),
+        mtu: subject.mtu,
+        workload: planned.workload.name().to_owned(),
+        message_bytes: planned.message_bytes,
+        flows: plan.flows,
+        gso: plan.gso && planned.workload == Workload::UdpStream,
+        engine: "overlane".to_owned(),
+        unit: planned.workload.unit().to_owned(),
+        status,
+        reason,
+        median: median_of(&samples, |sample| Some(sample.value)),
+        ratio: if planned.role == Role::Baseline { None } else { ratios(|sample| sample.ratio) },
+        service_demand,
+        latency_us: latency(&samples),
+        loss: samples.iter().any(|sample| sample.valid && sample.loss.is_some()).then(|| {
+            loss::total(samples.iter().filter(|s| s.valid).filter_map(|s| s.loss.as_ref()))
+        }),
+        hops: hops(&samples),
+        trend: drift(&samples, planned.role),
+        samples,
+    }
+}
+
+fn latency(samples: &[Sample]) -> Option<Latency> {
+    let of = |figure: fn(&Latency) -> f64| {
+        median_of(samples, |sample| sample.latency_us.as_ref().map(figure))
+    };
+    Some(Latency {
+        p50: of(|l| l.p50)?,
+        p90: of(|l| l.p90)?,
+        p99: of(|l| l.p99)?,
+        p99_9: of(|l| l.p99_9)?,
+        max: of(|l| l.max)?,
+    })
+}
+
+/// Medians over the valid samples, hop by hop. Every sample of a cell has the
+/// same hops in the same order: they are the subject's.
+fn hops(samples: &[Sample]) -> Vec<HopRecord> {
+    let Some(first) = samples.iter().find(|sample| sample.valid) else { return Vec::new() };
+    let median = |at: usize, figure: fn(&HopRecord) -> u64| {
+        median_of(samples, |sample| sample.hops.get(at).map(|hop| figure(hop) as f64))
+            .unwrap_or(0.0) as u64
+    };
+    (0..first.hops.len())
+        .map(|at| {
+            let (packets, bytes) = (median(at, |h| h.packets), median(at, |h| h.bytes));
+            HopRecord {
+                packets,
+                bytes,
+                mean_skb_bytes: if packets > 0 { bytes as f64 / packets as f64 } else { 0.0 },
+                drops: median(at, |h| h.drops),
+                ..first.hops[at].clone()
+            }
+        })
+        .collect()
+}
