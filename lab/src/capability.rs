@@ -94,7 +94,11 @@ impl Capabilities {
     }
 
     /// Whether a program is installed, by its Debian package.
-    pub fn program(&self, program: &str, package: &str) -> std::result::Result<PathBuf, Unsupported> {
+    pub fn program(
+        &self,
+        program: &str,
+        package: &str,
+    ) -> std::result::Result<PathBuf, Unsupported> {
         find_program(program).ok_or_else(|| {
             Unsupported::new(
                 format!("{program} is not installed"),

@@ -138,7 +138,13 @@ impl Host {
     ///
     /// # Errors
     /// `EEXIST`.
-    pub fn connect(&self, device: &str, tenant: &Host, tenant_device: &str, mtu: u32) -> Result<()> {
+    pub fn connect(
+        &self,
+        device: &str,
+        tenant: &Host,
+        tenant_device: &str,
+        mtu: u32,
+    ) -> Result<()> {
         self.netlink.add_veth(
             device,
             mac(&self.name, device),

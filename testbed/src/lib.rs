@@ -17,7 +17,7 @@ mod wire;
 pub use host::{Host, Tenant, mac};
 pub use offload::{OFFLOAD_FEATURES, Offload};
 pub use privilege::{Privileges, acquire};
-pub use process::{Processes, Process};
+pub use process::{Process, Processes};
 pub use wire::{NIC, Wire};
 
 /// Anything that can fail while a testbed is built or used.
@@ -60,7 +60,9 @@ pub enum Error {
         seen: String,
     },
     /// An offload profile that the devices would not take.
-    #[error("{device}: feature {feature} should be {wanted} under offload profile {profile}, the kernel reports {got}")]
+    #[error(
+        "{device}: feature {feature} should be {wanted} under offload profile {profile}, the kernel reports {got}"
+    )]
     Offload {
         /// Device.
         device: String,

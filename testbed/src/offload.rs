@@ -92,9 +92,8 @@ impl FromStr for Offload {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        Offload::ALL
-            .into_iter()
-            .find(|profile| profile.name() == text)
-            .ok_or_else(|| format!("unknown offload profile {text:?}; known: full, no-tunnel, none"))
+        Offload::ALL.into_iter().find(|profile| profile.name() == text).ok_or_else(|| {
+            format!("unknown offload profile {text:?}; known: full, no-tunnel, none")
+        })
     }
 }

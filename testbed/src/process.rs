@@ -89,10 +89,7 @@ impl Process {
     /// # Errors
     /// When it cannot be waited for.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        Ok(self
-            .child
-            .try_wait()
-            .map_err(|e| sys::Error::io("wait", self.program.clone(), &e))?)
+        Ok(self.child.try_wait().map_err(|e| sys::Error::io("wait", self.program.clone(), &e))?)
     }
 
     /// An error when it has ended: a program that stays should not have.

@@ -31,7 +31,12 @@ pub(super) struct Tenants {
 
 impl Tenants {
     /// Makes them; nothing connects the veth pairs yet.
-    pub(super) fn new(mtu: u32, address_a: Ipv4Addr, address_b: Ipv4Addr, prefix: u8) -> Result<Self> {
+    pub(super) fn new(
+        mtu: u32,
+        address_a: Ipv4Addr,
+        address_b: Ipv4Addr,
+        prefix: u8,
+    ) -> Result<Self> {
         let tenants = Tenants {
             a: Host::new("a")?,
             b: Host::new("b")?,

@@ -37,8 +37,7 @@ impl Mode for NatProxy {
             .into_iter()
             .map(|protocol| proxy(&tree, &tenants.b, protocol))
             .collect::<Result<Vec<_>>>()?;
-        let middle =
-            vec![Hop::tx("a", NIC), Hop::rx("b", NIC), Hop::process("b", PROGRAM)];
+        let middle = vec![Hop::tx("a", NIC), Hop::rx("b", NIC), Hop::process("b", PROGRAM)];
         Ok(tenants
             .network(TENANT_B, params.mtu, middle)
             .published_at(Wire::B)

@@ -47,42 +47,43 @@ impl Mode for VxlanRouted {
         let tenants = Tenants::new(mtu, A.address(2), B.address(2), 24)?;
         params.wire().join(&tenants.a, &tenants.b)?;
         params.wire().address(&tenants.a, &tenants.b)?;
-        let tunnel = |host: &Host, tenant: &Host, local, own: Subnet, peer: &Host, remote, other: Subnet| {
-            host.forward()?;
-            host.bridge(BRIDGE, mtu, &[PORT_DEVICE])?;
-            host.address(BRIDGE, own.address(1), 24)?;
-            let device = Device {
-                name: DEVICE,
-                vni: VNI,
-                local: IpAddr::V4(local),
-                remote: None,
-                underlay: NIC,
-                port: UDP_PORT,
-                learning: false,
-                udp_csum: true,
+        let tunnel =
+            |host: &Host, tenant: &Host, local, own: Subnet, peer: &Host, remote, other: Subnet| {
+                host.forward()?;
+                host.bridge(BRIDGE, mtu, &[PORT_DEVICE])?;
+                host.address(BRIDGE, own.address(1), 24)?;
+                let device = Device {
+                    name: DEVICE,
+                    vni: VNI,
+                    local: IpAddr::V4(local),
+                    remote: None,
+                    underlay: NIC,
+                    port: UDP_PORT,
+                    learning: false,
+                    udp_csum: true,
+                };
+                let netlink = host.netlink();
+                netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
+                host.address(DEVICE, own.address(0), 32)?;
+                let (gateway, peer_mac) = (IpAddr::V4(other.address(0)), mac(peer.name(), DEVICE));
+                netlink.add_route(&Route {
+                    to: gateway,
+                    prefix: 24,
+                    via: Some(gateway),
+                    link: DEVICE,
+                    onlink: true,
+                })?;
+                netlink.add_neighbour(DEVICE, gateway, peer_mac)?;
+                netlink.add_vxlan_fdb(DEVICE, peer_mac, IpAddr::V4(remote))?;
+                tenant.netlink().add_route(&Route {
+                    to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                    prefix: 0,
+                    via: Some(IpAddr::V4(own.address(1))),
+                    link: TENANT_NIC,
+                    onlink: false,
+                })?;
+                Result::Ok(())
             };
-            let netlink = host.netlink();
-            netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
-            host.address(DEVICE, own.address(0), 32)?;
-            let (gateway, peer_mac) = (IpAddr::V4(other.address(0)), mac(peer.name(), DEVICE));
-            netlink.add_route(&Route {
-                to: gateway,
-                prefix: 24,
-                via: Some(gateway),
-                link: DEVICE,
-                onlink: true,
-            })?;
-            netlink.add_neighbour(DEVICE, gateway, peer_mac)?;
-            netlink.add_vxlan_fdb(DEVICE, peer_mac, IpAddr::V4(remote))?;
-            tenant.netlink().add_route(&Route {
-                to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                prefix: 0,
-                via: Some(IpAddr::V4(own.address(1))),
-                link: TENANT_NIC,
-                onlink: false,
-            })?;
-            Result::Ok(())
-        };
         let Tenants { a, b, tenant_a, tenant_b } = &tenants;
         tunnel(a, tenant_a, Wire::A, A, b, Wire::B, B)?;
         tunnel(b, tenant_b, Wire::B, B, a, Wire::A, A)?;
