@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::proc::{ParseError, ProcError, ProcFile, Result, decimal, read_value};
+use crate::proc::{ParseError, ProcFile, Result, decimal, read_value};
 
 /// The open `cpu.stat` files of this process's group and of those above it.
 #[derive(Debug)]
@@ -60,10 +60,10 @@ impl CpuThrottle {
     /// # Errors
     /// As [`ProcFile::read`], and where the form changed.
     pub fn read(&self) -> Result<Throttled> {
-        let levels = self.files.iter().map(|file| {
-            let time = throttled(file.path(), &file.read()?).map_err(ProcError::Parse)?;
-            Ok(time.unwrap_or_default())
-        });
+        let levels = self
+            .files
+            .iter()
+            .map(|file| Ok(throttled(file.path(), &file.read()?)?.unwrap_or_default()));
         Ok(Throttled { levels: levels.collect::<Result<_>>()? })
     }
 }

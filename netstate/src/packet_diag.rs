@@ -40,7 +40,13 @@ pub enum PacketDiagError {
     /// An answer in another form than documented. The line is the message's
     /// number in its datagram.
     #[error(transparent)]
-    Parse(#[from] ParseError),
+    Parse(Box<ParseError>),
+}
+
+impl From<ParseError> for PacketDiagError {
+    fn from(error: ParseError) -> Self {
+        PacketDiagError::Parse(Box::new(error))
+    }
 }
 
 /// A `sock_diag` socket, bound to the namespace in which it was opened.

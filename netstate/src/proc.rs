@@ -48,7 +48,13 @@ pub enum ProcError {
     Read(#[from] sys::Error),
     /// An answer in another form than documented.
     #[error(transparent)]
-    Parse(#[from] ParseError),
+    Parse(Box<ParseError>),
+}
+
+impl From<ParseError> for ProcError {
+    fn from(error: ParseError) -> Self {
+        ProcError::Parse(Box::new(error))
+    }
 }
 
 /// Result with [`ProcError`].

@@ -33,7 +33,7 @@ pub enum SamplerError {
         /// The namespace's label.
         namespace: String,
         /// What the kernel answered.
-        error: netstate::packet_diag::PacketDiagError,
+        error: Box<netstate::packet_diag::PacketDiagError>,
     },
     /// The exact CPU clock, after it was opened.
     #[error("exact CPU clock: {reason}")]

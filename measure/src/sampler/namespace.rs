@@ -58,7 +58,10 @@ impl Namespace {
         let (snmp, conntrack, packets) = namespace
             .run(|| Ok((SnmpFiles::open()?, ConntrackFiles::open()?, PacketDiag::open())))?
             .map_err(|e: sys::Error| SamplerError::from(e))?;
-        let error = |error| SamplerError::PacketDiag { namespace: label.to_owned(), error };
+        let error = |error| SamplerError::PacketDiag {
+            namespace: label.to_owned(),
+            error: Box::new(error),
+        };
         let packets = match packets {
             Ok(packets) => match packets.read() {
                 Ok(_) => Some(packets),
@@ -87,7 +90,10 @@ impl Namespace {
     /// # Errors
     /// A file that cannot be read, or has another form.
     pub fn snapshot(&self) -> Result<NamespaceSnapshot> {
-        let error = |error| SamplerError::PacketDiag { namespace: self.label.clone(), error };
+        let error = |error| SamplerError::PacketDiag {
+            namespace: self.label.clone(),
+            error: Box::new(error),
+        };
         Ok(NamespaceSnapshot {
             counters: self.snmp.read()?,
             conntrack: match &self.conntrack {

@@ -1,0 +1,322 @@
+//! The samplers against known loads: in namespaces of our own, as root.
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use measure::results::CpuSeconds;
+use measure::sampler::{CpuClock, Machine, MachineSample, Namespace, loss};
+use netstate::Netlink;
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::time::{ClockId, clock_gettime};
+use sys::netns::NetNs;
+
+/// Long enough for some hundred timer ticks on each CPU.
+const INTERVAL: Duration = Duration::from_millis(1500);
+
+fn root() -> bool {
+    let root = sys::userns::may_administer_networks();
+    if !root {
+        eprintln!("skipped: needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN) for network namespaces");
+    }
+    root
+}
+
+/// The sampler with the exact clock, or a word on why the test is left out.
+fn exact() -> Option<Machine> {
+    let machine = Machine::open(true).unwrap();
+    if machine.clock() == CpuClock::Exact {
+        assert_eq!(machine.clock_reason(), None);
+        return Some(machine);
+    }
+    let reason = machine.clock_reason().expect("a reason for ticks");
+    // Here everything is present: then a missing clock is a fault.
+    let present = root()
+        && sys::userns::in_initial_user_namespace()
+        && std::path::Path::new("/sys/kernel/btf/vmlinux").exists()
+        && !std::path::Path::new("/sys/kernel/realtime").exists();
+    assert!(!present, "no exact clock: {reason}");
+    eprintln!("skipped: no exact CPU clock: {reason}");
+    None
+}
+
+fn thread_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    Duration::from(time).as_secs_f64()
+}
+
+fn busy(cpu: &CpuSeconds) -> f64 {
+    cpu.user + cpu.system + cpu.softirq + cpu.irq
+}
+
+fn total(cpu: &CpuSeconds) -> f64 {
+    busy(cpu) + cpu.idle + cpu.steal
+}
+
+/// Samples the same load by both clocks.
+fn both(exact: &Machine, tick: &Machine, load: impl FnOnce()) -> (MachineSample, MachineSample) {
+    let before = (tick.begin().unwrap(), exact.begin().unwrap());
+    load();
+    let after = (exact.end().unwrap(), tick.end().unwrap());
+    (exact.difference(&before.1, &after.0), tick.difference(&before.0, &after.1))
+}
+
+/// Two namespaces joined by a veth pair, 10.9.0.1 and 10.9.0.2.
+struct Pair {
+    a: NetNs,
+    b: NetNs,
+}
+
+impl Pair {
+    const A: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+    const B: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+
+    fn new() -> Pair {
+        let pair = Pair { a: NetNs::new().unwrap(), b: NetNs::new().unwrap() };
+        let (a, b) = (Netlink::open_in(&pair.a).unwrap(), Netlink::open_in(&pair.b).unwrap());
+        a.add_veth("nic0", [2, 0, 0, 0, 0, 1], "nic0", [2, 0, 0, 0, 0, 2], &pair.b, 1500).unwrap();
+        for (netlink, address) in [(&a, Pair::A), (&b, Pair::B)] {
+            netlink.add_address("nic0", IpAddr::V4(address), 24).unwrap();
+            netlink.set_up("nic0").unwrap();
+        }
+        pair
+    }
+
+    fn socket(namespace: &NetNs, address: Ipv4Addr) -> UdpSocket {
+        namespace.run(|| UdpSocket::bind((address, 0))).unwrap().unwrap()
+    }
+
+    /// Sender in a, receiver in b, and one datagram across: ARP is done.
+    fn sockets(&self) -> (UdpSocket, UdpSocket) {
+        let (sender, receiver) = (Pair::socket(&self.a, Pair::A), Pair::socket(&self.b, Pair::B));
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        receiver.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            sender.send(b"x").unwrap();
+            if receiver.recv(&mut [0; 2]).is_ok() {
+                return (sender, receiver);
+            }
+            assert!(Instant::now() < deadline, "nothing crosses the veth pair");
+        }
+    }
+}
+
+#[test]
+fn all_time_of_all_cpus_is_charged_to_something() {
+    let Some(machine) = exact() else { return };
+    let before = machine.begin().unwrap();
+    std::thread::sleep(INTERVAL);
+    let sample = machine.difference(&before, &machine.end().unwrap());
+    let ratio = total(&sample.cpu) / (sample.seconds * sample.cpus as f64);
+    assert!((0.99..1.01).contains(&ratio), "{ratio} of the time, {sample:?}");
+    assert!(sample.seconds >= INTERVAL.as_secs_f64());
+}
+
+#[test]
+fn a_spinning_thread_is_charged_as_a_task_in_user_mode() {
+    let Some(machine) = exact() else { return };
+    let tick = Machine::open(false).unwrap();
+    let mut spun = 0.0;
+    let (exact, tick) = both(&machine, &tick, || {
+        let (start, cpu) = (Instant::now(), thread_cpu_seconds());
+        while start.elapsed() < INTERVAL {
+            std::hint::spin_loop();
+        }
+        spun = thread_cpu_seconds() - cpu;
+    });
+    // The thread's own clock is exact, too, and includes interrupts on top of it.
+    assert!(busy(&exact.cpu) > 0.95 * spun, "{spun} s spun, {exact:?}");
+    assert!(exact.cpu.user > 0.5 * spun, "{spun} s spun, {exact:?}");
+    let ratio = busy(&exact.cpu) / busy(&tick.cpu);
+    assert!((0.85..1.18).contains(&ratio), "ratio {ratio}: {exact:?} {tick:?}");
+}
+
+#[test]
+fn datagrams_over_veth_are_charged_as_softirq() {
+    let Some(machine) = exact() else { return };
+    let tick = Machine::open(false).unwrap();
+    let pair = Pair::new();
+    let (sender, receiver) = pair.sockets();
+    let stop = AtomicBool::new(false);
+    let (exact, tick) = both(&machine, &tick, || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = receiver.recv(&mut [0; 64]);
+                }
+            });
+            let start = Instant::now();
+            while start.elapsed() < INTERVAL {
+                for _ in 0..64 {
+                    // Dropped at the receiver or refused here: load either way.
+                    let _ = sender.send(&[0; 64]);
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+    assert!(exact.softnet_processed > 1000, "{exact:?}");
+    assert!(exact.cpu.softirq > 0.02 * exact.seconds, "{exact:?}");
+    // Wide: the tick samples softirqs some dozen times in the interval.
+    let ratio = exact.cpu.softirq / tick.cpu.softirq;
+    assert!((0.5..2.0).contains(&ratio), "ratio {ratio}: {exact:?} {tick:?}");
+    let ratio = total(&exact.cpu) / (exact.seconds * exact.cpus as f64);
+    assert!((0.99..1.01).contains(&ratio), "{ratio} of the time, {exact:?}");
+}
+
+#[test]
+fn without_preference_ticks_are_used_and_say_so() {
+    let machine = Machine::open(false).unwrap();
+    assert_eq!(machine.clock(), CpuClock::Tick);
+    let record = machine.record("root", 0.25).unwrap();
+    assert_eq!((record.cpu_clock.as_str(), record.idle_load), ("tick", 0.25));
+    assert_eq!(record.cpu_clock_reason.as_deref(), Some("not asked for"));
+    assert!(record.cpus > 0);
+    let idle = machine.idle_load(Duration::from_millis(200)).unwrap();
+    assert!((0.0..=1.0).contains(&idle), "{idle}");
+}
+
+#[test]
+fn an_ordinary_user_gets_ticks_with_a_reason_and_every_other_figure() {
+    if !root() {
+        return;
+    }
+    // The build directory may be closed to others; the program then is not.
+    let directory = tempfile::Builder::new()
+        .permissions(std::fs::Permissions::from_mode(0o755))
+        .tempdir()
+        .unwrap();
+    let program = directory.path().join("sampler");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = Command::new(&program)
+        .args(["--exact", "as_an_ordinary_user", "--ignored", "--nocapture"])
+        .current_dir("/")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+#[test]
+#[ignore = "run by the test above as another user"]
+fn as_an_ordinary_user() {
+    let machine = Machine::open(true).unwrap();
+    assert_eq!(machine.clock(), CpuClock::Tick);
+    let reason = machine.clock_reason().unwrap();
+    assert!(reason.contains("CAP_BPF"), "{reason}");
+    let before = machine.begin().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let sample = machine.difference(&before, &machine.end().unwrap());
+    assert!(total(&sample.cpu) > 0.0, "{sample:?}");
+    let here = Namespace::open_in(&NetNs::current().unwrap(), "here");
+    // Entering a namespace, even the own one, is not for everyone.
+    assert!(here.is_err());
+}
+
+/// A process that spins and whose parent is gone.
+struct Orphan(nix::unistd::Pid);
+
+impl Orphan {
+    fn start() -> Orphan {
+        let shell = "sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $!";
+        let output = Command::new("sh").args(["-c", shell]).output().unwrap();
+        let pid = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        Orphan(nix::unistd::Pid::from_raw(pid))
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(self.0, nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+#[test]
+fn other_processes_load_is_seen_until_they_are_declared_ours() {
+    let orphan = Orphan::start();
+    let strange = Machine::open(false).unwrap();
+    let mut adopting = Machine::open(false).unwrap();
+    adopting.add_own_process(orphan.0.as_raw().cast_unsigned());
+    // Both over the same interval: others use this machine meanwhile.
+    let before = (strange.begin().unwrap(), adopting.begin().unwrap());
+    std::thread::sleep(INTERVAL);
+    let after = (strange.end().unwrap(), adopting.end().unwrap());
+    let strange = strange.difference(&before.0, &after.0);
+    let adopting = adopting.difference(&before.1, &after.1);
+    let share = strange.disturbance.other_share - adopting.disturbance.other_share;
+    // A time slice is sure, a whole CPU is not.
+    let one_cpu = 1.0 / strange.cpus as f64;
+    assert!((0.05 * one_cpu..1.05 * one_cpu).contains(&share), "{share} {strange:?} {adopting:?}");
+}
+
+#[test]
+fn datagrams_lost_at_a_full_socket_buffer_are_all_attributed_to_it() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new();
+    let (sender, receiver) = pair.sockets();
+    setsockopt(&receiver, sockopt::RcvBuf, &4096).unwrap();
+    let machine = Machine::open(false).unwrap();
+    let namespaces = [
+        Namespace::open_in(&pair.a, "tenant-a").unwrap(),
+        Namespace::open_in(&pair.b, "tenant-b").unwrap(),
+    ];
+    let before = machine.begin().unwrap();
+    let snapshots = namespaces.each_ref().map(|n| n.snapshot().unwrap());
+    for _ in 0..200 {
+        sender.send(&[0; 512]).unwrap();
+    }
+    let mut received = 0;
+    while receiver.recv(&mut [0; 512]).is_ok() {
+        received += 1;
+    }
+    let samples: Vec<_> = namespaces
+        .iter()
+        .zip(&snapshots)
+        .map(|(namespace, before)| namespace.difference(before, &namespace.snapshot().unwrap()))
+        .collect();
+    let machine = machine.difference(&before, &machine.end().unwrap());
+    assert!(received < 200, "nothing was lost");
+    assert_eq!(samples[0].counters.udp.out_datagrams, 200);
+    assert_eq!(samples[1].udp_errors()["UdpRcvbufErrors"], 200 - received);
+    assert_eq!(samples[1].udp_errors()["UdpInErrors"], 200 - received);
+    assert_eq!(samples[1].tcp_retransmits(), 0);
+    let loss = loss::attribute(&loss::Evidence {
+        sent: 200,
+        received,
+        datagrams_per_skb: 1.0,
+        datagrams_per_receive: 1.0,
+        namespaces: &samples,
+        softnet_dropped: machine.softnet_dropped,
+        devices: &[],
+    });
+    assert_eq!(loss.places, [("tenant-b socket buffer".to_owned(), 200 - received)].into());
+    assert_eq!(loss.unattributed, 0);
+}
+
+#[test]
+fn conntrack_entries_are_counted_or_their_absence_explained() {
+    if !root() {
+        return;
+    }
+    let namespace = NetNs::new().unwrap();
+    let sampler = Namespace::open_in(&namespace, "a").unwrap();
+    let snapshot = sampler.snapshot().unwrap();
+    let sample = sampler.difference(&snapshot, &snapshot);
+    match sampler.conntrack_reason() {
+        None => assert_eq!(sample.conntrack_entries, Some(0)),
+        Some(reason) => {
+            assert!(reason.contains("nf_conntrack"), "{reason}");
+            assert_eq!(sample.conntrack_entries, None);
+        }
+    }
+    assert_eq!(sampler.label(), "a");
+}
