@@ -1,0 +1,184 @@
+//! CSV (RFC 4180): one row per cell, in full precision.
+
+use measure::results::{Cell, Interval, Latency, Results, Role, Status};
+
+use crate::skb;
+
+/// The columns. Ratios are to the baseline of the same block; `*_low` and
+/// `*_high` are the ends of the interval at `confidence`. Sizes are bytes,
+/// latencies microseconds, `started` RFC 3339.
+const HEADER: [&str; 45] = [
+    "mode",
+    "role",
+    "offload",
+    "mtu",
+    "workload",
+    "message_bytes",
+    "flows",
+    "gso",
+    "engine",
+    "status",
+    "reason",
+    "unit",
+    "median",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "confidence",
+    "samples",
+    "samples_valid",
+    "service_demand",
+    "service_demand_unit",
+    "service_demand_ratio",
+    "service_demand_ratio_low",
+    "service_demand_ratio_high",
+    "latency_p50_us",
+    "latency_p90_us",
+    "latency_p99_us",
+    "latency_p99_9_us",
+    "latency_max_us",
+    "sent",
+    "received",
+    "loss_fraction",
+    "lost_unattributed",
+    "smallest_mean_skb_bytes",
+    "hop_drops",
+    "trend",
+    "cpu_model",
+    "cpus",
+    "kernel",
+    "cpu_clock",
+    "started",
+    "seed",
+    "blocks_done",
+    "duration_s",
+    "complete",
+];
+
+/// One row per cell, and one per mode that has none, with a header. Every row
+/// ends with the machine and the plan, so that rows of several files can be put
+/// together. Fields without a value are empty.
+///
+/// `smallest_mean_skb_bytes` is the smallest mean skb of any device from client
+/// to server (layer 3): at most the MTU where super-packets were cut.
+/// `hop_drops` is the median per sample, all hops together.
+pub fn csv(results: &Results) -> String {
+    let mut out = HEADER.join(",") + "\r\n";
+    let machine = run_fields(results);
+    for cell in &results.cells {
+        push_row(&mut out, cell_fields(cell), &machine);
+    }
+    for mode in &results.modes {
+        if results.cells.iter().any(|cell| cell.mode == mode.mode) {
+            continue;
+        }
+        let mut fields = vec![String::new(); HEADER.len() - machine.len()];
+        fields[0] = mode.mode.clone();
+        fields[9] = status(mode.status).to_string();
+        fields[10] = mode.reason.clone().unwrap_or_default();
+        push_row(&mut out, fields, &machine);
+    }
+    out
+}
+
+fn push_row(out: &mut String, mut fields: Vec<String>, machine: &[String]) {
+    fields.extend_from_slice(machine);
+    debug_assert_eq!(fields.len(), HEADER.len());
+    let fields: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
+    out.push_str(&fields.join(","));
+    out.push_str("\r\n");
+}
+
+fn cell_fields(cell: &Cell) -> Vec<String> {
+    let role = match cell.role {
+        Role::Baseline => "baseline",
+        Role::Aa => "aa",
+        Role::Measured => "measured",
+    };
+    let valid = cell.samples.iter().filter(|sample| sample.valid).count();
+    let mut fields = vec![
+        cell.mode.clone(),
+        role.to_string(),
+        cell.offload.clone(),
+        cell.mtu.to_string(),
+        cell.workload.clone(),
+        cell.message_bytes.to_string(),
+        cell.flows.to_string(),
+        cell.gso.to_string(),
+        cell.engine.clone(),
+        status(cell.status).to_string(),
+        cell.reason.clone().unwrap_or_default(),
+        cell.unit.clone(),
+        number(cell.median),
+    ];
+    fields.extend(ends(cell.ratio.as_ref()));
+    fields.push(number(cell.ratio.map(|ratio| ratio.confidence)));
+    fields.push(cell.samples.len().to_string());
+    fields.push(valid.to_string());
+    let demand = cell.service_demand.as_ref();
+    fields.push(number(demand.map(|demand| demand.value)));
+    fields.push(demand.map(|demand| demand.unit.clone()).unwrap_or_default());
+    fields.extend(ends(demand.and_then(|demand| demand.ratio.as_ref())));
+    let latency = |pick: fn(Latency) -> f64| number(cell.latency_us.map(pick));
+    fields.extend([
+        latency(|l| l.p50),
+        latency(|l| l.p90),
+        latency(|l| l.p99),
+        latency(|l| l.p99_9),
+        latency(|l| l.max),
+    ]);
+    let loss = cell.loss.as_ref();
+    fields.extend([
+        loss.map(|loss| loss.sent.to_string()).unwrap_or_default(),
+        loss.map(|loss| loss.received.to_string()).unwrap_or_default(),
+        number(loss.map(|loss| loss.fraction)),
+        loss.map(|loss| loss.unattributed.to_string()).unwrap_or_default(),
+        number(skb::smallest(cell)),
+        cell.hops.iter().map(|hop| hop.drops).fold(0, u64::saturating_add).to_string(),
+        cell.trend.clone().unwrap_or_default(),
+    ]);
+    fields
+}
+
+fn run_fields(results: &Results) -> Vec<String> {
+    let (machine, plan) = (&results.machine, &results.plan);
+    vec![
+        machine.cpu_model.clone(),
+        machine.cpus.to_string(),
+        machine.kernel.clone(),
+        machine.cpu_clock.clone(),
+        results.started.clone(),
+        plan.seed.to_string(),
+        plan.blocks_done.to_string(),
+        plan.duration_s.to_string(),
+        results.complete.to_string(),
+    ]
+}
+
+fn ends(interval: Option<&Interval>) -> [String; 3] {
+    [
+        number(interval.map(|interval| interval.median)),
+        number(interval.map(|interval| interval.low)),
+        number(interval.map(|interval| interval.high)),
+    ]
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn status(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "ok",
+        Status::Failed => "failed",
+        Status::Unsupported => "unsupported",
+    }
+}
+
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_string()
+    }
+}

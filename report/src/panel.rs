@@ -1,0 +1,146 @@
+//! Which cells stand together in one table, and in what order.
+
+use measure::results::{Cell, Results, Role, Status};
+
+use crate::style::plain;
+use crate::unit;
+
+/// Order of workloads and offload profiles, whatever order a plan had them in.
+const WORKLOADS: [&str; 5] = ["tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "udp_rr"];
+const OFFLOADS: [&str; 3] = ["full", "no-tunnel", "none"];
+
+/// One table: the cells that compare with each other at sight.
+pub(crate) struct Panel<'a> {
+    /// Cells by offload profile; never empty, nor is any group.
+    pub(crate) groups: Vec<Group<'a>>,
+}
+
+/// The cells of one offload profile: baseline, A/A, then the fastest first.
+pub(crate) struct Group<'a> {
+    pub(crate) offload: &'a str,
+    pub(crate) cells: Vec<&'a Cell>,
+}
+
+/// What the cells of a panel have in common.
+type Key<'a> = (usize, &'a str, u32, u32, u32, bool, &'a str);
+
+fn key(cell: &Cell) -> Key<'_> {
+    let place = WORKLOADS.iter().position(|name| *name == cell.workload);
+    let place = place.unwrap_or(WORKLOADS.len());
+    let Cell { workload, message_bytes, mtu, flows, gso, engine, .. } = cell;
+    (place, workload, *message_bytes, *mtu, *flows, *gso, engine)
+}
+
+pub(crate) fn panels(results: &Results) -> Vec<Panel<'_>> {
+    let mut cells: Vec<&Cell> = results.cells.iter().collect();
+    let offload = |cell: &Cell| OFFLOADS.iter().position(|name| *name == cell.offload);
+    cells.sort_by(|a, b| {
+        key(a).cmp(&key(b)).then(offload(a).cmp(&offload(b))).then_with(|| within(a, b))
+    });
+    cells
+        .chunk_by(|a, b| key(a) == key(b))
+        .map(|panel| {
+            let groups = panel.chunk_by(|a, b| a.offload == b.offload);
+            Panel {
+                groups: groups
+                    .map(|cells| Group { offload: &cells[0].offload, cells: cells.to_vec() })
+                    .collect(),
+            }
+        })
+        .collect()
+}
+
+fn within(a: &Cell, b: &Cell) -> std::cmp::Ordering {
+    let role = |cell: &Cell| match cell.role {
+        Role::Baseline => 0,
+        Role::Aa => 1,
+        Role::Measured => 2,
+    };
+    let ratio = |cell: &Cell| cell.ratio.map_or(-1.0, |ratio| ratio.median);
+    let failed = |cell: &Cell| cell.status != Status::Ok;
+    (role(a).cmp(&role(b)))
+        .then(failed(a).cmp(&failed(b)))
+        .then(ratio(b).total_cmp(&ratio(a)))
+        .then(a.mode.cmp(&b.mode))
+}
+
+impl<'a> Panel<'a> {
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &'a Cell> {
+        self.groups.iter().flat_map(|group| group.cells.iter().copied())
+    }
+
+    /// A cell to ask for what all have in common.
+    pub(crate) fn first(&self) -> &'a Cell {
+        self.groups[0].cells[0]
+    }
+
+    /// `tcp_stream, 64 KiB messages, MTU 1500`.
+    pub(crate) fn title(&self) -> String {
+        let cell = self.first();
+        let mut title = format!(
+            "{}{}, {} messages",
+            plain(&cell.workload),
+            if cell.gso { " with GSO" } else { "" },
+            unit::bytes(cell.message_bytes.into()),
+        );
+        if cell.flows != 1 {
+            title.push_str(&format!(", {} flows", cell.flows));
+        }
+        title.push_str(&format!(", MTU {}", cell.mtu));
+        if cell.engine != "overlane" {
+            title.push_str(&format!(", by {}", plain(&cell.engine)));
+        }
+        title
+    }
+
+    /// What the figures count.
+    pub(crate) fn quantity(&self) -> &'static str {
+        match self.first().unit.as_str() {
+            "bit/s" => "payload at the receiver",
+            "datagram/s" => "datagrams at the receiver",
+            "connection/s" => "connections",
+            _ => "transactions",
+        }
+    }
+
+    pub(crate) fn scale(&self) -> unit::Scale {
+        let largest = self.cells().filter_map(|cell| cell.median).fold(0.0, f64::max);
+        unit::Scale::new(&self.first().unit, largest)
+    }
+
+    /// Confidence of the intervals, as percent; empty without one.
+    pub(crate) fn confidence(&self) -> String {
+        let ratio = self.cells().find_map(|cell| cell.ratio);
+        ratio.map_or(String::new(), |ratio| format!("{}% ", round(100.0 * ratio.confidence)))
+    }
+}
+
+/// 95, but 99.5.
+fn round(percent: f64) -> f64 {
+    (percent * 100.0).round() / 100.0
+}
+
+/// A cell's name within its group: A/A is the baseline once more.
+pub(crate) fn name(cell: &Cell) -> String {
+    let mode = plain(&cell.mode);
+    if cell.role == Role::Aa { format!("{mode} (A/A)") } else { mode }
+}
+
+/// Whether its ratio's interval holds 1: not told apart from the baseline.
+pub(crate) fn is_undecided(cell: &Cell) -> bool {
+    cell.ratio.is_some_and(|ratio| ratio.low <= 1.0 && 1.0 <= ratio.high)
+}
+
+/// `tcp_stream 64 KiB, offload full`, with the MTU where there are several.
+pub(crate) fn place(results: &Results, cell: &Cell) -> String {
+    let several = |values: usize| values > 1;
+    let mut place = plain(&cell.workload);
+    if several(results.plan.sizes.len()) {
+        place.push_str(&format!(" of {}", unit::bytes(cell.message_bytes.into())));
+    }
+    if several(results.plan.mtu.len()) {
+        place.push_str(&format!(" at MTU {}", cell.mtu));
+    }
+    place.push_str(&format!(" with offload {}", plain(&cell.offload)));
+    place
+}
