@@ -1,2 +1,60 @@
-//! overlane
-fn main() {}
+//! `overlane`: arguments in, exit code out. One file per verb.
+//!
+//! Exit codes: 0 done, 1 failed (in whole or in part), 2 wrong usage or bad
+//! input, 130 ended by Ctrl-C (with what there is written).
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod exit;
+mod holder;
+mod interrupt;
+mod output;
+mod progress;
+mod sizes;
+mod verb;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use args::{Arguments, LabVerb, Verb};
+use exit::Exit;
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("OVERLANE_LOG")
+                .unwrap_or_else(|_| "warn".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let mut command = Arguments::command();
+    let arguments = match command.try_get_matches_from_mut(std::env::args_os()) {
+        Ok(matches) => Arguments::from_arg_matches(&matches),
+        Err(error) => Err(error),
+    };
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        // clap exits with 2 for errors, 0 for --help and --version.
+        Err(error) => error.exit(),
+    };
+    exit::report(dispatch(arguments))
+}
+
+fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
+    match arguments.verb {
+        Verb::Lab { verb } => match verb {
+            LabVerb::List(list) => verb::lab_list::run(&list),
+            LabVerb::Run(run) => verb::lab_run::run(&run),
+            LabVerb::Up(up) => verb::lab_up::run(&up),
+            LabVerb::Hold(hold) => verb::lab_up::hold(&hold),
+            LabVerb::Exec(exec) => verb::lab_exec::run(&exec),
+            LabVerb::Status(status) => verb::lab_status::run(&status),
+            LabVerb::Down(down) => verb::lab_down::run(&down),
+        },
+        Verb::Report(report) => verb::report::run(&report),
+        Verb::Completions { shell } => verb::generate::completions(shell),
+        Verb::Man { directory } => verb::generate::man(&directory),
+    }
+}

@@ -134,6 +134,11 @@ impl Network {
         self.hosts.iter().find(|host| host.name() == name)
     }
 
+    /// First process of the tree that the mode's programs run in.
+    pub fn init_pid(&self) -> Option<u32> {
+        self.processes.as_ref().map(Processes::init_pid)
+    }
+
     /// Programs running for the mode: (process id, command line).
     pub fn programs(&self) -> impl Iterator<Item = &Process> {
         self.programs.iter()

@@ -9,6 +9,7 @@ pub mod affinity;
 mod error;
 pub mod ethtool;
 pub mod init;
+pub mod join;
 pub mod memfd;
 pub mod netns;
 pub mod tap;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use sys::init::Init;
@@ -24,6 +25,11 @@ impl Processes {
         Ok(Processes { init: Init::start()? })
     }
 
+    /// Process id of the tree's first process, as this process numbers it.
+    pub fn init_pid(&self) -> u32 {
+        self.init.pid().unsigned_abs()
+    }
+
     /// Starts a program in `host` that stays until the [`Process`] is dropped.
     /// What it prints is kept for messages.
     ///
@@ -33,7 +39,9 @@ impl Processes {
         let program = describe(command);
         let log = File::from(sys::memfd::create("overlane-process-log")?);
         let copy = || log.try_clone().map_err(|e| sys::Error::io("dup", "process log", &e));
-        command.stdin(Stdio::null()).stdout(copy()?).stderr(copy()?);
+        // A process group of its own: Ctrl-C is for the run, which ends the
+        // program when it has written what it measured.
+        command.stdin(Stdio::null()).stdout(copy()?).stderr(copy()?).process_group(0);
         let child = self.init.spawn(command, host.netns())?;
         Ok(Process { child, program, log })
     }

@@ -1,0 +1,236 @@
+//! The command line, as clap has it: help, completions and man pages are made
+//! from this.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Overlay networks at host speed: measured, explained, repaired.
+#[derive(Debug, Parser)]
+#[command(name = "overlane", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error.")]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Build every network mode from throw-away test hosts and measure it against the bare host
+    Lab {
+        /// What to do with it.
+        #[command(subcommand)]
+        verb: LabVerb,
+    },
+    /// Show a results file as table, Markdown or CSV
+    Report(Report),
+    /// Print shell completions
+    Completions {
+        /// Shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages, one a verb
+    Man {
+        /// Existing directory to write them to
+        directory: PathBuf,
+    },
+}
+
+/// `overlane lab …`
+#[derive(Debug, Subcommand)]
+pub enum LabVerb {
+    /// List every mode, and whether this machine can build it now
+    List(List),
+    /// Measure modes, workloads and offload profiles, as ratios to the bare host
+    Run(Box<Run>),
+    /// Build a mode and leave it standing
+    Up(Up),
+    /// Hold a testbed (started by `up`)
+    #[command(hide = true)]
+    Hold(Hold),
+    /// Run a command in a host or tenant of a standing testbed
+    Exec(Exec),
+    /// Show the standing testbeds
+    Status(Status),
+    /// Remove standing testbeds
+    Down(Down),
+}
+
+/// `overlane lab list`
+#[derive(Debug, Args)]
+pub struct List {
+    /// Print JSON: an array of {mode, path, supported, reason, remedy}
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overlane lab run`
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Modes to measure, comma-separated, or `all` (see `overlane lab list`)
+    #[arg(long, default_value = "all", value_name = "MODES")]
+    pub modes: String,
+    /// Mode that every ratio is taken to
+    #[arg(long, default_value = "host", value_name = "MODE")]
+    pub baseline: String,
+    /// Workloads, comma-separated: tcp_stream, tcp_rr, tcp_crr, udp_stream, udp_rr
+    #[arg(long, default_value = "tcp_stream,tcp_rr,udp_stream", value_name = "WORKLOADS")]
+    pub workloads: String,
+    /// Message sizes in bytes, 1 to 65507: `64,1400` or `1:4096:*2`
+    ///
+    /// Without it each workload has its own: tcp_stream 65507, udp_stream 64, the others 1.
+    #[arg(long, value_name = "SIZES")]
+    pub sizes: Option<String>,
+    /// Offload profiles of the wire, comma-separated: full, no-tunnel, none
+    #[arg(long, default_value = "full,none", value_name = "PROFILES")]
+    pub offload: String,
+    /// Underlay MTUs in bytes, comma-separated, 576 to 65535; overlays get theirs from it
+    #[arg(long, default_value = "1500", value_name = "MTUS")]
+    pub mtu: String,
+    /// Parallel flows
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub flows: u32,
+    /// udp_stream hands the kernel super-packets (UDP_SEGMENT) and takes them whole (UDP_GRO)
+    #[arg(long)]
+    pub gso: bool,
+    /// CPUs of client and server threads
+    #[arg(long, value_enum, default_value_t = Placement::Split)]
+    pub placement: Placement,
+    /// Blocks: each measures every cell once, in random order [default: 20; 8 with --quick]
+    #[arg(long, value_name = "N", conflicts_with = "confidence")]
+    pub blocks: Option<u32>,
+    /// Seconds measured per sample [default: 0.5; 0.15 with --quick]
+    #[arg(long, value_name = "SEC")]
+    pub duration: Option<f64>,
+    /// Seconds of traffic discarded before each sample [default: 0.1; 0.05 with --quick]
+    #[arg(long, value_name = "SEC")]
+    pub warmup: Option<f64>,
+    /// Confidence of every interval in percent, and the goal: `95,5` stops when each
+    /// ratio's 95% interval is within ±5%
+    #[arg(long, value_name = "LEVEL[,PERCENT]")]
+    pub confidence: Option<String>,
+    /// Blocks at most, where --confidence sets a goal
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    pub max_blocks: u32,
+    /// Seed of the random order; printed, so that a run can be repeated
+    #[arg(long, value_name = "SEED")]
+    pub seed: Option<u64>,
+    /// Fewer and shorter samples: an overview within five minutes
+    #[arg(long)]
+    pub quick: bool,
+    /// Share of CPU time, in percent, that other programs may take before a sample is void
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
+    pub disturbance: f64,
+    /// Write the results here (JSON, see schema/results.schema.json)
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print the results as JSON instead of the table
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// How to print the results
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// `--placement`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Placement {
+    /// Clients on the first half of the CPUs, servers on the second
+    Split,
+    /// Both on one CPU
+    Same,
+    /// Not pinned
+    None,
+}
+
+/// `--format`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Table for a terminal
+    Text,
+    /// Markdown
+    Markdown,
+    /// One line a cell, comma-separated
+    Csv,
+    /// The results file itself
+    Json,
+}
+
+/// `overlane lab up`
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Mode (see `overlane lab list`)
+    pub mode: String,
+    /// Name of the testbed [default: the mode's]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Offload profile of the wire: full, no-tunnel, none
+    #[arg(long, default_value = "full", value_name = "PROFILE")]
+    pub offload: String,
+    /// Underlay MTU in bytes, 576 to 65535
+    #[arg(long, default_value_t = 1500, value_name = "MTU")]
+    pub mtu: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overlane lab hold`
+#[derive(Debug, Args)]
+pub struct Hold {
+    /// Mode.
+    pub mode: String,
+    /// Name of the testbed.
+    pub name: String,
+    /// Offload profile.
+    pub offload: String,
+    /// Underlay MTU, bytes.
+    pub mtu: u32,
+}
+
+/// `overlane lab exec`
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// Host or tenant (`a`, `tenant-b`), or TESTBED/HOST where several stand
+    pub host: String,
+    /// Command and its arguments
+    #[arg(required = true, last = true)]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// `overlane lab status`
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overlane lab down`
+#[derive(Debug, Args)]
+pub struct Down {
+    /// Testbeds to remove, by name
+    #[arg(required_unless_present = "all")]
+    pub names: Vec<String>,
+    /// Remove every testbed of this user
+    #[arg(long, conflicts_with = "names")]
+    pub all: bool,
+    /// Print JSON: an array of the names removed
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `overlane report`
+#[derive(Debug, Args)]
+pub struct Report {
+    /// Results file, as `overlane lab run --out` writes it
+    pub file: PathBuf,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+}

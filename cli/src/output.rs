@@ -1,0 +1,115 @@
+//! Writing: to the terminal, and whole files or none.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use measure::results::Results;
+
+use crate::args::Format;
+use crate::exit::usage;
+
+/// Prints to standard output; a reader that went away is an error that ends
+/// the program quietly.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Prints any value as JSON.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&serde_json::to_string_pretty(value)?)
+}
+
+/// Prints results in a format.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
+    match format {
+        Format::Text => print(&report::text(results, style())),
+        Format::Markdown => print(&report::markdown(results)),
+        Format::Csv => print(&report::csv(results)),
+        Format::Json => print_json(results),
+    }
+}
+
+/// Colour on a terminal only, and not where `NO_COLOR` is set (no-color.org).
+fn style() -> report::Style {
+    let out = std::io::stdout();
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    report::Style { colour: out.is_terminal() && !plain, width: width.unwrap_or(80).max(80) }
+}
+
+/// Where results will go, known to be writable before anything is measured.
+#[derive(Debug)]
+pub struct Destination {
+    path: PathBuf,
+    /// Written in place: a device or a pipe cannot be replaced.
+    special: bool,
+}
+
+impl Destination {
+    /// Checks that `path` can be written, without leaving anything.
+    ///
+    /// # Errors
+    /// A usage error naming the path and the reason.
+    pub fn check(path: &Path) -> anyhow::Result<Destination> {
+        let problem = |error: &dyn std::fmt::Display| {
+            usage("--out", format!("{} cannot be written: {error}", path.display()))
+        };
+        let special = match path.metadata() {
+            Ok(meta) if meta.is_dir() => return Err(problem(&"it is a directory")),
+            Ok(meta) if !meta.is_file() => true,
+            Ok(_) => {
+                std::fs::OpenOptions::new().append(true).open(path).map_err(|e| problem(&e))?;
+                false
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+            Err(error) => return Err(problem(&error)),
+        };
+        if !special {
+            // Unnamed where the file system allows it: gone even after kill -9.
+            tempfile::tempfile_in(directory(path)).map_err(|e| problem(&e))?;
+        }
+        Ok(Destination { path: path.to_owned(), special })
+    }
+
+    /// Writes the whole text, or nothing: a full disk does not cost an earlier file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, text: &str) -> anyhow::Result<()> {
+        let context = || format!("write {}", self.path.display());
+        if self.special {
+            return std::fs::write(&self.path, text).with_context(context);
+        }
+        let mut file = tempfile::Builder::new()
+            .prefix(".overlane-")
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .tempfile_in(directory(&self.path))
+            .with_context(context)?;
+        file.write_all(text.as_bytes()).with_context(context)?;
+        file.as_file().sync_all().with_context(context)?;
+        file.persist(&self.path).map_err(|error| error.error).with_context(context)?;
+        Ok(())
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}

@@ -1,0 +1,122 @@
+//! `overlane lab up`: a testbed that stays, in a holder process of its own.
+
+use std::fmt::Write;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+use lab::{Capabilities, Params, modes};
+use testbed::Offload;
+
+use super::lab_run::check_mtu;
+use crate::args::{Hold, Up};
+use crate::exit::{Exit, usage};
+use crate::holder::{self, Request, Standing, StandingHost};
+use crate::output::{print, print_json};
+
+/// What the holder prints when the testbed stands.
+const READY: &str = "ready";
+
+/// Starts a holder and waits until its testbed stands.
+pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
+    if lab::find(&arguments.mode).is_none() {
+        let known: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
+        return Err(usage("MODE", format!("unknown mode {:?}; known: {}", arguments.mode, known.join(", "))));
+    }
+    let name = arguments.name.as_deref().unwrap_or(&arguments.mode);
+    holder::check_name(name)?;
+    Offload::from_str(&arguments.offload).map_err(|error| usage("--offload", error))?;
+    check_mtu(&arguments.mtu.to_string())?;
+    let mut child = Command::new(std::env::current_exe().context("path of this program")?)
+        .args(["lab", "hold", &arguments.mode, name, &arguments.offload])
+        .arg(arguments.mtu.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .current_dir("/")
+        // Ctrl-C at this terminal is not meant for it.
+        .process_group(0)
+        .spawn()
+        .context("start the holder")?;
+    let mut line = String::new();
+    let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        bail!("the holder has no pipes");
+    };
+    BufReader::new(stdout).read_line(&mut line)?;
+    if line.trim() != READY {
+        let mut said = String::new();
+        stderr.read_to_string(&mut said)?;
+        child.wait()?;
+        bail!("{}", said.trim().trim_start_matches("error: "));
+    }
+    let standing = holder::ask(name, Request::Status)?;
+    if arguments.json {
+        print_json(&standing)?;
+    } else {
+        print(&describe(&standing))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// A testbed, and how to get into it.
+pub fn describe(standing: &Standing) -> String {
+    let mut text = format!(
+        "{}: mode {}, offload {}, MTU {}, held by process {}\n",
+        standing.name, standing.mode, standing.offload, standing.mtu, standing.pid
+    );
+    let width = standing.hosts.iter().map(|host| host.name.len()).max().unwrap_or(0);
+    for host in &standing.hosts {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {:width$}  nsenter --net={} COMMAND", host.name, host.netns);
+    }
+    let _ = writeln!(text, "  {} reaches a server in {} at {}", standing.client, standing.server, standing.target);
+    for note in &standing.notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
+    let _ = writeln!(text, "  enter:  overlane lab exec {}/{} -- COMMAND", standing.name, standing.client);
+    let _ = writeln!(text, "  remove: overlane lab down {}", standing.name);
+    text
+}
+
+/// The holder: builds the testbed, says so, and waits to be told to end.
+pub fn hold(arguments: &Hold) -> anyhow::Result<Exit> {
+    let user = nix::unistd::getuid().as_raw();
+    let listener = holder::claim(user, &arguments.name)?;
+    let Some(mode) = lab::find(&arguments.mode) else {
+        return Err(usage("MODE", format!("unknown mode {:?}", arguments.mode)));
+    };
+    let offload = Offload::from_str(&arguments.offload).map_err(|error| usage("OFFLOAD", error))?;
+    let capabilities = Capabilities::new(testbed::acquire()?)?;
+    if let Err(unsupported) = mode.probe(&capabilities) {
+        bail!("{}: {}; {}", mode.name(), unsupported.reason, unsupported.remedy);
+    }
+    let network = mode.build(&Params { mtu: arguments.mtu, offload })?;
+    let pid = std::process::id();
+    let standing = Standing {
+        name: arguments.name.clone(),
+        mode: arguments.mode.clone(),
+        offload: arguments.offload.clone(),
+        mtu: arguments.mtu,
+        pid,
+        init: network.init_pid(),
+        hosts: network
+            .hosts()
+            .iter()
+            .map(|host| StandingHost {
+                name: host.name().to_owned(),
+                netns: format!("/proc/{pid}/fd/{}", host.netns().as_fd().as_raw_fd()),
+            })
+            .collect(),
+        target: network.address.target.to_string(),
+        client: network.client().name().to_owned(),
+        server: network.server().name().to_owned(),
+        notes: network.notes.clone(),
+    };
+    print(READY)?;
+    holder::serve(&listener, user, &standing)?;
+    drop(network);
+    Ok(Exit::Done)
+}

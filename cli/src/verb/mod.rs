@@ -1,0 +1,10 @@
+//! The verbs, a file each.
+
+pub mod generate;
+pub mod lab_down;
+pub mod lab_exec;
+pub mod lab_list;
+pub mod lab_run;
+pub mod lab_status;
+pub mod lab_up;
+pub mod report;
