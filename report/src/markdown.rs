@@ -1,10 +1,9 @@
 //! Markdown (GitHub's tables).
 
 use measure::results::{Cell, Results, Role, Status};
-use measure::stats::relative_half_width;
 
 use crate::machine::machine_line;
-use crate::panel::{Panel, name, panels};
+use crate::panel::{Panel, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
 use crate::skb;
 use crate::style::plain;
@@ -106,7 +105,7 @@ fn label(cell: &Cell) -> String {
     let name = escaped(&name(cell));
     match (cell.role, &cell.ratio) {
         (Role::Aa, Some(floor)) => {
-            format!("{name}, noise floor ±{}", percent(relative_half_width(floor)))
+            format!("{name}, noise floor ±{}", percent(noise_floor(floor)))
         }
         _ => name,
     }

@@ -1,6 +1,6 @@
 //! Which cells stand together in one table, and in what order.
 
-use measure::results::{Cell, Results, Role, Status};
+use measure::results::{Cell, Interval, Results, Role, Status};
 
 use crate::style::plain;
 use crate::unit;
@@ -143,4 +143,9 @@ pub(crate) fn place(results: &Results, cell: &Cell) -> String {
     }
     place.push_str(&format!(" with offload {}", plain(&cell.offload)));
     place
+}
+
+/// How far an A/A interval reaches from 1: differences below that prove nothing.
+pub(crate) fn noise_floor(interval: &Interval) -> f64 {
+    (1.0 - interval.low).abs().max((interval.high - 1.0).abs())
 }

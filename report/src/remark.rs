@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use measure::results::{Results, Role, Status};
 use measure::stats::relative_half_width;
 
-use crate::panel::{is_undecided, place};
+use crate::panel::{is_undecided, noise_floor, place};
 use crate::style::plain;
 use crate::unit::{count, percent, ratio};
 
@@ -101,7 +101,7 @@ pub(crate) fn warnings(results: &Results) -> Vec<String> {
                 place(results, cell),
                 ratio(floor.low),
                 ratio(floor.high),
-                percent((floor.low - 1.0).abs().max((floor.high - 1.0).abs()))
+                percent(noise_floor(&floor))
             ));
         }
     }

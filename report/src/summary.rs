@@ -1,7 +1,7 @@
 //! Three sentences computed from the figures. Each says what is proven, with
 //! its interval, and says so where nothing is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use measure::results::{Cell, Interval, Results, Role, Status};
 
@@ -141,9 +141,10 @@ fn cuts(results: &Results) -> String {
 
 impl Fates {
     fn clause(&self) -> String {
-        let modes = self.uncut.len()
-            + self.never.len()
-            + self.cut.values().map(|(modes, ..)| modes.len()).sum::<usize>();
+        // A mode may have several fates: one per message size or MTU.
+        let cut = self.cut.values().flat_map(|(modes, ..)| modes);
+        let modes: BTreeSet<&String> = cut.chain(&self.never).chain(&self.uncut).collect();
+        let modes = modes.len();
         let named = |list: &[String]| match list {
             [_, _, ..] if list.len() == modes => format!("all {modes} modes"),
             [_, _, _, _, ..] => format!("{} of {modes} modes", list.len()),

@@ -4,10 +4,9 @@ use comfy_table::{
     Attribute, Cell as TableCell, CellAlignment, Color, ContentArrangement, Table, presets,
 };
 use measure::results::{Cell, Results, Role, Status};
-use measure::stats::relative_half_width;
 
 use crate::machine::machine_line;
-use crate::panel::{Group, Panel, is_undecided, name, panels};
+use crate::panel::{Group, Panel, is_undecided, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
 use crate::skb;
 use crate::style::{Style, plain, wrap};
@@ -230,7 +229,7 @@ fn bar_of(cell: &Cell, width: usize) -> String {
     match (cell.role, cell.ratio) {
         (Role::Baseline, _) => "baseline".chars().take(width).collect(),
         (Role::Aa, Some(ratio)) => {
-            let floor = format!("±{}", percent(relative_half_width(&ratio)));
+            let floor = format!("±{}", percent(noise_floor(&ratio)));
             let texts = [format!("noise floor {floor}"), format!("noise {floor}"), floor];
             texts.into_iter().find(|text| text.chars().count() <= width).unwrap_or_default()
         }

@@ -276,6 +276,8 @@ fn summary_names_the_hop_where_super_packets_are_cut() {
     for hop in results.cells[0].hops.iter_mut().filter(forward) {
         hop.mean_skb_bytes = 1448.0;
     }
+    let larger = Cell { message_bytes: 131_072, ..results.cells[0].clone() };
+    results.cells.push(larger);
     assert!(summary(&results)[1].contains("never built in vxlan"));
 }
 
