@@ -1,0 +1,131 @@
+//! What the samplers cost the traffic they watch: `tcp_rr` and 64-byte
+//! `udp_stream` over a veth pair of our own, with all samplers and with none,
+//! in random order within each round. Prints the median ratio to "none" within
+//! a round, with its interval; "none again" is the noise floor.
+//!
+//! `cargo run --release -p overlane-measure --example sampler_overhead [ROUNDS [SECONDS]]`,
+//! as root.
+
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use measure::engine::{Ends, Load, Watch, Workload};
+use measure::sampler::{
+    Machine, MachineSnapshot, Namespace, NamespaceSnapshot, Result as SamplerResult,
+};
+use measure::stats::{block_order, ratio_interval};
+use netstate::Netlink;
+use sys::netns::NetNs;
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+const PORT: u16 = 5201;
+const CONFIDENCE: f64 = 0.95;
+
+/// What watches a sample.
+const SAMPLINGS: [&str; 4] = ["none", "none again", "tick clock", "exact clock"];
+
+/// All samplers of a sample, as the runner uses them.
+struct Samplers {
+    machine: Machine,
+    namespaces: Vec<Namespace>,
+    before: Option<SamplerResult<(Vec<NamespaceSnapshot>, MachineSnapshot)>>,
+    after: Option<SamplerResult<(MachineSnapshot, Vec<NamespaceSnapshot>)>>,
+}
+
+impl Samplers {
+    fn open(exact: bool, hosts: &[&NetNs]) -> SamplerResult<Samplers> {
+        let open = |netns: &&NetNs| Namespace::open_in(netns, "host");
+        Ok(Samplers {
+            machine: Machine::open(exact)?,
+            namespaces: hosts.iter().map(open).collect::<SamplerResult<_>>()?,
+            before: None,
+            after: None,
+        })
+    }
+
+    fn snapshots(&self) -> SamplerResult<Vec<NamespaceSnapshot>> {
+        self.namespaces.iter().map(Namespace::snapshot).collect()
+    }
+
+    /// Both readings must have worked, or there was nothing to pay for.
+    fn check(self) -> SamplerResult<()> {
+        if let (Some(before), Some(after)) = (self.before, self.after) {
+            let _ = self.machine.difference(&before?.1, &after?.0);
+        }
+        Ok(())
+    }
+}
+
+impl Watch for Samplers {
+    fn begin(&mut self) {
+        self.before = Some(self.snapshots().and_then(|s| Ok((s, self.machine.begin()?))));
+    }
+
+    fn end(&mut self) {
+        self.after = Some(self.machine.end().and_then(|m| Ok((m, self.snapshots()?))));
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let rounds: u32 = arguments.next().map_or(Ok(12), |word| word.parse())?;
+    let seconds: f64 = arguments.next().map_or(Ok(0.5), |word| word.parse())?;
+
+    let (client, server) = (NetNs::new()?, NetNs::new()?);
+    let netlinks = (Netlink::open_in(&client)?, Netlink::open_in(&server)?);
+    netlinks.0.add_veth("nic0", [2, 0, 0, 0, 0, 1], "nic0", [2, 0, 0, 0, 0, 2], &server, 1500)?;
+    for (netlink, address) in [(&netlinks.0, CLIENT), (&netlinks.1, SERVER)] {
+        netlink.add_address("nic0", IpAddr::V4(address), 24)?;
+        netlink.set_up("nic0")?;
+    }
+    let address = SocketAddr::from((SERVER, PORT));
+    let ends = Ends { client: &client, server: &server, target: address, listen: address };
+    let stop = AtomicBool::new(false);
+
+    let machine = Machine::open(true)?;
+    if let Some(reason) = machine.clock_reason() {
+        return Err(format!("there is no exact clock to compare with: {reason}").into());
+    }
+    // Loaded programs cost every round, whoever reads them.
+    drop(machine);
+
+    let cpus = sys::affinity::of_this_thread()?;
+    for workload in [Workload::TcpRr, Workload::UdpStream] {
+        let load = Load {
+            duration: Duration::from_secs_f64(seconds),
+            client_cpus: cpus.first().copied().into_iter().collect(),
+            server_cpus: cpus.get(1).or(cpus.first()).copied().into_iter().collect(),
+            ..Load::new(workload)
+        };
+        let mut ratios = vec![Vec::new(); SAMPLINGS.len()];
+        for round in 0..rounds {
+            let mut rates = [0.0; SAMPLINGS.len()];
+            for sampling in block_order(1, round, SAMPLINGS.len()) {
+                let measured = if sampling < 2 {
+                    measure::engine::run(&load, &ends, &mut (), &stop)?
+                } else {
+                    let mut samplers = Samplers::open(sampling == 3, &[&client, &server])?;
+                    let measured = measure::engine::run(&load, &ends, &mut samplers, &stop)?;
+                    samplers.check()?;
+                    measured
+                };
+                rates[sampling] = measured.rate();
+            }
+            for (ratios, rate) in ratios.iter_mut().zip(rates) {
+                ratios.push(rate / rates[0]);
+            }
+        }
+        println!("{workload}, {} B, {rounds} rounds of {seconds} s:", load.message_bytes);
+        for (name, ratios) in SAMPLINGS.iter().zip(&ratios).skip(1) {
+            let ratio = ratio_interval(ratios, CONFIDENCE)?;
+            println!(
+                "  {name:<12} {:.3} of none ({:.3} to {:.3})",
+                ratio.median, ratio.low, ratio.high
+            );
+        }
+    }
+    Ok(())
+}
