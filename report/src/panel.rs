@@ -32,7 +32,9 @@ fn key(cell: &Cell) -> Key<'_> {
 }
 
 pub(crate) fn panels(results: &Results) -> Vec<Panel<'_>> {
-    let mut cells: Vec<&Cell> = results.cells.iter().collect();
+    // What this machine cannot build is listed below the tables, once a mode.
+    let measured = results.cells.iter().filter(|cell| cell.status != Status::Unsupported);
+    let mut cells: Vec<&Cell> = measured.collect();
     let offload = |cell: &Cell| OFFLOADS.iter().position(|name| *name == cell.offload);
     cells.sort_by(|a, b| {
         key(a).cmp(&key(b)).then(offload(a).cmp(&offload(b))).then_with(|| within(a, b))
