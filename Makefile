@@ -1,0 +1,68 @@
+# One command for each thing; all set-up included (Debian 12, root or sudo).
+
+SHELL := /bin/bash
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+OVERLANE := target/release/overlane
+# Tests and measurements that build testbeds need root; compiling does not.
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
+RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
+
+.PHONY: help demo build test lint bench bench-generator bench-sampling bench-packet fuzz install clean
+
+help:
+	@echo "make demo    build, then measure every network mode of this machine (5 min)"
+	@echo "make test    all tests, those that need root included"
+	@echo "make bench   benchmarks of the load engine, the samplers and the packet library"
+	@echo "make install program, man pages and completions below PREFIX (/usr/local)"
+
+demo: build
+	@scripts/setup lab
+	$(AS_ROOT) $(OVERLANE) lab run --quick --out results.json
+
+build:
+	@scripts/setup build
+	cargo build --release --locked -p overlane
+
+test:
+	@scripts/setup test
+	@scripts/run-tests $(AS_ROOT)
+
+lint:
+	@scripts/setup build
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
+
+bench: bench-generator bench-sampling bench-packet
+
+# Our load engine against iperf3, netperf, sockperf and nuttcp.
+bench-generator:
+	@scripts/setup bench
+	cargo build --release --locked -p overlane-measure --examples
+	$(AS_ROOT) target/release/examples/generator_against_generator
+
+# A run with all samplers on against one with them off.
+bench-sampling:
+	@scripts/setup bench
+	cargo build --release --locked -p overlane-measure --examples
+	$(AS_ROOT) target/release/examples/sampler_overhead
+
+# Checksums, segmentation, coalescing: per byte and per packet.
+bench-packet:
+	@scripts/setup build
+	cargo bench --locked -p overlane-packet
+
+PREFIX ?= /usr/local
+install: build
+	install -D $(OVERLANE) $(DESTDIR)$(PREFIX)/bin/overlane
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(OVERLANE) man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(OVERLANE) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/overlane
+	$(OVERLANE) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_overlane
+	$(OVERLANE) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/overlane.fish
+
+clean:
+	cargo clean
