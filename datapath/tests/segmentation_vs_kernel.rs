@@ -252,8 +252,8 @@ fn what_the_kernel_refuses_is_refused() {
         let tcp = Spec::PLAIN.build();
         let udp = Spec { udp: true, ..Spec::PLAIN }.build();
         let many = Spec { udp: true, payload: 12_900, gso_size: 100, ..Spec::PLAIN }.build();
-        type Change = fn(&mut VnetHdr);
-        let cases: [(&str, &(VnetHdr, Vec<u8>), Change); 9] = [
+        type Case<'a> = (&'a str, &'a (VnetHdr, Vec<u8>), fn(&mut VnetHdr));
+        let cases: [Case<'_>; 9] = [
             ("segments of nothing", &tcp, |v| v.gso_size = 0),
             ("an unknown type", &tcp, |v| v.gso_type = 7),
             ("UDP without NEEDS_CSUM", &udp, |v| v.flags = 0),

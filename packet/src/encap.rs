@@ -106,7 +106,7 @@ pub fn source_port(hash: u32, ports: &RangeInclusive<u16>) -> u16 {
     // The high bits decide; fold the low ones in.
     let hash = hash ^ hash << 16;
     let width = u64::from(ports.end().saturating_sub(*ports.start()));
-    ports.start().saturating_add((u64::from(hash) * width >> 32) as u16)
+    ports.start().saturating_add(((u64::from(hash) * width) >> 32) as u16)
 }
 
 /// Why a frame cannot be put into the tunnel.

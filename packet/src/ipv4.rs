@@ -213,7 +213,7 @@ impl Ipv4Header {
         buffer: &mut [u8],
     ) -> Result<usize, EmitError> {
         const LAYER: Layer = Layer::Ipv4;
-        if options.len() % 4 != 0 {
+        if !options.len().is_multiple_of(4) {
             return Err(EmitError::Options { layer: LAYER, got: options.len() });
         }
         let header_len = HEADER_LEN + options.len();

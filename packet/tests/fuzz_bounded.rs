@@ -138,3 +138,26 @@ fn coalesce() {
 fn tunnel() {
     run("tunnel", entries::tunnel, vnet_and_frame);
 }
+
+/// Writes well-formed inputs for libFuzzer to begin with:
+/// `cargo test -p overlane-packet --test fuzz_bounded -- --ignored`.
+#[test]
+#[ignore = "writes fuzz/corpus"]
+fn write_seeds() {
+    type Maker = fn(&mut Random) -> Vec<u8>;
+    let makers: [(&str, Maker); 4] = [
+        ("views", |random| small(random).1),
+        ("segment", vnet_and_frame),
+        ("coalesce", train),
+        ("tunnel", vnet_and_frame),
+    ];
+    for (name, make) in makers {
+        let directory = format!("{}/../fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::create_dir_all(&directory).unwrap();
+        for seed in 0..16 {
+            let mut data = make(&mut Random(seed));
+            data.truncate(2048);
+            std::fs::write(format!("{directory}/seed-{seed:02}"), data).unwrap();
+        }
+    }
+}

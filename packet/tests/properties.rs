@@ -12,7 +12,7 @@ use packet::decap;
 use packet::encap::{Addresses, Dscp, Encap, OuterChecksum, SOURCE_PORTS, Tunnel};
 use packet::ethernet::MacAddr;
 use packet::frame::{Headers, Network, Packet, Transport};
-use packet::segment::{Ids, Policy, Segmenter, TransportChecksum};
+use packet::segment::{Ids, Policy, SegmentError, Segmenter, TransportChecksum};
 use packet::vnet_hdr::{VnetHdr, flags};
 use packet::vxlan::{self, Vni};
 use proptest::prelude::*;
@@ -362,6 +362,35 @@ fn a_buffer_too_small_is_refused_and_left_alone() {
     assert!(buffer.iter().all(|b| *b == 0xaa));
     assert!(segmenter.write(0, &mut buffer[..100]).is_err());
     assert!(segmenter.write(segmenter.count(), &mut buffer).is_err());
+}
+
+#[test]
+fn lengths_and_offsets_that_lie_are_refused() {
+    let tunnel = TunnelSpec { v6: false, checksum: true, id: 1, tos: 0, source_port: 50_000 };
+    let tunnelled = Spec { tunnel: Some(tunnel), ..Spec::PLAIN };
+    let udp = Spec { udp: true, ..Spec::PLAIN };
+    let change = |spec: &Spec, change: fn(&mut VnetHdr, &mut Vec<u8>)| {
+        let (mut vnet, mut frame) = spec.build();
+        change(&mut vnet, &mut frame);
+        Segmenter::new(&frame, &vnet).map(|s| s.count()).unwrap_err()
+    };
+    for spec in [&Spec::PLAIN, &udp, &tunnelled] {
+        let error = change(spec, |_, frame| frame.push(0));
+        assert!(matches!(error, SegmentError::Length { .. }), "{error}");
+        let error = change(spec, |vnet, _| vnet.csum_start += 2);
+        assert!(matches!(error, SegmentError::Offset { field: "csum_start", .. }), "{error}");
+    }
+    // The UDP length of the packet, and of the tunnel around one.
+    let error = change(&udp, |vnet, frame| frame[usize::from(vnet.csum_start) + 5] -= 1);
+    assert!(matches!(error, SegmentError::Length { .. }), "{error}");
+    let error = change(&tunnelled, |vnet, frame| frame[usize::from(vnet.outer_th_offset) + 5] -= 1);
+    assert!(matches!(error, SegmentError::Length { .. }), "{error}");
+    let error = change(&tunnelled, |vnet, _| vnet.outer_th_offset += 2);
+    assert!(matches!(error, SegmentError::Offset { field: "outer_th_offset", .. }), "{error}");
+    let error = change(&tunnelled, |vnet, _| vnet.inner_nh_offset += 2);
+    assert!(matches!(error, SegmentError::Offset { field: "inner_nh_offset", .. }), "{error}");
+    let error = change(&tunnelled, |vnet, _| vnet.gso_type ^= 0x60);
+    assert!(matches!(error, SegmentError::Type { .. }), "{error}");
 }
 
 #[test]
