@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use netstate::Error as NetlinkError;
 use nix::errno::Errno;
 use testbed::{Host, Privileges};
 
-use crate::Result;
+use crate::{Result, ovs};
 
 /// Why a mode cannot be built here, and what would help.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub struct Capabilities {
     privileges: Privileges,
     kinds: Mutex<BTreeMap<&'static str, Supported>>,
     nftables: Mutex<BTreeMap<&'static str, Supported>>,
+    open_vswitch: OnceLock<Supported>,
 }
 
 impl Capabilities {
@@ -49,6 +50,7 @@ impl Capabilities {
             privileges,
             kinds: Mutex::default(),
             nftables: Mutex::default(),
+            open_vswitch: OnceLock::new(),
         })
     }
 
@@ -120,6 +122,32 @@ impl Capabilities {
                         "use a kernel with CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET, CONFIG_NFT_NAT and CONFIG_NFT_MASQ (CONFIG_NF_TABLES_BRIDGE for bridge rules)",
                     )
                 })
+            })
+            .clone()
+    }
+
+    /// Whether Open vSwitch is installed and can move packets: in the kernel, or
+    /// else in user space, which makes a TAP device for each bridge.
+    pub fn open_vswitch(&self) -> Supported {
+        self.open_vswitch
+            .get_or_init(|| {
+                ovs::installed()?;
+                match ovs::Datapath::find(&self.scratch) {
+                    Ok(ovs::Datapath::Kernel) => Ok(()),
+                    Ok(ovs::Datapath::UserSpace { reason }) => self.tun().map_err(|tun| {
+                        Unsupported::new(
+                            format!("{}, and no kernel datapath: {reason}", tun.reason),
+                            format!(
+                                "{}, or load the openvswitch module (modprobe openvswitch)",
+                                tun.remedy
+                            ),
+                        )
+                    }),
+                    Err(error) => Err(Unsupported::new(
+                        error.to_string(),
+                        "apt install --reinstall openvswitch-switch",
+                    )),
+                }
             })
             .clone()
     }

@@ -9,6 +9,7 @@
 pub mod capability;
 pub mod mode;
 mod network;
+mod ovs;
 
 pub use capability::{Capabilities, Unsupported};
 pub use mode::{Mode, find, modes};

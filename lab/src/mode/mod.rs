@@ -9,6 +9,8 @@ mod ipvlan;
 mod macvlan;
 mod nat;
 mod nat_proxy;
+mod ovs_vlan;
+mod ovs_vxlan;
 mod routed;
 mod same_host;
 mod tap;
@@ -52,6 +54,8 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &nat_proxy::NatProxy,
         &vxlan::Vxlan,
         &vxlan_routed::VxlanRouted,
+        &ovs_vlan::OvsVlan,
+        &ovs_vxlan::OvsVxlan,
         &tap::Tap,
     ]
 }

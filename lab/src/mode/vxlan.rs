@@ -14,8 +14,8 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 /// The mode.
 pub struct Vxlan;
 
-const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
-const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
+pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
+pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
 /// The VXLAN device.
 pub(super) const DEVICE: &str = "vxlan0";
 /// IANA's port (RFC 7348, section 8).

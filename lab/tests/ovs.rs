@@ -1,0 +1,259 @@
+//! The Open vSwitch modes: what they put onto the wire, under every offload
+//! profile and MTU, and what becomes of their daemons.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use lab::{Capabilities, Mode, Network, Params};
+use netstate::Counters;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use testbed::{NIC, Offload, Privileges};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const EXCHANGES: u64 = 20;
+
+/// The mode, or nothing where it cannot be built, which is said.
+fn buildable(name: &str) -> Option<&'static dyn Mode> {
+    if !sys::userns::may_administer_networks() {
+        eprintln!("{name} skipped: needs root (CAP_NET_ADMIN) to build testbeds");
+        return None;
+    }
+    let mode = lab::find(name).unwrap();
+    match mode.probe(&Capabilities::new(Privileges::Root).unwrap()) {
+        Ok(()) => Some(mode),
+        Err(unsupported) => {
+            eprintln!("{name} skipped: {}; {}", unsupported.reason, unsupported.remedy);
+            None
+        }
+    }
+}
+
+fn built(mode: &dyn Mode, mtu: u32, offload: Offload) -> Network {
+    mode.build(&Params { mtu, offload })
+        .unwrap_or_else(|error| panic!("{} mtu {mtu} {offload}: {error}", mode.name()))
+}
+
+/// Runs `serve` in the server and `ask` in the client once the server is ready.
+fn both<T: Send>(
+    network: &Network,
+    serve: impl FnOnce(mpsc::Sender<()>) + Send + 'static,
+    ask: impl FnOnce() -> T + Send,
+) -> T {
+    let (ready, is_ready) = mpsc::channel();
+    let server = network.server().netns().clone();
+    let serving = std::thread::spawn(move || server.run(|| serve(ready)).unwrap());
+    is_ready.recv_timeout(LIMIT).unwrap();
+    let result = network.client().netns().run(ask).unwrap();
+    serving.join().unwrap();
+    result
+}
+
+/// Echoes datagrams of each size, one under way at a time.
+fn echo(network: &Network, sizes: &'static [usize]) {
+    let address = network.address;
+    both(
+        network,
+        move |ready| {
+            let socket = UdpSocket::bind(address.listen).unwrap();
+            socket.set_read_timeout(Some(LIMIT)).unwrap();
+            ready.send(()).unwrap();
+            let mut buffer = vec![0; 65536];
+            for _ in sizes {
+                let (length, from) = socket.recv_from(&mut buffer).unwrap();
+                socket.send_to(&buffer[..length], from).unwrap();
+            }
+        },
+        move || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.set_read_timeout(Some(LIMIT)).unwrap();
+            for (number, size) in sizes.iter().enumerate() {
+                let sent = vec![number as u8; *size];
+                socket.send_to(&sent, address.target).unwrap();
+                let mut received = vec![0; 65536];
+                let length = socket.recv(&mut received).unwrap();
+                assert_eq!(received[..length], sent, "{size} bytes");
+            }
+        },
+    );
+}
+
+/// Sends 4 MB over TCP in each direction, with a pattern that shows bytes that
+/// were lost or came twice.
+fn stream_both_ways(network: &Network) {
+    const BYTES: usize = 4_000_000;
+    let pattern: Vec<u8> = (0..BYTES).map(|at| (at / 251 + at) as u8).collect();
+    let expected = pattern.clone();
+    let address = network.address;
+    both(
+        network,
+        move |ready| {
+            let listener = TcpListener::bind(address.listen).unwrap();
+            ready.send(()).unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            let mut received = vec![0; BYTES];
+            stream.read_exact(&mut received).unwrap();
+            assert!(received == expected);
+            stream.write_all(&received).unwrap();
+        },
+        move || {
+            let mut stream = TcpStream::connect_timeout(&address.target, LIMIT).unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            stream.write_all(&pattern).unwrap();
+            let mut received = vec![0; BYTES];
+            stream.read_exact(&mut received).unwrap();
+            assert!(received == pattern);
+        },
+    );
+}
+
+/// One payload that UDP segmentation cuts into `segments` datagrams.
+fn segmented_datagrams_arrive(network: &Network) {
+    const SEGMENT: usize = 1000;
+    const SEGMENTS: usize = 8;
+    let address = network.address;
+    both(
+        network,
+        move |ready| {
+            let socket = UdpSocket::bind(address.listen).unwrap();
+            socket.set_read_timeout(Some(LIMIT)).unwrap();
+            ready.send(()).unwrap();
+            let mut buffer = vec![0; 65536];
+            for _ in 0..SEGMENTS {
+                assert_eq!(socket.recv(&mut buffer).unwrap(), SEGMENT);
+            }
+        },
+        move || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            sys::udp::set_segment_bytes(&socket, SEGMENT as u16).unwrap();
+            socket.send_to(&[1; SEGMENT * SEGMENTS], address.target).unwrap();
+        },
+    );
+}
+
+fn counters(network: &Network, host: &str, device: &str) -> Counters {
+    network.host(host).unwrap().netlink().link(device).unwrap().counters
+}
+
+/// Builds `name` under every profile and MTU and drives it; in the user-space
+/// datapath, `added` bytes must be on the wire with each frame. (The kernel
+/// counts a frame without its tag, and a super-packet once.)
+fn carries(name: &str, added: u64, tenant_mtu: impl Fn(u32) -> u32) {
+    let Some(mode) = buildable(name) else { return };
+    for mtu in [1500, 9000] {
+        for offload in Offload::ALL {
+            let network = built(mode, mtu, offload);
+            assert_eq!(network.tenant_mtu, tenant_mtu(mtu));
+            let real = network.client().netlink().link("eth0").unwrap().mtu;
+            assert_eq!(real, network.tenant_mtu);
+            let [note] = &network.notes[..] else { panic!("{:?}", network.notes) };
+            echo(&network, &[1]);
+            let devices = [("a", "veth0"), ("a", NIC), ("b", NIC), ("b", "veth0")];
+            let read = || devices.map(|(host, device)| counters(&network, host, device));
+            let before = read();
+            echo(&network, &[200; EXCHANGES as usize]);
+            let after = read();
+            let [from, out, into, to]: [Counters; 4] =
+                std::array::from_fn(|at| after[at].since(&before[at]));
+            assert_eq!(from.rx_packets, out.tx_packets, "{name} {mtu} {offload}");
+            assert!(from.rx_packets >= EXCHANGES && to.tx_packets == into.rx_packets);
+            if note.contains("user-space datapath") {
+                assert_eq!(out.tx_bytes, from.rx_bytes + added * from.rx_packets);
+                assert_eq!(into.rx_bytes, to.tx_bytes + added * to.tx_packets);
+                assert_eq!(out.rx_bytes, from.tx_bytes + added * from.tx_packets);
+            } else {
+                assert!(note.contains("kernel datapath"), "{note}");
+            }
+            // Up to the MTU and past it, in fragments.
+            echo(&network, &[1400, 1422, 1423, 1472, 1473, 8922, 8972, 8973, 20_000]);
+            stream_both_ways(&network);
+            segmented_datagrams_arrive(&network);
+        }
+    }
+}
+
+#[test]
+fn ovs_vlan_carries_tagged_frames() {
+    carries("ovs-vlan", 4, |mtu| mtu);
+}
+
+#[test]
+fn ovs_vxlan_carries_tunnelled_frames() {
+    carries("ovs-vxlan", 50, |mtu| mtu - 50);
+}
+
+#[test]
+fn super_packets_cross_ovs_vlan_uncut_under_full_and_are_cut_under_none() {
+    let Some(mode) = buildable("ovs-vlan") else { return };
+    for (offload, cut) in [(Offload::Full, false), (Offload::None, true)] {
+        let network = built(mode, 1500, offload);
+        let before = counters(&network, "b", NIC);
+        stream_both_ways(&network);
+        let wire = counters(&network, "b", NIC).since(&before);
+        let mean = wire.rx_bytes / wire.rx_packets;
+        assert_eq!(mean <= 1518, cut, "{offload}: {mean} bytes a packet on the wire");
+    }
+}
+
+#[test]
+fn a_killed_daemon_is_named() {
+    for name in ["ovs-vlan", "ovs-vxlan"] {
+        let Some(mode) = buildable(name) else { return };
+        for program in ["ovsdb-server", "ovs-vswitchd"] {
+            let mut network = built(mode, 1500, Offload::Full);
+            network.check().unwrap();
+            let pids: Vec<_> = network.programs().map(testbed::Process::pid).collect();
+            assert_eq!(pids.len(), 4, "two daemons in each of two hosts");
+            let pid = pids
+                .into_iter()
+                .find(|pid| {
+                    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == program
+                })
+                .unwrap();
+            kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
+            let error = testbed::poll("the end of a killed daemon", LIMIT, || {
+                Ok(network.check().err().ok_or_else(String::new))
+            })
+            .unwrap()
+            .to_string();
+            assert!(error.contains(program) && error.contains("signal: 9"), "{error}");
+            assert!(error.contains("/run/openvswitch-a"), "the host is told by the path: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_dropped_network_leaves_no_process() {
+    for name in ["ovs-vlan", "ovs-vxlan"] {
+        let Some(mode) = buildable(name) else { return };
+        let network = built(mode, 1500, Offload::Full);
+        let namespaces: BTreeSet<_> =
+            network.hosts().iter().map(|host| host.netns().inode()).collect();
+        assert!(!processes_in(&namespaces).is_empty());
+        drop(network);
+        testbed::poll("the end of the daemons", LIMIT, || {
+            let left = processes_in(&namespaces);
+            Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
+        })
+        .unwrap();
+    }
+}
+
+/// The command lines of all processes with a thread in one of the namespaces.
+fn processes_in(namespaces: &BTreeSet<u64>) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let inside = std::fs::metadata(entry.path().join("ns/net"))
+            .is_ok_and(|namespace| namespaces.contains(&namespace.ino()));
+        if inside {
+            let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            found.push(line.replace('\0', " "));
+        }
+    }
+    found
+}
