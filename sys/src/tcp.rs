@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::{ReceiveTimeout, ReuseAddr, SendTimeout, SocketError, TcpNoDelay};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
-    getsockopt, listen as listen_on, setsockopt, socket,
+    AddressFamily, Backlog, Shutdown, SockFlag, SockProtocol, SockType, SockaddrStorage, bind,
+    connect, getsockopt, listen as listen_on, setsockopt, shutdown, socket,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -50,6 +50,14 @@ pub fn listen(address: SocketAddr, limit: Duration, nodelay: bool) -> Result<Tcp
     let backlog = Backlog::new(BACKLOG).map_err(|e| failed(("listen", e)))?;
     listen_on(&fd, backlog).map_err(|e| failed(("listen", e)))?;
     Ok(TcpListener::from(fd))
+}
+
+/// Ends listening now. Closing alone ends it with the last copy of the
+/// descriptor, and a child that another thread has forked and that has not
+/// called `exec` yet holds one: the address would be in use for that long.
+pub fn stop_listening(listener: &TcpListener) {
+    // Fails only when it no longer listens.
+    let _ = shutdown(listener.as_raw_fd(), Shutdown::Both);
 }
 
 /// A socket on its way to being connected.
@@ -166,6 +174,16 @@ mod tests {
         client.write_all(b"x").unwrap();
         assert_eq!(server.read(&mut byte).unwrap(), 1);
         assert_eq!(retransmitted_segments(&client).unwrap(), 0);
+    }
+
+    #[test]
+    fn an_address_is_free_again_while_a_copy_of_the_listener_lives() {
+        let listener = listen(loopback(), LIMIT, false).unwrap();
+        let address = listener.local_addr().unwrap();
+        let _copy = listener.try_clone().unwrap();
+        assert_eq!(listen(address, LIMIT, false).unwrap_err().errno, Errno::EADDRINUSE);
+        stop_listening(&listener);
+        listen(address, LIMIT, false).unwrap();
     }
 
     #[test]

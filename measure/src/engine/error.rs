@@ -69,7 +69,7 @@ pub enum EngineError {
     #[error(transparent)]
     Local(#[from] sys::Error),
     /// No route, an unreachable host or network, or a link that is down.
-    #[error("{target} is unreachable, {stage}: {errno} ({errno:?})", errno = .errno)]
+    #[error("{target} is unreachable, {stage}: {errno}", errno = .errno)]
     Unreachable {
         /// Address the client sent to.
         target: SocketAddr,
@@ -91,7 +91,7 @@ pub enum EngineError {
     },
     /// A local filter refused to send (`EPERM`, `EACCES`), or a router answered
     /// that it is administratively prohibited.
-    #[error("sending to {target} is prohibited, {stage}: {errno} ({errno:?})", errno = .errno)]
+    #[error("sending to {target} is prohibited, {stage}: {errno}", errno = .errno)]
     Prohibited {
         /// Address the client sent to.
         target: SocketAddr,
@@ -165,7 +165,7 @@ pub enum EngineError {
         errno: Errno,
     },
     /// Any other answer of the kernel to a socket operation.
-    #[error("flow {flow}: {operation} at the {end} failed {stage}: {errno} ({errno:?})", errno = .errno)]
+    #[error("flow {flow}: {operation} at the {end} failed {stage}: {errno}", errno = .errno)]
     Socket {
         /// Flow, from 0.
         flow: u32,

@@ -202,6 +202,14 @@ impl Drop for Half {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Listener::Tcp(listener) = &self.listener {
+            sys::tcp::stop_listening(listener);
+        }
+    }
+}
+
 impl Shared {
     fn flow(&self, index: u32) -> Flow<'_> {
         Flow {
