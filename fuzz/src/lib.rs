@@ -106,6 +106,15 @@ pub fn views(data: &[u8]) {
 /// and be coalescable without a panic.
 pub fn segment(data: &[u8]) {
     let Ok((vnet, frame)) = vnet_hdr::split(data, Layout::Tunnel) else { return };
+    if let Ok(pieces) = Segmenter::pieces(frame, &vnet, 9000) {
+        let mut buffer = vec![0; pieces.total_len(0).min(1 << 18)];
+        if let Ok(written) = pieces.write_all(&[], &mut buffer) {
+            for (index, piece) in written.segments(&buffer).enumerate() {
+                assert!(piece.len() <= 9000 || written.count == 1);
+                assert!(Segmenter::new(piece, &pieces.header(index)).is_ok() || written.count == 1);
+            }
+        }
+    }
     for checksum in [TransportChecksum::Full, TransportChecksum::Partial] {
         let policy = Policy { checksum, ..Policy::default() };
         let Ok(segmenter) = Segmenter::with_policy(frame, &vnet, policy) else { continue };

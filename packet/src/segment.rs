@@ -21,7 +21,7 @@ use crate::checksum::{OutOfFrame, Sum, complete_partial};
 use crate::error::room;
 use crate::frame::{Headers, Network, Packet, Transport, Unsupported};
 use crate::tcp::Flags;
-use crate::vnet_hdr::{GsoError, GsoKind, GsoTunnel, VnetHdr};
+use crate::vnet_hdr::{GsoError, GsoKind, GsoTunnel, VnetHdr, flags, gso_type};
 use crate::{EmitError, Layer, get16, get32, put16, put32};
 
 /// The kernel's `UDP_MAX_SEGMENTS`.
@@ -34,7 +34,7 @@ pub enum TransportChecksum {
     #[default]
     Full,
     /// Left partial: the pseudo-header's sum, for a reader that takes
-    /// `NEEDS_CSUM`. Not inside a tunnel that wants outer checksums.
+    /// `NEEDS_CSUM`. A tunnel's outer checksum is computed nevertheless.
     Partial,
 }
 
@@ -103,9 +103,14 @@ pub enum SegmentError {
     /// More UDP segments than the kernel allows.
     #[error("{0} UDP segments, more than {UDP_MAX_SEGMENTS}")]
     TooMany(usize),
-    /// Partial checksums inside a tunnel with outer checksums.
-    #[error("partial inner checksums in a tunnel with outer UDP checksums")]
-    PartialInTunnel,
+    /// Not even one segment is as short as the pieces are to be.
+    #[error("pieces of at most {max_len} bytes, of segments of {segment_len}")]
+    PieceTooShort {
+        /// Longest piece wanted, in bytes.
+        max_len: usize,
+        /// Length of one segment in bytes.
+        segment_len: usize,
+    },
     /// A checksum was to be completed outside of the frame.
     #[error(transparent)]
     OutOfFrame(#[from] OutOfFrame),
@@ -115,6 +120,7 @@ pub enum SegmentError {
 #[derive(Debug, Clone, Copy)]
 pub struct Segmenter<'a> {
     frame: &'a [u8],
+    vnet: VnetHdr,
     work: Work,
     count: usize,
 }
@@ -133,7 +139,9 @@ enum Work {
 struct Cut {
     inner: Headers,
     outer: Option<(Headers, GsoTunnel)>,
+    /// Payload bytes of each piece but the last: `group` wire segments.
     size: usize,
+    group: usize,
     /// Sum of the pseudo-header without length, as the sender left it or as it is.
     pseudo: Sum,
     policy: Policy,
@@ -191,7 +199,7 @@ impl<'a> Segmenter<'a> {
             Ok(Work::Complete { start, offset })
         };
         let Some(gso) = header.gso()? else {
-            return Ok(Segmenter { frame, work: single()?, count: 1 });
+            return Ok(Segmenter { frame, vnet: *header, work: single()?, count: 1 });
         };
         let packet = match gso.tunnel {
             None => Packet::parse(frame)?,
@@ -206,10 +214,7 @@ impl<'a> Segmenter<'a> {
         }
         // "Too small packets are not really GSO ones."
         if count == 1 && gso.tunnel.is_none() {
-            return Ok(Segmenter { frame, work: single()?, count });
-        }
-        if gso.tunnel.is_some_and(|t| t.checksum) && policy.checksum == TransportChecksum::Partial {
-            return Err(SegmentError::PartialInTunnel);
+            return Ok(Segmenter { frame, vnet: *header, work: single()?, count });
         }
         let length = inner.end - inner.transport_offset;
         let pseudo = if header.needs_csum() {
@@ -221,8 +226,69 @@ impl<'a> Segmenter<'a> {
             inner.pseudo_header(frame, 0)
         };
         let outer = packet.outer.zip(gso.tunnel);
-        let cut = Cut { inner, outer, size, pseudo, policy };
-        Ok(Segmenter { frame, work: Work::Cut(cut), count })
+        let cut = Cut { inner, outer, size, group: 1, pseudo, policy };
+        Ok(Segmenter { frame, vnet: *header, work: Work::Cut(cut), count })
+    }
+
+    /// Cuts a super-packet into smaller super-packets, of as many whole segments
+    /// as fit into frames of `max_len` bytes: for what becomes too long by a
+    /// tunnel's headers. Checksums stay partial; [`Segmenter::header`] says what
+    /// each piece is. A single packet stays as it is.
+    ///
+    /// # Errors
+    /// As [`Segmenter::new`], and when one segment alone is longer.
+    pub fn pieces(
+        frame: &'a [u8],
+        header: &VnetHdr,
+        max_len: usize,
+    ) -> Result<Segmenter<'a>, SegmentError> {
+        let policy = Policy { checksum: TransportChecksum::Partial, ..Policy::default() };
+        let mut pieces = Segmenter::with_policy(frame, header, policy)?;
+        if let Work::Cut(cut) = &mut pieces.work {
+            let segment_len = cut.inner.payload_offset + cut.size.min(cut.inner.payload_len());
+            // No packet is longer; and sizes multiplied must not overflow.
+            let room = max_len.min(1 << 17).checked_sub(segment_len);
+            let room = room.ok_or(SegmentError::PieceTooShort { max_len, segment_len })?;
+            cut.group = 1 + room / cut.size;
+            cut.size *= cut.group;
+            pieces.count = cut.inner.payload_len().div_ceil(cut.size).max(1);
+        }
+        Ok(pieces)
+    }
+
+    /// The vnet header that belongs to a segment or piece, `index` from 0.
+    pub fn header(&self, index: usize) -> VnetHdr {
+        let partial = VnetHdr { gso_type: 0, gso_size: 0, hdr_len: 0, ..self.vnet };
+        let partial = VnetHdr { outer_th_offset: 0, inner_nh_offset: 0, ..partial };
+        let partial = VnetHdr { flags: self.vnet.flags & !flags::UDP_TUNNEL_CSUM, ..partial };
+        match &self.work {
+            Work::Copy => partial,
+            Work::Complete { .. } => VnetHdr::default(),
+            Work::Cut(cut) if cut.policy.checksum == TransportChecksum::Full => VnetHdr::default(),
+            Work::Cut(cut) => {
+                let inner = &cut.inner;
+                let needed = VnetHdr {
+                    flags: flags::NEEDS_CSUM,
+                    csum_start: inner.transport_offset as u16,
+                    csum_offset: inner.transport.checksum_offset() as u16,
+                    ..VnetHdr::default()
+                };
+                let payload = inner.payload_len().saturating_sub(index * cut.size).min(cut.size);
+                if payload <= cut.size / cut.group {
+                    return needed;
+                }
+                let VnetHdr { csum_start, csum_offset, .. } = needed;
+                // CWR stays with the first.
+                let ecn = if index == 0 { 0 } else { gso_type::ECN };
+                VnetHdr {
+                    flags: self.vnet.flags | flags::NEEDS_CSUM,
+                    gso_type: self.vnet.gso_type & !ecn,
+                    csum_start,
+                    csum_offset,
+                    ..self.vnet
+                }
+            }
+        }
     }
 
     /// Number of segments, at least 1.
@@ -307,9 +373,9 @@ impl Cut {
 
         let end = out.len();
         let id = |headers: &Headers, ids| match (headers.network, ids) {
-            (Network::Ipv4, Ids::Incrementing) => {
-                Some(get16(frame, headers.network_offset + 4).wrapping_add(index as u16))
-            }
+            (Network::Ipv4, Ids::Incrementing) => Some(
+                get16(frame, headers.network_offset + 4).wrapping_add((index * self.group) as u16),
+            ),
             _ => None,
         };
         inner.set_network_length(out, end, id(inner, self.policy.ids));
@@ -348,6 +414,14 @@ impl Cut {
         let th = outer.transport_offset;
         put16(out, th + 4, (end - th) as u16);
         if tunnel.checksum {
+            if self.policy.checksum == TransportChecksum::Partial
+                && end - inner.payload_offset > self.size / self.group
+            {
+                // Still a super-packet: who cuts it exchanges the length in it.
+                let pseudo = outer.pseudo_header(out, end - th);
+                put16(out, outer.checksum_at(), pseudo.value());
+                return;
+            }
             put16(out, outer.checksum_at(), 0);
             // A finished inner transport sums to the complement of its
             // pseudo-header (`lco_csum`): its payload need not be summed again.
