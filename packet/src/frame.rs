@@ -260,3 +260,48 @@ impl Packet {
         Ok(Packet { outer: Some(outer), inner })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ethernet with tags, IPv4, UDP with four bytes of payload, two of padding.
+    fn frame(tags: usize) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        for _ in 0..tags {
+            frame.extend([0x81, 0, 0, 5]);
+        }
+        frame.extend([8, 0]);
+        frame.extend([0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([0, 1, 0, 2, 0, 12, 0, 0, 1, 2, 3, 4]);
+        frame.extend([0, 0]);
+        frame
+    }
+
+    #[test]
+    fn finds_headers_behind_tags_and_payload_before_padding() {
+        for tags in 0..=MAX_TAGS {
+            let headers = Headers::parse(&frame(tags)).unwrap();
+            assert_eq!(headers.network_offset, 14 + 4 * tags);
+            assert_eq!(headers.transport_offset, 34 + 4 * tags);
+            assert_eq!((headers.payload_len(), headers.end), (4, 46 + 4 * tags));
+        }
+        assert_eq!(Headers::parse(&frame(MAX_TAGS + 1)), Err(Unsupported::Tags));
+    }
+
+    #[test]
+    fn errors_tell_the_place_in_the_frame() {
+        let mut lying = frame(1);
+        lying[18 + 20 + 5] = 99;
+        let error = Headers::parse(&lying).unwrap_err();
+        assert_eq!(error.to_string(), "UDP at byte 42: wanted length of at most 12, got 99");
+        let mut other = frame(0);
+        other[12..14].copy_from_slice(&[8, 6]);
+        let error = Headers::parse(&other).unwrap_err();
+        assert_eq!(error.to_string(), "EtherType 0x0806 is neither IPv4 nor IPv6");
+        other = frame(0);
+        other[23] = 1;
+        assert_eq!(Headers::parse(&other), Err(Unsupported::Protocol(Protocol::ICMP)));
+        assert!(Packet::parse_vxlan(&frame(0)).is_err());
+    }
+}

@@ -258,11 +258,13 @@ impl<'a> Segmenter<'a> {
 
     /// The vnet header that belongs to a segment or piece, `index` from 0.
     pub fn header(&self, index: usize) -> VnetHdr {
-        let partial = VnetHdr { gso_type: 0, gso_size: 0, hdr_len: 0, ..self.vnet };
-        let partial = VnetHdr { outer_th_offset: 0, inner_nh_offset: 0, ..partial };
-        let partial = VnetHdr { flags: self.vnet.flags & !flags::UDP_TUNNEL_CSUM, ..partial };
         match &self.work {
-            Work::Copy => partial,
+            Work::Copy => VnetHdr {
+                flags: self.vnet.flags & !flags::UDP_TUNNEL_CSUM,
+                csum_start: self.vnet.csum_start,
+                csum_offset: self.vnet.csum_offset,
+                ..VnetHdr::default()
+            },
             Work::Complete { .. } => VnetHdr::default(),
             Work::Cut(cut) if cut.policy.checksum == TransportChecksum::Full => VnetHdr::default(),
             Work::Cut(cut) => {
