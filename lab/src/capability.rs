@@ -136,7 +136,7 @@ impl Capabilities {
                     Ok(ovs::Datapath::Kernel) => Ok(()),
                     Ok(ovs::Datapath::UserSpace { reason }) => self.tun().map_err(|tun| {
                         Unsupported::new(
-                            format!("{}, and no kernel datapath: {reason}", tun.reason),
+                            format!("{reason}, and its user-space datapath needs {}", tun.reason),
                             format!(
                                 "{}, or load the openvswitch module (modprobe openvswitch)",
                                 tun.remedy

@@ -51,8 +51,12 @@ impl Datapath {
                 Ok(Datapath::Kernel)
             }
             Err(Error::Program { output, .. }) => Ok(Datapath::UserSpace {
-                // The last line is the error; a log line may come before it.
-                reason: output.lines().next_back().unwrap_or_default().trim().to_owned(),
+                reason: if output.contains("'ovs_datapath' does not exist") {
+                    "kernel has no openvswitch".to_owned()
+                } else {
+                    // The last line is the error; log lines may come before it.
+                    output.lines().next_back().unwrap_or_default().trim().to_owned()
+                },
             }),
             Err(error) => Err(error),
         }
@@ -71,7 +75,7 @@ impl Datapath {
         match self {
             Datapath::Kernel => "kernel datapath (datapath_type=system)".to_owned(),
             Datapath::UserSpace { reason } => {
-                format!("user-space datapath (datapath_type=netdev), no kernel datapath: {reason}")
+                format!("user-space datapath (datapath_type=netdev): {reason}")
             }
         }
     }
