@@ -10,6 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::usage;
@@ -106,27 +107,27 @@ pub fn claim(user: u32, name: &str) -> anyhow::Result<UnixListener> {
     })
 }
 
-/// Answers requests until told to end.
+/// Answers requests until told to end; gives the connection of who asked for
+/// it, who waits for its end.
 ///
 /// # Errors
 /// When the socket fails.
-pub fn serve(listener: &UnixListener, user: u32, standing: &Standing) -> anyhow::Result<()> {
+pub fn serve(listener: &UnixListener, user: u32, standing: &Standing) -> anyhow::Result<UnixStream> {
     loop {
         let (stream, _) = listener.accept()?;
         // A client that is slow, or gone, must not keep the testbed from going.
-        if let Ok(Request::Down) = answer(stream, user, standing) {
-            return Ok(());
+        if let Ok(Request::Down) = answer(&stream, user, standing) {
+            return Ok(stream);
         }
     }
 }
 
-fn answer(stream: UnixStream, user: u32, standing: &Standing) -> anyhow::Result<Request> {
-    use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+fn answer(stream: &UnixStream, user: u32, standing: &Standing) -> anyhow::Result<Request> {
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    let peer = getsockopt(&stream, PeerCredentials)?.uid();
+    let peer = getsockopt(stream, PeerCredentials)?.uid();
     let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line)?;
+    BufReader::new(stream).read_line(&mut line)?;
     // In a user namespace the same user appears as 0, this process's own id.
     if peer != user && peer != 0 && peer != self::user() {
         bail!("user {peer} may not ask");
@@ -136,7 +137,7 @@ fn answer(stream: UnixStream, user: u32, standing: &Standing) -> anyhow::Result<
         "down" => Request::Down,
         other => bail!("unknown request {other:?}"),
     };
-    let mut stream = &stream;
+    let mut stream = stream;
     stream.write_all((serde_json::to_string(standing)? + "\n").as_bytes())?;
     Ok(request)
 }
@@ -148,6 +149,11 @@ fn answer(stream: UnixStream, user: u32, standing: &Standing) -> anyhow::Result<
 pub fn ask(name: &str, request: Request) -> anyhow::Result<Standing> {
     let stream = UnixStream::connect_addr(&address(user(), name)?)
         .map_err(|_| usage("testbed", format!("none named {name:?} is standing (overlane lab status)")))?;
+    // Anyone may bind any abstract name, and what the answer says is entered.
+    let owner = getsockopt(&stream, PeerCredentials)?.uid();
+    if owner != user() {
+        bail!("the socket of testbed {name} belongs to user {owner}");
+    }
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
     (&stream).write_all(format!("{}\n", request.word()).as_bytes())?;

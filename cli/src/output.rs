@@ -1,10 +1,15 @@
 //! Writing: to the terminal, and whole files or none.
 
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use measure::results::Results;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::linkat;
 
 use crate::args::Format;
 use crate::exit::usage;
@@ -95,16 +100,46 @@ impl Destination {
         if self.special {
             return std::fs::write(&self.path, text).with_context(context);
         }
+        let directory = directory(&self.path);
+        // Without a name until it is whole, so that a killed process leaves no
+        // half file beside the results.
+        let mut file = tempfile::tempfile_in(directory).with_context(context)?;
+        file.write_all(text.as_bytes()).with_context(context)?;
+        file.set_permissions(PermissionsExt::from_mode(0o644)).with_context(context)?;
+        file.sync_all().with_context(context)?;
+        match name(&file, &self.path) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EEXIST) => {}
+            // The file system has no unnamed files: tempfile removed its name.
+            Err(Errno::ENOENT) => return self.replace(text).with_context(context),
+            Err(error) => return Err(error).with_context(context),
+        }
+        // A name can be taken over by a rename only, which needs a first name:
+        // it exists from one system call to the next.
+        let first = directory.join(format!(".overlane-{}", std::process::id()));
+        name(&file, &first).with_context(context)?;
+        std::fs::rename(&first, &self.path)
+            .inspect_err(|_| drop(std::fs::remove_file(&first)))
+            .with_context(context)
+    }
+
+    /// Writes a named file and renames it.
+    fn replace(&self, text: &str) -> std::io::Result<()> {
         let mut file = tempfile::Builder::new()
             .prefix(".overlane-")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-            .tempfile_in(directory(&self.path))
-            .with_context(context)?;
-        file.write_all(text.as_bytes()).with_context(context)?;
-        file.as_file().sync_all().with_context(context)?;
-        file.persist(&self.path).map_err(|error| error.error).with_context(context)?;
+            .permissions(PermissionsExt::from_mode(0o644))
+            .tempfile_in(directory(&self.path))?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(&self.path).map_err(|error| error.error)?;
         Ok(())
     }
+}
+
+/// Gives an unnamed file a name (open(2), `O_TMPFILE`).
+fn name(file: &std::fs::File, path: &Path) -> nix::Result<()> {
+    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(AT_FDCWD, unnamed.as_str(), AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)
 }
 
 fn directory(path: &Path) -> &Path {

@@ -26,12 +26,15 @@ impl Progress {
 
     /// Says what is being prepared now.
     pub fn prepare(&self, message: impl Into<String>) {
-        self.bar.set_message(message.into());
+        let message = message.into();
+        tracing::debug!("{message}");
+        self.bar.set_message(message);
         self.bar.tick();
     }
 
     /// From preparing to measuring.
     pub fn measure(&mut self, expected: Duration) {
+        tracing::debug!("measuring, for about {}", clock(expected));
         self.started = Instant::now();
         self.bar.reset();
         self.bar.set_style(style("{bar:24} {percent:>3}% {prefix:>8} left  {msg}"));
@@ -56,7 +59,9 @@ fn clock(time: Duration) -> String {
 
 impl Observer for Progress {
     fn sampling(&mut self, subject: &Subject, cell: &PlannedCell) {
-        self.bar.set_message(format!("{} {} {}", subject.mode, subject.offload, cell.workload));
+        let message = format!("{} {} {}", subject.mode, subject.offload, cell.workload);
+        tracing::debug!("sampling {message}");
+        self.bar.set_message(message);
         self.bar.tick();
     }
 

@@ -3,6 +3,7 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -76,6 +77,11 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     let mut records = Vec::new();
     let mut built = Vec::new();
     for mode in &request.modes {
+        // The baseline comes first, and without it there is nothing to write.
+        if !built.is_empty() && stop.load(Ordering::Relaxed) {
+            records.push(failed(*mode, "the run was interrupted before it was built"));
+            continue;
+        }
         let record = build(*mode, &request, &capabilities, &progress, &mut built);
         records.push(record);
     }
@@ -113,14 +119,14 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     progress.finish();
     let outcome = outcome?;
 
-    let mut warnings = warnings(privileges, &records, &plan, idle_load);
-    for built in &mut built {
-        if let Err(error) = built.network.check() {
-            warnings.push(format!("{}: {error}", built.mode.name()));
-        }
-    }
+    let warnings = warnings(privileges, &records, &plan, idle_load);
     let mut cells = outcome.cells;
     cells.extend(unsupported_cells(&request, arguments, &records));
+    for built in &mut built {
+        if let Err(error) = built.network.check() {
+            ended_early(built, &error, &mut records, &mut cells);
+        }
+    }
     let results = Results {
         schema: SCHEMA.to_owned(),
         overlane: env!("CARGO_PKG_VERSION").to_owned(),
@@ -337,14 +343,7 @@ fn build(
     progress: &Progress,
     built: &mut Vec<Built>,
 ) -> ModeRecord {
-    let mut record = ModeRecord {
-        mode: mode.name().to_owned(),
-        path: mode.path().to_owned(),
-        status: Status::Ok,
-        reason: None,
-        remedy: None,
-        notes: Vec::new(),
-    };
+    let mut record = ModeRecord { status: Status::Ok, reason: None, ..failed(mode, "") };
     progress.prepare(format!("building {}", mode.name()));
     if let Err(unsupported) = mode.probe(capabilities) {
         record.status = Status::Unsupported;
@@ -376,6 +375,36 @@ fn build(
         }
     }
     record
+}
+
+/// The entry of a mode that was not measured.
+fn failed(mode: &dyn Mode, reason: &str) -> ModeRecord {
+    ModeRecord {
+        mode: mode.name().to_owned(),
+        path: mode.path().to_owned(),
+        status: Status::Failed,
+        reason: Some(reason.to_owned()),
+        remedy: None,
+        notes: Vec::new(),
+    }
+}
+
+/// A program of the mode ended during the run: whatever was measured, the mode
+/// did not work to the end, and that is why its cells failed.
+fn ended_early(built: &Built, error: &lab::Error, records: &mut [ModeRecord], cells: &mut [Cell]) {
+    let mode = built.mode.name();
+    for record in records.iter_mut().filter(|record| record.mode == mode) {
+        record.status = Status::Failed;
+        record.reason = Some(format!("ended during the run: {error}"));
+    }
+    for cell in cells.iter_mut().filter(|cell| {
+        (cell.mode.as_str(), cell.offload.as_str(), cell.mtu)
+            == (mode, built.params.offload.name(), built.params.mtu)
+    }) {
+        if let Some(reason) = &mut cell.reason {
+            *reason = format!("{error}; {reason}");
+        }
+    }
 }
 
 fn subject(built: &Built) -> Subject {

@@ -116,7 +116,11 @@ pub fn hold(arguments: &Hold) -> anyhow::Result<Exit> {
         notes: network.notes.clone(),
     };
     print(READY)?;
-    holder::serve(&listener, user, &standing)?;
+    let asker = holder::serve(&listener, user, &standing)?;
+    // In this order: when the asker sees the end, the testbed and its name are
+    // free again.
     drop(network);
+    drop(listener);
+    drop(asker);
     Ok(Exit::Done)
 }
