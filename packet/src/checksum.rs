@@ -175,6 +175,14 @@ pub fn replace(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     Sum(!checksum).plus(Sum(!Sum::of(old).value())).plus_bytes(new).checksum()
 }
 
+/// What [`replace`] is to a checksum, to a partial one: a field that holds the
+/// pseudo-header's sum (`NEEDS_CSUM`), of which `old` is replaced by `new`.
+/// Only addresses, protocol and length are in it; ports and payload are not.
+#[must_use]
+pub fn replace_partial(partial: u16, old: &[u8], new: &[u8]) -> u16 {
+    Sum(partial).plus(Sum(!Sum::of(old).value())).plus_bytes(new).value()
+}
+
 /// A checksum that was to be completed at a place where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("checksum start {start} and offset {offset} do not lie in a frame of {length} bytes")]
@@ -275,6 +283,17 @@ mod tests {
             let word = replace_word(before, (old >> 16) as u16, (new >> 16) as u16);
             prop_assert_eq!(replace_word(word, old as u16, new as u16), after);
         }
+    }
+
+    #[test]
+    fn a_partial_checksum_follows_its_addresses() {
+        let (a, b, c) = ([10, 0, 0, 1], [10, 0, 0, 2], [192, 168, 64, 64]);
+        let before = pseudo_header_v4(a.into(), b.into(), 6, 1460).value();
+        let after = pseudo_header_v4(c.into(), b.into(), 6, 1460).value();
+        assert_eq!(replace_partial(before, &a, &c), after);
+        assert_eq!(replace_partial(after, &c, &a), before);
+        // A finished one goes the other way round.
+        assert_ne!(replace(before, &a, &c), after);
     }
 
     fn get(bytes: &[u8]) -> u32 {

@@ -249,7 +249,11 @@ impl Packet {
     /// # Errors
     /// As [`Headers::parse`], for either, and for a bad VXLAN header.
     pub fn parse_vxlan(frame: &[u8]) -> Result<Packet, Unsupported> {
-        let outer = Headers::parse(frame)?;
+        Packet::parse_inside(frame, Headers::parse(frame)?)
+    }
+
+    /// [`Packet::parse_vxlan`] of a frame whose outer headers are known.
+    pub(crate) fn parse_inside(frame: &[u8], outer: Headers) -> Result<Packet, Unsupported> {
         if outer.transport != Transport::Udp {
             return Err(Unsupported::Protocol(Protocol::TCP));
         }

@@ -191,7 +191,7 @@ impl Coalescer {
         {
             // What is no TCP or UDP inside is not merged as UDP outside either:
             // it would overtake the flows inside.
-            return Packet::parse_vxlan(frame);
+            return Packet::parse_inside(frame, headers);
         }
         Ok(Packet { outer: None, inner: headers })
     }
