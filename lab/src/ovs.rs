@@ -281,12 +281,7 @@ pub(crate) fn limit_offloads(tenant: &Tenant, device: &str, tso: bool) -> Result
 
 /// `Bridge.other_config` that gives a bridge its address, the same in every run.
 pub(crate) fn hwaddr(host: &Host, bridge: &str) -> String {
-    format!("other_config:hwaddr=\"{}\"", text(mac(host.name(), bridge)))
-}
-
-/// A MAC address as Open vSwitch reads it.
-pub(crate) fn text(mac: netstate::MacAddr) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
+    format!("other_config:hwaddr=\"{}\"", mac(host.name(), bridge))
 }
 
 /// Messages: to the console only, where [`Process`] keeps them, from warnings on.

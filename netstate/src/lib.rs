@@ -23,5 +23,6 @@ pub mod snmp;
 pub mod softnet;
 
 pub use hop::{Hop, HopKind, Side};
-pub use link::{Counters, Link, MacAddr};
+pub use link::{Counters, Link};
 pub use netlink::{Error, Netlink, Result};
+pub use packet::ethernet::MacAddr;

@@ -12,12 +12,12 @@ use netlink_packet_route::link::{
     LinkFlags, LinkInfo, LinkMessage, MacVlanMode, State,
 };
 use nix::errno::Errno;
+use packet::ethernet::MacAddr;
+use packet::vlan::VlanId;
+use packet::vxlan::Vni;
 use sys::netns::NetNs;
 
 use crate::netlink::{Error, Netlink, Result};
-
-/// A link-layer address.
-pub type MacAddr = [u8; 6];
 
 /// A link as `ip -s -d link` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,8 +85,8 @@ impl Counters {
 pub struct Vxlan<'a> {
     /// Device name.
     pub name: &'a str,
-    /// VXLAN network identifier, 24 bits.
-    pub vni: u32,
+    /// VXLAN network identifier.
+    pub vni: Vni,
     /// Own address on the underlay.
     pub local: IpAddr,
     /// Default remote for unknown and broadcast destinations, if there is one.
@@ -175,12 +175,12 @@ impl Netlink {
         other.attributes = vec![
             LinkAttribute::IfName(peer.to_owned()),
             LinkAttribute::NetNsFd(peer_netns.as_fd().as_raw_fd()),
-            LinkAttribute::Address(peer_mac.to_vec()),
+            LinkAttribute::Address(peer_mac.0.to_vec()),
             LinkAttribute::Mtu(mtu),
         ];
         self.add(
             name,
-            vec![LinkAttribute::Address(mac.to_vec()), LinkAttribute::Mtu(mtu)],
+            vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
             InfoKind::Veth,
             Some(InfoData::Veth(InfoVeth::Peer(other))),
             "add veth",
@@ -196,7 +196,7 @@ impl Netlink {
     pub fn add_bridge(&self, name: &str, mac: MacAddr, mtu: u32) -> Result<()> {
         self.add(
             name,
-            vec![LinkAttribute::Address(mac.to_vec()), LinkAttribute::Mtu(mtu)],
+            vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
             InfoKind::Bridge,
             Some(InfoData::Bridge(vec![
                 InfoBridge::ForwardDelay(0),
@@ -214,7 +214,7 @@ impl Netlink {
     pub fn add_vxlan(&self, vxlan: &Vxlan<'_>, mac: MacAddr, mtu: u32) -> Result<()> {
         let underlay = self.link(vxlan.underlay)?.index;
         let mut data = vec![
-            InfoVxlan::Id(vxlan.vni),
+            InfoVxlan::Id(vxlan.vni.get()),
             InfoVxlan::Link(underlay),
             InfoVxlan::Port(vxlan.port),
             InfoVxlan::Learning(vxlan.learning),
@@ -231,7 +231,7 @@ impl Netlink {
         }
         self.add(
             vxlan.name,
-            vec![LinkAttribute::Address(mac.to_vec()), LinkAttribute::Mtu(mtu)],
+            vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
             InfoKind::Vxlan,
             Some(InfoData::Vxlan(data)),
             "add vxlan",
@@ -258,7 +258,7 @@ impl Netlink {
             name,
             vec![
                 LinkAttribute::Link(self.link(nic)?.index),
-                LinkAttribute::Address(mac.to_vec()),
+                LinkAttribute::Address(mac.0.to_vec()),
                 LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd()),
             ],
             InfoKind::MacVlan,
@@ -288,12 +288,12 @@ impl Netlink {
     ///
     /// # Errors
     /// `EOPNOTSUPP` without 8021q, `EEXIST`, `ENODEV` for the NIC.
-    pub fn add_vlan(&self, name: &str, nic: &str, id: u16) -> Result<()> {
+    pub fn add_vlan(&self, name: &str, nic: &str, id: VlanId) -> Result<()> {
         self.add(
             name,
             vec![LinkAttribute::Link(self.link(nic)?.index)],
             InfoKind::Vlan,
-            Some(InfoData::Vlan(vec![InfoVlan::Id(id)])),
+            Some(InfoData::Vlan(vec![InfoVlan::Id(id.get())])),
             "add vlan",
         )
     }
@@ -333,7 +333,7 @@ impl Netlink {
     /// `ENODEV`, `EADDRNOTAVAIL`.
     pub fn set_mac(&self, name: &str, mac: MacAddr) -> Result<()> {
         self.set(name, "set address of", |message| {
-            message.attributes.push(LinkAttribute::Address(mac.to_vec()));
+            message.attributes.push(LinkAttribute::Address(mac.0.to_vec()));
         })
     }
 
@@ -441,7 +441,7 @@ fn parse(message: LinkMessage) -> Link {
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
-            LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
+            LinkAttribute::Address(mac) => link.mac = mac.try_into().ok().map(MacAddr),
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             LinkAttribute::Controller(index) => link.master = Some(index),
             // A TAP whose holder has gone is up without a carrier.

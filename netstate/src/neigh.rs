@@ -9,8 +9,9 @@ use netlink_packet_route::neighbour::{
 use netlink_packet_route::route::RouteType;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
+use packet::ethernet::MacAddr;
+
 use crate::addr::family;
-use crate::link::MacAddr;
 use crate::netlink::{Netlink, Result};
 
 impl Netlink {
@@ -25,7 +26,7 @@ impl Netlink {
         message.header.state = NeighbourState::Permanent;
         message.header.kind = RouteType::Unicast;
         message.attributes.push(NeighbourAttribute::Destination(neighbour(address)));
-        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
         self.change(
             RouteNetlinkMessage::NewNeighbour(message),
             NLM_F_CREATE | NLM_F_REPLACE,
@@ -47,7 +48,7 @@ impl Netlink {
         message.header.ifindex = self.link(link)?.index;
         message.header.state = NeighbourState::Permanent;
         message.header.flags = NeighbourFlags::Own;
-        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
         message.attributes.push(NeighbourAttribute::Destination(neighbour(remote)));
         self.change(
             RouteNetlinkMessage::NewNeighbour(message),

@@ -222,5 +222,5 @@ pub fn mac(host: &str, device: &str) -> MacAddr {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     let bytes = hash.to_be_bytes();
-    [0x02, 0x6f, bytes[4], bytes[5], bytes[6], bytes[7]]
+    MacAddr([0x02, 0x6f, bytes[4], bytes[5], bytes[6], bytes[7]])
 }

@@ -23,7 +23,7 @@ impl Mode for BridgeMacnat {
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
         machine.links(&["veth", "bridge"])?;
-        machine.nftables("bridge", &rules([2, 0, 0, 0, 0, 1], TENANT_A, [2, 0, 0, 0, 0, 2]))
+        machine.nftables("bridge", &rules(mac("a", NIC), TENANT_A, mac("tenant-a", TENANT_NIC)))
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
@@ -42,7 +42,6 @@ impl Mode for BridgeMacnat {
 /// Outward, the source MAC becomes the NIC's, inside ARP too; inward, the
 /// destination MAC is found by the IP address.
 fn rules(nic: MacAddr, tenant: Ipv4Addr, tenant_mac: MacAddr) -> String {
-    let (nic, tenant_mac) = (text(nic), text(tenant_mac));
     format!(
         "table bridge macnat {{
             chain prerouting {{
@@ -58,8 +57,4 @@ fn rules(nic: MacAddr, tenant: Ipv4Addr, tenant_mac: MacAddr) -> String {
             }}
         }}"
     )
-}
-
-fn text(mac: MacAddr) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }

@@ -9,7 +9,7 @@ use testbed::{Host, NIC, Processes, Wire, mac};
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants, wire_hops};
 use super::vxlan::{TENANT_A, TENANT_B, VNI};
 use crate::network::VXLAN_OVERHEAD;
-use crate::ovs::{Datapath, Switch, hwaddr, limit_offloads, start_both, text};
+use crate::ovs::{Datapath, Switch, hwaddr, limit_offloads, start_both};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
 /// The mode.
@@ -88,7 +88,7 @@ fn underlay(switch: &mut Switch<'_>, local: Ipv4Addr, peer: &Host, remote: Ipv4A
     ];
     switch.configure(&orders.join(&"--"))?;
     host.address(UNDERLAY_BRIDGE, local, 24)?;
-    let peer_mac = text(mac(peer.name(), UNDERLAY_BRIDGE));
+    let peer_mac = mac(peer.name(), UNDERLAY_BRIDGE).to_string();
     switch.control(&["tnl/neigh/set", UNDERLAY_BRIDGE, &remote.to_string(), &peer_mac])?;
     switch.wait_for(&["ovs/route/show"], &format!("/24 dev {UNDERLAY_BRIDGE} SRC {local}"))
 }

@@ -1,6 +1,7 @@
 //! `vlan`: a bridge whose uplink is a VLAN device on the NIC.
 
 use netstate::Hop;
+use packet::vlan::VlanId;
 use testbed::NIC;
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_A, TENANT_B, Tenants};
@@ -10,7 +11,10 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 pub struct Vlan;
 
 /// The tag on the wire.
-const ID: u16 = 100;
+const ID: VlanId = match VlanId::new(100) {
+    Ok(id) => id,
+    Err(_) => panic!("evaluated by the compiler"),
+};
 const DEVICE: &str = "nic0.100";
 
 impl Mode for Vlan {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use netstate::Hop;
 use netstate::link::Vxlan as Device;
+use packet::vxlan::Vni;
 use testbed::{Host, NIC, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, Tenants};
@@ -20,7 +21,10 @@ pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
 pub(super) const DEVICE: &str = "vxlan0";
 /// IANA's port (RFC 7348, section 8).
 pub(super) const UDP_PORT: u16 = 4789;
-pub(super) const VNI: u32 = 42;
+pub(super) const VNI: Vni = match Vni::new(42) {
+    Ok(vni) => vni,
+    Err(_) => panic!("evaluated by the compiler"),
+};
 
 impl Mode for Vxlan {
     fn name(&self) -> &'static str {
