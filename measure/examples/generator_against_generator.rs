@@ -49,7 +49,12 @@ struct Entry {
 
 #[derive(Clone, Copy)]
 enum Generator {
-    BuiltIn { gso: bool },
+    BuiltIn {
+        gso: bool,
+        /// The client's device cuts super-packets, so that every datagram
+        /// crosses the wire as a packet of its own.
+        cut: bool,
+    },
     Iperf3,
     Netperf,
     Sockperf,
@@ -98,7 +103,7 @@ fn main() {
         let reference = entries
             .iter()
             .position(|e| {
-                e.contest == contest && matches!(e.generator, Generator::BuiltIn { gso: false })
+                e.contest == contest && matches!(e.generator, Generator::BuiltIn { gso: false, .. })
             })
             .expect("the built-in engine is in every contest");
         for (index, entry) in entries.iter().enumerate().filter(|(_, e)| e.contest == contest) {
@@ -136,25 +141,42 @@ fn entries() -> Vec<Entry> {
     use Contest::*;
     use Generator::*;
     vec![
-        entry("built-in", Udp64, BuiltIn { gso: false }),
-        entry("built-in gso", Udp64, BuiltIn { gso: true }),
+        entry("built-in", Udp64, BuiltIn { gso: false, cut: false }),
+        entry("built-in gso", Udp64, BuiltIn { gso: true, cut: false }),
+        entry("  cut at wire", Udp64, BuiltIn { gso: true, cut: true }),
         entry("iperf3", Udp64, Iperf3),
         entry("netperf", Udp64, Netperf),
         entry("sockperf", Udp64, Sockperf),
         entry("nuttcp", Udp64, Nuttcp),
-        entry("built-in", TcpRr, BuiltIn { gso: false }),
+        entry("built-in", TcpRr, BuiltIn { gso: false, cut: false }),
         entry("netperf", TcpRr, Netperf),
         entry("sockperf", TcpRr, Sockperf),
-        entry("built-in", TcpStream, BuiltIn { gso: false }),
+        entry("built-in", TcpStream, BuiltIn { gso: false, cut: false }),
         entry("iperf3", TcpStream, Iperf3),
     ]
 }
 
 fn measure(wire: &Wire, entry: &Entry, window: Duration) -> Result<Outcome, String> {
     match entry.generator {
-        Generator::BuiltIn { gso } => built_in(wire, entry.contest, gso, window),
+        Generator::BuiltIn { gso, cut } => {
+            set_segmentation(wire, !cut)?;
+            let outcome = built_in(wire, entry.contest, gso, window);
+            set_segmentation(wire, true)?;
+            outcome
+        }
         other => driven(wire, entry.contest, other, window),
     }
+}
+
+/// Whether the client's device takes UDP super-packets uncut, as veth does.
+fn set_segmentation(wire: &Wire, on: bool) -> Result<(), String> {
+    let value = if on { "on" } else { "off" };
+    let arguments = ["-K", DEVICE, "tx-udp-segmentation", value];
+    let output = wire::run_in(&wire.client, "ethtool", &arguments);
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("ethtool {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr)))
 }
 
 /// CPU seconds of the machine, counters of the server's namespace, and when.

@@ -164,14 +164,18 @@ impl Control {
             .collect()
     }
 
-    /// Whether every flow is ready for traffic.
-    pub fn all_ready(&self) -> bool {
-        self.tallies.iter().all(|t| t.ready.load(Ordering::Acquire))
+    /// The first flow that is not ready for traffic.
+    pub fn first_not_ready(&self) -> Option<u32> {
+        self.first(|t| !t.ready.load(Ordering::Acquire))
     }
 
-    /// Whether every flow has acted on the phase.
-    pub fn all_reached(&self, phase: Phase) -> bool {
-        self.tallies.iter().all(|t| t.reached.load(Ordering::Acquire) >= phase as u8)
+    /// The first flow that has not acted on the phase.
+    pub fn first_not_at(&self, phase: Phase) -> Option<u32> {
+        self.first(|t| t.reached.load(Ordering::Acquire) < phase as u8)
+    }
+
+    fn first(&self, is: impl Fn(&Tally) -> bool) -> Option<u32> {
+        self.tallies.iter().zip(0..).find(|(tally, _)| is(tally)).map(|(_, flow)| flow)
     }
 }
 

@@ -135,9 +135,9 @@ impl Half {
         Ok(half)
     }
 
-    /// Whether every flow has proved its path and waits for traffic.
-    pub fn is_ready(&self) -> bool {
-        self.control.all_ready()
+    /// The first flow that has not proved its path yet.
+    pub fn waits_for(&self) -> Option<u32> {
+        self.control.first_not_ready()
     }
 
     /// Turns the threads to a phase.
@@ -145,10 +145,10 @@ impl Half {
         self.control.turn_to(phase);
     }
 
-    /// Whether every flow has acted on a phase that it acts on by itself
-    /// (`udp_stream`'s client: stopped sending, proved the path again).
-    pub fn has_reached(&self, phase: Phase) -> bool {
-        self.control.all_reached(phase)
+    /// The first flow that has not acted yet on a phase that flows act on by
+    /// themselves (`udp_stream`'s client: stopped sending, proved the path again).
+    pub fn not_yet_at(&self, phase: Phase) -> Option<u32> {
+        self.control.first_not_at(phase)
     }
 
     /// Every flow's counters now.

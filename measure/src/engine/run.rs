@@ -44,14 +44,10 @@ pub fn run(
     let server = Half::server(load, ends.server, ends.listen, token)?;
     let client = Half::client(load, ends.client, ends.target, token)?;
     let run = Run { load, client, server, stop };
-    run.wait(Instant::now() + load.setup_limit + GRACE, Stage::Hello, || {
-        run.client.is_ready() && run.server.is_ready()
-    })?;
-    let taken = match load.workload {
-        Workload::UdpStream => run.datagrams(watch)?,
-        _ => run.continuous(watch)?,
-    };
-    run.finish(taken)
+    let taken = run.measure(watch);
+    // Both are told before either is waited for.
+    run.turn_to(Phase::Done);
+    run.finish(taken?)
 }
 
 struct Run<'a> {
@@ -77,6 +73,14 @@ struct Taken {
 }
 
 impl Run<'_> {
+    fn measure(&self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
+        self.wait(Stage::Hello, || self.client.waits_for().or_else(|| self.server.waits_for()))?;
+        match self.load.workload {
+            Workload::UdpStream => self.datagrams(watch),
+            _ => self.continuous(watch),
+        }
+    }
+
     /// Workloads that go on over both ends of the interval.
     fn continuous(&self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
         self.turn_to(Phase::Warmup);
@@ -90,14 +94,18 @@ impl Run<'_> {
         watch.end();
         // A path that died in the interval is not a slow one: every flow must
         // still get on. Its own limit speaks first, with the better reason.
-        let progress = |now: &Counts| match self.load.workload {
-            Workload::TcpStream => {
-                now.server.iter().zip(&end.server).all(|(now, then)| now.bytes > then.bytes)
-            }
-            _ => now.client.iter().zip(&end.client).all(|(now, then)| now.units > then.units),
-        };
-        let deadline = Instant::now() + self.load.setup_limit + GRACE;
-        self.wait(deadline, Stage::Closing, || progress(&self.counts()))?;
+        self.wait(Stage::Closing, || {
+            let (now, then) = match self.load.workload {
+                Workload::TcpStream => (self.server.counts(), &end.server),
+                _ => (self.client.counts(), &end.client),
+            };
+            // What was received: sending alone is no sign of life.
+            let still = now
+                .iter()
+                .zip(then)
+                .position(|(now, then)| (now.units, now.bytes) == (then.units, then.bytes));
+            still.map(flow_number)
+        })?;
         Ok(Taken { begin, end, drained: None })
     }
 
@@ -119,8 +127,7 @@ impl Run<'_> {
         let drained = self.counts();
         watch.end();
         self.turn_to(Phase::Closing);
-        let deadline = Instant::now() + self.load.setup_limit + GRACE;
-        self.wait(deadline, Stage::Closing, || self.client.has_reached(Phase::Closing))?;
+        self.wait(Stage::Closing, || self.client.not_yet_at(Phase::Closing))?;
         Ok(Taken { begin, end, drained: Some(drained) })
     }
 
@@ -142,8 +149,7 @@ impl Run<'_> {
     /// Waits until the client has stopped sending, and until what it has sent
     /// has arrived or nothing has for a while.
     fn drain(&self, phase: Phase) -> Result<(), EngineError> {
-        let deadline = Instant::now() + self.load.setup_limit + GRACE;
-        self.wait(deadline, Stage::Traffic, || self.client.has_reached(phase))?;
+        self.wait(Stage::Traffic, || self.client.not_yet_at(phase))?;
         let sent: u64 = self.client.counts().iter().map(|c| c.sent).sum();
         let begun = Instant::now();
         let mut last = (begun, 0);
@@ -171,21 +177,19 @@ impl Run<'_> {
         }
     }
 
+    /// Waits until `behind` names no flow any more.
     fn wait(
         &self,
-        deadline: Instant,
         stage: Stage,
-        mut is_so: impl FnMut() -> bool,
+        mut behind: impl FnMut() -> Option<u32>,
     ) -> Result<(), EngineError> {
         let begun = Instant::now();
         loop {
             self.check()?;
-            if is_so() {
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                let waited = begun.elapsed();
-                return Err(EngineError::Stalled { flow: 0, end: End::Server, waited, stage });
+            let Some(flow) = behind() else { return Ok(()) };
+            let waited = begun.elapsed();
+            if waited >= self.load.setup_limit + GRACE {
+                return Err(EngineError::Stalled { flow, end: End::Server, waited, stage });
             }
             std::thread::sleep(LOOK);
         }
@@ -208,9 +212,6 @@ impl Run<'_> {
 
     fn finish(self, taken: Taken) -> Result<Measured, EngineError> {
         let Run { load, client, server, .. } = self;
-        // Both are told before either is waited for.
-        server.turn_to(Phase::Done);
-        client.turn_to(Phase::Done);
         let client = client.finish()?;
         let server = server.finish()?;
         let Taken { begin, end, drained } = &taken;
@@ -277,6 +278,12 @@ impl Run<'_> {
             notes,
         })
     }
+}
+
+/// A flow's number by its place.
+fn flow_number(place: usize) -> u32 {
+    // At most MAX_FLOWS.
+    u32::try_from(place).unwrap_or(u32::MAX)
 }
 
 /// What one flow did between two moments.

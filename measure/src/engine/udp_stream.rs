@@ -28,8 +28,9 @@ const BATCH: usize = 64;
 /// Most payload of a batch handed to the kernel at once: bounds how long the
 /// sender takes to see that the phase has turned.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Asked for as the server's receive buffer, per flow.
-const RECEIVE_BUFFER: usize = 8 << 20;
+/// Asked for as the server's receive buffer, per flow: some 40 ms of small
+/// datagrams, for a server thread that has to wait for its CPU.
+const RECEIVE_BUFFER: usize = 16 << 20;
 /// The kernel's own memory per queued datagram, about: `struct sk_buff`,
 /// `struct skb_shared_info` and headroom, rounded up by the allocator.
 const SKB_OVERHEAD: u64 = 1024;

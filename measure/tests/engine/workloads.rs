@@ -49,7 +49,6 @@ fn every_workload_carries_every_size_on_one_flow_and_on_four() {
                 let load = Load { message_bytes, flows, ..short(workload) };
                 let measured = over(&wire, &load).unwrap_or_else(|e| panic!("{load:?}: {e}"));
                 check_counts(&load, &measured);
-                assert!(measured.flows.iter().all(|f| f.units > 0), "{load:?}: {measured:?}");
             }
         }
     }
