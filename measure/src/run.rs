@@ -77,7 +77,7 @@ pub enum RunError {
         /// The subject's mode.
         mode: String,
         /// Why.
-        error: ProbeError,
+        error: Box<ProbeError>,
     },
     /// The stopping rule.
     #[error(transparent)]
@@ -99,8 +99,10 @@ pub fn run(
     let probes = subjects
         .iter()
         .map(|subject| {
-            Probes::open(subject)
-                .map_err(|error| RunError::Probe { mode: subject.mode.clone(), error })
+            Probes::open(subject).map_err(|error| RunError::Probe {
+                mode: subject.mode.clone(),
+                error: Box::new(error),
+            })
         })
         .collect::<Result<Vec<_>, _>>()?;
     let looks = Looks::new(plan)?;
