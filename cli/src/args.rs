@@ -8,7 +8,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Overlay networks at host speed: measured, explained, repaired.
 #[derive(Debug, Parser)]
 #[command(name = "overlane", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error."
+)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -112,7 +114,7 @@ pub struct Run {
     #[arg(long, value_name = "LEVEL[,PERCENT]")]
     pub confidence: Option<String>,
     /// Blocks at most, where --confidence sets a goal
-    #[arg(long, default_value_t = 100, value_name = "N")]
+    #[arg(long, default_value_t = 100, value_name = "N", requires = "confidence")]
     pub max_blocks: u32,
     /// Seed of the random order; printed, so that a run can be repeated
     #[arg(long, value_name = "SEED")]

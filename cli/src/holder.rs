@@ -91,7 +91,10 @@ fn address(user: u32, name: &str) -> anyhow::Result<SocketAddr> {
 pub fn check_name(name: &str) -> anyhow::Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
     if name.is_empty() || name.len() > 40 || !name.chars().all(plain) {
-        return Err(usage("--name", format!("{name:?}: allowed are 1 to 40 of A-Z a-z 0-9 - _ . +")));
+        return Err(usage(
+            "--name",
+            format!("{name:?}: allowed are 1 to 40 of A-Z a-z 0-9 - _ . +"),
+        ));
     }
     Ok(())
 }
@@ -112,7 +115,11 @@ pub fn claim(user: u32, name: &str) -> anyhow::Result<UnixListener> {
 ///
 /// # Errors
 /// When the socket fails.
-pub fn serve(listener: &UnixListener, user: u32, standing: &Standing) -> anyhow::Result<UnixStream> {
+pub fn serve(
+    listener: &UnixListener,
+    user: u32,
+    standing: &Standing,
+) -> anyhow::Result<UnixStream> {
     loop {
         let (stream, _) = listener.accept()?;
         // A client that is slow, or gone, must not keep the testbed from going.
@@ -147,8 +154,9 @@ fn answer(stream: &UnixStream, user: u32, standing: &Standing) -> anyhow::Result
 /// # Errors
 /// When there is none of that name, or it does not answer.
 pub fn ask(name: &str, request: Request) -> anyhow::Result<Standing> {
-    let stream = UnixStream::connect_addr(&address(user(), name)?)
-        .map_err(|_| usage("testbed", format!("none named {name:?} is standing (overlane lab status)")))?;
+    let stream = UnixStream::connect_addr(&address(user(), name)?).map_err(|_| {
+        usage("testbed", format!("none named {name:?} is standing (overlane lab status)"))
+    })?;
     // Anyone may bind any abstract name, and what the answer says is entered.
     let owner = getsockopt(&stream, PeerCredentials)?.uid();
     if owner != user() {
@@ -160,7 +168,8 @@ pub fn ask(name: &str, request: Request) -> anyhow::Result<Standing> {
     let mut reader = BufReader::new(&stream);
     let mut line = String::new();
     reader.read_line(&mut line).with_context(|| format!("testbed {name} does not answer"))?;
-    let standing = serde_json::from_str(&line).with_context(|| format!("testbed {name} answered {line:?}"))?;
+    let standing =
+        serde_json::from_str(&line).with_context(|| format!("testbed {name} answered {line:?}"))?;
     if request == Request::Down {
         // The holder closes the connection by ending: then all of it is gone.
         let _ = reader.read_line(&mut String::new());
@@ -173,7 +182,8 @@ pub fn ask(name: &str, request: Request) -> anyhow::Result<Standing> {
 /// # Errors
 /// When the kernel's list of sockets cannot be read.
 pub fn all() -> anyhow::Result<Vec<Standing>> {
-    let table = std::fs::read_to_string("/proc/self/net/unix").context("read /proc/self/net/unix")?;
+    let table =
+        std::fs::read_to_string("/proc/self/net/unix").context("read /proc/self/net/unix")?;
     // An abstract name is printed with an @ for its leading NUL byte.
     let marker = format!("@{}", prefix(user()));
     let mut names: Vec<&str> = table

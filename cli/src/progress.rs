@@ -43,6 +43,7 @@ impl Progress {
 
     /// Removes the bar.
     pub fn finish(&self) {
+        tracing::debug!("measured");
         self.bar.finish_and_clear();
     }
 }
@@ -65,7 +66,14 @@ impl Observer for Progress {
         self.bar.tick();
     }
 
-    fn sampled(&mut self, done: u64, total: u64, subject: &Subject, cell: &PlannedCell, sample: &Sample) {
+    fn sampled(
+        &mut self,
+        done: u64,
+        total: u64,
+        subject: &Subject,
+        cell: &PlannedCell,
+        sample: &Sample,
+    ) {
         if let Some(reason) = &sample.invalid_reason {
             tracing::info!(mode = subject.mode, workload = %cell.workload, reason, "void sample");
         }

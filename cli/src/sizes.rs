@@ -15,7 +15,11 @@ pub fn parse(text: &str) -> Result<Vec<u32>, String> {
         match part.split(':').collect::<Vec<_>>()[..] {
             [one] => sizes.push(size(one)?),
             [from, to, step] => range(&mut sizes, size(from)?, size(to)?, step, part)?,
-            _ => return Err(format!("{part:?} is neither SIZE nor FROM:TO:*FACTOR nor FROM:TO:+STEP")),
+            _ => {
+                return Err(format!(
+                    "{part:?} is neither SIZE nor FROM:TO:*FACTOR nor FROM:TO:+STEP"
+                ));
+            }
         }
         if sizes.len() > MOST {
             return Err(format!("{text:?} gives more than {MOST} sizes"));
@@ -38,7 +42,9 @@ fn range(sizes: &mut Vec<u32>, from: u32, to: u32, step: &str, part: &str) -> Re
     }
     let amount = |digits: &str, least: u32| {
         digits.parse::<u32>().ok().filter(|n| *n >= least).ok_or_else(|| {
-            format!("range {part:?}: step {step:?} must be *FACTOR (2 or more) or +STEP (1 or more)")
+            format!(
+                "range {part:?}: step {step:?} must be *FACTOR (2 or more) or +STEP (1 or more)"
+            )
         })
     };
     let next: Box<dyn Fn(u32) -> Option<u32>> = match step.split_at_checked(1) {
@@ -78,7 +84,20 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        for bad in ["0", "65508", "", "x", "1:2", "4:1:*2", "1:4:*1", "1:4:+0", "1:4:2", "1:4:*", "-1", "1:60000:+1"] {
+        for bad in [
+            "0",
+            "65508",
+            "",
+            "x",
+            "1:2",
+            "4:1:*2",
+            "1:4:*1",
+            "1:4:+0",
+            "1:4:2",
+            "1:4:*",
+            "-1",
+            "1:60000:+1",
+        ] {
             let error = parse(bad).unwrap_err();
             assert!(!error.is_empty(), "{bad}");
         }

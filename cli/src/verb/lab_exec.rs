@@ -43,18 +43,21 @@ fn find<'a>(standing: &'a [Standing], wanted: &str) -> anyhow::Result<(&'a Stand
         Some((testbed, host)) => (Some(testbed), host),
         None => (None, wanted),
     };
-    let all = || {
-        standing.iter().flat_map(|one| one.hosts.iter().map(move |host| (one, host)))
-    };
+    let all = || standing.iter().flat_map(|one| one.hosts.iter().map(move |host| (one, host)));
     let found: Vec<_> = all()
         .filter(|(one, known)| testbed.is_none_or(|name| name == one.name) && known.name == host)
         .collect();
-    let name = |(one, host): &(&Standing, &holder::StandingHost)| format!("{}/{}", one.name, host.name);
+    let name =
+        |(one, host): &(&Standing, &holder::StandingHost)| format!("{}/{}", one.name, host.name);
     match found[..] {
         [(one, host)] => Ok((one, &host.netns)),
         [] => {
             let known: Vec<String> = all().map(|pair| name(&pair)).collect();
-            let known = if known.is_empty() { "no testbed is standing".to_owned() } else { format!("known: {}", known.join(", ")) };
+            let known = if known.is_empty() {
+                "no testbed is standing".to_owned()
+            } else {
+                format!("known: {}", known.join(", "))
+            };
             Err(usage("HOST", format!("no host {wanted:?}; {known}")))
         }
         _ => {

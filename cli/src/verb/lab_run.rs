@@ -64,9 +64,8 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     let request = Request::check(arguments)?;
     // Before anything that starts a thread: a user namespace can be entered by
     // a process with one thread only.
-    let privileges = testbed::acquire().context(
-        "this machine lets ordinary users make no user namespaces: run as root",
-    )?;
+    let privileges = testbed::acquire()
+        .context("this machine lets ordinary users make no user namespaces: run as root")?;
     let stop = interrupt::flag()?;
     let started = SystemTime::now();
     let mut progress = Progress::new("looking at the machine");
@@ -113,7 +112,10 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     };
     let testbeds = built.iter().map(testbed_record).collect::<anyhow::Result<Vec<_>>>()?;
     let sample = request.duration + request.warmup + Duration::from_millis(100);
-    let blocks = request.stopping.half_width.map_or(request.stopping.blocks, |_| request.stopping.max_blocks);
+    let blocks = request
+        .stopping
+        .half_width
+        .map_or(request.stopping.blocks, |_| request.stopping.max_blocks);
     progress.measure(sample * plan.cells.len() as u32 * blocks);
     let outcome = measure::run::run(&plan, &subjects, &machine, &mut progress, &stop);
     progress.finish();
@@ -164,10 +166,13 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     };
     // Testbeds first: a reader that goes away must not keep them standing.
     drop(built);
-    if let Some(destination) = &request.destination {
-        destination.write(&(serde_json::to_string_pretty(&results)? + "\n"))?;
-    }
+    let written = match &request.destination {
+        Some(destination) => destination.write(&(serde_json::to_string_pretty(&results)? + "\n")),
+        None => Ok(()),
+    };
+    // Shown even when the disk is full: measuring took time.
     print_results(&results, if arguments.json { Format::Json } else { arguments.format })?;
+    written?;
     Ok(match outcome.ended {
         Ended::Interrupted => Exit::Interrupted,
         _ if results.cells.iter().any(|cell| cell.status == Status::Failed)
@@ -214,7 +219,10 @@ impl Request {
             return Err(usage("--flows", format!("{} is not 1 to {MAX_FLOWS}", arguments.flows)));
         }
         if arguments.gso && !workloads.contains(&Workload::UdpStream) {
-            return Err(usage("--gso", "goes with the workload udp_stream, which is not asked for"));
+            return Err(usage(
+                "--gso",
+                "goes with the workload udp_stream, which is not asked for",
+            ));
         }
         let (blocks, duration, warmup) =
             if arguments.quick { (8, 0.15, 0.05) } else { (20, 0.5, 0.1) };
@@ -294,7 +302,10 @@ fn stopping(arguments: &Run, default_blocks: u32) -> anyhow::Result<Stopping> {
         return Err(usage("--blocks", format!("{}: allowed are 1 to 10000", stopping.blocks)));
     }
     if !(2..=10_000).contains(&stopping.max_blocks) {
-        return Err(usage("--max-blocks", format!("{}: allowed are 2 to 10000", stopping.max_blocks)));
+        return Err(usage(
+            "--max-blocks",
+            format!("{}: allowed are 2 to 10000", stopping.max_blocks),
+        ));
     }
     let Some(text) = &arguments.confidence else { return Ok(stopping) };
     let (level, goal) = match text.split_once(',') {
@@ -303,11 +314,15 @@ fn stopping(arguments: &Run, default_blocks: u32) -> anyhow::Result<Stopping> {
     };
     let percent = |text: &str, low: f64, high: f64| {
         text.trim().parse::<f64>().ok().filter(|p| *p >= low && *p <= high).ok_or_else(|| {
-            usage(ARGUMENT, format!("{text:?}: LEVEL is 50 to 99.9, PERCENT 0.1 to 100, as in 95,5"))
+            usage(
+                ARGUMENT,
+                format!("{text:?}: LEVEL is 50 to 99.9, PERCENT 0.1 to 100, as in 95,5"),
+            )
         })
     };
     stopping.level = percent(level, 50.0, 99.9)? / 100.0;
-    stopping.half_width = goal.map(|goal| Ok::<_, anyhow::Error>(percent(goal, 0.1, 100.0)? / 100.0)).transpose()?;
+    stopping.half_width =
+        goal.map(|goal| Ok::<_, anyhow::Error>(percent(goal, 0.1, 100.0)? / 100.0)).transpose()?;
     Ok(stopping)
 }
 
@@ -511,7 +526,8 @@ fn warnings(
             "run by an ordinary user, in a user namespace: left out are the exact CPU clock (BPF) and {modes}"
         ));
     }
-    if plan.placement.policy == "split" && plan.placement.client_cpus == plan.placement.server_cpus {
+    if plan.placement.policy == "split" && plan.placement.client_cpus == plan.placement.server_cpus
+    {
         warnings.push("one CPU only: client and server share it".to_owned());
     }
     if idle_load > plan.limits.other_share {

@@ -24,7 +24,10 @@ const READY: &str = "ready";
 pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
     if lab::find(&arguments.mode).is_none() {
         let known: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
-        return Err(usage("MODE", format!("unknown mode {:?}; known: {}", arguments.mode, known.join(", "))));
+        return Err(usage(
+            "MODE",
+            format!("unknown mode {:?}; known: {}", arguments.mode, known.join(", ")),
+        ));
     }
     let name = arguments.name.as_deref().unwrap_or(&arguments.mode);
     holder::check_name(name)?;
@@ -72,11 +75,19 @@ pub fn describe(standing: &Standing) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {:width$}  nsenter --net={} COMMAND", host.name, host.netns);
     }
-    let _ = writeln!(text, "  {} reaches a server in {} at {}", standing.client, standing.server, standing.target);
+    let _ = writeln!(
+        text,
+        "  {} reaches a server in {} at {}",
+        standing.client, standing.server, standing.target
+    );
     for note in &standing.notes {
         let _ = writeln!(text, "  note: {note}");
     }
-    let _ = writeln!(text, "  enter:  overlane lab exec {}/{} -- COMMAND", standing.name, standing.client);
+    let _ = writeln!(
+        text,
+        "  enter:  overlane lab exec {}/{} -- COMMAND",
+        standing.name, standing.client
+    );
     let _ = writeln!(text, "  remove: overlane lab down {}", standing.name);
     text
 }
