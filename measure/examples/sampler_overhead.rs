@@ -7,7 +7,7 @@
 //! as root.
 
 use std::error::Error;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -16,11 +16,9 @@ use measure::sampler::{
     Machine, MachineSnapshot, Namespace, NamespaceSnapshot, Result as SamplerResult,
 };
 use measure::stats::{block_order, ratio_interval};
-use netstate::Netlink;
 use sys::netns::NetNs;
+use testbed::{Host, Offload, Wire};
 
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const PORT: u16 = 5201;
 const CONFIDENCE: f64 = 0.95;
 
@@ -74,15 +72,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds: u32 = arguments.next().map_or(Ok(12), |word| word.parse())?;
     let seconds: f64 = arguments.next().map_or(Ok(0.5), |word| word.parse())?;
 
-    let (client, server) = (NetNs::new()?, NetNs::new()?);
-    let netlinks = (Netlink::open_in(&client)?, Netlink::open_in(&server)?);
-    netlinks.0.add_veth("nic0", [2, 0, 0, 0, 0, 1], "nic0", [2, 0, 0, 0, 0, 2], &server, 1500)?;
-    for (netlink, address) in [(&netlinks.0, CLIENT), (&netlinks.1, SERVER)] {
-        netlink.add_address("nic0", IpAddr::V4(address), 24)?;
-        netlink.set_up("nic0")?;
-    }
-    let address = SocketAddr::from((SERVER, PORT));
-    let ends = Ends { client: &client, server: &server, target: address, listen: address };
+    let (client, server) = (Host::new("a")?, Host::new("b")?);
+    let wire = Wire { mtu: 1500, offload: Offload::Full };
+    wire.join(&client, &server)?;
+    wire.address(&client, &server)?;
+    let (client, server) = (client.netns(), server.netns());
+    let address = SocketAddr::from((Wire::B, PORT));
+    let ends = Ends { client, server, target: address, listen: address };
     let stop = AtomicBool::new(false);
 
     let machine = Machine::open(true)?;
@@ -107,7 +103,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let measured = if sampling < 2 {
                     measure::engine::run(&load, &ends, &mut (), &stop)?
                 } else {
-                    let mut samplers = Samplers::open(sampling == 3, &[&client, &server])?;
+                    let mut samplers = Samplers::open(sampling == 3, &[client, server])?;
                     let measured = measure::engine::run(&load, &ends, &mut samplers, &stop)?;
                     samplers.check()?;
                     measured
