@@ -14,6 +14,7 @@ mod progress;
 mod sizes;
 mod verb;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
                 .unwrap_or_else(|_| "warn".into()),
         )
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && output::colour_is_wanted())
         .init();
     let mut command = Arguments::command();
     let arguments = match command.try_get_matches_from_mut(std::env::args_os()) {

@@ -49,12 +49,16 @@ pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
     }
 }
 
-/// Colour on a terminal only, and not where `NO_COLOR` is set (no-color.org).
+/// Colour on a terminal only.
 fn style() -> report::Style {
-    let out = std::io::stdout();
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colour = std::io::stdout().is_terminal() && colour_is_wanted();
     let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    report::Style { colour: out.is_terminal() && !plain, width: width.unwrap_or(80).max(80) }
+    report::Style { colour, width: width.unwrap_or(80).max(80) }
+}
+
+/// Not where `NO_COLOR` is set (no-color.org).
+pub fn colour_is_wanted() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Where results will go, known to be writable before anything is measured.

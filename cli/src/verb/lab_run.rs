@@ -332,10 +332,14 @@ fn limits(percent: f64) -> anyhow::Result<Limits> {
     if !(percent > 0.0 && percent <= 100.0) {
         return Err(usage("--disturbance", format!("{percent}: allowed are more than 0 to 100")));
     }
+    if percent >= 100.0 {
+        // None, not 100%: over a short sample the clocks of what was measured
+        // and of all CPUs are read apart, and a share can come out above one.
+        let lifted = f64::INFINITY;
+        return Ok(Limits { other_share: lifted, steal_share: lifted, throttled_share: lifted });
+    }
     let share = percent / 100.0;
-    let in_step = |default: f64| {
-        if share < 1.0 { default * share / Limits::DEFAULT.other_share } else { 1.0 }
-    };
+    let in_step = |default: f64| default * share / Limits::DEFAULT.other_share;
     Ok(Limits {
         other_share: share,
         steal_share: in_step(Limits::DEFAULT.steal_share),

@@ -1,0 +1,17 @@
+//! Tests of the built program: what it takes, refuses, prints and leaves behind.
+//!
+//! Each test that measures or counts takes its turn, so that they do not load
+//! the machine under one another. Tests that need root or a program say so by
+//! name where it is missing.
+
+mod bad_input;
+mod faults;
+mod generated;
+mod kill;
+mod launch;
+mod machine;
+mod run;
+mod schema;
+mod signals;
+mod standing;
+mod unprivileged;
