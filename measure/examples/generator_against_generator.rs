@@ -3,7 +3,8 @@
 //! another. A generator that costs more than the path measures itself.
 //!
 //! `cargo run --release -p overlane-measure --example
-//! generator_against_generator -- [ROUNDS [SECONDS]]`, as root.
+//! generator_against_generator -- [ROUNDS [SECONDS [CONTEST]]]`, as root; CONTEST
+//! is `udp`, `tcp_rr` or `tcp_stream`, all three if left out.
 //!
 //! 64-byte UDP is counted for every program alike: `InDatagrams` of the
 //! server's namespace (datagrams read by a receiver), over a window within the
@@ -40,6 +41,19 @@ enum Contest {
     TcpStream,
 }
 
+/// Contest, its name as an argument, title, unit, and what the unit stands for.
+const CONTESTS: [(Contest, &str, &str, &str, f64); 3] = [
+    (Contest::Udp64, "udp", "64-byte UDP, received", "k datagrams/s", 1e3),
+    (
+        Contest::TcpRr,
+        "tcp_rr",
+        "tcp_rr, 1 byte (sockperf: 14, its smallest)",
+        "k transactions/s",
+        1e3,
+    ),
+    (Contest::TcpStream, "tcp_stream", "tcp_stream (CPU per 65507 bytes)", "Gb/s", 1e9),
+];
+
 /// One program in one contest.
 struct Entry {
     name: &'static str,
@@ -72,8 +86,18 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let rounds: u32 = arguments.next().map_or(7, |a| a.parse().expect("ROUNDS: a number"));
     let seconds: f64 = arguments.next().map_or(1.0, |a| a.parse().expect("SECONDS: a number"));
+    let contests = match arguments.next().as_deref() {
+        None => CONTESTS.to_vec(),
+        Some(name) => vec![
+            CONTESTS
+                .into_iter()
+                .find(|(_, key, ..)| *key == name)
+                .expect("CONTEST: udp, tcp_rr or tcp_stream"),
+        ],
+    };
     let wire = Wire::new();
-    let entries = entries();
+    let mut entries = entries();
+    entries.retain(|e| contests.iter().any(|(contest, ..)| *contest == e.contest));
     println!(
         "client on CPU {CLIENT_CPU}, server on CPU {SERVER_CPU}, {rounds} rounds of {seconds} s, \
          in random order; medians, and ratios within a round with their smallest and largest"
@@ -93,11 +117,7 @@ fn main() {
             }
         }
     }
-    for (contest, title, unit, scale) in [
-        (Contest::Udp64, "64-byte UDP, received", "k datagrams/s", 1e3),
-        (Contest::TcpRr, "tcp_rr, 1 byte (sockperf: 14, its smallest)", "k transactions/s", 1e3),
-        (Contest::TcpStream, "tcp_stream", "Gb/s", 1e9),
-    ] {
+    for (contest, _, title, unit, scale) in contests {
         println!("\n{title}");
         println!("{:<14} {unit:>16} {:>12}  built-in ÷ this", "", "CPU us/unit");
         let reference = entries
