@@ -12,11 +12,11 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::EngineError;
 use super::connection::is_a_tick;
 use super::control::Phase;
 use super::flow::{Flow, FlowReport, errno_of, latency_histogram};
 use super::tcp_rr::nanos;
+use super::{EngineError, Load};
 
 /// Transactions until the load is done; the first proves the path.
 pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), EngineError> {
@@ -61,6 +61,10 @@ pub(super) fn server(
     listener: &TcpListener,
     report: &mut FlowReport,
 ) -> Result<(), EngineError> {
+    // Closing a connection whose request has not come would look to the client
+    // as if the server had hung up; it must be the first to lose patience.
+    let patient = Load { setup_limit: flow.load.setup_limit * 2, ..flow.load.clone() };
+    let flow = &Flow { load: &patient, ..*flow };
     let mut message = vec![0; flow.load.message_bytes as usize];
     flow.tally().ready.store(true, Ordering::Release);
     while !flow.control.is_done() {
