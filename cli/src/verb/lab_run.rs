@@ -214,7 +214,7 @@ impl Request {
         let offloads = list("--offload", &arguments.offload, |name| {
             Offload::from_str(name).map_err(|error| usage("--offload", error))
         })?;
-        let mtus = list("--mtu", &arguments.mtu, |text| check_mtu(text))?;
+        let mtus = list("--mtu", &arguments.mtu, check_mtu)?;
         if !(1..=MAX_FLOWS).contains(&arguments.flows) {
             return Err(usage("--flows", format!("{} is not 1 to {MAX_FLOWS}", arguments.flows)));
         }
@@ -519,9 +519,14 @@ fn warnings(
     idle_load: f64,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
+    // What the kernel lacks, root would not have either.
+    let for_root = |record: &&ModeRecord| {
+        record.remedy.as_ref().is_some_and(|remedy| remedy.starts_with("run as root"))
+    };
     let left_out: Vec<&str> = records
         .iter()
         .filter(|record| record.status == Status::Unsupported)
+        .filter(for_root)
         .map(|record| record.mode.as_str())
         .collect();
     if privileges == Privileges::UserNamespace {

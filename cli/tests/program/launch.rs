@@ -246,9 +246,9 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, String>) -> 
 
 /// Whether this process may build testbeds as root; names the test when not.
 pub fn is_root(test: &str) -> bool {
-    let root = nix::unistd::geteuid().is_root();
+    let root = nix::unistd::geteuid().is_root() && sys::userns::may_administer_networks();
     if !root {
-        eprintln!("{test}: skipped: needs root");
+        eprintln!("{test}: skipped: needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN");
     }
     root
 }

@@ -104,9 +104,9 @@ fn up_exec_status_down() {
     let removed = run(["lab", "down", &one.name, "--json"]).expect(0).json();
     schema::validate("lab-down", &removed);
     assert_eq!(removed, serde_json::json!([one.name]));
-    // Gone when down returns, and the name free again.
-    assert_eq!(standing(), [two.described.clone()]);
+    // Gone when down returns: the name is free again.
     let again = Testbed::up("host", "one");
+    assert_eq!(standing(), [again.described.clone(), two.described.clone()]);
     assert_eq!(run(["lab", "down", &again.name, &two.name]).expect(0).stdout.lines().count(), 2);
     assert_eq!(standing(), [] as [Value; 0]);
     for testbed in [one, two, again] {
@@ -192,7 +192,7 @@ fn a_holder_that_does_not_answer_holds_nobody_up() {
     let stuck = Testbed::up("host", "stuck");
     let well = Testbed::up("host", "well");
     kill(Pid::from_raw(stuck.pid()), Signal::SIGSTOP).unwrap();
-    assert_eq!(standing(), [well.described.clone()]);
+    assert_eq!(standing(), std::slice::from_ref(&well.described));
     run(["lab", "down", &well.name]).expect(0);
     let refused = run(["lab", "down", &stuck.name]).expect(1);
     assert!(refused.stderr.contains("does not answer"), "{refused:#?}");
