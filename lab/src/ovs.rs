@@ -167,6 +167,7 @@ impl<'a> Switch<'a> {
                 .args(settings),
             &mut [&mut server],
         )?;
+        after_boot()?;
         let daemon = tree.start(
             host,
             inside
@@ -232,6 +233,21 @@ impl<'a> Switch<'a> {
     pub(crate) fn programs(self) -> [Process; 2] {
         [self.server, self.daemon]
     }
+}
+
+/// Waits until the machine has run for 10 s. Before that, Open vSwitch 3.1.0
+/// (Debian 12's; 3.1.1 is right) takes its count of CPUs, never made, for a recent
+/// one, and starts no thread to answer the kernel's datapath (`count_cpu_cores` in
+/// `lib/ovs-thread.c`): no packet is forwarded. A guest comes here sooner.
+fn after_boot() -> Result<()> {
+    const UPTIME: &str = "/proc/uptime";
+    testbed::poll("the machine's first 10 s", LIMIT, || {
+        let text =
+            std::fs::read_to_string(UPTIME).map_err(|e| sys::Error::io("read", UPTIME, &e))?;
+        let up = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+        // A full second more: uptime counts suspended time, and is rounded.
+        Ok(if up.is_some_and(|seconds| seconds > 11.0) { Ok(()) } else { Err(text) })
+    })
 }
 
 /// Starts the daemons of both hosts at once and configures each.
