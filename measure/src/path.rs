@@ -10,8 +10,8 @@ use crate::subject::Observed;
 const ETHERNET: u64 = 14;
 
 /// Share of the traffic that a hop must show. Counters are read just outside
-/// the measured interval, so they see at least what it carried, but for what
-/// was under way when it began.
+/// the measured interval, so they see at least what was sent and received in it;
+/// the rest is for what crosses a hop while they are read.
 const PROOF: f64 = 0.9;
 
 /// What crossed each hop, both directions, in path order.
@@ -88,9 +88,11 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
         if !counted {
             continue;
         }
-        let wanted = (measured.payload_bytes as f64 * PROOF) as u64;
+        // What the sockets held when the interval began crossed before it.
+        let crossed = measured.payload_bytes.saturating_sub(measured.under_way_bytes);
+        let wanted = ((crossed as f64 * PROOF) as u64).max(1);
         if hop.bytes < wanted {
-            return Err(not_crossed(hop, "bytes", hop.bytes, measured.payload_bytes));
+            return Err(not_crossed(hop, "bytes", hop.bytes, crossed));
         }
         // A transaction is a packet each way at the least: no two of a flow can
         // be merged into one.
@@ -121,6 +123,7 @@ mod tests {
             workload,
             seconds: 1.0,
             payload_bytes,
+            under_way_bytes: 0,
             units,
             sent_units: units,
             datagrams: None,
@@ -163,6 +166,13 @@ mod tests {
         assert!(prove(&records, &measured(Workload::TcpStream, 1, 190_000)).is_ok());
         let error = prove(&records, &measured(Workload::TcpStream, 1, 400_000)).unwrap_err();
         assert!(error.contains("a nic0 saw 198600 bytes forward"), "{error}");
+        // Half of it was sent before the counters were read.
+        let buffered =
+            Measured { under_way_bytes: 200_000, ..measured(Workload::TcpStream, 1, 400_000) };
+        assert!(prove(&records, &buffered).is_ok());
+        // Whatever was buffered, a hop that saw nothing proves nothing.
+        let idle = hops(&[Hop::tx("a", "nic0")], &observed(Counters::default()));
+        assert!(prove(&idle, &buffered).is_err());
         // Nothing came back: not a request/response path.
         let error = prove(&records, &measured(Workload::TcpRr, 90, 90)).unwrap_err();
         assert!(error.contains("reverse"), "{error}");

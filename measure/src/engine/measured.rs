@@ -17,6 +17,10 @@ pub struct Measured {
     /// Payload received within the interval, bytes: at the server for streams,
     /// `units` × message size, one way, for transactions.
     pub payload_bytes: u64,
+    /// Payload that lay in the two sockets and on the path when the interval
+    /// began, at most, bytes (`tcp_stream`, whose flows go on over its ends; else
+    /// 0): received within the interval, sent before it.
+    pub under_way_bytes: u64,
     /// Work done within the interval: whole messages of payload
     /// (`tcp_stream`), datagrams the server had read by the end of sending
     /// (`udp_stream`), transactions or connections completed at the client.

@@ -182,7 +182,8 @@ impl Machine {
         let disturbance = Disturbance {
             steal_share: share(cpu.steal, split::total(&cpu)),
             throttled_share: share(after.throttled.since(&before.throttled).as_secs_f64(), seconds),
-            other_share: share(foreign, listed * cpus as f64),
+            // Ticks are coarser than a short sample.
+            other_share: share(foreign, listed * cpus as f64).min(1.0),
         };
         MachineSample {
             cpu,
