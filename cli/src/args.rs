@@ -28,6 +28,8 @@ pub enum Verb {
     },
     /// Show a results file as table, Markdown or CSV
     Report(Report),
+    /// Join two TAP devices in user space, super-packets uncut
+    Tapbridge(TapBridge),
     /// Print shell completions
     Completions {
         /// Shell.
@@ -100,7 +102,7 @@ pub struct Run {
     /// CPUs of client and server threads
     #[arg(long, value_enum, default_value_t = Placement::Split)]
     pub placement: Placement,
-    /// Blocks: each measures every cell once, in random order [default: 20; 8 with --quick]
+    /// Blocks: each measures every cell once, in random order [default: 20; 9 with --quick]
     #[arg(long, value_name = "N", conflicts_with = "confidence")]
     pub blocks: Option<u32>,
     /// Seconds measured per sample [default: 0.5; 0.15 with --quick]
@@ -235,4 +237,51 @@ pub struct Report {
     /// The same as --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
+}
+
+/// `overlane tapbridge`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs in the foreground until Ctrl-C or SIGTERM; SIGUSR1 prints the counters, the end does so too. The devices go with the process. Readiness: a line on standard output, and sd_notify for systemd."
+)]
+pub struct TapBridge {
+    /// Left device, created by this, with its addresses: tap0:192.168.64.64/24
+    #[arg(long, value_name = "TAP[:ADDR/LEN,…]")]
+    pub left: String,
+    /// Right device, likewise
+    #[arg(long, value_name = "TAP[:ADDR/LEN,…]")]
+    pub right: String,
+    /// Exchange the network parts of IPv4 addresses between the two sides' networks, and
+    /// answer ARP: a machine reaches its own other device through both
+    #[arg(long)]
+    pub netmap: bool,
+    /// Network namespace of the left device: name, process id or path [default: this one]
+    #[arg(long, value_name = "NETNS")]
+    pub left_netns: Option<String>,
+    /// Network namespace of the right device, likewise
+    #[arg(long, value_name = "NETNS")]
+    pub right_netns: Option<String>,
+    /// Queues of each device, 1 to 256; each pair has its thread
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub queues: usize,
+    /// What moves the frames: epoll, or auto for the best that runs here
+    #[arg(long, default_value = "auto", value_name = "ENGINE")]
+    pub engine: String,
+    /// Give and take cut packets with finished checksums only, on one side or both
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "both", value_name = "SIDE")]
+    pub no_offload: Option<NoOffload>,
+    /// MTU of both devices in bytes, 68 to 65521 [default: 1500]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u32>,
+}
+
+/// `--no-offload`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NoOffload {
+    /// Left device
+    Left,
+    /// Right device
+    Right,
+    /// Both devices
+    Both,
 }

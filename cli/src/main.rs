@@ -56,6 +56,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             LabVerb::Down(down) => verb::lab_down::run(&down),
         },
         Verb::Report(report) => verb::report::run(&report),
+        Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),
         Verb::Completions { shell } => verb::generate::completions(shell),
         Verb::Man { directory } => verb::generate::man(&directory),
     }

@@ -225,7 +225,7 @@ impl Request {
             ));
         }
         let (blocks, duration, warmup) =
-            if arguments.quick { (8, 0.15, 0.05) } else { (20, 0.5, 0.1) };
+            if arguments.quick { (9, 0.15, 0.05) } else { (20, 0.5, 0.1) };
         let duration = seconds("--duration", arguments.duration.unwrap_or(duration), 0.01)?;
         let warmup = seconds("--warmup", arguments.warmup.unwrap_or(warmup), 0.0)?;
         let loads = workloads

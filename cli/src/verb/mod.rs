@@ -8,3 +8,4 @@ pub mod lab_run;
 pub mod lab_status;
 pub mod lab_up;
 pub mod report;
+pub mod tapbridge;
