@@ -9,7 +9,7 @@
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use measure::engine::{Ends, Load, Watch, Workload};
 use measure::sampler::{
@@ -21,6 +21,7 @@ use testbed::{Host, Offload, Wire};
 
 const PORT: u16 = 5201;
 const CONFIDENCE: f64 = 0.95;
+const READINGS: usize = 51;
 
 /// What watches a sample.
 const SAMPLINGS: [&str; 4] = ["none", "none again", "tick clock", "exact clock"];
@@ -67,6 +68,23 @@ impl Watch for Samplers {
     }
 }
 
+fn timed<T>(f: impl FnOnce() -> T) -> (Duration, T) {
+    let start = Instant::now();
+    let result = f();
+    (start.elapsed(), result)
+}
+
+fn median(reading: impl Fn() -> SamplerResult<()>) -> SamplerResult<Duration> {
+    let mut times = Vec::with_capacity(READINGS);
+    for _ in 0..READINGS {
+        let (time, result) = timed(&reading);
+        result?;
+        times.push(time);
+    }
+    times.sort_unstable();
+    Ok(times[READINGS / 2])
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let rounds: u32 = arguments.next().map_or(Ok(12), |word| word.parse())?;
@@ -81,12 +99,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ends = Ends { client, server, target: address, listen: address };
     let stop = AtomicBool::new(false);
 
-    let machine = Machine::open(true)?;
-    if let Some(reason) = machine.clock_reason() {
-        return Err(format!("there is no exact clock to compare with: {reason}").into());
+    // Dropped at the block's end: loaded programs cost every round, whoever
+    // reads them.
+    {
+        let (opening, machine) = timed(|| Machine::open(true));
+        let machine = machine?;
+        if let Some(reason) = machine.clock_reason() {
+            return Err(format!("there is no exact clock to compare with: {reason}").into());
+        }
+        let namespace = Namespace::open_in(client, "a")?;
+        println!("opening the machine sampler: {opening:?}; median of {READINGS} readings:");
+        println!("  machine, begin: {:?}", median(|| machine.begin().map(drop))?);
+        println!("  machine, end:   {:?}", median(|| machine.end().map(drop))?);
+        println!("  namespace:      {:?}", median(|| namespace.snapshot().map(drop))?);
     }
-    // Loaded programs cost every round, whoever reads them.
-    drop(machine);
 
     let cpus = sys::affinity::of_this_thread()?;
     for workload in [Workload::TcpRr, Workload::UdpStream] {
@@ -97,24 +123,36 @@ fn main() -> Result<(), Box<dyn Error>> {
             ..Load::new(workload)
         };
         let mut ratios = vec![Vec::new(); SAMPLINGS.len()];
+        let mut starved = 0;
         for round in 0..rounds {
             let mut rates = [0.0; SAMPLINGS.len()];
             for sampling in block_order(1, round, SAMPLINGS.len()) {
                 let measured = if sampling < 2 {
-                    measure::engine::run(&load, &ends, &mut (), &stop)?
+                    measure::engine::run(&load, &ends, &mut (), &stop)
                 } else {
                     let mut samplers = Samplers::open(sampling == 3, &[client, server])?;
-                    let measured = measure::engine::run(&load, &ends, &mut samplers, &stop)?;
+                    let measured = measure::engine::run(&load, &ends, &mut samplers, &stop);
                     samplers.check()?;
                     measured
                 };
-                rates[sampling] = measured.rate();
+                match measured {
+                    Ok(measured) => rates[sampling] = measured.rate(),
+                    Err(e) => eprintln!("round {round}, {}: {e}", SAMPLINGS[sampling]),
+                }
+            }
+            // On an overloaded machine a sample may see no work at all, or fail.
+            if rates.contains(&0.0) {
+                starved += 1;
+                continue;
             }
             for (ratios, rate) in ratios.iter_mut().zip(rates) {
                 ratios.push(rate / rates[0]);
             }
         }
-        println!("{workload}, {} B, {rounds} rounds of {seconds} s:", load.message_bytes);
+        println!(
+            "{workload}, {} B, {rounds} rounds of {seconds} s, {starved} without work left out:",
+            load.message_bytes
+        );
         for (name, ratios) in SAMPLINGS.iter().zip(&ratios).skip(1) {
             let ratio = ratio_interval(ratios, CONFIDENCE)?;
             println!(

@@ -1,8 +1,9 @@
 //! The exact CPU clock: `bpf/cpu_clock.bpf.c`, loaded and read.
 //!
 //! The programs hang on trace points of the scheduler, softirqs and interrupts
-//! and vanish with this process. They cost two to three programs' runs for each
-//! softirq or switch. It needs CAP_BPF and CAP_PERFMON in the initial user
+//! and vanish with this process. A run takes less than 0.1 µs (97 ns by
+//! `kernel.bpf_stats_enabled`, its own two clock readings included, on a KVM
+//! guest), two runs for each softirq and interrupt, one for each switch. It needs CAP_BPF and CAP_PERFMON in the initial user
 //! namespace, a kernel with BTF (5.11 or newer for the helpers used), and a
 //! kernel that is not PREEMPT_RT.
 
