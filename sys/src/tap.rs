@@ -279,6 +279,30 @@ impl Tap {
         NetNs::from_fd(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 
+    /// The device's hardware address now; anyone may change it at any time.
+    ///
+    /// # Errors
+    /// `EBADFD` when the device is gone.
+    pub fn hardware_address(&self) -> Result<[u8; 6]> {
+        let named = |errno| Error::new("ioctl(SIOCGIFHWADDR)", self.name.clone(), errno);
+        // The kernel takes the device from the descriptor, not from the name.
+        let mut request = ifreq("", 0).ok_or_else(|| named(Errno::EINVAL))?;
+        // SAFETY: SIOCGIFHWADDR reads and writes one `struct ifreq`; `request` is
+        // one, fully initialised, exclusively borrowed, and outlives the call.
+        let done =
+            unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
+        if done < 0 {
+            return Err(named(Errno::last()));
+        }
+        // SAFETY: SIOCGIFHWADDR has filled `ifru_hwaddr`; before, all was zero.
+        let bytes = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
+        let mut address = [0; 6];
+        for (to, from) in address.iter_mut().zip(bytes) {
+            *to = from as u8;
+        }
+        Ok(address)
+    }
+
     /// Says what this reader can take uncut; replaces what was set before.
     ///
     /// # Errors
@@ -541,6 +565,25 @@ mod tests {
         assert_eq!(second.netns().unwrap().inode(), ns.inode());
         let single = ns.run(|| Tap::open(&TapOptions::named("sq"))).unwrap().unwrap();
         assert_eq!(single.open_queue().unwrap_err().errno, Errno::EINVAL);
+    }
+
+    #[test]
+    fn the_hardware_address_is_the_devices_wherever_the_caller_is() {
+        let Some(ns) = netns() else { return };
+        let open = || Tap::open(&TapOptions::named("hw"));
+        let tap = ns.run(open).unwrap().unwrap();
+        let shown = ns
+            .run(|| {
+                let output = std::process::Command::new("ip")
+                    .args(["-o", "link", "show", "hw"])
+                    .output()
+                    .unwrap();
+                String::from_utf8_lossy(&output.stdout).into_owned()
+            })
+            .unwrap();
+        let [a, b, c, d, e, f] = tap.hardware_address().unwrap();
+        let text = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+        assert!(shown.contains(&text), "{text} {shown}");
     }
 
     #[test]
