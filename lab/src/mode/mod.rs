@@ -14,6 +14,7 @@ mod ovs_vxlan;
 mod routed;
 mod same_host;
 mod tap;
+mod tapbridge;
 mod vlan;
 mod vxlan;
 mod vxlan_routed;
@@ -57,6 +58,7 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &ovs_vlan::OvsVlan,
         &ovs_vxlan::OvsVxlan,
         &tap::Tap,
+        &tapbridge::TapBridge,
     ]
 }
 

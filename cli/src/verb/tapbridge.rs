@@ -1,0 +1,331 @@
+//! `overlane tapbridge`: two TAP devices joined in user space.
+
+use std::fmt::Write;
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::Context;
+use datapath::tapbridge::counters::{Counters, DropReason};
+use datapath::tapbridge::netmap::{Address, Netmap};
+use datapath::tapbridge::{Bridge, EngineChoice, Port, PortOptions, QUEUES_MAX, Running, Side};
+use netstate::Netlink;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use sys::netns::NetNs;
+use sys::tap::Offload;
+
+use crate::args::{NoOffload, TapBridge};
+use crate::exit::{Exit, usage};
+use crate::output::print;
+
+/// Smallest MTU that IPv4 works with (RFC 791), and the largest of a TAP: with
+/// its Ethernet header 65,535 bytes (`drivers/net/tun.c`).
+const MTU: std::ops::RangeInclusive<u32> = 68..=65_521;
+
+/// One side as asked for: `TAP[:ADDRESS/LENGTH,…]`.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    device: String,
+    addresses: Vec<(IpAddr, u8)>,
+}
+
+impl FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Asked, String> {
+        // A device name has no colon, an IPv6 address has many.
+        let (device, list) = match text.split_once(':') {
+            Some((device, list)) => (device, Some(list)),
+            None => (text, None),
+        };
+        if device.is_empty() || device.len() > 15 || device.contains(['/', '%']) {
+            return Err(format!("device name {device:?}: wanted 1 to 15 bytes without / and %"));
+        }
+        let mut addresses = Vec::new();
+        for address in list.into_iter().flat_map(|list| list.split(',')) {
+            addresses.push(parse_address(address)?);
+        }
+        Ok(Asked { device: device.to_owned(), addresses })
+    }
+}
+
+fn parse_address(text: &str) -> Result<(IpAddr, u8), String> {
+    let wanted = || format!("address {text:?}: wanted ADDRESS/LENGTH, as 192.168.64.64/24");
+    let (ip, length) = text.split_once('/').ok_or_else(wanted)?;
+    let ip: IpAddr = ip.parse().map_err(|_| wanted())?;
+    let length: u8 = length.parse().map_err(|_| wanted())?;
+    let longest = if ip.is_ipv4() { 32 } else { 128 };
+    if length > longest {
+        return Err(format!("address {text:?}: wanted a length of at most {longest}"));
+    }
+    Ok((ip, length))
+}
+
+/// Joins two devices until told to end.
+pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
+    let asked = |argument, text: &str| Asked::from_str(text).map_err(|e| usage(argument, e));
+    let left = asked("--left", &arguments.left)?;
+    let right = asked("--right", &arguments.right)?;
+    let engine = EngineChoice::from_str(&arguments.engine).map_err(|e| usage("--engine", e))?;
+    if !(1..=QUEUES_MAX).contains(&arguments.queues) {
+        let problem = format!("{} is not 1 to {QUEUES_MAX}", arguments.queues);
+        return Err(usage("--queues", problem));
+    }
+    if let Some(mtu) = arguments.mtu.filter(|mtu| !MTU.contains(mtu)) {
+        return Err(usage("--mtu", format!("{mtu} is not {} to {}", MTU.start(), MTU.end())));
+    }
+    let netmap = arguments.netmap.then(|| netmap(&left, &right)).transpose()?;
+    let namespaces = [
+        netns("--left-netns", arguments.left_netns.as_deref())?,
+        netns("--right-netns", arguments.right_netns.as_deref())?,
+    ];
+    if left.device == right.device && namespaces[0].inode() == namespaces[1].inode() {
+        let problem = format!("{:?} is the left device in the same namespace", right.device);
+        return Err(usage("--right", problem));
+    }
+
+    // From here on signals end the bridge, not the process.
+    let mut signals = Signals::new()?;
+    let open = |asked: &Asked, netns: &NetNs, side| {
+        let options = PortOptions {
+            queues: arguments.queues,
+            offload: offload(arguments.no_offload, side),
+            ..PortOptions::named(&asked.device)
+        };
+        set_up(asked, &options, netns, arguments.mtu)
+    };
+    let bridge = Bridge::new(
+        open(&left, &namespaces[0], Side::Left)?,
+        open(&right, &namespaces[1], Side::Right)?,
+        netmap,
+    )?;
+    let uncut = Side::BOTH.map(|side| bridge.port(side).offload());
+    let ready = bridge.engine(engine)?;
+    // The descriptors suffice from here on; threads started later have no more.
+    sys::capability::drop_all()?;
+    let running = ready.start()?;
+
+    let mut line = format!(
+        "ready: {} and {} are joined, engine {}, {} queue{}, uncut: {}",
+        left.device,
+        right.device,
+        running.engine(),
+        arguments.queues,
+        if arguments.queues == 1 { "" } else { "s" },
+        uncut[0],
+    );
+    if uncut[0] != uncut[1] {
+        // Writing to a String cannot fail.
+        let _ = write!(line, " (left), {} (right)", uncut[1]);
+    }
+    print(&line)?;
+    notify("READY=1")?;
+    let outcome = wait(&running, &mut signals, &left.device, &right.device);
+    notify("STOPPING=1")?;
+    let (counters, ended) = running.stop();
+    print(&describe(&counters, &left.device, &right.device))?;
+    outcome?;
+    ended?;
+    Ok(Exit::Done)
+}
+
+/// Until a signal to end, or the bridge's own end.
+fn wait(running: &Running, signals: &mut Signals, left: &str, right: &str) -> anyhow::Result<()> {
+    loop {
+        let mut ready = [
+            PollFd::new(running.ended(), PollFlags::POLLIN),
+            PollFd::new(signals.end.as_fd(), PollFlags::POLLIN),
+            PollFd::new(signals.show.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut ready, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error).context("poll"),
+        }
+        let [ended, end, show] = ready.map(|fd| fd.any().unwrap_or(false));
+        if ended || end {
+            return Ok(());
+        }
+        if show {
+            // One byte a signal; several at once are answered once.
+            let _ = signals.show.read(&mut [0; 64]);
+            let counters = Side::BOTH.map(|side| running.counters(side));
+            print(&describe(&counters, left, right))?;
+        }
+    }
+}
+
+/// Sockets that become readable when a signal came.
+struct Signals {
+    /// SIGINT, SIGTERM.
+    end: UnixStream,
+    /// SIGUSR1.
+    show: UnixStream,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Signals> {
+        let pair = |signals: &[i32]| {
+            let (receiver, sender) = UnixStream::pair()?;
+            for signal in signals {
+                signal_hook::low_level::pipe::register(*signal, sender.try_clone()?)?;
+            }
+            std::io::Result::Ok(receiver)
+        };
+        let context = "install signal handlers";
+        let end = pair(&[SIGINT, SIGTERM]).context(context)?;
+        Ok(Signals { end, show: pair(&[SIGUSR1]).context(context)? })
+    }
+}
+
+fn netmap(left: &Asked, right: &Asked) -> anyhow::Result<Netmap> {
+    let address = |argument, asked: &Asked| {
+        let mut ipv4 = asked.addresses.iter().filter_map(|(ip, prefix)| match ip {
+            IpAddr::V4(ip) => Some(Address { ip: *ip, prefix: *prefix }),
+            IpAddr::V6(_) => None,
+        });
+        match (ipv4.next(), ipv4.next()) {
+            (Some(address), None) => Ok(address),
+            _ => Err(usage(argument, "--netmap needs exactly one IPv4 ADDRESS/LENGTH")),
+        }
+    };
+    let (left, right) = (address("--left", left)?, address("--right", right)?);
+    Netmap::new(left, right).map_err(|error| usage("--netmap", error))
+}
+
+/// A namespace by name, process id or path; the caller's without one.
+fn netns(argument: &str, text: Option<&str>) -> anyhow::Result<NetNs> {
+    let Some(text) = text else { return Ok(NetNs::current()?) };
+    let path = if text.contains('/') {
+        PathBuf::from(text)
+    } else if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
+        PathBuf::from(format!("/proc/{text}/ns/net"))
+    } else {
+        PathBuf::from("/run/netns").join(text)
+    };
+    NetNs::open(&path).map_err(|error| usage(argument, error))
+}
+
+fn offload(without: Option<NoOffload>, side: Side) -> Offload {
+    match (without, side) {
+        (Some(NoOffload::Both), _)
+        | (Some(NoOffload::Left), Side::Left)
+        | (Some(NoOffload::Right), Side::Right) => Offload::NONE,
+        _ => Offload::ALL,
+    }
+}
+
+/// Creates a device, gives it its addresses, sets it up.
+fn set_up(
+    asked: &Asked,
+    options: &PortOptions,
+    netns: &NetNs,
+    mtu: Option<u32>,
+) -> anyhow::Result<Port> {
+    let port = Port::open(options, netns).map_err(|error| {
+        let hint = match error.errno {
+            Errno::EPERM | Errno::EACCES => "; TAP devices need CAP_NET_ADMIN (root)",
+            Errno::EBUSY => "; a device of that name is there already",
+            _ => "",
+        };
+        anyhow::anyhow!("{error}{hint}")
+    })?;
+    let netlink = Netlink::open_in(netns)?;
+    if let Some(mtu) = mtu {
+        netlink.set_mtu(&asked.device, mtu)?;
+    }
+    for (ip, prefix) in &asked.addresses {
+        netlink.add_address(&asked.device, *ip, *prefix)?;
+    }
+    netlink.set_up(&asked.device)?;
+    Ok(port)
+}
+
+/// Tells the service manager, if there is one that wants to know: sd_notify(3).
+fn notify(state: &str) -> anyhow::Result<()> {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    let send = || {
+        let address = match path.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&path)?,
+        };
+        UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)
+    };
+    send().with_context(|| format!("send {state} to NOTIFY_SOCKET={}", path.to_string_lossy()))?;
+    Ok(())
+}
+
+/// Both directions' counters, a line each.
+fn describe(counters: &[Counters; 2], left: &str, right: &str) -> String {
+    let line = |from: &str, to: &str, c: &Counters| {
+        let mut line = format!(
+            "{from} to {to}: received {} frames, {} bytes; forwarded {} frames, {} bytes",
+            c.received, c.received_bytes, c.forwarded, c.forwarded_bytes
+        );
+        // Writing to a String cannot fail.
+        if c.in_kernel > 0 {
+            let _ = write!(line, " ({} in the kernel)", c.in_kernel);
+        }
+        if c.cut > 0 {
+            let _ = write!(line, "; cut {} into {}", c.cut, c.pieces);
+        }
+        if c.answered > 0 {
+            let _ = write!(line, "; answered {} ARP requests", c.answered);
+        }
+        let _ = write!(line, "; dropped {}", c.dropped());
+        let reasons: Vec<String> = DropReason::ALL
+            .into_iter()
+            .filter(|reason| c.dropped_by(*reason) > 0)
+            .map(|reason| format!("{} {}", reason.name(), c.dropped_by(reason)))
+            .collect();
+        if !reasons.is_empty() {
+            let _ = write!(line, " ({})", reasons.join(", "));
+        }
+        line
+    };
+    format!("{}\n{}", line(left, right, &counters[0]), line(right, left, &counters[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_are_devices_with_addresses() {
+        let side = Asked::from_str("tap0:192.168.64.64/24,fd00::1/64").unwrap();
+        assert_eq!(side.device, "tap0");
+        assert_eq!(
+            side.addresses,
+            [("192.168.64.64".parse().unwrap(), 24), ("fd00::1".parse().unwrap(), 64)]
+        );
+        assert_eq!(Asked::from_str("tap1").unwrap().addresses, []);
+        for wrong in
+            ["", ":10.0.0.1/8", "tap0:", "tap0:10.0.0.1", "tap0:10.0.0.1/33", "tap%d", "a/b"]
+        {
+            assert!(Asked::from_str(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn counters_name_what_happened_only() {
+        let mut counters = [Counters::default(); 2];
+        counters[0].received = 3;
+        counters[0].drops[DropReason::Down as usize] = 2;
+        let text = describe(&counters, "a", "b");
+        assert!(text.contains("a to b: received 3"), "{text}");
+        assert!(text.contains("dropped 2 (down 2)"), "{text}");
+        assert!(
+            text.ends_with(
+                "b to a: received 0 frames, 0 bytes; forwarded 0 frames, 0 bytes; dropped 0"
+            ),
+            "{text}"
+        );
+    }
+}

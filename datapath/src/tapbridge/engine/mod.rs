@@ -1,0 +1,191 @@
+//! Engines: how frames get from one port to the other.
+
+mod epoll;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::counters::{Counters, QueueCounters};
+use super::{Bridge, Error, Result, Side};
+
+/// How frames are moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// A thread per queue that reads, writes, and sleeps in `epoll_wait`.
+    Epoll,
+}
+
+impl Engine {
+    /// Every engine, best first.
+    pub const ALL: [Engine; 1] = [Engine::Epoll];
+
+    /// As the command line has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Engine::Epoll => "epoll",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An engine, or the best that runs here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EngineChoice {
+    /// The first of [`Engine::ALL`] that can run.
+    #[default]
+    Auto,
+    /// This one or none.
+    Only(Engine),
+}
+
+impl FromStr for EngineChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<EngineChoice, String> {
+        if text == "auto" {
+            return Ok(EngineChoice::Auto);
+        }
+        let engine = Engine::ALL.into_iter().find(|engine| engine.name() == text);
+        engine.map(EngineChoice::Only).ok_or_else(|| {
+            let names = Engine::ALL.map(Engine::name).join(", ");
+            format!("unknown engine {text:?}; known: auto, {names}")
+        })
+    }
+}
+
+/// Why an engine cannot run here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{engine}: {reason}")]
+pub struct Unavailable {
+    /// The engine.
+    pub engine: Engine,
+    /// What it lacks.
+    pub reason: String,
+}
+
+/// What the threads of a bridge share.
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    /// Becomes readable when the threads are to end.
+    stopping: EventFd,
+    /// Becomes readable when a thread has ended by itself.
+    ended: EventFd,
+    /// By queue, left to right first.
+    counters: Vec<[Arc<QueueCounters>; 2]>,
+}
+
+impl Shared {
+    fn new(queues: usize) -> sys::Result<Shared> {
+        let eventfd = |object| {
+            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+                .map_err(|e| sys::Error::new("eventfd", object, e))
+        };
+        Ok(Shared {
+            stop: AtomicBool::new(false),
+            stopping: eventfd("end of the bridge")?,
+            ended: eventfd("end of a thread")?,
+            counters: (0..queues).map(|_| Default::default()).collect(),
+        })
+    }
+}
+
+/// A bridge at work; dropping it ends it and removes its devices.
+#[derive(Debug)]
+pub struct Running {
+    engine: Engine,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+/// A bridge whose engine is set up: nothing that it still does needs a
+/// capability.
+#[derive(Debug)]
+pub struct Ready {
+    bridge: Bridge,
+    engine: Engine,
+}
+
+impl Bridge {
+    /// Chooses the engine and sets it up.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn engine(self, choice: EngineChoice) -> Result<Ready> {
+        let engine = match choice {
+            EngineChoice::Only(engine) => engine,
+            EngineChoice::Auto => Engine::Epoll,
+        };
+        Ok(Ready { bridge: self, engine })
+    }
+}
+
+impl Ready {
+    /// Starts the threads, which have the capabilities and CPUs of the calling
+    /// thread.
+    ///
+    /// # Errors
+    /// When threads or descriptors have run out.
+    pub fn start(self) -> Result<Running> {
+        let shared = Arc::new(Shared::new(self.bridge.left.queues().len())?);
+        let threads = epoll::start(self.bridge, &shared)?;
+        Ok(Running { engine: self.engine, shared, threads })
+    }
+}
+
+impl Running {
+    /// The engine at work.
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// The counters of frames that came from that side, all queues together.
+    pub fn counters(&self, from: Side) -> Counters {
+        let queues = self.shared.counters.iter().map(|queue| queue[from as usize].read());
+        queues.fold(Counters::default(), |sum, queue| sum.plus(&queue))
+    }
+
+    /// Becomes readable when the bridge has ended by itself; [`Running::stop`]
+    /// tells why.
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.shared.ended.as_fd()
+    }
+
+    /// Ends the bridge and removes its devices. Returns the counters of frames
+    /// from the left and from the right, and why it ended by itself, if it did.
+    pub fn stop(mut self) -> ([Counters; 2], Result<()>) {
+        let outcome = self.join();
+        (Side::BOTH.map(|from| self.counters(from)), outcome)
+    }
+
+    fn join(&mut self) -> Result<()> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        // An eventfd that cannot be written to would need 2^64 - 1 writes.
+        let _ = self.shared.stopping.write(1);
+        let mut outcome = Ok(());
+        for thread in self.threads.drain(..) {
+            let ended = thread.join().unwrap_or(Err(Error::Panicked));
+            // The first is the cause; others follow from it.
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `stop`.
+        let _ = self.join();
+    }
+}

@@ -1,0 +1,111 @@
+//! Two TAP devices joined in user space, super-packets uncut.
+//!
+//! A frame's way: a [`Port`] is one side, a device with its queues; an engine
+//! reads from one port's queue and hands the frame to `forward`, which lets
+//! [`netmap`] translate its addresses where asked for, cuts and sums what the
+//! other port does not take uncut, and writes it there; every fate of a frame is
+//! in [`counters`].
+//!
+//! Invariants:
+//! - received = forwarded + answered + dropped, each drop with its reason.
+//! - Nothing is allocated per packet, no frame waits in user space.
+//! - Frames of one queue keep their order.
+//! - The devices are not persistent: they go with the descriptors, however the
+//!   process ends.
+
+pub mod counters;
+mod engine;
+mod forward;
+pub mod netmap;
+mod port;
+
+pub use engine::{Engine, EngineChoice, Ready, Running, Unavailable};
+pub use port::{Port, PortOptions, QUEUES_MAX};
+
+use netmap::Netmap;
+
+/// One of the two ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The first.
+    Left,
+    /// The second.
+    Right,
+}
+
+impl Side {
+    /// Both, in order.
+    pub const BOTH: [Side; 2] = [Side::Left, Side::Right];
+
+    /// The opposite one.
+    #[must_use]
+    pub const fn other(self) -> Side {
+        match self {
+            Side::Left => Side::Right,
+            Side::Right => Side::Left,
+        }
+    }
+}
+
+/// Why a bridge could not start or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call.
+    #[error(transparent)]
+    Sys(#[from] sys::Error),
+    /// Both ports need as many queues.
+    #[error("{left} has {left_queues} queues, {right} has {right_queues}: wanted as many")]
+    Queues {
+        /// Left device.
+        left: String,
+        /// Its queues.
+        left_queues: usize,
+        /// Right device.
+        right: String,
+        /// Its queues.
+        right_queues: usize,
+    },
+    /// A device was removed while the bridge ran.
+    #[error("{0}: the device has been removed")]
+    Vanished(String),
+    /// The engine asked for cannot run.
+    #[error("engine {0}")]
+    Unavailable(#[from] Unavailable),
+    /// A thread ended by a panic, which is a defect.
+    #[error("a thread of the bridge has panicked")]
+    Panicked,
+}
+
+/// Result with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Two ports that are not yet joined.
+#[derive(Debug)]
+pub struct Bridge {
+    left: Port,
+    right: Port,
+    netmap: Option<Netmap>,
+}
+
+impl Bridge {
+    /// Joins two ports; frames move from [`Ready::start`] on.
+    ///
+    /// # Errors
+    /// [`Error::Queues`].
+    pub fn new(left: Port, right: Port, netmap: Option<Netmap>) -> Result<Bridge> {
+        let (left_queues, right_queues) = (left.queues().len(), right.queues().len());
+        if left_queues != right_queues {
+            let (left, right) = (left.name().to_owned(), right.name().to_owned());
+            return Err(Error::Queues { left, left_queues, right, right_queues });
+        }
+        Ok(Bridge { left, right, netmap })
+    }
+
+    /// One of the ports.
+    pub fn port(&self, side: Side) -> &Port {
+        match side {
+            Side::Left => &self.left,
+            Side::Right => &self.right,
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The two-TAP bridge between private namespaces: what crosses it, and how it ends.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use datapath::tapbridge::counters::{Counters, DropReason};
+use datapath::tapbridge::netmap::{Address, Netmap};
+use datapath::tapbridge::{Bridge, Engine, EngineChoice, Error, Port, PortOptions, Running, Side};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use sys::tap::Offload;
+use testbed::Host;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const ENGINES: [Engine; 1] = [Engine::Epoll];
+
+fn privileged() -> bool {
+    let may = sys::userns::may_administer_networks() && sys::tap::available().is_ok();
+    if !may {
+        eprintln!("skipped: needs root (CAP_NET_ADMIN) and /dev/net/tun");
+    }
+    may
+}
+
+/// How the two sides of a bench differ from each other and from the default.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    offload: [Offload; 2],
+    queues: usize,
+    mtu: u32,
+    engine: Engine,
+}
+
+impl Plan {
+    fn new(engine: Engine) -> Plan {
+        Plan { offload: [Offload::ALL; 2], queues: 1, mtu: 1500, engine }
+    }
+}
+
+/// Two tenants with a device each, joined.
+struct Bench {
+    running: Running,
+    left: Host,
+    right: Host,
+}
+
+const LEFT: &str = "10.9.0.1";
+const RIGHT: &str = "10.9.0.2";
+const RIGHT_V6: &str = "fd09::2";
+
+impl Bench {
+    fn new(plan: Plan) -> Bench {
+        let (left, right) = (Host::with_ipv6("left").unwrap(), Host::with_ipv6("right").unwrap());
+        let open = |host: &Host, side: Side, v4: &str, v6: &str| {
+            let options = PortOptions {
+                queues: plan.queues,
+                offload: plan.offload[side as usize],
+                ..PortOptions::named("tap0")
+            };
+            let port = Port::open(&options, host.netns()).unwrap();
+            host.netlink().set_mtu("tap0", plan.mtu).unwrap();
+            host.sysctl("net/ipv6/conf/tap0/accept_dad", "0").unwrap();
+            host.address("tap0", v6.parse::<IpAddr>().unwrap(), 64).unwrap();
+            host.address("tap0", v4.parse::<IpAddr>().unwrap(), 24).unwrap();
+            port
+        };
+        let ports =
+            (open(&left, Side::Left, LEFT, "fd09::1"), open(&right, Side::Right, RIGHT, RIGHT_V6));
+        let bridge = Bridge::new(ports.0, ports.1, None).unwrap();
+        let running = bridge.engine(EngineChoice::Only(plan.engine)).unwrap().start().unwrap();
+        Bench { running, left, right }
+    }
+
+    /// Ends the bridge; every frame read must have met a fate.
+    fn end(self) -> [Counters; 2] {
+        let (counters, outcome) = self.running.stop();
+        outcome.unwrap();
+        for c in &counters {
+            assert_eq!(c.received, c.forwarded + c.answered + c.dropped(), "{c:?}");
+        }
+        counters
+    }
+}
+
+fn ping(host: &Host, target: &str, bytes: usize) {
+    let mut command = Command::new("ping");
+    command.args(["-n", "-c", "3", "-i", "0.01", "-W", "5", "-s", &bytes.to_string(), target]);
+    host.run(&mut command).unwrap();
+}
+
+/// Bytes that are unlike at every place.
+fn pattern(length: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+/// A TCP connection that carries `length` bytes each way.
+fn tcp(client: &Host, server: &Host, listen: &str, target: &str, length: usize) {
+    let (ready, listening) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            server.netns().run(move || {
+                let address = SocketAddr::new(listen.parse().unwrap(), 0);
+                let listener = TcpListener::bind(address).unwrap();
+                ready.send(listener.local_addr().unwrap().port()).unwrap();
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                stream.set_write_timeout(Some(LIMIT)).unwrap();
+                let mut got = vec![0; length];
+                stream.read_exact(&mut got).unwrap();
+                assert!(got == pattern(length, 7), "what arrived is not what was sent");
+                stream.write_all(&pattern(length, 8)).unwrap();
+            })
+        });
+        let port = listening.recv_timeout(LIMIT).unwrap();
+        client
+            .netns()
+            .run(|| {
+                let address = SocketAddr::new(target.parse().unwrap(), port);
+                let mut stream = TcpStream::connect_timeout(&address, LIMIT).unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                stream.set_write_timeout(Some(LIMIT)).unwrap();
+                stream.write_all(&pattern(length, 7)).unwrap();
+                let mut got = vec![0; length];
+                stream.read_exact(&mut got).unwrap();
+                assert!(got == pattern(length, 8), "what arrived is not what was sent");
+            })
+            .unwrap();
+    });
+}
+
+/// Datagrams of each size, one after the other, each answered with its like.
+fn udp(client: &Host, server: &Host, listen: &str, target: &str, sizes: &[usize]) {
+    let bind = |host: &Host, address: &str| {
+        let address = SocketAddr::new(address.parse().unwrap(), 0);
+        let socket = host.netns().run(|| UdpSocket::bind(address)).unwrap().unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket
+    };
+    let receiver = bind(server, listen);
+    let sender = bind(client, if listen.contains(':') { "::" } else { "0.0.0.0" });
+    let to = SocketAddr::new(target.parse().unwrap(), receiver.local_addr().unwrap().port());
+    let mut buffer = vec![0; 65_536];
+    for (index, &size) in sizes.iter().enumerate() {
+        let sent = pattern(size, index as u32);
+        assert_eq!(sender.send_to(&sent, to).unwrap(), size);
+        let (got, from) = receiver.recv_from(&mut buffer).unwrap();
+        assert!(buffer[..got] == sent, "{size} bytes arrived as {got} others");
+        receiver.send_to(&sent, from).unwrap();
+        let got = sender.recv(&mut buffer).unwrap();
+        assert!(buffer[..got] == sent, "{size} bytes came back as {got} others");
+    }
+}
+
+const SIZES: [usize; 14] =
+    [1, 2, 17, 18, 19, 1000, 1471, 1472, 1473, 8972, 8973, 30_001, 65_506, 65_507];
+
+fn everything_crosses(plan: Plan) -> [Counters; 2] {
+    eprintln!("{plan:?}");
+    let bench = Bench::new(plan);
+    ping(&bench.left, RIGHT, 56);
+    ping(&bench.right, LEFT, 4000);
+    ping(&bench.left, RIGHT_V6, 56);
+    tcp(&bench.left, &bench.right, RIGHT, RIGHT, 3_000_000);
+    tcp(&bench.right, &bench.left, LEFT, LEFT, 1_000_000);
+    tcp(&bench.left, &bench.right, RIGHT_V6, RIGHT_V6, 1_000_000);
+    udp(&bench.left, &bench.right, RIGHT, RIGHT, &SIZES);
+    udp(&bench.left, &bench.right, RIGHT_V6, RIGHT_V6, &[1, 1400, 65_507]);
+    bench.end()
+}
+
+#[test]
+fn every_kind_of_traffic_crosses_uncut() {
+    if !privileged() {
+        return;
+    }
+    for engine in ENGINES {
+        for (queues, mtu) in [(1, 1500), (2, 9000), (1, 65_521)] {
+            let counters = everything_crosses(Plan { queues, mtu, ..Plan::new(engine) });
+            let c = counters[0];
+            assert_eq!((c.cut, c.dropped()), (0, 0), "{c:?}");
+            // A mean beyond the longest wire packet, acknowledgements included.
+            let mean = c.received_bytes / c.received;
+            assert!(mean > u64::from(mtu.min(1514)), "super-packets arrived cut: {c:?}");
+        }
+    }
+}
+
+#[test]
+fn without_offloads_packets_cross_one_by_one() {
+    if !privileged() {
+        return;
+    }
+    let plan = Plan { offload: [Offload::NONE; 2], ..Plan::new(Engine::Epoll) };
+    let counters = everything_crosses(plan);
+    for c in counters {
+        assert_eq!((c.cut, c.dropped()), (0, 0), "{c:?}");
+        assert!(c.received_bytes / c.received <= 1514, "{c:?}");
+    }
+    assert!(counters[0].received > 2500, "{counters:?}");
+}
+
+#[test]
+fn what_the_other_side_does_not_take_is_cut_and_summed() {
+    if !privileged() {
+        return;
+    }
+    let few = Offload::CSUM | Offload::TSO6 | Offload::TSO4;
+    for right in [Offload::NONE, Offload::CSUM, few] {
+        let plan = Plan { offload: [Offload::ALL, right], ..Plan::new(Engine::Epoll) };
+        let [from_left, from_right] = everything_crosses(plan);
+        assert_eq!((from_left.dropped(), from_right.dropped()), (0, 0), "{from_left:?}");
+        assert_eq!(from_right.cut, 0, "the left takes all: {from_right:?}");
+        if right != few {
+            assert!(from_left.cut > 10 && from_left.pieces > 20 * from_left.cut, "{from_left:?}");
+        }
+    }
+}
+
+#[test]
+fn udp_super_packets_cross_uncut_or_are_cut() {
+    if !privileged() {
+        return;
+    }
+    for (right, uncut) in [(Offload::ALL, true), (Offload::CSUM, false)] {
+        let plan = Plan { offload: [Offload::ALL, right], ..Plan::new(Engine::Epoll) };
+        let bench = Bench::new(plan);
+        ping(&bench.left, RIGHT, 56);
+        let bind = |host: &Host, ip: &str| {
+            let address = SocketAddr::new(ip.parse().unwrap(), 0);
+            let socket = host.netns().run(|| UdpSocket::bind(address)).unwrap().unwrap();
+            socket.set_read_timeout(Some(LIMIT)).unwrap();
+            socket
+        };
+        let (receiver, sender) = (bind(&bench.right, RIGHT), bind(&bench.left, LEFT));
+        nix::sys::socket::setsockopt(&sender, nix::sys::socket::sockopt::UdpGsoSegment, &1000)
+            .unwrap();
+        let before = bench.running.counters(Side::Left);
+        let sent = pattern(10_500, 3);
+        sender.send_to(&sent, receiver.local_addr().unwrap()).unwrap();
+        let mut got = Vec::new();
+        let mut buffer = [0; 2000];
+        while got.len() < sent.len() {
+            let length = receiver.recv(&mut buffer).unwrap();
+            assert!(length == 1000 || length == 500, "{length}");
+            got.extend_from_slice(&buffer[..length]);
+        }
+        assert!(got == sent);
+        let after = bench.running.counters(Side::Left);
+        let (cut, pieces) = (after.cut - before.cut, after.pieces - before.pieces);
+        assert_eq!((cut, pieces), if uncut { (0, 0) } else { (1, 11) });
+        bench.end();
+    }
+}
+
+#[test]
+fn a_side_that_is_down_costs_its_frames_only() {
+    if !privileged() {
+        return;
+    }
+    let bench = Bench::new(Plan::new(Engine::Epoll));
+    ping(&bench.left, RIGHT, 56);
+    bench.right.netlink().set_down("tap0").unwrap();
+    let sender = bench.left.netns().run(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    testbed::poll("frames dropped as the device is down", LIMIT, || {
+        sender.send_to(b"lost", (RIGHT, 9)).unwrap();
+        let down = bench.running.counters(Side::Left).dropped_by(DropReason::Down);
+        Ok(if down > 0 { Ok(()) } else { Err(String::new()) })
+    })
+    .unwrap();
+    bench.right.netlink().set_up("tap0").unwrap();
+    ping(&bench.left, RIGHT, 56);
+    bench.end();
+}
+
+#[test]
+fn a_device_that_vanishes_ends_the_bridge_by_name() {
+    if !privileged() {
+        return;
+    }
+    for (engine, queues) in ENGINES.into_iter().flat_map(|engine| [(engine, 1), (engine, 3)]) {
+        let bench = Bench::new(Plan { queues, ..Plan::new(engine) });
+        ping(&bench.left, RIGHT, 56);
+        bench.right.netlink().delete_link("tap0").unwrap();
+        let mut ready = [PollFd::new(bench.running.ended(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(LIMIT).unwrap();
+        assert_eq!(poll(&mut ready, timeout).unwrap(), 1, "the bridge goes on");
+        let (_, outcome) = bench.running.stop();
+        assert!(matches!(&outcome, Err(Error::Vanished(name)) if name == "tap0"), "{outcome:?}");
+        assert!(bench.left.netlink().link("tap0").is_err(), "the left device is left");
+    }
+}
+
+#[test]
+fn devices_go_with_the_bridge() {
+    if !privileged() {
+        return;
+    }
+    let bench = Bench::new(Plan { queues: 2, ..Plan::new(Engine::Epoll) });
+    let Bench { running, left, right } = bench;
+    assert!(left.netlink().link("tap0").is_ok());
+    drop(running);
+    for host in [left, right] {
+        assert!(host.netlink().link("tap0").is_err(), "{}", host.name());
+    }
+}
+
+/// One machine with both devices, as in 2009.
+struct Netmapped {
+    running: Running,
+    host: Host,
+}
+
+impl Netmapped {
+    fn new(engine: Engine, offload: Offload) -> Netmapped {
+        let host = Host::new("both").unwrap();
+        let address = |ip: &str| Address { ip: ip.parse().unwrap(), prefix: 24 };
+        let (left, right) = (address("192.168.64.64"), address("192.168.32.32"));
+        let open = |name: &str, address: Address| {
+            let options = PortOptions { offload, ..PortOptions::named(name) };
+            let port = Port::open(&options, host.netns()).unwrap();
+            host.address(name, address.ip, address.prefix).unwrap();
+            port
+        };
+        let ports = (open("tap0", left), open("tap1", right));
+        let netmap = Netmap::new(left, right).unwrap();
+        let bridge = Bridge::new(ports.0, ports.1, Some(netmap)).unwrap();
+        let running = bridge.engine(EngineChoice::Only(engine)).unwrap().start().unwrap();
+        Netmapped { running, host }
+    }
+}
+
+#[test]
+fn netmap_lets_a_machine_reach_its_other_device() {
+    if !privileged() {
+        return;
+    }
+    for (engine, offload) in ENGINES.into_iter().flat_map(|engine| {
+        [(engine, Offload::ALL), (engine, Offload::NONE), (engine, Offload::CSUM)]
+    }) {
+        eprintln!("{engine} {offload}");
+        let Netmapped { running, host } = Netmapped::new(engine, offload);
+        ping(&host, "192.168.64.32", 56);
+        ping(&host, "192.168.32.64", 4000);
+        tcp(&host, &host, "192.168.32.32", "192.168.64.32", 2_000_000);
+        tcp(&host, &host, "192.168.64.64", "192.168.32.64", 500_000);
+        udp(&host, &host, "192.168.32.32", "192.168.64.32", &SIZES);
+        for side in Side::BOTH {
+            let c = running.counters(side);
+            assert!(c.answered > 0, "{c:?}");
+            assert_eq!(c.dropped(), 0, "{c:?}");
+        }
+        let (_, outcome) = running.stop();
+        outcome.unwrap();
+    }
+}
+
+#[test]
+fn netmap_brings_icmp_errors_back_to_their_cause() {
+    if !privileged() {
+        return;
+    }
+    for engine in ENGINES {
+        let Netmapped { running, host } = Netmapped::new(engine, Offload::ALL);
+        let socket = host.netns().run(|| UdpSocket::bind("192.168.64.64:0")).unwrap().unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        // Nobody listens: "port unreachable" names a socket by the quoted packet,
+        // which is found only if that is the packet it has sent.
+        socket.connect("192.168.64.32:9").unwrap();
+        socket.send(b"is anybody there?").unwrap();
+        let error = socket.recv(&mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+        let (_, outcome) = running.stop();
+        outcome.unwrap();
+    }
+}
