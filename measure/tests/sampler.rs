@@ -193,6 +193,10 @@ fn an_ordinary_user_gets_ticks_with_a_reason_and_every_other_figure() {
     if !root() {
         return;
     }
+    if !sys::userns::in_initial_user_namespace() {
+        eprintln!("skipped: a user namespace has no other user to become");
+        return;
+    }
     // The build directory may be closed to others; the program then is not.
     let directory = tempfile::Builder::new()
         .permissions(std::fs::Permissions::from_mode(0o755))
