@@ -52,9 +52,8 @@ impl Ethtool {
     /// # Errors
     /// When descriptors have run out.
     pub fn open() -> Result<Ethtool> {
-        let socket =
-            socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
-                .map_err(|e| Error::new("socket", "AF_INET for ethtool", e))?;
+        let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
+            .map_err(|e| Error::new("socket", "AF_INET for ethtool", e))?;
         Ok(Ethtool { socket })
     }
 

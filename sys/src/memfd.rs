@@ -14,8 +14,7 @@ use crate::{Error, Result};
 /// # Errors
 /// `EINVAL` for a name with a NUL byte, `EMFILE`.
 pub fn create(name: &str) -> Result<OwnedFd> {
-    let c_name =
-        CString::new(name).map_err(|_| Error::new("memfd_create", name, Errno::EINVAL))?;
+    let c_name = CString::new(name).map_err(|_| Error::new("memfd_create", name, Errno::EINVAL))?;
     memfd_create(c_name.as_c_str(), MFdFlags::MFD_CLOEXEC)
         .map_err(|e| Error::new("memfd_create", name, e))
 }

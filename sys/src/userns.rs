@@ -17,9 +17,8 @@ pub fn may_administer_networks() -> bool {
 /// Whether the process is in the initial user namespace (its uid map is the
 /// identity over all 2³² − 1 ids).
 pub fn in_initial_user_namespace() -> bool {
-    fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| {
-        map.split_whitespace().collect::<Vec<_>>() == ["0", "0", "4294967295"]
-    })
+    fs::read_to_string("/proc/self/uid_map")
+        .is_ok_and(|map| map.split_whitespace().collect::<Vec<_>>() == ["0", "0", "4294967295"])
 }
 
 fn effective_capabilities() -> Option<u64> {
