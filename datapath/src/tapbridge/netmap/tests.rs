@@ -27,8 +27,11 @@ fn netmap() -> Netmap {
 
 /// A frame with right checksums, made by etherparse.
 fn frame(source: [u8; 4], destination: [u8; 4], kind: u8, payload: &[u8]) -> Vec<u8> {
-    let ip = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
-        .ipv4(source, destination, 64);
+    let ip = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]).ipv4(
+        source,
+        destination,
+        64,
+    );
     let mut frame = Vec::new();
     match kind {
         0 => ip.tcp(1000, 2000, 77, 500).write(&mut frame, payload),
@@ -91,8 +94,7 @@ fn a_partial_checksum_stays_partial_and_right() {
     let pseudo = |a: [u8; 4], b: [u8; 4]| pseudo_header_v4(a.into(), b.into(), 6, length).value();
     let partial = pseudo([192, 168, 64, 64], [192, 168, 64, 32]);
     frame[50..52].copy_from_slice(&partial.to_be_bytes());
-    let header =
-        VnetHdr { flags: flags::NEEDS_CSUM, csum_start: 34, csum_offset: 16, ..PLAIN };
+    let header = VnetHdr { flags: flags::NEEDS_CSUM, csum_start: 34, csum_offset: 16, ..PLAIN };
     netmap().translate(Side::Left, &header, &mut frame).unwrap();
     assert_eq!(field(&frame), pseudo([192, 168, 32, 64], [192, 168, 32, 32]));
     packet::checksum::complete_partial(&mut frame, 34, 16).unwrap();
