@@ -242,7 +242,7 @@ pub struct Report {
 /// `overlane tapbridge`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Runs in the foreground until Ctrl-C or SIGTERM; SIGUSR1 prints the counters, the end does so too. The devices go with the process. Readiness: a line on standard output, and sd_notify for systemd."
+    after_help = "Runs in the foreground until Ctrl-C or SIGTERM; both print the counters and are success, SIGUSR1 prints them and goes on. The devices go with the process. Readiness: a line on standard output, and sd_notify for systemd."
 )]
 pub struct TapBridge {
     /// Left device, created by this, with its addresses: tap0:192.168.64.64/24
@@ -264,7 +264,8 @@ pub struct TapBridge {
     /// Queues of each device, 1 to 256; each pair has its thread
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub queues: usize,
-    /// What moves the frames: epoll, or auto for the best that runs here
+    /// What moves the frames: bpf (tc redirects them in the kernel; both devices in one
+    /// namespace), epoll, or auto for the best that runs here
     #[arg(long, default_value = "auto", value_name = "ENGINE")]
     pub engine: String,
     /// Give and take cut packets with finished checksums only, on one side or both

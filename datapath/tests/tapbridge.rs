@@ -14,6 +14,7 @@ use sys::tap::Offload;
 use testbed::Host;
 
 const LIMIT: Duration = Duration::from_secs(20);
+/// Those that join two namespaces.
 const ENGINES: [Engine; 1] = [Engine::Epoll];
 
 fn privileged() -> bool {
@@ -343,9 +344,13 @@ fn netmap_lets_a_machine_reach_its_other_device() {
     if !privileged() {
         return;
     }
-    for (engine, offload) in ENGINES.into_iter().flat_map(|engine| {
-        [(engine, Offload::ALL), (engine, Offload::NONE), (engine, Offload::CSUM)]
-    }) {
+    for (engine, offload) in [
+        (Engine::Bpf, Offload::ALL),
+        (Engine::Bpf, Offload::CSUM | Offload::TSO4 | Offload::TSO6),
+        (Engine::Epoll, Offload::ALL),
+        (Engine::Epoll, Offload::NONE),
+        (Engine::Epoll, Offload::CSUM),
+    ] {
         eprintln!("{engine} {offload}");
         let Netmapped { running, host } = Netmapped::new(engine, offload);
         ping(&host, "192.168.64.32", 56);
@@ -353,13 +358,15 @@ fn netmap_lets_a_machine_reach_its_other_device() {
         tcp(&host, &host, "192.168.32.32", "192.168.64.32", 2_000_000);
         tcp(&host, &host, "192.168.64.64", "192.168.32.64", 500_000);
         udp(&host, &host, "192.168.32.32", "192.168.64.32", &SIZES);
-        for side in Side::BOTH {
-            let c = running.counters(side);
+        let (counters, outcome) = running.stop();
+        outcome.unwrap();
+        for c in counters {
             assert!(c.answered > 0, "{c:?}");
             assert_eq!(c.dropped(), 0, "{c:?}");
+            assert_eq!(c.received, c.forwarded + c.answered, "{c:?}");
+            assert_eq!(c.in_kernel > 20, engine == Engine::Bpf, "{c:?}");
+            assert!(c.forwarded - c.in_kernel >= 6, "pings go through user space: {c:?}");
         }
-        let (_, outcome) = running.stop();
-        outcome.unwrap();
     }
 }
 
@@ -368,7 +375,7 @@ fn netmap_brings_icmp_errors_back_to_their_cause() {
     if !privileged() {
         return;
     }
-    for engine in ENGINES {
+    for engine in Engine::ALL {
         let Netmapped { running, host } = Netmapped::new(engine, Offload::ALL);
         let socket = host.netns().run(|| UdpSocket::bind("192.168.64.64:0")).unwrap().unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
@@ -381,4 +388,71 @@ fn netmap_brings_icmp_errors_back_to_their_cause() {
         let (_, outcome) = running.stop();
         outcome.unwrap();
     }
+}
+
+#[test]
+fn the_kernel_redirects_within_a_namespace_only() {
+    if !privileged() {
+        return;
+    }
+    let (one, other) = (Host::new("one").unwrap(), Host::new("other").unwrap());
+    let open = |host: &Host, name: &str, offload: Offload| {
+        let options = PortOptions { offload, ..PortOptions::named(name) };
+        Port::open(&options, host.netns()).unwrap()
+    };
+    let refused = |left: Port, right: Port| {
+        let bridge = Bridge::new(left, right, None).unwrap();
+        match bridge.engine(EngineChoice::Only(Engine::Bpf)) {
+            Err(Error::Unavailable(unavailable)) => unavailable.reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (all, none) = (Offload::ALL, Offload::NONE);
+    let reason = refused(open(&one, "tap0", all), open(&other, "tap1", all));
+    assert!(reason.contains("different network namespaces"), "{reason}");
+    let reason = refused(open(&one, "tap0", all), open(&one, "tap1", none));
+    assert!(reason.contains("never cuts"), "{reason}");
+    let ports = (open(&one, "tap0", none), open(&one, "tap1", none));
+    let bridge = Bridge::new(ports.0, ports.1, None).unwrap();
+    let running = bridge.engine(EngineChoice::Auto).unwrap().start().unwrap();
+    assert_eq!(running.engine(), Engine::Epoll);
+}
+
+#[test]
+fn the_kernel_redirects_every_frame_of_a_plain_bridge() {
+    if !privileged() {
+        return;
+    }
+    let host = Host::new("one").unwrap();
+    let open = |name: &str| Port::open(&PortOptions::named(name), host.netns()).unwrap();
+    let (left, right) = (open("tap0"), open("tap1"));
+    let owner = right.queues()[0].hardware_address().unwrap();
+    host.netlink().set_up("tap1").unwrap();
+    host.address("tap0", "10.9.0.1".parse::<IpAddr>().unwrap(), 24).unwrap();
+    let target = "10.9.0.2".parse().unwrap();
+    host.netlink().add_neighbour("tap0", target, netstate::MacAddr(owner)).unwrap();
+    let bridge = Bridge::new(left, right, None).unwrap();
+    let running = bridge.engine(EngineChoice::Auto).unwrap().start().unwrap();
+    assert_eq!(running.engine(), Engine::Bpf);
+
+    let received = || {
+        let snmp = host.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
+        let snmp = snmp.unwrap().unwrap();
+        let values = snmp.lines().filter(|line| line.starts_with("Ip: ")).nth(1).unwrap();
+        // InReceives: the routing drops them then, as they come from its own address.
+        values.split(' ').nth(3).unwrap().parse::<u64>().unwrap()
+    };
+    let before = received();
+    let socket = host.netns().run(|| UdpSocket::bind("10.9.0.1:0")).unwrap().unwrap();
+    for _ in 0..10 {
+        socket.send_to(b"to the other side", (target, 9)).unwrap();
+    }
+    testbed::poll("ten frames", LIMIT, || {
+        let c = running.counters(Side::Left);
+        let seen = (c.in_kernel, c.forwarded, c.received, received() - before);
+        Ok(if seen == (10, 10, 10, 10) { Ok(()) } else { Err(format!("{seen:?}")) })
+    })
+    .unwrap();
+    assert_eq!(running.counters(Side::Right), Counters::default());
+    running.stop().1.unwrap();
 }

@@ -1,5 +1,6 @@
 //! Engines: how frames get from one port to the other.
 
+mod bpf;
 mod epoll;
 
 use std::fmt;
@@ -13,21 +14,25 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::counters::{Counters, QueueCounters};
 use super::{Bridge, Error, Result, Side};
+use bpf::Redirect;
 
 /// How frames are moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Engine {
+    /// tc redirects frames in the kernel; what it cannot, the threads move.
+    Bpf,
     /// A thread per queue that reads, writes, and sleeps in `epoll_wait`.
     Epoll,
 }
 
 impl Engine {
     /// Every engine, best first.
-    pub const ALL: [Engine; 1] = [Engine::Epoll];
+    pub const ALL: [Engine; 2] = [Engine::Bpf, Engine::Epoll];
 
     /// As the command line has it.
     pub const fn name(self) -> &'static str {
         match self {
+            Engine::Bpf => "bpf",
             Engine::Epoll => "epoll",
         }
     }
@@ -105,6 +110,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Running {
     engine: Engine,
+    redirect: Option<Redirect>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
@@ -115,6 +121,7 @@ pub struct Running {
 pub struct Ready {
     bridge: Bridge,
     engine: Engine,
+    redirect: Option<Redirect>,
 }
 
 impl Bridge {
@@ -123,11 +130,16 @@ impl Bridge {
     /// # Errors
     /// [`Error::Unavailable`].
     pub fn engine(self, choice: EngineChoice) -> Result<Ready> {
-        let engine = match choice {
-            EngineChoice::Only(engine) => engine,
-            EngineChoice::Auto => Engine::Epoll,
+        let redirect = match choice {
+            EngineChoice::Only(Engine::Epoll) => None,
+            EngineChoice::Only(engine @ Engine::Bpf) => {
+                Some(Redirect::attach(&self).map_err(|reason| Unavailable { engine, reason })?)
+            }
+            // Why not is of no interest to who did not ask for it.
+            EngineChoice::Auto => Redirect::attach(&self).ok(),
         };
-        Ok(Ready { bridge: self, engine })
+        let engine = if redirect.is_some() { Engine::Bpf } else { Engine::Epoll };
+        Ok(Ready { bridge: self, engine, redirect })
     }
 }
 
@@ -140,7 +152,7 @@ impl Ready {
     pub fn start(self) -> Result<Running> {
         let shared = Arc::new(Shared::new(self.bridge.left.queues().len())?);
         let threads = epoll::start(self.bridge, &shared)?;
-        Ok(Running { engine: self.engine, shared, threads })
+        Ok(Running { engine: self.engine, redirect: self.redirect, shared, threads })
     }
 }
 
@@ -153,7 +165,11 @@ impl Running {
     /// The counters of frames that came from that side, all queues together.
     pub fn counters(&self, from: Side) -> Counters {
         let queues = self.shared.counters.iter().map(|queue| queue[from as usize].read());
-        queues.fold(Counters::default(), |sum, queue| sum.plus(&queue))
+        let mut counters = queues.fold(Counters::default(), |sum, queue| sum.plus(&queue));
+        if let Some(redirect) = &self.redirect {
+            redirect.count(from, &mut counters);
+        }
+        counters
     }
 
     /// Becomes readable when the bridge has ended by itself; [`Running::stop`]

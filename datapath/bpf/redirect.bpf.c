@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * The bpf engine of the two-TAP bridge: at the egress of one device a frame is
+ * redirected to the ingress of the other, in the same network namespace. With
+ * netmap its addresses are translated; what is not plain TCP or UDP over IPv4
+ * goes on to the device's queue, where the bridge's threads take it.
+ */
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define __always_inline inline __attribute__((always_inline))
+#define __uint(name, val) int (*name)[val]
+#define __type(name, val) typeof(val) *name
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define htons(value) __builtin_bswap16(value)
+#else
+#define htons(value) (value)
+#endif
+
+/* include/uapi/linux/bpf.h: numbers, and the beginning of the context. */
+#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+#define BPF_F_INGRESS 1
+#define BPF_F_PSEUDO_HDR 0x10
+#define BPF_F_MARK_MANGLED_0 0x20
+#define TC_ACT_OK 0
+#define TC_ACT_SHOT 2
+
+struct __sk_buff {
+	u32 len;
+	u32 pkt_type;
+	u32 mark;
+	u32 queue_mapping;
+	u32 protocol;
+	u32 vlan_present;
+	u32 vlan_tci;
+	u32 vlan_proto;
+	u32 priority;
+};
+
+static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, u32 offset, const void *from,
+					 u32 len, u64 flags) = (void *)9;
+static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to,
+					 u64 size) = (void *)10;
+static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to,
+					 u64 flags) = (void *)11;
+static long (*const bpf_redirect)(u32 ifindex, u64 flags) = (void *)23;
+static long (*const bpf_skb_load_bytes)(const struct __sk_buff *skb, u32 offset, void *to,
+					u32 len) = (void *)26;
+
+#define ETH_P_IP 0x0800
+#define ETH_HLEN 14
+#define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
+
+struct iphdr {
+	u8 version_ihl;
+	u8 tos;
+	u16 tot_len;
+	u16 id;
+	u16 frag_off;
+	u8 ttl;
+	u8 protocol;
+	u16 check;
+	u32 addr[2];
+};
+
+/* Places in a frame. */
+#define IP_CHECK (ETH_HLEN + 10)
+#define IP_ADDR (ETH_HLEN + 12)
+#define TCP_CHECK (ETH_HLEN + 20 + 16)
+#define UDP_CHECK (ETH_HLEN + 20 + 6)
+
+/* ABI: set by src/tapbridge/engine/bpf.rs before loading. Addresses are in
+ * network byte order.
+ */
+struct settings {
+	u32 target;
+	u32 netmap;
+	u32 mask;
+	u32 network[2];
+};
+const volatile struct settings settings SEC(".rodata") = {};
+
+/* ABI: read by src/tapbridge/engine/bpf.rs. */
+struct moved {
+	u64 frames;
+	u64 bytes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct moved);
+} moved SEC(".maps");
+
+static __always_inline u32 translated(u32 addr)
+{
+	u32 network = addr & settings.mask;
+
+	if (network == settings.network[0])
+		return addr ^ network ^ settings.network[1];
+	if (network == settings.network[1])
+		return addr ^ network ^ settings.network[0];
+	return addr;
+}
+
+/* Whether the frame can be redirected now; else user space is to have it, as it
+ * came. A frame that is half changed is lost.
+ */
+static __always_inline int netmap(struct __sk_buff *skb)
+{
+	u32 check, flags, to[2];
+	struct iphdr ip;
+
+	if (skb->protocol != htons(ETH_P_IP) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		return TC_ACT_OK;
+	/* Options, fragments. */
+	if (ip.version_ihl != 0x45 || ip.frag_off & htons(0x3fff))
+		return TC_ACT_OK;
+	switch (ip.protocol) {
+	case IPPROTO_TCP:
+		check = TCP_CHECK;
+		flags = BPF_F_PSEUDO_HDR | 4;
+		break;
+	case IPPROTO_UDP:
+		check = UDP_CHECK;
+		flags = BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | 4;
+		break;
+	default:
+		return TC_ACT_OK;
+	}
+	to[0] = translated(ip.addr[0]);
+	to[1] = translated(ip.addr[1]);
+	/* The first to fail leaves the frame as it was: it has no such field. */
+	if (bpf_l4_csum_replace(skb, check, ip.addr[0], to[0], flags))
+		return TC_ACT_OK;
+	if (bpf_l4_csum_replace(skb, check, ip.addr[1], to[1], flags) ||
+	    bpf_l3_csum_replace(skb, IP_CHECK, ip.addr[0], to[0], 4) ||
+	    bpf_l3_csum_replace(skb, IP_CHECK, ip.addr[1], to[1], 4) ||
+	    bpf_skb_store_bytes(skb, IP_ADDR, to, sizeof(to), 0))
+		return TC_ACT_SHOT;
+	return -1;
+}
+
+SEC("tc")
+int redirect(struct __sk_buff *skb)
+{
+	struct moved *count;
+	u32 zero = 0;
+
+	if (settings.netmap) {
+		int verdict = netmap(skb);
+
+		if (verdict >= 0)
+			return verdict;
+	}
+	count = bpf_map_lookup_elem(&moved, &zero);
+	if (count) {
+		count->frames++;
+		count->bytes += skb->len;
+	}
+	/* What user space would not have carried over. */
+	skb->mark = 0;
+	skb->priority = 0;
+	return bpf_redirect(settings.target, BPF_F_INGRESS);
+}
+
+char LICENSE[] SEC("license") = "GPL";

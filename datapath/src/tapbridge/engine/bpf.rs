@@ -1,0 +1,186 @@
+//! The kernel's part of the bpf engine: `bpf/redirect.bpf.c` at the egress of
+//! both devices.
+//!
+//! What it does not take (with netmap: ARP, ICMP, options, fragments, VLAN tags)
+//! goes to the devices' queues, from where the epoll engine's threads move it.
+//! The programs go with the devices. Needed: both devices in one network
+//! namespace, as tc redirects within one only, and the same offloads on both, as
+//! nothing is cut; clsact, CAP_BPF and CAP_NET_ADMIN.
+//!
+//! Limits: a frame counts as forwarded when it is redirected; one that the other
+//! device drops, being down, is in that device's counter only. The devices' own
+//! counters of packets do not see what is redirected (`drivers/net/tun.c` counts
+//! what crosses into user space).
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+
+use libbpf_rs::{
+    ErrorKind, MapCore, MapFlags, MapHandle, ObjectBuilder, PrintLevel, TC_EGRESS, TC_INGRESS,
+    TcHook, TcHookBuilder,
+};
+
+use super::super::counters::Counters;
+use super::super::netmap::Netmap;
+use super::super::{Bridge, Port, Side};
+use sys::netns::NetNs;
+use sys::tap::Offload;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.bpf.o"));
+
+/// `struct settings` of the C source: five words.
+const SETTINGS: usize = 20;
+
+/// `struct moved` of the C source: two `u64`.
+const MOVED: usize = 16;
+
+/// Both directions' programs, attached.
+#[derive(Debug)]
+pub(super) struct Redirect {
+    /// What came from the left, from the right.
+    moved: [MapHandle; 2],
+}
+
+impl Redirect {
+    /// Loads and attaches the programs.
+    ///
+    /// # Errors
+    /// Why this engine cannot run, in words; nothing is attached then.
+    pub(super) fn attach(bridge: &Bridge) -> Result<Redirect, String> {
+        let (left, right) = (&bridge.left, &bridge.right);
+        let needed = Offload::CSUM | Offload::TSO4 | Offload::TSO6;
+        if left.offload() != right.offload() || !left.offload().contains(needed) {
+            return Err(format!(
+                "it never cuts, but {} takes {} uncut and {} {}",
+                left.name(),
+                left.offload(),
+                right.name(),
+                right.offload()
+            ));
+        }
+        let netns = left.netns().map_err(|e| e.to_string())?;
+        if netns.inode() != right.netns().map_err(|e| e.to_string())?.inode() {
+            return Err(format!(
+                "{} and {} are in different network namespaces, between which tc cannot redirect",
+                left.name(),
+                right.name()
+            ));
+        }
+        // libbpf would print to stderr.
+        libbpf_rs::set_print(Some((PrintLevel::Debug, |_, _| {})));
+        let indices = [index(left, &netns)?, index(right, &netns)?];
+        let netmap = bridge.netmap.as_ref();
+        let from_left = redirect(indices[0], indices[1], netmap, &netns);
+        let both = from_left.and_then(|from_left| {
+            Ok([from_left, redirect(indices[1], indices[0], netmap, &netns)?])
+        });
+        match both {
+            Ok(moved) => Ok(Redirect { moved }),
+            Err(reason) => {
+                for index in indices {
+                    detach(index, &netns);
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    /// Adds what came from that side and was redirected.
+    pub(super) fn count(&self, from: Side, counters: &mut Counters) {
+        // A kernel that no longer lets us read it leaves the other counters.
+        let Ok(Some(cpus)) =
+            self.moved[from as usize].lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+        else {
+            return;
+        };
+        for cpu in cpus {
+            let Some(value) = cpu.first_chunk::<MOVED>() else { continue };
+            let (frames, bytes) = value.split_at(8);
+            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+            let (frames, bytes) = (word(frames), word(bytes));
+            counters.in_kernel += frames;
+            counters.received += frames;
+            counters.received_bytes += bytes;
+            counters.forwarded += frames;
+            counters.forwarded_bytes += bytes;
+        }
+    }
+}
+
+fn index(port: &Port, netns: &NetNs) -> Result<u32, String> {
+    let index = netns.run(|| nix::net::if_::if_nametoindex(port.name()));
+    let index = index.map_err(|e| e.to_string())?;
+    index.map_err(|e| format!("if_nametoindex {}: {e}", port.name()))
+}
+
+/// Redirects the egress of one device to the ingress of another.
+fn redirect(
+    from: u32,
+    to: u32,
+    netmap: Option<&Netmap>,
+    netns: &NetNs,
+) -> Result<MapHandle, String> {
+    let mut object = ObjectBuilder::default()
+        .open_memory(OBJECT)
+        .map_err(|e| format!("opening the BPF object: {e}"))?;
+    let mut constants = object
+        .maps_mut()
+        .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
+        .ok_or("the BPF object has no constants")?;
+    constants
+        .set_initial_value(&settings(to, netmap))
+        .map_err(|e| format!("setting the BPF object's constants: {e}"))?;
+    let object = object.load().map_err(|e| match e.kind() {
+        ErrorKind::PermissionDenied => {
+            format!("loading BPF programs needs CAP_BPF and CAP_NET_ADMIN (root): {e}")
+        }
+        _ => format!("loading the BPF program: {e}"),
+    })?;
+    let moved = object
+        .maps()
+        .find(|map| map.name() == OsStr::new("moved"))
+        .ok_or("the BPF object has no map \"moved\"")?;
+    let moved = MapHandle::try_from(&moved).map_err(|e| format!("map \"moved\": {e}"))?;
+    if moved.value_size() as usize != MOVED {
+        return Err(format!("map \"moved\": expected {MOVED} bytes, got {}", moved.value_size()));
+    }
+    let program = object.progs_mut().next().ok_or("the BPF object has no program")?;
+    let program = program.as_fd();
+    netns
+        .run(|| {
+            let mut hook = TcHookBuilder::new(program)
+                .ifindex(from as i32)
+                .replace(true)
+                .handle(1)
+                .priority(1)
+                .hook(TC_EGRESS);
+            hook.create().map_err(|e| format!("creating the clsact qdisc: {e}"))?;
+            hook.attach().map(drop).map_err(|e| format!("attaching the tc filter: {e}"))
+        })
+        .map_err(|e| e.to_string())??;
+    Ok(moved)
+}
+
+/// Removes the clsact qdisc with all filters; the device is ours alone, so that
+/// nobody else's are lost.
+fn detach(index: u32, netns: &NetNs) {
+    let _ = netns.run(|| {
+        let mut hook = TcHook::new(netns.as_fd());
+        hook.ifindex(index as i32).attach_point(TC_EGRESS | TC_INGRESS);
+        // There may be none.
+        let _ = hook.destroy();
+    });
+}
+
+/// `struct settings`.
+fn settings(target: u32, netmap: Option<&Netmap>) -> [u8; SETTINGS] {
+    let mut bytes = [0; SETTINGS];
+    bytes[..4].copy_from_slice(&target.to_ne_bytes());
+    let Some(netmap) = netmap else { return bytes };
+    bytes[4..8].copy_from_slice(&1u32.to_ne_bytes());
+    // As in the packet: the program compares without turning bytes round.
+    bytes[8..12].copy_from_slice(&netmap.mask().octets());
+    bytes[12..16].copy_from_slice(&netmap.network(Side::Left).octets());
+    bytes[16..20].copy_from_slice(&netmap.network(Side::Right).octets());
+    bytes
+}
