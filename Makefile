@@ -31,7 +31,7 @@ lint:
 	@scripts/setup build
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 bench: bench-generator bench-sampling bench-packet
 
