@@ -1,6 +1,6 @@
 //! Traffic from a network's client to its server, checked byte by byte.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -28,13 +28,23 @@ fn both<T: Send>(
     result
 }
 
+/// Binds, and waits while the address is in use: a child that another test forks
+/// has a copy of the last socket until it executes its program.
+fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> T {
+    testbed::poll("the server's address", LIMIT, || match bind() {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(Err(error.to_string())),
+        result => Ok(Ok(result.unwrap())),
+    })
+    .unwrap()
+}
+
 /// Echoes datagrams of each size, one under way at a time.
 pub fn echo(network: &Network, sizes: &'static [usize]) {
     let address = network.address;
     both(
         network,
         move |ready| {
-            let socket = UdpSocket::bind(address.listen).unwrap();
+            let socket = bound(|| UdpSocket::bind(address.listen));
             socket.set_read_timeout(Some(LIMIT)).unwrap();
             ready.send(()).unwrap();
             let mut buffer = vec![0; 65536];
@@ -66,7 +76,7 @@ pub fn stream_both_ways(network: &Network) {
     both(
         network,
         move |ready| {
-            let listener = TcpListener::bind(address.listen).unwrap();
+            let listener = bound(|| TcpListener::bind(address.listen));
             ready.send(()).unwrap();
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -94,7 +104,7 @@ pub fn segmented_datagrams_arrive(network: &Network) {
     both(
         network,
         move |ready| {
-            let socket = UdpSocket::bind(address.listen).unwrap();
+            let socket = bound(|| UdpSocket::bind(address.listen));
             socket.set_read_timeout(Some(LIMIT)).unwrap();
             ready.send(()).unwrap();
             let mut buffer = vec![0; 65536];
