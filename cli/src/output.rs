@@ -31,7 +31,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// Prints any value as JSON.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value)?)
 }
@@ -39,7 +39,7 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 /// Prints results in a format.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
     match format {
         Format::Text => print(&report::text(results, style())),
