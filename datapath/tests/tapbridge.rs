@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -223,6 +224,48 @@ fn what_the_other_side_does_not_take_is_cut_and_summed() {
         if right != few {
             assert!(from_left.cut > 10 && from_left.pieces > 20 * from_left.cut, "{from_left:?}");
         }
+    }
+}
+
+#[test]
+fn checksums_are_finished_for_who_does_not_take_them_unfinished() {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, socket};
+    if !privileged() {
+        return;
+    }
+    for (offload, finished) in [(Offload::NONE, true), (Offload::ALL, false)] {
+        let plan = Plan { offload: [Offload::ALL, offload], ..Plan::new(Engine::Epoll) };
+        let bench = Bench::new(plan);
+        ping(&bench.left, RIGHT, 56);
+        let sniffer = bench.right.netns().run(|| {
+            let flags = SockFlag::SOCK_CLOEXEC;
+            socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)
+        });
+        let sniffer = sniffer.unwrap().unwrap();
+        let timeout = nix::sys::time::TimeVal::new(LIMIT.as_secs() as i64, 0);
+        nix::sys::socket::setsockopt(&sniffer, nix::sys::socket::sockopt::ReceiveTimeout, &timeout)
+            .unwrap();
+        let sender = bench.left.netns().run(|| UdpSocket::bind((LEFT, 0))).unwrap().unwrap();
+        sender.send_to(&pattern(700, 5), (RIGHT, 9)).unwrap();
+        let mut buffer = [0; 2000];
+        let right = loop {
+            let length =
+                recv(sniffer.as_raw_fd(), &mut buffer, nix::sys::socket::MsgFlags::empty())
+                    .unwrap();
+            let Ok(sliced) = etherparse::SlicedPacket::from_ethernet(&buffer[..length]) else {
+                continue;
+            };
+            let (Some(etherparse::NetSlice::Ipv4(ip)), Some(etherparse::TransportSlice::Udp(udp))) =
+                (&sliced.net, &sliced.transport)
+            else {
+                continue;
+            };
+            let header = ip.header().to_header();
+            let wanted = udp.to_header().calc_checksum_ipv4(&header, udp.payload()).unwrap();
+            break udp.checksum() == wanted;
+        };
+        assert_eq!(right, finished, "{offload}");
+        bench.end();
     }
 }
 

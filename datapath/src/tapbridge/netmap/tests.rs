@@ -111,6 +111,20 @@ fn udp_without_checksum_keeps_none() {
 }
 
 #[test]
+fn a_udp_checksum_never_becomes_none() {
+    // One of all values of a word gives a sum whose checksum is 0.
+    let mut at_limit = 0;
+    for word in 0..=u16::MAX {
+        let payload = word.to_be_bytes();
+        let mut frame = frame([192, 168, 64, 64], [192, 168, 64, 32], 1, &payload);
+        netmap().translate(Side::Left, &PLAIN, &mut frame).unwrap();
+        assert_ne!(frame[40..42], [0, 0], "payload {word:#06x}");
+        at_limit += u32::from(frame[40..42] == [0xff, 0xff]);
+    }
+    assert_eq!(at_limit, 1);
+}
+
+#[test]
 fn later_fragments_have_no_transport_checksum() {
     let mut frame = frame([192, 168, 64, 64], [192, 168, 64, 32], 1, &[7; 64]);
     frame[20..22].copy_from_slice(&[0x20, 0x05]);
