@@ -102,6 +102,9 @@ pub struct Run {
     /// CPUs of client and server threads
     #[arg(long, value_enum, default_value_t = Placement::Split)]
     pub placement: Placement,
+    /// How the wire's NICs spread received packets over CPUs
+    #[arg(long, value_enum, default_value_t = Steering::None)]
+    pub steering: Steering,
     /// Blocks: each measures every cell once, in random order [default: 20; 9 with --quick]
     #[arg(long, value_name = "N", conflicts_with = "confidence")]
     pub blocks: Option<u32>,
@@ -147,6 +150,15 @@ pub enum Placement {
     Same,
     /// Not pinned
     None,
+}
+
+/// `--steering`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Steering {
+    /// As veth does: on the CPU that sent them; a flow sent from two CPUs is reordered
+    None,
+    /// A flow to one CPU of the receiving host's threads, as a NIC's queues do
+    Rss,
 }
 
 /// `--format`

@@ -97,6 +97,9 @@ pub struct Plan {
     pub gso: bool,
     /// Where client and server threads ran.
     pub placement: Placement,
+    /// How the wire's NICs spread what they receive: `none` (veth's own way) or
+    /// `rss` (each flow to one CPU of the receiving host's threads).
+    pub steering: String,
     /// Blocks asked for.
     pub blocks: u32,
     /// Most blocks under a confidence goal.

@@ -143,6 +143,7 @@ fn full() -> Results {
                 client_cpus: vec![0],
                 server_cpus: vec![1],
             },
+            steering: "none".into(),
             blocks: 8,
             max_blocks: 40,
             blocks_done: 8,

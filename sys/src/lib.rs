@@ -13,6 +13,7 @@ pub mod init;
 pub mod join;
 pub mod memfd;
 pub mod netns;
+pub mod sysfs;
 pub mod tap;
 pub mod tcp;
 pub mod udp;

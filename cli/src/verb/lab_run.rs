@@ -11,15 +11,15 @@ use lab::{Capabilities, Mode, Network, Params, modes};
 use measure::engine::{MAX_FLOWS, Workload};
 use measure::plan::{self, PlacementPolicy, Stopping};
 use measure::results::{
-    Cell, ConfidenceGoal, DeviceRecord, ModeRecord, Plan as PlanRecord, Results, Role, SCHEMA,
-    Status, TestbedRecord,
+    Cell, ConfidenceGoal, DeviceRecord, ModeRecord, Placement as Placed, Plan as PlanRecord,
+    Results, Role, SCHEMA, Status, TestbedRecord,
 };
 use measure::run::Ended;
 use measure::sampler::{Limits, Machine};
 use measure::subject::{Place, Subject};
-use testbed::{Offload, Privileges};
+use testbed::{NIC, Offload, Privileges};
 
-use crate::args::{Format, Placement, Run};
+use crate::args::{Format, Placement, Run, Steering};
 use crate::exit::{Exit, usage};
 use crate::output::{Destination, print_results};
 use crate::progress::Progress;
@@ -46,7 +46,8 @@ struct Request {
     stopping: Stopping,
     duration: Duration,
     warmup: Duration,
-    placement: PlacementPolicy,
+    placement: Placed,
+    steering: Steering,
     seed: u64,
     limits: Limits,
     destination: Option<Destination>,
@@ -105,7 +106,7 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
         gso: arguments.gso,
         duration: request.duration,
         warmup: request.warmup,
-        placement: request.placement.place(&sys::affinity::of_this_thread()?),
+        placement: request.placement.clone(),
         limits: request.limits,
         idle_load,
         setup_limit: SETUP_LIMIT,
@@ -148,6 +149,10 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
             flows: arguments.flows,
             gso: arguments.gso,
             placement: plan.placement.clone(),
+            steering: match arguments.steering {
+                Steering::None => "none".to_owned(),
+                Steering::Rss => "rss".to_owned(),
+            },
             blocks: request.stopping.blocks,
             max_blocks: request.stopping.max_blocks,
             blocks_done: outcome.blocks_done,
@@ -218,6 +223,9 @@ impl Request {
         if !(1..=MAX_FLOWS).contains(&arguments.flows) {
             return Err(usage("--flows", format!("{} is not 1 to {MAX_FLOWS}", arguments.flows)));
         }
+        if arguments.steering == Steering::Rss && arguments.placement == Placement::None {
+            return Err(usage("--steering", "rss needs threads with CPUs: not --placement none"));
+        }
         if arguments.gso && !workloads.contains(&Workload::UdpStream) {
             return Err(usage(
                 "--gso",
@@ -251,7 +259,9 @@ impl Request {
                 Placement::Split => PlacementPolicy::Split,
                 Placement::Same => PlacementPolicy::Same,
                 Placement::None => PlacementPolicy::None,
-            },
+            }
+            .place(&sys::affinity::of_this_thread()?),
+            steering: arguments.steering,
             seed: arguments.seed.unwrap_or_else(fresh_seed),
             limits: limits(arguments.disturbance)?,
             destination: arguments.out.as_deref().map(Destination::check).transpose()?,
@@ -374,7 +384,11 @@ fn build(
     for &mtu in &request.mtus {
         for &offload in &request.offloads {
             let params = Params { mtu, offload };
-            match mode.build(&params) {
+            let network = mode.build(&params).and_then(|network| {
+                steer(&network, request)?;
+                Ok(network)
+            });
+            match network {
                 Ok(network) => {
                     for note in &network.notes {
                         if !record.notes.contains(note) {
@@ -394,6 +408,21 @@ fn build(
         }
     }
     record
+}
+
+/// Steers what the wire's NICs receive to the CPUs of their host's threads.
+fn steer(network: &Network, request: &Request) -> lab::Result<()> {
+    if request.steering == Steering::None {
+        return Ok(());
+    }
+    let Placed { client_cpus, server_cpus, .. } = &request.placement;
+    for (name, cpus) in [("a", client_cpus), ("b", server_cpus)] {
+        // Modes that cross no wire have no NIC to steer.
+        if let Some(host) = network.host(name).filter(|host| host.netlink().link(NIC).is_ok()) {
+            host.steer(NIC, cpus)?;
+        }
+    }
+    Ok(())
 }
 
 /// The entry of a mode that was not measured.

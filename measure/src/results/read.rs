@@ -152,6 +152,7 @@ pub(super) const ENDED_BY: &[&str] =
 pub(super) const CPU_CLOCKS: &[&str] = &["exact", "tick"];
 pub(super) const PRIVILEGES: &[&str] = &["root", "user-namespace"];
 pub(super) const POLICIES: &[&str] = &["split", "same", "none"];
+const STEERINGS: &[&str] = &["none", "rss"];
 pub(super) const OFFLOADS: &[&str] = &["full", "no-tunnel", "none"];
 pub(super) const WORKLOADS: &[&str] = &["tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "udp_rr"];
 pub(super) const UNITS: &[&str] = &["bit/s", "datagram/s", "transaction/s", "connection/s"];
@@ -192,6 +193,7 @@ fn plan(plan: &Plan) -> Checked {
     at_least_one("/plan/blocks", plan.blocks.into())?;
     at_least_one("/plan/max_blocks", plan.max_blocks.into())?;
     one_of("/plan/placement/policy", &plan.placement.policy, POLICIES)?;
+    one_of("/plan/steering", &plan.steering, STEERINGS)?;
     if plan.duration_s.is_nan() || plan.duration_s <= 0.0 {
         return wrong("/plan/duration_s", "seconds above 0", plan.duration_s);
     }
@@ -462,6 +464,7 @@ mod tests {
             ("/$defs/machine/properties/cpu_clock", CPU_CLOCKS),
             ("/$defs/machine/properties/privileges", PRIVILEGES),
             ("/$defs/placement/properties/policy", POLICIES),
+            ("/$defs/plan/properties/steering", STEERINGS),
             ("/$defs/plan/properties/offload/items", OFFLOADS),
             ("/$defs/testbed_record/properties/offload", OFFLOADS),
             ("/$defs/cell/properties/offload", OFFLOADS),

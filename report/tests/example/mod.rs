@@ -121,6 +121,7 @@ pub fn results() -> Results {
                 client_cpus: vec![0],
                 server_cpus: vec![1],
             },
+            steering: "none".into(),
             blocks: BLOCKS,
             max_blocks: BLOCKS,
             blocks_done: BLOCKS,
