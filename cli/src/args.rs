@@ -102,9 +102,10 @@ pub struct Run {
     /// CPUs of client and server threads
     #[arg(long, value_enum, default_value_t = Placement::Split)]
     pub placement: Placement,
-    /// How the wire's NICs spread received packets over CPUs
-    #[arg(long, value_enum, default_value_t = Steering::None)]
-    pub steering: Steering,
+    /// How the wire's NICs spread received packets over CPUs [default: rss, where threads
+    /// have CPUs]
+    #[arg(long, value_enum)]
+    pub steering: Option<Steering>,
     /// Blocks: each measures every cell once, in random order [default: 20; 9 with --quick]
     #[arg(long, value_name = "N", conflicts_with = "confidence")]
     pub blocks: Option<u32>,

@@ -6,6 +6,9 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use nix::sched::{CloneFlags, unshare};
+
+use crate::netns::NetNs;
 use crate::{Error, Result};
 
 /// `FSCONFIG_CMD_CREATE` of `include/uapi/linux/mount.h`.
@@ -20,12 +23,22 @@ pub struct Sysfs {
 }
 
 impl Sysfs {
-    /// The sysfs of the calling thread's network namespace.
+    /// The sysfs of a network namespace.
     ///
     /// # Errors
     /// `EPERM` without `CAP_SYS_ADMIN` in the namespace's user namespace, or
     /// where the machine masks parts of `/sys`; `ENOSYS` before Linux 5.2.
-    pub fn of_this_thread() -> Result<Sysfs> {
+    pub fn of(netns: &NetNs) -> Result<Sysfs> {
+        netns.run(|| {
+            // In a user namespace only one's own mount namespace may get mounts;
+            // it ends with this thread, the detached mount with its descriptor.
+            unshare(CloneFlags::CLONE_NEWNS)
+                .map_err(|e| Error::new("unshare(CLONE_NEWNS)", "thread", e))?;
+            Sysfs::of_this_thread()
+        })?
+    }
+
+    fn of_this_thread() -> Result<Sysfs> {
         let descriptor = |operation, answer: libc::c_long| {
             if answer < 0 {
                 return Err(Error::last(operation, "sysfs"));
@@ -63,7 +76,6 @@ impl Sysfs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netns::NetNs;
 
     #[test]
     fn a_namespaces_own_devices_are_seen() {
@@ -72,7 +84,7 @@ mod tests {
             return;
         }
         let netns = NetNs::new().unwrap();
-        let sysfs = netns.run(Sysfs::of_this_thread).unwrap().unwrap();
+        let sysfs = Sysfs::of(&netns).unwrap();
         sysfs.write("class/net/lo/mtu", "1234").unwrap();
         let own = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
         assert_ne!(own.trim(), "1234", "the machine's own loopback");

@@ -106,8 +106,7 @@ impl Host {
         }
         let mask: Vec<String> = mask.iter().rev().map(|word| format!("{word:08x}")).collect();
         let path = format!("class/net/{device}/queues/rx-0/rps_cpus");
-        let write = || sys::sysfs::Sysfs::of_this_thread()?.write(&path, &mask.join(","));
-        Ok(self.netns.run(write)??)
+        Ok(sys::sysfs::Sysfs::of(&self.netns)?.write(&path, &mask.join(","))?)
     }
 
     /// Writes a sysctl by its path below `/proc/sys` (`net/ipv4/ip_forward`).

@@ -62,7 +62,7 @@ struct Built {
 
 /// Runs the verb.
 pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
-    let request = Request::check(arguments)?;
+    let mut request = Request::check(arguments)?;
     // Before anything that starts a thread: a user namespace can be entered by
     // a process with one thread only.
     let privileges = testbed::acquire()
@@ -74,6 +74,17 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     let machine = Machine::open(true)?;
     let idle_load = machine.idle_load(IDLE_WATCH)?;
 
+    let mut cannot_steer = None;
+    if request.steering == Steering::Rss && arguments.steering.is_none() {
+        // Not asked for: where it cannot be had, the run goes on and says so.
+        let tried = testbed::Host::new("steering").and_then(|host| host.steer("lo", &[]));
+        if let Err(error) = tried {
+            request.steering = Steering::None;
+            cannot_steer = Some(format!(
+                "the wire's NICs do not steer flows ({error}): TCP flows are reordered on it"
+            ));
+        }
+    }
     let mut records = Vec::new();
     let mut built = Vec::new();
     for mode in &request.modes {
@@ -122,7 +133,8 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     progress.finish();
     let outcome = outcome?;
 
-    let warnings = warnings(privileges, &records, &plan, idle_load);
+    let mut warnings = warnings(privileges, &records, &plan, idle_load);
+    warnings.extend(cannot_steer);
     let mut cells = outcome.cells;
     cells.extend(unsupported_cells(&request, arguments, &records));
     for built in &mut built {
@@ -149,7 +161,7 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
             flows: arguments.flows,
             gso: arguments.gso,
             placement: plan.placement.clone(),
-            steering: match arguments.steering {
+            steering: match request.steering {
                 Steering::None => "none".to_owned(),
                 Steering::Rss => "rss".to_owned(),
             },
@@ -223,7 +235,7 @@ impl Request {
         if !(1..=MAX_FLOWS).contains(&arguments.flows) {
             return Err(usage("--flows", format!("{} is not 1 to {MAX_FLOWS}", arguments.flows)));
         }
-        if arguments.steering == Steering::Rss && arguments.placement == Placement::None {
+        if arguments.steering == Some(Steering::Rss) && arguments.placement == Placement::None {
             return Err(usage("--steering", "rss needs threads with CPUs: not --placement none"));
         }
         if arguments.gso && !workloads.contains(&Workload::UdpStream) {
@@ -261,7 +273,11 @@ impl Request {
                 Placement::None => PlacementPolicy::None,
             }
             .place(&sys::affinity::of_this_thread()?),
-            steering: arguments.steering,
+            steering: match (arguments.steering, arguments.placement) {
+                (Some(steering), _) => steering,
+                (None, Placement::None) => Steering::None,
+                (None, _) => Steering::Rss,
+            },
             seed: arguments.seed.unwrap_or_else(fresh_seed),
             limits: limits(arguments.disturbance)?,
             destination: arguments.out.as_deref().map(Destination::check).transpose()?,
