@@ -7,7 +7,7 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-sampling bench-packet fuzz install clean
+.PHONY: help demo build test lint bench bench-generator bench-sampling bench-packet bench-datapath install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -51,6 +51,12 @@ bench-sampling:
 bench-packet:
 	@scripts/setup build
 	cargo bench --locked -p overlane-packet
+
+# The two-TAP bridge against the naive loop and a veth pair.
+bench-datapath: build
+	@scripts/setup lab
+	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes tap,tapbridge,same-host \
+		--baseline same-host --offload full --flows $$flows || exit; done
 
 PREFIX ?= /usr/local
 install: build
