@@ -7,9 +7,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoIpVlan, InfoKind, InfoMacVlan,
-    InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVxlan, IpVlanMode, LinkAttribute,
-    LinkFlags, LinkInfo, LinkMessage, MacVlanMode, State,
+    BridgeStpState, InfoBridge, InfoData, InfoIpVlan, InfoKind, InfoMacVlan, InfoVeth, InfoVlan,
+    InfoVxlan, IpVlanMode, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode, State,
 };
 use nix::errno::Errno;
 use packet::ethernet::MacAddr;
@@ -345,21 +344,6 @@ impl Netlink {
         let bridge = self.link(bridge)?.index;
         self.set(name, "set master of", |message| {
             message.attributes.push(LinkAttribute::Controller(bridge));
-        })
-    }
-
-    /// Isolates a bridge port: it forwards to ports that are not isolated only.
-    ///
-    /// # Errors
-    /// `ENODEV`, `EINVAL` when it is not a bridge port.
-    pub fn set_isolated(&self, name: &str, isolated: bool) -> Result<()> {
-        self.set(name, "isolate port", |message| {
-            message.attributes.push(LinkAttribute::LinkInfo(vec![
-                LinkInfo::PortKind(InfoPortKind::Bridge),
-                LinkInfo::PortData(InfoPortData::BridgePort(vec![InfoBridgePort::Isolated(
-                    isolated,
-                )])),
-            ]));
         })
     }
 
