@@ -60,7 +60,7 @@ fn clock(time: Duration) -> String {
 
 impl Observer for Progress {
     fn sampling(&mut self, subject: &Subject, cell: &PlannedCell) {
-        let message = format!("{} {} {}", subject.mode, subject.offload, cell.workload);
+        let message = format!("{} {} {}", subject.mode, subject.offload, cell.ask.task);
         tracing::debug!("sampling {message}");
         self.bar.set_message(message);
         self.bar.tick();
@@ -75,7 +75,7 @@ impl Observer for Progress {
         sample: &Sample,
     ) {
         if let Some(reason) = &sample.invalid_reason {
-            tracing::info!(mode = subject.mode, workload = %cell.workload, reason, "void sample");
+            tracing::info!(mode = subject.mode, workload = %cell.ask.task, reason, "void sample");
         }
         let left = self.started.elapsed().mul_f64((total - done) as f64 / done.max(1) as f64);
         self.bar.set_length(total);

@@ -128,6 +128,8 @@ mod tests {
             sent_units: units,
             datagrams: None,
             latency: None,
+            histogram: None,
+            pace: None,
             tcp_retransmits: None,
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),

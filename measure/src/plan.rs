@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use std::fmt;
+use std::str::FromStr;
+
 use crate::engine::Workload;
 use crate::results::{Placement, Role};
 use crate::sampler::Limits;
@@ -46,17 +49,189 @@ impl PlacementPolicy {
     }
 }
 
+/// What is sought of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Task {
+    /// What a workload comes to.
+    Steady(Workload),
+    /// The highest rates of `udp_stream` at which loss stays within its goals.
+    DropPoint,
+}
+
+impl Task {
+    /// Every task, in the order of the documentation.
+    pub const ALL: [Task; 6] = [
+        Task::Steady(Workload::TcpStream),
+        Task::Steady(Workload::TcpRr),
+        Task::Steady(Workload::TcpCrr),
+        Task::Steady(Workload::UdpStream),
+        Task::Steady(Workload::UdpRr),
+        Task::DropPoint,
+    ];
+
+    /// Its name in arguments and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Task::Steady(workload) => workload.name(),
+            Task::DropPoint => "drop_point",
+        }
+    }
+
+    /// The workload that is run, once or in trials.
+    pub fn workload(self) -> Workload {
+        match self {
+            Task::Steady(workload) => workload,
+            Task::DropPoint => Workload::UdpStream,
+        }
+    }
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Task {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        Task::ALL.into_iter().find(|task| task.name() == name).ok_or_else(|| UnknownName {
+            what: "workload",
+            known: Task::ALL.map(Task::name).join(", "),
+            got: name.to_owned(),
+        })
+    }
+}
+
+/// A name that is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown {what} {got:?}; known: {known}")]
+pub struct UnknownName {
+    /// What was to be named.
+    pub what: &'static str,
+    /// What is known.
+    pub known: String,
+    /// What was given.
+    pub got: String,
+}
+
+/// What makes the traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// The built-in load engine.
+    Overlane,
+    /// Another program.
+    Tool(Tool),
+}
+
+/// Load generators of others that can be driven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tool {
+    /// <https://software.es.net/iperf/>
+    Iperf3,
+    /// <https://hewlettpackard.github.io/netperf/>
+    Netperf,
+    /// <https://github.com/linux-rdma/qperf>
+    Qperf,
+    /// <https://github.com/Mellanox/sockperf>
+    Sockperf,
+    /// <https://www.nuttcp.net>
+    Nuttcp,
+}
+
+impl Engine {
+    /// Every engine, the built-in one first.
+    pub const ALL: [Engine; 6] = [
+        Engine::Overlane,
+        Engine::Tool(Tool::Iperf3),
+        Engine::Tool(Tool::Netperf),
+        Engine::Tool(Tool::Qperf),
+        Engine::Tool(Tool::Sockperf),
+        Engine::Tool(Tool::Nuttcp),
+    ];
+
+    /// Its name in arguments and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Overlane => "overlane",
+            Engine::Tool(Tool::Iperf3) => "iperf3",
+            Engine::Tool(Tool::Netperf) => "netperf",
+            Engine::Tool(Tool::Qperf) => "qperf",
+            Engine::Tool(Tool::Sockperf) => "sockperf",
+            Engine::Tool(Tool::Nuttcp) => "nuttcp",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Engine {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        Engine::ALL.into_iter().find(|engine| engine.name() == name).ok_or_else(|| UnknownName {
+            what: "engine",
+            known: Engine::ALL.map(Engine::name).join(", "),
+            got: name.to_owned(),
+        })
+    }
+}
+
+/// What is asked of a path: everything of a cell but the path.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ask {
+    /// What is sought.
+    pub task: Task,
+    /// Message size, bytes.
+    pub message_bytes: u32,
+    /// Parallel flows.
+    pub flows: u32,
+    /// Requests that each flow keeps under way (rr).
+    pub outstanding: u32,
+    /// UDP GSO (`udp_stream`).
+    pub gso: bool,
+    /// Open loop (rr): percent of the path's own maximum, 0 to 100, 0 for one
+    /// request at a time; `None`: closed loop.
+    pub load_percent: Option<f64>,
+    /// Socket buffers of both ends, bytes.
+    pub socket_buffer_bytes: Option<u32>,
+    /// What makes the traffic.
+    pub engine: Engine,
+}
+
+impl Ask {
+    /// One flow of the built-in engine, closed loop, one request under way, the
+    /// workload's own message size.
+    pub fn new(task: Task) -> Ask {
+        Ask {
+            task,
+            message_bytes: task.workload().default_message_bytes(),
+            flows: 1,
+            outstanding: 1,
+            gso: false,
+            load_percent: None,
+            socket_buffer_bytes: None,
+            engine: Engine::Overlane,
+        }
+    }
+}
+
 /// One cell of a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PlannedCell {
     /// Index of its subject.
     pub subject: usize,
     /// Baseline, A/A or measured.
     pub role: Role,
-    /// Workload.
-    pub workload: Workload,
-    /// Message size, bytes.
-    pub message_bytes: u32,
+    /// What is asked of it.
+    pub ask: Ask,
+    /// Index in [`Plan::settings`] of what is varied; `None`: as found.
+    pub setting: Option<usize>,
     /// Index of the baseline cell that its ratios are taken to.
     pub baseline: usize,
 }
@@ -83,10 +258,8 @@ pub struct Plan {
     pub cells: Vec<PlannedCell>,
     /// When to stop.
     pub stopping: Stopping,
-    /// Parallel flows.
-    pub flows: u32,
-    /// UDP GSO for `udp_stream`.
-    pub gso: bool,
+    /// Settings varied, one a step (`sysctl:net.core.netdev_budget=1000`).
+    pub settings: Vec<String>,
     /// Measured interval of a sample.
     pub duration: Duration,
     /// Discarded before it.
@@ -101,29 +274,20 @@ pub struct Plan {
     pub setup_limit: Duration,
 }
 
-/// Every combination of subject, workload and size, with a baseline and an A/A
-/// cell for each offload profile, MTU, workload and size.
+/// Every combination of subject and ask, with a baseline and an A/A cell for
+/// each offload profile, MTU and ask.
 ///
 /// `subjects` are (mode, offload, mtu); cells whose baseline subject is missing
 /// are left out.
-pub fn cells(
-    subjects: &[(&str, &str, u32)],
-    baseline: &str,
-    loads: &[(Workload, u32)],
-) -> Vec<PlannedCell> {
+pub fn cells(subjects: &[(&str, &str, u32)], baseline: &str, asks: &[Ask]) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
     for (reference, (_, offload, mtu)) in
         subjects.iter().enumerate().filter(|(_, (mode, _, _))| *mode == baseline)
     {
-        for &(workload, message_bytes) in loads {
+        for &ask in asks {
             let at = cells.len();
-            let cell = |subject, role| PlannedCell {
-                subject,
-                role,
-                workload,
-                message_bytes,
-                baseline: at,
-            };
+            let cell =
+                |subject, role| PlannedCell { subject, role, ask, setting: None, baseline: at };
             cells.push(cell(reference, Role::Baseline));
             cells.push(cell(reference, Role::Aa));
             for (subject, other) in subjects.iter().enumerate() {
@@ -143,17 +307,14 @@ mod tests {
     #[test]
     fn every_group_has_its_own_baseline_and_floor() {
         let subjects = [("host", "full", 1500), ("host", "none", 1500), ("vxlan", "none", 1500)];
-        let loads = [(Workload::TcpRr, 1), (Workload::UdpStream, 64)];
-        let cells = cells(&subjects, "host", &loads);
+        let asks = [Workload::TcpRr, Workload::UdpStream].map(|w| Ask::new(Task::Steady(w)));
+        let cells = cells(&subjects, "host", &asks);
         assert_eq!(cells.len(), 2 * 2 + 2 * 3);
         for cell in &cells {
             let baseline = &cells[cell.baseline];
             assert_eq!(baseline.role, Role::Baseline);
             assert_eq!(subjects[baseline.subject].1, subjects[cell.subject].1);
-            assert_eq!(
-                (baseline.workload, baseline.message_bytes),
-                (cell.workload, cell.message_bytes)
-            );
+            assert_eq!(baseline.ask, cell.ask);
         }
         assert_eq!(cells.iter().filter(|cell| cell.role == Role::Aa).count(), 4);
     }

@@ -14,7 +14,7 @@ mod read;
 pub use read::{FieldError, ReadError};
 
 /// The value of [`Results::schema`] that this version writes.
-pub const SCHEMA: &str = "overlane.results/1";
+pub const SCHEMA: &str = "overlane.results/2";
 
 /// A whole results file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,8 +32,10 @@ pub struct Results {
     pub started: String,
     /// End, RFC 3339, UTC.
     pub finished: String,
-    /// The machine.
+    /// The machine; the client's, where there are two.
     pub machine: Machine,
+    /// The server's machine (`overlane measure run`); null in the lab.
+    pub peer: Option<Machine>,
     /// The plan as it was carried out.
     pub plan: Plan,
     /// Every mode asked for, measured or not.
@@ -42,8 +44,67 @@ pub struct Results {
     pub testbeds: Vec<TestbedRecord>,
     /// The measured cells.
     pub cells: Vec<Cell>,
+    /// CPUs and interrupts over the whole run, in equal steps; null where none
+    /// was kept.
+    pub timeline: Option<Timeline>,
     /// Things a reader must know before believing a figure.
     pub warnings: Vec<String>,
+}
+
+/// What every CPU did over the run, sampled in equal steps by `/proc/stat`,
+/// `/proc/interrupts` and `/proc/softirqs`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timeline {
+    /// Length of a step, seconds.
+    pub step_s: f64,
+    /// One entry a CPU.
+    pub cpus: Vec<CpuTimeline>,
+    /// One entry an interrupt or softirq that came at least once a second.
+    pub interrupts: Vec<InterruptTimeline>,
+    /// What was being measured, in order of time.
+    pub marks: Vec<Mark>,
+}
+
+/// Shares of one CPU's time, one value a step, each 0..1.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuTimeline {
+    /// CPU number.
+    pub cpu: usize,
+    /// User mode, nice included.
+    pub user: Vec<f64>,
+    /// Kernel mode outside interrupts.
+    pub system: Vec<f64>,
+    /// Hard interrupts.
+    pub irq: Vec<f64>,
+    /// Softirq.
+    pub softirq: Vec<f64>,
+    /// Taken by the hypervisor.
+    pub steal: Vec<f64>,
+}
+
+/// How often one interrupt came on one CPU, per second, one value a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterruptTimeline {
+    /// Name: a queue's (`virtio0-input.0`), a kind's (`CAL`), or `NET_RX` and
+    /// `NET_TX` of the softirqs.
+    pub name: String,
+    /// CPU number.
+    pub cpu: usize,
+    /// Per second, one value a step.
+    pub per_s: Vec<f64>,
+}
+
+/// A sample's place on the time line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mark {
+    /// Seconds since the time line's beginning.
+    pub at_s: f64,
+    /// Index in [`Results::cells`] of what began here.
+    pub cell: usize,
 }
 
 /// The machine a run was made on.
@@ -77,6 +138,9 @@ pub struct Machine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
+    /// Name of the plan (`qperf-sweep`), or the file it came from; null where
+    /// arguments alone said what to do.
+    pub name: Option<String>,
     /// Seed of the block order.
     pub seed: u64,
     /// Mode that every ratio is taken to.
@@ -92,7 +156,18 @@ pub struct Plan {
     /// Message sizes asked for, bytes; empty: each workload's default.
     pub sizes: Vec<u32>,
     /// Parallel flows.
-    pub flows: u32,
+    pub flows: Vec<u32>,
+    /// Requests that each flow keeps under way (rr).
+    pub outstanding: Vec<u32>,
+    /// Load of the open-loop cells, percent of the path's own maximum; empty:
+    /// every workload as fast as it goes.
+    pub load_percent: Vec<f64>,
+    /// Socket buffers asked for, bytes; empty: the kernel's own.
+    pub socket_buffers: Vec<u32>,
+    /// Load engines: `overlane`, `iperf3` …
+    pub engines: Vec<String>,
+    /// Settings varied, as they were asked for (`sysctl:net.core.netdev_budget=300,1000`).
+    pub vary: Vec<String>,
     /// Whether `udp_stream` hands the kernel UDP GSO super-packets.
     pub gso: bool,
     /// Where client and server threads ran.
@@ -223,12 +298,21 @@ pub struct Cell {
     pub offload: String,
     /// Underlay MTU, bytes.
     pub mtu: u32,
-    /// Workload (`tcp_stream` …).
+    /// Workload (`tcp_stream` … or `drop_point`).
     pub workload: String,
     /// Message size, bytes.
     pub message_bytes: u32,
     /// Parallel flows.
     pub flows: u32,
+    /// Requests that each flow keeps under way (rr).
+    pub outstanding: u32,
+    /// The schedule that requests or datagrams were sent on; null where they
+    /// were sent as fast as the path took them.
+    pub offered: Option<Offered>,
+    /// Socket buffers of both ends, bytes; null: the kernel's own.
+    pub socket_buffer_bytes: Option<u32>,
+    /// The varied setting (`sysctl:net.core.netdev_budget=1000`); null: as found.
+    pub setting: Option<String>,
     /// UDP GSO in use (`udp_stream` only).
     pub gso: bool,
     /// `overlane`, or the name of a driven tool.
@@ -249,6 +333,15 @@ pub struct Cell {
     pub service_demand: Option<ServiceDemand>,
     /// Latency, the median over samples of each percentile (rr and crr).
     pub latency_us: Option<Latency>,
+    /// Every valid sample's latencies in one histogram, lowest first; empty
+    /// where nothing was timed.
+    pub histogram: Vec<Bin>,
+    /// Median over samples of each goal's rate (drop_point).
+    pub drop_point: Option<DropPoint>,
+    /// Worst of the samples: how the schedule was kept.
+    pub pace: Option<Pace>,
+    /// The driven tool; null for the built-in engine.
+    pub tool: Option<Tool>,
     /// Loss over all valid samples (udp_stream).
     pub loss: Option<Loss>,
     /// Medians over valid samples of what crossed each hop.
@@ -297,8 +390,89 @@ pub struct Latency {
     pub p99: f64,
     /// 99.9th percentile.
     pub p99_9: f64,
+    /// 99.99th percentile.
+    pub p99_99: f64,
     /// Largest.
     pub max: f64,
+}
+
+/// A load on a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offered {
+    /// Percent of the path's own maximum, where it was asked for so.
+    pub percent: Option<f64>,
+    /// Intended, over all flows: transactions/s or datagrams/s.
+    pub per_s: f64,
+}
+
+/// How a schedule was kept.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pace {
+    /// Intended, per second.
+    pub intended_per_s: f64,
+    /// Sent, per second.
+    pub sent_per_s: f64,
+    /// Sent after the intended time, microseconds: median.
+    pub late_p50_us: f64,
+    /// 99th percentile.
+    pub late_p99_us: f64,
+    /// Largest.
+    pub late_max_us: f64,
+}
+
+/// The highest rates at which loss stays within each goal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DropPoint {
+    /// One entry a goal, the strictest first.
+    pub goals: Vec<DropGoal>,
+    /// Trials made.
+    pub trials: u32,
+    /// Trials that do not count: the generator did not keep its rate.
+    pub void_trials: u32,
+    /// The generator's own highest rate, datagrams/s, where the search reached
+    /// it: the path can take at least that.
+    pub generator_limit: Option<f64>,
+}
+
+/// One goal of a drop point.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DropGoal {
+    /// Loss allowed, (intended − received) ÷ intended, 0..1.
+    pub loss: f64,
+    /// Conditional throughput, datagrams/s: what was received at the highest
+    /// rate that kept within the goal.
+    pub per_s: f64,
+    /// Highest offered rate that kept within the goal, datagrams/s.
+    pub kept: f64,
+    /// Lowest offered rate above it that did not, datagrams/s; null where none
+    /// was met.
+    pub missed: Option<f64>,
+}
+
+/// A bin of a histogram.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bin {
+    /// Upper end, microseconds.
+    pub us: f64,
+    /// Transactions in it.
+    pub count: u64,
+}
+
+/// A driven tool, and what it says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tool {
+    /// As it prints it.
+    pub version: String,
+    /// Client's command line.
+    pub command: String,
+    /// Its own figures under its own names (`LOCAL_CPU_UTIL`), medians over samples.
+    pub figures: BTreeMap<String, f64>,
 }
 
 /// Lost datagrams and where they went.
@@ -388,9 +562,19 @@ pub struct Sample {
     pub service_demand_ratio: Option<f64>,
     /// CPU seconds of the whole machine by kind.
     pub cpu: CpuSeconds,
+    /// The same of the server's machine, where it is another.
+    pub peer_cpu: Option<CpuSeconds>,
     /// Latency (rr and crr).
     pub latency_us: Option<Latency>,
-    /// Loss (udp_stream, udp_rr).
+    /// Latencies in a histogram, lowest first; empty where nothing was timed.
+    pub histogram: Vec<Bin>,
+    /// The search's outcome (drop_point).
+    pub drop_point: Option<DropPoint>,
+    /// How the schedule was kept (open loop, paced).
+    pub pace: Option<Pace>,
+    /// The driven tool's own figures under its own names.
+    pub tool_figures: BTreeMap<String, f64>,
+    /// Loss (udp_stream, udp_rr, drop_point).
     pub loss: Option<Loss>,
     /// What crossed each hop.
     pub hops: Vec<HopRecord>,

@@ -57,17 +57,20 @@ pub(crate) fn take(
     machine: &Machine,
     stop: &AtomicBool,
 ) -> Taken {
+    let ask = &cell.ask;
+    let workload = ask.task.workload();
     let load = Load {
-        workload: cell.workload,
-        message_bytes: cell.message_bytes,
-        flows: plan.flows,
-        gso: plan.gso && cell.workload == Workload::UdpStream,
+        message_bytes: ask.message_bytes,
+        flows: ask.flows,
+        outstanding: ask.outstanding,
+        gso: ask.gso && workload == Workload::UdpStream,
+        socket_buffer_bytes: ask.socket_buffer_bytes,
         warmup: plan.warmup,
         duration: plan.duration,
         client_cpus: plan.placement.client_cpus.clone(),
         server_cpus: plan.placement.server_cpus.clone(),
         setup_limit: plan.setup_limit,
-        ..Load::new(cell.workload)
+        ..Load::new(workload)
     };
     let ends = Ends {
         client: &subject.places[subject.client].netns,
@@ -128,6 +131,8 @@ fn filled(
         ),
         cpu: machine.cpu,
         latency_us: measured.latency.as_ref().map(engine::LatencyNs::micros),
+        histogram: measured.histogram.as_ref().map(engine::bins).unwrap_or_default(),
+        pace: measured.pace,
         loss: attributed(measured, &hops, observed, machine),
         tcp_retransmits: at_ends().map(|n| n.tcp_retransmits()).sum(),
         softnet_dropped: machine.softnet_dropped,
@@ -191,7 +196,12 @@ fn blank() -> Sample {
         service_demand: None,
         service_demand_ratio: None,
         cpu: CpuSeconds::default(),
+        peer_cpu: None,
         latency_us: None,
+        histogram: Vec::new(),
+        drop_point: None,
+        pace: None,
+        tool_figures: std::collections::BTreeMap::new(),
         loss: None,
         hops: Vec::new(),
         tcp_retransmits: 0,

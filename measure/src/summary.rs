@@ -1,8 +1,8 @@
 //! From a cell's samples to its entry in the results.
 
-use crate::engine::Workload;
+use crate::engine::{self, Workload};
 use crate::plan::{Plan, PlannedCell};
-use crate::results::{Cell, HopRecord, Interval, Latency, Role, Sample, ServiceDemand};
+use crate::results::{Cell, HopRecord, Interval, Latency, Pace, Role, Sample, ServiceDemand};
 use crate::run::{drift, failure, median_of};
 use crate::sampler::loss;
 use crate::subject::Subject;
@@ -16,6 +16,8 @@ pub(crate) fn cell(
     interval: &dyn Fn(&[f64]) -> Option<Interval>,
 ) -> Cell {
     let (status, reason) = failure(&samples);
+    let ask = &planned.ask;
+    let workload = ask.task.workload();
     let ratios = |figure: fn(&Sample) -> Option<f64>| {
         let values: Vec<f64> = samples.iter().filter(|s| s.valid).filter_map(figure).collect();
         interval(&values)
@@ -23,7 +25,7 @@ pub(crate) fn cell(
     let service_demand =
         median_of(&samples, |sample| sample.service_demand).map(|value| ServiceDemand {
             value,
-            unit: planned.workload.service_demand_unit().to_owned(),
+            unit: workload.service_demand_unit().to_owned(),
             ratio: ratios(|sample| sample.service_demand_ratio),
         });
     Cell {
@@ -31,18 +33,28 @@ pub(crate) fn cell(
         role: planned.role,
         offload: subject.offload.clone(),
         mtu: subject.mtu,
-        workload: planned.workload.name().to_owned(),
-        message_bytes: planned.message_bytes,
-        flows: plan.flows,
-        gso: plan.gso && planned.workload == Workload::UdpStream,
-        engine: "overlane".to_owned(),
-        unit: planned.workload.unit().to_owned(),
+        workload: ask.task.name().to_owned(),
+        message_bytes: ask.message_bytes,
+        flows: ask.flows,
+        outstanding: ask.outstanding,
+        offered: None,
+        socket_buffer_bytes: ask.socket_buffer_bytes,
+        setting: planned.setting.map(|at| plan.settings[at].clone()),
+        gso: ask.gso && workload == Workload::UdpStream,
+        engine: ask.engine.name().to_owned(),
+        unit: workload.unit().to_owned(),
         status,
         reason,
         median: median_of(&samples, |sample| Some(sample.value)),
         ratio: if planned.role == Role::Baseline { None } else { ratios(|sample| sample.ratio) },
         service_demand,
         latency_us: latency(&samples),
+        histogram: engine::merge_bins(
+            samples.iter().filter(|s| s.valid).map(|s| s.histogram.as_slice()),
+        ),
+        drop_point: None,
+        pace: worst_pace(&samples),
+        tool: None,
         loss: samples.iter().any(|sample| sample.valid && sample.loss.is_some()).then(|| {
             loss::total(samples.iter().filter(|s| s.valid).filter_map(|s| s.loss.as_ref()))
         }),
@@ -50,6 +62,12 @@ pub(crate) fn cell(
         trend: drift(&samples, planned.role),
         samples,
     }
+}
+
+/// The schedule of the sample that kept it worst.
+fn worst_pace(samples: &[Sample]) -> Option<Pace> {
+    let paces = samples.iter().filter(|s| s.valid).filter_map(|s| s.pace);
+    paces.max_by(|a, b| a.late_p99_us.total_cmp(&b.late_p99_us))
 }
 
 fn latency(samples: &[Sample]) -> Option<Latency> {
@@ -61,6 +79,7 @@ fn latency(samples: &[Sample]) -> Option<Latency> {
         p90: of(|l| l.p90)?,
         p99: of(|l| l.p99)?,
         p99_9: of(|l| l.p99_9)?,
+        p99_99: of(|l| l.p99_99)?,
         max: of(|l| l.max)?,
     })
 }

@@ -17,7 +17,7 @@ fn text(value: &str) -> String {
 }
 
 fn latency() -> Latency {
-    Latency { p50: 11.2, p90: 14.0, p99: 31.5, p99_9: 88.1, max: 412.7 }
+    Latency { p50: 11.2, p90: 14.0, p99: 31.5, p99_9: 88.1, p99_99: 120.0, max: 412.7 }
 }
 
 fn loss() -> Loss {
@@ -61,8 +61,13 @@ fn sample() -> Sample {
         units: 91_500,
         service_demand: Some(6.1),
         service_demand_ratio: Some(1.22),
-        cpu: CpuSeconds { user: 0.1, system: 0.4, softirq: 0.3, irq: 0.0, steal: 0.01, idle: 0.19 },
+        cpu: cpu(),
+        peer_cpu: Some(cpu()),
         latency_us: Some(latency()),
+        histogram: histogram(),
+        drop_point: Some(drop_point()),
+        pace: Some(pace()),
+        tool_figures: BTreeMap::from([(text("LOCAL_CPU_UTIL"), 12.5)]),
         loss: Some(loss()),
         hops: vec![hop()],
         tcp_retransmits: 3,
@@ -82,6 +87,10 @@ fn cell() -> Cell {
         workload: text("udp_stream"),
         message_bytes: 64,
         flows: 1,
+        outstanding: 1,
+        offered: Some(Offered { percent: Some(50.0), per_s: 91_500.0 }),
+        socket_buffer_bytes: Some(32_768),
+        setting: Some(text("sysctl:net.core.netdev_budget=1000")),
         gso: false,
         engine: text("overlane"),
         unit: text("datagram/s"),
@@ -99,9 +108,80 @@ fn cell() -> Cell {
             ratio: Some(interval()),
         }),
         latency_us: Some(latency()),
+        histogram: histogram(),
+        drop_point: Some(drop_point()),
+        pace: Some(pace()),
+        tool: Some(Tool {
+            version: text("iperf 3.12"),
+            command: text("iperf3 -c 10.0.0.2"),
+            figures: BTreeMap::from([(text("cpu host_total"), 12.5)]),
+        }),
         loss: Some(loss()),
         hops: vec![hop()],
         trend: Some(text("falls by 12.0% over 8 samples (Mann-Kendall p = 0.0004)")),
+    }
+}
+
+fn cpu() -> CpuSeconds {
+    CpuSeconds { user: 0.1, system: 0.4, softirq: 0.3, irq: 0.0, steal: 0.01, idle: 0.19 }
+}
+
+fn histogram() -> Vec<Bin> {
+    vec![Bin { us: 11.0, count: 40 }, Bin { us: 11.5, count: 2 }]
+}
+
+fn drop_point() -> DropPoint {
+    DropPoint {
+        goals: vec![DropGoal {
+            loss: 0.001,
+            per_s: 180_000.0,
+            kept: 180_100.0,
+            missed: Some(184_000.0),
+        }],
+        trials: 31,
+        void_trials: 1,
+        generator_limit: Some(400_000.0),
+    }
+}
+
+fn pace() -> Pace {
+    Pace {
+        intended_per_s: 1000.0,
+        sent_per_s: 999.5,
+        late_p50_us: 1.5,
+        late_p99_us: 12.0,
+        late_max_us: 80.0,
+    }
+}
+
+fn machine() -> Machine {
+    Machine {
+        cpu_model: text("Intel(R) Xeon(R) Processor @ 2.60GHz"),
+        cpus: 2,
+        memory_bytes: 25_200_000_000,
+        kernel: text("6.18.0"),
+        os: text("Debian GNU/Linux 12 (bookworm)"),
+        hypervisor: Some(text("KVM")),
+        cpu_clock: text("tick"),
+        cpu_clock_reason: Some(text("BPF needs CAP_BPF")),
+        privileges: text("root"),
+        idle_load: 0.02,
+    }
+}
+
+fn timeline() -> Timeline {
+    Timeline {
+        step_s: 0.5,
+        cpus: vec![CpuTimeline {
+            cpu: 0,
+            user: vec![0.1],
+            system: vec![0.2],
+            irq: vec![0.0],
+            softirq: vec![0.3],
+            steal: vec![0.01],
+        }],
+        interrupts: vec![InterruptTimeline { name: text("NET_RX"), cpu: 0, per_s: vec![1200.0] }],
+        marks: vec![Mark { at_s: 0.1, cell: 0 }],
     }
 }
 
@@ -114,29 +194,25 @@ fn full() -> Results {
         ended_by: text("confidence"),
         started: text("2025-11-20T21:34:40Z"),
         finished: text("2025-11-20T21:39:02.5Z"),
-        machine: Machine {
-            cpu_model: text("Intel(R) Xeon(R) Processor @ 2.60GHz"),
-            cpus: 2,
-            memory_bytes: 25_200_000_000,
-            kernel: text("6.18.0"),
-            os: text("Debian GNU/Linux 12 (bookworm)"),
-            hypervisor: Some(text("KVM")),
-            cpu_clock: text("tick"),
-            cpu_clock_reason: Some(text("BPF needs CAP_BPF")),
-            privileges: text("root"),
-            idle_load: 0.02,
-        },
+        machine: machine(),
+        peer: Some(machine()),
         plan: Plan {
+            name: Some(text("qperf-sweep")),
             seed: u64::MAX,
             baseline: text("host"),
             modes: vec![text("host"), text("vxlan")],
             offload: vec![text("full"), text("no-tunnel"), text("none")],
             mtu: vec![1500, 9000],
-            workloads: ["tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "udp_rr"]
+            workloads: ["tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "udp_rr", "drop_point"]
                 .map(text)
                 .to_vec(),
             sizes: vec![1, 65507],
-            flows: 1,
+            flows: vec![1],
+            outstanding: vec![1],
+            load_percent: vec![50.0],
+            socket_buffers: vec![4096],
+            engines: vec![text("overlane")],
+            vary: vec![text("sysctl:net.core.netdev_budget=300,1000")],
             gso: true,
             placement: Placement {
                 policy: text("split"),
@@ -172,6 +248,7 @@ fn full() -> Results {
             }],
         }],
         cells: vec![cell()],
+        timeline: Some(timeline()),
         warnings: vec![text("CPU time is counted by ticks")],
     }
 }
@@ -184,6 +261,7 @@ fn minimal() -> Results {
         ended_by: text("interrupted"),
         machine: Machine { hypervisor: None, cpu_clock_reason: None, ..full.machine },
         plan: Plan {
+            name: None,
             modes: vec![],
             offload: vec![],
             mtu: vec![],
@@ -196,6 +274,8 @@ fn minimal() -> Results {
         modes: vec![],
         testbeds: vec![],
         cells: vec![],
+        peer: None,
+        timeline: None,
         warnings: vec![],
         ..full
     }
@@ -353,7 +433,9 @@ fn unknown_and_missing_fields_are_named() {
     let original = serde_json::to_value(full()).unwrap();
     let (mut objects, mut leaves) = (Vec::new(), Vec::new());
     places(String::new(), &original, &mut objects, &mut leaves);
-    let is_map = |at: &str| ["features", "where", "udp_errors"].iter().any(|map| at.ends_with(map));
+    let is_map = |at: &str| {
+        ["features", "where", "udp_errors", "figures"].iter().any(|map| at.ends_with(map))
+    };
     for object in objects.iter().filter(|at| !is_map(at)) {
         let mut edited = original.clone();
         let fields = edited.pointer_mut(object).unwrap().as_object_mut().unwrap();
@@ -403,7 +485,7 @@ fn edited_values_are_named() {
         ("/plan/mtu/0", json!(67), "/plan/mtu/0"),
         ("/plan/sizes/1", json!(65508), "/plan/sizes/1"),
         ("/plan/sizes/0", json!(0), "/plan/sizes/0"),
-        ("/plan/flows", json!(0), "/plan/flows"),
+        ("/plan/flows/0", json!(0), "/plan/flows/0"),
         ("/plan/seed", json!(-1), "/plan/seed"),
         ("/plan/duration_s", json!(0), "/plan/duration_s"),
         ("/plan/warmup_s", json!(-0.1), "/plan/warmup_s"),
@@ -461,22 +543,22 @@ fn errors_say_what_was_expected_and_what_came() {
     assert_eq!(
         read(&edited).unwrap_err().to_string(),
         "results are damaged or edited: /cells/0/workload: expected \"tcp_stream\" or \"tcp_rr\" \
-         or \"tcp_crr\" or \"udp_stream\" or \"udp_rr\", got \"tcp_streams\""
+         or \"tcp_crr\" or \"udp_stream\" or \"udp_rr\" or \"drop_point\", got \"tcp_streams\""
     );
     edited["cells"][0]["workload"] = json!(7);
     assert_eq!(
         read(&edited).unwrap_err().to_string(),
         "results are damaged or edited: /cells/0/workload: expected a string, got integer `7`"
     );
-    edited["schema"] = json!("overlane.results/2");
+    edited["schema"] = json!("overlane.results/1");
     assert_eq!(
         read(&edited).unwrap_err().to_string(),
-        "results are of another schema: /schema: expected \"overlane.results/1\", got \
-         \"overlane.results/2\""
+        "results are of another schema: /schema: expected \"overlane.results/2\", got \
+         \"overlane.results/1\""
     );
     let missing = Results::read("/nowhere/results.json".as_ref()).unwrap_err();
     assert!(missing.to_string().starts_with("cannot read results /nowhere/results.json: "));
-    let twice = r#"{"schema": "overlane.results/1", "schema": "overlane.results/1"}"#;
+    let twice = r#"{"schema": "overlane.results/2", "schema": "overlane.results/2"}"#;
     let error = Results::from_json(twice.as_bytes()).unwrap_err();
     assert!(error.to_string().contains("/schema: expected the field once"), "{error}");
 }
@@ -513,7 +595,14 @@ proptest! {
     ) {
         let latency_us = latencies.map(|mut sorted| {
             sorted.sort_by(f64::total_cmp);
-            Latency { p50: sorted[0], p90: sorted[1], p99: sorted[2], p99_9: sorted[3], max: sorted[4] }
+            Latency {
+                p50: sorted[0],
+                p90: sorted[1],
+                p99: sorted[2],
+                p99_9: sorted[3],
+                p99_99: sorted[4],
+                max: sorted[4],
+            }
         });
         let samples: Vec<Sample> = ratios
             .iter()

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use lab::{Capabilities, Mode, Network, Params, modes};
 use measure::engine::{MAX_FLOWS, Workload};
-use measure::plan::{self, PlacementPolicy, Stopping};
+use measure::plan::{self, Ask, Engine, PlacementPolicy, Stopping, Task};
 use measure::results::{
     Cell, ConfidenceGoal, DeviceRecord, ModeRecord, Placement as Placed, Plan as PlanRecord,
     Results, Role, SCHEMA, Status, TestbedRecord,
@@ -38,8 +38,8 @@ const SETUP_LIMIT: Duration = Duration::from_secs(5);
 struct Request {
     modes: Vec<&'static dyn Mode>,
     baseline: &'static dyn Mode,
-    loads: Vec<(Workload, u32)>,
-    workloads: Vec<Workload>,
+    asks: Vec<Ask>,
+    tasks: Vec<Task>,
     sizes: Vec<u32>,
     offloads: Vec<Offload>,
     mtus: Vec<u32>,
@@ -111,10 +111,9 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
         subjects.iter().map(|s| (s.mode.as_str(), s.offload.as_str(), s.mtu)).collect();
     let plan = measure::plan::Plan {
         seed: request.seed,
-        cells: plan::cells(&keys, request.baseline.name(), &request.loads),
+        cells: plan::cells(&keys, request.baseline.name(), &request.asks),
         stopping: request.stopping,
-        flows: arguments.flows,
-        gso: arguments.gso,
+        settings: Vec::new(),
         duration: request.duration,
         warmup: request.warmup,
         placement: request.placement.clone(),
@@ -136,7 +135,7 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     let mut warnings = warnings(privileges, &records, &plan, idle_load);
     warnings.extend(cannot_steer);
     let mut cells = outcome.cells;
-    cells.extend(unsupported_cells(&request, arguments, &records));
+    cells.extend(unsupported_cells(&request, &records));
     for built in &mut built {
         if let Err(error) = built.network.check() {
             ended_early(built, &error, &mut records, &mut cells);
@@ -150,15 +149,22 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
         started: humantime::format_rfc3339_seconds(started).to_string(),
         finished: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         machine: machine.record(privileges.name(), idle_load)?,
+        peer: None,
         plan: PlanRecord {
+            name: None,
             seed: request.seed,
             baseline: request.baseline.name().to_owned(),
             modes: request.modes.iter().map(|mode| mode.name().to_owned()).collect(),
             offload: request.offloads.iter().map(ToString::to_string).collect(),
             mtu: request.mtus.clone(),
-            workloads: request.workloads.iter().map(ToString::to_string).collect(),
+            workloads: request.tasks.iter().map(ToString::to_string).collect(),
             sizes: request.sizes.clone(),
-            flows: arguments.flows,
+            flows: vec![arguments.flows],
+            outstanding: vec![1],
+            load_percent: Vec::new(),
+            socket_buffers: Vec::new(),
+            engines: vec![Engine::Overlane.to_string()],
+            vary: Vec::new(),
             gso: arguments.gso,
             placement: plan.placement.clone(),
             steering: match request.steering {
@@ -179,6 +185,7 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
         modes: records,
         testbeds,
         cells,
+        timeline: None,
         warnings,
     };
     // Testbeds first: a reader that goes away must not keep them standing.
@@ -218,8 +225,8 @@ impl Request {
         // The baseline is part of every run, named or not.
         chosen.retain(|mode| mode.name() != baseline.name());
         chosen.insert(0, baseline);
-        let workloads = list("--workloads", &arguments.workloads, |name| {
-            Workload::from_str(name).map_err(|error| usage("--workloads", error))
+        let tasks = list("--workloads", &arguments.workloads, |name| {
+            Task::from_str(name).map_err(|error| usage("--workloads", error))
         })?;
         let sizes = arguments
             .sizes
@@ -238,7 +245,7 @@ impl Request {
         if arguments.steering == Some(Steering::Rss) && arguments.placement == Placement::None {
             return Err(usage("--steering", "rss needs threads with CPUs: not --placement none"));
         }
-        if arguments.gso && !workloads.contains(&Workload::UdpStream) {
+        if arguments.gso && !tasks.contains(&Task::Steady(Workload::UdpStream)) {
             return Err(usage(
                 "--gso",
                 "goes with the workload udp_stream, which is not asked for",
@@ -248,19 +255,26 @@ impl Request {
             if arguments.quick { (9, 0.15, 0.05) } else { (20, 0.5, 0.1) };
         let duration = seconds("--duration", arguments.duration.unwrap_or(duration), 0.01)?;
         let warmup = seconds("--warmup", arguments.warmup.unwrap_or(warmup), 0.0)?;
-        let loads = workloads
+        let asks = tasks
             .iter()
-            .flat_map(|workload| {
-                let own = [workload.default_message_bytes()];
+            .flat_map(|&task| {
+                let own = [task.workload().default_message_bytes()];
                 let sizes = if sizes.is_empty() { &own[..] } else { &sizes[..] };
-                sizes.iter().map(|size| (*workload, *size)).collect::<Vec<_>>()
+                let gso = arguments.gso && task == Task::Steady(Workload::UdpStream);
+                let ask = |&message_bytes| Ask {
+                    message_bytes,
+                    flows: arguments.flows,
+                    gso,
+                    ..Ask::new(task)
+                };
+                sizes.iter().map(ask).collect::<Vec<_>>()
             })
             .collect();
         Ok(Request {
             modes: chosen,
             baseline,
-            loads,
-            workloads,
+            asks,
+            tasks,
             sizes,
             offloads,
             mtus,
@@ -522,22 +536,27 @@ fn testbed_record(built: &Built) -> anyhow::Result<TestbedRecord> {
 
 /// Cells of the modes that could not be built, so that a reader of the cells
 /// alone sees that they were asked for.
-fn unsupported_cells(request: &Request, arguments: &Run, records: &[ModeRecord]) -> Vec<Cell> {
+fn unsupported_cells(request: &Request, records: &[ModeRecord]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for record in records.iter().filter(|record| record.status != Status::Ok) {
         for &mtu in &request.mtus {
             for offload in &request.offloads {
-                for &(workload, message_bytes) in &request.loads {
+                for ask in &request.asks {
+                    let workload = ask.task.workload();
                     cells.push(Cell {
                         mode: record.mode.clone(),
                         role: Role::Measured,
                         offload: offload.to_string(),
                         mtu,
-                        workload: workload.to_string(),
-                        message_bytes,
-                        flows: arguments.flows,
-                        gso: arguments.gso && workload == Workload::UdpStream,
-                        engine: "overlane".to_owned(),
+                        workload: ask.task.to_string(),
+                        message_bytes: ask.message_bytes,
+                        flows: ask.flows,
+                        outstanding: ask.outstanding,
+                        offered: None,
+                        socket_buffer_bytes: ask.socket_buffer_bytes,
+                        setting: None,
+                        gso: ask.gso,
+                        engine: ask.engine.to_string(),
                         unit: workload.unit().to_owned(),
                         status: record.status,
                         reason: record.reason.clone(),
@@ -546,6 +565,10 @@ fn unsupported_cells(request: &Request, arguments: &Run, records: &[ModeRecord])
                         ratio: None,
                         service_demand: None,
                         latency_us: None,
+                        histogram: Vec::new(),
+                        drop_point: None,
+                        pace: None,
+                        tool: None,
                         loss: None,
                         hops: Vec::new(),
                         trend: None,

@@ -17,6 +17,15 @@ pub const MAX_MESSAGE_BYTES: u32 = 65507;
 /// Most flows of one load; each takes a thread at either end.
 pub const MAX_FLOWS: u32 = 1024;
 
+/// Most requests that one flow keeps under way.
+pub const MAX_OUTSTANDING: u32 = 1024;
+
+/// Smallest socket buffer that can be asked for, bytes; the kernel raises what
+/// is below its own least (`SOCK_MIN_RCVBUF`).
+pub const MIN_SOCKET_BUFFER: u32 = 1024;
+/// Largest, bytes.
+pub const MAX_SOCKET_BUFFER: u32 = 1 << 30;
+
 /// What the flows do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Workload {
@@ -126,6 +135,16 @@ pub struct Load {
     /// `udp_stream` only: offered load over all flows, datagrams/s; `None`
     /// sends as fast as the sockets take it.
     pub datagrams_per_s: Option<u64>,
+    /// `tcp_rr`, `udp_rr` only: requests that each flow keeps under way, 1 to
+    /// [`MAX_OUTSTANDING`]; under a schedule the most it lets run up.
+    pub outstanding: u32,
+    /// `tcp_rr`, `udp_rr` only: requests on a schedule (open loop), over all
+    /// flows, per second, latency from the intended time; `None` sends the next
+    /// one when an answer has come.
+    pub transactions_per_s: Option<f64>,
+    /// Send and receive buffer of every socket on the data path, bytes; `None`
+    /// leaves them to the kernel.
+    pub socket_buffer_bytes: Option<u32>,
     /// Traffic before the measured interval, discarded.
     pub warmup: Duration,
     /// The measured interval.
@@ -150,6 +169,9 @@ impl Load {
             flows: 1,
             gso: false,
             datagrams_per_s: None,
+            outstanding: 1,
+            transactions_per_s: None,
+            socket_buffer_bytes: None,
             warmup: Duration::from_millis(100),
             duration: Duration::from_secs(1),
             client_cpus: Vec::new(),
@@ -183,6 +205,29 @@ impl Load {
         }
         if self.datagrams_per_s == Some(0) {
             return Err(EngineError::invalid("datagrams_per_s", "at least 1", 0));
+        }
+        if !(1..=MAX_OUTSTANDING).contains(&self.outstanding) {
+            let allowed = format!("1 to {MAX_OUTSTANDING}");
+            return Err(EngineError::invalid("outstanding", allowed, self.outstanding));
+        }
+        if !matches!(self.workload, Workload::TcpRr | Workload::UdpRr) {
+            let rr = "tcp_rr or udp_rr";
+            if self.outstanding != 1 {
+                return Err(EngineError::invalid("outstanding", rr, self.workload));
+            }
+            if self.transactions_per_s.is_some() {
+                return Err(EngineError::invalid("transactions_per_s", rr, self.workload));
+            }
+        }
+        if let Some(rate) = self.transactions_per_s.filter(|rate| !(*rate > 0.0 && *rate <= 1e9)) {
+            return Err(EngineError::invalid("transactions_per_s", "above 0, at most 1e9", rate));
+        }
+        if let Some(bytes) = self
+            .socket_buffer_bytes
+            .filter(|bytes| !(MIN_SOCKET_BUFFER..=MAX_SOCKET_BUFFER).contains(bytes))
+        {
+            let allowed = format!("{MIN_SOCKET_BUFFER} to {MAX_SOCKET_BUFFER} bytes");
+            return Err(EngineError::invalid("socket_buffer_bytes", allowed, bytes));
         }
         if self.duration.is_zero() {
             return Err(EngineError::invalid("duration", "more than 0 s", "0 s"));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 
 use super::Workload;
+use crate::results::{Bin, Pace};
 
 /// What a load came to, over the measured interval.
 #[derive(Debug, Clone)]
@@ -33,6 +34,10 @@ pub struct Measured {
     /// Time per transaction (rr, crr: the latter from before `connect` to after
     /// the close by the other end).
     pub latency: Option<LatencyNs>,
+    /// The distribution that [`latency`](Measured::latency) is taken from, ns.
+    pub histogram: Option<Histogram<u64>>,
+    /// How the schedule was kept, where there was one.
+    pub pace: Option<Pace>,
     /// Segments the client's kernel sent again within the interval, over all
     /// flows (`TCP_INFO`; not for `tcp_crr`, whose connections are gone).
     pub tcp_retransmits: Option<u64>,
@@ -112,6 +117,8 @@ pub struct LatencyNs {
     pub p99: u64,
     /// 99.9th percentile.
     pub p99_9: u64,
+    /// 99.99th percentile.
+    pub p99_99: u64,
     /// Largest.
     pub max: u64,
 }
@@ -127,6 +134,7 @@ impl LatencyNs {
             p90: histogram.value_at_quantile(0.9),
             p99: histogram.value_at_quantile(0.99),
             p99_9: histogram.value_at_quantile(0.999),
+            p99_99: histogram.value_at_quantile(0.9999),
             max: histogram.max(),
         })
     }
@@ -139,7 +147,43 @@ impl LatencyNs {
             p90: us(self.p90),
             p99: us(self.p99),
             p99_9: us(self.p99_9),
+            p99_99: us(self.p99_99),
             max: us(self.max),
         }
     }
+}
+
+/// Bins a doubling of latency is divided into: 4% each, finer than any two
+/// samples agree.
+const BINS_PER_DOUBLING: f64 = 16.0;
+
+/// A histogram of nanoseconds as the results file has it: bins of equal ratio,
+/// lowest first, empty ones left out.
+pub fn bins(histogram: &Histogram<u64>) -> Vec<Bin> {
+    let mut bins: Vec<(i32, u64)> = Vec::new();
+    for value in histogram.iter_recorded() {
+        let ns = value.value_iterated_to().max(1) as f64;
+        let bin = (ns.log2() * BINS_PER_DOUBLING).ceil() as i32;
+        match bins.last_mut() {
+            Some((last, count)) if *last == bin => *count += value.count_at_value(),
+            _ => bins.push((bin, value.count_at_value())),
+        }
+    }
+    let us = |bin: i32| (f64::from(bin) / BINS_PER_DOUBLING).exp2() / 1e3;
+    bins.into_iter().map(|(bin, count)| Bin { us: us(bin), count }).collect()
+}
+
+/// Several samples' bins in one histogram.
+pub fn merge_bins<'a>(histograms: impl IntoIterator<Item = &'a [Bin]>) -> Vec<Bin> {
+    let mut all: Vec<Bin> = histograms.into_iter().flatten().copied().collect();
+    all.sort_by(|a, b| a.us.total_cmp(&b.us));
+    all.dedup_by(|next, kept| {
+        // The same bin gives the same bits.
+        let same = next.us == kept.us;
+        if same {
+            kept.count += next.count;
+        }
+        same
+    });
+    all
 }

@@ -29,6 +29,9 @@ mod udp_stream;
 pub use control::{FlowCount, Phase};
 pub use error::{End, EngineError, Stage};
 pub use half::Half;
-pub use load::{Ends, Load, MAX_FLOWS, MAX_MESSAGE_BYTES, Watch, Workload};
-pub use measured::{Datagrams, FlowMeasured, LatencyNs, Measured};
+pub use load::{
+    Ends, Load, MAX_FLOWS, MAX_MESSAGE_BYTES, MAX_OUTSTANDING, MAX_SOCKET_BUFFER,
+    MIN_SOCKET_BUFFER, Watch, Workload,
+};
+pub use measured::{Datagrams, FlowMeasured, LatencyNs, Measured, bins, merge_bins};
 pub use run::run;

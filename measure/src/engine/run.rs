@@ -284,6 +284,8 @@ impl Run<'_> {
             sent_units: sum(|f| f.sent_units),
             datagrams,
             latency: latency.as_ref().and_then(LatencyNs::of),
+            histogram: latency,
+            pace: None,
             tcp_retransmits: matches!(load.workload, Workload::TcpStream | Workload::TcpRr)
                 .then(|| end.retransmitted.saturating_sub(begin.retransmitted)),
             socket_errors,

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{
-    Cell, HopRecord, Interval, Latency, Loss, Machine, Plan, Results, SCHEMA, Sample, Status,
+    Bin, Cell, DropPoint, HopRecord, Interval, Latency, Loss, Machine, Pace, Plan, Results, SCHEMA,
+    Sample, Status, Timeline,
 };
 
 /// Longest piece of a file repeated in an error, bytes.
@@ -123,7 +124,13 @@ impl Results {
         one_of("/ended_by", &self.ended_by, ENDED_BY)?;
         utc("/started", &self.started)?;
         utc("/finished", &self.finished)?;
-        machine(&self.machine)?;
+        machine("/machine", &self.machine)?;
+        if let Some(peer) = &self.peer {
+            machine("/peer", peer)?;
+        }
+        if let Some(timeline) = &self.timeline {
+            check_timeline(timeline, self.cells.len())?;
+        }
         plan(&self.plan)?;
         for (i, mode) in self.modes.iter().enumerate() {
             if mode.status != Status::Ok && mode.reason.is_none() {
@@ -154,7 +161,10 @@ pub(super) const PRIVILEGES: &[&str] = &["root", "user-namespace"];
 pub(super) const POLICIES: &[&str] = &["split", "same", "none"];
 const STEERINGS: &[&str] = &["none", "rss"];
 pub(super) const OFFLOADS: &[&str] = &["full", "no-tunnel", "none"];
-pub(super) const WORKLOADS: &[&str] = &["tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "udp_rr"];
+pub(super) const WORKLOADS: &[&str] =
+    &["tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "udp_rr", "drop_point"];
+pub(super) const ENGINES: &[&str] =
+    &["overlane", "iperf3", "netperf", "qperf", "sockperf", "nuttcp"];
 pub(super) const UNITS: &[&str] = &["bit/s", "datagram/s", "transaction/s", "connection/s"];
 pub(super) const DEMAND_UNITS: &[&str] =
     &["us/KiB", "us/datagram", "us/transaction", "us/connection"];
@@ -169,11 +179,11 @@ struct Probe {
 
 type Checked = Result<(), FieldError>;
 
-fn machine(machine: &Machine) -> Checked {
-    one_of("/machine/cpu_clock", &machine.cpu_clock, CPU_CLOCKS)?;
-    one_of("/machine/privileges", &machine.privileges, PRIVILEGES)?;
-    at_least_one("/machine/cpus", machine.cpus as u64)?;
-    share("/machine/idle_load", machine.idle_load)
+fn machine(at: &str, machine: &Machine) -> Checked {
+    one_of(&format!("{at}/cpu_clock"), &machine.cpu_clock, CPU_CLOCKS)?;
+    one_of(&format!("{at}/privileges"), &machine.privileges, PRIVILEGES)?;
+    at_least_one(&format!("{at}/cpus"), machine.cpus as u64)?;
+    share(&format!("{at}/idle_load"), machine.idle_load)
 }
 
 fn plan(plan: &Plan) -> Checked {
@@ -189,7 +199,18 @@ fn plan(plan: &Plan) -> Checked {
     for (i, size) in plan.sizes.iter().enumerate() {
         message_bytes(&format!("/plan/sizes/{i}"), *size)?;
     }
-    at_least_one("/plan/flows", plan.flows.into())?;
+    for (i, flows) in plan.flows.iter().enumerate() {
+        at_least_one(&format!("/plan/flows/{i}"), (*flows).into())?;
+    }
+    for (i, outstanding) in plan.outstanding.iter().enumerate() {
+        at_least_one(&format!("/plan/outstanding/{i}"), (*outstanding).into())?;
+    }
+    for (i, percent) in plan.load_percent.iter().enumerate() {
+        not_negative(&format!("/plan/load_percent/{i}"), *percent)?;
+    }
+    for (i, engine) in plan.engines.iter().enumerate() {
+        one_of(&format!("/plan/engines/{i}"), engine, ENGINES)?;
+    }
     at_least_one("/plan/blocks", plan.blocks.into())?;
     at_least_one("/plan/max_blocks", plan.max_blocks.into())?;
     one_of("/plan/placement/policy", &plan.placement.policy, POLICIES)?;
@@ -212,6 +233,11 @@ fn check_cell(at: &str, cell: &Cell) -> Checked {
     mtu(&format!("{at}/mtu"), cell.mtu)?;
     message_bytes(&format!("{at}/message_bytes"), cell.message_bytes)?;
     at_least_one(&format!("{at}/flows"), cell.flows.into())?;
+    at_least_one(&format!("{at}/outstanding"), cell.outstanding.into())?;
+    one_of(&format!("{at}/engine"), &cell.engine, ENGINES)?;
+    if let Some(offered) = &cell.offered {
+        not_negative(&format!("{at}/offered/per_s"), offered.per_s)?;
+    }
     match (cell.status, &cell.median, &cell.reason) {
         (Status::Ok, None, _) => {
             return wrong(format!("{at}/median"), "a number where status is ok", "null");
@@ -241,6 +267,7 @@ fn check_cell(at: &str, cell: &Cell) -> Checked {
         }
     }
     figures(at, cell.latency_us.as_ref(), cell.loss.as_ref(), &cell.hops)?;
+    distributions(at, &cell.histogram, cell.drop_point.as_ref(), cell.pace.as_ref())?;
     for (i, sample) in cell.samples.iter().enumerate() {
         check_sample(&format!("{at}/samples/{i}"), sample)?;
     }
@@ -276,7 +303,83 @@ fn check_sample(at: &str, sample: &Sample) -> Checked {
     ] {
         not_negative(&format!("{at}/{name}"), value)?;
     }
-    figures(at, sample.latency_us.as_ref(), sample.loss.as_ref(), &sample.hops)
+    figures(at, sample.latency_us.as_ref(), sample.loss.as_ref(), &sample.hops)?;
+    distributions(at, &sample.histogram, sample.drop_point.as_ref(), sample.pace.as_ref())
+}
+
+fn distributions(
+    at: &str,
+    histogram: &[Bin],
+    drop_point: Option<&DropPoint>,
+    pace: Option<&Pace>,
+) -> Checked {
+    let mut below = 0.0;
+    for (i, bin) in histogram.iter().enumerate() {
+        if bin.us.is_nan() || bin.us <= below {
+            let expected = format!("more than the bin before it, {below}");
+            return wrong(format!("{at}/histogram/{i}/us"), expected, bin.us);
+        }
+        below = bin.us;
+    }
+    for (i, goal) in drop_point.iter().flat_map(|point| point.goals.iter().enumerate()) {
+        let at = format!("{at}/drop_point/goals/{i}");
+        share(&format!("{at}/loss"), goal.loss)?;
+        not_negative(&format!("{at}/per_s"), goal.per_s)?;
+        not_negative(&format!("{at}/kept"), goal.kept)?;
+    }
+    if let Some(pace) = pace {
+        for (name, value) in [
+            ("intended_per_s", pace.intended_per_s),
+            ("sent_per_s", pace.sent_per_s),
+            ("late_p50_us", pace.late_p50_us),
+            ("late_p99_us", pace.late_p99_us),
+            ("late_max_us", pace.late_max_us),
+        ] {
+            not_negative(&format!("{at}/pace/{name}"), value)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_timeline(timeline: &Timeline, cells: usize) -> Checked {
+    if timeline.step_s.is_nan() || timeline.step_s <= 0.0 {
+        return wrong("/timeline/step_s", "seconds above 0", timeline.step_s);
+    }
+    let steps = timeline.cpus.first().map_or(0, |cpu| cpu.user.len());
+    for (i, cpu) in timeline.cpus.iter().enumerate() {
+        for (name, values) in [
+            ("user", &cpu.user),
+            ("system", &cpu.system),
+            ("irq", &cpu.irq),
+            ("softirq", &cpu.softirq),
+            ("steal", &cpu.steal),
+        ] {
+            let at = format!("/timeline/cpus/{i}/{name}");
+            if values.len() != steps {
+                return wrong(at, format!("{steps} values, as the others"), values.len());
+            }
+            for (k, value) in values.iter().enumerate() {
+                share(&format!("{at}/{k}"), *value)?;
+            }
+        }
+    }
+    for (i, interrupt) in timeline.interrupts.iter().enumerate() {
+        let at = format!("/timeline/interrupts/{i}/per_s");
+        if interrupt.per_s.len() != steps {
+            return wrong(at, format!("{steps} values, as the CPUs"), interrupt.per_s.len());
+        }
+        for (k, value) in interrupt.per_s.iter().enumerate() {
+            not_negative(&format!("{at}/{k}"), *value)?;
+        }
+    }
+    for (i, mark) in timeline.marks.iter().enumerate() {
+        not_negative(&format!("/timeline/marks/{i}/at_s"), mark.at_s)?;
+        if mark.cell >= cells {
+            let expected = format!("the index of one of {cells} cells");
+            return wrong(format!("/timeline/marks/{i}/cell"), expected, mark.cell);
+        }
+    }
+    Ok(())
 }
 
 /// What cells and samples have in common.
@@ -287,11 +390,15 @@ fn figures(
     hops: &[HopRecord],
 ) -> Checked {
     if let Some(latency) = latency {
-        let Latency { p50, p90, p99, p99_9, max } = *latency;
+        let Latency { p50, p90, p99, p99_9, p99_99, max } = *latency;
         not_negative(&format!("{at}/latency_us/p50"), p50)?;
-        for (name, value, below) in
-            [("p90", p90, p50), ("p99", p99, p90), ("p99_9", p99_9, p99), ("max", max, p99_9)]
-        {
+        for (name, value, below) in [
+            ("p90", p90, p50),
+            ("p99", p99, p90),
+            ("p99_9", p99_9, p99),
+            ("p99_99", p99_99, p99_9),
+            ("max", max, p99_99),
+        ] {
             if value.is_nan() || value < below {
                 let expected = format!("at least the percentile before it, {below}");
                 return wrong(format!("{at}/latency_us/{name}"), expected, value);
@@ -468,6 +575,8 @@ mod tests {
             ("/$defs/plan/properties/offload/items", OFFLOADS),
             ("/$defs/testbed_record/properties/offload", OFFLOADS),
             ("/$defs/cell/properties/offload", OFFLOADS),
+            ("/$defs/plan/properties/engines/items", ENGINES),
+            ("/$defs/cell/properties/engine", ENGINES),
             ("/$defs/plan/properties/workloads/items", WORKLOADS),
             ("/$defs/cell/properties/workload", WORKLOADS),
             ("/$defs/cell/properties/unit", UNITS),
