@@ -79,7 +79,33 @@ pub struct Run {
     /// Mode that every ratio is taken to
     #[arg(long, default_value = "host", value_name = "MODE")]
     pub baseline: String,
-    /// Workloads, comma-separated: tcp_stream, tcp_rr, tcp_crr, udp_stream, udp_rr
+    /// Offload profiles of the wire, comma-separated: full, no-tunnel, none
+    #[arg(long, default_value = "full,none", value_name = "PROFILES")]
+    pub offload: String,
+    /// Underlay MTUs in bytes, comma-separated, 576 to 65535; overlays get theirs from it
+    #[arg(long, default_value = "1500", value_name = "MTUS")]
+    pub mtu: String,
+    /// How the wire's NICs spread received packets over CPUs [default: rss, where threads
+    /// have CPUs]
+    #[arg(long, value_enum)]
+    pub steering: Option<Steering>,
+    /// What is asked of every path.
+    #[command(flatten)]
+    pub asking: Asking,
+    /// How to measure it.
+    #[command(flatten)]
+    pub measuring: Measuring,
+    /// Where the results go.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What is asked of every path: each combination is a cell.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "What is asked of every path")]
+pub struct Asking {
+    /// Workloads, comma-separated: tcp_stream, tcp_rr, tcp_crr, udp_stream, udp_rr, and
+    /// drop_point, the highest rate of udp_stream without loss
     #[arg(long, default_value = "tcp_stream,tcp_rr,udp_stream", value_name = "WORKLOADS")]
     pub workloads: String,
     /// Message sizes in bytes, 1 to 65507: `64,1400` or `1:4096:*2`
@@ -87,25 +113,36 @@ pub struct Run {
     /// Without it each workload has its own: tcp_stream 65507, udp_stream 64, the others 1.
     #[arg(long, value_name = "SIZES")]
     pub sizes: Option<String>,
-    /// Offload profiles of the wire, comma-separated: full, no-tunnel, none
-    #[arg(long, default_value = "full,none", value_name = "PROFILES")]
-    pub offload: String,
-    /// Underlay MTUs in bytes, comma-separated, 576 to 65535; overlays get theirs from it
-    #[arg(long, default_value = "1500", value_name = "MTUS")]
-    pub mtu: String,
-    /// Parallel flows
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub flows: u32,
+    /// Parallel flows, comma-separated
+    #[arg(long, default_value = "1", value_name = "N")]
+    pub flows: String,
+    /// Requests that each flow of tcp_rr and udp_rr keeps under way, comma-separated
+    #[arg(long, default_value = "1", value_name = "N")]
+    pub outstanding: String,
+    /// Latency of tcp_rr and udp_rr under load: requests on a schedule, at these percentages
+    /// of each path's own maximum, timed from when they were due; 0 is one at a time
+    #[arg(long, value_name = "PERCENT")]
+    pub load: Option<String>,
+    /// Send and receive buffers of both ends' sockets in bytes, comma-separated
+    /// [default: the kernel's own]
+    #[arg(long, value_name = "BYTES")]
+    pub socket_buffers: Option<String>,
+    /// What makes the traffic, comma-separated: overlane (built in), iperf3, netperf, qperf,
+    /// sockperf, nuttcp
+    #[arg(long, default_value = "overlane", value_name = "ENGINES")]
+    pub engine: String,
     /// udp_stream hands the kernel super-packets (UDP_SEGMENT) and takes them whole (UDP_GRO)
     #[arg(long)]
     pub gso: bool,
+}
+
+/// How to measure it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "How to measure")]
+pub struct Measuring {
     /// CPUs of client and server threads
     #[arg(long, value_enum, default_value_t = Placement::Split)]
     pub placement: Placement,
-    /// How the wire's NICs spread received packets over CPUs [default: rss, where threads
-    /// have CPUs]
-    #[arg(long, value_enum)]
-    pub steering: Option<Steering>,
     /// Blocks: each measures every cell once, in random order [default: 20; 9 with --quick]
     #[arg(long, value_name = "N", conflicts_with = "confidence")]
     pub blocks: Option<u32>,
@@ -131,6 +168,12 @@ pub struct Run {
     /// Share of CPU time, in percent, that other programs may take before a sample is void
     #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
     pub disturbance: f64,
+}
+
+/// Where the results go.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Output")]
+pub struct Output {
     /// Write the results here (JSON, see schema/results.schema.json)
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,

@@ -9,6 +9,7 @@ mod args;
 mod exit;
 mod holder;
 mod interrupt;
+mod load;
 mod output;
 mod progress;
 mod sizes;

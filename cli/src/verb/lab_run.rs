@@ -8,22 +8,22 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use lab::{Capabilities, Mode, Network, Params, modes};
-use measure::engine::{MAX_FLOWS, Workload};
-use measure::plan::{self, Ask, Engine, PlacementPolicy, Stopping, Task};
+use measure::plan;
 use measure::results::{
     Cell, ConfidenceGoal, DeviceRecord, ModeRecord, Placement as Placed, Plan as PlanRecord,
     Results, Role, SCHEMA, Status, TestbedRecord,
 };
 use measure::run::Ended;
-use measure::sampler::{Limits, Machine};
+use measure::sampler::Machine;
 use measure::subject::{Place, Subject};
 use testbed::{NIC, Offload, Privileges};
 
 use crate::args::{Format, Placement, Run, Steering};
 use crate::exit::{Exit, usage};
+use crate::interrupt;
+use crate::load::{self, Asked, Manner, list};
 use crate::output::{Destination, print_results};
 use crate::progress::Progress;
-use crate::{interrupt, sizes};
 
 /// Smallest MTU that IPv4 hosts must take (RFC 791); leaves room for a tunnel.
 const SMALLEST_MTU: u32 = 576;
@@ -38,18 +38,11 @@ const SETUP_LIMIT: Duration = Duration::from_secs(5);
 struct Request {
     modes: Vec<&'static dyn Mode>,
     baseline: &'static dyn Mode,
-    asks: Vec<Ask>,
-    tasks: Vec<Task>,
-    sizes: Vec<u32>,
+    asked: Asked,
+    manner: Manner,
     offloads: Vec<Offload>,
     mtus: Vec<u32>,
-    stopping: Stopping,
-    duration: Duration,
-    warmup: Duration,
-    placement: Placed,
     steering: Steering,
-    seed: u64,
-    limits: Limits,
     destination: Option<Destination>,
 }
 
@@ -109,25 +102,22 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     let subjects: Vec<Subject> = built.iter().map(subject).collect();
     let keys: Vec<(&str, &str, u32)> =
         subjects.iter().map(|s| (s.mode.as_str(), s.offload.as_str(), s.mtu)).collect();
+    let manner = &request.manner;
     let plan = measure::plan::Plan {
-        seed: request.seed,
-        cells: plan::cells(&keys, request.baseline.name(), &request.asks),
-        stopping: request.stopping,
+        seed: manner.seed,
+        cells: plan::cells(&keys, request.baseline.name(), &request.asked.asks),
+        stopping: manner.stopping,
         settings: Vec::new(),
-        duration: request.duration,
-        warmup: request.warmup,
-        placement: request.placement.clone(),
-        limits: request.limits,
+        duration: manner.duration,
+        warmup: manner.warmup,
+        placement: manner.placement.clone(),
+        limits: manner.limits,
         idle_load,
         setup_limit: SETUP_LIMIT,
     };
     let testbeds = built.iter().map(testbed_record).collect::<anyhow::Result<Vec<_>>>()?;
-    let sample = request.duration + request.warmup + Duration::from_millis(100);
-    let blocks = request
-        .stopping
-        .half_width
-        .map_or(request.stopping.blocks, |_| request.stopping.max_blocks);
-    progress.measure(sample * plan.cells.len() as u32 * blocks);
+    let sample = manner.duration + manner.warmup + Duration::from_millis(100);
+    progress.measure(sample * plan.cells.len() as u32 * manner.most_blocks());
     let outcome = measure::run::run(&plan, &subjects, &machine, &mut progress, &stop);
     progress.finish();
     let outcome = outcome?;
@@ -141,6 +131,7 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
             ended_early(built, &error, &mut records, &mut cells);
         }
     }
+    let record = load::record(&request.asked, manner);
     let results = Results {
         schema: SCHEMA.to_owned(),
         overlane: env!("CARGO_PKG_VERSION").to_owned(),
@@ -151,36 +142,17 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
         machine: machine.record(privileges.name(), idle_load)?,
         peer: None,
         plan: PlanRecord {
-            name: None,
-            seed: request.seed,
             baseline: request.baseline.name().to_owned(),
             modes: request.modes.iter().map(|mode| mode.name().to_owned()).collect(),
             offload: request.offloads.iter().map(ToString::to_string).collect(),
             mtu: request.mtus.clone(),
-            workloads: request.tasks.iter().map(ToString::to_string).collect(),
-            sizes: request.sizes.clone(),
-            flows: vec![arguments.flows],
-            outstanding: vec![1],
-            load_percent: Vec::new(),
-            socket_buffers: Vec::new(),
-            engines: vec![Engine::Overlane.to_string()],
-            vary: Vec::new(),
-            gso: arguments.gso,
-            placement: plan.placement.clone(),
             steering: match request.steering {
                 Steering::None => "none".to_owned(),
                 Steering::Rss => "rss".to_owned(),
             },
-            blocks: request.stopping.blocks,
-            max_blocks: request.stopping.max_blocks,
             blocks_done: outcome.blocks_done,
-            duration_s: request.duration.as_secs_f64(),
-            warmup_s: request.warmup.as_secs_f64(),
-            confidence: ConfidenceGoal {
-                level: request.stopping.level,
-                half_width: request.stopping.half_width,
-                looks: outcome.looks,
-            },
+            confidence: ConfidenceGoal { looks: outcome.looks, ..record.confidence.clone() },
+            ..record
         },
         modes: records,
         testbeds,
@@ -195,7 +167,10 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
         None => Ok(()),
     };
     // Shown even when the disk is full: measuring took time.
-    print_results(&results, if arguments.json { Format::Json } else { arguments.format })?;
+    print_results(
+        &results,
+        if arguments.output.json { Format::Json } else { arguments.output.format },
+    )?;
     written?;
     Ok(match outcome.ended {
         Ended::Interrupted => Exit::Interrupted,
@@ -225,173 +200,36 @@ impl Request {
         // The baseline is part of every run, named or not.
         chosen.retain(|mode| mode.name() != baseline.name());
         chosen.insert(0, baseline);
-        let tasks = list("--workloads", &arguments.workloads, |name| {
-            Task::from_str(name).map_err(|error| usage("--workloads", error))
-        })?;
-        let sizes = arguments
-            .sizes
-            .as_deref()
-            .map(sizes::parse)
-            .transpose()
-            .map_err(|error| usage("--sizes", error))?
-            .unwrap_or_default();
         let offloads = list("--offload", &arguments.offload, |name| {
             Offload::from_str(name).map_err(|error| usage("--offload", error))
         })?;
         let mtus = list("--mtu", &arguments.mtu, check_mtu)?;
-        if !(1..=MAX_FLOWS).contains(&arguments.flows) {
-            return Err(usage("--flows", format!("{} is not 1 to {MAX_FLOWS}", arguments.flows)));
-        }
-        if arguments.steering == Some(Steering::Rss) && arguments.placement == Placement::None {
+        if arguments.steering == Some(Steering::Rss)
+            && arguments.measuring.placement == Placement::None
+        {
             return Err(usage("--steering", "rss needs threads with CPUs: not --placement none"));
         }
-        if arguments.gso && !tasks.contains(&Task::Steady(Workload::UdpStream)) {
-            return Err(usage(
-                "--gso",
-                "goes with the workload udp_stream, which is not asked for",
-            ));
-        }
-        let (blocks, duration, warmup) =
-            if arguments.quick { (9, 0.15, 0.05) } else { (20, 0.5, 0.1) };
-        let duration = seconds("--duration", arguments.duration.unwrap_or(duration), 0.01)?;
-        let warmup = seconds("--warmup", arguments.warmup.unwrap_or(warmup), 0.0)?;
-        let asks = tasks
-            .iter()
-            .flat_map(|&task| {
-                let own = [task.workload().default_message_bytes()];
-                let sizes = if sizes.is_empty() { &own[..] } else { &sizes[..] };
-                let gso = arguments.gso && task == Task::Steady(Workload::UdpStream);
-                let ask = |&message_bytes| Ask {
-                    message_bytes,
-                    flows: arguments.flows,
-                    gso,
-                    ..Ask::new(task)
-                };
-                sizes.iter().map(ask).collect::<Vec<_>>()
-            })
-            .collect();
         Ok(Request {
             modes: chosen,
             baseline,
-            asks,
-            tasks,
-            sizes,
+            asked: Asked::check(&arguments.asking)?,
+            manner: Manner::check(&arguments.measuring)?,
             offloads,
             mtus,
-            stopping: stopping(arguments, blocks)?,
-            duration,
-            warmup,
-            placement: match arguments.placement {
-                Placement::Split => PlacementPolicy::Split,
-                Placement::Same => PlacementPolicy::Same,
-                Placement::None => PlacementPolicy::None,
-            }
-            .place(&sys::affinity::of_this_thread()?),
-            steering: match (arguments.steering, arguments.placement) {
+            steering: match (arguments.steering, arguments.measuring.placement) {
                 (Some(steering), _) => steering,
                 (None, Placement::None) => Steering::None,
                 (None, _) => Steering::Rss,
             },
-            seed: arguments.seed.unwrap_or_else(fresh_seed),
-            limits: limits(arguments.disturbance)?,
-            destination: arguments.out.as_deref().map(Destination::check).transpose()?,
+            destination: arguments.output.out.as_deref().map(Destination::check).transpose()?,
         })
     }
-}
-
-/// A comma-separated list without repetitions, at least one long.
-fn list<T>(
-    argument: &str,
-    text: &str,
-    parse: impl Fn(&str) -> anyhow::Result<T>,
-) -> anyhow::Result<Vec<T>> {
-    let mut seen: Vec<&str> = Vec::new();
-    for word in text.split(',').map(str::trim) {
-        if seen.contains(&word) {
-            return Err(usage(argument, format!("{word:?} is named twice")));
-        }
-        seen.push(word);
-    }
-    seen.into_iter().map(parse).collect()
 }
 
 pub(super) fn check_mtu(text: &str) -> anyhow::Result<u32> {
     text.parse().ok().filter(|mtu| (SMALLEST_MTU..=LARGEST_MTU).contains(mtu)).ok_or_else(|| {
         usage("--mtu", format!("{text:?}: allowed are {SMALLEST_MTU} to {LARGEST_MTU} bytes"))
     })
-}
-
-fn seconds(argument: &str, value: f64, least: f64) -> anyhow::Result<Duration> {
-    const MOST: f64 = 3600.0;
-    if value >= least && value <= MOST {
-        Ok(Duration::from_secs_f64(value))
-    } else {
-        Err(usage(argument, format!("{value}: allowed are {least} to {MOST} seconds")))
-    }
-}
-
-fn stopping(arguments: &Run, default_blocks: u32) -> anyhow::Result<Stopping> {
-    const ARGUMENT: &str = "--confidence";
-    let mut stopping = Stopping {
-        level: 0.95,
-        blocks: arguments.blocks.unwrap_or(default_blocks),
-        half_width: None,
-        max_blocks: arguments.max_blocks,
-    };
-    if !(1..=10_000).contains(&stopping.blocks) {
-        return Err(usage("--blocks", format!("{}: allowed are 1 to 10000", stopping.blocks)));
-    }
-    if !(2..=10_000).contains(&stopping.max_blocks) {
-        return Err(usage(
-            "--max-blocks",
-            format!("{}: allowed are 2 to 10000", stopping.max_blocks),
-        ));
-    }
-    let Some(text) = &arguments.confidence else { return Ok(stopping) };
-    let (level, goal) = match text.split_once(',') {
-        Some((level, goal)) => (level, Some(goal)),
-        None => (text.as_str(), None),
-    };
-    let percent = |text: &str, low: f64, high: f64| {
-        text.trim().parse::<f64>().ok().filter(|p| *p >= low && *p <= high).ok_or_else(|| {
-            usage(
-                ARGUMENT,
-                format!("{text:?}: LEVEL is 50 to 99.9, PERCENT 0.1 to 100, as in 95,5"),
-            )
-        })
-    };
-    stopping.level = percent(level, 50.0, 99.9)? / 100.0;
-    stopping.half_width =
-        goal.map(|goal| Ok::<_, anyhow::Error>(percent(goal, 0.1, 100.0)? / 100.0)).transpose()?;
-    Ok(stopping)
-}
-
-/// What other programs may take before a sample is void; the limits on steal
-/// and throttling move in step, and 100% lifts all of them.
-fn limits(percent: f64) -> anyhow::Result<Limits> {
-    if !(percent > 0.0 && percent <= 100.0) {
-        return Err(usage("--disturbance", format!("{percent}: allowed are more than 0 to 100")));
-    }
-    if percent >= 100.0 {
-        // None, not 100%: over a short sample the clocks of what was measured
-        // and of all CPUs are read apart, and a share can come out above one.
-        let lifted = f64::INFINITY;
-        return Ok(Limits { other_share: lifted, steal_share: lifted, throttled_share: lifted });
-    }
-    let share = percent / 100.0;
-    let in_step = |default: f64| default * share / Limits::DEFAULT.other_share;
-    Ok(Limits {
-        other_share: share,
-        steal_share: in_step(Limits::DEFAULT.steal_share),
-        throttled_share: in_step(Limits::DEFAULT.throttled_share),
-    })
-}
-
-/// A seed that differs between runs; it is printed and kept in the results.
-fn fresh_seed() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // Short enough to be typed again.
-    (now.as_nanos() as u64 ^ u64::from(std::process::id()) << 20) % 1_000_000_000
 }
 
 /// Builds a mode with every offload profile and MTU; its entry in the results.
@@ -445,7 +283,7 @@ fn steer(network: &Network, request: &Request) -> lab::Result<()> {
     if request.steering == Steering::None {
         return Ok(());
     }
-    let Placed { client_cpus, server_cpus, .. } = &request.placement;
+    let Placed { client_cpus, server_cpus, .. } = &request.manner.placement;
     for (name, cpus) in [("a", client_cpus), ("b", server_cpus)] {
         // Modes that cross no wire have no NIC to steer.
         if let Some(host) = network.host(name).filter(|host| host.netlink().link(NIC).is_ok()) {
@@ -541,7 +379,7 @@ fn unsupported_cells(request: &Request, records: &[ModeRecord]) -> Vec<Cell> {
     for record in records.iter().filter(|record| record.status != Status::Ok) {
         for &mtu in &request.mtus {
             for offload in &request.offloads {
-                for ask in &request.asks {
+                for ask in &request.asked.asks {
                     let workload = ask.task.workload();
                     cells.push(Cell {
                         mode: record.mode.clone(),

@@ -78,6 +78,12 @@ fn what_lab_run_refuses() {
         ("--blocks", "10001", "1 to 10000"),
         ("--flows", "0", "1 to"),
         ("--flows", "100000", "1 to"),
+        ("--flows", "1,x", "\"x\" is not 1 to"),
+        ("--outstanding", "0", "1 to 1024"),
+        ("--load", "101", "0 to 100 percent"),
+        ("--load", "nan", "0 to 100 percent"),
+        ("--socket-buffers", "0", "1024 to"),
+        ("--engine", "ttcp", "known: overlane, iperf3"),
         ("--disturbance", "0", "more than 0 to 100"),
         ("--disturbance", "101", "more than 0 to 100"),
         ("--disturbance", "nan", "more than 0 to 100"),
@@ -107,6 +113,9 @@ fn options_that_contradict_each_other() {
     );
     with(&["--json", "--format", "csv"], &["--json", "--format", "cannot be used with"]);
     with(&["--gso", "--workloads", "tcp_rr"], &["--gso", "udp_stream"]);
+    with(&["--load", "50", "--workloads", "tcp_stream"], &["--load", "tcp_rr and udp_rr"]);
+    with(&["--outstanding", "4", "--workloads", "tcp_crr"], &["--outstanding", "tcp_rr"]);
+    with(&["--load", "50", "--outstanding", "4"], &["--load", "--outstanding"]);
     with(&["--max-blocks", "9"], &["--max-blocks", "--confidence"]);
     refused(&["report", "x", "--json", "--format", "csv"], &["--json", "--format"]);
     refused(&["lab", "down", "x", "--all"], &["--all", "cannot be used with"]);
