@@ -94,10 +94,11 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
         if hop.bytes < wanted {
             return Err(not_crossed(hop, "bytes", hop.bytes, crossed));
         }
-        // A transaction is a packet each way at the least: no two of a flow can
-        // be merged into one.
-        let wanted = (measured.units as f64 * PROOF) as u64;
-        if answered && hop.packets < wanted {
+        // A transaction is a packet each way at the least, where no two of a flow
+        // can be merged into one.
+        let share = crossed as f64 / measured.payload_bytes.max(1) as f64;
+        let wanted = (measured.units as f64 * share * PROOF) as u64;
+        if answered && !measured.messages_merge && hop.packets < wanted {
             return Err(not_crossed(hop, "packets", hop.packets, measured.units));
         }
     }
@@ -124,6 +125,7 @@ mod tests {
             seconds: 1.0,
             payload_bytes,
             under_way_bytes: 0,
+            messages_merge: false,
             units,
             sent_units: units,
             datagrams: None,
@@ -179,6 +181,28 @@ mod tests {
         let error = prove(&records, &measured(Workload::TcpRr, 90, 90)).unwrap_err();
         assert!(error.contains("reverse"), "{error}");
         assert!(prove(&[], &measured(Workload::TcpRr, 1, 1)).is_err());
+    }
+
+    #[test]
+    fn merged_requests_are_proved_by_bytes() {
+        let counters = Counters {
+            tx_packets: 10,
+            tx_bytes: 2_000,
+            rx_packets: 10,
+            rx_bytes: 2_000,
+            ..Default::default()
+        };
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters));
+        let single = measured(Workload::TcpRr, 100, 1_500);
+        let error = prove(&records, &single).unwrap_err();
+        assert!(error.contains("saw 10 packets forward, expected at least 100"), "{error}");
+        let pipelined = Measured { messages_merge: true, ..single.clone() };
+        assert!(prove(&records, &pipelined).is_ok());
+        let too_much = Measured { payload_bytes: 150_000, ..pipelined };
+        assert!(prove(&records, &too_much).unwrap_err().contains("bytes"));
+        // What was under way when counters were first read crossed before that.
+        let answered = Measured { under_way_bytes: 1_400, ..single };
+        assert!(prove(&records, &answered).is_ok());
     }
 
     #[test]

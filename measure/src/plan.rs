@@ -219,6 +219,12 @@ impl Ask {
             engine: Engine::Overlane,
         }
     }
+
+    /// Unit of the cell's figures: at a load the rate is given, and latency is
+    /// what is sought; else the workload's.
+    pub fn unit(&self) -> &'static str {
+        if self.load_percent.is_some() { "us" } else { self.task.workload().unit() }
+    }
 }
 
 /// One cell of a plan.

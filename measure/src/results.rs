@@ -317,7 +317,9 @@ pub struct Cell {
     pub gso: bool,
     /// `overlane`, or the name of a driven tool.
     pub engine: String,
-    /// Unit of `value` and `median`: `bit/s`, `datagram/s`, `transaction/s`, `connection/s`.
+    /// Unit of `value` and `median`: `bit/s`, `datagram/s`, `transaction/s`,
+    /// `connection/s`; `us` for cells at a load (`offered.percent`), whose rate
+    /// is given: there it is the median latency, and a ratio above 1 is worse.
     pub unit: String,
     /// Whether there is a figure.
     pub status: Status,
@@ -402,7 +404,8 @@ pub struct Latency {
 pub struct Offered {
     /// Percent of the path's own maximum, where it was asked for so.
     pub percent: Option<f64>,
-    /// Intended, over all flows: transactions/s or datagrams/s.
+    /// Intended, over all flows: transactions/s or datagrams/s; 0 where the next
+    /// request waits for the answer to the last (0 percent).
     pub per_s: f64,
 }
 

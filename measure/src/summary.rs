@@ -42,7 +42,7 @@ pub(crate) fn cell(
         setting: planned.setting.map(|at| plan.settings[at].clone()),
         gso: ask.gso && workload == Workload::UdpStream,
         engine: ask.engine.name().to_owned(),
-        unit: workload.unit().to_owned(),
+        unit: ask.unit().to_owned(),
         status,
         reason,
         median: median_of(&samples, |sample| Some(sample.value)),

@@ -101,6 +101,7 @@ impl<'a> Panel<'a> {
             "bit/s" => "payload at the receiver",
             "datagram/s" => "datagrams at the receiver",
             "connection/s" => "connections",
+            "us" => "median latency",
             _ => "transactions",
         }
     }

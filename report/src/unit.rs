@@ -13,6 +13,7 @@ impl Scale {
     pub(crate) fn new(unit: &str, largest: f64) -> Self {
         let labels = match unit {
             "bit/s" => ["bit/s", "kb/s", "Mb/s", "Gb/s"],
+            "us" => ["us", "ms", "s", "ks"],
             _ => ["1/s", "k/s", "M/s", "G/s"],
         };
         let step = [1e9, 1e6, 1e3].iter().position(|limit| largest >= *limit).map_or(0, |i| 3 - i);
@@ -30,7 +31,7 @@ pub(crate) fn with_unit(value: f64, unit: &str) -> String {
     let scale = Scale::new(unit, value);
     let thing = unit.strip_suffix("/s").unwrap_or(unit);
     match thing {
-        "bit" => format!("{} {}", scale.number(value), scale.label),
+        "bit" | "us" => format!("{} {}", scale.number(value), scale.label),
         _ => {
             let prefix = scale.label.strip_suffix("/s").filter(|p| *p != "1").unwrap_or("");
             format!("{}{prefix} {thing}s/s", scale.number(value))

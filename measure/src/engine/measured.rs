@@ -19,9 +19,12 @@ pub struct Measured {
     /// `units` × message size, one way, for transactions.
     pub payload_bytes: u64,
     /// Payload that lay in the two sockets and on the path when the interval
-    /// began, at most, bytes (`tcp_stream`, whose flows go on over its ends; else
-    /// 0): received within the interval, sent before it.
+    /// began, at most, bytes (`tcp_stream` and pipelined requests, which go on
+    /// over its ends; else 0): received within the interval, sent before it.
     pub under_way_bytes: u64,
+    /// Whether the kernel may carry several messages in one packet (pipelined
+    /// requests over TCP): packets then prove nothing about transactions.
+    pub messages_merge: bool,
     /// Work done within the interval: whole messages of payload
     /// (`tcp_stream`), datagrams the server had read by the end of sending
     /// (`udp_stream`), transactions or connections completed at the client.

@@ -280,6 +280,7 @@ impl Run<'_> {
                 Workload::TcpStream => begin.under_way(u64::from(load.message_bytes)),
                 _ => 0,
             },
+            messages_merge: false,
             units: sum(|f| f.units),
             sent_units: sum(|f| f.sent_units),
             datagrams,

@@ -165,7 +165,7 @@ pub(super) const WORKLOADS: &[&str] =
     &["tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "udp_rr", "drop_point"];
 pub(super) const ENGINES: &[&str] =
     &["overlane", "iperf3", "netperf", "qperf", "sockperf", "nuttcp"];
-pub(super) const UNITS: &[&str] = &["bit/s", "datagram/s", "transaction/s", "connection/s"];
+pub(super) const UNITS: &[&str] = &["bit/s", "datagram/s", "transaction/s", "connection/s", "us"];
 pub(super) const DEMAND_UNITS: &[&str] =
     &["us/KiB", "us/datagram", "us/transaction", "us/connection"];
 pub(super) const DIRECTIONS: &[&str] = &["forward", "reverse"];
