@@ -1,13 +1,13 @@
 //! CSV (RFC 4180): one row per cell, in full precision.
 
-use measure::results::{Cell, Interval, Latency, Results, Role, Status};
+use measure::results::{Cell, DropGoal, DropPoint, Interval, Latency, Pace, Results, Role, Status};
 
 use crate::skb;
 
 /// The columns. Ratios are to the baseline of the same block; `*_low` and
 /// `*_high` are the ends of the interval at `confidence`. Sizes are bytes,
 /// latencies microseconds, `started` RFC 3339.
-const HEADER: [&str; 45] = [
+const HEADER: [&str; 64] = [
     "mode",
     "role",
     "offload",
@@ -15,6 +15,11 @@ const HEADER: [&str; 45] = [
     "workload",
     "message_bytes",
     "flows",
+    "outstanding",
+    "offered_percent",
+    "offered_per_s",
+    "socket_buffer_bytes",
+    "setting",
     "gso",
     "engine",
     "status",
@@ -36,6 +41,7 @@ const HEADER: [&str; 45] = [
     "latency_p90_us",
     "latency_p99_us",
     "latency_p99_9_us",
+    "latency_p99_99_us",
     "latency_max_us",
     "sent",
     "received",
@@ -43,6 +49,19 @@ const HEADER: [&str; 45] = [
     "lost_unattributed",
     "smallest_mean_skb_bytes",
     "hop_drops",
+    "intended_per_s",
+    "sent_per_s",
+    "late_p50_us",
+    "late_p99_us",
+    "late_max_us",
+    "drop_goals",
+    "drop_rates_per_s",
+    "drop_kept_per_s",
+    "drop_missed_per_s",
+    "trials",
+    "void_trials",
+    "generator_limit",
+    "tool_version",
     "trend",
     "cpu_model",
     "cpus",
@@ -74,11 +93,15 @@ pub fn csv(results: &Results) -> String {
         }
         let mut fields = vec![String::new(); HEADER.len() - machine.len()];
         fields[0] = mode.mode.clone();
-        fields[9] = status(mode.status).to_string();
-        fields[10] = mode.reason.clone().unwrap_or_default();
+        fields[column("status")] = status(mode.status).to_string();
+        fields[column("reason")] = mode.reason.clone().unwrap_or_default();
         push_row(&mut out, fields, &machine);
     }
     out
+}
+
+fn column(name: &str) -> usize {
+    HEADER.iter().position(|head| *head == name).unwrap_or(0)
 }
 
 fn push_row(out: &mut String, mut fields: Vec<String>, machine: &[String]) {
@@ -104,6 +127,11 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         cell.workload.clone(),
         cell.message_bytes.to_string(),
         cell.flows.to_string(),
+        cell.outstanding.to_string(),
+        number(cell.offered.and_then(|offered| offered.percent)),
+        number(cell.offered.map(|offered| offered.per_s)),
+        cell.socket_buffer_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
+        cell.setting.clone().unwrap_or_default(),
         cell.gso.to_string(),
         cell.engine.clone(),
         status(cell.status).to_string(),
@@ -125,6 +153,7 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         latency(|l| l.p90),
         latency(|l| l.p99),
         latency(|l| l.p99_9),
+        latency(|l| l.p99_99),
         latency(|l| l.max),
     ]);
     let loss = cell.loss.as_ref();
@@ -135,9 +164,41 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         loss.map(|loss| loss.unattributed.to_string()).unwrap_or_default(),
         number(skb::smallest(cell)),
         cell.hops.iter().map(|hop| hop.drops).fold(0, u64::saturating_add).to_string(),
-        cell.trend.clone().unwrap_or_default(),
     ]);
+    fields.extend(schedule(cell.pace.as_ref()));
+    fields.extend(drop_point(cell.drop_point.as_ref()));
+    fields.push(cell.tool.as_ref().map(|tool| tool.version.clone()).unwrap_or_default());
+    fields.push(cell.trend.clone().unwrap_or_default());
     fields
+}
+
+fn schedule(pace: Option<&Pace>) -> [String; 5] {
+    let figure = |pick: fn(&Pace) -> f64| number(pace.map(pick));
+    [
+        figure(|p| p.intended_per_s),
+        figure(|p| p.sent_per_s),
+        figure(|p| p.late_p50_us),
+        figure(|p| p.late_p99_us),
+        figure(|p| p.late_max_us),
+    ]
+}
+
+/// Goals and their rates as lists, separated by spaces, in the file's order;
+/// `-` where no rate missed the goal.
+fn drop_point(point: Option<&DropPoint>) -> [String; 7] {
+    let list = |pick: fn(&DropGoal) -> String| {
+        let goals = point.map(|point| point.goals.iter().map(pick).collect::<Vec<_>>());
+        goals.unwrap_or_default().join(" ")
+    };
+    [
+        list(|goal| goal.loss.to_string()),
+        list(|goal| goal.per_s.to_string()),
+        list(|goal| goal.kept.to_string()),
+        list(|goal| goal.missed.map_or("-".to_string(), |rate| rate.to_string())),
+        point.map(|point| point.trials.to_string()).unwrap_or_default(),
+        point.map(|point| point.void_trials.to_string()).unwrap_or_default(),
+        number(point.and_then(|point| point.generator_limit)),
+    ]
 }
 
 fn run_fields(results: &Results) -> Vec<String> {

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod csv;
+mod detail;
 mod gain;
 mod machine;
 mod markdown;
@@ -25,6 +26,7 @@ mod style;
 mod summary;
 mod text;
 mod unit;
+mod work;
 
 pub use csv::csv;
 pub use machine::machine_line;

@@ -2,6 +2,7 @@
 
 use measure::results::{Cell, Results, Role, Status};
 
+use crate::detail::{Detail, details, steps};
 use crate::machine::machine_line;
 use crate::panel::{Panel, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
@@ -16,6 +17,9 @@ pub fn markdown(results: &Results) -> String {
     let mut out = String::new();
     for panel in panels(results) {
         push_panel(&mut out, results, &panel);
+    }
+    for detail in steps(results) {
+        push_detail(&mut out, &detail);
     }
     if results.cells.is_empty() {
         out.push_str(&format!(
@@ -99,6 +103,25 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
         push_row(out, &row);
     }
     out.push_str(&format!("\n*{}*\n\n", escaped(&machine_line(results))));
+    for detail in details(panel) {
+        push_detail(out, &detail);
+    }
+}
+
+fn push_detail(out: &mut String, detail: &Detail) {
+    out.push_str(&format!("**{}**\n\n", escaped(&detail.title)));
+    let heads = [&[detail.grouped_by.to_string()], &detail.heads[..]].concat();
+    push_row(out, &heads);
+    let rule = (0..heads.len()).map(|i| if i < 2 { "---" } else { "---:" }.to_string());
+    push_row(out, &rule.collect::<Vec<_>>());
+    for (group, rows) in &detail.groups {
+        for row in rows {
+            let fields: Vec<String> =
+                [group].into_iter().chain(row).map(|field| escaped(field)).collect();
+            push_row(out, &fields);
+        }
+    }
+    out.push('\n');
 }
 
 fn label(cell: &Cell) -> String {

@@ -4,9 +4,9 @@ use measure::results::{Cell, Interval, Results, Role, Status};
 
 use crate::style::plain;
 use crate::unit;
+use crate::work::{Work, round};
 
-/// Order of workloads and offload profiles, whatever order a plan had them in.
-const WORKLOADS: [&str; 5] = ["tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "udp_rr"];
+/// Order of offload profiles, whatever order a plan had them in.
 const OFFLOADS: [&str; 3] = ["full", "no-tunnel", "none"];
 
 /// One table: the cells that compare with each other at sight.
@@ -21,26 +21,17 @@ pub(crate) struct Group<'a> {
     pub(crate) cells: Vec<&'a Cell>,
 }
 
-/// What the cells of a panel have in common.
-type Key<'a> = (usize, &'a str, u32, u32, u32, bool, &'a str);
-
-fn key(cell: &Cell) -> Key<'_> {
-    let place = WORKLOADS.iter().position(|name| *name == cell.workload);
-    let place = place.unwrap_or(WORKLOADS.len());
-    let Cell { workload, message_bytes, mtu, flows, gso, engine, .. } = cell;
-    (place, workload, *message_bytes, *mtu, *flows, *gso, engine)
-}
-
 pub(crate) fn panels(results: &Results) -> Vec<Panel<'_>> {
     // What this machine cannot build is listed below the tables, once a mode.
     let measured = results.cells.iter().filter(|cell| cell.status != Status::Unsupported);
     let mut cells: Vec<&Cell> = measured.collect();
     let offload = |cell: &Cell| OFFLOADS.iter().position(|name| *name == cell.offload);
     cells.sort_by(|a, b| {
-        key(a).cmp(&key(b)).then(offload(a).cmp(&offload(b))).then_with(|| within(a, b))
+        let works = Work::of(a).cmp(&Work::of(b));
+        works.then(offload(a).cmp(&offload(b))).then_with(|| within(a, b))
     });
     cells
-        .chunk_by(|a, b| key(a) == key(b))
+        .chunk_by(|a, b| Work::of(a) == Work::of(b))
         .map(|panel| {
             let groups = panel.chunk_by(|a, b| a.offload == b.offload);
             Panel {
@@ -78,26 +69,13 @@ impl<'a> Panel<'a> {
 
     /// `tcp_stream, 64 KiB messages, MTU 1500`.
     pub(crate) fn title(&self) -> String {
-        let cell = self.first();
-        let mut title = format!(
-            "{}{}, {} messages",
-            plain(&cell.workload),
-            if cell.gso { " with GSO" } else { "" },
-            unit::bytes(cell.message_bytes.into()),
-        );
-        if cell.flows != 1 {
-            title.push_str(&format!(", {} flows", cell.flows));
-        }
-        title.push_str(&format!(", MTU {}", cell.mtu));
-        if cell.engine != "overlane" {
-            title.push_str(&format!(", by {}", plain(&cell.engine)));
-        }
-        title
+        Work::of(self.first()).title()
     }
 
     /// What the figures count.
     pub(crate) fn quantity(&self) -> &'static str {
         match self.first().unit.as_str() {
+            _ if self.first().workload == "drop_point" => "rate without loss",
             "bit/s" => "payload at the receiver",
             "datagram/s" => "datagrams at the receiver",
             "connection/s" => "connections",
@@ -118,11 +96,6 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// 95, but 99.5.
-fn round(percent: f64) -> f64 {
-    (percent * 100.0).round() / 100.0
-}
-
 /// A cell's name within its group: A/A is the baseline once more.
 pub(crate) fn name(cell: &Cell) -> String {
     let mode = plain(&cell.mode);
@@ -132,20 +105,6 @@ pub(crate) fn name(cell: &Cell) -> String {
 /// Whether its ratio's interval holds 1: not told apart from the baseline.
 pub(crate) fn is_undecided(cell: &Cell) -> bool {
     cell.ratio.is_some_and(|ratio| ratio.low <= 1.0 && 1.0 <= ratio.high)
-}
-
-/// `tcp_stream 64 KiB, offload full`, with the MTU where there are several.
-pub(crate) fn place(results: &Results, cell: &Cell) -> String {
-    let several = |values: usize| values > 1;
-    let mut place = plain(&cell.workload);
-    if several(results.plan.sizes.len()) {
-        place.push_str(&format!(" of {}", unit::bytes(cell.message_bytes.into())));
-    }
-    if several(results.plan.mtu.len()) {
-        place.push_str(&format!(" at MTU {}", cell.mtu));
-    }
-    place.push_str(&format!(" with offload {}", plain(&cell.offload)));
-    place
 }
 
 /// How far an A/A interval reaches from 1: differences below that prove nothing.

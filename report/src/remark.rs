@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use measure::results::{Results, Role, Status};
 use measure::stats::relative_half_width;
 
-use crate::panel::{is_undecided, noise_floor, place};
+use crate::panel::{is_undecided, noise_floor};
 use crate::style::plain;
 use crate::unit::{count, percent, ratio};
+use crate::work::place;
 
 /// A mode or cells of it without a figure.
 pub(crate) struct Missing {

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use measure::results::{Cell, Interval, Results, Role, Status};
 
 use crate::gain::gain;
-use crate::panel::place;
 use crate::remark::widest;
 use crate::skb::{Fate, fate};
 use crate::style::plain;
 use crate::unit::{bytes, count, percent, ratio, with_unit};
+use crate::work::{Work, place};
 
 /// What another mode does better, and how to get there.
 const ALTERNATIVES: [(&str, &str, &str); 7] = [
@@ -236,7 +236,7 @@ fn other_offload(results: &Results) -> Vec<Proposal<'_>> {
     let mut proposals = Vec::new();
     for better in measured(results).filter(|cell| cell.offload == "full") {
         for worse in measured(results).filter(|cell| {
-            cell.mode == better.mode && cell.offload != "full" && same_work(cell, better)
+            cell.mode == better.mode && cell.offload != "full" && Work::of(cell) == Work::of(better)
         }) {
             let what = if worse.offload == "no-tunnel" {
                 "see that the NIC segments inside tunnels (ethtool -k: tx-udp_tnl-segmentation)"
@@ -259,7 +259,9 @@ fn other_mode(results: &Results) -> Vec<Proposal<'_>> {
         }
         for worse in measured(results).filter(|cell| cell.mode == from) {
             for better in measured(results).filter(|cell| {
-                cell.mode == to && cell.offload == worse.offload && same_work(cell, worse)
+                cell.mode == to
+                    && cell.offload == worse.offload
+                    && Work::of(cell) == Work::of(worse)
             }) {
                 proposals.extend(propose(results, what, better, worse));
             }
@@ -282,11 +284,6 @@ fn propose<'a>(
 ) -> Option<Proposal<'a>> {
     let gain = gain(results, better, worse)?;
     Some(Proposal { what: what.to_string(), gain, better, worse })
-}
-
-fn same_work(a: &Cell, b: &Cell) -> bool {
-    (&a.workload, a.message_bytes, a.mtu, a.flows, a.gso, &a.engine)
-        == (&b.workload, b.message_bytes, b.mtu, b.flows, b.gso, &b.engine)
 }
 
 fn range(interval: &Interval) -> String {

@@ -5,6 +5,7 @@ use comfy_table::{
 };
 use measure::results::{Cell, Results, Role, Status};
 
+use crate::detail::{Detail, details, steps};
 use crate::machine::machine_line;
 use crate::panel::{Group, Panel, is_undecided, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
@@ -35,6 +36,10 @@ pub fn text(results: &Results, style: Style) -> String {
         push_wrapped(&mut out, "", &machine_line(results), style, true);
         out.push('\n');
     } else {
+        for detail in steps(results) {
+            push_detail(&mut out, &detail, style, true);
+            out.push('\n');
+        }
         for line in legend(results) {
             push_wrapped(&mut out, "", &line, style, true);
         }
@@ -78,8 +83,43 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>, style: Sty
         out.push_str(line.trim_end());
         out.push('\n');
     }
+    for detail in details(panel) {
+        push_detail(out, &detail, style, false);
+    }
     push_wrapped(out, "", &machine_line(results), style, true);
     out.push('\n');
+}
+
+fn push_detail(out: &mut String, detail: &Detail, style: Style, headline: bool) {
+    let title = wrap("", &detail.title, style.columns());
+    for line in title {
+        out.push_str(&if headline { style.bold(&line) } else { line });
+        out.push('\n');
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING.header_separator(comfy_table::LineStyle::none().fill('┄')));
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.force_no_tty();
+    table.set_header(&detail.heads);
+    for (group, rows) in &detail.groups {
+        table.add_row([format!("{} {group}", detail.grouped_by)]);
+        for row in rows {
+            let fields = row.iter().enumerate();
+            table.add_row(fields.map(|(i, field)| match i {
+                0 => format!("  {field}"),
+                _ => field.clone(),
+            }));
+        }
+    }
+    let last = detail.heads.len() - 1;
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if i == last { 0 } else { GAP as u16 }));
+        column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    for line in table.to_string().lines() {
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
 }
 
 /// A column of a panel besides mode and bar.

@@ -35,3 +35,10 @@ fn markdown_is_as_expected() {
 fn csv_is_as_expected() {
     compare("lab.csv", &report::csv(&example::results()));
 }
+
+#[test]
+fn every_dimension_is_as_expected() {
+    compare("deep.txt", &report::text(&example::deep(), PLAIN));
+    compare("deep.md", &report::markdown(&example::deep()));
+    compare("deep.csv", &report::csv(&example::deep()));
+}

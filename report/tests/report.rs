@@ -73,7 +73,7 @@ fn without_colours(text: &str) -> String {
 
 #[test]
 fn no_line_is_wider_than_the_terminal() {
-    for results in [example::results(), troubled(), empty()] {
+    for results in [example::results(), example::deep(), troubled(), empty()] {
         for width in [72, 80, 100, 132, 200] {
             let text = text(&results, Style { colour: false, width });
             for line in text.lines() {
@@ -115,6 +115,35 @@ fn every_table_has_the_machine_below_it() {
         let markdown = markdown(&results);
         let heads = markdown.matches("| --- |").count();
         assert_eq!(markdown.matches("Linux 6.18.0").count(), heads.max(1));
+    }
+}
+
+#[test]
+fn cells_that_differ_are_never_in_one_table() {
+    let results = example::deep();
+    let text = text(&results, PLAIN);
+    // A table's rows are its modes; a second row of a mode would be another cell.
+    for table in text.split("95% interval  ").skip(1) {
+        let rows =
+            table.lines().skip(1).take_while(|line| !line.contains("Intel") && !line.contains(','));
+        let rows = rows.filter(|line| line.starts_with("  vxlan")).count();
+        assert_eq!(rows, 1, "{table}");
+    }
+    assert_eq!(text.matches("95% interval  ").count(), results.cells.len() / 5);
+    for shown in [
+        "4 flows",
+        "8 outstanding",
+        "at 50% load",
+        "socket buffer 32 KiB",
+        "by iperf3",
+        "p99.99",
+        "sysctl:net.core.netdev_budget=1000",
+        "no loss",
+        "0.5% loss",
+        "late p99",
+        "÷ first",
+    ] {
+        assert!(text.contains(shown), "{shown}");
     }
 }
 

@@ -2,12 +2,18 @@
 //! offload full and none × three workloads, with seeded noise. Its figures are
 //! invented; the statistics on them are computed as in a real run.
 
+#![allow(dead_code, reason = "no test file uses all of it")]
+
 use std::collections::BTreeMap;
 
 use measure::results::*;
 use measure::stats::{median, ratio_interval, trend};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
+
+mod deep;
+
+pub use deep::deep;
 
 const BLOCKS: u32 = 8;
 const LEVEL: f64 = 0.95;
@@ -36,6 +42,10 @@ const HOST: [f64; 4] = [16.2e9, 5.9e9, 38_400.0, 221_000.0];
 struct Noise(Pcg64);
 
 impl Noise {
+    fn new(seed: u64) -> Noise {
+        Noise(Pcg64::seed_from_u64(seed))
+    }
+
     fn factor(&mut self, spread: f64) -> f64 {
         let sum: f64 = (0..12).map(|_| self.0.next_u64() as f64 / u64::MAX as f64).sum();
         1.0 + spread * (sum - 6.0)
@@ -44,7 +54,7 @@ impl Noise {
 
 /// The run.
 pub fn results() -> Results {
-    let mut noise = Noise(Pcg64::seed_from_u64(20));
+    let mut noise = Noise::new(20);
     let mut cells = Vec::new();
     for (workload, size) in [("tcp_stream", 65536), ("tcp_rr", 1), ("udp_stream", 64)] {
         for offload in ["full", "none"] {
@@ -161,19 +171,8 @@ fn group(noise: &mut Noise, workload: &str, size: u32, offload: &str) -> Vec<Cel
         if i == 1 {
             let again: Vec<f64> =
                 drift.iter().map(|d| HOST[column] * d * noise.factor(0.012)).collect();
-            let hops = || hops("host", workload, offload);
-            cells.push(cell(
-                noise,
-                "host",
-                Role::Aa,
-                workload,
-                size,
-                offload,
-                &again,
-                &host,
-                1.0,
-                hops,
-            ));
+            let place = Place { mode: "host", role: Role::Aa, workload, bytes: size, offload };
+            cells.push(cell(noise, &place, &again, &host, 1.0));
         }
         let values: Vec<f64> = if i == 0 {
             host.clone()
@@ -181,25 +180,24 @@ fn group(noise: &mut Noise, workload: &str, size: u32, offload: &str) -> Vec<Cel
             drift.iter().map(|d| HOST[column] * d * shares[column] * noise.factor(0.02)).collect()
         };
         let role = if i == 0 { Role::Baseline } else { Role::Measured };
-        let hops = || hops(mode, workload, offload);
-        cells.push(cell(noise, mode, role, workload, size, offload, &values, &host, *cpu, hops));
+        let place = Place { mode, role, workload, bytes: size, offload };
+        cells.push(cell(noise, &place, &values, &host, *cpu));
     }
     cells
 }
 
-#[allow(clippy::too_many_arguments)]
-fn cell(
-    noise: &mut Noise,
-    mode: &str,
+/// What a cell is.
+struct Place<'a> {
+    mode: &'a str,
     role: Role,
-    workload: &str,
-    size: u32,
-    offload: &str,
-    values: &[f64],
-    host: &[f64],
-    cpu: f64,
-    hops: impl Fn() -> Vec<HopRecord>,
-) -> Cell {
+    workload: &'a str,
+    bytes: u32,
+    offload: &'a str,
+}
+
+fn cell(noise: &mut Noise, place: &Place<'_>, values: &[f64], host: &[f64], cpu: f64) -> Cell {
+    let Place { mode, role, workload, bytes: size, offload } = *place;
+    let hops = || hops(mode, workload, offload);
     let (unit, demand_unit, demand) = match workload {
         "tcp_stream" => ("bit/s", "us/KiB", 0.9),
         "tcp_rr" => ("transaction/s", "us/transaction", 38.0),
