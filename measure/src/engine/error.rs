@@ -178,6 +178,23 @@ pub enum EngineError {
         /// The kernel's answer.
         errno: Errno,
     },
+    /// The server on another machine could not do its part.
+    #[error("server {server}: {message}")]
+    Server {
+        /// Its address.
+        server: SocketAddr,
+        /// What it says.
+        message: String,
+    },
+    /// The control connection to a server on another machine is gone, or
+    /// cannot be made.
+    #[error("server {server} is gone: {reason}")]
+    Gone {
+        /// Its address.
+        server: SocketAddr,
+        /// What was seen of it.
+        reason: String,
+    },
     /// Ended by the caller's stop flag.
     #[error("stopped")]
     Stopped,

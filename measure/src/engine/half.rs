@@ -4,16 +4,18 @@
 //! and ended.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use sys::netns::NetNs;
 
 use super::control::{Control, FlowCount, Phase, TICK};
 use super::flow::{Flow, FlowReport};
-use super::hello::{HELLO_BYTES, Hello};
+use super::hello::{HELLO_BYTES, Hello, serves};
+use super::server::{Counted, ServerReport};
 use super::udp_path::Newcomers;
 use super::{End, EngineError, Load, Workload, tcp_crr, tcp_rr, tcp_stream, udp_rr, udp_stream};
 
@@ -24,6 +26,8 @@ const STACK_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct Half {
     end: End,
+    /// From when its clock runs.
+    begun: Instant,
     control: Arc<Control>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
     threads: Vec<JoinHandle<FlowReport>>,
@@ -38,6 +42,8 @@ struct Shared {
     control: Arc<Control>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
     listener: Listener,
+    /// The one that a server serves; `None`: anyone who knows the token.
+    peer: Option<IpAddr>,
     /// Flows of UDP that a thread has taken.
     taken: Box<[AtomicBool]>,
 }
@@ -50,7 +56,8 @@ enum Listener {
 
 impl Half {
     /// Binds `listen` in the namespace and serves the load's flows. `token`
-    /// names the load to both halves.
+    /// names the load to both halves. Nothing is ever sent to another address
+    /// than `peer`'s, where one is given.
     ///
     /// # Errors
     /// [`EngineError::Local`] when the address cannot be bound or threads
@@ -60,6 +67,7 @@ impl Half {
         netns: &NetNs,
         listen: SocketAddr,
         token: u64,
+        peer: Option<IpAddr>,
     ) -> Result<Half, EngineError> {
         let listener = netns.run(|| -> Result<Listener, EngineError> {
             Ok(if load.workload.is_tcp() {
@@ -73,7 +81,7 @@ impl Half {
                 Listener::Udp(socket)
             })
         })??;
-        Half::start(End::Server, load, netns, listen, token, listener)
+        Half::start(End::Server, load, netns, listen, token, listener, peer)
     }
 
     /// Connects the load's flows to `target` from within the namespace.
@@ -87,7 +95,7 @@ impl Half {
         target: SocketAddr,
         token: u64,
     ) -> Result<Half, EngineError> {
-        Half::start(End::Client, load, netns, target, token, Listener::None)
+        Half::start(End::Client, load, netns, target, token, Listener::None, None)
     }
 
     fn start(
@@ -97,6 +105,7 @@ impl Half {
         address: SocketAddr,
         token: u64,
         listener: Listener,
+        peer: Option<IpAddr>,
     ) -> Result<Half, EngineError> {
         let control = Arc::new(Control::new(load.flows));
         let streams = Arc::new(Mutex::new(Vec::new()));
@@ -108,10 +117,11 @@ impl Half {
             control: Arc::clone(&control),
             streams: Arc::clone(&streams),
             listener,
+            peer,
             taken: (0..load.flows).map(|_| AtomicBool::new(false)).collect(),
         });
         // Dropped, and its threads ended, when a later one cannot be made.
-        let mut half = Half { end, control, streams, threads: Vec::new() };
+        let mut half = Half { end, begun: Instant::now(), control, streams, threads: Vec::new() };
         for index in 0..load.flows {
             let shared = Arc::clone(&shared);
             let netns = netns.try_clone()?;
@@ -156,6 +166,11 @@ impl Half {
         self.control.counts()
     }
 
+    /// The same, with when they were read.
+    pub fn counted(&self) -> Counted {
+        Counted { at: self.begun.elapsed(), flows: self.counts() }
+    }
+
     /// The first failure of a flow, once.
     pub fn failure(&self) -> Option<EngineError> {
         self.control.take_failure()
@@ -189,6 +204,16 @@ impl Half {
             reports.insert(report.index, report);
         }
         Ok(reports)
+    }
+}
+
+impl Half {
+    /// As `finish`, of a server.
+    ///
+    /// # Errors
+    /// [`EngineError::Panicked`].
+    pub fn finish_serving(self) -> Result<BTreeMap<u32, ServerReport>, EngineError> {
+        Ok(self.finish()?.into_iter().map(|(flow, report)| (flow, report.into())).collect())
     }
 }
 
@@ -277,7 +302,7 @@ impl Shared {
     ) -> Result<(), EngineError> {
         if self.load.workload == Workload::TcpCrr {
             self.place(self.load.server_cpu(index), report)?;
-            return tcp_crr::server(&self.flow(index), listener, report);
+            return tcp_crr::server(&self.flow(index), listener, self.peer, report);
         }
         let Some((index, stream)) = self.accept(listener, report)? else {
             return Ok(());
@@ -300,7 +325,11 @@ impl Shared {
     ) -> Result<Option<(u32, TcpStream)>, EngineError> {
         while !self.control.is_done() {
             let stream = match listener.accept() {
-                Ok((stream, _)) => stream,
+                Ok((stream, from)) if serves(self.peer, from) => stream,
+                Ok(_) => {
+                    *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
+                    continue;
+                }
                 Err(e) if super::connection::is_a_tick(&e) => continue,
                 Err(e) => {
                     return Err(
@@ -333,6 +362,7 @@ impl Shared {
         let newcomers = Newcomers {
             listener,
             listen: self.address,
+            peer: self.peer,
             taken: &self.taken,
             load: &self.load,
             token: self.token,

@@ -7,6 +7,8 @@
 //! datagram it came in. Addresses cannot tell flows apart: NAT and proxies
 //! change them.
 
+use std::net::{IpAddr, SocketAddr};
+
 use super::flow::Flow;
 
 /// Length of a hello; over UDP an asking one is padded to the message size.
@@ -72,6 +74,12 @@ impl Hello {
     pub fn answer(&self) -> Hello {
         Hello { kind: Kind::Answer, ..*self }
     }
+}
+
+/// Whether a server of `peer` answers `from`; without a peer it answers anyone
+/// who knows the load's token.
+pub(super) fn serves(peer: Option<IpAddr>, from: SocketAddr) -> bool {
+    peer.is_none_or(|peer| peer.to_canonical() == from.ip().to_canonical())
 }
 
 impl Flow<'_> {

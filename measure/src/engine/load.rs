@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sys::netns::NetNs;
 
-use super::EngineError;
+use super::{End, EngineError};
 
 /// Largest payload of a UDP datagram over IPv4: 65535 less 20 bytes of IP and
 /// 8 bytes of UDP header. One limit for every workload, so that cells compare.
@@ -185,6 +185,16 @@ impl Load {
     /// # Errors
     /// [`EngineError::Invalid`], naming the field and what it allows.
     pub fn validate(&self) -> Result<(), EngineError> {
+        self.validate_at(End::Client)?;
+        self.validate_at(End::Server)
+    }
+
+    /// Checks every field, and that the CPUs of one end may be used by this
+    /// process: the other end's are another machine's.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`], naming the field and what it allows.
+    pub fn validate_at(&self, end: End) -> Result<(), EngineError> {
         if !(1..=MAX_MESSAGE_BYTES).contains(&self.message_bytes) {
             return Err(EngineError::invalid(
                 "message_bytes",
@@ -239,12 +249,12 @@ impl Load {
                 format!("{:?}", self.setup_limit),
             ));
         }
-        for (field, cpus) in
-            [("client_cpus", &self.client_cpus), ("server_cpus", &self.server_cpus)]
-        {
-            if let Some(cpu) = cpus.iter().find(|&&cpu| !sys::affinity::usable(cpu)) {
-                return Err(EngineError::invalid(field, "CPUs this process may run on", cpu));
-            }
+        let (field, cpus) = match end {
+            End::Client => ("client_cpus", &self.client_cpus),
+            End::Server => ("server_cpus", &self.server_cpus),
+        };
+        if let Some(cpu) = cpus.iter().find(|&&cpu| !sys::affinity::usable(cpu)) {
+            return Err(EngineError::invalid(field, "CPUs this process may run on", cpu));
         }
         Ok(())
     }

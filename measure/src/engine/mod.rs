@@ -19,6 +19,7 @@ mod hello;
 mod load;
 mod measured;
 mod run;
+mod server;
 mod tcp_crr;
 mod tcp_rr;
 mod tcp_stream;
@@ -35,3 +36,4 @@ pub use load::{
 };
 pub use measured::{Datagrams, FlowMeasured, LatencyNs, Measured, bins, merge_bins};
 pub use run::run;
+pub use server::{Away, Between, Counted, Server, ServerReport};

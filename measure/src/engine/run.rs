@@ -1,16 +1,20 @@
-//! Runs both halves of a load in this process and takes the measure between
-//! them.
+//! Runs both halves of a load and takes the measure between them. The client's
+//! half is in this process; the server's is a [`Server`], here or elsewhere.
+//!
+//! Over a network, asking the server takes time, so no figure is taken across
+//! two clocks: what the server counts is divided by the server's clock, what the
+//! client counts by the client's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::control::{FlowCount, Phase};
+use super::control::Phase;
 use super::half::Half;
 use super::{
-    Datagrams, End, Ends, EngineError, FlowMeasured, LatencyNs, Load, Measured, Stage, Watch,
-    Workload,
+    Between, Counted, Datagrams, End, EngineError, FlowMeasured, LatencyNs, Load, Measured, Server,
+    Stage, Watch, Workload,
 };
 
 /// How often waiting looks at what it waits for.
@@ -32,36 +36,52 @@ const GRACE: Duration = Duration::from_secs(2);
 /// [`EngineError`]: a wrong argument before anything is started; a broken path
 /// within [`Load::setup_limit`], with what was seen of it; `Stopped` within
 /// about 0.1 s of `stop` becoming true.
-pub fn run(
+pub fn run<'a>(
     load: &Load,
-    ends: &Ends<'_>,
+    between: impl Into<Between<'a>>,
     watch: &mut dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Measured, EngineError> {
-    load.validate()?;
-    ends.validate()?;
-    let token = rand::random();
-    let server = Half::server(load, ends.server, ends.listen, token)?;
-    let client = Half::client(load, ends.client, ends.target, token)?;
-    let run = Run { load, client, server, stop };
+    let (client, server): (Half, Box<dyn Server>) = match between.into() {
+        Between::Here(ends) => {
+            load.validate()?;
+            ends.validate()?;
+            let token = rand::random();
+            let server = Half::server(load, ends.server, ends.listen, token, None)?;
+            (Half::client(load, ends.client, ends.target, token)?, Box::new(server))
+        }
+        Between::Away { client, server } => {
+            load.validate_at(End::Client)?;
+            let (server, target, token) = server.start(load)?;
+            (Half::client(load, client, target, token)?, server)
+        }
+    };
+    let round_trip = server.round_trip();
+    let mut run = Run { load, client, server, round_trip, stop };
     let taken = run.measure(watch);
-    // Both are told before either is waited for.
-    run.turn_to(Phase::Done);
-    run.finish(taken?)
+    // Both are told before either is waited for. Why the server could not be
+    // told is not the reason why the load failed, if it did.
+    run.client.turn_to(Phase::Done);
+    let told = run.server.turn_to(Phase::Done);
+    let taken = taken?;
+    told?;
+    run.finish(taken)
 }
 
 struct Run<'a> {
     load: &'a Load,
     client: Half,
-    server: Half,
+    server: Box<dyn Server + 'a>,
+    /// How long asking the server takes, about.
+    round_trip: Duration,
     stop: &'a AtomicBool,
 }
 
 /// The counters of both halves at one moment.
+#[derive(Clone)]
 struct Counts {
-    at: Instant,
-    client: Vec<FlowCount>,
-    server: Vec<FlowCount>,
+    client: Counted,
+    server: Counted,
     retransmitted: u64,
 }
 
@@ -69,21 +89,37 @@ impl Counts {
     /// Payload sent and not received, bytes: one message more a flow than was
     /// counted as sent, which the kernel may have taken in part.
     fn under_way(&self, message_bytes: u64) -> u64 {
-        let flows = self.client.iter().zip(&self.server);
+        let flows = self.client.flows.iter().zip(&self.server.flows);
         flows.map(|(c, s)| ((c.sent + 1) * message_bytes).saturating_sub(s.bytes)).sum()
+    }
+
+    /// Time since an earlier reading, by the clock of the end that counts.
+    fn since(&self, earlier: &Counts, workload: Workload) -> Duration {
+        match workload {
+            Workload::TcpStream | Workload::UdpStream => {
+                self.server.at.saturating_sub(earlier.server.at)
+            }
+            _ => self.client.at.saturating_sub(earlier.client.at),
+        }
     }
 }
 
-/// The measured interval, and what came after it was drained.
+/// The measured interval, and what lies around it.
 struct Taken {
+    /// Before the first datagram (`udp_stream`), else at `begin`.
+    before: Counts,
     begin: Counts,
     end: Counts,
+    /// When all that was sent has arrived or been lost (`udp_stream`).
     drained: Option<Counts>,
 }
 
 impl Run<'_> {
-    fn measure(&self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
-        self.wait(Stage::Hello, || self.client.waits_for().or_else(|| self.server.waits_for()))?;
+    fn measure(&mut self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
+        self.wait(Stage::Hello, |run| match run.client.waits_for() {
+            Some(flow) => Ok(Some(flow)),
+            None => run.server.waits_for(),
+        })?;
         match self.load.workload {
             Workload::UdpStream => self.datagrams(watch),
             _ => self.continuous(watch),
@@ -91,92 +127,116 @@ impl Run<'_> {
     }
 
     /// Workloads that go on over both ends of the interval.
-    fn continuous(&self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
-        self.turn_to(Phase::Warmup);
+    fn continuous(&mut self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
+        self.turn_to(Phase::Warmup)?;
         self.sleep(self.load.warmup)?;
         watch.begin();
-        self.turn_to(Phase::Measure);
-        let begin = self.counts();
-        self.sleep_until(begin.at + self.load.duration)?;
-        let end = self.counts();
-        self.turn_to(Phase::Closing);
+        // The client last: it times what it does in this phase, and counts from
+        // when it was told.
+        self.server.turn_to(Phase::Measure)?;
+        let server = self.server.counts()?;
+        self.client.turn_to(Phase::Measure);
+        let begin = Counts {
+            client: self.client.counted(),
+            server,
+            retransmitted: self.client.retransmitted_segments(),
+        };
+        self.sleep_until(Instant::now() + self.load.duration)?;
+        let server = self.server.counts()?;
+        let client = self.client.counted();
+        self.client.turn_to(Phase::Closing);
+        let retransmitted = self.client.retransmitted_segments();
+        let end = Counts { client, server, retransmitted };
+        self.server.turn_to(Phase::Closing)?;
         watch.end();
         // A path that died in the interval is not a slow one: every flow must
         // still get on. Its own limit speaks first, with the better reason.
-        self.wait(Stage::Closing, || {
-            let (now, then) = match self.load.workload {
-                Workload::TcpStream => (self.server.counts(), &end.server),
-                _ => (self.client.counts(), &end.client),
+        self.wait(Stage::Closing, |run| {
+            let (now, then) = match run.load.workload {
+                Workload::TcpStream => (run.server.counts()?.flows, &end.server.flows),
+                _ => (run.client.counts(), &end.client.flows),
             };
             // What was received: sending alone is no sign of life.
             let still = now
                 .iter()
                 .zip(then)
                 .position(|(now, then)| (now.units, now.bytes) == (then.units, then.bytes));
-            still.map(flow_number)
+            Ok(still.map(flow_number))
         })?;
-        Ok(Taken { begin, end, drained: None })
+        Ok(Taken { before: begin.clone(), begin, end, drained: None })
     }
 
     /// `udp_stream`: nothing is under way at either end of the interval.
-    fn datagrams(&self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
+    fn datagrams(&mut self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
         if !self.load.warmup.is_zero() {
-            self.turn_to(Phase::Warmup);
+            self.turn_to(Phase::Warmup)?;
             self.sleep(self.load.warmup)?;
         }
-        self.turn_to(Phase::Settle);
+        self.turn_to(Phase::Settle)?;
         self.drain(Phase::Settle)?;
         watch.begin();
-        let begin = self.counts();
-        self.turn_to(Phase::Measure);
-        self.sleep_until(begin.at + self.load.duration)?;
-        let end = self.counts();
-        self.turn_to(Phase::Drain);
+        let before = self.counts()?;
+        self.turn_to(Phase::Measure)?;
+        // Over a network the server's clock has run while the client was told,
+        // and the first datagram has to get there: that is not the path's rate.
+        let begin = if self.round_trip.is_zero() {
+            before.clone()
+        } else {
+            self.sleep(self.round_trip)?;
+            self.counts()?
+        };
+        self.sleep_until(Instant::now() + self.load.duration)?;
+        let end = self.counts()?;
+        self.turn_to(Phase::Drain)?;
         self.drain(Phase::Drain)?;
-        let drained = self.counts();
+        let drained = self.counts()?;
         watch.end();
-        self.turn_to(Phase::Closing);
-        self.wait(Stage::Closing, || self.client.not_yet_at(Phase::Closing))?;
-        Ok(Taken { begin, end, drained: Some(drained) })
+        self.turn_to(Phase::Closing)?;
+        self.wait(Stage::Closing, |run| Ok(run.client.not_yet_at(Phase::Closing)))?;
+        Ok(Taken { before, begin, end, drained: Some(drained) })
     }
 
     /// The server first: it must count before the client sends.
-    fn turn_to(&self, phase: Phase) {
-        self.server.turn_to(phase);
+    fn turn_to(&mut self, phase: Phase) -> Result<(), EngineError> {
+        self.server.turn_to(phase)?;
         self.client.turn_to(phase);
+        Ok(())
     }
 
-    fn counts(&self) -> Counts {
-        Counts {
-            at: Instant::now(),
-            server: self.server.counts(),
-            client: self.client.counts(),
+    /// The server first: what it has received, the client has sent.
+    fn counts(&mut self) -> Result<Counts, EngineError> {
+        Ok(Counts {
+            server: self.server.counts()?,
+            client: self.client.counted(),
             retransmitted: self.client.retransmitted_segments(),
-        }
+        })
     }
 
     /// Waits until the client has stopped sending, and until what it has sent
     /// has arrived or nothing has for a while.
-    fn drain(&self, phase: Phase) -> Result<(), EngineError> {
-        self.wait(Stage::Traffic, || self.client.not_yet_at(phase))?;
+    fn drain(&mut self, phase: Phase) -> Result<(), EngineError> {
+        self.wait(Stage::Traffic, |run| Ok(run.client.not_yet_at(phase)))?;
+        // What is seen of the server is old by half a round trip, and what was
+        // sent last takes the other half.
+        let quiet = QUIET + self.round_trip;
         let sent: u64 = self.client.counts().iter().map(|c| c.sent).sum();
         let begun = Instant::now();
         let mut last = (begun, 0);
         loop {
             self.check()?;
-            let received = self.server.counts().iter().map(|c| c.units).sum();
+            let received = self.server.counts()?.flows.iter().map(|c| c.units).sum();
             let now = Instant::now();
             if received != last.1 {
                 last = (now, received);
             }
-            if received >= sent || now - last.0 >= QUIET || now - begun >= DRAIN_LIMIT {
+            if received >= sent || now - last.0 >= quiet || now - begun >= DRAIN_LIMIT {
                 return Ok(());
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    fn check(&self) -> Result<(), EngineError> {
+    fn check(&mut self) -> Result<(), EngineError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(EngineError::Stopped);
         }
@@ -188,14 +248,14 @@ impl Run<'_> {
 
     /// Waits until `behind` names no flow any more.
     fn wait(
-        &self,
+        &mut self,
         stage: Stage,
-        mut behind: impl FnMut() -> Option<u32>,
+        mut behind: impl FnMut(&mut Self) -> Result<Option<u32>, EngineError>,
     ) -> Result<(), EngineError> {
         let begun = Instant::now();
         loop {
             self.check()?;
-            let Some(flow) = behind() else { return Ok(()) };
+            let Some(flow) = behind(self)? else { return Ok(()) };
             let waited = begun.elapsed();
             if waited >= self.load.setup_limit + GRACE {
                 return Err(EngineError::Stalled { flow, end: End::Server, waited, stage });
@@ -204,11 +264,11 @@ impl Run<'_> {
         }
     }
 
-    fn sleep(&self, duration: Duration) -> Result<(), EngineError> {
+    fn sleep(&mut self, duration: Duration) -> Result<(), EngineError> {
         self.sleep_until(Instant::now() + duration)
     }
 
-    fn sleep_until(&self, until: Instant) -> Result<(), EngineError> {
+    fn sleep_until(&mut self, until: Instant) -> Result<(), EngineError> {
         loop {
             self.check()?;
             let left = until.saturating_duration_since(Instant::now());
@@ -223,7 +283,7 @@ impl Run<'_> {
         let Run { load, client, server, .. } = self;
         let client = client.finish()?;
         let server = server.finish()?;
-        let Taken { begin, end, drained } = &taken;
+        let Taken { before, begin, end, drained } = &taken;
 
         let mut flows = Vec::new();
         for index in 0..load.flows {
@@ -237,7 +297,7 @@ impl Run<'_> {
         let datagrams = match load.workload {
             Workload::UdpStream | Workload::UdpRr => {
                 let last = drained.as_ref().unwrap_or(end);
-                Some((0..flows.len()).map(|i| Difference::of(begin, last, i)).fold(
+                Some((0..flows.len()).map(|i| Difference::of(before, last, i)).fold(
                     Datagrams::default(),
                     |sum, d| Datagrams {
                         sent: sum.sent + d.client_sent,
@@ -259,22 +319,27 @@ impl Run<'_> {
         let mut socket_errors = std::collections::BTreeMap::new();
         let mut notes: Vec<String> = Vec::new();
         let mut latency: Option<Histogram<u64>> = None;
-        for report in client.values().chain(server.values()) {
-            for (what, count) in &report.socket_errors {
-                *socket_errors.entry(what.clone()).or_insert(0) += count;
+        let of_client = client.values().map(|r| (&r.socket_errors, &r.notes));
+        let of_server = server.values().map(|r| (&r.socket_errors, &r.notes));
+        for (errors, said) in of_client.chain(of_server) {
+            for (what, count) in errors {
+                let sum: &mut u64 = socket_errors.entry(what.clone()).or_insert(0);
+                *sum = sum.saturating_add(*count);
             }
-            for note in report.notes.iter().filter(|n| !notes.contains(n)).collect::<Vec<_>>() {
-                notes.push(note.clone());
+            for note in said {
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
             }
-            if let Some(one) = &report.latency {
-                let sum = latency.get_or_insert_with(super::flow::latency_histogram);
-                sum.add(one).expect("histograms of one shape");
-            }
+        }
+        for one in client.values().filter_map(|report| report.latency.as_ref()) {
+            let sum = latency.get_or_insert_with(super::flow::latency_histogram);
+            sum.add(one).expect("histograms of one shape");
         }
         let sum = |of: fn(&FlowMeasured) -> u64| flows.iter().map(of).sum();
         Ok(Measured {
             workload: load.workload,
-            seconds: (end.at - begin.at).as_secs_f64(),
+            seconds: end.since(begin, load.workload).as_secs_f64(),
             payload_bytes: sum(|f| f.payload_bytes),
             under_way_bytes: match load.workload {
                 Workload::TcpStream => begin.under_way(u64::from(load.message_bytes)),
@@ -312,13 +377,13 @@ struct Difference {
 
 impl Difference {
     fn of(begin: &Counts, end: &Counts, flow: usize) -> Difference {
-        let (c0, c1) = (&begin.client[flow], &end.client[flow]);
-        let (s0, s1) = (&begin.server[flow], &end.server[flow]);
+        let (c0, c1) = (&begin.client.flows[flow], &end.client.flows[flow]);
+        let (s0, s1) = (&begin.server.flows[flow], &end.server.flows[flow]);
         Difference {
-            client_sent: c1.sent - c0.sent,
-            client_units: c1.units - c0.units,
-            server_units: s1.units - s0.units,
-            server_bytes: s1.bytes - s0.bytes,
+            client_sent: c1.sent.saturating_sub(c0.sent),
+            client_units: c1.units.saturating_sub(c0.units),
+            server_units: s1.units.saturating_sub(s0.units),
+            server_bytes: s1.bytes.saturating_sub(s0.bytes),
         }
     }
 

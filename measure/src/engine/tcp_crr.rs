@@ -8,13 +8,14 @@
 //! without running out of ports, also behind NAT, whose conntrack entries stay
 //! bounded by the client's port range.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::connection::is_a_tick;
 use super::control::Phase;
 use super::flow::{Flow, FlowReport, errno_of, latency_histogram};
+use super::hello::serves;
 use super::tcp_rr::nanos;
 use super::{EngineError, Load};
 
@@ -55,10 +56,12 @@ fn transaction(flow: &Flow<'_>, message: &mut [u8]) -> Result<(), EngineError> {
     }
 }
 
-/// Serves connections, whichever flow they are of, until the load is done.
+/// Serves connections, whichever flow they are of, until the load is done; of
+/// `peer` only, where one is given.
 pub(super) fn server(
     flow: &Flow<'_>,
     listener: &TcpListener,
+    peer: Option<IpAddr>,
     report: &mut FlowReport,
 ) -> Result<(), EngineError> {
     // Closing a connection whose request has not come would look to the client
@@ -69,7 +72,11 @@ pub(super) fn server(
     flow.tally().ready.store(true, Ordering::Release);
     while !flow.control.is_done() {
         let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
+            Ok((stream, from)) if serves(peer, from) => stream,
+            Ok(_) => {
+                *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
+                continue;
+            }
             Err(e) if is_a_tick(&e) => continue,
             // The connection was gone before it was accepted.
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionAborted => {

@@ -1,7 +1,7 @@
 //! Proving a UDP path: hellos, sent again until they are answered, and the
 //! server's side of it.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use sys::errno::Errno;
 use super::connection::is_a_tick;
 use super::control::{Control, TICK};
 use super::flow::Flow;
-use super::hello::{HELLO_BYTES, Hello, Kind};
+use super::hello::{HELLO_BYTES, Hello, Kind, serves};
 use super::{EngineError, Load, Stage};
 
 /// First wait for an answer; doubled with each try.
@@ -158,6 +158,8 @@ impl Flow<'_> {
 pub(super) struct Newcomers<'a> {
     pub listener: &'a UdpSocket,
     pub listen: SocketAddr,
+    /// The only one that is answered; `None`: anyone who knows the token.
+    pub peer: Option<IpAddr>,
     pub taken: &'a [AtomicBool],
     pub load: &'a Load,
     pub token: u64,
@@ -178,8 +180,8 @@ impl Newcomers<'_> {
             }
             let (hello, peer) = match self.listener.recv_from(&mut buffer) {
                 Ok((n, peer)) => match Hello::asked(&buffer[..n], self.token, self.load.flows) {
-                    Some(hello) => (hello, peer),
-                    None => continue,
+                    Some(hello) if serves(self.peer, peer) => (hello, peer),
+                    _ => continue,
                 },
                 Err(e) if is_a_tick(&e) => continue,
                 Err(e) => return Err(local("recvfrom", &e)),
