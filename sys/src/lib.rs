@@ -6,6 +6,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod affinity;
+pub mod buffers;
 pub mod capability;
 mod error;
 pub mod ethtool;

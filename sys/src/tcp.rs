@@ -15,37 +15,51 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use crate::{Error, Result};
+use crate::{Error, Result, buffers};
 
 /// Longest queue of connections waiting for `accept`; the kernel cuts it to
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Opens a stream socket of the address's family, close-on-exec, whose
-/// `accept`, `connect`, `recv` and `send` return after `limit` at the latest.
+/// What a socket is opened with.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Longest that `accept`, `connect`, `recv` and `send` wait.
+    pub limit: Duration,
+    /// No Nagle algorithm (`TCP_NODELAY`).
+    pub nodelay: bool,
+    /// Size of both buffers, bytes ([`buffers::set`]); `None`: the kernel's own.
+    pub buffer_bytes: Option<usize>,
+}
+
+/// Opens a stream socket of the address's family, close-on-exec.
 fn bounded_socket(
     address: &SocketAddr,
-    limit: Duration,
+    options: &Options,
 ) -> std::result::Result<OwnedFd, (&'static str, Errno)> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, SockProtocol::Tcp)
         .map_err(|e| ("socket", e))?;
-    let limit = TimeVal::microseconds(i64::try_from(limit.as_micros()).unwrap_or(i64::MAX));
+    let limit = i64::try_from(options.limit.as_micros()).unwrap_or(i64::MAX);
+    let limit = TimeVal::microseconds(limit);
     setsockopt(&fd, ReceiveTimeout, &limit).map_err(|e| ("setsockopt(SO_RCVTIMEO)", e))?;
     setsockopt(&fd, SendTimeout, &limit).map_err(|e| ("setsockopt(SO_SNDTIMEO)", e))?;
+    setsockopt(&fd, TcpNoDelay, &options.nodelay).map_err(|e| ("setsockopt(TCP_NODELAY)", e))?;
+    if let Some(bytes) = options.buffer_bytes {
+        buffers::set(&fd, bytes)?;
+    }
     Ok(fd)
 }
 
-/// Listens on an address. `accept` returns `EAGAIN` after `limit`; accepted
-/// connections inherit the limit, and `nodelay` (no Nagle algorithm).
+/// Listens on an address. `accept` returns `EAGAIN` after the limit; accepted
+/// connections inherit all options.
 ///
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` (ports below 1024).
-pub fn listen(address: SocketAddr, limit: Duration, nodelay: bool) -> Result<TcpListener> {
+pub fn listen(address: SocketAddr, options: &Options) -> Result<TcpListener> {
     let failed = |(operation, errno)| Error::new(operation, format!("TCP {address}"), errno);
-    let fd = bounded_socket(&address, limit).map_err(failed)?;
+    let fd = bounded_socket(&address, options).map_err(failed)?;
     setsockopt(&fd, ReuseAddr, &true).map_err(|e| failed(("setsockopt(SO_REUSEADDR)", e)))?;
-    setsockopt(&fd, TcpNoDelay, &nodelay).map_err(|e| failed(("setsockopt(TCP_NODELAY)", e)))?;
     bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).map_err(|e| failed(("bind", e)))?;
     let backlog = Backlog::new(BACKLOG).map_err(|e| failed(("listen", e)))?;
     listen_on(&fd, backlog).map_err(|e| failed(("listen", e)))?;
@@ -68,7 +82,7 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    /// Sends the SYN and waits for the answer for at most `limit`, which also
+    /// Sends the SYN and waits for the answer for at most the limit, which also
     /// bounds every later `recv` and `send`.
     ///
     /// # Errors
@@ -76,13 +90,9 @@ impl Connecting {
     /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL` (out of ports) …
     pub fn start(
         target: &SocketAddr,
-        limit: Duration,
-        nodelay: bool,
+        options: &Options,
     ) -> std::result::Result<Connecting, (&'static str, Errno)> {
-        let fd = bounded_socket(target, limit)?;
-        if nodelay {
-            setsockopt(&fd, TcpNoDelay, &true).map_err(|e| ("setsockopt(TCP_NODELAY)", e))?;
-        }
+        let fd = bounded_socket(target, options)?;
         match connect(fd.as_raw_fd(), &SockaddrStorage::from(*target)) {
             Ok(()) => Ok(Connecting { fd, established: true }),
             // What a blocking connect says when SO_SNDTIMEO runs out, or when a
@@ -152,6 +162,8 @@ mod tests {
     use std::io::{ErrorKind, Read, Write};
 
     const LIMIT: Duration = Duration::from_millis(20);
+    const NAGLE: Options = Options { limit: LIMIT, nodelay: false, buffer_bytes: None };
+    const NODELAY: Options = Options { nodelay: true, ..NAGLE };
 
     fn loopback() -> SocketAddr {
         "127.0.0.1:0".parse().unwrap()
@@ -159,11 +171,11 @@ mod tests {
 
     #[test]
     fn accepting_and_reading_end_without_a_peer() {
-        let listener = listen(loopback(), LIMIT, true).unwrap();
+        let listener = listen(loopback(), &NODELAY).unwrap();
         assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 
         let address = listener.local_addr().unwrap();
-        let mut client = Connecting::start(&address, LIMIT, true).unwrap();
+        let mut client = Connecting::start(&address, &NODELAY).unwrap();
         assert!(client.wait(LIMIT).unwrap());
         let mut client = client.into_stream().unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -177,25 +189,40 @@ mod tests {
     }
 
     #[test]
+    fn buffers_are_of_the_size_asked_for_at_both_ends() {
+        const BYTES: usize = 48 << 10;
+        let sized = Options { buffer_bytes: Some(BYTES), ..NAGLE };
+        let listener = listen(loopback(), &sized).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = Connecting::start(&address, &sized).unwrap();
+        assert!(client.wait(LIMIT).unwrap());
+        let client = client.into_stream().unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let wanted = buffers::Granted { send: BYTES, receive: BYTES };
+        assert_eq!(buffers::of(&client), Ok(wanted));
+        assert_eq!(buffers::of(&server), Ok(wanted), "accepted sockets inherit the buffers");
+    }
+
+    #[test]
     fn an_address_is_free_again_while_a_copy_of_the_listener_lives() {
-        let listener = listen(loopback(), LIMIT, false).unwrap();
+        let listener = listen(loopback(), &NAGLE).unwrap();
         let address = listener.local_addr().unwrap();
         let _copy = listener.try_clone().unwrap();
-        assert_eq!(listen(address, LIMIT, false).unwrap_err().errno, Errno::EADDRINUSE);
+        assert_eq!(listen(address, &NAGLE).unwrap_err().errno, Errno::EADDRINUSE);
         stop_listening(&listener);
-        listen(address, LIMIT, false).unwrap();
+        listen(address, &NAGLE).unwrap();
     }
 
     #[test]
     fn a_closed_port_is_refused() {
-        let address = listen(loopback(), LIMIT, false).unwrap().local_addr().unwrap();
-        let (operation, errno) = Connecting::start(&address, LIMIT, false).unwrap_err();
+        let address = listen(loopback(), &NAGLE).unwrap().local_addr().unwrap();
+        let (operation, errno) = Connecting::start(&address, &NAGLE).unwrap_err();
         assert_eq!((operation, errno), ("connect", Errno::ECONNREFUSED));
     }
 
     #[test]
     fn an_address_of_another_machine_cannot_be_bound() {
-        let error = listen("192.0.2.1:1".parse().unwrap(), LIMIT, false).unwrap_err();
+        let error = listen("192.0.2.1:1".parse().unwrap(), &NAGLE).unwrap_err();
         assert_eq!(error.errno, Errno::EADDRNOTAVAIL);
         assert!(error.to_string().contains("192.0.2.1:1"), "{error}");
     }

@@ -21,7 +21,8 @@ impl Flow<'_> {
     pub fn connect(&self, nodelay: bool) -> Result<TcpStream, EngineError> {
         let failed = |(operation, errno)| self.error(Stage::Connect, operation, errno);
         let started = Instant::now();
-        let mut connecting = Connecting::start(&self.address, TICK, nodelay).map_err(failed)?;
+        let options = self.load.tcp_options(nodelay);
+        let mut connecting = Connecting::start(&self.address, &options).map_err(failed)?;
         while !connecting.wait(TICK).map_err(failed)? {
             if self.control.is_done() {
                 return Err(EngineError::Stopped);

@@ -72,7 +72,7 @@ impl Half {
         let listener = netns.run(|| -> Result<Listener, EngineError> {
             Ok(if load.workload.is_tcp() {
                 let nodelay = load.workload != Workload::TcpStream;
-                Listener::Tcp(sys::tcp::listen(listen, TICK, nodelay)?)
+                Listener::Tcp(sys::tcp::listen(listen, &load.tcp_options(nodelay))?)
             } else {
                 let socket = sys::udp::bind_shared(listen)?;
                 socket.set_read_timeout(Some(TICK)).map_err(|e| {
@@ -248,11 +248,35 @@ impl Shared {
     }
 
     fn run(&self, index: u32, report: &mut FlowReport) -> Result<(), EngineError> {
+        self.note_buffers(report)?;
         match &self.listener {
             Listener::None => self.run_client(index, report),
             Listener::Tcp(listener) => self.serve_tcp(index, listener, report),
             Listener::Udp(listener) => self.serve_udp(listener, report),
         }
+    }
+
+    /// Notes that the kernel grants smaller buffers than asked for. Asked of a
+    /// socket of its own: what is granted depends on the machine's limits only.
+    fn note_buffers(&self, report: &mut FlowReport) -> Result<(), EngineError> {
+        let Some(asked) = self.load.buffer_bytes() else { return Ok(()) };
+        let object = "socket of its own for the buffers' size";
+        let probe = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))
+            .map_err(|e| sys::Error::io("bind", object, &e))?;
+        let granted = sys::buffers::set(&probe, asked)
+            .map_err(|(operation, errno)| sys::Error::new(operation, object, errno))?;
+        for (option, granted, limit) in [
+            ("SO_SNDBUF", granted.send, "net.core.wmem_max"),
+            ("SO_RCVBUF", granted.receive, "net.core.rmem_max"),
+        ] {
+            if granted < asked {
+                report.notes.push(format!(
+                    "{option} of {asked} bytes was asked for, {granted} granted ({limit}, \
+                     without CAP_NET_ADMIN)"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Binds the thread to its CPU and notes what the kernel made of it.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use sys::netns::NetNs;
 
+use super::control::TICK;
 use super::{End, EngineError};
 
 /// Largest payload of a UDP datagram over IPv4: 65535 less 20 bytes of IP and
@@ -142,8 +143,12 @@ pub struct Load {
     /// flows, per second, latency from the intended time; `None` sends the next
     /// one when an answer has come.
     pub transactions_per_s: Option<f64>,
-    /// Send and receive buffer of every socket on the data path, bytes; `None`
-    /// leaves them to the kernel.
+    /// Send and receive buffer of every socket on the data path, bytes, as given
+    /// to `SO_SNDBUF` and `SO_RCVBUF`: the kernel sets aside twice as much, for
+    /// its own headers. Where it grants less (`net.core.wmem_max`, `rmem_max`
+    /// without `CAP_NET_ADMIN`), [`Measured::notes`](super::Measured::notes) says
+    /// so. `None`: the kernel's own tuning for TCP, its default for UDP, but a
+    /// receive buffer as large as can be had for the server of `udp_stream`.
     pub socket_buffer_bytes: Option<u32>,
     /// Traffic before the measured interval, discarded.
     pub warmup: Duration,
@@ -257,6 +262,16 @@ impl Load {
             return Err(EngineError::invalid(field, "CPUs this process may run on", cpu));
         }
         Ok(())
+    }
+
+    /// What the sockets of TCP are opened with.
+    pub(super) fn tcp_options(&self, nodelay: bool) -> sys::tcp::Options {
+        sys::tcp::Options { limit: TICK, nodelay, buffer_bytes: self.buffer_bytes() }
+    }
+
+    /// Socket buffers asked for, as system calls take them.
+    pub(super) fn buffer_bytes(&self) -> Option<usize> {
+        self.socket_buffer_bytes.map(|bytes| bytes as usize)
     }
 
     pub(super) fn client_cpu(&self, flow: u32) -> Option<usize> {

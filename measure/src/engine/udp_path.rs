@@ -31,6 +31,10 @@ impl Flow<'_> {
         };
         let failed = |operation, e: &std::io::Error| self.io_error(Stage::Connect, operation, e);
         let socket = UdpSocket::bind(any).map_err(|e| failed("bind", &e))?;
+        if let Some(bytes) = self.load.buffer_bytes() {
+            sys::buffers::set(&socket, bytes)
+                .map_err(|(operation, errno)| self.error(Stage::Connect, operation, errno))?;
+        }
         socket.connect(self.address).map_err(|e| failed("connect", &e))?;
         socket.set_write_timeout(Some(TICK)).map_err(|e| failed("setsockopt", &e))?;
         Ok(socket)
@@ -192,6 +196,11 @@ impl Newcomers<'_> {
                 continue;
             }
             let socket = sys::udp::bind_shared(self.listen)?;
+            if let Some(bytes) = self.load.buffer_bytes() {
+                sys::buffers::set(&socket, bytes).map_err(|(operation, errno)| {
+                    sys::Error::new(operation, format!("UDP {}", self.listen), errno)
+                })?;
+            }
             socket.connect(peer).map_err(|e| local("connect", &e))?;
             socket.set_read_timeout(Some(TICK)).map_err(|e| local("setsockopt", &e))?;
             socket.set_write_timeout(Some(TICK)).map_err(|e| local("setsockopt", &e))?;

@@ -191,8 +191,14 @@ pub(super) fn server(
     socket: &UdpSocket,
     report: &mut FlowReport,
 ) -> Result<(), EngineError> {
-    let granted = sys::udp::set_receive_buffer(socket, RECEIVE_BUFFER)?;
-    if granted < RECEIVE_BUFFER {
+    // Asked for a size, it has it already; as the kernel books it, it is double.
+    let granted = match flow.load.socket_buffer_bytes {
+        Some(_) => {
+            sys::buffers::of(socket).map_err(|(o, e)| flow.error(Stage::Hello, o, e))?.receive * 2
+        }
+        None => sys::udp::set_receive_buffer(socket, RECEIVE_BUFFER)?,
+    };
+    if flow.load.socket_buffer_bytes.is_none() && granted < RECEIVE_BUFFER {
         report.notes.push(format!(
             "UDP receive buffer of {granted} bytes (net.core.rmem_max without CAP_NET_ADMIN): \
              bursts beyond it are lost at the socket"

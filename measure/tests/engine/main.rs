@@ -2,6 +2,7 @@
 //! skipped by name without.
 
 mod broken;
+mod buffers;
 mod placement;
 mod translated;
 mod wire;
