@@ -2,15 +2,17 @@
 //! embeds them.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const SOURCE: &str = "bpf/cpu_clock.bpf.c";
+const SOURCES: [&str; 2] = ["bpf/cpu_clock.bpf.c", "bpf/drops.bpf.c"];
 
 fn main() -> ExitCode {
-    println!("cargo::rerun-if-changed={SOURCE}");
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={source}");
+    }
     println!("cargo::rerun-if-env-changed=CLANG");
-    match compile() {
+    match SOURCES.into_iter().try_for_each(compile) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             println!("cargo::error={reason}");
@@ -19,9 +21,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn compile() -> Result<(), String> {
+fn compile(source: &str) -> Result<(), String> {
     let out_dir = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set: run by cargo only")?;
-    let object = PathBuf::from(out_dir).join("cpu_clock.bpf.o");
+    let name = Path::new(source).file_name().ok_or("a source has a file name")?;
+    let object = PathBuf::from(out_dir).join(name).with_extension("o");
     // Maps are read in the target's byte order.
     let target = match env::var("CARGO_CFG_TARGET_ENDIAN").as_deref() {
         Ok("big") => "bpfeb",
@@ -29,19 +32,19 @@ fn compile() -> Result<(), String> {
     };
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let output = Command::new(&clang)
-        .args(["-g", "-O2", "-Wall", "-mcpu=v3", "-target", target, "-c", SOURCE, "-o"])
+        .args(["-g", "-O2", "-Wall", "-mcpu=v3", "-target", target, "-c", source, "-o"])
         .arg(&object)
         .output()
         .map_err(|e| {
             format!(
-                "{clang} cannot be run to compile {SOURCE}: {e}. \
+                "{clang} cannot be run to compile {source}: {e}. \
                  On Debian: apt install clang libelf-dev zlib1g-dev pkg-config"
             )
         })?;
     let messages = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         // One directive is one line.
-        return Err(format!("{clang} on {SOURCE}: {}: {}", output.status, messages.trim())
+        return Err(format!("{clang} on {source}: {}: {}", output.status, messages.trim())
             .replace('\n', " | "));
     }
     for line in messages.lines().filter(|line| line.contains("warning:")) {

@@ -144,6 +144,7 @@ mod tests {
         Observed {
             devices: BTreeMap::from([("a".to_owned(), devices)]),
             namespaces: vec![NamespaceSample { label: "a".into(), ..Default::default() }],
+            drops: Vec::new(),
         }
     }
 

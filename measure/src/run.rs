@@ -1,12 +1,13 @@
 //! Carries out a plan: random blocks, every cell once a block, ratios within
 //! the block, intervals over the blocks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::plan::{Plan, PlannedCell};
 use crate::results::{Cell, Interval, Role, Sample, Status};
 use crate::sample::{self, Taken};
-use crate::sampler::Machine;
+use crate::sampler::{Drops, Machine};
 use crate::stats::{SequentialPlan, StatsError, block_order, median, trend};
 use crate::subject::{ProbeError, Probes, Subject};
 use crate::summary;
@@ -96,10 +97,18 @@ pub fn run(
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<Outcome, RunError> {
+    let drops = Drops::open().map(Arc::new);
+    if let Err(reason) = &drops {
+        tracing::debug!(reason, "drops are attributed by counters only");
+    }
     let probes = subjects
         .iter()
         .map(|subject| {
-            Probes::open(subject).map_err(|error| RunError::Probe {
+            let open = || match &drops {
+                Ok(drops) => Probes::open(subject)?.with_drops(Arc::clone(drops)),
+                Err(_) => Probes::open(subject),
+            };
+            open().map_err(|error| RunError::Probe {
                 mode: subject.mode.clone(),
                 error: Box::new(error),
             })

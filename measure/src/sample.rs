@@ -164,6 +164,12 @@ fn attributed(
     let per_receive = last.map_or(1.0, |hop| {
         if hop.packets > 0 { datagrams.received as f64 / hop.packets as f64 } else { 1.0 }
     });
+    // The nearest to the receiver first; places that are no hop come last.
+    let mut drops = observed.drops.clone();
+    drops.sort_by_cached_key(|(place, _)| {
+        let at = hops.iter().rposition(|hop| hop.host == *place);
+        (at.map_or(usize::MAX, |at| hops.len() - at), place.clone())
+    });
     Some(loss::attribute(&loss::Evidence {
         sent: datagrams.sent,
         received: datagrams.received,
@@ -172,6 +178,7 @@ fn attributed(
         namespaces: &observed.namespaces,
         softnet_dropped: machine.softnet_dropped,
         devices: &devices,
+        drops: &drops,
     }))
 }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use netstate::{Counters, Hop, Netlink};
 use sys::netns::NetNs;
 
-use crate::sampler::{Namespace, NamespaceSample, NamespaceSnapshot, SamplerError};
+use crate::sampler::{
+    Dropped, Drops, DropsReading, Namespace, NamespaceSample, NamespaceSnapshot, SamplerError,
+};
 
 /// A network namespace on the path.
 #[derive(Debug, Clone)]
@@ -46,11 +48,13 @@ pub struct Subject {
 #[derive(Debug)]
 pub struct Probes {
     places: Vec<PlaceProbe>,
+    drops: Option<Arc<Drops>>,
 }
 
 #[derive(Debug)]
 struct PlaceProbe {
     name: String,
+    inode: u64,
     netlink: Netlink,
     namespace: Namespace,
 }
@@ -59,6 +63,7 @@ struct PlaceProbe {
 #[derive(Debug)]
 pub struct Reading {
     places: Vec<(BTreeMap<String, Counters>, NamespaceSnapshot)>,
+    drops: Option<DropsReading>,
 }
 
 /// What happened between two readings.
@@ -68,6 +73,9 @@ pub struct Observed {
     pub devices: BTreeMap<String, BTreeMap<String, Counters>>,
     /// Protocol counters of every place, in the subject's order.
     pub namespaces: Vec<NamespaceSample>,
+    /// What the kernel dropped in the subject's places, with the place's name;
+    /// empty where BPF is not allowed.
+    pub drops: Vec<(String, Dropped)>,
 }
 
 /// A probe that cannot be opened or read.
@@ -102,9 +110,23 @@ impl Probes {
                 .map_err(|error| ProbeError::Links { place: place.name.clone(), error })?;
             let namespace = Namespace::open_in(&place.netns, &place.name)
                 .map_err(|error| ProbeError::Namespace { place: place.name.clone(), error })?;
-            Ok(PlaceProbe { name: place.name.clone(), netlink, namespace })
+            let inode = place.netns.inode();
+            Ok(PlaceProbe { name: place.name.clone(), inode, netlink, namespace })
         };
-        Ok(Probes { places: subject.places.iter().map(open).collect::<Result<_, _>>()? })
+        let places = subject.places.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Probes { places, drops: None })
+    }
+
+    /// Lets the kernel say where it drops what, too.
+    ///
+    /// # Errors
+    /// When a namespace cannot be added to those that are counted.
+    pub fn with_drops(mut self, drops: Arc<Drops>) -> Result<Probes, ProbeError> {
+        for place in &self.places {
+            drops.watch(place.inode).map_err(|error| place.failed(error))?;
+        }
+        self.drops = Some(drops);
+        Ok(self)
     }
 
     /// Reads every counter.
@@ -123,7 +145,12 @@ impl Probes {
                 .map_err(|error| ProbeError::Namespace { place: place.name.clone(), error })?;
             Ok((links, snapshot))
         };
-        Ok(Reading { places: self.places.iter().map(read).collect::<Result<_, _>>()? })
+        let places = self.places.iter().map(read).collect::<Result<_, _>>()?;
+        let drops = match (&self.drops, self.places.first()) {
+            (Some(drops), Some(place)) => Some(drops.read().map_err(|e| place.failed(e))?),
+            _ => None,
+        };
+        Ok(Reading { places, drops })
     }
 
     /// What happened between two readings.
@@ -140,7 +167,27 @@ impl Probes {
             devices.insert(place.name.clone(), links.collect());
             namespaces.push(place.namespace.difference(&before.1, &after.1));
         }
-        Observed { devices, namespaces }
+        let read = before.drops.as_ref().zip(after.drops.as_ref());
+        let dropped = self
+            .drops
+            .as_ref()
+            .zip(read)
+            .map_or_else(Vec::new, |(drops, (before, after))| drops.difference(before, after));
+        // Those of other subjects, which are counted together, have no name here.
+        let drops = dropped
+            .into_iter()
+            .filter_map(|drop| {
+                let place = self.places.iter().find(|place| place.inode == drop.netns)?;
+                Some((place.name.clone(), drop))
+            })
+            .collect();
+        Observed { devices, namespaces, drops }
+    }
+}
+
+impl PlaceProbe {
+    fn failed(&self, error: SamplerError) -> ProbeError {
+        ProbeError::Namespace { place: self.name.clone(), error }
     }
 }
 

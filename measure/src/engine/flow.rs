@@ -8,6 +8,7 @@ use hdrhistogram::Histogram;
 use sys::errno::Errno;
 
 use super::control::{Control, Phase, Tally};
+use super::pace::Kept;
 use super::{End, EngineError, Load, Stage};
 
 /// Longest transaction that the histogram tells from a longer one, ns.
@@ -36,6 +37,10 @@ pub(super) struct FlowReport {
     pub cpus: Vec<usize>,
     pub latency: Option<Histogram<u64>>,
     pub socket_errors: BTreeMap<String, u64>,
+    /// How the schedule was kept in the measured interval, where there is one.
+    pub kept: Option<Kept>,
+    /// Units that a message of the schedule stands for.
+    pub units_per_message: u64,
     pub notes: Vec<String>,
 }
 

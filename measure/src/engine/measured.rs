@@ -73,6 +73,8 @@ impl Measured {
 /// either received or lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Datagrams {
+    /// Due by the schedule within the interval; `None` where there was none.
+    pub intended: Option<u64>,
     /// Accepted by the sender's kernel. A datagram that a queueing discipline
     /// then dropped is among them: the socket is not told.
     pub sent: u64,

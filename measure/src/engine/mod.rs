@@ -18,6 +18,7 @@ mod half;
 mod hello;
 mod load;
 mod measured;
+mod pace;
 mod run;
 mod server;
 mod tcp_crr;

@@ -14,7 +14,7 @@ use super::control::Phase;
 use super::half::Half;
 use super::{
     Between, Counted, Datagrams, End, EngineError, FlowMeasured, LatencyNs, Load, Measured, Server,
-    Stage, Watch, Workload,
+    Stage, Watch, Workload, pace,
 };
 
 /// How often waiting looks at what it waits for.
@@ -300,6 +300,7 @@ impl Run<'_> {
                 Some((0..flows.len()).map(|i| Difference::of(before, last, i)).fold(
                     Datagrams::default(),
                     |sum, d| Datagrams {
+                        intended: None,
                         sent: sum.sent + d.client_sent,
                         received: sum.received
                             + if load.workload == Workload::UdpRr {
@@ -312,7 +313,13 @@ impl Run<'_> {
             }
             _ => None,
         };
-        if let Some(Datagrams { sent: sent @ 1.., received: 0 }) = datagrams {
+        let kept = || client.values().filter_map(|r| Some((r, r.kept.as_ref()?)));
+        let units = client.values().next().map_or(1, |r| r.units_per_message);
+        let pace = pace::together(kept().map(|(_, kept)| kept), units as f64);
+        let intended = kept().map(|(r, kept)| kept.intended * r.units_per_message).sum();
+        let datagrams =
+            datagrams.map(|datagrams| Datagrams { intended: pace.map(|_| intended), ..datagrams });
+        if let Some(Datagrams { sent: sent @ 1.., received: 0, .. }) = datagrams {
             return Err(EngineError::AllLost { sent, message_bytes: load.message_bytes });
         }
 
@@ -351,7 +358,7 @@ impl Run<'_> {
             datagrams,
             latency: latency.as_ref().and_then(LatencyNs::of),
             histogram: latency,
-            pace: None,
+            pace,
             tcp_retransmits: matches!(load.workload, Workload::TcpStream | Workload::TcpRr)
                 .then(|| end.retransmitted.saturating_sub(begin.retransmitted)),
             socket_errors,

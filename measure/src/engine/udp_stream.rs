@@ -1,4 +1,4 @@
-//! `udp_stream`: datagrams one way, without pause or paced, in batches.
+//! `udp_stream`: datagrams one way, in batches without pause, or paced.
 //!
 //! What keeps the generator cheaper than the path:
 //! - one `sendmmsg` for a batch, from headers and a payload made once, on a
@@ -14,13 +14,14 @@
 
 use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sys::errno::Errno;
 use sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS, ReceiveBatch, SendBatch};
 
 use super::control::Phase;
 use super::flow::{Flow, FlowReport};
+use super::pace::Pacer;
 use super::{EngineError, Stage};
 
 /// Messages of a batch, either way.
@@ -42,8 +43,6 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 const ROUNDS: usize = 16;
 /// Wait after the kernel has refused for want of memory or queue space.
 const BACK_OFF: Duration = Duration::from_micros(50);
-/// A sender this late drops what it owes instead of sending it in one burst.
-const LATEST: Duration = Duration::from_millis(10);
 
 /// Sends in the phases of traffic, proves the path before and after.
 pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), EngineError> {
@@ -72,8 +71,8 @@ struct Sender {
     batch: SendBatch,
     /// Datagrams a message of the batch stands for.
     segments: u64,
-    /// Time between datagrams, where they are paced.
-    gap: Option<Duration>,
+    /// Messages a second of this flow, where they are paced.
+    per_s: Option<f64>,
 }
 
 impl Sender {
@@ -82,15 +81,19 @@ impl Sender {
         let segments = if flow.load.gso { (MAX_PAYLOAD / size).clamp(1, MAX_SEGMENTS) } else { 1 };
         let message = vec![0; size * segments].into_boxed_slice();
         let messages = (BATCH_BYTES / message.len()).clamp(1, BATCH);
-        let gap = flow
+        let per_s = flow
             .load
             .datagrams_per_s
-            .map(|rate| Duration::from_secs_f64(f64::from(flow.load.flows) / rate as f64));
+            .map(|rate| rate as f64 / f64::from(flow.load.flows) / segments as f64);
+        if per_s.is_some() {
+            // Timers would wake the sender 50 µs late.
+            sys::affinity::set_timer_slack(1_000)?;
+        }
         let sender = Sender {
             socket,
             batch: SendBatch::new(message, messages),
             segments: segments as u64,
-            gap,
+            per_s,
         };
         sender.cut(flow, flow.load.gso)?;
         Ok(sender)
@@ -112,17 +115,24 @@ impl Sender {
         report: &mut FlowReport,
     ) -> Result<(), EngineError> {
         let tally = flow.tally();
-        let mut schedule = self.gap.map(|gap| Schedule::new(gap * self.segments as u32));
-        while flow.control.phase() == phase {
-            let count = match &mut schedule {
+        let share = f64::from(flow.index) / f64::from(flow.load.flows);
+        let mut pacer = self.per_s.map(|per_s| Pacer::new(per_s, share, self.batch.capacity()));
+        loop {
+            if flow.control.phase() != phase && !pacer.as_mut().is_some_and(Pacer::winding_up) {
+                break;
+            }
+            let count = match &mut pacer {
                 None => self.batch.capacity(),
-                Some(schedule) => schedule.due(self.batch.capacity()),
+                Some(pacer) => match pacer.take() {
+                    0 => continue,
+                    count => count,
+                },
             };
             match self.batch.send(&self.socket, count) {
                 Ok(sent) => {
                     tally.sent.add(sent as u64 * self.segments);
-                    if let Some(schedule) = &mut schedule {
-                        schedule.sent(sent);
+                    if let Some(pacer) = &mut pacer {
+                        pacer.sent(sent);
                     }
                 }
                 Err(Errno::EINTR) => {}
@@ -134,6 +144,10 @@ impl Sender {
                 }
                 Err(errno) => return Err(self.refused(flow, errno)),
             }
+        }
+        if phase == Phase::Measure {
+            report.kept = pacer.map(Pacer::kept);
+            report.units_per_message = self.segments;
         }
         Ok(())
     }
@@ -149,39 +163,6 @@ impl Sender {
             return flow.error(Stage::Traffic, "sendmmsg", errno);
         }
         EngineError::Gso { message_bytes: flow.load.message_bytes, reason, errno }
-    }
-}
-
-/// When messages are due.
-struct Schedule {
-    gap: Duration,
-    next: Instant,
-}
-
-impl Schedule {
-    fn new(gap: Duration) -> Schedule {
-        Schedule { gap, next: Instant::now() }
-    }
-
-    /// Waits until a message is due; returns how many are, at most `most`.
-    fn due(&mut self, most: usize) -> usize {
-        let now = Instant::now();
-        if let Some(early) = self.next.checked_duration_since(now).filter(|d| !d.is_zero()) {
-            // In slices, so that a slow schedule does not miss the phase.
-            std::thread::sleep(early.min(super::control::TICK));
-            return usize::from(early <= super::control::TICK);
-        }
-        let late = now - self.next;
-        if late > LATEST {
-            self.next = now - self.gap.min(LATEST);
-        }
-        let due = late.as_nanos() / self.gap.as_nanos().max(1) + 1;
-        usize::try_from(due).unwrap_or(most).min(most)
-    }
-
-    fn sent(&mut self, messages: usize) {
-        // At most BATCH.
-        self.next += self.gap * messages as u32;
     }
 }
 
@@ -310,23 +291,5 @@ impl Receiver {
             self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
         }
         std::thread::sleep(self.sleep);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_are_due_by_the_clock_and_never_in_a_long_burst() {
-        let gap = Duration::from_micros(100);
-        let now = Instant::now();
-        let mut schedule = Schedule { gap, next: now - gap * 5 };
-        let due = schedule.due(1000);
-        assert!((6..=1000).contains(&due), "{due}");
-        assert_eq!(Schedule { gap, next: now - gap * 5 }.due(3), 3);
-        let mut late = Schedule { gap, next: now - Duration::from_secs(3600) };
-        assert_eq!(late.due(64), 64);
-        assert!(late.next > now - LATEST * 2, "what is owed is dropped");
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
-use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, ObjectBuilder, PrintLevel};
+use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, ObjectBuilder};
 use nix::time::{ClockId, clock_gettime};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu_clock.bpf.o"));
@@ -87,10 +87,7 @@ impl ExactClock {
         if std::fs::read_to_string("/sys/kernel/realtime").is_ok_and(|rt| rt.trim() == "1") {
             return Err("a PREEMPT_RT kernel preempts softirqs".to_owned());
         }
-        // libbpf would print to stderr.
-        libbpf_rs::set_print(Some((PrintLevel::Debug, |level, message| {
-            tracing::debug!(?level, "libbpf: {}", message.trim_end());
-        })));
+        super::quiet_libbpf();
         let btf = Btf::from_vmlinux()
             .map_err(|e| format!("the kernel has no BTF (/sys/kernel/btf/vmlinux): {e}"))?;
         let mut object = ObjectBuilder::default()

@@ -7,13 +7,19 @@
 //! to those that count anything that passes, and each can only explain what the
 //! ones before it left. Never is more attributed than was lost; what is left
 //! over at the end is reported as unattributed.
+//!
+//! Where the kernel's own reasons are known ([`Dropped`]), they come first: a
+//! packet is freed once, so they count each drop once, and say which queue it
+//! was. Counters then explain only what goes beyond them.
 
 use std::collections::BTreeMap;
 
 use netstate::snmp::Udp;
 
-use super::NamespaceSample;
+use super::{Dropped, NamespaceSample};
 use crate::results::Loss;
+
+mod kernel;
 
 /// What was sent and received, and what was counted on the way.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +40,10 @@ pub struct Evidence<'a> {
     pub softnet_dropped: u64,
     /// Device → packets dropped there, along the path (`a/veth0`).
     pub devices: &'a [(String, u64)],
+    /// The kernel's own reasons with the label of their namespace, those of one
+    /// namespace together, the receiver's namespace first; empty where BPF is
+    /// not allowed.
+    pub drops: &'a [(String, Dropped)],
 }
 
 /// Accounts for every lost datagram.
@@ -41,36 +51,52 @@ pub fn attribute(evidence: &Evidence<'_>) -> Loss {
     let mut ledger = Ledger::new(evidence.sent, evidence.received);
     let per_skb = evidence.datagrams_per_skb;
 
+    let mut seen = kernel::charge(&mut ledger, evidence.drops, evidence.namespaces);
     for namespace in evidence.namespaces {
         let (udp, udp6) = (&namespace.counters.udp, &namespace.counters.udp6);
-        sockets(&mut ledger, &namespace.label, &udp.plus(udp6), evidence.datagrams_per_receive);
+        let seen = seen.sockets.entry(namespace.label.clone()).or_default();
+        let per_receive = evidence.datagrams_per_receive;
+        sockets(&mut ledger, &namespace.label, &udp.plus(udp6), per_receive, seen);
     }
-    for NamespaceSample { label, packet_socket_drops, conntrack, .. } in evidence.namespaces {
-        let drops = packet_socket_drops.unwrap_or(0);
-        ledger.charge(format!("{label} packet socket"), drops, per_skb);
-        // A failed insertion drops its packet and may count it as dropped, too.
-        let refused = conntrack.unwrap_or_default();
-        let refused = refused.drop.max(refused.insert_failed);
-        ledger.charge(format!("{label} conntrack"), refused, per_skb);
+    for namespace in evidence.namespaces {
+        let label = &namespace.label;
+        let drops = namespace.packet_socket_drops.unwrap_or(0);
+        ledger.charge_beyond(
+            format!("{label} packet socket"),
+            drops,
+            per_skb,
+            &mut seen.total.clone(),
+        );
+        let refused = conntrack_refused(namespace);
+        let seen = seen.netfilter.entry(label.clone()).or_default();
+        ledger.charge_beyond(format!("{label} conntrack"), refused, per_skb, seen);
     }
-    ledger.charge("softnet backlog".to_owned(), evidence.softnet_dropped, per_skb);
+    let backlog = evidence.softnet_dropped;
+    ledger.charge_beyond("softnet backlog".to_owned(), backlog, per_skb, &mut seen.backlog);
     // The backlog's drops show at the devices before it, and a device's drops
     // at the IP layer above it; only what goes beyond them is new.
     let mut downstream = evidence.softnet_dropped;
     for (device, drops) in evidence.devices {
         let new = drops.saturating_sub(evidence.softnet_dropped);
-        ledger.charge(format!("{device} device"), new, per_skb);
+        ledger.charge_beyond(format!("{device} device"), new, per_skb, &mut seen.total.clone());
         downstream = downstream.saturating_add(new);
     }
     for namespace in evidence.namespaces {
-        ip(&mut ledger, namespace, downstream, per_skb);
+        ip(&mut ledger, namespace, downstream, per_skb, seen.total);
     }
     ledger.close()
 }
 
+/// Packets that connection tracking refused.
+fn conntrack_refused(namespace: &NamespaceSample) -> u64 {
+    // A failed insertion drops its packet and may count it as dropped, too.
+    let refused = namespace.conntrack.unwrap_or_default();
+    refused.drop.max(refused.insert_failed)
+}
+
 /// Datagrams dropped at sockets: each cause of `InErrors` is one of three
 /// counters or none, and `NoPorts` stands beside it.
-fn sockets(ledger: &mut Ledger, label: &str, udp: &Udp, per_receive: f64) {
+fn sockets(ledger: &mut Ledger, label: &str, udp: &Udp, per_receive: f64, seen: &mut u64) {
     let known = udp.rcvbuf_errors.saturating_add(udp.mem_errors).saturating_add(udp.in_csum_errors);
     for (cause, datagrams) in [
         ("socket buffer", udp.rcvbuf_errors),
@@ -79,12 +105,12 @@ fn sockets(ledger: &mut Ledger, label: &str, udp: &Udp, per_receive: f64) {
         ("UDP receive error", udp.in_errors.saturating_sub(known)),
         ("no socket", udp.no_ports),
     ] {
-        ledger.charge(format!("{label} {cause}"), datagrams, per_receive);
+        ledger.charge_beyond(format!("{label} {cause}"), datagrams, per_receive, seen);
     }
 }
 
 /// Packets dropped at the IP layer, of both versions.
-fn ip(ledger: &mut Ledger, namespace: &NamespaceSample, downstream: u64, per_skb: f64) {
+fn ip(ledger: &mut Ledger, namespace: &NamespaceSample, downstream: u64, per_skb: f64, seen: u64) {
     let (ip, ext, ip6) =
         (&namespace.counters.ip, &namespace.counters.ip_ext, &namespace.counters.ip6);
     // IPv6 counts an oversized packet as too big and as not cut.
@@ -107,7 +133,9 @@ fn ip(ledger: &mut Ledger, namespace: &NamespaceSample, downstream: u64, per_skb
         // Queueing disciplines show here: the socket was told of success.
         ("IP output discard", (ip.out_discards + ip6.out_discards).saturating_sub(downstream)),
     ] {
-        ledger.charge(format!("{} {cause}", namespace.label), packets, per_skb);
+        let place = format!("{} {cause}", namespace.label);
+        // Any of the drops seen may be counted here once more.
+        ledger.charge_beyond(place, packets, per_skb, &mut seen.clone());
     }
 }
 
@@ -146,10 +174,18 @@ impl Ledger {
 
     /// Explains as much of what is left as `count` drops of `datagrams_each` can.
     fn charge(&mut self, place: String, count: u64, datagrams_each: f64) {
+        self.charge_beyond(place, count, datagrams_each, &mut 0);
+    }
+
+    /// The same of a counter of which `seen` datagrams may have been explained
+    /// already; takes off `seen` what it counts of them.
+    fn charge_beyond(&mut self, place: String, count: u64, datagrams_each: f64, seen: &mut u64) {
         // A float-to-integer cast saturates, and of NaN it makes 0; a drop
         // loses at least one datagram whatever the caller's mean says.
         let datagrams = ((count as f64 * datagrams_each).round() as u64).max(count);
-        let taken = datagrams.min(self.left);
+        let again = datagrams.min(*seen);
+        *seen -= again;
+        let taken = (datagrams - again).min(self.left);
         if taken > 0 {
             self.left -= taken;
             *self.places.entry(place).or_default() += taken;

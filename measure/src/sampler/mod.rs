@@ -2,14 +2,16 @@
 //! counters of the network softirq and of each namespace, and where lost
 //! datagrams went.
 //!
-//! Two samplers, each read before and after the measured interval:
-//! [`Machine`] (all CPUs) and [`Namespace`] (one per network namespace). Neither
+//! Three samplers, each read before and after the measured interval:
+//! [`Machine`] (all CPUs), [`Namespace`] (one per network namespace) and, where
+//! BPF is allowed, [`Drops`] (the kernel's own reason of every drop). None
 //! needs a thread of its own while traffic runs. What they find is judged by
 //! [`Disturbance`] (was the machine ours?), [`service_demand`] (what did a unit
 //! of work cost?) and [`loss`](mod@loss) (where did datagrams go?).
 
 mod demand;
 mod disturbance;
+mod drops;
 mod exact;
 pub mod loss;
 mod machine;
@@ -18,6 +20,7 @@ mod split;
 
 pub use demand::service_demand;
 pub use disturbance::{Disturbance, Limits};
+pub use drops::{Dropped, Drops, DropsReading};
 pub use machine::{CpuClock, Machine, MachineSample, MachineSnapshot};
 pub use namespace::{Namespace, NamespaceSample, NamespaceSnapshot};
 
@@ -41,6 +44,19 @@ pub enum SamplerError {
         /// What was attempted, and what came.
         reason: String,
     },
+    /// The counts of drops, after they were opened.
+    #[error("counts of drops: {reason}")]
+    Drops {
+        /// What was attempted, and what came.
+        reason: String,
+    },
+}
+
+/// libbpf's messages go to the log: it would print them to stderr.
+fn quiet_libbpf() {
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |level, message| {
+        tracing::debug!(?level, "libbpf: {}", message.trim_end());
+    })));
 }
 
 impl From<sys::Error> for SamplerError {

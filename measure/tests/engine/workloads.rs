@@ -34,7 +34,7 @@ fn check_counts(load: &Load, measured: &Measured) {
         // One transaction per flow may straddle either end.
         assert!(l.count.abs_diff(measured.units) <= 2 * u64::from(load.flows), "{what}");
     }
-    if let Some(Datagrams { sent, received }) = measured.datagrams {
+    if let Some(Datagrams { sent, received, .. }) = measured.datagrams {
         assert!(received <= sent, "{what}");
         assert!(received >= measured.units, "{what}");
     }
@@ -109,6 +109,14 @@ fn paced_datagrams_on_an_idle_path_all_arrive() {
         };
         let measured = over(&wire, &load).unwrap();
         assert_eq!(measured.datagrams.unwrap().lost(), 0, "{load:?}: {measured:?}");
+        // Every datagram due was sent or given up, and how evenly is stated.
+        let Datagrams { intended, sent, .. } = measured.datagrams.unwrap();
+        assert!(intended.is_some_and(|intended| sent <= intended), "{measured:?}");
+        let pace = measured.pace.unwrap();
+        assert!((pace.intended_per_s - 5_000.0).abs() < 1e-6, "{pace:?}");
+        assert!(pace.sent_per_s <= 5_000.0 + 1e-6 && pace.sent_per_s > 0.0, "{pace:?}");
+        assert!(pace.late_p50_us <= pace.late_p99_us, "{pace:?}");
+        assert!(pace.late_p99_us <= pace.late_max_us, "{pace:?}");
         // Never more than was asked for; how much less, the machine decides.
         let most = 5_000.0 * measured.seconds + 64.0 * f64::from(flows) + 64.0;
         assert!((measured.sent_units as f64) < most, "{load:?}: {measured:?}");

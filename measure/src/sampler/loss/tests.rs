@@ -13,6 +13,7 @@ fn evidence(sent: u64, received: u64) -> Evidence<'static> {
         namespaces: &[],
         softnet_dropped: 0,
         devices: &[],
+        drops: &[],
     }
 }
 
@@ -110,6 +111,70 @@ fn losses_add_up_over_samples() {
     assert!((sum.fraction - 20.0 / 300.0).abs() < 1e-12);
 }
 
+const REASONS: [&str; 5] =
+    ["SOCKET_RCVBUFF", "CPU_BACKLOG", "NETFILTER_DROP", "OTHERHOST", "NOT_SPECIFIED"];
+
+fn dropped(label: &str, device: &str, reason: &str, packets: u64) -> (String, Dropped) {
+    let drop = Dropped {
+        netns: 1,
+        device: device.to_owned(),
+        reason: reason.to_owned(),
+        function: Some("kernel_function".to_owned()),
+        packets,
+    };
+    (label.to_owned(), drop)
+}
+
+#[test]
+fn the_kernels_reasons_come_first_and_counters_of_the_same_drops_add_nothing() {
+    let mut sender = receiver(Udp { sndbuf_errors: 40, ..Udp::default() });
+    sender.label = "tenant-a".to_owned();
+    sender.counters.ip = Ip { out_discards: 40, ..Ip::default() };
+    let namespaces = [sender, receiver(Udp { rcvbuf_errors: 7, in_errors: 7, ..Udp::default() })];
+    let drops = [
+        dropped("tenant-b", "", "SOCKET_RCVBUFF", 5),
+        dropped("b", "nic0", "CPU_BACKLOG", 40),
+        dropped("b", "vxlan0", "VXLAN_INVALID_HDR", 3),
+        dropped("a", "nic0", "QDISC_OVERLIMIT", 2),
+        dropped("a", "tap0", "FULL_RING", 1),
+    ];
+    let loss = attribute(&Evidence {
+        namespaces: &namespaces,
+        softnet_dropped: 40,
+        devices: &[("a/eth0".to_owned(), 40)],
+        drops: &drops,
+        ..evidence(200, 140)
+    });
+    let expected = [
+        ("a nic0 qdisc", 2),
+        ("a tap0 ring", 1),
+        ("b nic0 softnet backlog", 40),
+        ("b vxlan0: VXLAN_INVALID_HDR (kernel_function)", 3),
+        // Two that only the counter saw.
+        ("tenant-b socket buffer", 7),
+    ];
+    assert_eq!(places(&loss), expected);
+    assert_eq!(loss.unattributed, 7);
+}
+
+#[test]
+fn what_connection_tracking_refused_is_told_from_a_rule() {
+    let mut host = receiver(Udp::default());
+    host.label = "b".to_owned();
+    host.conntrack = Some(ConntrackDelta { drop: 30, ..ConntrackDelta::default() });
+    let drops = [dropped("b", "nic0", "NETFILTER_DROP", 45)];
+    let loss = attribute(&Evidence { namespaces: &[host], drops: &drops, ..evidence(100, 50) });
+    assert_eq!(places(&loss), [("b conntrack", 30), ("b netfilter", 15)]);
+    assert_eq!(loss.unattributed, 5);
+}
+
+#[test]
+fn a_copy_for_somebody_else_explains_only_what_nothing_else_does() {
+    let drops = [dropped("b", "port2", "OTHERHOST", 100), dropped("b", "nic0", "CPU_BACKLOG", 10)];
+    let loss = attribute(&Evidence { drops: &drops, ..evidence(100, 90) });
+    assert_eq!(places(&loss), [("b nic0 softnet backlog", 10)]);
+}
+
 proptest! {
     #[test]
     fn what_is_attributed_and_what_is_not_is_what_was_lost(
@@ -120,6 +185,7 @@ proptest! {
         softnet in 0_u64..1_000_000,
         devices in prop::collection::vec(0_u64..1_000_000, 0..4),
         per_skb in 0.0_f64..64.0,
+        drops in prop::collection::vec((0_usize..REASONS.len(), 0_u64..1_000_000), 0..6),
     ) {
         let mut namespace = receiver(Udp {
             no_ports: udp[0],
@@ -137,6 +203,10 @@ proptest! {
             devices: &devices,
             datagrams_per_skb: per_skb,
             datagrams_per_receive: per_skb,
+            drops: &drops
+                .iter()
+                .map(|(reason, packets)| dropped("tenant-b", "eth0", REASONS[*reason], *packets))
+                .collect::<Vec<_>>(),
             ..evidence(sent, received)
         });
         let attributed: u64 = loss.places.values().sum();

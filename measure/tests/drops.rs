@@ -1,0 +1,186 @@
+//! Where the kernel drops datagrams, each place forced, in namespaces of our
+//! own, as root: what is attributed is what was lost, at the place it was lost.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use measure::engine::Workload;
+use measure::plan::{Ask, Plan, PlannedCell, Stopping, Task};
+use measure::results::{Loss, Placement, Role, Sample};
+use measure::run::Observer;
+use measure::sampler::{Drops, Limits, Machine};
+use measure::subject::{Place, Subject};
+use netstate::Hop;
+use testbed::{Host, NIC, Offload, Wire};
+
+fn root() -> bool {
+    let root = sys::userns::may_administer_networks();
+    if !root {
+        eprintln!("skipped: needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN) for network namespaces");
+    }
+    root
+}
+
+/// Whether the kernel tells where it drops; a missing right or kernel feature
+/// is named.
+fn told() -> bool {
+    if !root() {
+        return false;
+    }
+    let Err(reason) = Drops::open() else { return true };
+    let present = sys::userns::in_initial_user_namespace()
+        && std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
+    assert!(!present, "no reasons of drops: {reason}");
+    eprintln!("skipped: {reason}");
+    false
+}
+
+/// Two hosts joined by a wire.
+struct Pair {
+    a: Host,
+    b: Host,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let pair = Pair { a: Host::new("a").unwrap(), b: Host::new("b").unwrap() };
+        let wire = Wire { mtu: 1500, offload: Offload::Full };
+        wire.join(&pair.a, &pair.b).unwrap();
+        wire.address(&pair.a, &pair.b).unwrap();
+        pair
+    }
+
+    fn subject(&self) -> Subject {
+        let address = SocketAddr::from((Wire::B, 7000));
+        let place =
+            |host: &Host| Place { name: host.name().to_owned(), netns: Arc::clone(host.netns()) };
+        Subject {
+            mode: "pair".to_owned(),
+            offload: "full".to_owned(),
+            mtu: 1500,
+            client: 0,
+            server: 1,
+            target: address,
+            listen: address,
+            hops: vec![Hop::tx("a", NIC), Hop::rx("b", NIC)],
+            places: vec![place(&self.a), place(&self.b)],
+        }
+    }
+}
+
+/// Keeps the samples.
+struct Nobody;
+
+impl Observer for Nobody {
+    fn sampled(&mut self, _: u64, _: u64, _: &Subject, _: &PlannedCell, _: &Sample) {}
+    fn sampling(&mut self, _: &Subject, _: &PlannedCell) {}
+}
+
+fn plan(ask: Ask) -> Plan {
+    Plan {
+        seed: 1,
+        cells: vec![PlannedCell {
+            subject: 0,
+            role: Role::Baseline,
+            ask,
+            setting: None,
+            baseline: 0,
+        }],
+        stopping: Stopping { level: 0.95, blocks: 1, half_width: None, max_blocks: 1 },
+        settings: Vec::new(),
+        duration: Duration::from_millis(200),
+        warmup: Duration::ZERO,
+        placement: Placement {
+            policy: "none".to_owned(),
+            client_cpus: Vec::new(),
+            server_cpus: Vec::new(),
+        },
+        // Other tests share the machine.
+        limits: Limits { steal_share: 1.0, throttled_share: 1.0, other_share: 1.0 },
+        idle_load: 0.0,
+        setup_limit: Duration::from_secs(5),
+    }
+}
+
+fn sample(pair: &Pair, ask: Ask) -> Sample {
+    let machine = Machine::open(false).unwrap();
+    let stop = AtomicBool::new(false);
+    let subjects = [pair.subject()];
+    let outcome = measure::run::run(&plan(ask), &subjects, &machine, &mut Nobody, &stop).unwrap();
+    outcome.cells[0].samples[0].clone()
+}
+
+/// The loss of an unpaced stream of 64-byte datagrams.
+fn loss(pair: &Pair) -> Loss {
+    let sample = sample(pair, Ask::new(Task::Steady(Workload::UdpStream)));
+    assert_eq!(sample.invalid_reason, None);
+    sample.loss.unwrap()
+}
+
+/// The sum holds, and `place` explains nearly all of a loss.
+fn assert_at(loss: &Loss, place: &str) {
+    let lost = loss.sent - loss.received;
+    assert!(lost > 0, "nothing was lost: {loss:?}");
+    assert_eq!(loss.places.values().sum::<u64>() + loss.unattributed, lost, "{loss:?}");
+    let there = loss.places.get(place).copied().unwrap_or(0);
+    assert!(there as f64 >= 0.95 * lost as f64, "{place}: {loss:?}");
+}
+
+#[test]
+fn a_queueing_discipline_that_is_full() {
+    if !told() {
+        return;
+    }
+    let pair = Pair::new();
+    let tbf = ["qdisc", "add", "dev", NIC, "root", "tbf", "rate", "8mbit", "burst", "4kb"];
+    pair.a.run(Command::new("tc").args(tbf).args(["limit", "20kb"])).unwrap();
+    assert_at(&loss(&pair), &format!("a {NIC} qdisc"));
+}
+
+#[test]
+fn a_rule_of_netfilter() {
+    if !told() {
+        return;
+    }
+    let pair = Pair::new();
+    pair.b
+        .nft(
+            "table ip t { chain c { type filter hook input priority 0; \
+             udp length < 100 numgen inc mod 4 == 0 drop; }; }",
+        )
+        .unwrap();
+    assert_at(&loss(&pair), "b netfilter");
+}
+
+#[test]
+fn a_device_that_is_not_the_datagrams_own_is_told_from_the_socket() {
+    if !told() {
+        return;
+    }
+    // Nobody is there: the reason names the place that no counter has.
+    let pair = Pair::new();
+    let drops = Drops::open().unwrap();
+    drops.watch(pair.b.netns().inode()).unwrap();
+    let before = drops.read().unwrap();
+    let sender = pair.a.netns().run(|| std::net::UdpSocket::bind((Wire::A, 0)).unwrap()).unwrap();
+    let sent = 50;
+    for _ in 0..sent {
+        sender.send_to(&[0; 64], (Wire::B, 9)).unwrap();
+    }
+    let seen = testbed::poll("drops", Duration::from_secs(10), || {
+        let seen = drops.difference(&before, &drops.read().unwrap());
+        let packets: u64 =
+            seen.iter().filter(|drop| drop.reason == "NO_SOCKET").map(|drop| drop.packets).sum();
+        Ok(if packets >= sent { Ok(seen) } else { Err(format!("{seen:?}")) })
+    })
+    .unwrap();
+    let drop = seen.iter().find(|drop| drop.reason == "NO_SOCKET").unwrap();
+    assert_eq!((drop.packets, drop.device.as_str()), (sent, NIC));
+    assert!(drop.function.as_deref().is_none_or(|f| f.contains("udp")), "{drop:?}");
+    // Nothing of another namespace is counted: a's answers (ICMP) are dropped
+    // nowhere that was asked for.
+    assert!(seen.iter().all(|drop| drop.netns == pair.b.netns().inode()), "{seen:?}");
+}
