@@ -49,6 +49,8 @@ pub enum LabVerb {
     List(List),
     /// Measure modes, workloads and offload profiles, as ratios to the bare host
     Run(Box<Run>),
+    /// List the plans, or print one to copy and change
+    Plans(Plans),
     /// Build a mode and leave it standing
     Up(Up),
     /// Hold a testbed (started by `up`)
@@ -73,6 +75,10 @@ pub struct List {
 /// `overlane lab run`
 #[derive(Debug, Args)]
 pub struct Run {
+    /// A plan by name (see `overlane lab plans`), or a file (TOML) with . or / in its name;
+    /// arguments given besides it go before its own
+    #[arg(long, value_name = "PLAN")]
+    pub plan: Option<String>,
     /// Modes to measure, comma-separated, or `all` (see `overlane lab list`)
     #[arg(long, default_value = "all", value_name = "MODES")]
     pub modes: String,
@@ -89,6 +95,11 @@ pub struct Run {
     /// have CPUs]
     #[arg(long, value_enum)]
     pub steering: Option<Steering>,
+    /// Measure every mode once more under each value of a setting: sysctl:KEY=V,…, ring=N,…,
+    /// queues=N,…, txqueuelen=N,…, rps=CPUS,…; joined with + they are one step. Given back
+    /// afterwards, whatever happens. May be given several times
+    #[arg(long, value_name = "SETTING")]
+    pub vary: Vec<String>,
     /// What is asked of every path.
     #[command(flatten)]
     pub asking: Asking,
@@ -216,6 +227,16 @@ pub enum Format {
     Csv,
     /// The results file itself
     Json,
+}
+
+/// `overlane lab plans`
+#[derive(Debug, Args)]
+pub struct Plans {
+    /// Plan to print
+    pub name: Option<String>,
+    /// Print JSON: an array of {name, description}
+    #[arg(long, conflicts_with = "name")]
+    pub json: bool,
 }
 
 /// `overlane lab up`

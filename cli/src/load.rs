@@ -135,6 +135,26 @@ impl Asked {
         }
         asks
     }
+
+    /// Joins another part of a plan to this one; the same ask twice is one.
+    pub fn join(&mut self, other: Asked) {
+        fn union<T: PartialEq>(into: &mut Vec<T>, from: Vec<T>) {
+            for item in from {
+                if !into.contains(&item) {
+                    into.push(item);
+                }
+            }
+        }
+        union(&mut self.asks, other.asks);
+        union(&mut self.tasks, other.tasks);
+        union(&mut self.sizes, other.sizes);
+        union(&mut self.flows, other.flows);
+        union(&mut self.outstanding, other.outstanding);
+        union(&mut self.load_percent, other.load_percent);
+        union(&mut self.socket_buffers, other.socket_buffers);
+        union(&mut self.engines, other.engines);
+        self.gso |= other.gso;
+    }
 }
 
 /// How to measure: blocks, times, places, limits.

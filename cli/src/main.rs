@@ -11,9 +11,11 @@ mod holder;
 mod interrupt;
 mod load;
 mod output;
+mod plan;
 mod progress;
 mod sizes;
 mod verb;
+mod watching;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -50,6 +52,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
         Verb::Lab { verb } => match verb {
             LabVerb::List(list) => verb::lab_list::run(&list),
             LabVerb::Run(run) => verb::lab_run::run(&run),
+            LabVerb::Plans(plans) => verb::lab_plans::run(&plans),
             LabVerb::Up(up) => verb::lab_up::run(&up),
             LabVerb::Hold(hold) => verb::lab_up::hold(&hold),
             LabVerb::Exec(exec) => verb::lab_exec::run(&exec),

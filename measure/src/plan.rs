@@ -281,11 +281,18 @@ pub struct Plan {
 }
 
 /// Every combination of subject and ask, with a baseline and an A/A cell for
-/// each offload profile, MTU and ask.
+/// each offload profile, MTU and ask. Under each of the `settings` every mode is
+/// measured once more, its ratio to the same mode as found: what the setting
+/// brings.
 ///
 /// `subjects` are (mode, offload, mtu); cells whose baseline subject is missing
-/// are left out.
-pub fn cells(subjects: &[(&str, &str, u32)], baseline: &str, asks: &[Ask]) -> Vec<PlannedCell> {
+/// are left out. `settings` has, for each subject, those it takes.
+pub fn cells(
+    subjects: &[(&str, &str, u32)],
+    baseline: &str,
+    asks: &[Ask],
+    settings: &[Vec<usize>],
+) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
     for (reference, (_, offload, mtu)) in
         subjects.iter().enumerate().filter(|(_, (mode, _, _))| *mode == baseline)
@@ -301,6 +308,18 @@ pub fn cells(subjects: &[(&str, &str, u32)], baseline: &str, asks: &[Ask]) -> Ve
                     cells.push(cell(subject, Role::Measured));
                 }
             }
+            for found in at..cells.len() {
+                if cells[found].role != Role::Aa {
+                    let as_found = cells[found];
+                    let taken = settings.get(as_found.subject).into_iter().flatten();
+                    cells.extend(taken.map(|&setting| PlannedCell {
+                        role: Role::Measured,
+                        setting: Some(setting),
+                        baseline: found,
+                        ..as_found
+                    }));
+                }
+            }
         }
     }
     cells
@@ -314,7 +333,7 @@ mod tests {
     fn every_group_has_its_own_baseline_and_floor() {
         let subjects = [("host", "full", 1500), ("host", "none", 1500), ("vxlan", "none", 1500)];
         let asks = [Workload::TcpRr, Workload::UdpStream].map(|w| Ask::new(Task::Steady(w)));
-        let cells = cells(&subjects, "host", &asks);
+        let cells = cells(&subjects, "host", &asks, &[]);
         assert_eq!(cells.len(), 2 * 2 + 2 * 3);
         for cell in &cells {
             let baseline = &cells[cell.baseline];
@@ -323,6 +342,19 @@ mod tests {
             assert_eq!(baseline.ask, cell.ask);
         }
         assert_eq!(cells.iter().filter(|cell| cell.role == Role::Aa).count(), 4);
+    }
+
+    #[test]
+    fn a_setting_is_compared_with_the_same_mode_as_found() {
+        let subjects = [("host", "full", 1500), ("vxlan", "full", 1500)];
+        let cells = cells(&subjects, "host", &[Ask::new(Task::DropPoint)], &[vec![0, 1], vec![1]]);
+        // host, its A/A and vxlan, then the settings of host and of vxlan.
+        assert_eq!(cells.len(), 3 + 2 + 1);
+        for cell in cells.iter().filter(|cell| cell.setting.is_some()) {
+            let found = &cells[cell.baseline];
+            assert_eq!((found.subject, found.setting), (cell.subject, None));
+            assert_eq!(cell.role, Role::Measured);
+        }
     }
 
     #[test]

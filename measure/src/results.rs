@@ -311,7 +311,8 @@ pub struct Cell {
     pub offered: Option<Offered>,
     /// Socket buffers of both ends, bytes; null: the kernel's own.
     pub socket_buffer_bytes: Option<u32>,
-    /// The varied setting (`sysctl:net.core.netdev_budget=1000`); null: as found.
+    /// The varied setting (`sysctl:net.core.netdev_budget=1000`): ratios are to
+    /// the same mode as found; null: as found.
     pub setting: Option<String>,
     /// UDP GSO in use (`udp_stream` only).
     pub gso: bool,

@@ -29,6 +29,14 @@ pub trait Observer {
     );
     /// A cell is about to be measured.
     fn sampling(&mut self, subject: &Subject, cell: &PlannedCell);
+
+    /// Puts the cell's setting in effect, and takes back the last one's.
+    ///
+    /// # Errors
+    /// Why it cannot be had: the sample is void.
+    fn set(&mut self, _subject: &Subject, _cell: &PlannedCell) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Why a run ended.
@@ -130,9 +138,12 @@ pub fn run(
             let cell = &plan.cells[at];
             let subject = &subjects[cell.subject];
             observer.sampling(subject, cell);
-            let take = || {
+            let mut take = || {
                 if stop.load(Ordering::Relaxed) {
                     return Taken::Stopped;
+                }
+                if let Err(reason) = observer.set(subject, cell) {
+                    return Taken::Sample(Box::new(sample::void(reason)));
                 }
                 sample::take(plan, cell, subject, &probes[cell.subject], machine, stop)
             };

@@ -183,7 +183,7 @@ fn attributed(
 }
 
 /// A sample that does not count, for `reason`.
-fn void(reason: String) -> Sample {
+pub(crate) fn void(reason: String) -> Sample {
     Sample { invalid_reason: Some(reason), ..blank() }
 }
 

@@ -11,6 +11,7 @@ pub mod cgroup;
 pub mod conntrack;
 pub mod cpu;
 pub mod hop;
+pub mod interrupts;
 pub mod link;
 pub mod machine;
 pub mod neigh;

@@ -1,4 +1,5 @@
-//! Device features by the ethtool ioctls: what `ethtool -k` shows and `-K` sets.
+//! Device features, rings and queues by the ethtool ioctls: what `ethtool -k`,
+//! `-g` and `-l` show, and `-K`, `-G` and `-L` set.
 //!
 //! Acts on devices of the calling thread's network namespace at the time the
 //! [`Ethtool`] was opened. Layouts: `include/uapi/linux/ethtool.h`.
@@ -12,6 +13,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use crate::{Error, Result};
 
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+const ETHTOOL_SRINGPARAM: u32 = 0x11;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_SCHANNELS: u32 = 0x3d;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
@@ -28,6 +33,35 @@ pub struct Feature {
     pub active: bool,
     /// May be changed by the user (`[fixed]` in ethtool's words when not).
     pub changeable: bool,
+}
+
+/// How many of something a device has, and how many it can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount {
+    /// In use.
+    pub now: u32,
+    /// At most.
+    pub most: u32,
+}
+
+/// A device's rings, in descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rings {
+    /// Receive ring.
+    pub rx: Amount,
+    /// Transmit ring.
+    pub tx: Amount,
+}
+
+/// A device's queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channels {
+    /// Receive queues of their own.
+    pub rx: Amount,
+    /// Transmit queues of their own.
+    pub tx: Amount,
+    /// Queues for both ways.
+    pub combined: Amount,
 }
 
 /// A socket to speak ethtool through, in the namespace it was opened in.
@@ -110,6 +144,61 @@ impl Ethtool {
             }
         }
         self.call("ETHTOOL_SFEATURES", device, &mut request)
+    }
+
+    /// A device's rings.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when the device has none, `ENODEV`.
+    pub fn rings(&self, device: &str) -> Result<Rings> {
+        let request = self.nine("ETHTOOL_GRINGPARAM", ETHTOOL_GRINGPARAM, device)?;
+        Ok(Rings {
+            rx: Amount { now: request[5], most: request[1] },
+            tx: Amount { now: request[8], most: request[4] },
+        })
+    }
+
+    /// Sets both rings.
+    ///
+    /// # Errors
+    /// `EINVAL` above the most, `EOPNOTSUPP`, `EPERM`, `ENODEV`.
+    pub fn set_rings(&self, device: &str, rx: u32, tx: u32) -> Result<()> {
+        // The rings for small and jumbo frames keep what they have.
+        let mut request = self.nine("ETHTOOL_GRINGPARAM", ETHTOOL_GRINGPARAM, device)?;
+        (request[0], request[5], request[8]) = (ETHTOOL_SRINGPARAM, rx, tx);
+        self.call("ETHTOOL_SRINGPARAM", device, &mut request)
+    }
+
+    /// A device's queues.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when the device cannot say, `ENODEV`.
+    pub fn channels(&self, device: &str) -> Result<Channels> {
+        let request = self.nine("ETHTOOL_GCHANNELS", ETHTOOL_GCHANNELS, device)?;
+        Ok(Channels {
+            rx: Amount { now: request[5], most: request[1] },
+            tx: Amount { now: request[6], most: request[2] },
+            combined: Amount { now: request[8], most: request[4] },
+        })
+    }
+
+    /// Sets the queues in use.
+    ///
+    /// # Errors
+    /// `EINVAL` above the most, `EOPNOTSUPP`, `EPERM`, `ENODEV`.
+    pub fn set_channels(&self, device: &str, rx: u32, tx: u32, combined: u32) -> Result<()> {
+        let mut request = self.nine("ETHTOOL_GCHANNELS", ETHTOOL_GCHANNELS, device)?;
+        request[0] = ETHTOOL_SCHANNELS;
+        (request[5], request[6], request[8]) = (rx, tx, combined);
+        self.call("ETHTOOL_SCHANNELS", device, &mut request)
+    }
+
+    /// `struct ethtool_ringparam` and `struct ethtool_channels`: cmd, four
+    /// maxima, four values.
+    fn nine(&self, operation: &'static str, command: u32, device: &str) -> Result<[u32; 9]> {
+        let mut request = [command, 0, 0, 0, 0, 0, 0, 0, 0];
+        self.call(operation, device, &mut request)?;
+        Ok(request)
     }
 
     fn feature_names(&self, device: &str) -> Result<Vec<String>> {

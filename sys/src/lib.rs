@@ -10,6 +10,7 @@ pub mod buffers;
 pub mod capability;
 mod error;
 pub mod ethtool;
+pub mod guard;
 pub mod init;
 pub mod join;
 pub mod memfd;

@@ -63,6 +63,16 @@ impl Sysfs {
         Ok(Sysfs { root: descriptor("fsmount", root)? })
     }
 
+    /// Reads a file, without the newline at its end.
+    ///
+    /// # Errors
+    /// `ENOENT`, or what the attribute answers.
+    pub fn read(&self, path: &str) -> Result<String> {
+        std::fs::read_to_string(format!("/proc/self/fd/{}/{path}", self.root.as_raw_fd()))
+            .map(|text| text.trim_end().to_owned())
+            .map_err(|e| Error::io("read", format!("/sys/{path}"), &e))
+    }
+
     /// Writes a file (`class/net/nic0/queues/rx-0/rps_cpus`).
     ///
     /// # Errors
@@ -86,6 +96,7 @@ mod tests {
         let netns = NetNs::new().unwrap();
         let sysfs = Sysfs::of(&netns).unwrap();
         sysfs.write("class/net/lo/mtu", "1234").unwrap();
+        assert_eq!(sysfs.read("class/net/lo/mtu").unwrap(), "1234");
         let own = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
         assert_ne!(own.trim(), "1234", "the machine's own loopback");
         let error = sysfs.write("class/net/no-such-dev/mtu", "1").unwrap_err();

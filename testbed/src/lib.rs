@@ -12,12 +12,14 @@ mod host;
 mod offload;
 mod privilege;
 mod process;
+mod setting;
 mod wire;
 
 pub use host::{Host, Tenant, mac};
 pub use offload::{OFFLOAD_FEATURES, Offload};
 pub use privilege::{Privileges, acquire};
 pub use process::{Process, Processes};
+pub use setting::{Applied, Setting};
 pub use wire::{NIC, Wire};
 
 /// Anything that can fail while a testbed is built or used.

@@ -1,6 +1,7 @@
 //! `overlane lab run`: builds the modes, measures them, prints and writes the
 //! results.
 
+use std::ffi::OsString;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use lab::{Capabilities, Mode, Network, Params, modes};
-use measure::plan;
+use measure::plan::{self, Ask};
 use measure::results::{
     Cell, ConfidenceGoal, DeviceRecord, ModeRecord, Placement as Placed, Plan as PlanRecord,
     Results, Role, SCHEMA, Status, TestbedRecord,
@@ -16,14 +17,16 @@ use measure::results::{
 use measure::run::Ended;
 use measure::sampler::Machine;
 use measure::subject::{Place, Subject};
-use testbed::{NIC, Offload, Privileges};
+use testbed::{Applied, NIC, Offload, Privileges, Setting};
 
-use crate::args::{Format, Placement, Run, Steering};
+use crate::args::{Asking, Format, Placement, Run, Steering};
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::load::{self, Asked, Manner, list};
 use crate::output::{Destination, print_results};
+use crate::plan::Plan;
 use crate::progress::Progress;
+use crate::watching::Watching;
 
 /// Smallest MTU that IPv4 hosts must take (RFC 791); leaves room for a tunnel.
 const SMALLEST_MTU: u32 = 576;
@@ -43,6 +46,10 @@ struct Request {
     offloads: Vec<Offload>,
     mtus: Vec<u32>,
     steering: Steering,
+    /// What `--vary` said, and the settings it stands for.
+    vary: Vec<String>,
+    settings: Vec<Setting>,
+    plan: Option<String>,
     destination: Option<Destination>,
 }
 
@@ -55,7 +62,32 @@ struct Built {
 
 /// Runs the verb.
 pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
-    let mut request = Request::check(arguments)?;
+    let Some(name) = &arguments.plan else {
+        let request = Request::check(arguments, std::slice::from_ref(&arguments.asking))?;
+        return measure(arguments, request);
+    };
+    let plan = Plan::find(name)?;
+    let planned = plan.with(&given(), arguments.measuring.quick)?;
+    let request = Request::check(&planned.run, &planned.parts);
+    let request = request.with_context(|| format!("plan {}", plan.name))?;
+    measure(&planned.run, Request { plan: Some(plan.name), ..request })
+}
+
+/// What was typed after `lab run`, without the plan's name.
+fn given() -> Vec<OsString> {
+    let mut words = std::env::args_os().skip_while(|word| word != "run").skip(1);
+    let mut given = Vec::new();
+    while let Some(word) = words.next() {
+        if word == "--plan" {
+            words.next();
+        } else if !word.to_string_lossy().starts_with("--plan=") {
+            given.push(word);
+        }
+    }
+    given
+}
+
+fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
     // Before anything that starts a thread: a user namespace can be entered by
     // a process with one thread only.
     let privileges = testbed::acquire()
@@ -103,11 +135,14 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     let keys: Vec<(&str, &str, u32)> =
         subjects.iter().map(|s| (s.mode.as_str(), s.offload.as_str(), s.mtu)).collect();
     let manner = &request.manner;
+    let mut refused = Vec::new();
+    let settings: Vec<Vec<usize>> =
+        built.iter().map(|built| settings(built, &request.settings, &mut refused)).collect();
     let plan = measure::plan::Plan {
         seed: manner.seed,
-        cells: plan::cells(&keys, request.baseline.name(), &request.asked.asks),
+        cells: plan::cells(&keys, request.baseline.name(), &request.asked.asks, &settings),
         stopping: manner.stopping,
-        settings: Vec::new(),
+        settings: request.settings.iter().map(ToString::to_string).collect(),
         duration: manner.duration,
         warmup: manner.warmup,
         placement: manner.placement.clone(),
@@ -118,14 +153,19 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     let testbeds = built.iter().map(testbed_record).collect::<anyhow::Result<Vec<_>>>()?;
     let sample = manner.duration + manner.warmup + Duration::from_millis(100);
     progress.measure(sample * plan.cells.len() as u32 * manner.most_blocks());
-    let outcome = measure::run::run(&plan, &subjects, &machine, &mut progress, &stop);
+    let hosts = built.iter().map(|built| built.network.hosts()).collect();
+    let mut watching = Watching::new(&mut progress, &plan.cells, &request.settings, hosts);
+    let outcome = measure::run::run(&plan, &subjects, &machine, &mut watching, &stop);
+    let (timeline, restored) = watching.finish();
     progress.finish();
+    restored.context("a varied setting was not given back")?;
     let outcome = outcome?;
 
     let mut warnings = warnings(privileges, &records, &plan, idle_load);
     warnings.extend(cannot_steer);
     let mut cells = outcome.cells;
     cells.extend(unsupported_cells(&request, &records));
+    cells.extend(refused_cells(&request, &refused));
     for built in &mut built {
         if let Err(error) = built.network.check() {
             ended_early(built, &error, &mut records, &mut cells);
@@ -142,6 +182,8 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
         machine: machine.record(privileges.name(), idle_load)?,
         peer: None,
         plan: PlanRecord {
+            name: request.plan.clone(),
+            vary: request.vary.clone(),
             baseline: request.baseline.name().to_owned(),
             modes: request.modes.iter().map(|mode| mode.name().to_owned()).collect(),
             offload: request.offloads.iter().map(ToString::to_string).collect(),
@@ -157,7 +199,7 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
         modes: records,
         testbeds,
         cells,
-        timeline: None,
+        timeline,
         warnings,
     };
     // Testbeds first: a reader that goes away must not keep them standing.
@@ -184,7 +226,8 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
 }
 
 impl Request {
-    fn check(arguments: &Run) -> anyhow::Result<Request> {
+    /// Checks the arguments; `asking` is what is asked, in one part or several.
+    fn check(arguments: &Run, asking: &[Asking]) -> anyhow::Result<Request> {
         let all: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
         let find = |argument, name: &str| {
             lab::find(name).ok_or_else(|| {
@@ -209,10 +252,21 @@ impl Request {
         {
             return Err(usage("--steering", "rss needs threads with CPUs: not --placement none"));
         }
+        let mut asked = Asked::default();
+        for part in asking {
+            asked.join(Asked::check(part)?);
+        }
+        let mut settings = Vec::new();
+        for text in &arguments.vary {
+            settings.extend(Setting::parse_list(text).map_err(|e| usage("--vary", e))?);
+        }
         Ok(Request {
             modes: chosen,
             baseline,
-            asked: Asked::check(&arguments.asking)?,
+            asked,
+            vary: arguments.vary.clone(),
+            settings,
+            plan: None,
             manner: Manner::check(&arguments.measuring)?,
             offloads,
             mtus,
@@ -372,50 +426,96 @@ fn testbed_record(built: &Built) -> anyhow::Result<TestbedRecord> {
     })
 }
 
+/// The settings that a built mode takes; those it refuses, with the reason.
+fn settings(
+    built: &Built,
+    settings: &[Setting],
+    refused: &mut Vec<(String, Params, usize, String)>,
+) -> Vec<usize> {
+    let mut taken = Vec::new();
+    for (at, setting) in settings.iter().enumerate() {
+        match setting.apply(built.network.hosts()).and_then(Applied::restore) {
+            Ok(()) => taken.push(at),
+            Err(error) => {
+                let mode = built.mode.name().to_owned();
+                refused.push((mode, built.params, at, error.to_string()));
+            }
+        }
+    }
+    taken
+}
+
 /// Cells of the modes that could not be built, so that a reader of the cells
 /// alone sees that they were asked for.
 fn unsupported_cells(request: &Request, records: &[ModeRecord]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for record in records.iter().filter(|record| record.status != Status::Ok) {
         for &mtu in &request.mtus {
-            for offload in &request.offloads {
-                for ask in &request.asked.asks {
-                    let workload = ask.task.workload();
-                    cells.push(Cell {
-                        mode: record.mode.clone(),
-                        role: Role::Measured,
-                        offload: offload.to_string(),
-                        mtu,
-                        workload: ask.task.to_string(),
-                        message_bytes: ask.message_bytes,
-                        flows: ask.flows,
-                        outstanding: ask.outstanding,
-                        offered: None,
-                        socket_buffer_bytes: ask.socket_buffer_bytes,
-                        setting: None,
-                        gso: ask.gso,
-                        engine: ask.engine.to_string(),
-                        unit: workload.unit().to_owned(),
-                        status: record.status,
-                        reason: record.reason.clone(),
-                        samples: Vec::new(),
-                        median: None,
-                        ratio: None,
-                        service_demand: None,
-                        latency_us: None,
-                        histogram: Vec::new(),
-                        drop_point: None,
-                        pace: None,
-                        tool: None,
-                        loss: None,
-                        hops: Vec::new(),
-                        trend: None,
-                    });
-                }
+            for &offload in &request.offloads {
+                let reason = record.reason.clone().unwrap_or_default();
+                let params = Params { mtu, offload };
+                cells.extend(request.asked.asks.iter().map(|ask| {
+                    unmeasured(&record.mode, params, ask, None, record.status, &reason)
+                }));
             }
         }
     }
     cells
+}
+
+/// Cells of the settings that a mode does not take.
+fn refused_cells(request: &Request, refused: &[(String, Params, usize, String)]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for (mode, params, setting, reason) in refused {
+        let setting = request.settings[*setting].to_string();
+        cells.extend(request.asked.asks.iter().map(|ask| {
+            let setting = Some(setting.clone());
+            unmeasured(mode, *params, ask, setting, Status::Unsupported, reason)
+        }));
+    }
+    cells
+}
+
+/// A cell without a figure.
+fn unmeasured(
+    mode: &str,
+    params: Params,
+    ask: &Ask,
+    setting: Option<String>,
+    status: Status,
+    reason: &str,
+) -> Cell {
+    let workload = ask.task.workload();
+    Cell {
+        mode: mode.to_owned(),
+        role: Role::Measured,
+        offload: params.offload.to_string(),
+        mtu: params.mtu,
+        workload: ask.task.to_string(),
+        message_bytes: ask.message_bytes,
+        flows: ask.flows,
+        outstanding: ask.outstanding,
+        offered: None,
+        socket_buffer_bytes: ask.socket_buffer_bytes,
+        setting,
+        gso: ask.gso,
+        engine: ask.engine.to_string(),
+        unit: workload.unit().to_owned(),
+        status,
+        reason: Some(reason.to_owned()),
+        samples: Vec::new(),
+        median: None,
+        ratio: None,
+        service_demand: None,
+        latency_us: None,
+        histogram: Vec::new(),
+        drop_point: None,
+        pace: None,
+        tool: None,
+        loss: None,
+        hops: Vec::new(),
+        trend: None,
+    }
 }
 
 fn warnings(

@@ -4,6 +4,7 @@ pub mod generate;
 pub mod lab_down;
 pub mod lab_exec;
 pub mod lab_list;
+pub mod lab_plans;
 pub mod lab_run;
 pub mod lab_status;
 pub mod lab_up;

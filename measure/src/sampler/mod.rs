@@ -17,12 +17,14 @@ pub mod loss;
 mod machine;
 mod namespace;
 mod split;
+mod timeline;
 
 pub use demand::service_demand;
 pub use disturbance::{Disturbance, Limits};
 pub use drops::{Dropped, Drops, DropsReading};
 pub use machine::{CpuClock, Machine, MachineSample, MachineSnapshot};
 pub use namespace::{Namespace, NamespaceSample, NamespaceSnapshot};
+pub use timeline::Recorder;
 
 /// A sampler that could not be opened or read.
 #[derive(Debug, thiserror::Error)]

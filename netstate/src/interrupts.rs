@@ -1,0 +1,127 @@
+//! How often each interrupt and softirq came, by CPU: `/proc/interrupts` and
+//! `/proc/softirqs`, which have one form.
+//!
+//! Source: `kernel/irq/proc.c` (`show_interrupts`), `fs/proc/softirqs.c`.
+
+use std::collections::BTreeMap;
+
+use crate::proc::{ParseError, ProcFile, Result, decimal};
+
+/// Hard interrupts.
+pub const PROC_INTERRUPTS: &str = "/proc/interrupts";
+/// Softirqs.
+pub const PROC_SOFTIRQS: &str = "/proc/softirqs";
+
+/// Counts since boot.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Interrupts {
+    /// Name → CPU → count. The name of a device's interrupt is its last word
+    /// (`virtio0-input.0`), others are known by their line's (`CAL`, `NET_RX`);
+    /// what shares a name is summed.
+    pub counts: BTreeMap<String, BTreeMap<usize, u64>>,
+}
+
+impl Interrupts {
+    /// Parses the text of either file.
+    ///
+    /// # Errors
+    /// Without a heading of CPUs, where a line has no name, or where one of
+    /// several counts is not a number.
+    pub fn parse(file: &str, text: &str) -> std::result::Result<Interrupts, ParseError> {
+        let mut lines = text.lines().enumerate();
+        let heading = lines.next().map_or("", |(_, line)| line);
+        let cpus = heading
+            .split_ascii_whitespace()
+            .map(|word| {
+                let number = word.strip_prefix("CPU").and_then(|number| number.parse().ok());
+                number.ok_or_else(|| ParseError::new(file, 1, "heading", "CPU0 CPU1 …", word))
+            })
+            .collect::<std::result::Result<Vec<usize>, _>>()?;
+        if cpus.is_empty() {
+            return Err(ParseError::new(file, 1, "heading", "CPU0 CPU1 …", heading));
+        }
+        let mut counts: BTreeMap<String, BTreeMap<usize, u64>> = BTreeMap::new();
+        for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
+            let (label, rest) = line
+                .split_once(':')
+                .ok_or_else(|| ParseError::new(file, index + 1, "name", "NAME:", line))?;
+            let label = label.trim();
+            let words: Vec<&str> = rest.split_ascii_whitespace().collect();
+            let (numbers, description) = words.split_at(words.len().min(cpus.len()));
+            // ERR and MIS have one number for all CPUs.
+            if numbers.len() < cpus.len() {
+                continue;
+            }
+            let is_a_device = label.bytes().all(|byte| byte.is_ascii_digit());
+            let name = description.last().filter(|_| is_a_device).copied().unwrap_or(label);
+            let entry = counts.entry(name.to_owned()).or_default();
+            for (cpu, word) in cpus.iter().zip(numbers) {
+                let count = decimal(file, index + 1, &format!("{label} CPU{cpu}"), Some(word))?;
+                *entry.entry(*cpu).or_default() += count;
+            }
+        }
+        Ok(Interrupts { counts })
+    }
+
+    /// Reads an open file of that form.
+    ///
+    /// # Errors
+    /// As [`ProcFile::read`] and [`Interrupts::parse`].
+    pub fn read(name: &str, file: &ProcFile) -> Result<Interrupts> {
+        Ok(Interrupts::parse(name, &file.read()?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // Linux 6.18, shortened.
+    const GOLDEN: &str = "           CPU0       CPU1       
+ 24:          1          0  IO-APIC   5-edge      ACPI:Ged
+ 27:          0        140  PCI-MSIX-0000:00:03.0   1-edge      virtio0-input.0
+CAL:       2000        150   Function call interrupts
+ERR:          0
+";
+
+    #[test]
+    fn devices_and_kinds_are_named() {
+        let interrupts = Interrupts::parse(PROC_INTERRUPTS, GOLDEN).unwrap();
+        let names: Vec<&str> = interrupts.counts.keys().map(String::as_str).collect();
+        assert_eq!(names, ["ACPI:Ged", "CAL", "virtio0-input.0"]);
+        assert_eq!(interrupts.counts["virtio0-input.0"], BTreeMap::from([(0, 0), (1, 140)]));
+        let softirqs = "   CPU0 CPU2\n  NET_RX:  44  17\n";
+        let softirqs = Interrupts::parse(PROC_SOFTIRQS, softirqs).unwrap();
+        assert_eq!(softirqs.counts["NET_RX"], BTreeMap::from([(0, 44), (2, 17)]));
+    }
+
+    #[test]
+    fn both_files_of_this_machine_are_read() {
+        for name in [PROC_INTERRUPTS, PROC_SOFTIRQS] {
+            let file = ProcFile::open(name).unwrap();
+            assert!(!Interrupts::read(name, &file).unwrap().counts.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn damage_is_named() {
+        for (text, named) in [
+            ("", "heading"),
+            ("CPU0 x\n", "heading"),
+            ("CPU0\nCAL 3\n", "name"),
+            ("CPU0\nCAL: x\n", "CAL CPU0"),
+        ] {
+            let error = Interrupts::parse(PROC_INTERRUPTS, text).unwrap_err();
+            assert_eq!(error.field, named, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(CPU[0-9]{1,3} ?){0,3}\n([A-Z0-9]{0,3}:?( [0-9x]{0,22}){0,4}\n){0,4}") {
+            let _ = Interrupts::parse(PROC_INTERRUPTS, &text);
+        }
+    }
+}

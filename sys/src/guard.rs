@@ -1,0 +1,229 @@
+//! A setting of the machine that is given back whatever becomes of the one who
+//! changed it.
+//!
+//! [`Guard`] is a process of its own that waits on a socket. When the changer
+//! ends (by any cause: the kernel closes the other end), or gives the setting
+//! back, it writes the earlier value and ends. It ignores what a terminal sends
+//! to both. Only killing both by force at one moment can leave the value.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket, socketpair};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use crate::{Error, Result};
+
+/// Largest value that is kept, bytes: settings are short.
+const LONGEST_VALUE: usize = 4096;
+/// Abstract socket that whoever changes the machine's own settings holds.
+const LOCK: &[u8] = b"overlane-machine-settings";
+
+/// A changed setting; dropping it gives the earlier value back.
+#[derive(Debug)]
+pub struct Guard {
+    path: PathBuf,
+    earlier: String,
+    pid: Pid,
+    lifeline: Option<OwnedFd>,
+}
+
+impl Guard {
+    /// Keeps the value that a file below `/proc/sys` has, then writes another.
+    ///
+    /// # Errors
+    /// When it cannot be read or written; `EADDRINUSE` while another process
+    /// holds a setting of this machine: its earlier value would be ours.
+    pub fn change(path: &Path, value: &str) -> Result<Guard> {
+        let name = || path.display().to_string();
+        let earlier = std::fs::read_to_string(path).map_err(|e| Error::io("read", name(), &e))?;
+        if earlier.len() > LONGEST_VALUE {
+            return Err(Error::new("read", name(), Errno::EFBIG));
+        }
+        let lock = lock()?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+                .map_err(|e| Error::new("socketpair", "guard's lifeline", e))?;
+        let file = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| Error::new("guard", name(), Errno::EINVAL))?;
+        let flags = libc::SIGCHLD as libc::c_long;
+        // SAFETY: clone without CLONE_VM and with a null stack is fork: the child
+        // runs on a copy of this stack. It calls only `child_main`, which makes
+        // async-signal-safe system calls on data that exists already (no
+        // allocation, no locks), and never returns.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+        if pid == 0 {
+            child_main(theirs.as_raw_fd(), lock.as_raw_fd(), &file, earlier.as_bytes());
+        }
+        if pid < 0 {
+            return Err(Error::last("clone", "guard process"));
+        }
+        drop((theirs, lock));
+        let guard = Guard {
+            path: path.to_owned(),
+            earlier,
+            pid: Pid::from_raw(pid as libc::pid_t),
+            lifeline: Some(ours),
+        };
+        guard.await_readiness()?;
+        // Not before the guard stands; an error gives back what was there.
+        std::fs::write(path, value).map_err(|e| Error::io("write", name(), &e))?;
+        Ok(guard)
+    }
+
+    fn await_readiness(&self) -> Result<()> {
+        let Some(lifeline) = &self.lifeline else { return Ok(()) };
+        let duplicate =
+            lifeline.try_clone().map_err(|e| Error::io("dup", "guard's lifeline", &e))?;
+        let mut byte = [0];
+        File::from(duplicate)
+            .read_exact(&mut byte)
+            .map_err(|e| Error::io("read", "guard's report of readiness", &e))
+    }
+
+    /// Gives the earlier value back.
+    ///
+    /// # Errors
+    /// When the file does not have it afterwards.
+    pub fn restore(mut self) -> Result<()> {
+        self.finish();
+        let name = || self.path.display().to_string();
+        let now = std::fs::read_to_string(&self.path).map_err(|e| Error::io("read", name(), &e))?;
+        if now == self.earlier { Ok(()) } else { Err(Error::new("restore", name(), Errno::EIO)) }
+    }
+
+    fn finish(&mut self) {
+        if self.lifeline.take().is_some() {
+            let _ = waitpid(self.pid, None);
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn lock() -> Result<OwnedFd> {
+    let failed = |operation| {
+        move |e| Error::new(operation, "machine's settings (one run at a time may vary them)", e)
+    };
+    let lock = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
+        .map_err(failed("socket"))?;
+    let name = UnixAddr::new_abstract(LOCK).map_err(failed("name"))?;
+    bind(lock.as_raw_fd(), &name).map_err(failed("lock"))?;
+    Ok(lock)
+}
+
+/// The child: wait for the end, write, end. Only async-signal-safe calls.
+fn child_main(lifeline: i32, lock: i32, file: &CString, value: &[u8]) -> ! {
+    // SAFETY: every call is a plain system call on constants, on descriptors open
+    // in this process, and on buffers of the given length that live until _exit.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"overlane-guard".as_ptr());
+        libc::setsid();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGCHLD] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        // Whatever else was open would be kept alive after its owner.
+        let (low, high) = (lifeline.min(lock), lifeline.max(lock));
+        if low > 0 {
+            libc::syscall(libc::SYS_close_range, 0, low - 1, 0);
+        }
+        if high - low > 1 {
+            libc::syscall(libc::SYS_close_range, low + 1, high - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, high + 1, u32::MAX, 0);
+        libc::write(lifeline, c"r".as_ptr().cast(), 1);
+        let mut byte = 0u8;
+        loop {
+            let got = libc::read(lifeline, (&raw mut byte).cast(), 1);
+            if got == 0 || (got < 0 && *libc::__errno_location() != libc::EINTR) {
+                break;
+            }
+        }
+        let target = libc::open(file.as_ptr(), libc::O_WRONLY | libc::O_TRUNC | libc::O_CLOEXEC);
+        let written = libc::write(target, value.as_ptr().cast(), value.len());
+        libc::_exit(i32::from(written != value.len() as isize));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    /// One at a time: the lock is the machine's.
+    fn alone() -> std::sync::MutexGuard<'static, ()> {
+        static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn setting(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_earlier_value_comes_back() {
+        let _alone = alone();
+        let file = setting("300\n");
+        let read = || std::fs::read_to_string(file.path()).unwrap();
+        let guard = Guard::change(file.path(), "1000").unwrap();
+        assert_eq!(read(), "1000");
+        let other = setting("1\n");
+        assert_eq!(Guard::change(other.path(), "2").unwrap_err().errno, Errno::EADDRINUSE);
+        assert_eq!(std::fs::read_to_string(other.path()).unwrap(), "1\n");
+        guard.restore().unwrap();
+        assert_eq!(read(), "300\n");
+        drop(Guard::change(file.path(), "1000").unwrap());
+        assert_eq!(read(), "300\n");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_changed() {
+        let _alone = alone();
+        let error = Guard::change(Path::new("/proc/sys/no/such"), "1").unwrap_err();
+        assert_eq!(error.errno, Errno::ENOENT);
+    }
+
+    /// The test binary runs itself: the copy changes the setting and is killed.
+    #[test]
+    fn the_earlier_value_comes_back_when_the_changer_is_killed() {
+        const TARGET: &str = "OVERLANE_GUARD_TARGET";
+        if let Some(target) = std::env::var_os(TARGET) {
+            let _guard = Guard::change(Path::new(&target), "1000").unwrap();
+            std::thread::sleep(Duration::from_secs(1000));
+        }
+        let _alone = alone();
+        let file = setting("300\n");
+        let mut changer = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "guard::tests::the_earlier_value_comes_back_when_the_changer_is_killed",
+            ])
+            .env(TARGET, file.path())
+            .spawn()
+            .unwrap();
+        let wait_for = |text: &str| {
+            let begun = Instant::now();
+            while std::fs::read_to_string(file.path()).unwrap() != text {
+                assert!(begun.elapsed() < Duration::from_secs(10), "never became {text:?}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        wait_for("1000");
+        changer.kill().unwrap();
+        changer.wait().unwrap();
+        wait_for("300\n");
+    }
+}
