@@ -3,8 +3,8 @@
 //! the data path, so a path that breaks cannot take the control with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::EngineError;
 
@@ -97,6 +97,8 @@ impl Tally {
 #[derive(Debug)]
 pub(super) struct Control {
     phase: AtomicU8,
+    /// When each phase began.
+    turned_at: [OnceLock<Instant>; PHASES.len()],
     failed: AtomicBool,
     failure: Mutex<Option<EngineError>>,
     turned: Condvar,
@@ -107,6 +109,7 @@ impl Control {
     pub fn new(flows: u32) -> Control {
         Control {
             phase: AtomicU8::new(Phase::Setup as u8),
+            turned_at: [const { OnceLock::new() }; PHASES.len()],
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             turned: Condvar::new(),
@@ -125,8 +128,20 @@ impl Control {
     pub fn turn_to(&self, phase: Phase) {
         // Under the lock, or a thread could miss it between looking and waiting.
         let _guard = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the phase: who sees it sees when it began.
+        self.turned_at[usize::from(phase as u8)].get_or_init(Instant::now);
         self.phase.fetch_max(phase as u8, Ordering::AcqRel);
         self.turned.notify_all();
+    }
+
+    /// When a phase began; `None` when it has not, or was left out.
+    pub fn turned_at(&self, phase: Phase) -> Option<Instant> {
+        self.turned_at[usize::from(phase as u8)].get().copied()
+    }
+
+    /// When the first phase of traffic began.
+    pub fn traffic_since(&self) -> Option<Instant> {
+        self.turned_at.iter().skip(1).find_map(OnceLock::get).copied()
     }
 
     /// Waits until the phase is past the one given.
@@ -186,10 +201,13 @@ mod tests {
     #[test]
     fn phases_only_go_forward() {
         let control = Control::new(1);
+        assert_eq!(control.traffic_since(), None);
         for phase in PHASES {
             control.turn_to(phase);
             assert_eq!(control.phase(), phase);
         }
+        let measured = control.turned_at(Phase::Measure);
+        assert!(control.traffic_since() <= measured && measured.is_some());
         control.turn_to(Phase::Warmup);
         assert_eq!(control.phase(), Phase::Done);
     }

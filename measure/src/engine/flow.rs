@@ -9,6 +9,7 @@ use sys::errno::Errno;
 
 use super::control::{Control, Phase, Tally};
 use super::pace::Kept;
+use super::pipeline::Requests;
 use super::{End, EngineError, Load, Stage};
 
 /// Longest transaction that the histogram tells from a longer one, ns.
@@ -36,6 +37,8 @@ pub(super) struct FlowReport {
     pub index: u32,
     pub cpus: Vec<usize>,
     pub latency: Option<Histogram<u64>>,
+    /// Of pipelined requests.
+    pub requests: Option<Requests>,
     pub socket_errors: BTreeMap<String, u64>,
     /// How the schedule was kept in the measured interval, where there is one.
     pub kept: Option<Kept>,

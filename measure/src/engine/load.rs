@@ -9,7 +9,7 @@ use std::time::Duration;
 use sys::netns::NetNs;
 
 use super::control::TICK;
-use super::{End, EngineError};
+use super::{End, EngineError, Stall};
 
 /// Largest payload of a UDP datagram over IPv4: 65535 less 20 bytes of IP and
 /// 8 bytes of UDP header. One limit for every workload, so that cells compare.
@@ -137,12 +137,17 @@ pub struct Load {
     /// sends as fast as the sockets take it.
     pub datagrams_per_s: Option<u64>,
     /// `tcp_rr`, `udp_rr` only: requests that each flow keeps under way, 1 to
-    /// [`MAX_OUTSTANDING`]; under a schedule the most it lets run up.
+    /// [`MAX_OUTSTANDING`]; under a schedule the most it lets run up: requests
+    /// that it holds back are still timed from when they were due. One-byte
+    /// datagrams can number 256 only.
     pub outstanding: u32,
     /// `tcp_rr`, `udp_rr` only: requests on a schedule (open loop), over all
     /// flows, per second, latency from the intended time; `None` sends the next
     /// one when an answer has come.
     pub transactions_per_s: Option<f64>,
+    /// `tcp_rr`, `udp_rr` only: a server that stops answering at regular times,
+    /// to see what a measurement makes of it.
+    pub server_stall: Option<Stall>,
     /// Send and receive buffer of every socket on the data path, bytes, as given
     /// to `SO_SNDBUF` and `SO_RCVBUF`: the kernel sets aside twice as much, for
     /// its own headers. Where it grants less (`net.core.wmem_max`, `rmem_max`
@@ -176,6 +181,7 @@ impl Load {
             datagrams_per_s: None,
             outstanding: 1,
             transactions_per_s: None,
+            server_stall: None,
             socket_buffer_bytes: None,
             warmup: Duration::from_millis(100),
             duration: Duration::from_secs(1),
@@ -233,6 +239,12 @@ impl Load {
             if self.transactions_per_s.is_some() {
                 return Err(EngineError::invalid("transactions_per_s", rr, self.workload));
             }
+            if self.server_stall.is_some() {
+                return Err(EngineError::invalid("server_stall", rr, self.workload));
+            }
+        }
+        if let Some(stall) = &self.server_stall {
+            stall.validate()?;
         }
         if let Some(rate) = self.transactions_per_s.filter(|rate| !(*rate > 0.0 && *rate <= 1e9)) {
             return Err(EngineError::invalid("transactions_per_s", "above 0, at most 1e9", rate));

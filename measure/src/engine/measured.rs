@@ -1,6 +1,7 @@
 //! What a load came to.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use hdrhistogram::Histogram;
 
@@ -8,7 +9,7 @@ use super::Workload;
 use crate::results::{Bin, Pace};
 
 /// What a load came to, over the measured interval.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Measured {
     /// What was run.
     pub workload: Workload,
@@ -51,6 +52,30 @@ pub struct Measured {
     pub flows: Vec<FlowMeasured>,
     /// Things a reader must know before believing a figure.
     pub notes: Vec<String>,
+}
+
+impl fmt::Debug for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Of the histogram's tens of thousands of counts only the sum.
+        let counted = self.histogram.as_ref().map(Histogram::len);
+        f.debug_struct("Measured")
+            .field("workload", &self.workload)
+            .field("seconds", &self.seconds)
+            .field("payload_bytes", &self.payload_bytes)
+            .field("under_way_bytes", &self.under_way_bytes)
+            .field("messages_merge", &self.messages_merge)
+            .field("units", &self.units)
+            .field("sent_units", &self.sent_units)
+            .field("datagrams", &self.datagrams)
+            .field("latency", &self.latency)
+            .field("histogram", &counted)
+            .field("pace", &self.pace)
+            .field("tcp_retransmits", &self.tcp_retransmits)
+            .field("socket_errors", &self.socket_errors)
+            .field("flows", &self.flows)
+            .field("notes", &self.notes)
+            .finish()
+    }
 }
 
 impl Measured {

@@ -7,6 +7,9 @@
 //! apart from the data path, and every system call on the data path ends within
 //! 50 ms, so a path that breaks ends in an error and never in waiting.
 //!
+//! Requests that do not wait for each other (several under way, or on a schedule)
+//! are sent by `pipeline`, which says how they are timed.
+//!
 //! One file per workload (`tcp_stream`, `tcp_rr`, `tcp_crr`, `udp_stream`,
 //! `udp_rr`), client and server together, says what is sent and what is counted.
 
@@ -19,14 +22,18 @@ mod hello;
 mod load;
 mod measured;
 mod pace;
+mod pipeline;
 mod run;
+mod schedule;
 mod server;
+mod stall;
 mod tcp_crr;
 mod tcp_rr;
 mod tcp_stream;
 mod udp_path;
 mod udp_rr;
 mod udp_stream;
+mod window;
 
 pub use control::{FlowCount, Phase};
 pub use error::{End, EngineError, Stage};
@@ -38,3 +45,4 @@ pub use load::{
 pub use measured::{Datagrams, FlowMeasured, LatencyNs, Measured, bins, merge_bins};
 pub use run::run;
 pub use server::{Away, Between, Counted, Server, ServerReport};
+pub use stall::Stall;

@@ -83,7 +83,8 @@ pub(super) struct Kept {
     pub late: Histogram<u64>,
 }
 
-fn late_histogram() -> Histogram<u64> {
+/// An empty histogram for how late messages were sent, in ns: two digits.
+pub(super) fn late_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATEST_NS, 2).expect("1 ns to 60 s in 2 digits is in range")
 }
 

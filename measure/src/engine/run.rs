@@ -12,6 +12,7 @@ use hdrhistogram::Histogram;
 
 use super::control::Phase;
 use super::half::Half;
+use super::pipeline::Requests;
 use super::{
     Between, Counted, Datagrams, End, EngineError, FlowMeasured, LatencyNs, Load, Measured, Server,
     Stage, Watch, Workload, pace,
@@ -104,6 +105,13 @@ impl Counts {
     }
 }
 
+impl Counts {
+    /// Requests sent and not answered, those lost since the beginning included.
+    fn unanswered(&self) -> u64 {
+        self.client.flows.iter().map(|c| c.sent.saturating_sub(c.units)).sum()
+    }
+}
+
 /// The measured interval, and what lies around it.
 struct Taken {
     /// Before the first datagram (`udp_stream`), else at `begin`.
@@ -149,6 +157,11 @@ impl Run<'_> {
         let end = Counts { client, server, retransmitted };
         self.server.turn_to(Phase::Closing)?;
         watch.end();
+        if self.load.is_pipelined() {
+            // Until every request of the interval is answered or lost.
+            self.wait(Stage::Closing, |run| Ok(run.client.not_yet_at(Phase::Closing)))?;
+            return Ok(Taken { before: begin.clone(), begin, end, drained: None });
+        }
         // A path that died in the interval is not a slow one: every flow must
         // still get on. Its own limit speaks first, with the better reason.
         self.wait(Stage::Closing, |run| {
@@ -294,7 +307,14 @@ impl Run<'_> {
             flow.server_cpus = server.get(&index).map(|r| r.cpus.clone()).unwrap_or_default();
             flows.push(flow);
         }
+        let requests = Requests::of(client.values());
         let datagrams = match load.workload {
+            // By the fate of the requests of the interval, whenever it came.
+            Workload::UdpRr if load.is_pipelined() => Some(Datagrams {
+                intended: None,
+                sent: requests.answered + requests.lost,
+                received: requests.answered,
+            }),
             Workload::UdpStream | Workload::UdpRr => {
                 let last = drained.as_ref().unwrap_or(end);
                 Some((0..flows.len()).map(|i| Difference::of(before, last, i)).fold(
@@ -343,16 +363,20 @@ impl Run<'_> {
             let sum = latency.get_or_insert_with(super::flow::latency_histogram);
             sum.add(one).expect("histograms of one shape");
         }
+        notes.extend(requests.notes(load));
+        let seconds = end.since(begin, load.workload).as_secs_f64();
         let sum = |of: fn(&FlowMeasured) -> u64| flows.iter().map(of).sum();
+        let pace = pace.or_else(|| requests.pace(load, sum(|f| f.sent_units) as f64 / seconds));
         Ok(Measured {
             workload: load.workload,
-            seconds: end.since(begin, load.workload).as_secs_f64(),
+            seconds,
             payload_bytes: sum(|f| f.payload_bytes),
             under_way_bytes: match load.workload {
                 Workload::TcpStream => begin.under_way(u64::from(load.message_bytes)),
+                _ if load.is_pipelined() => begin.unanswered() * u64::from(load.message_bytes),
                 _ => 0,
             },
-            messages_merge: false,
+            messages_merge: load.is_pipelined() && load.workload.is_tcp(),
             units: sum(|f| f.units),
             sent_units: sum(|f| f.sent_units),
             datagrams,

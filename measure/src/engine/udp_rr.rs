@@ -2,8 +2,13 @@
 //! that takes too long counts as lost, and the next is begun; late answers are
 //! told from new ones by a number in the datagram, or, in datagrams too short
 //! for one, by emptying the socket first.
+//!
+//! With several requests under way, or on a schedule, answers find their
+//! requests by the number as well ([`Window`]). A lost request is counted as
+//! loss and has no latency: percentiles are those of the answers that came.
 
 use std::net::UdpSocket;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -13,7 +18,9 @@ use sys::udp::ReceiveBatch;
 use super::connection::is_a_tick;
 use super::control::{Phase, TICK};
 use super::flow::{Flow, FlowReport, errno_of, latency_histogram};
+use super::pipeline::{Pipe, drive};
 use super::tcp_rr::nanos;
+use super::window::{Request, Window};
 use super::{EngineError, Stage};
 
 /// A pair is lost after this many times the first answer's time …
@@ -26,14 +33,25 @@ const LOST_LATEST: Duration = Duration::from_secs(1);
 /// Bytes of the number in a datagram.
 const NUMBER_BYTES: usize = 8;
 
+/// Asked for as receive buffer where requests are pipelined: room for what runs
+/// up while the other end waits for its CPU.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
 /// Asks and waits for the answer until the load is done.
 pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), EngineError> {
     let socket = flow.open_udp()?;
     let first = flow.prove_udp_path(&socket, Stage::Hello)?;
+    let lost_after = (first * LOST_AFTER).clamp(LOST_SOONEST, LOST_LATEST);
+    if flow.load.is_pipelined() {
+        make_room(flow, &socket)?;
+        let mut pipe = Pipelined::new(flow, &socket, lost_after)?;
+        flow.tally().ready.store(true, Ordering::Release);
+        return drive(flow, &mut pipe, report);
+    }
     let mut asker = Asker {
         flow,
         socket: &socket,
-        lost_after: (first * LOST_AFTER).clamp(LOST_SOONEST, LOST_LATEST),
+        lost_after,
         message: vec![0; flow.load.message_bytes as usize],
         answer: vec![0; usize::from(u16::MAX)],
         number: 0,
@@ -130,12 +148,109 @@ impl Asker<'_> {
     }
 }
 
+/// A longer queue at the socket, unless another was asked for.
+fn make_room(flow: &Flow<'_>, socket: &UdpSocket) -> Result<(), EngineError> {
+    if flow.load.socket_buffer_bytes.is_none() {
+        sys::udp::set_receive_buffer(socket, RECEIVE_BUFFER)?;
+    }
+    Ok(())
+}
+
+/// A socket with several requests under way.
+struct Pipelined<'a> {
+    flow: &'a Flow<'a>,
+    socket: &'a UdpSocket,
+    window: Window,
+    message: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl<'a> Pipelined<'a> {
+    fn new(
+        flow: &'a Flow<'a>,
+        socket: &'a UdpSocket,
+        lost_after: Duration,
+    ) -> Result<Pipelined<'a>, EngineError> {
+        socket.set_nonblocking(true).map_err(|e| flow.io_error(flow.stage(), "fcntl", &e))?;
+        let message = vec![0; flow.load.message_bytes as usize];
+        let bound = flow.load.outstanding as usize;
+        let window = Window::new(message.len(), bound, lost_after);
+        let answer = vec![0; usize::from(u16::MAX)];
+        Ok(Pipelined { flow, socket, window, message, answer })
+    }
+}
+
+impl Pipe for Pipelined<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn has_room(&self) -> bool {
+        self.window.has_room()
+    }
+
+    fn send(&mut self, request: Request, report: &mut FlowReport) -> Result<bool, EngineError> {
+        self.window.number(&mut self.message);
+        match self.socket.send(&self.message) {
+            Ok(_) => {}
+            Err(e) if is_a_tick(&e) => {
+                report.count_error(Errno::EAGAIN, "send");
+                return Ok(false);
+            }
+            // Dropped on the way out, and lost like any other.
+            Err(e) if errno_of(&e) == Errno::ENOBUFS => report.count_error(Errno::ENOBUFS, "send"),
+            Err(e) => return Err(self.flow.io_error(self.flow.stage(), "send", &e)),
+        }
+        self.window.push(request);
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> Result<bool, EngineError> {
+        Ok(true)
+    }
+
+    fn receive(
+        &mut self,
+        _: &mut FlowReport,
+        answered: &mut dyn FnMut(Request),
+    ) -> Result<bool, EngineError> {
+        match self.socket.recv(&mut self.answer) {
+            Ok(n) => {
+                // Others are late: of hellos, or of requests counted as lost.
+                if n == self.message.len()
+                    && let Some(request) = self.window.answer(&self.answer[..n])
+                {
+                    answered(request);
+                }
+                Ok(true)
+            }
+            Err(e) if is_a_tick(&e) => Ok(false),
+            Err(e) => Err(self.flow.io_error(self.flow.stage(), "recv", &e)),
+        }
+    }
+
+    fn under_way(&self) -> impl Iterator<Item = &Request> {
+        self.window.under_way()
+    }
+
+    fn lost(&mut self, now: Instant) -> Option<Request> {
+        self.window.lost(now)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.window.deadline()
+    }
+}
+
 /// Sends every datagram back, hellos as their answers.
 pub(super) fn server(
     flow: &Flow<'_>,
     socket: &UdpSocket,
     report: &mut FlowReport,
 ) -> Result<(), EngineError> {
+    if flow.load.is_pipelined() {
+        make_room(flow, socket)?;
+    }
     let mut buffer = vec![0; usize::from(u16::MAX)];
     flow.tally().ready.store(true, Ordering::Release);
     while !flow.control.is_done() {
@@ -150,6 +265,7 @@ pub(super) fn server(
         if flow.answer_hello(socket, &buffer[..read]) {
             continue;
         }
+        flow.stand_still();
         match socket.send(&buffer[..read]) {
             Ok(n) => {
                 flow.tally().units.add(1);

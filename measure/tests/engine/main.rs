@@ -3,7 +3,9 @@
 
 mod broken;
 mod buffers;
+mod pipelined;
 mod placement;
+mod stall;
 mod translated;
 mod wire;
 mod workloads;
@@ -39,6 +41,9 @@ fn short(workload: Workload) -> Load {
         ..Load::new(workload)
     }
 }
+
+/// The workloads that can be pipelined.
+const RR: [Workload; 2] = [Workload::TcpRr, Workload::UdpRr];
 
 /// Runs a load over the wire, to where the server listens.
 fn over(wire: &Wire, load: &Load) -> Result<Measured, EngineError> {

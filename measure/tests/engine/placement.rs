@@ -3,10 +3,14 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use measure::engine::{Ends, EngineError, Load, MAX_FLOWS, MAX_MESSAGE_BYTES, Workload, run};
+use measure::engine::{
+    Ends, EngineError, Load, MAX_FLOWS, MAX_MESSAGE_BYTES, MAX_OUTSTANDING, Stall, Workload, run,
+};
 
 use super::wire::Wire;
 use super::{over, short, wire_or_skip};
+
+const STALL: Stall = Stall { every: Duration::from_millis(10), length: Duration::from_millis(1) };
 
 #[test]
 fn each_flow_runs_on_the_cpu_asked_for() {
@@ -44,6 +48,17 @@ fn an_argument_that_cannot_be_carried_out_is_named() {
         (Load { gso: true, ..load.clone() }, "gso"),
         (Load { datagrams_per_s: Some(1), ..load.clone() }, "datagrams_per_s"),
         (Load { datagrams_per_s: Some(0), ..stream.clone() }, "datagrams_per_s"),
+        (Load { outstanding: 0, ..load.clone() }, "outstanding"),
+        (Load { outstanding: MAX_OUTSTANDING + 1, ..load.clone() }, "outstanding"),
+        (Load { outstanding: 2, ..stream.clone() }, "outstanding"),
+        (Load { transactions_per_s: Some(0.0), ..load.clone() }, "transactions_per_s"),
+        (Load { transactions_per_s: Some(f64::NAN), ..load.clone() }, "transactions_per_s"),
+        (Load { transactions_per_s: Some(1.0), ..stream.clone() }, "transactions_per_s"),
+        (Load { server_stall: Some(STALL), ..stream.clone() }, "server_stall"),
+        (
+            Load { server_stall: Some(Stall { length: STALL.every, ..STALL }), ..load.clone() },
+            "server_stall",
+        ),
         (Load { duration: Duration::ZERO, ..load.clone() }, "duration"),
         (Load { setup_limit: Duration::ZERO, ..load.clone() }, "setup_limit"),
         (Load { client_cpus: vec![1023], ..load.clone() }, "client_cpus"),
