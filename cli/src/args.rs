@@ -79,7 +79,8 @@ pub struct Run {
     /// arguments given besides it go before its own
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<String>,
-    /// Modes to measure, comma-separated, or `all` (see `overlane lab list`)
+    /// Modes to measure, comma-separated, or `all` of those that join two ends (see
+    /// `overlane lab list`)
     #[arg(long, default_value = "all", value_name = "MODES")]
     pub modes: String,
     /// Mode that every ratio is taken to

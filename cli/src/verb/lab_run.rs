@@ -236,7 +236,7 @@ impl Request {
         };
         let baseline = find("--baseline", &arguments.baseline)?;
         let mut chosen: Vec<&'static dyn Mode> = if arguments.modes == "all" {
-            modes().to_vec()
+            modes().iter().copied().filter(|mode| mode.joins_two_ends()).collect()
         } else {
             list("--modes", &arguments.modes, |name| find("--modes", name))?
         };

@@ -55,7 +55,7 @@ impl Mode for TapBridge {
 
 /// A bridge that did not start, as what it is for the testbed: a failed request
 /// to the kernel.
-fn failed(error: datapath::tapbridge::Error) -> testbed::Error {
+pub(super) fn failed(error: datapath::tapbridge::Error) -> testbed::Error {
     match error {
         datapath::tapbridge::Error::Sys(error) => error.into(),
         other => sys::Error::new("start", other.to_string(), Errno::EOPNOTSUPP).into(),
