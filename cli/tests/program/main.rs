@@ -10,6 +10,7 @@ mod generated;
 mod kill;
 mod launch;
 mod machine;
+mod plans;
 mod run;
 mod schema;
 mod signals;
