@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod building;
 mod exit;
 mod holder;
 mod interrupt;
@@ -14,6 +15,7 @@ mod output;
 mod plan;
 mod progress;
 mod sizes;
+mod unmeasured;
 mod verb;
 mod watching;
 

@@ -3,30 +3,27 @@
 
 use std::ffi::OsString;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use lab::{Capabilities, Mode, Network, Params, modes};
-use measure::plan::{self, Ask};
-use measure::results::{
-    Cell, ConfidenceGoal, DeviceRecord, ModeRecord, Placement as Placed, Plan as PlanRecord,
-    Results, Role, SCHEMA, Status, TestbedRecord,
-};
+use lab::{Capabilities, Mode, modes};
+use measure::plan;
+use measure::results::{ConfidenceGoal, ModeRecord, Plan as PlanRecord, Results, SCHEMA, Status};
 use measure::run::Ended;
 use measure::sampler::Machine;
-use measure::subject::{Place, Subject};
-use testbed::{Applied, NIC, Offload, Privileges, Setting};
+use measure::subject::Subject;
+use testbed::{Offload, Privileges, Setting};
 
 use crate::args::{Asking, Format, Placement, Run, Steering};
+use crate::building::{Wanted, build, ended_early, failed, settings, subject, testbed_record};
 use crate::exit::{Exit, usage};
-use crate::interrupt;
 use crate::load::{self, Asked, Manner, list};
 use crate::output::{Destination, print_results};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::watching::Watching;
+use crate::{interrupt, unmeasured};
 
 /// Smallest MTU that IPv4 hosts must take (RFC 791); leaves room for a tunnel.
 const SMALLEST_MTU: u32 = 576;
@@ -51,13 +48,6 @@ struct Request {
     settings: Vec<Setting>,
     plan: Option<String>,
     destination: Option<Destination>,
-}
-
-/// A built mode and what it was built with.
-struct Built {
-    mode: &'static dyn Mode,
-    params: Params,
-    network: Network,
 }
 
 /// Runs the verb.
@@ -110,6 +100,11 @@ fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
             ));
         }
     }
+    let wanted = Wanted {
+        offloads: &request.offloads,
+        mtus: &request.mtus,
+        steered_to: (request.steering == Steering::Rss).then_some(&request.manner.placement),
+    };
     let mut records = Vec::new();
     let mut built = Vec::new();
     for mode in &request.modes {
@@ -118,7 +113,7 @@ fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
             records.push(failed(*mode, "the run was interrupted before it was built"));
             continue;
         }
-        let record = build(*mode, &request, &capabilities, &progress, &mut built);
+        let record = build(*mode, &wanted, &capabilities, &progress, &mut built);
         records.push(record);
     }
     if !built.iter().any(|built| built.mode.name() == request.baseline.name()) {
@@ -164,8 +159,8 @@ fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
     let mut warnings = warnings(privileges, &records, &plan, idle_load);
     warnings.extend(cannot_steer);
     let mut cells = outcome.cells;
-    cells.extend(unsupported_cells(&request, &records));
-    cells.extend(refused_cells(&request, &refused));
+    cells.extend(unmeasured::of_modes(&wanted, &request.asked.asks, &records));
+    cells.extend(unmeasured::of_settings(&request.settings, &request.asked.asks, &refused));
     for built in &mut built {
         if let Err(error) = built.network.check() {
             ended_early(built, &error, &mut records, &mut cells);
@@ -286,238 +281,6 @@ pub(super) fn check_mtu(text: &str) -> anyhow::Result<u32> {
     })
 }
 
-/// Builds a mode with every offload profile and MTU; its entry in the results.
-fn build(
-    mode: &'static dyn Mode,
-    request: &Request,
-    capabilities: &Capabilities,
-    progress: &Progress,
-    built: &mut Vec<Built>,
-) -> ModeRecord {
-    let mut record = ModeRecord { status: Status::Ok, reason: None, ..failed(mode, "") };
-    progress.prepare(format!("building {}", mode.name()));
-    if let Err(unsupported) = mode.probe(capabilities) {
-        record.status = Status::Unsupported;
-        record.reason = Some(unsupported.reason);
-        record.remedy = Some(unsupported.remedy);
-        return record;
-    }
-    let before = built.len();
-    for &mtu in &request.mtus {
-        for &offload in &request.offloads {
-            let params = Params { mtu, offload };
-            let network = mode.build(&params).and_then(|network| {
-                steer(&network, request)?;
-                Ok(network)
-            });
-            match network {
-                Ok(network) => {
-                    for note in &network.notes {
-                        if !record.notes.contains(note) {
-                            record.notes.push(note.clone());
-                        }
-                    }
-                    built.push(Built { mode, params, network });
-                }
-                Err(error) => {
-                    record.status = Status::Failed;
-                    record.reason = Some(format!("offload {offload}, MTU {mtu}: {error}"));
-                    // A mode is measured with every profile or with none.
-                    built.truncate(before);
-                    return record;
-                }
-            }
-        }
-    }
-    record
-}
-
-/// Steers what the wire's NICs receive to the CPUs of their host's threads.
-fn steer(network: &Network, request: &Request) -> lab::Result<()> {
-    if request.steering == Steering::None {
-        return Ok(());
-    }
-    let Placed { client_cpus, server_cpus, .. } = &request.manner.placement;
-    for (name, cpus) in [("a", client_cpus), ("b", server_cpus)] {
-        // Modes that cross no wire have no NIC to steer.
-        if let Some(host) = network.host(name).filter(|host| host.netlink().link(NIC).is_ok()) {
-            host.steer(NIC, cpus)?;
-        }
-    }
-    Ok(())
-}
-
-/// The entry of a mode that was not measured.
-fn failed(mode: &dyn Mode, reason: &str) -> ModeRecord {
-    ModeRecord {
-        mode: mode.name().to_owned(),
-        path: mode.path().to_owned(),
-        status: Status::Failed,
-        reason: Some(reason.to_owned()),
-        remedy: None,
-        notes: Vec::new(),
-    }
-}
-
-/// A program of the mode ended during the run: whatever was measured, the mode
-/// did not work to the end, and that is why its cells failed.
-fn ended_early(built: &Built, error: &lab::Error, records: &mut [ModeRecord], cells: &mut [Cell]) {
-    let mode = built.mode.name();
-    for record in records.iter_mut().filter(|record| record.mode == mode) {
-        record.status = Status::Failed;
-        record.reason = Some(format!("ended during the run: {error}"));
-    }
-    for cell in cells.iter_mut().filter(|cell| {
-        (cell.mode.as_str(), cell.offload.as_str(), cell.mtu)
-            == (mode, built.params.offload.name(), built.params.mtu)
-    }) {
-        if let Some(reason) = &mut cell.reason {
-            *reason = format!("{error}; {reason}");
-        }
-    }
-}
-
-fn subject(built: &Built) -> Subject {
-    let hosts = built.network.hosts();
-    let at = |host: &Arc<testbed::Host>| {
-        hosts.iter().position(|other| Arc::ptr_eq(other, host)).unwrap_or_default()
-    };
-    Subject {
-        mode: built.mode.name().to_owned(),
-        offload: built.params.offload.name().to_owned(),
-        mtu: built.params.mtu,
-        client: at(built.network.client()),
-        server: at(built.network.server()),
-        target: built.network.address.target,
-        listen: built.network.address.listen,
-        hops: built.network.hops.clone(),
-        places: hosts
-            .iter()
-            .map(|host| Place { name: host.name().to_owned(), netns: host.netns().clone() })
-            .collect(),
-    }
-}
-
-/// What the devices of a built mode really have switched on.
-fn testbed_record(built: &Built) -> anyhow::Result<TestbedRecord> {
-    let mut devices = Vec::new();
-    for hop in &built.network.hops {
-        if hop.kind != netstate::HopKind::Device {
-            continue;
-        }
-        let Some(host) = built.network.host(&hop.host) else { continue };
-        devices.push(DeviceRecord {
-            host: hop.host.clone(),
-            device: hop.device.clone(),
-            mtu: host.netlink().link(&hop.device)?.mtu,
-            features: host
-                .features(&hop.device)?
-                .into_iter()
-                .map(|(name, feature)| (name, feature.active))
-                .collect(),
-        });
-    }
-    Ok(TestbedRecord {
-        mode: built.mode.name().to_owned(),
-        offload: built.params.offload.name().to_owned(),
-        mtu: built.params.mtu,
-        tenant_mtu: built.network.tenant_mtu,
-        devices,
-    })
-}
-
-/// The settings that a built mode takes; those it refuses, with the reason.
-fn settings(
-    built: &Built,
-    settings: &[Setting],
-    refused: &mut Vec<(String, Params, usize, String)>,
-) -> Vec<usize> {
-    let mut taken = Vec::new();
-    for (at, setting) in settings.iter().enumerate() {
-        match setting.apply(built.network.hosts()).and_then(Applied::restore) {
-            Ok(()) => taken.push(at),
-            Err(error) => {
-                let mode = built.mode.name().to_owned();
-                refused.push((mode, built.params, at, error.to_string()));
-            }
-        }
-    }
-    taken
-}
-
-/// Cells of the modes that could not be built, so that a reader of the cells
-/// alone sees that they were asked for.
-fn unsupported_cells(request: &Request, records: &[ModeRecord]) -> Vec<Cell> {
-    let mut cells = Vec::new();
-    for record in records.iter().filter(|record| record.status != Status::Ok) {
-        for &mtu in &request.mtus {
-            for &offload in &request.offloads {
-                let reason = record.reason.clone().unwrap_or_default();
-                let params = Params { mtu, offload };
-                cells.extend(request.asked.asks.iter().map(|ask| {
-                    unmeasured(&record.mode, params, ask, None, record.status, &reason)
-                }));
-            }
-        }
-    }
-    cells
-}
-
-/// Cells of the settings that a mode does not take.
-fn refused_cells(request: &Request, refused: &[(String, Params, usize, String)]) -> Vec<Cell> {
-    let mut cells = Vec::new();
-    for (mode, params, setting, reason) in refused {
-        let setting = request.settings[*setting].to_string();
-        cells.extend(request.asked.asks.iter().map(|ask| {
-            let setting = Some(setting.clone());
-            unmeasured(mode, *params, ask, setting, Status::Unsupported, reason)
-        }));
-    }
-    cells
-}
-
-/// A cell without a figure.
-fn unmeasured(
-    mode: &str,
-    params: Params,
-    ask: &Ask,
-    setting: Option<String>,
-    status: Status,
-    reason: &str,
-) -> Cell {
-    let workload = ask.task.workload();
-    Cell {
-        mode: mode.to_owned(),
-        role: Role::Measured,
-        offload: params.offload.to_string(),
-        mtu: params.mtu,
-        workload: ask.task.to_string(),
-        message_bytes: ask.message_bytes,
-        flows: ask.flows,
-        outstanding: ask.outstanding,
-        offered: None,
-        socket_buffer_bytes: ask.socket_buffer_bytes,
-        setting,
-        gso: ask.gso,
-        engine: ask.engine.to_string(),
-        unit: workload.unit().to_owned(),
-        status,
-        reason: Some(reason.to_owned()),
-        samples: Vec::new(),
-        median: None,
-        ratio: None,
-        service_demand: None,
-        latency_us: None,
-        histogram: Vec::new(),
-        drop_point: None,
-        pace: None,
-        tool: None,
-        loss: None,
-        hops: Vec::new(),
-        trend: None,
-    }
-}
-
 fn warnings(
     privileges: Privileges,
     records: &[ModeRecord],
@@ -536,9 +299,10 @@ fn warnings(
         .map(|record| record.mode.as_str())
         .collect();
     if privileges == Privileges::UserNamespace {
-        let modes = if left_out.is_empty() { "no mode".to_owned() } else { left_out.join(", ") };
+        let modes: String = left_out.iter().map(|mode| format!(", {mode}")).collect();
         warnings.push(format!(
-            "run by an ordinary user, in a user namespace: left out are the exact CPU clock (BPF) and {modes}"
+            "run by an ordinary user, in a user namespace: left out what needs root: the exact \
+             CPU clock (BPF){modes}"
         ));
     }
     if plan.placement.policy == "split" && plan.placement.client_cpus == plan.placement.server_cpus

@@ -9,10 +9,12 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use lab::{Capabilities, Params, modes};
+use measure::plan::PlacementPolicy;
 use testbed::Offload;
 
 use super::lab_run::check_mtu;
 use crate::args::{Hold, Up};
+use crate::building;
 use crate::exit::{Exit, usage};
 use crate::holder::{self, Request, Standing, StandingHost};
 use crate::output::{print, print_json};
@@ -104,7 +106,12 @@ pub fn hold(arguments: &Hold) -> anyhow::Result<Exit> {
     if let Err(unsupported) = mode.probe(&capabilities) {
         bail!("{}: {}; {}", mode.name(), unsupported.reason, unsupported.remedy);
     }
-    let network = mode.build(&Params { mtu: arguments.mtu, offload })?;
+    let mut network = mode.build(&Params { mtu: arguments.mtu, offload })?;
+    // As a run has it, so that what is found here is found there.
+    let placement = PlacementPolicy::Split.place(&sys::affinity::of_this_thread()?);
+    if let Err(error) = building::steer(&network, &placement) {
+        network.notes.push(format!("the wire's NICs do not steer flows: {error}"));
+    }
     let pid = std::process::id();
     let standing = Standing {
         name: arguments.name.clone(),

@@ -125,7 +125,7 @@ fn an_ordinary_user_measures_and_is_told_what_is_left_out() {
     assert_eq!(results["machine"]["privileges"], "user-namespace");
     assert_eq!(results["machine"]["cpu_clock"], "tick");
     let said = results["warnings"].to_string();
-    assert!(said.contains("left out are the exact CPU clock (BPF)"), "{said}");
+    assert!(said.contains("left out what needs root: the exact CPU clock (BPF)"), "{said}");
     assert_eq!(said.contains("tap"), tun_is_closed(), "{said}");
     // Where the kernel has none, root would have none either.
     assert!(!said.contains("ipvlan"), "{said}");
