@@ -36,14 +36,22 @@ impl Processes {
     /// # Errors
     /// When it cannot be executed.
     pub fn start(&self, host: &Host, command: &mut Command) -> Result<Process> {
-        let program = describe(command);
+        self.start_as(&describe(command), host, command)
+    }
+
+    /// As [`start`](Processes::start), where messages are to call the program
+    /// otherwise than by the command that starts it.
+    ///
+    /// # Errors
+    /// When it cannot be executed.
+    pub fn start_as(&self, program: &str, host: &Host, command: &mut Command) -> Result<Process> {
         let log = File::from(sys::memfd::create("overlane-process-log")?);
         let copy = || log.try_clone().map_err(|e| sys::Error::io("dup", "process log", &e));
         // A process group of its own: Ctrl-C is for the run, which ends the
         // program when it has written what it measured.
         command.stdin(Stdio::null()).stdout(copy()?).stderr(copy()?).process_group(0);
         let child = self.init.spawn(command, host.netns())?;
-        Ok(Process { child, program, log })
+        Ok(Process { child, program: program.to_owned(), log, told: 0 })
     }
 
     /// Runs a program in `host`, inside the tree, to its end; returns what it
@@ -84,6 +92,8 @@ pub struct Process {
     child: Child,
     program: String,
     log: File,
+    /// Bytes of the log that have served their purpose.
+    told: u64,
 }
 
 impl Process {
@@ -117,10 +127,17 @@ impl Process {
 
     /// What it has printed so far.
     pub fn output(&self) -> String {
-        let mut bytes = vec![0; self.log.metadata().map_or(0, |m| m.len()) as usize];
+        let length = self.log.metadata().map_or(0, |m| m.len()).saturating_sub(self.told);
+        let mut bytes = vec![0; length as usize];
         // read_at: the file position is shared with the program that writes.
-        let length = self.log.read_at(&mut bytes, 0).unwrap_or(0);
+        let length = self.log.read_at(&mut bytes, self.told).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    /// Leaves what it has printed so far out of [`output`](Process::output): a
+    /// sign of readiness explains no failure.
+    pub fn forget_output(&mut self) {
+        self.told = self.log.metadata().map_or(0, |m| m.len());
     }
 }
 

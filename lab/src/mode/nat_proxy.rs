@@ -57,11 +57,13 @@ fn proxy(tree: &Processes, host: &Host, protocol: &str) -> Result<Process> {
         .arg(program)
         .args(["-proto", protocol, "-host-ip", &Wire::B.to_string(), "-host-port", &port])
         .args(["-container-ip", &TENANT_B.to_string(), "-container-port", &port]);
-    let mut process = tree.start(host, &mut command)?;
-    testbed::poll(&format!("{PROGRAM} ({protocol})"), Duration::from_secs(10), || {
+    let name = format!("{PROGRAM} ({protocol})");
+    let mut process = tree.start_as(&name, host, &mut command)?;
+    testbed::poll(&name, Duration::from_secs(10), || {
         process.check()?;
         let said = process.output();
         Ok(if said.lines().any(|line| line == "0") { Ok(()) } else { Err(said) })
     })?;
+    process.forget_output();
     Ok(process)
 }
