@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod drop_point;
 pub mod engine;
 pub mod path;
 pub mod plan;

@@ -3,9 +3,10 @@
 
 use std::sync::atomic::AtomicBool;
 
+use crate::drop_point::{self, Failed};
 use crate::engine::{self, Ends, EngineError, Load, Measured, Watch, Workload};
 use crate::path;
-use crate::plan::{Plan, PlannedCell};
+use crate::plan::{Plan, PlannedCell, Task};
 use crate::results::{CpuSeconds, HopRecord, Loss, Sample};
 use crate::sampler::{Machine, MachineSample, MachineSnapshot, loss, service_demand};
 use crate::subject::{Observed, Probes, Reading, Subject};
@@ -58,6 +59,7 @@ pub(crate) fn take(
     stop: &AtomicBool,
 ) -> Taken {
     let ask = &cell.ask;
+    let taker = Taker { plan, subject, probes, machine, stop };
     let workload = ask.task.workload();
     let load = Load {
         message_bytes: ask.message_bytes,
@@ -72,25 +74,52 @@ pub(crate) fn take(
         setup_limit: plan.setup_limit,
         ..Load::new(workload)
     };
-    let ends = Ends {
-        client: &subject.places[subject.client].netns,
-        server: &subject.places[subject.server].netns,
-        target: subject.target,
-        listen: subject.listen,
+    let taken = match ask.task {
+        Task::Steady(_) => taker.run(&load).map(|(_, sample)| sample),
+        Task::DropPoint => drop_point::take(&load, |trial| taker.run(trial)),
     };
-    let mut counted = Counted { machine, probes, before: None, after: None, error: None };
-    let measured = match engine::run(&load, &ends, &mut counted, stop) {
-        Ok(measured) => measured,
-        Err(EngineError::Stopped) => return Taken::Stopped,
-        Err(error) => return Taken::Sample(Box::new(void(error.to_string()))),
-    };
-    let (Some(before), Some(after)) = (counted.before, counted.after) else {
-        let error = counted.error.unwrap_or_else(|| "the engine skipped the interval".into());
-        return Taken::Sample(Box::new(void(format!("counters could not be read: {error}"))));
-    };
-    let observed = probes.difference(&before.0, &after.0);
-    let cpu = machine.difference(&before.1, &after.1);
-    Taken::Sample(Box::new(filled(plan, subject, &measured, &observed, &cpu)))
+    match taken {
+        Ok(sample) => Taken::Sample(Box::new(sample)),
+        Err(Failed::Broken(sample)) => Taken::Sample(sample),
+        Err(Failed::Stopped) => Taken::Stopped,
+    }
+}
+
+/// What every load of a sample has in common.
+struct Taker<'a> {
+    plan: &'a Plan,
+    subject: &'a Subject,
+    probes: &'a Probes,
+    machine: &'a Machine,
+    stop: &'a AtomicBool,
+}
+
+impl Taker<'_> {
+    /// Runs a load once.
+    fn run(&self, load: &Load) -> Result<(Measured, Sample), Failed> {
+        let Taker { plan, subject, probes, machine, stop } = *self;
+        let ends = Ends {
+            client: &subject.places[subject.client].netns,
+            server: &subject.places[subject.server].netns,
+            target: subject.target,
+            listen: subject.listen,
+        };
+        let broken = |reason: String| Failed::Broken(Box::new(void(reason)));
+        let mut counted = Counted { machine, probes, before: None, after: None, error: None };
+        let measured = match engine::run(load, &ends, &mut counted, stop) {
+            Ok(measured) => measured,
+            Err(EngineError::Stopped) => return Err(Failed::Stopped),
+            Err(error) => return Err(broken(error.to_string())),
+        };
+        let (Some(before), Some(after)) = (counted.before, counted.after) else {
+            let error = counted.error.unwrap_or_else(|| "the engine skipped the interval".into());
+            return Err(broken(format!("counters could not be read: {error}")));
+        };
+        let observed = probes.difference(&before.0, &after.0);
+        let cpu = machine.difference(&before.1, &after.1);
+        let sample = filled(plan, subject, &measured, &observed, &cpu);
+        Ok((measured, sample))
+    }
 }
 
 fn filled(
@@ -188,7 +217,7 @@ pub(crate) fn void(reason: String) -> Sample {
 }
 
 /// A sample with nothing in it.
-fn blank() -> Sample {
+pub(crate) fn blank() -> Sample {
     Sample {
         block: 0,
         position: 0,

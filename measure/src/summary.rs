@@ -2,7 +2,9 @@
 
 use crate::engine::{self, Workload};
 use crate::plan::{Plan, PlannedCell};
-use crate::results::{Cell, HopRecord, Interval, Latency, Pace, Role, Sample, ServiceDemand};
+use crate::results::{
+    Cell, DropGoal, DropPoint, HopRecord, Interval, Latency, Pace, Role, Sample, ServiceDemand,
+};
 use crate::run::{drift, failure, median_of};
 use crate::sampler::loss;
 use crate::subject::Subject;
@@ -52,7 +54,7 @@ pub(crate) fn cell(
         histogram: engine::merge_bins(
             samples.iter().filter(|s| s.valid).map(|s| s.histogram.as_slice()),
         ),
-        drop_point: None,
+        drop_point: drop_point(&samples),
         pace: worst_pace(&samples),
         tool: None,
         loss: samples.iter().any(|sample| sample.valid && sample.loss.is_some()).then(|| {
@@ -68,6 +70,27 @@ pub(crate) fn cell(
 fn worst_pace(samples: &[Sample]) -> Option<Pace> {
     let paces = samples.iter().filter(|s| s.valid).filter_map(|s| s.pace);
     paces.max_by(|a, b| a.late_p99_us.total_cmp(&b.late_p99_us))
+}
+
+/// Each goal's median over the valid samples, and the trials of all.
+fn drop_point(samples: &[Sample]) -> Option<DropPoint> {
+    let points: Vec<&DropPoint> =
+        samples.iter().filter(|s| s.valid).filter_map(|s| s.drop_point.as_ref()).collect();
+    let of = |at: usize, figure: fn(&DropGoal) -> Option<f64>| {
+        median_of(samples, |sample| figure(sample.drop_point.as_ref()?.goals.get(at)?))
+    };
+    let goals = points.first()?.goals.iter().enumerate().map(|(at, goal)| DropGoal {
+        loss: goal.loss,
+        per_s: of(at, |goal| Some(goal.per_s)).unwrap_or(0.0),
+        kept: of(at, |goal| Some(goal.kept)).unwrap_or(0.0),
+        missed: of(at, |goal| goal.missed),
+    });
+    Some(DropPoint {
+        goals: goals.collect(),
+        trials: points.iter().map(|point| point.trials).sum(),
+        void_trials: points.iter().map(|point| point.void_trials).sum(),
+        generator_limit: median_of(samples, |sample| sample.drop_point.as_ref()?.generator_limit),
+    })
 }
 
 fn latency(samples: &[Sample]) -> Option<Latency> {

@@ -91,7 +91,7 @@ fn plan(ask: Ask) -> Plan {
         }],
         stopping: Stopping { level: 0.95, blocks: 1, half_width: None, max_blocks: 1 },
         settings: Vec::new(),
-        duration: Duration::from_millis(200),
+        duration: Duration::from_millis(500),
         warmup: Duration::ZERO,
         placement: Placement {
             policy: "none".to_owned(),
@@ -138,6 +138,49 @@ fn a_queueing_discipline_that_is_full() {
     let tbf = ["qdisc", "add", "dev", NIC, "root", "tbf", "rate", "8mbit", "burst", "4kb"];
     pair.a.run(Command::new("tc").args(tbf).args(["limit", "20kb"])).unwrap();
     assert_at(&loss(&pair), &format!("a {NIC} qdisc"));
+}
+
+/// The rate of a token bucket is the drop point of the path behind it, however
+/// busy the machine is.
+#[test]
+fn the_drop_point_of_a_path_of_known_rate() {
+    if !told() {
+        return;
+    }
+    let pair = Pair::new();
+    // 20 000 frames of 106 bytes (64, UDP, IP and Ethernet headers) a second.
+    let tbf = ["qdisc", "add", "dev", NIC, "root", "tbf", "rate", "16960kbit", "burst", "2kb"];
+    pair.a.run(Command::new("tc").args(tbf).args(["limit", "4kb"])).unwrap();
+    let sample = sample(&pair, Ask::new(Task::DropPoint));
+    assert!(sample.path_proved, "{sample:?}");
+    let point = sample.drop_point.expect("a search");
+    assert_eq!(point.goals.iter().map(|goal| goal.loss).collect::<Vec<_>>(), [0.0, 0.001, 0.005]);
+    // A queue of 6 kB lets one trial of 100 ms pass at 3% more.
+    for goal in &point.goals {
+        assert!(goal.kept < 21_000.0 && goal.per_s <= goal.kept, "{point:?}");
+        assert!(goal.missed.is_none_or(|missed| missed > goal.kept), "{point:?}");
+    }
+    if sample.valid {
+        assert_eq!(sample.value, point.goals[1].per_s);
+        assert!(sample.value > 0.0);
+    } else {
+        eprintln!("not narrowed on a busy machine: {:?} {point:?}", sample.invalid_reason);
+    }
+    assert_at(&sample.loss.unwrap(), &format!("a {NIC} qdisc"));
+}
+
+#[test]
+fn a_small_socket_buffer() {
+    if !told() {
+        return;
+    }
+    let ask =
+        Ask { socket_buffer_bytes: Some(4096), ..Ask::new(Task::Steady(Workload::UdpStream)) };
+    let sample = sample(&Pair::new(), ask);
+    assert_eq!(sample.invalid_reason, None);
+    let loss = sample.loss.unwrap();
+    assert_at(&loss, "b socket buffer");
+    assert_eq!(sample.udp_errors["UdpRcvbufErrors"], loss.places["b socket buffer"]);
 }
 
 #[test]
