@@ -1,7 +1,7 @@
 //! What this machine and kernel can build, found by trying it.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
 use netstate::Error as NetlinkError;
@@ -189,14 +189,5 @@ fn config(kind: &str) -> String {
 /// Looks a program up in `PATH` and where daemons are kept, which an ordinary
 /// user's `PATH` leaves out.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/sbin", "/usr/libexec/docker"].into_iter().map(PathBuf::from))
-        .map(|directory| directory.join(program))
-        .find(|candidate| is_executable(candidate))
-}
-
-fn is_executable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    sys::program::find(program, &["/usr/sbin", "/sbin", "/usr/libexec/docker"])
 }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod driver;
 mod drop_point;
 pub mod engine;
 pub mod path;

@@ -477,6 +477,10 @@ pub struct Tool {
     pub command: String,
     /// Its own figures under its own names (`LOCAL_CPU_UTIL`), medians over samples.
     pub figures: BTreeMap<String, f64>,
+    /// Its value ÷ the built-in engine's on the same path in the same block, with
+    /// the interval: the two agree where that holds 1. Null where the built-in
+    /// engine was not asked the same.
+    pub ratio: Option<Interval>,
 }
 
 /// Lost datagrams and where they went.

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::plan::{Plan, PlannedCell};
-use crate::results::{Cell, Interval, Role, Sample, Status};
-use crate::sample::{self, Taken};
+use crate::driver;
+use crate::plan::{Ask, Engine, Plan, PlannedCell};
+use crate::results::{Cell, Interval, Role, Sample, Status, Tool};
+use crate::sample::{self, Said, Taken};
 use crate::sampler::{Drops, Machine};
 use crate::stats::{SequentialPlan, StatsError, block_order, median, trend};
 use crate::subject::{ProbeError, Probes, Subject};
@@ -75,6 +76,8 @@ pub struct Outcome {
     pub ended: Ended,
     /// Block counts at which the goal was looked at.
     pub looks: Vec<u32>,
+    /// Things a reader must know before believing a figure.
+    pub notes: Vec<String>,
 }
 
 /// A plan that cannot be begun.
@@ -123,6 +126,9 @@ pub fn run(
         })
         .collect::<Result<Vec<_>, _>>()?;
     let looks = Looks::new(plan)?;
+    let cannot: Vec<Option<String>> =
+        plan.cells.iter().map(|cell| unsupported(cell, &subjects[cell.subject])).collect();
+    let mut said = vec![Said::default(); plan.cells.len()];
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); plan.cells.len()];
     let mut done = 0;
     let mut ended = looks.after_all();
@@ -132,7 +138,7 @@ pub fn run(
             block_order(plan.seed, block, plan.cells.len()).into_iter().enumerate()
         {
             done += 1;
-            if hopeless(&samples[at]) {
+            if cannot[at].is_some() || hopeless(&samples[at]) {
                 continue;
             }
             let cell = &plan.cells[at];
@@ -145,7 +151,8 @@ pub fn run(
                 if let Err(reason) = observer.set(subject, cell) {
                     return Taken::Sample(Box::new(sample::void(reason)));
                 }
-                sample::take(plan, cell, subject, &probes[cell.subject], machine, stop)
+                let said = &mut said[at];
+                sample::take(plan, cell, subject, &probes[cell.subject], machine, said, stop)
             };
             let mut taken = take();
             // A disturbed sample says nothing about the path: once more.
@@ -170,16 +177,63 @@ pub fn run(
         }
     }
     fill_ratios(plan, &mut samples);
-    let cells = plan
-        .cells
+    let interval = |ratios: &[f64]| looks.interval(blocks_done, ratios).ok();
+    let against: Vec<Option<Interval>> =
+        (0..plan.cells.len()).map(|at| interval(&against_built_in(plan, &samples, at))).collect();
+    let mut notes: Vec<String> = Vec::new();
+    let mut cells = Vec::new();
+    for (at, (cell, samples)) in plan.cells.iter().zip(samples).enumerate() {
+        let subject = &subjects[cell.subject];
+        let mut entry = summary::cell(plan, subject, cell, samples, &interval);
+        entry.tool = said[at].tool.take().map(|(version, command)| Tool {
+            version,
+            command,
+            figures: summary::tool_figures(&entry.samples),
+            ratio: against[at],
+        });
+        if let Some(reason) = &cannot[at] {
+            entry.status = Status::Unsupported;
+            entry.reason = Some(reason.clone());
+        }
+        for note in std::mem::take(&mut said[at].notes) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        cells.push(entry);
+    }
+    Ok(Outcome { cells, blocks_done, ended, looks: looks.counts(), notes })
+}
+
+/// Why a cell is not measured at all.
+fn unsupported(cell: &PlannedCell, subject: &Subject) -> Option<String> {
+    match cell.ask.engine {
+        Engine::Overlane => None,
+        Engine::Tool(tool) => driver::can(tool, &cell.ask, subject.target, subject.listen).err(),
+    }
+}
+
+/// A tool's values over those of the built-in engine, of the same path and ask
+/// in the same block; none where the run has no such cell.
+fn against_built_in(plan: &Plan, samples: &[Vec<Sample>], at: usize) -> Vec<f64> {
+    let cell = &plan.cells[at];
+    let twin = |other: &PlannedCell| {
+        let ask = Ask { engine: Engine::Overlane, ..cell.ask };
+        (other.subject, other.role, other.setting, other.ask)
+            == (cell.subject, cell.role, cell.setting, ask)
+    };
+    let Some(twin) = plan.cells.iter().position(twin).filter(|twin| *twin != at) else {
+        return Vec::new();
+    };
+    let valid = |sample: &&Sample| sample.valid;
+    samples[at]
         .iter()
-        .zip(samples)
-        .map(|(cell, samples)| {
-            let interval = |ratios: &[f64]| looks.interval(blocks_done, ratios).ok();
-            summary::cell(plan, &subjects[cell.subject], cell, samples, &interval)
+        .filter(valid)
+        .filter_map(|own| {
+            let other = samples[twin].iter().filter(valid).find(|s| s.block == own.block)?;
+            quotient(own.value, other.value)
         })
-        .collect();
-    Ok(Outcome { cells, blocks_done, ended, looks: looks.counts() })
+        .collect()
 }
 
 fn hopeless(samples: &[Sample]) -> bool {

@@ -3,10 +3,11 @@
 
 use std::sync::atomic::AtomicBool;
 
+use crate::driver::{self, DriverError, Moved, ToolReport};
 use crate::drop_point::{self, Failed};
 use crate::engine::{self, Ends, EngineError, Load, Measured, Watch, Workload};
 use crate::path;
-use crate::plan::{Plan, PlannedCell, Task};
+use crate::plan::{Engine, Plan, PlannedCell, Task};
 use crate::results::{CpuSeconds, HopRecord, Loss, Sample};
 use crate::sampler::{Machine, MachineSample, MachineSnapshot, loss, service_demand};
 use crate::subject::{Observed, Probes, Reading, Subject};
@@ -48,6 +49,15 @@ pub(crate) enum Taken {
     Stopped,
 }
 
+/// What was said of a cell's samples besides figures.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Said {
+    /// Things a reader must know before believing a figure, each once.
+    pub notes: Vec<String>,
+    /// Version and command line of the driven tool.
+    pub tool: Option<(String, String)>,
+}
+
 /// Takes one sample. A broken path, a path that was not taken and a disturbed
 /// machine give a sample that is not valid, with the reason.
 pub(crate) fn take(
@@ -56,10 +66,11 @@ pub(crate) fn take(
     subject: &Subject,
     probes: &Probes,
     machine: &Machine,
+    said: &mut Said,
     stop: &AtomicBool,
 ) -> Taken {
     let ask = &cell.ask;
-    let taker = Taker { plan, subject, probes, machine, stop };
+    let mut taker = Taker { plan, engine: ask.engine, subject, probes, machine, said, stop };
     let workload = ask.task.workload();
     let load = Load {
         message_bytes: ask.message_bytes,
@@ -88,16 +99,18 @@ pub(crate) fn take(
 /// What every load of a sample has in common.
 struct Taker<'a> {
     plan: &'a Plan,
+    engine: Engine,
     subject: &'a Subject,
     probes: &'a Probes,
     machine: &'a Machine,
+    said: &'a mut Said,
     stop: &'a AtomicBool,
 }
 
 impl Taker<'_> {
     /// Runs a load once.
-    fn run(&self, load: &Load) -> Result<(Measured, Sample), Failed> {
-        let Taker { plan, subject, probes, machine, stop } = *self;
+    fn run(&mut self, load: &Load) -> Result<(Measured, Sample), Failed> {
+        let Taker { plan, subject, probes, machine, stop, .. } = *self;
         let ends = Ends {
             client: &subject.places[subject.client].netns,
             server: &subject.places[subject.server].netns,
@@ -106,18 +119,41 @@ impl Taker<'_> {
         };
         let broken = |reason: String| Failed::Broken(Box::new(void(reason)));
         let mut counted = Counted { machine, probes, before: None, after: None, error: None };
-        let measured = match engine::run(load, &ends, &mut counted, stop) {
-            Ok(measured) => measured,
-            Err(EngineError::Stopped) => return Err(Failed::Stopped),
+        let taken = match self.engine {
+            Engine::Overlane => engine::run(load, &ends, &mut counted, stop)
+                .map(|measured| (measured, None))
+                .map_err(DriverError::from),
+            Engine::Tool(tool) => driver::run(tool, load, &ends, &mut counted, stop)
+                .map(|(measured, report)| (measured, Some(report))),
+        };
+        let (measured, tool) = match taken {
+            Ok(taken) => taken,
+            Err(DriverError::Stopped | DriverError::Path(EngineError::Stopped)) => {
+                return Err(Failed::Stopped);
+            }
             Err(error) => return Err(broken(error.to_string())),
         };
+        for note in &measured.notes {
+            if !self.said.notes.contains(note) {
+                self.said.notes.push(note.clone());
+            }
+        }
         let (Some(before), Some(after)) = (counted.before, counted.after) else {
             let error = counted.error.unwrap_or_else(|| "the engine skipped the interval".into());
             return Err(broken(format!("counters could not be read: {error}")));
         };
         let observed = probes.difference(&before.0, &after.0);
         let cpu = machine.difference(&before.1, &after.1);
-        let sample = filled(plan, subject, &measured, &observed, &cpu);
+        let moved = match &tool {
+            Some(report) => report.moved,
+            None => Moved { units: measured.units, payload_bytes: measured.payload_bytes },
+        };
+        let mut sample = filled(plan, subject, &measured, &moved, &observed, &cpu);
+        if let Some(ToolReport { version, command, figures, .. }) = tool {
+            // The first command: the others differ in their ports.
+            self.said.tool.get_or_insert((version, command));
+            sample.tool_figures = figures;
+        }
         Ok((measured, sample))
     }
 }
@@ -126,6 +162,7 @@ fn filled(
     plan: &Plan,
     subject: &Subject,
     measured: &Measured,
+    moved: &Moved,
     observed: &Observed,
     machine: &MachineSample,
 ) -> Sample {
@@ -155,8 +192,8 @@ fn filled(
             machine.seconds,
             machine.cpus,
             measured.workload,
-            measured.units,
-            measured.payload_bytes,
+            moved.units,
+            moved.payload_bytes,
         ),
         cpu: machine.cpu,
         latency_us: measured.latency.as_ref().map(engine::LatencyNs::micros),

@@ -1,5 +1,7 @@
 //! From a cell's samples to its entry in the results.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::engine::{self, Workload};
 use crate::plan::{Plan, PlannedCell};
 use crate::results::{
@@ -64,6 +66,15 @@ pub(crate) fn cell(
         trend: drift(&samples, planned.role),
         samples,
     }
+}
+
+/// Medians over the valid samples of a driven tool's own figures.
+pub(crate) fn tool_figures(samples: &[Sample]) -> BTreeMap<String, f64> {
+    let valid = || samples.iter().filter(|sample| sample.valid);
+    let names: BTreeSet<&String> = valid().flat_map(|sample| sample.tool_figures.keys()).collect();
+    let median =
+        |name: &String| median_of(samples, |sample| sample.tool_figures.get(name).copied());
+    names.into_iter().filter_map(|name| Some((name.clone(), median(name)?))).collect()
 }
 
 /// The schedule of the sample that kept it worst.

@@ -115,6 +115,7 @@ fn cell() -> Cell {
             version: text("iperf 3.12"),
             command: text("iperf3 -c 10.0.0.2"),
             figures: BTreeMap::from([(text("cpu host_total"), 12.5)]),
+            ratio: Some(interval()),
         }),
         loss: Some(loss()),
         hops: vec![hop()],

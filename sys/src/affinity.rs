@@ -13,9 +13,22 @@ const THIS_THREAD: Pid = Pid::from_raw(0);
 /// # Errors
 /// `EINVAL` when the CPU is not there, is offline or not in the process's cpuset.
 pub fn pin(cpu: usize) -> Result<()> {
-    let object = || format!("CPU {cpu}");
+    pin_to(&[cpu])
+}
+
+/// Binds the calling thread, and what it executes, to some CPUs.
+///
+/// # Errors
+/// `EINVAL` when one is beyond the C library's set, or none of them can be used.
+pub fn pin_to(cpus: &[usize]) -> Result<()> {
+    let object = || {
+        let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        format!("CPU {}", numbers.join(","))
+    };
     let mut set = CpuSet::new();
-    set.set(cpu).map_err(|e| Error::new("CPU_SET", object(), e))?;
+    for &cpu in cpus {
+        set.set(cpu).map_err(|e| Error::new("CPU_SET", object(), e))?;
+    }
     sched_setaffinity(THIS_THREAD, &set).map_err(|e| Error::new("sched_setaffinity", object(), e))
 }
 

@@ -15,6 +15,7 @@ pub mod init;
 pub mod join;
 pub mod memfd;
 pub mod netns;
+pub mod program;
 pub mod sysfs;
 pub mod tap;
 pub mod tcp;

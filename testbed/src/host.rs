@@ -202,7 +202,7 @@ impl Host {
     /// # Errors
     /// [`Error::Program`] when it fails or cannot be started.
     pub fn run(&self, command: &mut Command) -> Result<String> {
-        let described = describe(command);
+        let described = sys::program::describe(command);
         let result = self.netns.run(|| command.stdin(std::process::Stdio::null()).output())?;
         match result {
             Err(error) => Err(Error::Program {
@@ -221,15 +221,6 @@ impl Host {
             }),
         }
     }
-}
-
-/// The program and its arguments, for messages.
-pub(crate) fn describe(command: &Command) -> String {
-    std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|word| word.to_string_lossy())
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 /// A locally administered unicast address, the same for the same host and

@@ -158,6 +158,7 @@ fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
 
     let mut warnings = warnings(privileges, &records, &plan, idle_load);
     warnings.extend(cannot_steer);
+    warnings.extend(outcome.notes);
     let mut cells = outcome.cells;
     cells.extend(unmeasured::of_modes(&wanted, &request.asked.asks, &records));
     cells.extend(unmeasured::of_settings(&request.settings, &request.asked.asks, &refused));

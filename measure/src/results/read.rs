@@ -266,6 +266,9 @@ fn check_cell(at: &str, cell: &Cell) -> Checked {
             interval(&format!("{at}/service_demand/ratio"), ratio)?;
         }
     }
+    if let Some(ratio) = cell.tool.as_ref().and_then(|tool| tool.ratio.as_ref()) {
+        interval(&format!("{at}/tool/ratio"), ratio)?;
+    }
     figures(at, cell.latency_us.as_ref(), cell.loss.as_ref(), &cell.hops)?;
     distributions(at, &cell.histogram, cell.drop_point.as_ref(), cell.pace.as_ref())?;
     for (i, sample) in cell.samples.iter().enumerate() {

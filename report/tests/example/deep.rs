@@ -52,6 +52,7 @@ pub fn deep() -> Results {
             version: "iperf 3.12 (cJSON 1.7.15)".to_string(),
             command: "iperf3 -J -c 192.0.2.2 -t 0.5".to_string(),
             figures: BTreeMap::from([("cpu_utilization_percent.host_total".to_string(), 61.2)]),
+            ratio: None,
         });
     }));
     let settings = [None, Some("300"), Some("1000")];
