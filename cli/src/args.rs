@@ -26,6 +26,12 @@ pub enum Verb {
         #[command(subcommand)]
         verb: LabVerb,
     },
+    /// Measure the path to another machine, as ratio to a second path to it
+    Measure {
+        /// Which end.
+        #[command(subcommand)]
+        verb: MeasureVerb,
+    },
     /// Show a results file as table, Markdown or CSV
     Report(Report),
     /// Join two TAP devices in user space, super-packets uncut
@@ -62,6 +68,73 @@ pub enum LabVerb {
     Status(Status),
     /// Remove standing testbeds
     Down(Down),
+}
+
+/// `overlane measure …`
+#[derive(Debug, Subcommand)]
+pub enum MeasureVerb {
+    /// Serve loads to clients that know the token
+    Serve(Serve),
+    /// Measure the path to a machine on which `measure serve` runs
+    Run(Box<MeasureRun>),
+}
+
+/// `overlane measure serve`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs in the foreground until Ctrl-C or SIGTERM, which are success. Readiness: a line on standard output, and sd_notify for systemd. A line a session on standard error."
+)]
+pub struct Serve {
+    /// Address and control port to listen on; any other than loopback needs --token
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDR[:PORT]")]
+    pub bind: String,
+    /// Secret shared with the clients, 16 bytes or more, in a file that others cannot read
+    #[arg(long, value_name = "FILE")]
+    pub token: Option<PathBuf>,
+    /// Port of the traffic itself, TCP and UDP [default: the control port + 1]
+    #[arg(long, value_name = "PORT")]
+    pub data_port: Option<u16>,
+    /// Clients at a time; one load runs at a time
+    #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.sessions, value_name = "N")]
+    pub max_sessions: u32,
+    /// Flows of a load
+    #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.flows, value_name = "N")]
+    pub max_flows: u32,
+    /// Seconds of a load, warm-up included
+    #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.load_s, value_name = "SEC")]
+    pub max_seconds: u32,
+}
+
+/// `overlane measure run`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --baseline the path is measured against itself: values, and the noise floor of ratios (A/A)."
+)]
+pub struct MeasureRun {
+    /// Address of the path to measure (the overlay's), where `measure serve` listens
+    #[arg(value_name = "ADDR[:PORT]")]
+    pub address: String,
+    /// Second address of the same machine (the host's own), to which ratios are taken
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub baseline: Option<String>,
+    /// What to call the path in the results
+    #[arg(long, default_value = "path", value_name = "LABEL")]
+    pub name: String,
+    /// What to call the baseline
+    #[arg(long, default_value = "baseline", value_name = "LABEL")]
+    pub baseline_name: String,
+    /// Secret shared with the server, in a file that others cannot read
+    #[arg(long, value_name = "FILE")]
+    pub token: Option<PathBuf>,
+    /// What is asked of every path.
+    #[command(flatten)]
+    pub asking: Asking,
+    /// How to measure it.
+    #[command(flatten)]
+    pub measuring: Measuring,
+    /// Where the results go.
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// `overlane lab list`

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lab::{Capabilities, Mode, Network, Params};
 use measure::results::{Cell, DeviceRecord, ModeRecord, Placement, Status, TestbedRecord};
-use measure::subject::{Place, Subject};
+use measure::subject::{Place, ServerEnd, Subject};
 use testbed::{Applied, NIC, Offload, Setting};
 
 use crate::progress::Progress;
@@ -151,9 +151,11 @@ pub fn subject(built: &Built) -> Subject {
         offload: built.params.offload.name().to_owned(),
         mtu: built.params.mtu,
         client: at(built.network.client()),
-        server: at(built.network.server()),
-        target: built.network.address.target,
-        listen: built.network.address.listen,
+        server: ServerEnd::Here {
+            place: at(built.network.server()),
+            target: built.network.address.target,
+            listen: built.network.address.listen,
+        },
         hops: built.network.hops.clone(),
         places: hosts
             .iter()

@@ -11,9 +11,11 @@ mod exit;
 mod holder;
 mod interrupt;
 mod load;
+mod notify;
 mod output;
 mod plan;
 mod progress;
+mod remote;
 mod sizes;
 mod unmeasured;
 mod verb;
@@ -24,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use args::{Arguments, LabVerb, Verb};
+use args::{Arguments, LabVerb, MeasureVerb, Verb};
 use exit::Exit;
 
 fn main() -> ExitCode {
@@ -60,6 +62,10 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             LabVerb::Exec(exec) => verb::lab_exec::run(&exec),
             LabVerb::Status(status) => verb::lab_status::run(&status),
             LabVerb::Down(down) => verb::lab_down::run(&down),
+        },
+        Verb::Measure { verb } => match verb {
+            MeasureVerb::Serve(serve) => verb::measure_serve::run(&serve),
+            MeasureVerb::Run(run) => verb::measure_run::run(&run),
         },
         Verb::Report(report) => verb::report::run(&report),
         Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),

@@ -8,6 +8,7 @@ mod drop_point;
 pub mod engine;
 pub mod path;
 pub mod plan;
+pub mod remote;
 pub mod results;
 pub mod run;
 mod sample;

@@ -128,7 +128,7 @@ pub struct Machine {
     pub cpu_clock: String,
     /// Why the exact clock was not used, when it was not.
     pub cpu_clock_reason: Option<String>,
-    /// `root`, or `user-namespace` when run by an ordinary user.
+    /// `root`; run by an ordinary user `user-namespace` in the lab, else `user`.
     pub privileges: String,
     /// Share of all CPUs busy before the run, 0..1; subtracted from CPU figures.
     pub idle_load: f64,

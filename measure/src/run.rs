@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::driver;
 use crate::plan::{Ask, Engine, Plan, PlannedCell};
+use crate::remote::Remote;
 use crate::results::{Cell, Interval, Role, Sample, Status, Tool};
 use crate::sample::{self, Said, Taken};
 use crate::sampler::{Drops, Machine};
 use crate::stats::{SequentialPlan, StatsError, block_order, median, trend};
-use crate::subject::{ProbeError, Probes, Subject};
+use crate::subject::{ProbeError, Probes, ServerEnd, Subject};
 use crate::summary;
 
 /// A cell that gave no valid sample in its first this many blocks is not tried
@@ -51,6 +52,8 @@ pub enum Ended {
     MaxBlocks,
     /// It was asked to stop.
     Interrupted,
+    /// A server on another machine is gone and did not come back.
+    Failed,
 }
 
 impl Ended {
@@ -61,6 +64,7 @@ impl Ended {
             Ended::Confidence => "confidence",
             Ended::MaxBlocks => "max_blocks",
             Ended::Interrupted => "interrupted",
+            Ended::Failed => "failed",
         }
     }
 }
@@ -116,8 +120,8 @@ pub fn run(
         .iter()
         .map(|subject| {
             let open = || match &drops {
-                Ok(drops) => Probes::open(subject)?.with_drops(Arc::clone(drops)),
-                Err(_) => Probes::open(subject),
+                Ok(drops) => Probes::open(&subject.places)?.with_drops(Arc::clone(drops)),
+                Err(_) => Probes::open(&subject.places),
             };
             open().map_err(|error| RunError::Probe {
                 mode: subject.mode.clone(),
@@ -168,6 +172,11 @@ pub fn run(
             let total = u64::from(looks.most_blocks()) * plan.cells.len() as u64;
             observer.sampled(done, total, subject, cell, &sample);
             samples[at].push(*sample);
+            if subject.remote().is_some_and(Remote::is_given_up) {
+                // Every later sample would say the same.
+                ended = Ended::Failed;
+                break 'blocks;
+            }
         }
         blocks_done = block + 1;
         fill_ratios(plan, &mut samples);
@@ -209,7 +218,12 @@ pub fn run(
 fn unsupported(cell: &PlannedCell, subject: &Subject) -> Option<String> {
     match cell.ask.engine {
         Engine::Overlane => None,
-        Engine::Tool(tool) => driver::can(tool, &cell.ask, subject.target, subject.listen).err(),
+        Engine::Tool(tool) => match subject.server {
+            ServerEnd::Here { target, listen, .. } => {
+                driver::can(tool, &cell.ask, target, listen).err()
+            }
+            ServerEnd::Away(_) => Some("driven in the lab only: its server is not here".to_owned()),
+        },
     }
 }
 

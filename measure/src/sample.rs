@@ -5,9 +5,11 @@ use std::sync::atomic::AtomicBool;
 
 use crate::driver::{self, DriverError, Moved, ToolReport};
 use crate::drop_point::{self, Failed};
-use crate::engine::{self, Ends, EngineError, Load, Measured, Watch, Workload};
+use crate::engine::{self, Between, EngineError, Load, Measured, Watch, Workload};
 use crate::path;
 use crate::plan::{Engine, Plan, PlannedCell, Task};
+use crate::remote::message::Observed as Peer;
+use crate::remote::{self, PeerSample, Remote};
 use crate::results::{CpuSeconds, HopRecord, Loss, Sample};
 use crate::sampler::{Machine, MachineSample, MachineSnapshot, loss, service_demand};
 use crate::subject::{Observed, Probes, Reading, Subject};
@@ -18,6 +20,9 @@ struct Counted<'a> {
     probes: &'a Probes,
     before: Option<(Reading, MachineSnapshot)>,
     after: Option<(Reading, MachineSnapshot)>,
+    /// The server's end, where it is another process.
+    remote: Option<&'a Remote>,
+    peer: Option<Peer>,
     error: Option<String>,
 }
 
@@ -26,6 +31,9 @@ impl Watch for Counted<'_> {
         // CPU last here and first at the end, so that reading the counters is
         // not charged to the traffic.
         let read = || {
+            // The farther first and, at the end, last: each end's CPU time is
+            // divided by its own time between.
+            self.remote.map_or(Ok(()), Remote::begin).map_err(|e| e.to_string())?;
             let reading = self.probes.read().map_err(|e| e.to_string())?;
             Ok((reading, self.machine.begin().map_err(|e| e.to_string())?))
         };
@@ -35,9 +43,15 @@ impl Watch for Counted<'_> {
     fn end(&mut self) {
         let read = || {
             let cpu = self.machine.end().map_err(|e| e.to_string())?;
-            Ok((self.probes.read().map_err(|e| e.to_string())?, cpu))
+            let peer = self.remote.map(Remote::end).transpose().map_err(|e| e.to_string())?;
+            Ok((self.probes.read().map_err(|e| e.to_string())?, cpu, peer))
         };
-        self.after = read().map_err(|error: String| self.error = Some(error)).ok();
+        match read() {
+            Ok((reading, cpu, peer)) => {
+                (self.after, self.peer) = (Some((reading, cpu)), peer);
+            }
+            Err(error) => self.error = Some(error),
+        }
     }
 }
 
@@ -111,20 +125,30 @@ impl Taker<'_> {
     /// Runs a load once.
     fn run(&mut self, load: &Load) -> Result<(Measured, Sample), Failed> {
         let Taker { plan, subject, probes, machine, stop, .. } = *self;
-        let ends = Ends {
-            client: &subject.places[subject.client].netns,
-            server: &subject.places[subject.server].netns,
-            target: subject.target,
-            listen: subject.listen,
-        };
         let broken = |reason: String| Failed::Broken(Box::new(void(reason)));
-        let mut counted = Counted { machine, probes, before: None, after: None, error: None };
+        let mut counted = Counted {
+            machine,
+            probes,
+            before: None,
+            after: None,
+            remote: subject.remote(),
+            peer: None,
+            error: None,
+        };
         let taken = match self.engine {
-            Engine::Overlane => engine::run(load, &ends, &mut counted, stop)
+            Engine::Overlane => engine::run(load, subject.between(), &mut counted, stop)
                 .map(|measured| (measured, None))
                 .map_err(DriverError::from),
-            Engine::Tool(tool) => driver::run(tool, load, &ends, &mut counted, stop)
-                .map(|(measured, report)| (measured, Some(report))),
+            Engine::Tool(tool) => match subject.between() {
+                Between::Here(ends) => driver::run(tool, load, &ends, &mut counted, stop)
+                    .map(|(measured, report)| (measured, Some(report))),
+                // Its server would have to be started there.
+                Between::Away { .. } => {
+                    let tool = self.engine;
+                    let reason = format!("{tool} cannot be driven on another machine");
+                    return Err(broken(reason));
+                }
+            },
         };
         let (measured, tool) = match taken {
             Ok(taken) => taken,
@@ -142,13 +166,17 @@ impl Taker<'_> {
             let error = counted.error.unwrap_or_else(|| "the engine skipped the interval".into());
             return Err(broken(format!("counters could not be read: {error}")));
         };
-        let observed = probes.difference(&before.0, &after.0);
-        let cpu = machine.difference(&before.1, &after.1);
+        let mut observed = probes.difference(&before.0, &after.0);
+        let mut cpu = machine.difference(&before.1, &after.1);
+        let peer = subject
+            .remote()
+            .zip(counted.peer)
+            .and_then(|(remote, peer)| remote.join(peer, &mut observed, &mut cpu));
         let moved = match &tool {
             Some(report) => report.moved,
             None => Moved { units: measured.units, payload_bytes: measured.payload_bytes },
         };
-        let mut sample = filled(plan, subject, &measured, &moved, &observed, &cpu);
+        let mut sample = filled(plan, subject, &measured, &moved, &observed, &cpu, peer);
         if let Some(ToolReport { version, command, figures, .. }) = tool {
             // The first command: the others differ in their ports.
             self.said.tool.get_or_insert((version, command));
@@ -165,12 +193,16 @@ fn filled(
     moved: &Moved,
     observed: &Observed,
     machine: &MachineSample,
+    peer: Option<PeerSample>,
 ) -> Sample {
     let hops = path::hops(&subject.hops, observed);
     let proof = path::prove(&hops, measured);
-    let disturbed = machine.disturbance.beyond(&plan.limits);
+    let disturbed = machine.disturbance.beyond(&plan.limits).or_else(|| {
+        let reason = peer.as_ref()?.machine.disturbance.beyond(&plan.limits)?;
+        Some(format!("{}: {reason}", Remote::HOST))
+    });
     let invalid_reason = proof.as_ref().err().cloned().or(disturbed);
-    let ends = [subject.client, subject.server].map(|at| subject.places[at].name.as_str());
+    let ends = subject.ends();
     let at_ends = || observed.namespaces.iter().filter(|n| ends.contains(&n.label.as_str()));
     let mut udp_errors = std::collections::BTreeMap::new();
     for namespace in at_ends() {
@@ -186,16 +218,25 @@ fn filled(
         seconds: measured.seconds,
         bits_per_s: measured.bits_per_s(),
         units: measured.units,
-        service_demand: service_demand(
-            &machine.cpu,
-            plan.idle_load,
-            machine.seconds,
-            machine.cpus,
-            measured.workload,
-            moved.units,
-            moved.payload_bytes,
-        ),
+        service_demand: match subject.remote() {
+            None => service_demand(
+                &machine.cpu,
+                plan.idle_load,
+                machine.seconds,
+                machine.cpus,
+                measured.workload,
+                moved.units,
+                moved.payload_bytes,
+            ),
+            Some(_) => remote::service_demand(
+                machine,
+                plan.idle_load,
+                peer.as_ref(),
+                &remote::Work::of(measured),
+            ),
+        },
         cpu: machine.cpu,
+        peer_cpu: peer.as_ref().map(|peer| peer.machine.cpu),
         latency_us: measured.latency.as_ref().map(engine::LatencyNs::micros),
         histogram: measured.histogram.as_ref().map(engine::bins).unwrap_or_default(),
         pace: measured.pace,

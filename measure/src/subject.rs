@@ -1,5 +1,6 @@
-//! What is measured: a path between two namespaces, with the counters that
-//! prove it. Who built it is not known here.
+//! What is measured: a path between two ends, with the counters that prove it.
+//! Who built it is not known here. The client's end is a namespace of this
+//! machine; the server's, too, or a server on another machine.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,6 +9,8 @@ use std::sync::Arc;
 use netstate::{Counters, Hop, Netlink};
 use sys::netns::NetNs;
 
+use crate::engine::{Between, Ends};
+use crate::remote::Remote;
 use crate::sampler::{
     Dropped, Drops, DropsReading, Namespace, NamespaceSample, NamespaceSnapshot, SamplerError,
 };
@@ -32,19 +35,62 @@ pub struct Subject {
     pub mtu: u32,
     /// Index of the client's namespace in `places`.
     pub client: usize,
-    /// Index of the server's.
-    pub server: usize,
-    /// What the client connects to.
-    pub target: SocketAddr,
-    /// What the server binds.
-    pub listen: SocketAddr,
+    /// The server's end.
+    pub server: ServerEnd,
     /// The path, client to server.
     pub hops: Vec<Hop>,
-    /// Every namespace of the path.
+    /// Every namespace of the path that is on this machine.
     pub places: Vec<Place>,
 }
 
-/// The samplers of a subject, opened once for all its samples.
+/// Where the server's half of a load runs.
+#[derive(Debug, Clone)]
+pub enum ServerEnd {
+    /// In this process.
+    Here {
+        /// Index of its namespace in [`Subject::places`].
+        place: usize,
+        /// What the client connects to.
+        target: SocketAddr,
+        /// What the server binds.
+        listen: SocketAddr,
+    },
+    /// In another process, most likely on another machine.
+    Away(Arc<Remote>),
+}
+
+impl Subject {
+    /// Where the two halves of a load run.
+    pub fn between(&self) -> Between<'_> {
+        let client = &*self.places[self.client].netns;
+        match &self.server {
+            &ServerEnd::Here { place, target, listen } => {
+                let server = &*self.places[place].netns;
+                Between::Here(Ends { client, server, target, listen })
+            }
+            ServerEnd::Away(server) => Between::Away { client, server: &**server },
+        }
+    }
+
+    /// The server, where it is another process.
+    pub fn remote(&self) -> Option<&Remote> {
+        match &self.server {
+            ServerEnd::Here { .. } => None,
+            ServerEnd::Away(remote) => Some(remote),
+        }
+    }
+
+    /// Names of the two ends, as places and hops have them.
+    pub fn ends(&self) -> [&str; 2] {
+        let client = self.places[self.client].name.as_str();
+        match &self.server {
+            &ServerEnd::Here { place, .. } => [client, self.places[place].name.as_str()],
+            ServerEnd::Away(_) => [client, Remote::HOST],
+        }
+    }
+}
+
+/// The samplers of a subject's places, opened once for all its samples.
 #[derive(Debug)]
 pub struct Probes {
     places: Vec<PlaceProbe>,
@@ -104,7 +150,7 @@ impl Probes {
     ///
     /// # Errors
     /// When a namespace cannot be entered or its counters not be read.
-    pub fn open(subject: &Subject) -> Result<Probes, ProbeError> {
+    pub fn open(places: &[Place]) -> Result<Probes, ProbeError> {
         let open = |place: &Place| {
             let netlink = Netlink::open_in(&place.netns)
                 .map_err(|error| ProbeError::Links { place: place.name.clone(), error })?;
@@ -113,7 +159,7 @@ impl Probes {
             let inode = place.netns.inode();
             Ok(PlaceProbe { name: place.name.clone(), inode, netlink, namespace })
         };
-        let places = subject.places.iter().map(open).collect::<Result<_, _>>()?;
+        let places = places.iter().map(open).collect::<Result<_, _>>()?;
         Ok(Probes { places, drops: None })
     }
 

@@ -12,7 +12,7 @@ use measure::plan::{Ask, Plan, PlannedCell, Stopping, Task};
 use measure::results::{Loss, Placement, Role, Sample};
 use measure::run::Observer;
 use measure::sampler::{Drops, Limits, Machine};
-use measure::subject::{Place, Subject};
+use measure::subject::{Place, ServerEnd, Subject};
 use netstate::Hop;
 use testbed::{Host, NIC, Offload, Wire};
 
@@ -62,9 +62,7 @@ impl Pair {
             offload: "full".to_owned(),
             mtu: 1500,
             client: 0,
-            server: 1,
-            target: address,
-            listen: address,
+            server: ServerEnd::Here { place: 1, target: address, listen: address },
             hops: vec![Hop::tx("a", NIC), Hop::rx("b", NIC)],
             places: vec![place(&self.a), place(&self.b)],
         }

@@ -29,7 +29,7 @@ pub struct ConntrackCpu {
 }
 
 /// Sums over CPUs of what was added between two readings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ConntrackDelta {
     /// Entries that could not be inserted.
     pub insert_failed: u64,

@@ -42,7 +42,7 @@ pub struct Link {
 }
 
 /// Link counters (`IFLA_STATS64`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
     /// Packets (skbs) received.
     pub rx_packets: u64,

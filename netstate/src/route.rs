@@ -9,8 +9,10 @@ use netlink_packet_route::route::{
     RouteType,
 };
 
+use nix::errno::Errno;
+
 use crate::addr::family;
-use crate::netlink::{Netlink, Result};
+use crate::netlink::{Error, Netlink, Result};
 
 /// A unicast route of the main table.
 #[derive(Debug, Clone, Copy)]
@@ -60,5 +62,38 @@ impl Netlink {
             "add route",
             &format!("{}/{}{via} dev {}", route.to, route.prefix, route.link),
         )
+    }
+
+    /// The device by which packets to `address` leave, as the kernel would route
+    /// them now (`ip route get`).
+    ///
+    /// # Errors
+    /// `ENETUNREACH`, `EHOSTUNREACH`; what a route forbids (`EACCES`, `EINVAL`
+    /// of a blackhole).
+    pub fn device_to(&self, address: IpAddr) -> Result<String> {
+        let address = address.to_canonical();
+        let object = address.to_string();
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address);
+        message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
+        message.attributes.push(RouteAttribute::Destination(match address {
+            IpAddr::V4(address) => RouteAddress::Inet(address),
+            IpAddr::V6(address) => RouteAddress::Inet6(address),
+        }));
+        let mut index = None;
+        self.get(RouteNetlinkMessage::GetRoute(message), "find route", &object, |answer| {
+            if let RouteNetlinkMessage::NewRoute(route) = answer {
+                index = route.attributes.iter().find_map(|attribute| match attribute {
+                    RouteAttribute::Oif(index) => Some(*index),
+                    _ => None,
+                });
+            }
+        })?;
+        let link = self.links()?.into_iter().find(|link| Some(link.index) == index);
+        link.map(|link| link.name).ok_or(Error::Kernel {
+            operation: "find route",
+            object,
+            errno: Errno::ENODEV,
+        })
     }
 }

@@ -26,7 +26,9 @@ macro_rules! counters {
         }
     ) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize,
+        )]
         pub struct $type {
             $($(#[$doc])* pub $field: u64,)*
         }
@@ -372,7 +374,7 @@ fn value_of(
 }
 
 /// All three files of one namespace at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
     /// IPv4.
     pub ip: Ip,

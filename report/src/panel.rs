@@ -7,7 +7,7 @@ use crate::unit;
 use crate::work::{Work, round};
 
 /// Order of offload profiles, whatever order a plan had them in.
-const OFFLOADS: [&str; 3] = ["full", "no-tunnel", "none"];
+const OFFLOADS: [&str; 4] = ["full", "no-tunnel", "none", "as-found"];
 
 /// One table: the cells that compare with each other at sight.
 pub(crate) struct Panel<'a> {

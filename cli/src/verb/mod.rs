@@ -8,5 +8,7 @@ pub mod lab_plans;
 pub mod lab_run;
 pub mod lab_status;
 pub mod lab_up;
+pub mod measure_run;
+pub mod measure_serve;
 pub mod report;
 pub mod tapbridge;

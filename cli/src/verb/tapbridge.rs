@@ -4,9 +4,7 @@ use std::fmt::Write;
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -23,6 +21,7 @@ use sys::tap::Offload;
 
 use crate::args::{NoOffload, TapBridge};
 use crate::exit::{Exit, usage};
+use crate::notify::notify;
 use crate::output::print;
 
 /// Smallest MTU that IPv4 works with (RFC 791), and the largest of a TAP: with
@@ -246,20 +245,6 @@ fn set_up(
     }
     netlink.set_up(&asked.device)?;
     Ok(port)
-}
-
-/// Tells the service manager, if there is one that wants to know: sd_notify(3).
-fn notify(state: &str) -> anyhow::Result<()> {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
-    let send = || {
-        let address = match path.as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(&path)?,
-        };
-        UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)
-    };
-    send().with_context(|| format!("send {state} to NOTIFY_SOCKET={}", path.to_string_lossy()))?;
-    Ok(())
 }
 
 /// Both directions' counters, a line each.

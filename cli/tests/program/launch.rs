@@ -133,6 +133,19 @@ impl Running {
         });
     }
 
+    /// Waits until it has written `text` to standard output.
+    #[track_caller]
+    pub fn await_stdout(&mut self, text: &str) {
+        eventually(&format!("{text:?} on standard output"), || {
+            let said = self.out.so_far();
+            if said.contains(text) {
+                return Ok(());
+            }
+            assert!(self.runs(), "ended: {said}: {}", self.err.so_far());
+            Err(said)
+        });
+    }
+
     /// What it has written to standard error so far.
     pub fn stderr_so_far(&self) -> String {
         self.err.so_far()

@@ -11,6 +11,7 @@ mod kill;
 mod launch;
 mod machine;
 mod plans;
+mod remote;
 mod run;
 mod schema;
 mod signals;

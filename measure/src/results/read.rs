@@ -157,10 +157,10 @@ impl Results {
 pub(super) const ENDED_BY: &[&str] =
     &["blocks", "confidence", "max_blocks", "interrupted", "failed"];
 pub(super) const CPU_CLOCKS: &[&str] = &["exact", "tick"];
-pub(super) const PRIVILEGES: &[&str] = &["root", "user-namespace"];
+pub(super) const PRIVILEGES: &[&str] = &["root", "user-namespace", "user"];
 pub(super) const POLICIES: &[&str] = &["split", "same", "none"];
 const STEERINGS: &[&str] = &["none", "rss"];
-pub(super) const OFFLOADS: &[&str] = &["full", "no-tunnel", "none"];
+pub(super) const OFFLOADS: &[&str] = &["full", "no-tunnel", "none", "as-found"];
 pub(super) const WORKLOADS: &[&str] =
     &["tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "udp_rr", "drop_point"];
 pub(super) const ENGINES: &[&str] =

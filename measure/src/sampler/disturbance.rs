@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 /// Disturbance of one sample, as shares of its CPU or wall time.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Disturbance {
     /// CPU time taken by the hypervisor, as a share of all CPUs' time, 0..1.
     pub steal_share: f64,

@@ -70,7 +70,7 @@ pub struct DropsReading {
 }
 
 /// Packets dropped at one place for one reason.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Dropped {
     /// Inode number of the network namespace.
     pub netns: u64,

@@ -71,7 +71,7 @@ struct ProcessReading {
 }
 
 /// What happened between two readings of [`Machine`].
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct MachineSample {
     /// CPU seconds of all CPUs by kind.
     pub cpu: results::CpuSeconds,
@@ -207,8 +207,8 @@ impl Machine {
         Ok(self.difference(&before, &after).busy_share())
     }
 
-    /// The machine's entry in the results. `privileges` is `root` or
-    /// `user-namespace`, `idle_load` comes from [`Machine::idle_load`].
+    /// The machine's entry in the results. `privileges` is `root`,
+    /// `user-namespace` or `user`, `idle_load` comes from [`Machine::idle_load`].
     ///
     /// # Errors
     /// As [`MachineFacts::read`].

@@ -30,7 +30,7 @@ pub struct NamespaceSnapshot {
 }
 
 /// What happened in a namespace between two readings.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct NamespaceSample {
     /// The namespace's label (`tenant-b`).
     pub label: String,

@@ -1,0 +1,71 @@
+//! `overlane measure serve`: the other end of measuring between two machines.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use measure::remote::{Event, Limits, Server, ServerError};
+
+use crate::args::Serve;
+use crate::exit::{Exit, usage};
+use crate::interrupt;
+use crate::notify::notify;
+use crate::output::print;
+use crate::remote::{Target, privileges, token};
+
+/// Serves until told to end.
+pub fn run(arguments: &Serve) -> anyhow::Result<Exit> {
+    let bind = Target::parse("--bind", &arguments.bind)?;
+    let ip: IpAddr = bind.host.parse().map_err(|_| {
+        usage("--bind", format!("{:?} is not an IP address of this machine", bind.host))
+    })?;
+    let data_port = arguments.data_port.unwrap_or(bind.port + 1);
+    let limits = Limits {
+        sessions: within("--max-sessions", arguments.max_sessions, Limits::MOST.sessions)?,
+        flows: within("--max-flows", arguments.max_flows, Limits::MOST.flows)?,
+        load_s: within("--max-seconds", arguments.max_seconds, Limits::MOST.load_s)?,
+        ..Limits::DEFAULT
+    };
+    let token = token(arguments.token.as_deref())?;
+    let guarded = token.is_some();
+    let stop = interrupt::flag()?;
+    let address = SocketAddr::new(ip, bind.port);
+    let server =
+        Server::bind(address, data_port, token, limits, privileges(), stop).map_err(|error| {
+            match error {
+                ServerError::TokenNeeded(_) => usage("--bind", error),
+                ServerError::Ports(_) => usage("--data-port", error),
+                error => error.into(),
+            }
+        })?;
+    print(&format!(
+        "ready: {}, data on port {data_port}, {}, at most {} flows and {} s a load",
+        server.local(),
+        if guarded { "token needed" } else { "this machine only, no token" },
+        limits.flows,
+        limits.load_s,
+    ))?;
+    notify("READY=1")?;
+    let outcome = server.run(Arc::new(tell));
+    notify("STOPPING=1")?;
+    outcome?;
+    Ok(Exit::Done)
+}
+
+fn within(argument: &str, value: u32, most: u32) -> anyhow::Result<u32> {
+    if (1..=most).contains(&value) {
+        return Ok(value);
+    }
+    Err(usage(argument, format!("{value} is not 1 to {most}")))
+}
+
+/// A line a session on standard error; when that is closed, nobody reads it.
+fn tell(event: Event) {
+    let _ = match event {
+        Event::Opened(client) => writeln!(std::io::stderr(), "{client}: session opened"),
+        Event::Closed(client, why) => writeln!(std::io::stderr(), "{client}: session over: {why}"),
+        Event::TurnedAway(client, why) => {
+            writeln!(std::io::stderr(), "{client}: turned away: {why}")
+        }
+    };
+}

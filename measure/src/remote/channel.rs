@@ -1,0 +1,174 @@
+//! A control connection: whole messages, with a limit on how long each may take.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::frame::{Direction, FrameError, HEAD_BYTES, REPLY_LIMIT, REQUEST_LIMIT, Sequence};
+use super::handshake::MAC_BYTES;
+
+/// How often waiting looks at whether it should go on.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How long a message may take from its first byte to its last, and to be
+/// taken by the other end.
+pub(super) const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
+
+/// A control connection's socket options.
+pub(super) const OPTIONS: sys::tcp::Options =
+    sys::tcp::Options { limit: TICK, nodelay: true, buffer_bytes: None };
+
+/// A control connection after its handshake.
+#[derive(Debug)]
+pub(super) struct Channel {
+    stream: TcpStream,
+    outgoing: Sequence,
+    incoming: Sequence,
+}
+
+/// Which end a channel is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
+}
+
+/// Why a channel is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChannelError {
+    #[error("the other end closed the connection")]
+    Closed,
+    #[error("no message came within {0:.1?}")]
+    Silent(Duration),
+    #[error("a message stood still in its middle for more than {MESSAGE_LIMIT:.0?}")]
+    Slow,
+    #[error("ended")]
+    Ended,
+    #[error("{operation}: {error}")]
+    Io { operation: &'static str, error: std::io::Error },
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// Sets a control connection up: bounded calls, no Nagle algorithm, and a
+/// client's machine that vanished without a word is noticed within half a minute.
+pub(super) fn prepare(stream: &TcpStream) -> Result<(), ChannelError> {
+    let io = |operation| move |error| ChannelError::Io { operation, error };
+    stream.set_nonblocking(false).map_err(io("fcntl"))?;
+    stream.set_read_timeout(Some(TICK)).map_err(io("setsockopt(SO_RCVTIMEO)"))?;
+    stream.set_write_timeout(Some(TICK)).map_err(io("setsockopt(SO_SNDTIMEO)"))?;
+    stream.set_nodelay(true).map_err(io("setsockopt(TCP_NODELAY)"))?;
+    let keepalive = || {
+        setsockopt(stream, sockopt::KeepAlive, &true)?;
+        setsockopt(stream, sockopt::TcpKeepIdle, &10)?;
+        setsockopt(stream, sockopt::TcpKeepInterval, &5)?;
+        setsockopt(stream, sockopt::TcpKeepCount, &4)
+    };
+    keepalive()
+        .map_err(|e| ChannelError::Io { operation: "setsockopt(SO_KEEPALIVE)", error: e.into() })
+}
+
+/// Fills the buffer before `deadline`, while `alive`.
+pub(super) fn read_exact(
+    mut stream: &TcpStream,
+    buffer: &mut [u8],
+    deadline: Instant,
+    alive: &dyn Fn() -> bool,
+) -> Result<(), ChannelError> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        if !alive() {
+            return Err(ChannelError::Ended);
+        }
+        if Instant::now() >= deadline {
+            return Err(ChannelError::Slow);
+        }
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => return Err(ChannelError::Closed),
+            Ok(n) => filled += n,
+            Err(e) if is_a_tick(&e) => {}
+            Err(error) => return Err(ChannelError::Io { operation: "recv", error }),
+        }
+    }
+    Ok(())
+}
+
+/// Sends all of it within [`MESSAGE_LIMIT`].
+pub(super) fn write_all(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), ChannelError> {
+    let deadline = Instant::now() + MESSAGE_LIMIT;
+    let mut written = 0;
+    while written < bytes.len() {
+        if Instant::now() >= deadline {
+            return Err(ChannelError::Slow);
+        }
+        match stream.write(&bytes[written..]) {
+            Ok(n) => written += n,
+            Err(e) if is_a_tick(&e) => {}
+            Err(error) => return Err(ChannelError::Io { operation: "send", error }),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn is_a_tick(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+impl Channel {
+    pub fn new(stream: TcpStream, side: Side, key: [u8; MAC_BYTES]) -> Channel {
+        let requests = Sequence::new(key, Direction::ToServer, REQUEST_LIMIT);
+        let replies = Sequence::new(key, Direction::ToClient, REPLY_LIMIT);
+        let (outgoing, incoming) = match side {
+            Side::Client => (requests, replies),
+            Side::Server => (replies, requests),
+        };
+        Channel { stream, outgoing, incoming }
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, payload: &[u8]) -> Result<(), ChannelError> {
+        let frame = self.outgoing.seal(payload)?;
+        write_all(&self.stream, &frame)
+    }
+
+    /// The next message. Its first byte may take `patience`, the rest of it
+    /// [`MESSAGE_LIMIT`].
+    pub fn receive(
+        &mut self,
+        patience: Duration,
+        alive: &dyn Fn() -> bool,
+    ) -> Result<Vec<u8>, ChannelError> {
+        let mut head = [0; HEAD_BYTES];
+        let (first, rest) = head.split_at_mut(1);
+        let begun = Instant::now();
+        match read_exact(&self.stream, first, begun + patience, alive) {
+            Err(ChannelError::Slow) => return Err(ChannelError::Silent(patience)),
+            other => other?,
+        }
+        let deadline = Instant::now() + MESSAGE_LIMIT;
+        read_exact(&self.stream, rest, deadline, alive)?;
+        let mut payload = vec![0; self.incoming.length(&head)?];
+        read_exact(&self.stream, &mut payload, deadline, alive)?;
+        self.incoming.open(&head, &payload)?;
+        Ok(payload)
+    }
+
+    /// Whether the other end has gone, as far as the kernel knows.
+    pub fn is_gone(&self) -> Option<String> {
+        if self.stream.set_nonblocking(true).is_err() {
+            return None;
+        }
+        let peeked = self.stream.peek(&mut [0]);
+        let _ = self.stream.set_nonblocking(false);
+        match peeked {
+            Ok(0) => Some(ChannelError::Closed.to_string()),
+            Err(error) if !is_a_tick(&error) => Some(error.to_string()),
+            _ => None,
+        }
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+}

@@ -1,0 +1,125 @@
+//! The token: a secret that client and server share, from a file.
+
+use std::fmt;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Fewest bytes of a token.
+const SHORTEST: usize = 16;
+/// Most.
+const LONGEST: usize = 4096;
+
+/// A secret that client and server share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Vec<u8>);
+
+/// A token file that is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It cannot be read.
+    #[error("token file {path}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        error: std::io::Error,
+    },
+    /// Anybody on the machine can read it.
+    #[error(
+        "token file {path} has mode {mode:04o}: others on this machine can read or change it; \
+         wanted is at most 0640 (chmod o= {path})"
+    )]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Too short or too long.
+    #[error(
+        "token file {path} holds {bytes} bytes; wanted are {SHORTEST} to {LONGEST} \
+         (head -c 32 /dev/urandom | base64)"
+    )]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Without white space at either end.
+        bytes: String,
+    },
+}
+
+impl Token {
+    /// Reads it; white space at either end is not part of it.
+    ///
+    /// # Errors
+    /// [`TokenError`]: a file that others can read, too, or that holds too little.
+    pub fn read(path: &Path) -> Result<Token, TokenError> {
+        let failed = |error| TokenError::Read { path: path.to_owned(), error };
+        let file = std::fs::File::open(path).map_err(failed)?;
+        // Of the open file: the one that is read is the one that is judged.
+        let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+        if mode & 0o007 != 0 {
+            return Err(TokenError::Open { path: path.to_owned(), mode });
+        }
+        let mut bytes = Vec::new();
+        // White space may come on top; more than that is no token.
+        file.take(2 * LONGEST as u64).read_to_end(&mut bytes).map_err(failed)?;
+        let token = bytes.trim_ascii();
+        if !(SHORTEST..=LONGEST).contains(&token.len()) {
+            let bytes = token.len().to_string();
+            return Err(TokenError::Length { path: path.to_owned(), bytes });
+        }
+        Ok(Token(token.to_owned()))
+    }
+
+    /// The secret.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A secret in a log is none.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// For tests and fuzzing: no file is needed.
+impl From<&str> for Token {
+    fn from(text: &str) -> Token {
+        Token(text.as_bytes().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_taken_from_a_closed_file_only_and_never_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        let write = |text: &str, mode| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            Token::read(&path)
+        };
+        let token = write(" 0123456789abcdef\n", 0o640).unwrap();
+        assert_eq!(token.bytes(), b"0123456789abcdef");
+        assert!(!format!("{token:?}").contains("0123"));
+        for mode in [0o644, 0o602, 0o601] {
+            let error = write("0123456789abcdef", mode).unwrap_err();
+            assert!(matches!(error, TokenError::Open { .. }), "{error}");
+            assert!(error.to_string().contains("chmod"), "{error}");
+        }
+        let error = write("short\n", 0o600).unwrap_err();
+        assert!(error.to_string().contains("holds 5 bytes"), "{error}");
+        assert!(matches!(write(&"x".repeat(5000), 0o600), Err(TokenError::Length { .. })));
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(Token::read(&path), Err(TokenError::Read { .. })));
+    }
+}
