@@ -12,6 +12,7 @@ mod launch;
 mod machine;
 mod plans;
 mod remote;
+mod report;
 mod run;
 mod schema;
 mod signals;
