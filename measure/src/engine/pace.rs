@@ -31,9 +31,6 @@ pub(super) const LATEST: Duration = Duration::from_millis(10);
 const WIND_UP: Duration = Duration::from_millis(30);
 /// Bounds of the time that is spun before a message is due.
 const SPIN: (f64, f64) = (5_000.0, 200_000.0);
-/// A wait shorter than this does not let others have the CPU: entering the
-/// kernel to offer it takes a good part of it.
-const YIELD: f64 = 3_000.0;
 /// Longest lateness that is told from a longer one, ns.
 const LATEST_NS: u64 = 60_000_000_000;
 
@@ -165,10 +162,9 @@ impl Pacer {
             let over = begun.elapsed().as_nanos() as f64 - nap;
             // Quickly up, slowly down: being late is worse than spinning.
             self.oversleep = (over * 1.5).max(self.oversleep * 0.95).clamp(SPIN.0, SPIN.1);
-        } else if early > YIELD {
-            // For ksoftirqd, or a server on the same CPU.
-            std::thread::yield_now();
         } else {
+            // Not offered to others: a thread that yields waits for a whole time
+            // slice of theirs.
             std::hint::spin_loop();
         }
     }
