@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(found(|n| if n > 8 { 1e3 } else { f64::from(n) * 1e3 }), (8e3, 32));
         // One that never grows, one that always does.
         assert_eq!(found(|_| 5.0), (5.0, 4));
-        assert_eq!(found(|n| f64::from(n)), (1024.0, MAX_OUTSTANDING));
+        assert_eq!(found(f64::from), (1024.0, MAX_OUTSTANDING));
     }
 
     #[test]
