@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-mod calibrate;
 pub mod driver;
 mod drop_point;
 pub mod engine;

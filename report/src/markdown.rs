@@ -3,6 +3,7 @@
 use measure::results::{Cell, Results, Role, Status};
 
 use crate::detail::{Detail, details, steps};
+use crate::engines::engines;
 use crate::machine::machine_line;
 use crate::panel::{Panel, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
@@ -34,6 +35,7 @@ pub fn markdown(results: &Results) -> String {
         format!("{}: {status}{}{remedy}", missing.what, missing.reason)
     });
     push_list(&mut out, "Not measured", missing);
+    push_list(&mut out, "Engines", engines(results));
     push_list(&mut out, "Notes", notes(results));
     push_list(&mut out, "Warnings", warnings(results));
     push_list(&mut out, "In short", summary(results));

@@ -6,6 +6,7 @@ use comfy_table::{
 use measure::results::{Cell, Results, Role, Status};
 
 use crate::detail::{Detail, details, steps};
+use crate::engines::engines;
 use crate::machine::machine_line;
 use crate::panel::{Group, Panel, is_undecided, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
@@ -13,7 +14,6 @@ use crate::skb;
 use crate::style::{Style, plain, wrap};
 use crate::summary::summary;
 use crate::unit::{bytes, percent, ratio, three_digits};
-use crate::work::worth;
 
 /// Widest and narrowest bar, columns; below the narrowest there is none.
 const WIDEST_BAR: usize = 40;
@@ -60,6 +60,7 @@ pub fn text(results: &Results, style: Style) -> String {
             format!("{}: {status}{}{remedy}", missing.what, missing.reason)
         }),
     );
+    push_list(&mut out, "Engines", style, engines(results));
     push_list(&mut out, "Notes", style, notes(results));
     push_list(&mut out, "Warnings", style, warnings(results));
     push_list(&mut out, "In short", style, summary(results));
@@ -241,7 +242,7 @@ fn table(panel: &Panel<'_>, style: Style) -> String {
 
 /// Red where a quarter or more is lost for certain, yellow where anything is.
 fn colour(cell: &Cell) -> Option<Color> {
-    let ratio = worth(cell).filter(|_| cell.role == Role::Measured)?;
+    let ratio = cell.ratio.filter(|_| cell.role == Role::Measured)?;
     match ratio.high {
         high if high < 0.75 => Some(Color::Red),
         high if high < 1.0 => Some(Color::Yellow),

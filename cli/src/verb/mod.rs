@@ -11,5 +11,4 @@ pub mod lab_up;
 pub mod measure_run;
 pub mod measure_serve;
 pub mod report;
-pub mod report_compare;
 pub mod tapbridge;

@@ -5,6 +5,7 @@
 //! name where it is missing.
 
 mod bad_input;
+mod engines;
 mod faults;
 mod generated;
 mod kill;
@@ -12,7 +13,6 @@ mod launch;
 mod machine;
 mod plans;
 mod remote;
-mod report;
 mod run;
 mod schema;
 mod signals;
