@@ -7,7 +7,7 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-sampling bench-packet bench-datapath install clean
+.PHONY: help demo build test lint bench bench-generator bench-sampling bench-pacing bench-packet bench-datapath install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -33,7 +33,7 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-bench: bench-generator bench-sampling bench-packet
+bench: bench-generator bench-sampling bench-pacing bench-packet
 
 # Our load engine against iperf3, netperf, sockperf and nuttcp.
 bench-generator:
@@ -46,6 +46,12 @@ bench-sampling:
 	@scripts/setup bench
 	cargo build --release --locked -p overlane-measure --examples
 	$(AS_ROOT) target/release/examples/sampler_overhead
+
+# What pacing costs a datagram, and how even it is.
+bench-pacing:
+	@scripts/setup bench
+	cargo build --release --locked -p overlane-measure --examples
+	$(AS_ROOT) target/release/examples/pacing
 
 # Checksums, segmentation, coalescing: per byte and per packet.
 bench-packet:

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "overlane", version, propagate_version = true, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error."
+    after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 10 a proven regression exceeds its limit (report compare), 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error."
 )]
 pub struct Arguments {
     /// What to do.
@@ -32,7 +32,7 @@ pub enum Verb {
         #[command(subcommand)]
         verb: MeasureVerb,
     },
-    /// Show a results file as table, Markdown or CSV
+    /// Show results as tables, a page with charts, or against an earlier run
     Report(Report),
     /// Join two TAP devices in user space, super-packets uncut
     Tapbridge(TapBridge),
@@ -379,14 +379,56 @@ pub struct Down {
 
 /// `overlane report`
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Report {
+    /// Instead of showing one file.
+    #[command(subcommand)]
+    pub verb: Option<ReportVerb>,
     /// Results file, as `overlane lab run --out` writes it
-    pub file: PathBuf,
-    /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[arg(required = true)]
+    pub file: Option<PathBuf>,
+    /// How to print it [default: text, unless --html or --svg is given]
+    #[arg(long, value_enum, group = "printed")]
+    pub format: Option<Format>,
     /// The same as --format json
-    #[arg(long, conflicts_with = "format")]
+    #[arg(long, group = "printed")]
+    pub json: bool,
+    /// The same as --format markdown
+    #[arg(long, group = "printed")]
+    pub markdown: bool,
+    /// The same as --format csv
+    #[arg(long, group = "printed")]
+    pub csv: bool,
+    /// Write a page with charts and every sample here: one file, no network
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write each chart here, an SVG file each; the directory is made if need be
+    #[arg(long, value_name = "DIR")]
+    pub svg: Option<PathBuf>,
+}
+
+/// `overlane report …`
+#[derive(Debug, Subcommand)]
+pub enum ReportVerb {
+    /// Show what changed for certain from one results file to another
+    Compare(Compare),
+}
+
+/// `overlane report compare`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Cells are compared by their ratios to the baseline of the same block, so that what the machine did during either run cancels; absolute values of the baseline are shown, never judged. A change is proven where the bootstrap interval of B ÷ A leaves out 1 and the Mann-Whitney test rejects, corrected for all comparisons.\nExit code 10: a proven regression exceeds --fail-on."
+)]
+pub struct Compare {
+    /// Results of the run before
+    pub a: PathBuf,
+    /// Results of the run after
+    pub b: PathBuf,
+    /// End with code 10 where a proven regression is larger: 5%
+    #[arg(long, value_name = "PERCENT")]
+    pub fail_on: Option<String>,
+    /// Print JSON (see schema/compare.schema.json)
+    #[arg(long)]
     pub json: bool,
 }
 

@@ -1,7 +1,8 @@
 //! `overlane`: arguments in, exit code out. One file per verb.
 //!
 //! Exit codes: 0 done, 1 failed (in whole or in part), 2 wrong usage or bad
-//! input, 130 ended by Ctrl-C (with what there is written).
+//! input, 10 a proven regression exceeds its limit (`report compare`), 130 ended
+//! by Ctrl-C (with what there is written).
 
 #![forbid(unsafe_code)]
 

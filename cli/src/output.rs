@@ -50,7 +50,7 @@ pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
 }
 
 /// Colour on a terminal only.
-fn style() -> report::Style {
+pub fn style() -> report::Style {
     let colour = std::io::stdout().is_terminal() && colour_is_wanted();
     let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     report::Style { colour, width: width.unwrap_or(80).max(80) }
@@ -70,13 +70,21 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// Checks that `path` can be written, without leaving anything.
+    /// Checks that `--out` can be written, without leaving anything.
     ///
     /// # Errors
     /// A usage error naming the path and the reason.
     pub fn check(path: &Path) -> anyhow::Result<Destination> {
+        Destination::check_for("--out", path)
+    }
+
+    /// The same for another argument.
+    ///
+    /// # Errors
+    /// A usage error naming the argument, the path and the reason.
+    pub fn check_for(argument: &str, path: &Path) -> anyhow::Result<Destination> {
         let problem = |error: &dyn std::fmt::Display| {
-            usage("--out", format!("{} cannot be written: {error}", path.display()))
+            usage(argument, format!("{} cannot be written: {error}", path.display()))
         };
         let special = match path.metadata() {
             Ok(meta) if meta.is_dir() => return Err(problem(&"it is a directory")),
@@ -137,6 +145,42 @@ impl Destination {
         file.as_file().sync_all()?;
         file.persist(&self.path).map_err(|error| error.error)?;
         Ok(())
+    }
+}
+
+/// A directory for several files, known to be writable before anything is done.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Checks that files can be written to `path`, or that it can be made.
+    ///
+    /// # Errors
+    /// A usage error naming the argument, the path and the reason.
+    pub fn check(argument: &str, path: &Path) -> anyhow::Result<Directory> {
+        let problem = |error: &dyn std::fmt::Display| {
+            usage(argument, format!("{} cannot be written: {error}", path.display()))
+        };
+        let place = match path.metadata() {
+            Ok(meta) if !meta.is_dir() => return Err(problem(&"it is not a directory")),
+            Ok(_) => path,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => directory(path),
+            Err(error) => return Err(problem(&error)),
+        };
+        tempfile::tempfile_in(place).map_err(|error| problem(&error))?;
+        Ok(Directory { path: path.to_owned() })
+    }
+
+    /// Writes a file of it.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or the file cannot be written.
+    pub fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        std::fs::create_dir_all(&self.path)
+            .with_context(|| format!("create {}", self.path.display()))?;
+        Destination { path: self.path.join(name), special: false }.write(text)
     }
 }
 

@@ -59,6 +59,15 @@ fn clock(time: Duration) -> String {
 }
 
 impl Observer for Progress {
+    fn calibrating(&mut self, subject: &Subject, cell: &PlannedCell) {
+        self.prepare(format!(
+            "{} {} {}: its maximum",
+            subject.mode, subject.offload, cell.ask.task
+        ));
+        // Measuring begins after the last one.
+        self.started = Instant::now();
+    }
+
     fn sampling(&mut self, subject: &Subject, cell: &PlannedCell) {
         let message = format!("{} {} {}", subject.mode, subject.offload, cell.ask.task);
         tracing::debug!("sampling {message}");

@@ -3,7 +3,7 @@
 
 use lab::Params;
 use measure::plan::Ask;
-use measure::results::{Cell, ModeRecord, Role, Status};
+use measure::results::{Cell, ModeRecord, Offered, Role, Status};
 use testbed::Setting;
 
 use crate::building::{Refused, Wanted};
@@ -48,7 +48,6 @@ fn unmeasured(
     status: Status,
     reason: &str,
 ) -> Cell {
-    let workload = ask.task.workload();
     Cell {
         mode: mode.to_owned(),
         role: Role::Measured,
@@ -58,12 +57,12 @@ fn unmeasured(
         message_bytes: ask.message_bytes,
         flows: ask.flows,
         outstanding: ask.outstanding,
-        offered: None,
+        offered: ask.load_percent.map(|percent| Offered { percent: Some(percent), per_s: 0.0 }),
         socket_buffer_bytes: ask.socket_buffer_bytes,
         setting,
         gso: ask.gso,
         engine: ask.engine.to_string(),
-        unit: workload.unit().to_owned(),
+        unit: ask.unit().to_owned(),
         status,
         reason: Some(reason.to_owned()),
         samples: Vec::new(),

@@ -70,6 +70,10 @@ impl Observer for Watching<'_> {
         }
     }
 
+    fn calibrating(&mut self, subject: &Subject, cell: &PlannedCell) {
+        self.progress.calibrating(subject, cell);
+    }
+
     fn set(&mut self, _subject: &Subject, cell: &PlannedCell) -> Result<(), String> {
         let wanted = cell.setting.map(|setting| (cell.subject, setting));
         if self.applied.as_ref().map(|(which, _)| *which) == wanted {

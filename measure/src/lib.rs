@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calibrate;
 pub mod driver;
 mod drop_point;
 pub mod engine;

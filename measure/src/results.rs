@@ -406,7 +406,8 @@ pub struct Offered {
     /// Percent of the path's own maximum, where it was asked for so.
     pub percent: Option<f64>,
     /// Intended, over all flows: transactions/s or datagrams/s; 0 where the next
-    /// request waits for the answer to the last (0 percent).
+    /// request waits for the answer to the last (0 percent), and where the maximum
+    /// is not known.
     pub per_s: f64,
 }
 

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::calibrate::{self, Offer};
 use crate::driver;
+use crate::engine::Load;
 use crate::plan::{Ask, Engine, Plan, PlannedCell};
 use crate::remote::Remote;
 use crate::results::{Cell, Interval, Role, Sample, Status, Tool};
-use crate::sample::{self, Said, Taken};
+use crate::sample::{self, Said, Taken, Taker};
 use crate::sampler::{Drops, Machine};
 use crate::stats::{SequentialPlan, StatsError, block_order, median, trend};
 use crate::subject::{ProbeError, Probes, ServerEnd, Subject};
@@ -31,6 +33,8 @@ pub trait Observer {
     );
     /// A cell is about to be measured.
     fn sampling(&mut self, subject: &Subject, cell: &PlannedCell);
+    /// The maximum that a cell's load is taken of is about to be measured.
+    fn calibrating(&mut self, _subject: &Subject, _cell: &PlannedCell) {}
 
     /// Puts the cell's setting in effect, and takes back the last one's.
     ///
@@ -137,7 +141,18 @@ pub fn run(
     let mut done = 0;
     let mut ended = looks.after_all();
     let mut blocks_done = 0;
-    'blocks: for block in 0..looks.most_blocks() {
+    let mut trial = |subject: &Subject, load: &Load| calibrate::rate(load, subject.between(), stop);
+    let offers = calibrate::offers(plan, subjects, observer, &mut trial);
+    let most_blocks = match &offers {
+        Some(_) => looks.most_blocks(),
+        None => {
+            ended = Ended::Interrupted;
+            0
+        }
+    };
+    let offers =
+        offers.unwrap_or_else(|| plan.cells.iter().map(|cell| Offer::stopped(&cell.ask)).collect());
+    'blocks: for block in 0..most_blocks {
         for (position, at) in
             block_order(plan.seed, block, plan.cells.len()).into_iter().enumerate()
         {
@@ -155,8 +170,16 @@ pub fn run(
                 if let Err(reason) = observer.set(subject, cell) {
                     return Taken::Sample(Box::new(sample::void(reason)));
                 }
-                let said = &mut said[at];
-                sample::take(plan, cell, subject, &probes[cell.subject], machine, said, stop)
+                let mut taker = Taker {
+                    plan,
+                    engine: cell.ask.engine,
+                    subject,
+                    probes: &probes[cell.subject],
+                    machine,
+                    said: &mut said[at],
+                    stop,
+                };
+                sample::take(&mut taker, cell, &offers[at])
             };
             let mut taken = take();
             // A disturbed sample says nothing about the path: once more.
@@ -193,7 +216,8 @@ pub fn run(
     let mut cells = Vec::new();
     for (at, (cell, samples)) in plan.cells.iter().zip(samples).enumerate() {
         let subject = &subjects[cell.subject];
-        let mut entry = summary::cell(plan, subject, cell, samples, &interval);
+        let mut entry =
+            summary::cell(plan, subject, cell, offers[at].offered(), samples, &interval);
         entry.tool = said[at].tool.take().map(|(version, command)| Tool {
             version,
             command,

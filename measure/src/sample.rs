@@ -3,16 +3,21 @@
 
 use std::sync::atomic::AtomicBool;
 
+use crate::calibrate::Offer;
 use crate::driver::{self, DriverError, Moved, ToolReport};
 use crate::drop_point::{self, Failed};
-use crate::engine::{self, Between, EngineError, Load, Measured, Watch, Workload};
+use crate::engine::{self, Between, EngineError, Load, MAX_OUTSTANDING, Measured, Watch, Workload};
 use crate::path;
-use crate::plan::{Engine, Plan, PlannedCell, Task};
+use crate::plan::{Ask, Engine, Plan, PlannedCell, Task};
 use crate::remote::message::Observed as Peer;
 use crate::remote::{self, PeerSample, Remote};
-use crate::results::{CpuSeconds, HopRecord, Loss, Sample};
+use crate::results::{CpuSeconds, HopRecord, Loss, Offered, Sample};
 use crate::sampler::{Machine, MachineSample, MachineSnapshot, loss, service_demand};
 use crate::subject::{Observed, Probes, Reading, Subject};
+
+/// Share of a schedule that must have been sent within the interval, or the load
+/// was not what was asked for.
+const SCHEDULE_KEPT: f64 = 0.95;
 
 /// Reads every counter right before and right after the measured interval.
 struct Counted<'a> {
@@ -74,19 +79,36 @@ pub(crate) struct Said {
 
 /// Takes one sample. A broken path, a path that was not taken and a disturbed
 /// machine give a sample that is not valid, with the reason.
-pub(crate) fn take(
-    plan: &Plan,
-    cell: &PlannedCell,
-    subject: &Subject,
-    probes: &Probes,
-    machine: &Machine,
-    said: &mut Said,
-    stop: &AtomicBool,
-) -> Taken {
-    let ask = &cell.ask;
-    let mut taker = Taker { plan, engine: ask.engine, subject, probes, machine, said, stop };
+pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> Taken {
+    let mut load = load(taker.plan, &cell.ask);
+    match offer {
+        Offer::Load(Offered { per_s, .. }) if *per_s > 0.0 => {
+            load.transactions_per_s = Some(*per_s);
+            load.outstanding = MAX_OUTSTANDING;
+        }
+        Offer::Load(_) | Offer::Closed => {}
+        Offer::Unknown { reason, .. } => return Taken::Sample(Box::new(void(reason.clone()))),
+    }
+    let taken = match cell.ask.task {
+        Task::Steady(_) => taker.run(&load).map(|(measured, mut sample)| {
+            if let Offer::Load(_) = offer {
+                at_load(&mut sample, &measured);
+            }
+            sample
+        }),
+        Task::DropPoint => drop_point::take(&load, |trial| taker.run(trial)),
+    };
+    match taken {
+        Ok(sample) => Taken::Sample(Box::new(sample)),
+        Err(Failed::Broken(sample)) => Taken::Sample(sample),
+        Err(Failed::Stopped) => Taken::Stopped,
+    }
+}
+
+/// The load of an ask, closed loop.
+pub(crate) fn load(plan: &Plan, ask: &Ask) -> Load {
     let workload = ask.task.workload();
-    let load = Load {
+    Load {
         message_bytes: ask.message_bytes,
         flows: ask.flows,
         outstanding: ask.outstanding,
@@ -98,27 +120,37 @@ pub(crate) fn take(
         server_cpus: plan.placement.server_cpus.clone(),
         setup_limit: plan.setup_limit,
         ..Load::new(workload)
-    };
-    let taken = match ask.task {
-        Task::Steady(_) => taker.run(&load).map(|(_, sample)| sample),
-        Task::DropPoint => drop_point::take(&load, |trial| taker.run(trial)),
-    };
-    match taken {
-        Ok(sample) => Taken::Sample(Box::new(sample)),
-        Err(Failed::Broken(sample)) => Taken::Sample(sample),
-        Err(Failed::Stopped) => Taken::Stopped,
     }
 }
 
+/// A sample at a load: its figure is the median latency, and a schedule that was
+/// not kept is not the load that was asked for.
+fn at_load(sample: &mut Sample, measured: &Measured) {
+    let median = sample.latency_us.map(|latency| latency.p50);
+    sample.value = median.unwrap_or(0.0);
+    let reason = match (&measured.pace, median) {
+        (_, None) => "no request of the interval was answered".to_owned(),
+        (Some(pace), _) if pace.sent_per_s < pace.intended_per_s * SCHEDULE_KEPT => format!(
+            "the schedule was not kept: {:.0} of {:.0} requests/s were sent, {:.0} us late at the \
+             median",
+            pace.sent_per_s, pace.intended_per_s, pace.late_p50_us
+        ),
+        _ => return,
+    };
+    // Before any other reason: with nothing sent, there is no path to prove.
+    sample.valid = false;
+    sample.invalid_reason = Some(reason);
+}
+
 /// What every load of a sample has in common.
-struct Taker<'a> {
-    plan: &'a Plan,
-    engine: Engine,
-    subject: &'a Subject,
-    probes: &'a Probes,
-    machine: &'a Machine,
-    said: &'a mut Said,
-    stop: &'a AtomicBool,
+pub(crate) struct Taker<'a> {
+    pub plan: &'a Plan,
+    pub engine: Engine,
+    pub subject: &'a Subject,
+    pub probes: &'a Probes,
+    pub machine: &'a Machine,
+    pub said: &'a mut Said,
+    pub stop: &'a AtomicBool,
 }
 
 impl Taker<'_> {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::engine::{self, Workload};
 use crate::plan::{Plan, PlannedCell};
 use crate::results::{
-    Cell, DropGoal, DropPoint, HopRecord, Interval, Latency, Pace, Role, Sample, ServiceDemand,
+    Cell, DropGoal, DropPoint, HopRecord, Interval, Latency, Offered, Pace, Role, Sample,
+    ServiceDemand,
 };
 use crate::run::{drift, failure, median_of};
 use crate::sampler::loss;
@@ -16,6 +17,7 @@ pub(crate) fn cell(
     plan: &Plan,
     subject: &Subject,
     planned: &PlannedCell,
+    offered: Option<Offered>,
     samples: Vec<Sample>,
     interval: &dyn Fn(&[f64]) -> Option<Interval>,
 ) -> Cell {
@@ -41,7 +43,7 @@ pub(crate) fn cell(
         message_bytes: ask.message_bytes,
         flows: ask.flows,
         outstanding: ask.outstanding,
-        offered: None,
+        offered,
         socket_buffer_bytes: ask.socket_buffer_bytes,
         setting: planned.setting.map(|at| plan.settings[at].clone()),
         gso: ask.gso && workload == Workload::UdpStream,

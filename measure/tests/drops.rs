@@ -1,7 +1,8 @@
 //! Where the kernel drops datagrams, each place forced, in namespaces of our
 //! own, as root: what is attributed is what was lost, at the place it was lost.
 
-use std::net::SocketAddr;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,9 +12,11 @@ use measure::engine::Workload;
 use measure::plan::{Ask, Plan, PlannedCell, Stopping, Task};
 use measure::results::{Loss, Placement, Role, Sample};
 use measure::run::Observer;
-use measure::sampler::{Drops, Limits, Machine};
+use measure::sampler::loss::{self, Evidence};
+use measure::sampler::{Drops, Limits, Machine, Namespace};
 use measure::subject::{Place, ServerEnd, Subject};
 use netstate::Hop;
+use sys::tap::TapOptions;
 use testbed::{Host, NIC, Offload, Wire};
 
 fn root() -> bool {
@@ -112,7 +115,7 @@ fn sample(pair: &Pair, ask: Ask) -> Sample {
 }
 
 /// The loss of an unpaced stream of 64-byte datagrams.
-fn loss(pair: &Pair) -> Loss {
+fn stream_loss(pair: &Pair) -> Loss {
     let sample = sample(pair, Ask::new(Task::Steady(Workload::UdpStream)));
     assert_eq!(sample.invalid_reason, None);
     sample.loss.unwrap()
@@ -135,7 +138,7 @@ fn a_queueing_discipline_that_is_full() {
     let pair = Pair::new();
     let tbf = ["qdisc", "add", "dev", NIC, "root", "tbf", "rate", "8mbit", "burst", "4kb"];
     pair.a.run(Command::new("tc").args(tbf).args(["limit", "20kb"])).unwrap();
-    assert_at(&loss(&pair), &format!("a {NIC} qdisc"));
+    assert_at(&stream_loss(&pair), &format!("a {NIC} qdisc"));
 }
 
 /// The rate of a token bucket is the drop point of the path behind it, however
@@ -193,11 +196,109 @@ fn a_rule_of_netfilter() {
              udp length < 100 numgen inc mod 4 == 0 drop; }; }",
         )
         .unwrap();
-    assert_at(&loss(&pair), "b netfilter");
+    assert_at(&stream_loss(&pair), "b netfilter");
 }
 
 #[test]
-fn a_device_that_is_not_the_datagrams_own_is_told_from_the_socket() {
+fn a_full_ring_of_a_device_that_nobody_reads() {
+    if !told() {
+        return;
+    }
+    if let Err(error) = sys::tap::available() {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    let host = Host::new("a").unwrap();
+    let tap =
+        host.netns().run(|| sys::tap::Tap::open(&TapOptions::named("tap0"))).unwrap().unwrap();
+    host.address("tap0", Ipv4Addr::new(10, 1, 0, 1), 24).unwrap();
+    let neighbour = ["neigh", "add", "10.1.0.2", "lladdr", "02:00:00:00:00:02", "dev", "tap0"];
+    host.run(Command::new("ip").args(neighbour)).unwrap();
+    host.run(Command::new("ip").args(["link", "set", "tap0", "txqueuelen", "100"])).unwrap();
+    let drops = Drops::open().unwrap();
+    drops.watch(host.netns().inode()).unwrap();
+    let before = drops.read().unwrap();
+    let sender = host.netns().run(|| UdpSocket::bind(("10.1.0.1", 0)).unwrap()).unwrap();
+    for _ in 0..300 {
+        sender.send_to(&[0; 64], ("10.1.0.2", 9)).unwrap();
+    }
+    let seen = drops.difference(&before, &drops.read().unwrap());
+    let evidence = Evidence {
+        sent: 300,
+        received: 100,
+        datagrams_per_skb: 1.0,
+        datagrams_per_receive: 1.0,
+        namespaces: &[],
+        softnet_dropped: 0,
+        devices: &[],
+        drops: &seen.into_iter().map(|drop| ("a".to_owned(), drop)).collect::<Vec<_>>(),
+    };
+    let loss = loss::attribute(&evidence);
+    assert_eq!(loss.places, [("a tap0 ring".to_owned(), 200)].into(), "{loss:?}");
+    drop(tap);
+}
+
+/// The table of the whole machine cannot be made smaller from here, so it is
+/// filled: with connections that are worth keeping, or the kernel would make room.
+#[test]
+fn a_full_table_of_connections() {
+    if !told() {
+        return;
+    }
+    let most = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max");
+    let most: Option<u32> = most.ok().and_then(|most| most.trim().parse().ok());
+    let Some(most) = most.filter(|most| *most <= 300_000) else {
+        eprintln!("skipped: no connection tracking, or more than 300000 entries: {most:?}");
+        return;
+    };
+    let pair = Pair::new();
+    let rules =
+        "table ip t { chain c { type filter hook input priority 0; ct state new counter; }; }";
+    pair.b.nft(rules).unwrap();
+    let mut entries = tempfile::NamedTempFile::new().unwrap();
+    for entry in 0..most {
+        let (host, port) = (entry / 60_000, 1024 + entry % 60_000);
+        writeln!(
+            entries,
+            "-A -p udp -s 10.9.{host}.1 -d 10.9.{host}.2 --sport {port} --dport 9 \
+             -t 600 -u SEEN_REPLY,ASSURED"
+        )
+        .unwrap();
+    }
+    entries.flush().unwrap();
+    pair.b.run(Command::new("conntrack").arg("-R").arg(entries.path())).unwrap();
+    let drops = Drops::open().unwrap();
+    drops.watch(pair.b.netns().inode()).unwrap();
+    let namespace = Namespace::open_in(pair.b.netns(), "b").unwrap();
+    let before = (namespace.snapshot().unwrap(), drops.read().unwrap());
+    let sent = 200;
+    for _ in 0..sent {
+        // A connection each.
+        let sender = pair.a.netns().run(|| UdpSocket::bind((Wire::A, 0)).unwrap()).unwrap();
+        sender.send_to(&[0; 64], (Wire::B, 9)).unwrap();
+    }
+    let loss = testbed::poll("drops", Duration::from_secs(10), || {
+        let seen = drops.difference(&before.1, &drops.read().unwrap());
+        let sample = namespace.difference(&before.0, &namespace.snapshot().unwrap());
+        let drops: Vec<_> = seen.into_iter().map(|drop| ("b".to_owned(), drop)).collect();
+        let loss = loss::attribute(&Evidence {
+            sent,
+            received: 0,
+            datagrams_per_skb: 1.0,
+            datagrams_per_receive: 1.0,
+            namespaces: &[sample],
+            softnet_dropped: 0,
+            devices: &[],
+            drops: &drops,
+        });
+        Ok(if loss.unattributed == 0 { Ok(loss) } else { Err(format!("{loss:?}")) })
+    })
+    .unwrap();
+    assert_at(&loss, "b conntrack");
+}
+
+#[test]
+fn a_port_that_nobody_has() {
     if !told() {
         return;
     }
@@ -206,7 +307,7 @@ fn a_device_that_is_not_the_datagrams_own_is_told_from_the_socket() {
     let drops = Drops::open().unwrap();
     drops.watch(pair.b.netns().inode()).unwrap();
     let before = drops.read().unwrap();
-    let sender = pair.a.netns().run(|| std::net::UdpSocket::bind((Wire::A, 0)).unwrap()).unwrap();
+    let sender = pair.a.netns().run(|| UdpSocket::bind((Wire::A, 0)).unwrap()).unwrap();
     let sent = 50;
     for _ in 0..sent {
         sender.send_to(&[0; 64], (Wire::B, 9)).unwrap();

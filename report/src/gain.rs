@@ -3,8 +3,10 @@
 use measure::results::{Cell, Interval, Results, Sample};
 use measure::stats::{SequentialPlan, ratio_interval};
 
+use crate::work::is_time;
+
 /// Median and interval of `better` ÷ `worse` within blocks, at the plan's
-/// level. `None` where fewer than two blocks have a valid figure for both.
+/// level; of times, the other way round, so that above 1 is better always. `None` where fewer than two blocks have a valid figure for both.
 pub(crate) fn gain(results: &Results, better: &Cell, worse: &Cell) -> Option<Interval> {
     let value = |cell: &Cell, block: u32| {
         let usable = |sample: &&Sample| sample.valid && sample.block == block && sample.value > 0.0;
@@ -14,6 +16,7 @@ pub(crate) fn gain(results: &Results, better: &Cell, worse: &Cell) -> Option<Int
         .samples
         .iter()
         .filter_map(|sample| Some(value(better, sample.block)? / value(worse, sample.block)?))
+        .map(|ratio| if is_time(better) { 1.0 / ratio } else { ratio })
         .collect();
     let plan = &results.plan;
     let goal = &plan.confidence;

@@ -1,4 +1,4 @@
-//! Text, Markdown and CSV from results. Nothing here measures, prints or reads
+//! Text, Markdown, CSV, HTML and SVG from results, and comparisons of two. Nothing here measures, prints or reads
 //! a clock: every function takes [`measure::results::Results`] and returns text.
 //! (JSON is the results themselves, by serde.)
 //!
@@ -6,6 +6,9 @@
 //!   the summary below.
 //! - [`markdown`]: the same for a README or an issue.
 //! - [`csv`]: one row per cell, every figure.
+//! - [`html`]: one page with charts, every sample, light, dark and printed.
+//! - [`svg`]: the page's charts, a file each.
+//! - [`compare`]: what changed for certain between two files.
 //! - [`summary`]: three sentences: what costs most, where super-packets are
 //!   cut, what to try.
 //!
@@ -14,10 +17,13 @@
 
 #![forbid(unsafe_code)]
 
+mod chart;
+mod compare;
 mod csv;
 mod detail;
 mod engines;
 mod gain;
+mod html;
 mod machine;
 mod markdown;
 mod panel;
@@ -25,13 +31,19 @@ mod remark;
 mod skb;
 mod style;
 mod summary;
+mod svg_files;
 mod text;
 mod unit;
 mod work;
 
+pub use compare::{
+    Basis, CompareError, Compared, Comparison, Figure, Verdict, compare, compare_text,
+};
 pub use csv::csv;
+pub use html::html;
 pub use machine::machine_line;
 pub use markdown::markdown;
 pub use style::Style;
 pub use summary::summary;
+pub use svg_files::{ChartFile, svg};
 pub use text::text;

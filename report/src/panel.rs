@@ -4,7 +4,7 @@ use measure::results::{Cell, Interval, Results, Role, Status};
 
 use crate::style::plain;
 use crate::unit;
-use crate::work::{Work, round};
+use crate::work::{Work, round, worth};
 
 /// Order of offload profiles, whatever order a plan had them in.
 const OFFLOADS: [&str; 4] = ["full", "no-tunnel", "none", "as-found"];
@@ -49,7 +49,7 @@ fn within(a: &Cell, b: &Cell) -> std::cmp::Ordering {
         Role::Aa => 1,
         Role::Measured => 2,
     };
-    let ratio = |cell: &Cell| cell.ratio.map_or(-1.0, |ratio| ratio.median);
+    let ratio = |cell: &Cell| worth(cell).map_or(-1.0, |ratio| ratio.median);
     let failed = |cell: &Cell| cell.status != Status::Ok;
     (role(a).cmp(&role(b)))
         .then(failed(a).cmp(&failed(b)))

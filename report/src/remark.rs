@@ -161,6 +161,7 @@ pub(crate) fn widest(results: &Results) -> Option<f64> {
         .iter()
         .filter_map(|cell| cell.ratio.as_ref())
         .map(relative_half_width)
+        .filter(|width| width.is_finite())
         .reduce(f64::max)
 }
 

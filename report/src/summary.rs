@@ -10,7 +10,7 @@ use crate::remark::widest;
 use crate::skb::{Fate, fate};
 use crate::style::plain;
 use crate::unit::{bytes, count, percent, ratio, with_unit};
-use crate::work::{Work, place};
+use crate::work::{Work, is_time, place, worth};
 
 /// What another mode does better, and how to get there.
 const ALTERNATIVES: [(&str, &str, &str); 7] = [
@@ -57,7 +57,7 @@ fn costliest(results: &Results) -> String {
     let baseline = plain(&results.plan.baseline);
     // By the upper end: what is lost for certain, not what was lost once.
     let proven = measured(results)
-        .filter_map(|cell| Some((cell, cell.ratio?)))
+        .filter_map(|cell| Some((cell, worth(cell)?)))
         .filter(|(_, ratio)| ratio.high < 1.0)
         .min_by(|(_, a), (_, b)| a.high.total_cmp(&b.high).then(a.median.total_cmp(&b.median)));
     let Some((cell, lost)) = proven else {
@@ -83,13 +83,16 @@ fn costliest(results: &Results) -> String {
         }
         _ => String::new(),
     };
+    let (shown, comparison) = match cell.ratio.filter(|_| is_time(cell)) {
+        Some(time) => (time, format!("takes {} times as long as {baseline}", ratio(time.median))),
+        None => (lost, format!("runs at {} of {baseline}", ratio(lost.median))),
+    };
     format!(
-        "{} costs most: {} runs at {} of {baseline} ({} interval {}){cpu}.",
+        "{} costs most: {} {comparison} ({} interval {}){cpu}.",
         plain(&cell.mode),
         place(results, cell),
-        ratio(lost.median),
-        percent_of(lost.confidence),
-        range(&lost),
+        percent_of(shown.confidence),
+        range(&shown),
     )
 }
 

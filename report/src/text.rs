@@ -14,6 +14,7 @@ use crate::skb;
 use crate::style::{Style, plain, wrap};
 use crate::summary::summary;
 use crate::unit::{bytes, percent, ratio, three_digits};
+use crate::work::worth;
 
 /// Widest and narrowest bar, columns; below the narrowest there is none.
 const WIDEST_BAR: usize = 40;
@@ -242,7 +243,7 @@ fn table(panel: &Panel<'_>, style: Style) -> String {
 
 /// Red where a quarter or more is lost for certain, yellow where anything is.
 fn colour(cell: &Cell) -> Option<Color> {
-    let ratio = cell.ratio.filter(|_| cell.role == Role::Measured)?;
+    let ratio = worth(cell).filter(|_| cell.role == Role::Measured)?;
     match ratio.high {
         high if high < 0.75 => Some(Color::Red),
         high if high < 1.0 => Some(Color::Yellow),

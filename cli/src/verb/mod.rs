@@ -11,4 +11,5 @@ pub mod lab_up;
 pub mod measure_run;
 pub mod measure_serve;
 pub mod report;
+pub mod report_compare;
 pub mod tapbridge;

@@ -13,6 +13,7 @@ mod launch;
 mod machine;
 mod plans;
 mod remote;
+mod report;
 mod run;
 mod schema;
 mod signals;

@@ -120,20 +120,19 @@ impl Requests {
 
     /// What a reader must know before believing a latency.
     pub fn notes(&self, load: &Load) -> Vec<String> {
-        let all = self.answered + self.lost + self.unfinished;
         let mut notes = Vec::new();
+        // Without counts: the same of every sample is said once.
         if self.held_back > 0 {
             notes.push(format!(
-                "{} of {all} requests were sent late because {} a flow, the most allowed, were \
-                 under way; they are timed from when they were due",
-                self.held_back, load.outstanding
+                "requests were sent late because {} a flow, the most allowed, were under way; \
+                 they are timed from when they were due",
+                load.outstanding
             ));
         }
         if self.unfinished > 0 {
             notes.push(format!(
-                "{} of {all} requests were not answered within {LINGER:.0?} after the interval: \
-                 timed as far as they had waited",
-                self.unfinished
+                "requests were not answered within {LINGER:.0?} after the interval: timed as far \
+                 as they had waited"
             ));
         }
         notes

@@ -28,7 +28,7 @@ pub enum StatsError {
         value: f64,
     },
     /// A value that is not finite.
-    #[error("trend: value {index} is {value}, expected a finite number")]
+    #[error("value {index} is {value}, expected a finite number")]
     NotFinite {
         /// Place in the input, from 0.
         index: usize,

@@ -9,6 +9,7 @@
 //! - [`ratio_interval`]: the median ratio and its confidence interval.
 //! - [`SequentialPlan`]: when to look, so that stopping early keeps the coverage.
 //! - [`trend`]: a drift within a sequence of samples (Mann-Kendall, Theil-Sen).
+//! - [`mann_whitney`], [`ratio_of_medians`]: two runs against each other.
 //! - [`median`], [`percentile`], [`relative_mad`]: descriptions of samples.
 //! - [`block_order`]: the random order of a block's cells.
 
@@ -16,13 +17,17 @@ mod block;
 mod bootstrap;
 mod describe;
 mod interval;
+mod mann_whitney;
 mod sequential;
 mod sign;
 mod student;
 mod trend;
+mod two_sample;
 
 pub use block::block_order;
 pub use describe::{median, percentile, relative_mad};
 pub use interval::{StatsError, ratio_interval, relative_half_width};
+pub use mann_whitney::{MannWhitney, mann_whitney, smallest_p_value};
 pub use sequential::{Look, SequentialPlan};
 pub use trend::{Trend, trend};
+pub use two_sample::ratio_of_medians;

@@ -29,6 +29,7 @@ pub fn deep() -> Results {
             let per_s = cell.median.unwrap() * percent / 100.0;
             cell.offered = Some(Offered { percent: Some(percent), per_s });
             time(cell, 1.0 / (1.05 - percent / 100.0));
+            in_microseconds(cell);
             let pace = Pace {
                 intended_per_s: per_s,
                 sent_per_s: per_s * 0.9995,
@@ -126,6 +127,22 @@ fn time(cell: &mut Cell, load: f64) {
     cell.histogram = bins.clone();
     for sample in &mut cell.samples {
         sample.histogram = bins.clone();
+    }
+}
+
+/// A cell at a load: its value is the median latency.
+fn in_microseconds(cell: &mut Cell) {
+    cell.unit = "us".to_string();
+    cell.median = cell.median.map(|rate| 1e6 / rate);
+    cell.ratio = cell.ratio.map(|r| Interval {
+        median: 1.0 / r.median,
+        low: 1.0 / r.high,
+        high: 1.0 / r.low,
+        ..r
+    });
+    for sample in &mut cell.samples {
+        sample.value = 1e6 / sample.value;
+        sample.ratio = sample.ratio.map(|ratio| 1.0 / ratio);
     }
 }
 

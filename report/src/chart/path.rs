@@ -1,0 +1,121 @@
+//! A mode's path from client to server: a line a hop, with what crossed it.
+
+use measure::results::{Cell, HopRecord, Results, Role, Status};
+
+use super::Chart;
+use super::svg::{Anchor, LINE, Svg, WIDTH, fitted};
+use crate::style::plain;
+use crate::unit::bytes;
+
+/// Columns at most.
+const COLUMNS: usize = 3;
+/// Height of a hop, pixels.
+const HOP: f64 = 30.0;
+/// Where the columns begin, pixels.
+const LEFT: f64 = 140.0;
+
+/// A chart a mode: columns are workloads and offload profiles.
+pub(super) fn charts(results: &Results) -> Vec<Chart> {
+    let mut modes: Vec<&str> = Vec::new();
+    let shown = || {
+        results.cells.iter().filter(|cell| {
+            cell.role != Role::Aa && cell.status == Status::Ok && !cell.hops.is_empty()
+        })
+    };
+    for cell in shown() {
+        if !modes.contains(&cell.mode.as_str()) {
+            modes.push(&cell.mode);
+        }
+    }
+    let chart = |mode: &&str| {
+        let cells: Vec<&Cell> = shown().filter(|cell| cell.mode == *mode).collect();
+        let record = results.modes.iter().find(|record| record.mode == *mode);
+        let caption = record.map(|record| plain(&record.path)).unwrap_or_default();
+        Chart::new("path", plain(mode), &caption, draw(&columns(&cells)))
+    };
+    modes.iter().filter_map(chart).collect()
+}
+
+/// The telling ones: streams first, of the largest messages, each offload once.
+fn columns<'a>(cells: &[&'a Cell]) -> Vec<&'a Cell> {
+    let mut chosen: Vec<&'a Cell> = Vec::new();
+    for workload in ["tcp_stream", "drop_point", "udp_stream", "tcp_rr", "udp_rr", "tcp_crr"] {
+        let mut of: Vec<&Cell> = cells.iter().copied().filter(|c| c.workload == workload).collect();
+        of.sort_by_key(|cell| std::cmp::Reverse(cell.message_bytes));
+        let mut seen: Vec<&str> = Vec::new();
+        for cell in of {
+            // Only a column beside others of the same hops can share their lines.
+            let same = chosen
+                .first()
+                .is_none_or(|first| forward(first).map(place).eq(forward(cell).map(place)));
+            if same && !seen.contains(&cell.offload.as_str()) && chosen.len() < COLUMNS {
+                seen.push(&cell.offload);
+                chosen.push(cell);
+            }
+        }
+    }
+    chosen
+}
+
+fn forward(cell: &Cell) -> impl Iterator<Item = &HopRecord> {
+    cell.hops.iter().filter(|hop| hop.direction == "forward")
+}
+
+fn place(hop: &HopRecord) -> (&str, &str) {
+    (&hop.host, &hop.device)
+}
+
+fn draw(columns: &[&Cell]) -> Option<(String, f64)> {
+    let first = columns.first()?;
+    let mut svg = Svg::default();
+    let width = (WIDTH - LEFT) / columns.len().max(2) as f64;
+    let middle = |column: usize| LEFT + width * (column as f64 + 0.5);
+    for (i, cell) in columns.iter().enumerate() {
+        let fit = |text: &str| fitted(text, width - 6.0);
+        svg.text("t b", (middle(i), LINE), Anchor::Middle, &fit(&cell.workload));
+        let size = bytes(f64::from(cell.message_bytes));
+        svg.text("t muted", (middle(i), 2.0 * LINE), Anchor::Middle, &fit(&size));
+        svg.text("t muted", (middle(i), 3.0 * LINE), Anchor::Middle, &fit(&cell.offload));
+    }
+    let top = 3.0 * LINE + 10.0;
+    let hops: Vec<&HopRecord> = forward(first).collect();
+    if hops.is_empty() {
+        return None;
+    }
+    let mut host = "";
+    for (row, hop) in hops.iter().enumerate() {
+        let y = top + HOP * row as f64;
+        let centre = y + 0.5 * HOP;
+        if row > 0 {
+            let between = if hop.host == host { "axis" } else { "mark" };
+            svg.line(between, (16.0, y - 4.0), (16.0, y + 4.0));
+        }
+        host = &hop.host;
+        let class = if row % 2 == 0 { "band" } else { "paper" };
+        svg.rect(class, (26.0, y + 3.0), (WIDTH - 28.0, HOP - 6.0), "");
+        svg.marker(if hop.kind == "process" { 1 } else { 0 }, (16.0, centre), &hop.kind);
+        let name = fitted(&format!("{}: {}", hop.host, hop.device), LEFT - 36.0);
+        svg.text("t", (30.0, centre + 4.0), Anchor::Start, &name);
+        for (i, cell) in columns.iter().enumerate() {
+            let Some(here) = forward(cell).nth(row) else { continue };
+            let mean = here.mean_skb_bytes;
+            let size = if here.packets > 0 { bytes(mean) } else { "–".to_string() };
+            let whole = mean > f64::from(cell.mtu) + 4.0;
+            let drops = if here.drops > 0 {
+                format!(" ▼{}", super::scale::short(here.drops as f64))
+            } else {
+                String::new()
+            };
+            let class = if here.drops > 0 {
+                "t c1"
+            } else if whole {
+                "t b c0"
+            } else {
+                "t"
+            };
+            let text = fitted(&format!("{size}{drops}"), width - 2.0);
+            svg.text(class, (middle(i), centre + 4.0), Anchor::Middle, &text);
+        }
+    }
+    Some(svg.finish(top + HOP * hops.len() as f64 + 4.0))
+}
