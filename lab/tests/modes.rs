@@ -114,3 +114,39 @@ fn a_dropped_network_leaves_no_namespace() {
     drop(network);
     assert!(weak.iter().all(|host| host.upgrade().is_none()));
 }
+
+/// What a loop in user space read and could not write is lost to no counter of
+/// the kernel.
+#[test]
+fn what_user_space_drops_is_told_by_its_hop() {
+    let Some(machine) = privileged() else { return };
+    for name in ["tap", "tapbridge"] {
+        let mode = lab::find(name).unwrap();
+        if let Err(unsupported) = mode.probe(&machine) {
+            eprintln!("skipped: {name}: {}", unsupported.reason);
+            continue;
+        }
+        let network = mode.build(&Params { mtu: 1500, offload: Offload::Full }).unwrap();
+        let program = network.hops.iter().find_map(|hop| hop.program.clone()).unwrap();
+        assert_eq!(program.dropped(), 0, "{name}");
+        if name == "tapbridge" {
+            // Its own tests see each of its reasons.
+            continue;
+        }
+        network.server().netlink().set_down("tap0").unwrap();
+        let target = network.address.target;
+        testbed::poll("a refused frame", LIMIT, || {
+            // The question for the address is a frame as any.
+            network
+                .client()
+                .netns()
+                .run(|| UdpSocket::bind("0.0.0.0:0").and_then(|udp| udp.send_to(b"x", target)))?
+                .unwrap();
+            Ok(if program.dropped() > 0 { Ok(()) } else { Err(String::new()) })
+        })
+        .unwrap();
+        drop(network);
+        // A hop does not keep what it asks.
+        assert_eq!(program.dropped(), 0, "{name}");
+    }
+}

@@ -145,6 +145,7 @@ mod tests {
             devices: BTreeMap::from([("a".to_owned(), devices)]),
             namespaces: vec![NamespaceSample { label: "a".into(), ..Default::default() }],
             drops: Vec::new(),
+            programs: Vec::new(),
         }
     }
 

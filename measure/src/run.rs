@@ -123,9 +123,12 @@ pub fn run(
     let probes = subjects
         .iter()
         .map(|subject| {
-            let open = || match &drops {
-                Ok(drops) => Probes::open(&subject.places)?.with_drops(Arc::clone(drops)),
-                Err(_) => Probes::open(&subject.places),
+            let open = || {
+                let probes = Probes::open(&subject.places)?.with_programs(&subject.hops);
+                match &drops {
+                    Ok(drops) => probes.with_drops(Arc::clone(drops)),
+                    Err(_) => Ok(probes),
+                }
             };
             open().map_err(|error| RunError::Probe {
                 mode: subject.mode.clone(),

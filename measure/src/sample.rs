@@ -318,6 +318,7 @@ fn attributed(
         softnet_dropped: machine.softnet_dropped,
         devices: &devices,
         drops: &drops,
+        programs: &observed.programs,
     }))
 }
 

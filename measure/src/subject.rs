@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use netstate::{Counters, Hop, Netlink};
+use netstate::{Counters, Hop, Netlink, Program};
 use sys::netns::NetNs;
 
 use crate::engine::{Between, Ends};
@@ -94,6 +94,7 @@ impl Subject {
 #[derive(Debug)]
 pub struct Probes {
     places: Vec<PlaceProbe>,
+    programs: Vec<Program>,
     drops: Option<Arc<Drops>>,
 }
 
@@ -109,6 +110,8 @@ struct PlaceProbe {
 #[derive(Debug)]
 pub struct Reading {
     places: Vec<(BTreeMap<String, Counters>, NamespaceSnapshot)>,
+    /// What each program has dropped.
+    programs: Vec<u64>,
     drops: Option<DropsReading>,
 }
 
@@ -122,6 +125,8 @@ pub struct Observed {
     /// What the kernel dropped in the subject's places, with the place's name;
     /// empty where BPF is not allowed.
     pub drops: Vec<(String, Dropped)>,
+    /// What programs on the path dropped in user space, by their names.
+    pub programs: Vec<(String, u64)>,
 }
 
 /// A probe that cannot be opened or read.
@@ -160,7 +165,14 @@ impl Probes {
             Ok(PlaceProbe { name: place.name.clone(), inode, netlink, namespace })
         };
         let places = places.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Probes { places, drops: None })
+        Ok(Probes { places, programs: Vec::new(), drops: None })
+    }
+
+    /// Asks the programs behind these hops, too, what they dropped.
+    #[must_use]
+    pub fn with_programs(mut self, hops: &[Hop]) -> Probes {
+        self.programs = hops.iter().filter_map(|hop| hop.program.clone()).collect();
+        self
     }
 
     /// Lets the kernel say where it drops what, too.
@@ -196,7 +208,8 @@ impl Probes {
             (Some(drops), Some(place)) => Some(drops.read().map_err(|e| place.failed(e))?),
             _ => None,
         };
-        Ok(Reading { places, drops })
+        let programs = self.programs.iter().map(Program::dropped).collect();
+        Ok(Reading { places, programs, drops })
     }
 
     /// What happened between two readings.
@@ -227,7 +240,13 @@ impl Probes {
                 Some((place.name.clone(), drop))
             })
             .collect();
-        Observed { devices, namespaces, drops }
+        let programs = self
+            .programs
+            .iter()
+            .zip(before.programs.iter().zip(&after.programs))
+            .map(|(program, (before, after))| (program.name.clone(), after.saturating_sub(*before)))
+            .collect();
+        Observed { devices, namespaces, drops, programs }
     }
 }
 

@@ -231,6 +231,7 @@ fn a_full_ring_of_a_device_that_nobody_reads() {
         namespaces: &[],
         softnet_dropped: 0,
         devices: &[],
+        programs: &[],
         drops: &seen.into_iter().map(|drop| ("a".to_owned(), drop)).collect::<Vec<_>>(),
     };
     let loss = loss::attribute(&evidence);
@@ -289,6 +290,7 @@ fn a_full_table_of_connections() {
             namespaces: &[sample],
             softnet_dropped: 0,
             devices: &[],
+            programs: &[],
             drops: &drops,
         });
         Ok(if loss.unattributed == 0 { Ok(loss) } else { Err(format!("{loss:?}")) })

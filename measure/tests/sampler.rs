@@ -333,6 +333,7 @@ fn datagrams_lost_at_a_full_socket_buffer_are_all_attributed_to_it() {
         namespaces: &samples,
         softnet_dropped: machine.softnet_dropped,
         devices: &[],
+        programs: &[],
         drops: &[],
     });
     assert_eq!(loss.places, [("tenant-b socket buffer".to_owned(), 200 - received)].into());
@@ -370,6 +371,7 @@ fn lost(
         namespaces: &samples,
         softnet_dropped: 0,
         devices: &[],
+        programs: &[],
         drops: &[],
     })
 }

@@ -1,6 +1,9 @@
 //! Hops: the devices and processes that traffic crosses on its way, and which
 //! of their counters it moves.
 
+use std::fmt;
+use std::sync::Arc;
+
 /// Which counter of a device the traffic from client to server moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -31,6 +34,38 @@ pub struct Hop {
     pub forward: Side,
     /// What it is counted by.
     pub kind: HopKind,
+    /// What drops packets behind the hop in user space, out of the kernel's
+    /// sight.
+    pub program: Option<Program>,
+}
+
+/// A program that moves packets and counts those it drops.
+#[derive(Clone)]
+pub struct Program {
+    /// Its name in figures (`copy loop`).
+    pub name: String,
+    dropped: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl Program {
+    /// Packets it has dropped since it began.
+    pub fn dropped(&self) -> u64 {
+        (self.dropped)()
+    }
+}
+
+impl PartialEq for Program {
+    fn eq(&self, other: &Program) -> bool {
+        self.name == other.name && Arc::ptr_eq(&self.dropped, &other.dropped)
+    }
+}
+
+impl Eq for Program {}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Program").field(&self.name).finish()
+    }
 }
 
 impl Hop {
@@ -52,10 +87,25 @@ impl Hop {
             device: process.to_owned(),
             forward: Side::Rx,
             kind: HopKind::Process,
+            program: None,
         }
     }
 
+    /// Packets cross the program `name` behind this hop; `dropped` says how many
+    /// it has dropped since it began.
+    #[must_use]
+    pub fn before(self, name: &str, dropped: impl Fn() -> u64 + Send + Sync + 'static) -> Hop {
+        let program = Program { name: name.to_owned(), dropped: Arc::new(dropped) };
+        Hop { program: Some(program), ..self }
+    }
+
     fn device(host: &str, device: &str, forward: Side) -> Hop {
-        Hop { host: host.to_owned(), device: device.to_owned(), forward, kind: HopKind::Device }
+        Hop {
+            host: host.to_owned(),
+            device: device.to_owned(),
+            forward,
+            kind: HopKind::Device,
+            program: None,
+        }
     }
 }

@@ -23,7 +23,7 @@ pub mod route;
 pub mod snmp;
 pub mod softnet;
 
-pub use hop::{Hop, HopKind, Side};
+pub use hop::{Hop, HopKind, Program, Side};
 pub use link::{Counters, Link};
 pub use netlink::{Error, Netlink, Result};
 pub use packet::ethernet::MacAddr;

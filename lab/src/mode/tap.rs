@@ -2,6 +2,8 @@
 //! write a packet: the naive reference of user space.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use datapath::copy_loop::CopyLoop;
 use netstate::Hop;
@@ -39,8 +41,15 @@ impl Mode for Tap {
             Result::Ok(tap)
         };
         let (left, right) = (open(&tenant_a, TENANT_A)?, open(&tenant_b, TENANT_B)?);
-        let copying = CopyLoop::start(left, right)?;
-        let hops = vec![Hop::tx("tenant-a", DEVICE), Hop::rx("tenant-b", DEVICE)];
+        let copying = Arc::new(CopyLoop::start(left, right)?);
+        let counted = Arc::downgrade(&copying);
+        let refused = move || {
+            counted.upgrade().map_or(0, |loop_| loop_.drops().refused.load(Ordering::Relaxed))
+        };
+        let hops = vec![
+            Hop::tx("tenant-a", DEVICE).before("copy loop", refused),
+            Hop::rx("tenant-b", DEVICE),
+        ];
         Ok(Network::new(vec![tenant_a, tenant_b], 0, 1, TENANT_B, params.mtu, hops)
             .keeping(Box::new(copying))
             .noting("crosses no wire: the offload profile does not apply; the loop's thread is not pinned"))

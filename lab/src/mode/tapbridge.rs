@@ -2,8 +2,9 @@
 //! super-packets cross user space uncut. `tap` is the same without that.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
-use datapath::tapbridge::{Bridge, EngineChoice, Port, PortOptions};
+use datapath::tapbridge::{Bridge, EngineChoice, Port, PortOptions, Running, Side};
 use netstate::Hop;
 use sys::errno::Errno;
 use testbed::Host;
@@ -44,7 +45,19 @@ impl Mode for TapBridge {
             .and_then(|bridge| bridge.engine(EngineChoice::Auto)?.start())
             .map_err(failed)?;
         let engine = running.engine();
-        let hops = vec![Hop::tx("tenant-a", DEVICE), Hop::rx("tenant-b", DEVICE)];
+        let running = Arc::new(running);
+        let counted = Arc::downgrade(&running);
+        let dropped = move || {
+            let dropped = |bridge: Arc<Running>| {
+                let from = |side| bridge.counters(side).dropped();
+                from(Side::Left) + from(Side::Right)
+            };
+            counted.upgrade().map_or(0, dropped)
+        };
+        let hops = vec![
+            Hop::tx("tenant-a", DEVICE).before("tapbridge", dropped),
+            Hop::rx("tenant-b", DEVICE),
+        ];
         Ok(Network::new(vec![tenant_a, tenant_b], 0, 1, TENANT_B, params.mtu, hops)
             .keeping(Box::new(running))
             .noting(format!(

@@ -44,6 +44,8 @@ pub struct Evidence<'a> {
     /// namespace together, the receiver's namespace first; empty where BPF is
     /// not allowed.
     pub drops: &'a [(String, Dropped)],
+    /// Program → packets it dropped in user space.
+    pub programs: &'a [(String, u64)],
 }
 
 /// Accounts for every lost datagram.
@@ -70,6 +72,10 @@ pub fn attribute(evidence: &Evidence<'_>) -> Loss {
         let refused = conntrack_refused(namespace);
         let seen = seen.netfilter.entry(label.clone()).or_default();
         ledger.charge_beyond(format!("{label} conntrack"), refused, per_skb, seen);
+    }
+    for (program, dropped) in evidence.programs {
+        // A program that works in the kernel is seen there, too.
+        ledger.charge_beyond(program.clone(), *dropped, per_skb, &mut seen.total.clone());
     }
     let backlog = evidence.softnet_dropped;
     ledger.charge_beyond("softnet backlog".to_owned(), backlog, per_skb, &mut seen.backlog);

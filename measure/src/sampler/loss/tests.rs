@@ -14,6 +14,7 @@ fn evidence(sent: u64, received: u64) -> Evidence<'static> {
         softnet_dropped: 0,
         devices: &[],
         drops: &[],
+        programs: &[],
     }
 }
 
@@ -166,6 +167,18 @@ fn what_connection_tracking_refused_is_told_from_a_rule() {
     let loss = attribute(&Evidence { namespaces: &[host], drops: &drops, ..evidence(100, 50) });
     assert_eq!(places(&loss), [("b conntrack", 30), ("b netfilter", 15)]);
     assert_eq!(loss.unattributed, 5);
+}
+
+#[test]
+fn a_program_explains_what_it_dropped_in_user_space() {
+    let programs = [("copy loop".to_owned(), 6)];
+    let loss = attribute(&Evidence { programs: &programs, ..evidence(100, 90) });
+    assert_eq!(places(&loss), [("copy loop", 6)]);
+    assert_eq!(loss.unattributed, 4);
+    // Of a kernel engine: the same drop, by its reason.
+    let drops = [dropped("tenant-a", "tap0", "TC_INGRESS", 6)];
+    let loss = attribute(&Evidence { programs: &programs, drops: &drops, ..evidence(100, 90) });
+    assert_eq!(places(&loss), [("tenant-a tap0: TC_INGRESS (kernel_function)", 6)]);
 }
 
 #[test]
