@@ -228,8 +228,8 @@ fn as_an_ordinary_user() {
     let sample = machine.difference(&before, &machine.end().unwrap());
     assert!(total(&sample.cpu) > 0.0, "{sample:?}");
     let here = Namespace::open_in(&NetNs::current().unwrap(), "here");
-    // Entering a namespace, even the own one, is not for everyone.
-    assert!(here.is_err());
+    // The own namespace need not be entered, which is not for everyone.
+    assert!(here.is_ok(), "{here:?}");
 }
 
 /// A process that spins and whose parent is gone.
