@@ -7,7 +7,7 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-sampling bench-pacing bench-packet bench-datapath install clean
+.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-packet bench-datapath install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -40,6 +40,13 @@ bench-generator:
 	@scripts/setup bench
 	cargo build --release --locked -p overlane-measure --examples
 	$(AS_ROOT) target/release/examples/generator_against_generator
+
+# The built-in engine beside iperf3, netperf and qperf, in one interleaved run.
+bench-engines: build
+	@scripts/setup bench
+	$(AS_ROOT) $(OVERLANE) lab run --modes host --offload full \
+		--workloads tcp_stream,tcp_rr --engine overlane,iperf3,netperf,qperf \
+		--duration 1 --blocks 20
 
 # A run with all samplers on against one with them off.
 bench-sampling:
