@@ -226,7 +226,9 @@ fn advice(results: &Results) -> String {
         ),
         None => "there is no ratio to judge by".to_string(),
     };
-    let compare = if results.plan.offload.len() < 2 {
+    // Real NICs (`as-found`) are not switched by a run.
+    let switched = results.plan.offload.iter().all(|profile| profile != "as-found");
+    let compare = if results.plan.offload.len() < 2 && switched {
         ", and --offload full,none would show what the offloads are worth"
     } else {
         ""
