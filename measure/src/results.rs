@@ -494,10 +494,11 @@ pub struct Loss {
     pub received: u64,
     /// (sent − received) ÷ sent.
     pub fraction: f64,
-    /// Place → datagrams, by counters (`tenant-b socket buffer`).
+    /// Place → datagrams (`tenant-b socket buffer`), by the kernel's own reason of
+    /// each drop, or by counters where BPF is not allowed.
     #[serde(rename = "where")]
     pub places: BTreeMap<String, u64>,
-    /// Lost, and seen by no counter.
+    /// Lost, and seen by neither.
     pub unattributed: u64,
 }
 
@@ -549,7 +550,8 @@ pub struct Sample {
     pub block: u32,
     /// Place within the block's random order, from 0.
     pub position: u32,
-    /// Value in the cell's unit; 0 where the sample failed.
+    /// Value in the cell's unit; 0 where the sample failed. Of a drop point: what
+    /// was received at the highest rate that lost at most 0.1%.
     pub value: f64,
     /// Whether it counts.
     pub valid: bool,
