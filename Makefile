@@ -7,7 +7,7 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-packet bench-datapath install clean
+.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-datapath install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -33,7 +33,7 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-bench: bench-generator bench-sampling bench-pacing bench-packet
+bench: bench-generator bench-sampling bench-pacing bench-latency bench-open-loop bench-packet
 
 # Our load engine against iperf3, netperf, sockperf and nuttcp.
 bench-generator:
@@ -59,6 +59,18 @@ bench-pacing:
 	@scripts/setup bench
 	cargo build --release --locked -p overlane-measure --examples
 	$(AS_ROOT) target/release/examples/pacing
+
+# Recording a latency, and a schedule against a closed loop.
+bench-latency:
+	@scripts/setup bench
+	cargo build --release --locked -p overlane-measure --examples
+	$(AS_ROOT) target/release/examples/latency_cost
+
+# A server that stands still for 20 ms each second: open loop against closed ones.
+bench-open-loop:
+	@scripts/setup bench
+	cargo build --release --locked -p overlane-measure --examples
+	$(AS_ROOT) target/release/examples/open_loop
 
 # Checksums, segmentation, coalescing: per byte and per packet.
 bench-packet:

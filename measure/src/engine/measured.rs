@@ -217,3 +217,60 @@ pub fn merge_bins<'a>(histograms: impl IntoIterator<Item = &'a [Bin]>) -> Vec<Bi
     });
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Latencies from 10 us to 20 ms, the tail ever thinner.
+    fn latencies() -> (Histogram<u64>, Vec<u64>) {
+        let mut values: Vec<u64> = (0..1_000_000u64)
+            .map(|i| {
+                let share = (i as f64 + 0.5) / 1e6;
+                // 10 us at the shortest, 20 ms at 99.9999%.
+                (10_000.0 * (1.0 - share).powf(-0.55)) as u64
+            })
+            .collect();
+        values.sort_unstable();
+        let mut histogram = super::super::flow::latency_histogram();
+        for &value in &values {
+            histogram.saturating_record(value);
+        }
+        (histogram, values)
+    }
+
+    #[test]
+    fn percentiles_are_exact_to_three_digits_up_to_the_last() {
+        let (histogram, values) = latencies();
+        let latency = LatencyNs::of(&histogram).unwrap();
+        for (got, quantile) in [
+            (latency.p50, 0.5),
+            (latency.p99, 0.99),
+            (latency.p99_9, 0.999),
+            (latency.p99_99, 0.9999),
+        ] {
+            let exact = values[(quantile * values.len() as f64) as usize - 1] as f64;
+            assert!((got as f64 / exact - 1.0).abs() < 1e-3, "{quantile}: {got}, not {exact}");
+        }
+    }
+
+    #[test]
+    fn bins_are_few_and_lose_no_count_and_no_percentile() {
+        let (histogram, values) = latencies();
+        let bins = bins(&histogram);
+        assert!(bins.len() <= 200, "{} bins", bins.len());
+        assert_eq!(bins.iter().map(|bin| bin.count).sum::<u64>(), histogram.len());
+        for quantile in [0.5, 0.99, 0.9999] {
+            let rank = (quantile * values.len() as f64) as u64;
+            let mut below = 0;
+            let bin = bins.iter().find(|bin| {
+                below += bin.count;
+                below >= rank
+            });
+            // The bin's upper end: at most one bin above the value.
+            let ratio = bin.unwrap().us * 1e3 / values[rank as usize - 1] as f64;
+            let width = (1.0 / BINS_PER_DOUBLING).exp2() * 1.001;
+            assert!((0.999..=width).contains(&ratio), "{quantile}: {ratio}");
+        }
+    }
+}
