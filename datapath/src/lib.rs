@@ -4,3 +4,4 @@
 
 pub mod copy_loop;
 pub mod tapbridge;
+pub mod vtep;

@@ -390,8 +390,9 @@ fn ethernet_len(frame: &[u8]) -> usize {
     len
 }
 
-/// TOS octet or traffic class of an IP packet in a frame.
-fn tos(frame: &[u8]) -> Option<u8> {
+/// TOS octet or traffic class of an IP packet in a frame, `None` for what is not
+/// IP or malformed.
+pub fn tos(frame: &[u8]) -> Option<u8> {
     let link = Ethernet::parse(frame).ok()?;
     let (mut ether_type, mut rest) = (link.ether_type(), link.payload());
     while ether_type.is_vlan() {

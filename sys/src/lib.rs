@@ -8,6 +8,7 @@
 pub mod affinity;
 pub mod buffers;
 pub mod capability;
+pub mod datagram;
 mod error;
 pub mod ethtool;
 pub mod guard;

@@ -88,7 +88,7 @@ pub fn set_report_icmp(socket: &UdpSocket, on: bool) -> Result<()> {
         .map_err(|e| Error::new("setsockopt(IP_RECVERR)", format!("{socket:?}"), e))
 }
 
-fn set_int(
+pub(crate) fn set_int(
     socket: &UdpSocket,
     level: libc::c_int,
     name: libc::c_int,
@@ -264,7 +264,7 @@ impl ReceiveBatch {
 
 /// The size of the datagrams merged in a message, from its `UDP_GRO` control
 /// message; `None` when it is a single datagram.
-fn merged_segment_bytes(header: &libc::msghdr) -> Option<u64> {
+pub(crate) fn merged_segment_bytes(header: &libc::msghdr) -> Option<u64> {
     // SAFETY: msg_control and msg_controllen describe a buffer of the batch
     // that the kernel has just filled, which the CMSG macros walk within bounds.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() };

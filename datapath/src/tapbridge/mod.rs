@@ -20,6 +20,7 @@ pub mod netmap;
 mod port;
 
 pub use engine::{Engine, EngineChoice, Ready, Running, Unavailable};
+pub(crate) use port::VNET_HEADER;
 pub use port::{Port, PortOptions, QUEUES_MAX};
 
 use netmap::Netmap;

@@ -7,7 +7,7 @@ use sys::tap::{Offload, Tap, TapOptions, VnetHeader};
 pub const QUEUES_MAX: usize = 256;
 
 /// The longest header, whose tail older kernels leave alone: one layout for all.
-pub(super) const VNET_HEADER: VnetHeader = VnetHeader::Tunnel;
+pub(crate) const VNET_HEADER: VnetHeader = VnetHeader::Tunnel;
 
 /// What a port is to be.
 #[derive(Debug, Clone)]
@@ -82,7 +82,7 @@ impl Port {
         self.offload
     }
 
-    pub(super) fn into_queues(self) -> Vec<Tap> {
+    pub(crate) fn into_queues(self) -> Vec<Tap> {
         self.queues
     }
 }

@@ -1,0 +1,376 @@
+//! What an endpoint is to do, as a file (TOML) or as the command line says it.
+//!
+//! ```toml
+//! local = "10.0.0.1"
+//!
+//! [[network]]
+//! vni = 10
+//! tap = "tap0"
+//! address = ["10.1.0.1/24"]
+//! remotes = ["10.0.0.2", "10.0.0.3"]
+//! fdb = { "02:00:00:00:00:07" = "10.0.0.3" }
+//! ```
+//!
+//! Unknown keys are refused, so that none is thought to be in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use packet::ethernet::MacAddr;
+use packet::vxlan::{self, Vni};
+use serde::Deserialize;
+
+use super::fdb::Limits;
+use crate::tapbridge::QUEUES_MAX;
+
+/// Most remote ends a frame is replicated to: one frame becomes so many packets.
+pub const REPLICATION_MAX: usize = 256;
+/// Most remote ends of a network.
+pub const REMOTES_MAX: usize = 4096;
+/// Most learned entries that may be asked for; one takes about 64 bytes.
+pub const ENTRIES_MAX: usize = 1 << 20;
+/// MTUs a TAP may have: the least of IPv4 (RFC 791), and what fits into a
+/// VXLAN packet.
+pub const MTU: std::ops::RangeInclusive<u32> = 68..=65_450;
+
+/// An endpoint: one address, one port, any number of networks.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Config {
+    /// Own address on the underlay; decides between IPv4 and IPv6.
+    pub local: IpAddr,
+    /// UDP port of all ends.
+    #[serde(default = "port")]
+    pub port: u16,
+    /// TTL or hop limit of what is sent.
+    #[serde(default = "ttl")]
+    pub ttl: u8,
+    /// Don't Fragment: packets that the path does not take are answered with
+    /// ICMP; otherwise they are sent as fragments.
+    #[serde(default = "yes")]
+    pub df: bool,
+    /// Whether what is sent has an outer UDP checksum.
+    #[serde(default = "yes")]
+    pub checksum: bool,
+    /// Over IPv6, whether packets without a checksum are received (RFC 6935).
+    /// Over IPv4 they always are.
+    #[serde(default)]
+    pub zero_checksum6: bool,
+    /// Queues of each TAP; each number has its thread.
+    #[serde(default = "one")]
+    pub queues: usize,
+    /// The networks.
+    #[serde(default, rename = "network")]
+    pub networks: Vec<NetworkConfig>,
+}
+
+/// One network: a VNI and the TAP that leads to it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// Its identifier.
+    #[serde(deserialize_with = "vni")]
+    pub vni: Vni,
+    /// The TAP's name; it is created.
+    pub tap: String,
+    /// Namespace of the TAP: name, process id or path; none: the caller's. Whoever
+    /// creates the devices interprets it.
+    #[serde(default)]
+    pub netns: Option<String>,
+    /// Addresses of the TAP, ADDRESS/LENGTH; likewise.
+    #[serde(default)]
+    pub address: Vec<String>,
+    /// MTU of the TAP; none: the least that the paths to the remote ends allow.
+    #[serde(default)]
+    pub mtu: Option<u32>,
+    /// The remote ends: they may send, and get what is replicated.
+    #[serde(default)]
+    pub remotes: Vec<IpAddr>,
+    /// Who gets broadcast, multicast and packets to unknown addresses; none:
+    /// all remote ends.
+    #[serde(default)]
+    pub replicate: Option<Vec<IpAddr>>,
+    /// Whether anyone may send.
+    #[serde(default)]
+    pub any_remote: bool,
+    /// Whether addresses are learned from packets.
+    #[serde(default = "yes")]
+    pub learning: bool,
+    /// Seconds after which a learned address is forgotten.
+    #[serde(default = "ageing")]
+    pub ageing: u32,
+    /// Most learned addresses.
+    #[serde(default = "entries")]
+    pub max_learned: usize,
+    /// How often an address may move within a minute.
+    #[serde(default = "moves")]
+    pub max_moves: u32,
+    /// Addresses that are never learned: hardware address = remote end.
+    #[serde(default)]
+    pub fdb: BTreeMap<String, IpAddr>,
+}
+
+fn port() -> u16 {
+    vxlan::PORT
+}
+fn ttl() -> u8 {
+    64
+}
+fn yes() -> bool {
+    true
+}
+fn one() -> usize {
+    1
+}
+fn ageing() -> u32 {
+    300
+}
+fn entries() -> usize {
+    4096
+}
+fn moves() -> u32 {
+    5
+}
+
+fn vni<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vni, D::Error> {
+    let number = u32::deserialize(deserializer)?;
+    Vni::new(number).map_err(serde::de::Error::custom)
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is not TOML, or has a key or value that is not known.
+    #[error("{0}")]
+    Text(String),
+    /// A value that cannot be.
+    #[error("{key}: {problem}")]
+    Value {
+        /// The key, with its network's VNI.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+fn wrong(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+    ConfigError::Value { key: key.into(), problem: problem.into() }
+}
+
+impl Config {
+    /// An endpoint without networks.
+    pub fn new(local: IpAddr) -> Config {
+        Config {
+            local,
+            port: port(),
+            ttl: ttl(),
+            df: true,
+            checksum: true,
+            zero_checksum6: false,
+            queues: 1,
+            networks: Vec::new(),
+        }
+    }
+
+    /// Reads and validates a file's text.
+    ///
+    /// # Errors
+    /// The line that is wrong, or the value.
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        let config: Config = toml_edit::de::from_str(text)
+            .map_err(|error| ConfigError::Text(error.to_string().trim_end().to_owned()))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks what types cannot say.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.local.is_unspecified() || self.local.is_multicast() {
+            return Err(wrong("local", format!("{} is no host's address", self.local)));
+        }
+        if self.port == 0 {
+            return Err(wrong("port", "0 is no port"));
+        }
+        if self.ttl == 0 {
+            return Err(wrong("ttl", "0 reaches no one: wanted 1 to 255"));
+        }
+        if !(1..=QUEUES_MAX).contains(&self.queues) {
+            return Err(wrong("queues", format!("{} is not 1 to {QUEUES_MAX}", self.queues)));
+        }
+        if self.networks.is_empty() {
+            return Err(wrong("network", "there is none"));
+        }
+        let mut vnis = BTreeSet::new();
+        let mut taps = BTreeSet::new();
+        for network in &self.networks {
+            network.validate(self.local)?;
+            if !vnis.insert(network.vni) {
+                return Err(wrong("vni", format!("{} is there twice", network.vni)));
+            }
+            if !taps.insert((&network.netns, &network.tap)) {
+                return Err(wrong("tap", format!("{:?} is there twice", network.tap)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that the tunnel takes from the underlay's MTU: inner Ethernet,
+    /// VXLAN, UDP and outer IP header.
+    pub fn overhead(&self) -> u32 {
+        if self.local.is_ipv4() { 50 } else { 70 }
+    }
+}
+
+impl NetworkConfig {
+    /// A network without remote ends.
+    pub fn new(vni: Vni, tap: impl Into<String>) -> NetworkConfig {
+        NetworkConfig {
+            vni,
+            tap: tap.into(),
+            netns: None,
+            address: Vec::new(),
+            mtu: None,
+            remotes: Vec::new(),
+            replicate: None,
+            any_remote: false,
+            learning: true,
+            ageing: ageing(),
+            max_learned: entries(),
+            max_moves: moves(),
+            fdb: BTreeMap::new(),
+        }
+    }
+
+    /// Who gets what is replicated.
+    pub fn replication(&self) -> &[IpAddr] {
+        self.replicate.as_deref().unwrap_or(&self.remotes)
+    }
+
+    /// The bounds of what is learned.
+    pub fn limits(&self) -> Limits {
+        Limits { ageing: self.ageing, entries: self.max_learned, moves: self.max_moves }
+    }
+
+    /// The entries that are never learned.
+    ///
+    /// # Errors
+    /// A key that is no unicast hardware address.
+    pub fn entries(&self) -> Result<Vec<(MacAddr, IpAddr)>, ConfigError> {
+        let entry = |(mac, remote): (&String, &IpAddr)| {
+            let key = format!("fdb of VNI {}", self.vni);
+            let mac: MacAddr = mac.parse().map_err(|e| wrong(&key, format!("{e}")))?;
+            if !mac.is_unicast() {
+                return Err(wrong(&key, format!("{mac} is no unicast address")));
+            }
+            Ok((mac, *remote))
+        };
+        self.fdb.iter().map(entry).collect()
+    }
+
+    fn validate(&self, local: IpAddr) -> Result<(), ConfigError> {
+        let key = |name: &str| format!("{name} of VNI {}", self.vni);
+        if self.tap.is_empty() || self.tap.len() > 15 || self.tap.contains(['/', '%', ':']) {
+            let problem = format!("{:?}: wanted 1 to 15 bytes without / % and :", self.tap);
+            return Err(wrong(key("tap"), problem));
+        }
+        if let Some(mtu) = self.mtu.filter(|mtu| !MTU.contains(mtu)) {
+            let problem = format!("{mtu} is not {} to {}", MTU.start(), MTU.end());
+            return Err(wrong(key("mtu"), problem));
+        }
+        let all = self.remotes.iter().chain(self.replication()).chain(self.fdb.values());
+        for remote in all {
+            if remote.is_ipv4() != local.is_ipv4() {
+                let problem = format!("{remote} is not of the family of local = {local}");
+                return Err(wrong(key("remotes"), problem));
+            }
+            if remote.is_multicast() {
+                let problem = format!(
+                    "{remote} is a multicast group, which is not supported: \
+                     name the remote ends, who get what is replicated each"
+                );
+                return Err(wrong(key("remotes"), problem));
+            }
+            if remote.is_unspecified() || *remote == local {
+                return Err(wrong(key("remotes"), format!("{remote} is no remote end")));
+            }
+        }
+        // Who gets something without being able to answer is a mistake.
+        let known = |remote: &&IpAddr| self.any_remote || self.remotes.contains(remote);
+        let others = self.replication().iter().chain(self.fdb.values());
+        if let Some(stranger) = others.into_iter().find(|remote| !known(remote)) {
+            let problem = format!("{stranger} is not among the remotes");
+            return Err(wrong(key("replicate and fdb"), problem));
+        }
+        if self.remotes.len() > REMOTES_MAX {
+            let problem = format!("{} are more than {REMOTES_MAX}", self.remotes.len());
+            return Err(wrong(key("remotes"), problem));
+        }
+        if self.replication().len() > REPLICATION_MAX {
+            let problem = format!("{} are more than {REPLICATION_MAX}", self.replication().len());
+            return Err(wrong(key("replicate"), problem));
+        }
+        if self.remotes.is_empty() && !self.any_remote {
+            return Err(wrong(key("remotes"), "there is none, and any-remote is not set"));
+        }
+        if self.max_learned > ENTRIES_MAX {
+            let problem = format!("{} is more than {ENTRIES_MAX}", self.max_learned);
+            return Err(wrong(key("max-learned"), problem));
+        }
+        self.entries().map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"
+        local = "10.0.0.1"
+        queues = 2
+        [[network]]
+        vni = 10
+        tap = "tap0"
+        remotes = ["10.0.0.2", "10.0.0.3"]
+        replicate = ["10.0.0.2"]
+        fdb = { "02:00:00:00:00:07" = "10.0.0.3" }
+        [[network]]
+        vni = 11
+        tap = "tap1"
+        any-remote = true
+    "#;
+
+    #[test]
+    fn a_file_says_what_it_must_and_the_rest_has_defaults() {
+        let config = Config::parse(WHOLE).unwrap();
+        assert_eq!((config.port, config.ttl, config.df, config.overhead()), (4789, 64, true, 50));
+        let network = &config.networks[0];
+        assert_eq!(network.replication(), ["10.0.0.2".parse::<IpAddr>().unwrap()]);
+        assert_eq!(network.entries().unwrap()[0].0, MacAddr([2, 0, 0, 0, 0, 7]));
+        assert_eq!(network.limits(), Limits { ageing: 300, entries: 4096, moves: 5 });
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (from, to, named) in [
+            ("queues = 2", "queues = 0", "queues"),
+            ("queues = 2", "arp-suppression = true", "arp-suppression"),
+            ("vni = 11", "vni = 10", "twice"),
+            ("vni = 11", "vni = 16777216", "16777216"),
+            ("tap1", "tap0", "twice"),
+            ("any-remote = true", "", "remotes of VNI 11"),
+            ("[\"10.0.0.2\"]", "[\"10.0.0.4\"]", "10.0.0.4 is not among"),
+            ("[\"10.0.0.2\", ", "[\"fd00::1\", ", "fd00::1"),
+            ("[\"10.0.0.2\", ", "[\"239.1.1.1\", ", "multicast group"),
+            ("02:00:00:00:00:07", "03:00:00:00:00:07", "unicast"),
+            ("02:00:00:00:00:07", "02:00", "hardware address"),
+            ("local = \"10.0.0.1\"", "local = \"host\"", "local"),
+        ] {
+            assert!(WHOLE.contains(from), "{from}");
+            let error = Config::parse(&WHOLE.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(named), "{from} -> {to}: {error}");
+        }
+    }
+}

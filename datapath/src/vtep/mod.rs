@@ -1,0 +1,391 @@
+//! A VXLAN tunnel endpoint in user space (RFC 7348).
+//!
+//! A packet's way out: [`crate::tapbridge::Port`] is the tenants' TAP, whose
+//! super-packets `transmit` reads, finds their remote end in [`fdb`], cuts, and
+//! sends through the sockets of `underlay`. The way in: `receive` takes messages
+//! from these, believes nothing, merges, and writes to the TAP. `engine` is a
+//! thread per queue that does both; [`config`] says what it is to do, [`counters`]
+//! what became of every packet.
+//!
+//! Invariants:
+//! - received = forwarded + answered + dropped, each drop with its reason.
+//! - Nothing is allocated per packet; what packets can make grow (the forwarding
+//!   table) has a bound.
+//! - What comes from the wire never goes to the wire. What comes from a TAP goes to
+//!   one remote end, or once to each of the replication list.
+//! - Packets of one flow that one thread handles keep their order.
+//! - The TAPs are not persistent: they go with the descriptors, however the process
+//!   ends.
+
+mod answer;
+pub mod config;
+pub mod counters;
+mod engine;
+pub mod fdb;
+mod lane;
+mod network;
+mod receive;
+#[cfg(test)]
+mod tests;
+mod transmit;
+mod underlay;
+
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use packet::ethernet::MacAddr;
+use sys::netns::NetNs;
+use sys::tap::Offload;
+
+use crate::tapbridge::Port;
+pub use config::{Config, ConfigError, NetworkConfig};
+use counters::{Counters, Tally};
+use engine::{Shared, Worker};
+use lane::{Lane, Writer};
+use network::{Network, Policy};
+pub use underlay::SENDERS;
+use underlay::Underlay;
+
+/// Why an endpoint could not start, or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call.
+    #[error(transparent)]
+    Sys(#[from] sys::Error),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The ports are not those of the configuration.
+    #[error("{device}: wanted {wanted}, got {got}")]
+    Ports {
+        /// The TAP.
+        device: String,
+        /// By the configuration.
+        wanted: String,
+        /// As given.
+        got: String,
+    },
+    /// A device was removed while the endpoint ran.
+    #[error("{0}: the device has been removed")]
+    Vanished(String),
+    /// A thread ended by a panic, which is a defect.
+    #[error("a thread of the endpoint has panicked")]
+    Panicked,
+}
+
+/// Result with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An endpoint whose sockets are open.
+#[derive(Debug)]
+pub struct Endpoint {
+    config: Config,
+    underlay: Underlay,
+    policies: Vec<Policy>,
+    mtus: Vec<u32>,
+}
+
+impl Endpoint {
+    /// What of a TAP's offloads is of use here.
+    pub const OFFLOAD: Offload = Offload::PLAIN;
+
+    /// Opens the sockets in the underlay's namespace and looks up the paths.
+    ///
+    /// # Errors
+    /// For a configuration that cannot be ([`Config::validate`]), an MTU that the
+    /// path does not take; `EADDRINUSE` when another endpoint has the port, or
+    /// the kernel's VXLAN; `EADDRNOTAVAIL`, `ENETUNREACH`.
+    pub fn open(config: &Config, netns: &NetNs) -> Result<Endpoint> {
+        config.validate()?;
+        let underlay = Underlay::open(config, netns, true)?;
+        let mut policies = Vec::new();
+        let mut mtus = Vec::new();
+        for network in &config.networks {
+            let policy = Policy::new(network, &underlay)?;
+            mtus.push(mtu(config, network, &policy)?);
+            policies.push(policy);
+        }
+        Ok(Endpoint { config: config.clone(), underlay, policies, mtus })
+    }
+
+    /// MTU that the TAP of the network at that place of the configuration is to
+    /// have, in bytes; its ICMP answers and super-packets are made to it.
+    pub fn mtu(&self, network: usize) -> u32 {
+        self.mtus[network]
+    }
+
+    /// Joins the TAPs, in the configuration's order.
+    ///
+    /// # Errors
+    /// [`Error::Ports`] for another number of ports or queues.
+    pub fn attach(self, ports: Vec<Port>) -> Result<Ready> {
+        let Endpoint { config, underlay, policies, mtus } = self;
+        let mismatch = |device: &str, wanted: String, got: String| {
+            Err(Error::Ports { device: device.to_owned(), wanted, got })
+        };
+        if ports.len() != config.networks.len() {
+            let (wanted, got) = (config.networks.len(), ports.len());
+            return mismatch("TAPs", wanted.to_string(), got.to_string());
+        }
+        for (port, network) in ports.iter().zip(&config.networks) {
+            if port.name() != network.tap || port.queues().len() != config.queues {
+                let wanted = format!("{} with {} queues", network.tap, config.queues);
+                let got = format!("{} with {} queues", port.name(), port.queues().len());
+                return mismatch(port.name(), wanted, got);
+            }
+        }
+        let mut networks = Vec::new();
+        for ((network, policy), mtu) in config.networks.iter().zip(policies).zip(mtus) {
+            let entries = network.entries()?;
+            networks.push(Arc::new(Network::new(network, &entries, policy, mtu)));
+        }
+        Ok(Ready { config, underlay: Arc::new(underlay), networks, ports })
+    }
+}
+
+/// The MTU of a network's TAP.
+fn mtu(config: &Config, network: &NetworkConfig, policy: &Policy) -> Result<u32> {
+    let wrong =
+        |problem| ConfigError::Value { key: format!("mtu of VNI {}", network.vni), problem };
+    let path = policy.least_mtu();
+    let room = path.saturating_sub(config.overhead()).min(*config::MTU.end());
+    match network.mtu {
+        // It would be a black hole but for the ICMP answers.
+        Some(mtu) if config.df && mtu > room && !network.remotes.is_empty() => Err(wrong(format!(
+            "{mtu} and {} of the tunnel exceed the path's {path}; with df = false packets are \
+             fragmented",
+            config.overhead()
+        ))
+        .into()),
+        Some(mtu) => Ok(mtu),
+        None if network.remotes.is_empty() => {
+            Err(wrong("cannot be found out without remotes; say which".to_owned()).into())
+        }
+        None if room < *config::MTU.start() => {
+            Err(wrong(format!("the path's {path} leave no room")).into())
+        }
+        None => Ok(room),
+    }
+}
+
+/// An endpoint that is set up: nothing that it still does needs a capability.
+#[derive(Debug)]
+pub struct Ready {
+    config: Config,
+    underlay: Arc<Underlay>,
+    networks: Vec<Arc<Network>>,
+    ports: Vec<Port>,
+}
+
+impl Ready {
+    /// Starts the threads, which have the capabilities and CPUs of the calling
+    /// thread.
+    ///
+    /// # Errors
+    /// When threads or descriptors have run out.
+    pub fn start(self) -> Result<Running> {
+        let Ready { config, underlay, networks, ports } = self;
+        let eventfd = |object| {
+            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+                .map_err(|e| sys::Error::new("eventfd", object, e))
+        };
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            stopping: eventfd("end of the endpoint")?,
+            ended: eventfd("end of a thread")?,
+            start: Instant::now(),
+        });
+        // Packets for devices that take no super-packets are left as they came.
+        let merge = ports.iter().all(|port| port.offload().contains(Offload::CSUM));
+        let merge_udp = ports.iter().all(|port| port.offload().contains(Offload::USO4));
+        // Whoever knows it can choose which flows share a source port.
+        let seed = RandomState::new().hash_one(0);
+        let mut queues: Vec<_> =
+            ports.into_iter().map(|port| port.into_queues().into_iter()).collect();
+        let mut running = Running {
+            config,
+            underlay,
+            networks,
+            shared,
+            tallies: Vec::new(),
+            strangers: Vec::new(),
+            threads: Vec::new(),
+        };
+        for index in 0..running.config.queues {
+            let mut lanes = Vec::new();
+            let mut tallies = Vec::new();
+            for (network, queues) in running.networks.iter().zip(&mut queues) {
+                let Some(tap) = queues.next() else { continue };
+                let own = MacAddr(tap.hardware_address()?);
+                let (out, back) = (Arc::new(Tally::default()), Arc::new(Tally::default()));
+                tallies.push([out.clone(), back.clone()]);
+                lanes.push(Lane {
+                    policy: network.policy(),
+                    generation: network.generation(),
+                    network: network.clone(),
+                    tap: Writer::Tap(tap),
+                    own,
+                    out,
+                    back,
+                });
+            }
+            let strangers = Arc::new(Tally::default());
+            running.tallies.push(tallies);
+            running.strangers.push(strangers.clone());
+            let worker = Worker {
+                index,
+                lanes,
+                underlay: running.underlay.clone(),
+                shared: running.shared.clone(),
+                strangers,
+                merge,
+                merge_udp,
+                seed,
+            };
+            // Those that run already end when `running` is dropped.
+            running.threads.push(worker.spawn()?);
+        }
+        Ok(running)
+    }
+}
+
+/// What an endpoint has counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Each network, in the configuration's order.
+    pub networks: Vec<NetworkReport>,
+    /// Packets from the wire that belong to no network.
+    pub strangers: Counters,
+}
+
+/// What was counted of a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkReport {
+    /// Its identifier.
+    pub vni: packet::vxlan::Vni,
+    /// Its TAP.
+    pub tap: String,
+    /// From the TAP to the wire.
+    pub out: Counters,
+    /// From the wire to the TAP.
+    pub back: Counters,
+    /// Configured addresses.
+    pub configured: usize,
+    /// Learned addresses.
+    pub learned: usize,
+}
+
+/// An endpoint at work; dropping it ends it and removes its TAPs.
+#[derive(Debug)]
+pub struct Running {
+    config: Config,
+    underlay: Arc<Underlay>,
+    networks: Vec<Arc<Network>>,
+    shared: Arc<Shared>,
+    /// By thread and network: from the TAP, from the wire.
+    tallies: Vec<Vec<[Arc<Tally>; 2]>>,
+    /// By thread.
+    strangers: Vec<Arc<Tally>>,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+impl Running {
+    /// What was counted so far.
+    pub fn report(&self) -> Report {
+        let sum = |tallies: &mut dyn Iterator<Item = &Arc<Tally>>| {
+            tallies.fold(Counters::default(), |sum, tally| sum.plus(&tally.read()))
+        };
+        let networks = self.networks.iter().enumerate().map(|(index, network)| {
+            let (configured, learned) = network.fdb.count();
+            NetworkReport {
+                vni: network.vni,
+                tap: self.config.networks[index].tap.clone(),
+                out: sum(&mut self.tallies.iter().map(|thread| &thread[index][0])),
+                back: sum(&mut self.tallies.iter().map(|thread| &thread[index][1])),
+                configured,
+                learned,
+            }
+        });
+        Report { networks: networks.collect(), strangers: sum(&mut self.strangers.iter()) }
+    }
+
+    /// Takes over what may change: remote ends, replication, forwarding entries,
+    /// learning and its bounds. On an error everything stays as it was.
+    ///
+    /// # Errors
+    /// When anything else differs, or a remote end has no route.
+    pub fn reload(&mut self, config: &Config) -> Result<()> {
+        config.validate()?;
+        unchangeable(&self.config, config)?;
+        let mut prepared = Vec::new();
+        for network in &config.networks {
+            prepared.push((Policy::new(network, &self.underlay)?, network.entries()?));
+        }
+        for (network, (policy, entries)) in self.networks.iter().zip(prepared) {
+            network.reload(policy, &entries);
+        }
+        self.config = config.clone();
+        Ok(())
+    }
+
+    /// Becomes readable when the endpoint has ended by itself; [`Running::stop`]
+    /// tells why.
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.shared.ended.as_fd()
+    }
+
+    /// Ends the endpoint and removes its TAPs. Returns what was counted, and why it
+    /// ended by itself, if it did.
+    pub fn stop(mut self) -> (Report, Result<()>) {
+        let outcome = self.join();
+        (self.report(), outcome)
+    }
+
+    fn join(&mut self) -> Result<()> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        // An eventfd that cannot be written to would need 2^64 - 1 writes.
+        let _ = self.shared.stopping.write(1);
+        let mut outcome = Ok(());
+        for thread in self.threads.drain(..) {
+            let ended = thread.join().unwrap_or(Err(Error::Panicked));
+            // The first is the cause; others follow from it.
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `stop`.
+        let _ = self.join();
+    }
+}
+
+/// Refuses a change of what sockets and TAPs were made from.
+fn unchangeable(old: &Config, new: &Config) -> Result<()> {
+    let part = |config: &Config| {
+        let networks = config.networks.iter().map(|network| NetworkConfig {
+            netns: network.netns.clone(),
+            address: network.address.clone(),
+            mtu: network.mtu,
+            ..NetworkConfig::new(network.vni, network.tap.clone())
+        });
+        Config { networks: networks.collect(), ..config.clone() }
+    };
+    if part(old) == part(new) {
+        return Ok(());
+    }
+    Err(ConfigError::Value {
+        key: "reload".to_owned(),
+        problem: "only remotes, replicate, any-remote, fdb, learning and its bounds can change \
+                  while the endpoint runs; start it anew for the others"
+            .to_owned(),
+    }
+    .into())
+}

@@ -1,0 +1,172 @@
+//! One network while it runs: what is configured, which a reload replaces, and
+//! what was learned, which stays.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use packet::ethernet::MacAddr;
+use packet::vxlan::Vni;
+
+use super::config::NetworkConfig;
+use super::fdb::{Fdb, Learned, Limits, Place};
+use super::underlay::Underlay;
+
+/// Seconds between two questions for a path's MTU.
+const PROBE_INTERVAL: u32 = 1;
+
+/// A remote end.
+#[derive(Debug)]
+pub(super) struct Remote {
+    address: IpAddr,
+    /// MTU of the path in bytes.
+    mtu: AtomicU32,
+    /// Second of the last question for it.
+    probed: AtomicU32,
+}
+
+/// What is configured.
+#[derive(Debug)]
+pub(super) struct Policy {
+    any_remote: bool,
+    learning: bool,
+    limits: Limits,
+    /// By address.
+    remotes: Vec<Remote>,
+    /// MTU of the path to remote ends that are not among these, in bytes.
+    other_mtu: u32,
+    pub(super) replication: Vec<IpAddr>,
+}
+
+impl Policy {
+    pub(super) fn new(config: &NetworkConfig, underlay: &Underlay) -> sys::Result<Policy> {
+        Policy::with_paths(config, |remote| underlay.path_mtu(remote))
+    }
+
+    /// A policy whose paths take everything.
+    #[cfg(test)]
+    pub(super) fn without_paths(config: &NetworkConfig) -> Policy {
+        Policy::with_paths(config, |_| Ok(u32::from(u16::MAX))).unwrap()
+    }
+
+    fn with_paths(
+        config: &NetworkConfig,
+        path_mtu: impl Fn(IpAddr) -> sys::Result<u32>,
+    ) -> sys::Result<Policy> {
+        let mut addresses = config.remotes.clone();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let remotes = addresses
+            .into_iter()
+            .map(|address| {
+                let mtu = path_mtu(address)?;
+                Ok(Remote { address, mtu: mtu.into(), probed: 0.into() })
+            })
+            .collect::<sys::Result<Vec<_>>>()?;
+        let least = remotes.iter().map(|remote| remote.mtu.load(Ordering::Relaxed)).min();
+        let mut replication = config.replication().to_vec();
+        replication.sort_unstable();
+        replication.dedup();
+        Ok(Policy {
+            any_remote: config.any_remote,
+            learning: config.learning,
+            limits: config.limits(),
+            remotes,
+            // What nobody knows is not judged here; the kernel does when it is sent.
+            other_mtu: least.unwrap_or(u32::from(u16::MAX)),
+            replication,
+        })
+    }
+
+    fn remote(&self, address: IpAddr) -> Option<&Remote> {
+        let at = self.remotes.binary_search_by_key(&address, |remote| remote.address);
+        at.ok().map(|at| &self.remotes[at])
+    }
+
+    /// Whether that end may send.
+    pub(super) fn may_send(&self, address: IpAddr) -> bool {
+        self.any_remote || self.remote(address).is_some()
+    }
+
+    /// The least MTU of the paths to the remote ends, in bytes.
+    pub(super) fn least_mtu(&self) -> u32 {
+        self.other_mtu
+    }
+
+    /// MTU of the path to a remote end in bytes, as last known.
+    pub(super) fn path_mtu(&self, address: IpAddr) -> u32 {
+        self.remote(address).map_or(self.other_mtu, |remote| remote.mtu.load(Ordering::Relaxed))
+    }
+
+    /// Asks the kernel for that MTU again, unless it was asked just now.
+    pub(super) fn probe(&self, address: IpAddr, underlay: &Underlay, now: u32) {
+        let Some(remote) = self.remote(address) else { return };
+        let last = remote.probed.swap(now, Ordering::Relaxed);
+        if now.saturating_sub(last) < PROBE_INTERVAL && last != 0 {
+            return;
+        }
+        // Without a route nothing can be sent either, which is counted then.
+        if let Ok(mtu) = underlay.path_mtu(address) {
+            remote.mtu.store(mtu, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A network, shared by all threads.
+#[derive(Debug)]
+pub(super) struct Network {
+    pub(super) vni: Vni,
+    /// MTU of the TAP in bytes.
+    pub(super) mtu: u32,
+    pub(super) fdb: Fdb,
+    policy: Mutex<Arc<Policy>>,
+    generation: AtomicU64,
+}
+
+impl Network {
+    pub(super) fn new(
+        config: &NetworkConfig,
+        entries: &[(MacAddr, IpAddr)],
+        policy: Policy,
+        mtu: u32,
+    ) -> Network {
+        Network {
+            vni: config.vni,
+            mtu,
+            fdb: Fdb::new(entries),
+            policy: Mutex::new(Arc::new(policy)),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// What is configured now.
+    pub(super) fn policy(&self) -> Arc<Policy> {
+        self.policy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes when what is configured does.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Replaces what is configured.
+    pub(super) fn reload(&self, policy: Policy, entries: &[(MacAddr, IpAddr)]) {
+        let policy = Arc::new(policy);
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy.clone();
+        self.generation.fetch_add(1, Ordering::Release);
+        self.fdb.configure(entries, |remote| policy.may_send(remote));
+    }
+
+    /// Where an address is, by what is configured and learned.
+    pub(super) fn find(&self, policy: &Policy, mac: MacAddr, now: u32) -> Option<Place> {
+        self.fdb.find(mac, now, &policy.limits)
+    }
+
+    /// Takes notice of a source address.
+    pub(super) fn learn(&self, policy: &Policy, mac: MacAddr, place: Place, now: u32) -> Learned {
+        if policy.learning {
+            return self.fdb.learn(mac, place, now, &policy.limits);
+        }
+        if self.fdb.contradicts(mac, place) { Learned::Configured } else { Learned::Known }
+    }
+}

@@ -1,0 +1,274 @@
+//! From the wire to the TAP.
+//!
+//! Nothing that comes in is believed: who sends, which network, whose source
+//! address, what lengths. What passes is merged with its neighbours again
+//! ([`packet::coalesce`]), so that the tenant gets super-packets, and never goes
+//! back to the wire.
+//!
+//! On veth and between VMs a kernel's VXLAN device sends packets that nobody has
+//! cut or summed, and a socket learns little of that:
+//! - A TCP super-packet comes as one datagram whose frame is longer than the
+//!   network's MTU. Its segment size is not told; the largest that the MTU allows
+//!   is put in.
+//! - A UDP super-packet comes as one datagram, too, and its segment size comes
+//!   beside it just as that of merged datagrams does. The inner IP header's length
+//!   tells them apart: it covers all of the former, and one part of the latter.
+//! - A checksum that equals the pseudo-header's sum is an unfinished one.
+
+use std::net::IpAddr;
+
+use packet::coalesce::{Coalescer, Delivery, Options};
+use packet::decap;
+use packet::ecn::{Ecn, Egress};
+use packet::ethernet::{self, Ethernet};
+use packet::frame::{Headers, Network as Family, Transport};
+use packet::tcp::Flags;
+use packet::vnet_hdr::{VnetHdr, flags, gso_type};
+use packet::vxlan::{self, Vxlan};
+
+use super::counters::{DropReason, Tally};
+use super::fdb::{Learned, Place};
+use super::lane::Lane;
+
+/// One thread's way in.
+#[derive(Debug)]
+pub(super) struct Intake {
+    /// `None`: every packet goes to the TAP as it is.
+    coalescer: Option<Coalescer>,
+    /// The network of what is held.
+    holding: usize,
+    /// The network whose TAP is gone.
+    gone: Option<usize>,
+}
+
+/// A UDP payload and what is known about it.
+#[derive(Debug)]
+pub(super) struct Message<'a> {
+    pub(super) from: IpAddr,
+    pub(super) tos: u8,
+    pub(super) segment: Option<u16>,
+    pub(super) truncated: bool,
+    pub(super) bytes: &'a mut [u8],
+}
+
+impl Intake {
+    /// `merge` is whether packets are merged, `udp` whether UDP is.
+    pub(super) fn new(merge: bool, udp: bool) -> Intake {
+        let options = Options { udp, ..Options::default() };
+        Intake { coalescer: merge.then(|| Coalescer::new(options)), holding: 0, gone: None }
+    }
+
+    /// Index of the network whose TAP was found to be gone.
+    pub(super) fn gone(&self) -> Option<usize> {
+        self.gone
+    }
+
+    /// Takes a message: a datagram, several merged, or a super-packet.
+    /// `strangers` counts what belongs to no network.
+    pub(super) fn message(
+        &mut self,
+        lanes: &[Lane],
+        strangers: &Tally,
+        message: Message<'_>,
+        now: u32,
+    ) {
+        let Message { from, tos, segment, truncated, bytes } = message;
+        if truncated {
+            strangers.receive(bytes.len());
+            return strangers.discard(DropReason::Truncated, 1);
+        }
+        let segment = segment.map(usize::from).filter(|size| *size > 0 && *size < bytes.len());
+        let sender = Sender { from, ecn: Ecn::of(tos) };
+        match segment {
+            Some(size) if !is_one_udp_packet(bytes, size) => {
+                for datagram in bytes.chunks_mut(size) {
+                    self.datagram(lanes, strangers, &sender, datagram, None, now);
+                }
+            }
+            inner_size => self.datagram(lanes, strangers, &sender, bytes, inner_size, now),
+        }
+    }
+
+    /// Takes one VXLAN packet; `inner_size` is the segment size of the UDP
+    /// super-packet in it, if it is one.
+    fn datagram(
+        &mut self,
+        lanes: &[Lane],
+        strangers: &Tally,
+        sender: &Sender,
+        bytes: &mut [u8],
+        inner_size: Option<usize>,
+        now: u32,
+    ) {
+        let stranger = |reason| {
+            strangers.receive(bytes.len().saturating_sub(vxlan::HEADER_LEN));
+            strangers.discard(reason, 1);
+        };
+        let Ok(view) = Vxlan::parse(bytes) else { return stranger(DropReason::Malformed) };
+        // RFC 7348 has them ignored; but protocols that use them (GPE, GBP) put
+        // other things than a plain frame behind. The kernel drops them, too.
+        if !view.reserved_bits_are_zero() {
+            return stranger(DropReason::Reserved);
+        }
+        let vni = view.vni();
+        let Some(index) = lanes.iter().position(|lane| lane.network.vni == vni) else {
+            return stranger(DropReason::UnknownVni);
+        };
+        let lane = &lanes[index];
+        let frame = &mut bytes[vxlan::HEADER_LEN..];
+        lane.back.receive(frame.len());
+        let vnet = match check(lane, sender, frame, inner_size, now) {
+            Ok(vnet) => vnet,
+            Err(reason) => return lane.back.discard(reason, 1),
+        };
+        if self.holding != index {
+            self.flush(lanes);
+            self.holding = index;
+        }
+        let gone = &mut self.gone;
+        let mut deliver = |delivery: Delivery<'_>| {
+            if write(lane, &delivery) {
+                *gone = Some(index);
+            }
+        };
+        match &mut self.coalescer {
+            Some(coalescer) => {
+                coalescer.push(frame, &vnet, &mut deliver);
+            }
+            None => deliver(Delivery {
+                vnet,
+                frame,
+                segments: 1,
+                fixed_ids: false,
+                fixed_outer_ids: false,
+            }),
+        }
+    }
+
+    /// Writes all that is held.
+    pub(super) fn flush(&mut self, lanes: &[Lane]) {
+        let (gone, holding) = (&mut self.gone, self.holding);
+        if let Some(coalescer) = &mut self.coalescer {
+            coalescer.flush(&mut |delivery| {
+                if write(&lanes[holding], &delivery) {
+                    *gone = Some(holding);
+                }
+            });
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Sender {
+    from: IpAddr,
+    ecn: Ecn,
+}
+
+/// Whether a payload with that segment size is one VXLAN packet with a UDP
+/// super-packet inside.
+fn is_one_udp_packet(bytes: &[u8], size: usize) -> bool {
+    let Some(frame) = bytes.get(vxlan::HEADER_LEN..) else { return false };
+    Headers::parse(frame).is_ok_and(|headers| {
+        headers.transport == Transport::Udp
+            && headers.end == frame.len()
+            && headers.payload_len() > size
+    })
+}
+
+/// Whether a frame may go to the TAP, and the vnet header that it needs.
+fn check(
+    lane: &Lane,
+    sender: &Sender,
+    frame: &mut [u8],
+    inner_size: Option<usize>,
+    now: u32,
+) -> Result<VnetHdr, DropReason> {
+    let (network, policy) = (&lane.network, &lane.policy);
+    if !policy.may_send(sender.from) {
+        return Err(DropReason::Stranger);
+    }
+    let link = Ethernet::parse(frame).map_err(|_| DropReason::Malformed)?;
+    let source = link.source();
+    if !source.is_unicast() {
+        return Err(DropReason::Source);
+    }
+    if source == lane.own {
+        return Err(DropReason::Looped);
+    }
+    let vnet = vnet(frame, inner_size, network.mtu as usize)?;
+    // Nothing is learned from a packet that is dropped.
+    match decap::apply_ecn(frame, sender.ecn) {
+        Egress::Forward(_) | Egress::ForwardUnexpected(_) => {}
+        Egress::Drop => return Err(DropReason::Congestion),
+    }
+    match network.learn(policy, source, Place::Remote(sender.from), now) {
+        Learned::Known | Learned::New | Learned::Moved => {}
+        Learned::Full => lane.back.leave_unlearned(),
+        Learned::Configured => return Err(DropReason::Spoofed),
+        Learned::TooOften => return Err(DropReason::Moving),
+    }
+    Ok(vnet)
+}
+
+/// The vnet header of a frame as it came off the socket.
+fn vnet(frame: &[u8], inner_size: Option<usize>, mtu: usize) -> Result<VnetHdr, DropReason> {
+    let mut vnet = VnetHdr::default();
+    if let Some((start, offset)) = decap::unfinished_checksum(frame) {
+        vnet.flags = flags::NEEDS_CSUM;
+        (vnet.csum_start, vnet.csum_offset) = (start, offset);
+    }
+    if frame.len() <= ethernet::HEADER_LEN + mtu {
+        return Ok(vnet);
+    }
+    let Ok(headers) = Headers::parse(frame) else { return Ok(vnet) };
+    let payload = headers.payload_len();
+    let (kind, size) = match (headers.transport, headers.network, inner_size) {
+        (Transport::Udp, _, Some(size)) => (gso_type::UDP_L4, size),
+        // A datagram that the underlay has carried in fragments.
+        (Transport::Udp, _, None) => return Ok(vnet),
+        (Transport::Tcp, family, _) => {
+            let room = mtu.checked_sub(headers.payload_offset - headers.network_offset);
+            let kind = match family {
+                Family::Ipv4 => gso_type::TCPV4,
+                Family::Ipv6 => gso_type::TCPV6,
+            };
+            (kind, room.filter(|room| *room > 0).ok_or(DropReason::Uncuttable)?)
+        }
+    };
+    if payload <= size {
+        return Ok(vnet);
+    }
+    vnet.gso_type = kind;
+    vnet.gso_size = u16::try_from(size).map_err(|_| DropReason::Uncuttable)?;
+    vnet.hdr_len = headers.payload_offset as u16;
+    if headers.transport == Transport::Tcp
+        && frame
+            .get(headers.transport_offset + 13)
+            .is_some_and(|f| Flags(*f).intersects(Flags::CWR))
+    {
+        vnet.gso_type |= gso_type::ECN;
+    }
+    // The kernel takes no UDP super-packet with a finished checksum.
+    if kind == gso_type::UDP_L4 && !vnet.needs_csum() {
+        return Err(DropReason::Uncuttable);
+    }
+    Ok(vnet)
+}
+
+/// Writes a frame to the TAP and counts it; true if the TAP is gone.
+fn write(lane: &Lane, delivery: &Delivery<'_>) -> bool {
+    let packets = delivery.segments as u64;
+    match lane.tap.write(&delivery.vnet.to_bytes(), delivery.frame) {
+        Ok(()) => {
+            // Each packet but the first brought its headers, which are merged now.
+            let headers = (packets - 1) * u64::from(delivery.vnet.hdr_len);
+            lane.back.forward(packets, delivery.frame.len() as u64 + headers);
+            lane.back.hand_over();
+            false
+        }
+        Err(error) => {
+            lane.back.discard(DropReason::of_write(&error), packets);
+            error.raw_os_error() == Some(nix::errno::Errno::EBADFD as i32)
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! From the TAP to the wire.
+//!
+//! A super-packet is cut into one buffer, each segment behind a VXLAN header, and
+//! handed to the kernel in as few calls as it takes (`UDP_SEGMENT`, 64 datagrams).
+//! Frames that follow each other to the same end with the same length go the same
+//! way, so that a burst of small packets is one super-datagram, too. Nothing waits
+//! for company: what the TAP had is sent as soon as the TAP is empty.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::poll::PollTimeout;
+use packet::ecn::{Ecn, Ingress};
+use packet::encap;
+use packet::ethernet::{self, Ethernet};
+use packet::flow;
+use packet::segment::Segmenter;
+use packet::vnet_hdr::{self, Layout};
+use packet::vxlan;
+use sys::datagram::{Outgoing, SendSlots, wait_writable};
+use sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS};
+
+use super::answer;
+use super::counters::DropReason;
+use super::fdb::{Learned, Place};
+use super::lane::{HEADER, Lane};
+use super::underlay::Underlay;
+
+/// Bytes of datagrams that wait for the system call.
+const BUFFER: usize = 512 << 10;
+
+/// Datagrams that wait, before they are sent anyway.
+const QUEUE: usize = 256;
+
+/// Messages a system call.
+const SLOTS: usize = 64;
+
+/// How long a socket whose buffer is full may take to have room again; a NIC
+/// needs microseconds. Meanwhile the TAP's queue fills, as a NIC's would.
+const PATIENCE_MS: u16 = 20;
+
+/// One super-datagram that waits.
+#[derive(Debug)]
+struct Queued {
+    message: Outgoing,
+    socket: usize,
+    /// Length of each datagram in it but the last.
+    stride: usize,
+    count: usize,
+    /// Whether its last datagram is shorter, so that none can follow.
+    closed: bool,
+    /// Index of the network.
+    lane: usize,
+    /// Frames whose fate it decides, and their bytes.
+    frames: u64,
+    bytes: u64,
+    /// Copies of frames whose fate another decides.
+    replicas: u64,
+}
+
+/// What a datagram decides about its frame.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    /// Everything: it is the frame's last.
+    Frame { bytes: u64 },
+    /// It is the last of a copy.
+    Replica,
+    /// Nothing: more of the frame follows.
+    Part,
+}
+
+/// One thread's way out.
+#[derive(Debug)]
+pub(super) struct Transmitter {
+    underlay: Arc<Underlay>,
+    slots: SendSlots,
+    buffer: Box<[u8]>,
+    filled: usize,
+    queue: Vec<Queued>,
+    pieces: Vec<Outgoing>,
+    seed: u64,
+}
+
+impl Transmitter {
+    pub(super) fn new(underlay: Arc<Underlay>, seed: u64) -> Transmitter {
+        Transmitter {
+            underlay,
+            slots: SendSlots::new(SLOTS),
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            filled: 0,
+            queue: Vec::with_capacity(QUEUE),
+            pieces: Vec::with_capacity(SLOTS),
+            seed,
+        }
+    }
+
+    /// Takes one frame from a TAP, with its vnet header.
+    pub(super) fn frame(&mut self, lanes: &[Lane], index: usize, bytes: &[u8], now: u32) {
+        let lane = &lanes[index];
+        let tally = &lane.out;
+        tally.receive(bytes.len().saturating_sub(HEADER));
+        let Ok((vnet, frame)) = vnet_hdr::split(bytes, Layout::Tunnel) else {
+            return tally.discard(DropReason::Malformed, 1);
+        };
+        let Ok(link) = Ethernet::parse(frame) else {
+            return tally.discard(DropReason::Malformed, 1);
+        };
+        if !link.source().is_unicast() {
+            return tally.discard(DropReason::Source, 1);
+        }
+        let (network, policy) = (&lane.network, &lane.policy);
+        match network.learn(policy, link.source(), Place::Local, now) {
+            Learned::Configured => return tally.discard(DropReason::Spoofed, 1),
+            Learned::Full => tally.leave_unlearned(),
+            // What comes from the TAP is there, however often it has moved.
+            Learned::Known | Learned::New | Learned::Moved | Learned::TooOften => {}
+        }
+        let known = match network.find(policy, link.destination(), now) {
+            Some(Place::Remote(remote)) if !link.destination().is_multicast() => Some(remote),
+            // Local: it has been here; whether it still is nobody knows.
+            _ => None,
+        };
+        let remotes = known.as_ref().map_or(&policy.replication[..], std::slice::from_ref);
+        if remotes.is_empty() {
+            return tally.discard(DropReason::NoRemote, 1);
+        }
+        let Ok(segments) = Segmenter::new(frame, &vnet) else {
+            return tally.discard(DropReason::Uncuttable, 1);
+        };
+        let outer = self.underlay.headers() + segments.segment_len();
+        if self.underlay.dont_fragment()
+            && let Some(mtu) = self.exceeded(lane, remotes, outer, now)
+        {
+            return self.too_big(lane, frame, mtu);
+        }
+        let prefix = vxlan::header(network.vni);
+        let total = segments.total_len(prefix.len());
+        if total > self.buffer.len() {
+            // Segments of a few bytes each: not worth a buffer.
+            return tally.discard(DropReason::Uncuttable, 1);
+        }
+        if self.filled + total > self.buffer.len() || self.queue.len() >= QUEUE {
+            self.flush(lanes, now);
+        }
+        let start = self.filled;
+        let Ok(written) = segments.write_all(&prefix, &mut self.buffer[start..]) else {
+            return tally.discard(DropReason::Uncuttable, 1);
+        };
+        self.filled += written.total;
+        let inner_ecn = encap::tos(frame).map_or(Ecn::NotEct, Ecn::of);
+        let tos = Ingress::Normal.outer(inner_ecn).on(0);
+        let hash = flow::hash(frame, self.seed);
+        let socket = ((u64::from(hash) * self.underlay.senders().len() as u64) >> 32) as usize;
+        // The last copy decides the frame's fate.
+        for (copy, remote) in remotes.iter().enumerate() {
+            let last = if copy + 1 == remotes.len() {
+                Fate::Frame { bytes: frame.len() as u64 }
+            } else {
+                Fate::Replica
+            };
+            let to = self.underlay.peer(*remote);
+            let group = (MAX_PAYLOAD / written.stride.max(1)).clamp(1, MAX_SEGMENTS);
+            let mut at = start;
+            while at < self.filled {
+                let end = (at + group * written.stride).min(self.filled);
+                let fate = if end == self.filled { last } else { Fate::Part };
+                self.push(
+                    Outgoing { to, range: at..end, segment: None, tos },
+                    socket,
+                    written.stride,
+                    index,
+                    fate,
+                );
+                at = end;
+            }
+        }
+    }
+
+    /// The least MTU among the paths to these ends, if a packet exceeds it.
+    fn exceeded(&self, lane: &Lane, remotes: &[IpAddr], outer: usize, now: u32) -> Option<u32> {
+        let least = || remotes.iter().map(|remote| lane.policy.path_mtu(*remote)).min();
+        if outer <= least()? as usize {
+            return None;
+        }
+        // Paths may have become wider again.
+        for remote in remotes {
+            lane.policy.probe(*remote, &self.underlay, now);
+        }
+        least().filter(|mtu| outer > *mtu as usize)
+    }
+
+    fn too_big(&self, lane: &Lane, frame: &[u8], mtu: u32) {
+        let tally = &lane.out;
+        let overhead = (self.underlay.headers() + ethernet::HEADER_LEN) as u32;
+        let mut answer = [0; answer::MAX_LEN];
+        let room = mtu.saturating_sub(overhead);
+        let Some(length) = answer::too_big(frame, room, &mut answer) else {
+            return tally.discard(DropReason::TooBig, 1);
+        };
+        match lane.tap.write(&[0; HEADER], &answer[..length]) {
+            Ok(()) => tally.answer(),
+            Err(error) => tally.discard(DropReason::of_write(&error), 1),
+        }
+    }
+
+    /// Queues datagrams of `stride` bytes each (the last may be shorter), behind
+    /// those before where they are of a kind.
+    fn push(&mut self, message: Outgoing, socket: usize, stride: usize, lane: usize, fate: Fate) {
+        let count = message.range.len().div_ceil(stride.max(1));
+        let closed = !message.range.len().is_multiple_of(stride.max(1));
+        let (frames, bytes, replicas) = match fate {
+            Fate::Frame { bytes } => (1, bytes, 0),
+            Fate::Replica => (0, 0, 1),
+            Fate::Part => (0, 0, 0),
+        };
+        if let Some(before) = self.queue.last_mut()
+            && !before.closed
+            && count == 1
+            && before.lane == lane
+            && before.socket == socket
+            && (before.message.to, before.message.tos) == (message.to, message.tos)
+            && before.message.range.end == message.range.start
+            && message.range.len() <= before.stride
+            && before.count < MAX_SEGMENTS
+            && before.message.range.len() + message.range.len() <= MAX_PAYLOAD
+        {
+            before.closed = message.range.len() < before.stride;
+            before.message.range.end = message.range.end;
+            before.message.segment = u16::try_from(before.stride).ok();
+            before.count += 1;
+            before.frames += frames;
+            before.bytes += bytes;
+            before.replicas += replicas;
+            return;
+        }
+        let segment = if count > 1 { u16::try_from(stride).ok() } else { None };
+        let message = Outgoing { segment, ..message };
+        let queued =
+            Queued { message, socket, stride, count, closed, lane, frames, bytes, replicas };
+        self.queue.push(queued);
+    }
+
+    /// Sends all that waits.
+    pub(super) fn flush(&mut self, lanes: &[Lane], now: u32) {
+        let mut at = 0;
+        let mut waited = false;
+        while at < self.queue.len() {
+            if self.queue[at].count > 1 && !self.underlay.cuts() {
+                let sent = self.send_pieces(at);
+                self.account(lanes, at, sent, now);
+                at += 1;
+                continue;
+            }
+            match self.send_run(at) {
+                Ok(sent) => {
+                    for index in at..at + sent {
+                        self.account(lanes, index, Ok(()), now);
+                    }
+                    at += sent.max(1);
+                    waited = false;
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) if !waited => {
+                    waited = true;
+                    self.wait(self.queue[at].socket);
+                }
+                Err(errno @ (Errno::EIO | Errno::EINVAL)) if self.queue[at].count > 1 => {
+                    // EIO: the device sums nothing (before Linux 6.11). EINVAL:
+                    // a datagram is longer than the path takes.
+                    if errno == Errno::EIO {
+                        self.underlay.cut_no_more();
+                    }
+                    let sent = self.send_pieces(at);
+                    self.account(lanes, at, sent, now);
+                    at += 1;
+                }
+                Err(errno) => {
+                    self.account(lanes, at, Err(errno), now);
+                    at += 1;
+                    waited = false;
+                }
+            }
+        }
+        self.queue.clear();
+        self.filled = 0;
+    }
+
+    /// Sends what goes through the same socket from there on, as far as it is
+    /// taken.
+    fn send_run(&mut self, at: usize) -> Result<usize, Errno> {
+        let (socket, cuts) = (self.queue[at].socket, self.underlay.cuts());
+        let run = self.queue[at..]
+            .iter()
+            .take_while(|queued| queued.socket == socket && (cuts || queued.count == 1));
+        let messages = run.map(|queued| &queued.message);
+        self.slots.send(&self.underlay.senders()[socket], messages, &self.buffer)
+    }
+
+    /// Sends a super-datagram in datagrams.
+    fn send_pieces(&mut self, at: usize) -> Result<(), Errno> {
+        let queued = &self.queue[at];
+        let socket = &self.underlay.senders()[queued.socket];
+        let Outgoing { to, ref range, tos, .. } = queued.message;
+        self.pieces.clear();
+        let mut start = range.start;
+        while start < range.end {
+            let end = (start + queued.stride).min(range.end);
+            self.pieces.push(Outgoing { to, range: start..end, segment: None, tos });
+            start = end;
+        }
+        let (mut sent, mut waited) = (0, false);
+        let mut outcome = Ok(());
+        while sent < self.pieces.len() {
+            match self.slots.send(socket, &self.pieces[sent..], &self.buffer) {
+                Ok(count) => (sent, waited) = (sent + count.max(1), false),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) if !waited => {
+                    waited = true;
+                    // An error shows in the next attempt.
+                    let _ = wait_writable(socket, PollTimeout::from(PATIENCE_MS));
+                }
+                Err(errno) => {
+                    // The first reason is the frame's; the others may still pass.
+                    outcome = outcome.and(Err(errno));
+                    (sent, waited) = (sent + 1, false);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn wait(&self, socket: usize) {
+        // An error shows in the next attempt.
+        let _ = wait_writable(&self.underlay.senders()[socket], PollTimeout::from(PATIENCE_MS));
+    }
+
+    fn account(&self, lanes: &[Lane], at: usize, sent: Result<(), Errno>, now: u32) {
+        let queued = &self.queue[at];
+        let lane = &lanes[queued.lane];
+        match sent {
+            Ok(()) => {
+                lane.out.hand_over();
+                lane.out.forward(queued.frames, queued.bytes);
+                lane.out.replicate(queued.replicas);
+            }
+            Err(errno) => {
+                lane.out.discard(DropReason::of_send(errno), queued.frames);
+                lane.out.lose_replicas(queued.replicas);
+                if errno == Errno::EMSGSIZE {
+                    lane.policy.probe(queued.message.to.ip(), &self.underlay, now);
+                }
+            }
+        }
+    }
+}
