@@ -10,7 +10,7 @@ use crate::unit::bytes;
 /// Columns at most.
 const COLUMNS: usize = 3;
 /// Height of a hop, pixels.
-const HOP: f64 = 30.0;
+const HOP: f64 = 36.0;
 /// Where the columns begin, pixels.
 const LEFT: f64 = 140.0;
 
@@ -101,20 +101,15 @@ fn draw(columns: &[&Cell]) -> Option<(String, f64)> {
             let mean = here.mean_skb_bytes;
             let size = if here.packets > 0 { bytes(mean) } else { "–".to_string() };
             let whole = mean > f64::from(cell.mtu) + 4.0;
-            let drops = if here.drops > 0 {
-                format!(" ▼{}", super::scale::short(here.drops as f64))
-            } else {
-                String::new()
-            };
-            let class = if here.drops > 0 {
-                "t c1"
-            } else if whole {
-                "t b c0"
-            } else {
-                "t"
-            };
-            let text = fitted(&format!("{size}{drops}"), width - 2.0);
-            svg.text(class, (middle(i), centre + 4.0), Anchor::Middle, &text);
+            let class = if whole { "t b c0" } else { "t" };
+            let lift = if here.drops > 0 { 7.0 } else { 0.0 };
+            let at = (middle(i), centre + 4.0 - lift);
+            svg.text(class, at, Anchor::Middle, &fitted(&size, width - 2.0));
+            if here.drops > 0 {
+                let drops = format!("▼{}", super::scale::short(here.drops as f64));
+                let at = (middle(i), centre + 4.0 + lift);
+                svg.text("t c1", at, Anchor::Middle, &fitted(&drops, width - 2.0));
+            }
         }
     }
     Some(svg.finish(top + HOP * hops.len() as f64 + 4.0))
