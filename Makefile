@@ -7,7 +7,7 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-datapath install clean
+.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-datapath install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -76,6 +76,11 @@ bench-open-loop:
 bench-packet:
 	@scripts/setup build
 	cargo bench --locked -p overlane-packet
+
+# How often report compare finds a change where there is none, and where there is.
+bench-compare: build
+	@scripts/setup bench
+	$(AS_ROOT) scripts/bench-compare $(OVERLANE)
 
 # The two-TAP bridge against the naive loop and a veth pair.
 bench-datapath: build
