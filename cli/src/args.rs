@@ -36,6 +36,8 @@ pub enum Verb {
     Report(Report),
     /// Join two TAP devices in user space, super-packets uncut
     Tapbridge(TapBridge),
+    /// Be a VXLAN tunnel endpoint in user space, for tenants behind TAP devices
+    Vtep(Box<crate::vtep_args::Vtep>),
     /// Print shell completions
     Completions {
         /// Shell.

@@ -9,6 +9,7 @@
 mod args;
 mod building;
 mod exit;
+mod foreground;
 mod holder;
 mod interrupt;
 mod load;
@@ -20,6 +21,7 @@ mod remote;
 mod sizes;
 mod unmeasured;
 mod verb;
+mod vtep_args;
 mod watching;
 
 use std::io::IsTerminal;
@@ -70,6 +72,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
         },
         Verb::Report(report) => verb::report::run(&report),
         Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),
+        Verb::Vtep(vtep) => verb::vtep::run(&vtep),
         Verb::Completions { shell } => verb::generate::completions(shell),
         Verb::Man { directory } => verb::generate::man(&directory),
     }

@@ -13,3 +13,4 @@ pub mod measure_serve;
 pub mod report;
 pub mod report_compare;
 pub mod tapbridge;
+pub mod vtep;

@@ -1,71 +1,24 @@
 //! `overlane tapbridge`: two TAP devices joined in user space.
 
 use std::fmt::Write;
-use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::Context;
 use datapath::tapbridge::counters::{Counters, DropReason};
 use datapath::tapbridge::netmap::{Address, Netmap};
-use datapath::tapbridge::{Bridge, EngineChoice, Port, PortOptions, QUEUES_MAX, Running, Side};
-use netstate::Netlink;
+use datapath::tapbridge::{Bridge, EngineChoice, PortOptions, QUEUES_MAX, Running, Side};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use sys::netns::NetNs;
 use sys::tap::Offload;
 
 use crate::args::{NoOffload, TapBridge};
 use crate::exit::{Exit, usage};
+use crate::foreground::{Asked, MTU, Signals, netns, set_up, take};
 use crate::notify::notify;
 use crate::output::print;
-
-/// Smallest MTU that IPv4 works with (RFC 791), and the largest of a TAP: with
-/// its Ethernet header 65,535 bytes (`drivers/net/tun.c`).
-const MTU: std::ops::RangeInclusive<u32> = 68..=65_521;
-
-/// One side as asked for: `TAP[:ADDRESS/LENGTH,…]`.
-#[derive(Debug, PartialEq, Eq)]
-struct Asked {
-    device: String,
-    addresses: Vec<(IpAddr, u8)>,
-}
-
-impl FromStr for Asked {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Asked, String> {
-        // A device name has no colon, an IPv6 address has many.
-        let (device, list) = match text.split_once(':') {
-            Some((device, list)) => (device, Some(list)),
-            None => (text, None),
-        };
-        if device.is_empty() || device.len() > 15 || device.contains(['/', '%']) {
-            return Err(format!("device name {device:?}: wanted 1 to 15 bytes without / and %"));
-        }
-        let mut addresses = Vec::new();
-        for address in list.into_iter().flat_map(|list| list.split(',')) {
-            addresses.push(parse_address(address)?);
-        }
-        Ok(Asked { device: device.to_owned(), addresses })
-    }
-}
-
-fn parse_address(text: &str) -> Result<(IpAddr, u8), String> {
-    let wanted = || format!("address {text:?}: wanted ADDRESS/LENGTH, as 192.168.64.64/24");
-    let (ip, length) = text.split_once('/').ok_or_else(wanted)?;
-    let ip: IpAddr = ip.parse().map_err(|_| wanted())?;
-    let length: u8 = length.parse().map_err(|_| wanted())?;
-    let longest = if ip.is_ipv4() { 32 } else { 128 };
-    if length > longest {
-        return Err(format!("address {text:?}: wanted a length of at most {longest}"));
-    }
-    Ok((ip, length))
-}
 
 /// Joins two devices until told to end.
 pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
@@ -91,7 +44,7 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
     }
 
     // From here on signals end the bridge, not the process.
-    let mut signals = Signals::new()?;
+    let signals = Signals::new()?;
     let open = |asked: &Asked, netns: &NetNs, side| {
         let options = PortOptions {
             queues: arguments.queues,
@@ -126,7 +79,7 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
     }
     print(&line)?;
     notify("READY=1")?;
-    let outcome = wait(&running, &mut signals, &left.device, &right.device);
+    let outcome = wait(&running, &signals, &left.device, &right.device);
     notify("STOPPING=1")?;
     let (counters, ended) = running.stop();
     print(&describe(&counters, &left.device, &right.device))?;
@@ -136,7 +89,7 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
 }
 
 /// Until a signal to end, or the bridge's own end.
-fn wait(running: &Running, signals: &mut Signals, left: &str, right: &str) -> anyhow::Result<()> {
+fn wait(running: &Running, signals: &Signals, left: &str, right: &str) -> anyhow::Result<()> {
     loop {
         let mut ready = [
             PollFd::new(running.ended(), PollFlags::POLLIN),
@@ -153,34 +106,10 @@ fn wait(running: &Running, signals: &mut Signals, left: &str, right: &str) -> an
             return Ok(());
         }
         if show {
-            // One byte a signal; several at once are answered once.
-            let _ = signals.show.read(&mut [0; 64]);
+            take(&signals.show);
             let counters = Side::BOTH.map(|side| running.counters(side));
             print(&describe(&counters, left, right))?;
         }
-    }
-}
-
-/// Sockets that become readable when a signal came.
-struct Signals {
-    /// SIGINT, SIGTERM.
-    end: UnixStream,
-    /// SIGUSR1.
-    show: UnixStream,
-}
-
-impl Signals {
-    fn new() -> anyhow::Result<Signals> {
-        let pair = |signals: &[i32]| {
-            let (receiver, sender) = UnixStream::pair()?;
-            for signal in signals {
-                signal_hook::low_level::pipe::register(*signal, sender.try_clone()?)?;
-            }
-            std::io::Result::Ok(receiver)
-        };
-        let context = "install signal handlers";
-        let end = pair(&[SIGINT, SIGTERM]).context(context)?;
-        Ok(Signals { end, show: pair(&[SIGUSR1]).context(context)? })
     }
 }
 
@@ -199,19 +128,6 @@ fn netmap(left: &Asked, right: &Asked) -> anyhow::Result<Netmap> {
     Netmap::new(left, right).map_err(|error| usage("--netmap", error))
 }
 
-/// A namespace by name, process id or path; the caller's without one.
-fn netns(argument: &str, text: Option<&str>) -> anyhow::Result<NetNs> {
-    let Some(text) = text else { return Ok(NetNs::current()?) };
-    let path = if text.contains('/') {
-        PathBuf::from(text)
-    } else if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
-        PathBuf::from(format!("/proc/{text}/ns/net"))
-    } else {
-        PathBuf::from("/run/netns").join(text)
-    };
-    NetNs::open(&path).map_err(|error| usage(argument, error))
-}
-
 fn offload(without: Option<NoOffload>, side: Side) -> Offload {
     match (without, side) {
         (Some(NoOffload::Both), _)
@@ -219,32 +135,6 @@ fn offload(without: Option<NoOffload>, side: Side) -> Offload {
         | (Some(NoOffload::Right), Side::Right) => Offload::NONE,
         _ => Offload::ALL,
     }
-}
-
-/// Creates a device, gives it its addresses, sets it up.
-fn set_up(
-    asked: &Asked,
-    options: &PortOptions,
-    netns: &NetNs,
-    mtu: Option<u32>,
-) -> anyhow::Result<Port> {
-    let port = Port::open(options, netns).map_err(|error| {
-        let hint = match error.errno {
-            Errno::EPERM | Errno::EACCES => "; TAP devices need CAP_NET_ADMIN (root)",
-            Errno::EBUSY => "; a device of that name is there already",
-            _ => "",
-        };
-        anyhow::anyhow!("{error}{hint}")
-    })?;
-    let netlink = Netlink::open_in(netns)?;
-    if let Some(mtu) = mtu {
-        netlink.set_mtu(&asked.device, mtu)?;
-    }
-    for (ip, prefix) in &asked.addresses {
-        netlink.add_address(&asked.device, *ip, *prefix)?;
-    }
-    netlink.set_up(&asked.device)?;
-    Ok(port)
 }
 
 /// Both directions' counters, a line each.
@@ -281,22 +171,6 @@ fn describe(counters: &[Counters; 2], left: &str, right: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sides_are_devices_with_addresses() {
-        let side = Asked::from_str("tap0:192.168.64.64/24,fd00::1/64").unwrap();
-        assert_eq!(side.device, "tap0");
-        assert_eq!(
-            side.addresses,
-            [("192.168.64.64".parse().unwrap(), 24), ("fd00::1".parse().unwrap(), 64)]
-        );
-        assert_eq!(Asked::from_str("tap1").unwrap().addresses, []);
-        for wrong in
-            ["", ":10.0.0.1/8", "tap0:", "tap0:10.0.0.1", "tap0:10.0.0.1/33", "tap%d", "a/b"]
-        {
-            assert!(Asked::from_str(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn counters_name_what_happened_only() {

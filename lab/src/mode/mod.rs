@@ -18,6 +18,7 @@ mod tap;
 mod tap_netmap;
 mod tapbridge;
 mod vlan;
+mod vtep;
 mod vxlan;
 mod vxlan_routed;
 
@@ -67,6 +68,7 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &ovs_vxlan::OvsVxlan,
         &tap::Tap,
         &tapbridge::TapBridge,
+        &vtep::Vtep,
         &loopback::Loopback,
         &tap_netmap::TapNetmap,
         &tap_netmap::TapNetmapNaive,

@@ -1,0 +1,75 @@
+//! Arguments of `overlane vtep`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use packet::vxlan::Vni;
+
+/// `overlane vtep`: one network by arguments, or any number by a file.
+#[derive(Debug, Args)]
+pub struct Vtep {
+    /// Read everything from this file (TOML); SIGHUP reads it again. No other
+    /// argument goes with it
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    pub config: Option<PathBuf>,
+    /// VXLAN network identifier, 0 to 16777215
+    #[arg(long, value_name = "VNI", required_unless_present = "config")]
+    pub vni: Option<Vni>,
+    /// Device of the tenants, created by this, with its addresses: tap0:10.1.0.1/24
+    #[arg(long, value_name = "TAP[:ADDR/LEN,…]", required_unless_present = "config")]
+    pub tap: Option<String>,
+    /// Network namespace of the device: name, process id or path [default: this one]
+    #[arg(long, value_name = "NETNS")]
+    pub netns: Option<String>,
+    /// Own address on the underlay, IPv4 or IPv6
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "config")]
+    pub local: Option<IpAddr>,
+    /// A remote end; may be given several times
+    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["config", "any_remote"])]
+    pub remote: Vec<IpAddr>,
+    /// A remote end that gets broadcast, multicast and packets to unknown addresses; may be
+    /// given several times [default: every --remote]
+    #[arg(long, value_name = "ADDRESS")]
+    pub replicate: Vec<IpAddr>,
+    /// Let anyone send
+    #[arg(long)]
+    pub any_remote: bool,
+    /// Where a hardware address is, as 02:00:00:00:00:07=10.0.0.3; may be given several times
+    #[arg(long, value_name = "MAC=REMOTE")]
+    pub fdb: Vec<String>,
+    /// Learn no addresses from packets
+    #[arg(long)]
+    pub no_learning: bool,
+    /// Seconds after which a learned address is forgotten
+    #[arg(long, value_name = "SECONDS")]
+    pub ageing: Option<u32>,
+    /// Most learned addresses
+    #[arg(long, value_name = "N")]
+    pub max_learned: Option<usize>,
+    /// How often an address may move to another end within a minute
+    #[arg(long, value_name = "N")]
+    pub max_moves: Option<u32>,
+    /// UDP port of all ends
+    #[arg(long, default_value_t = packet::vxlan::PORT, value_name = "PORT")]
+    pub port: u16,
+    /// MTU of the device in bytes [default: what the paths to the remote ends allow]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u32>,
+    /// TTL or hop limit
+    #[arg(long, default_value_t = 64, value_name = "HOPS")]
+    pub ttl: u8,
+    /// Send packets that are too long for the path in fragments, instead of answering them
+    /// with ICMP
+    #[arg(long)]
+    pub no_df: bool,
+    /// Send no outer UDP checksums; slower, since the kernel then cuts no super-packets
+    #[arg(long)]
+    pub no_checksum: bool,
+    /// Over IPv6, receive packets without outer UDP checksum
+    #[arg(long)]
+    pub zero_checksum6: bool,
+    /// Queues of the device, 1 to 256; each has its thread
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub queues: usize,
+}

@@ -1,0 +1,81 @@
+//! `vtep`: tenants on TAP devices, VXLAN by `overlane vtep`'s engine in each
+//! host: super-packets cross user space, datagrams leave by UDP GSO.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use datapath::tapbridge::{Port, PortOptions};
+use datapath::vtep::{Config, Endpoint, Error, NetworkConfig, Running};
+use netstate::Hop;
+use sys::errno::Errno;
+use testbed::{Host, NIC, Wire};
+
+use super::vxlan::{TENANT_A, TENANT_B, UDP_PORT, VNI};
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// The mode.
+pub struct Vtep;
+
+const DEVICE: &str = "tap0";
+
+impl Mode for Vtep {
+    fn name(&self) -> &'static str {
+        "vtep"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant's TAP - VXLAN in user space, super-packets - wire"
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.tun()?;
+        machine.links(&["veth"])
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let (a, b) = (Host::new("a")?, Host::new("b")?);
+        params.wire().join(&a, &b)?;
+        params.wire().address(&a, &b)?;
+        let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
+        let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A)?;
+        let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B)?;
+        let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
+        let hops = vec![
+            Hop::tx("tenant-a", DEVICE),
+            Hop::tx("a", NIC),
+            Hop::rx("b", NIC),
+            Hop::rx("tenant-b", DEVICE),
+        ];
+        Ok(Network::new(vec![a, b, tenant_a, tenant_b], 2, 3, TENANT_B, tenant_mtu, hops)
+            .keeping(Box::new(from_a))
+            .keeping(Box::new(from_b))
+            .noting("engine epoll, one queue; its threads are not pinned"))
+    }
+}
+
+/// An endpoint in `host`, its TAP in `tenant`.
+fn endpoint(
+    host: &Host,
+    tenant: &Host,
+    [local, remote]: [Ipv4Addr; 2],
+    address: Ipv4Addr,
+) -> Result<Running> {
+    let network =
+        NetworkConfig { remotes: vec![IpAddr::V4(remote)], ..NetworkConfig::new(VNI, DEVICE) };
+    let config =
+        Config { port: UDP_PORT, networks: vec![network], ..Config::new(IpAddr::V4(local)) };
+    let endpoint = Endpoint::open(&config, host.netns()).map_err(failed)?;
+    let options = PortOptions { offload: Endpoint::OFFLOAD, ..PortOptions::named(DEVICE) };
+    let port = Port::open(&options, tenant.netns())?;
+    tenant.netlink().set_mtu(DEVICE, endpoint.mtu(0))?;
+    tenant.address(DEVICE, address, 24)?;
+    endpoint.attach(vec![port]).and_then(|ready| ready.start()).map_err(failed)
+}
+
+/// An endpoint that did not start, as what it is for the testbed: a failed
+/// request to the kernel.
+fn failed(error: Error) -> testbed::Error {
+    match error {
+        Error::Sys(error) => error.into(),
+        other => sys::Error::new("start", other.to_string(), Errno::EOPNOTSUPP).into(),
+    }
+}
