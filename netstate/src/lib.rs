@@ -15,13 +15,16 @@ pub mod interrupts;
 pub mod link;
 pub mod machine;
 pub mod neigh;
+pub mod netfilter;
 pub mod netlink;
+pub mod overlay;
 pub mod packet_diag;
 pub mod proc;
 pub mod process;
 pub mod route;
 pub mod snmp;
 pub mod softnet;
+pub mod watch;
 
 pub use hop::{Hop, HopKind, Program, Side};
 pub use link::{Counters, Link};

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * ABI between the BPF programs and src/abi.rs, which writes these structs byte
+ * by byte: their sizes are asserted here, and against the loaded maps there.
+ * Addresses, ports and VNIs are in network byte order.
+ */
+#ifndef OVERLANE_ACCEL_ABI_H
+#define OVERLANE_ACCEL_ABI_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+/* A heartbeat older than this sends every packet by the slow path, ns. */
+#define STALE_NS 100000000ULL
+
+struct state {
+	u64 heartbeat;	/* CLOCK_MONOTONIC, ns */
+	u64 generation; /* odd while entries are rewritten */
+	u64 refresh;	/* one packet of an entry per this time by the slow path, ns */
+};
+_Static_assert(sizeof(struct state) == 24, "Rust writes 24 bytes");
+
+/* By ifindex: a bridge port whose packets may be taken. */
+struct port {
+	u32 bridge; /* ifindex of the bridge: the FDB's domain */
+};
+_Static_assert(sizeof(struct port) == 4, "Rust writes 4 bytes");
+
+struct vtep_key {
+	u32 vni; /* in the first three bytes, as in the VXLAN header */
+	u16 port;
+	u16 pad;
+};
+_Static_assert(sizeof(struct vtep_key) == 8, "Rust writes 8 bytes");
+
+struct vtep {
+	u32 bridge;
+	u32 nic;
+	u32 local;
+};
+_Static_assert(sizeof(struct vtep) == 12, "Rust writes 12 bytes");
+
+struct fdb_key {
+	u32 bridge;
+	u16 mac[3];
+	u16 pad;
+};
+_Static_assert(sizeof(struct fdb_key) == 12, "Rust writes 12 bytes");
+
+#define FDB_LOCAL 1	/* behind a port of this host; else behind a remote VTEP */
+#define FDB_PEER 2	/* its device is a veth's peer in another namespace, with this address */
+#define FDB_CHECKSUM 4	/* the VXLAN device sends outer checksums */
+
+struct fdb {
+	u64 refreshed_tx;
+	u64 refreshed_rx;
+	u32 flags;
+	u32 port;	/* ifindex: the bridge port, or the underlay NIC */
+	u32 mtu;	/* largest inner layer 3 packet, bytes */
+	u32 netns;	/* of the veth's peer, as this namespace numbers it */
+	/* Of a remote only. */
+	u32 vxlan;	/* ifindex */
+	u32 vni;
+	u32 local;
+	u32 remote;
+	u16 udp_port;
+	u16 port_min;	/* host byte order */
+	u16 port_max;	/* host byte order */
+	u16 frag_off;
+	u8 ttl;
+	u8 tos;
+	u8 outer_dest[6];
+	u8 outer_source[6];
+	u16 pad;
+};
+_Static_assert(sizeof(struct fdb) == 72, "Rust writes 72 bytes");
+
+struct count {
+	u64 packets;
+	u64 bytes;
+};
+
+/* Why a packet went which way; in the order of `Reason` in src/reason.rs. */
+enum {
+	EGRESS_HIT,
+	EGRESS_SHORTCUT,
+	EGRESS_STALE,
+	EGRESS_PORT,
+	EGRESS_VLAN,
+	EGRESS_MALFORMED,
+	EGRESS_GROUP,
+	EGRESS_PROTOCOL,
+	EGRESS_SOURCE,
+	EGRESS_DESTINATION,
+	EGRESS_MTU,
+	EGRESS_REFRESH,
+	EGRESS_HASH,
+	EGRESS_UNFIT,
+	EGRESS_LOST,
+	INGRESS_HIT,
+	INGRESS_STALE,
+	INGRESS_NOT_OURS,
+	INGRESS_FRAGMENT,
+	INGRESS_MALFORMED,
+	INGRESS_GROUP,
+	INGRESS_PROTOCOL,
+	INGRESS_ECN,
+	INGRESS_SOURCE,
+	INGRESS_DESTINATION,
+	INGRESS_CHECKSUM,
+	INGRESS_GSO,
+	INGRESS_MTU,
+	INGRESS_REFRESH,
+	INGRESS_UNFIT,
+	INGRESS_LOST,
+	REASONS,
+};
+
+#endif

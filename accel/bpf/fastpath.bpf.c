@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * The fast path beside a bridge and its VXLAN devices.
+ *
+ * `egress` runs at the tcx ingress of a tenant's bridge port and puts the outer
+ * headers on; `ingress` at the tcx ingress of the underlay NIC and takes them
+ * off. Nothing is learned here: what may be forwarded, and how, is in the maps,
+ * which src/maps.rs keeps in step with the kernel. A packet for which anything
+ * is not as expected goes on untouched, to the bridge and the VXLAN device, and
+ * is counted by reason.
+ */
+#include "abi.h"
+
+typedef signed int s32;
+
+#define SEC(name) __attribute__((section(name), used))
+#define __always_inline inline __attribute__((always_inline))
+#define __uint(name, val) int (*name)[val]
+#define __type(name, val) typeof(val) *name
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define htons(value) __builtin_bswap16(value)
+#define htonl(value) __builtin_bswap32(value)
+#else
+#define htons(value) (value)
+#define htonl(value) (value)
+#endif
+
+/* include/uapi/linux/bpf.h: numbers, and the beginning of the context. */
+#define BPF_MAP_TYPE_HASH 1
+#define BPF_MAP_TYPE_ARRAY 2
+#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+#define BPF_F_NO_PREALLOC 1
+#define TC_ACT_OK 0
+#define TC_ACT_SHOT 2
+#define TCX_NEXT -1
+#define BPF_ADJ_ROOM_MAC 1
+#define BPF_F_ADJ_ROOM_FIXED_GSO (1ULL << 0)
+#define BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 (1ULL << 1)
+#define BPF_F_ADJ_ROOM_ENCAP_L4_UDP (1ULL << 4)
+#define BPF_F_ADJ_ROOM_NO_CSUM_RESET (1ULL << 5)
+#define BPF_F_ADJ_ROOM_ENCAP_L2(len) ((u64)(len) << 56)
+#define BPF_F_ADJ_ROOM_ENCAP_L2_ETH (1ULL << 6)
+#define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
+#define BPF_CSUM_LEVEL_DEC 2
+#define BPF_TCP_LISTEN 10
+#define BPF_TCP_NEW_SYN_RECV 12
+
+struct __sk_buff {
+	u32 len;
+	u32 pkt_type;
+	u32 mark;
+	u32 queue_mapping;
+	u32 protocol;
+	u32 vlan_present;
+	u32 vlan_tci;
+	u32 vlan_proto;
+	u32 priority;
+	u32 ingress_ifindex;
+	u32 ifindex;
+	u32 tc_index;
+	u32 cb[5];
+	u32 hash;
+	u32 tc_classid;
+	u32 data;
+	u32 data_end;
+	u32 napi_id;
+	u32 family;
+	u32 remote_ip4;
+	u32 local_ip4;
+	u32 remote_ip6[4];
+	u32 local_ip6[4];
+	u32 remote_port;
+	u32 local_port;
+	u32 data_meta;
+	u64 flow_keys __attribute__((aligned(8)));
+	u64 tstamp;
+	u32 wire_len;
+	u32 gso_segs;
+	u64 sk __attribute__((aligned(8)));
+	u32 gso_size;
+};
+
+struct bpf_sock {
+	u32 bound_dev_if;
+	u32 family;
+	u32 type;
+	u32 protocol;
+	u32 mark;
+	u32 priority;
+	u32 src_ip4;
+	u32 src_ip6[4];
+	u32 src_port;
+	u16 dst_port;
+	u16 : 16;
+	u32 dst_ip4;
+	u32 dst_ip6[4];
+	u32 state;
+};
+
+struct bpf_sock_tuple {
+	union {
+		struct {
+			u32 saddr;
+			u32 daddr;
+			u16 sport;
+			u16 dport;
+		} ipv4;
+		struct {
+			u32 saddr[4];
+			u32 daddr[4];
+			u16 sport;
+			u16 dport;
+		} ipv6;
+	};
+};
+
+static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, u32 offset, const void *from,
+					 u32 len, u64 flags) = (void *)9;
+static long (*const bpf_redirect)(u32 ifindex, u64 flags) = (void *)23;
+static long (*const bpf_skb_load_bytes)(const struct __sk_buff *skb, u32 offset, void *to,
+					u32 len) = (void *)26;
+static u32 (*const bpf_get_hash_recalc)(struct __sk_buff *skb) = (void *)34;
+static long (*const bpf_skb_adjust_room)(struct __sk_buff *skb, s32 len_diff, u32 mode,
+					 u64 flags) = (void *)50;
+static long (*const bpf_sk_release)(void *sock) = (void *)86;
+static struct bpf_sock *(*const bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple,
+						     u32 size, u64 netns,
+						     u64 flags) = (void *)99;
+static long (*const bpf_csum_level)(struct __sk_buff *skb, u64 level) = (void *)135;
+static long (*const bpf_redirect_peer)(u32 ifindex, u64 flags) = (void *)155;
+
+/* The kernel's own view of the packet (Linux 6.2): the checksum's state is in
+ * no helper.
+ */
+struct sk_buff {
+	u8 ip_summed : 2;
+	u16 csum_start;
+	u16 csum_offset;
+	u16 mac_header;
+} __attribute__((preserve_access_index));
+extern void *bpf_cast_to_kern_ctx(void *ctx) __attribute__((section(".ksyms")));
+
+/* include/linux/skbuff.h. */
+#define CHECKSUM_NONE 0
+#define CHECKSUM_UNNECESSARY 1
+#define CHECKSUM_COMPLETE 2
+#define CHECKSUM_PARTIAL 3
+
+static __always_inline u32 ip_summed(const struct sk_buff *skb)
+{
+	/* A bit field's place, size and shifts as CO-RE finds them. */
+	const void *place = (const void *)skb +
+			    __builtin_preserve_field_info(skb->ip_summed, 0);
+	u64 value = 0;
+
+	asm volatile("" : "=r"(place) : "0"(place));
+	switch (__builtin_preserve_field_info(skb->ip_summed, 1)) {
+	case 1:
+		value = *(const u8 *)place;
+		break;
+	case 2:
+		value = *(const u16 *)place;
+		break;
+	case 4:
+		value = *(const u32 *)place;
+		break;
+	case 8:
+		value = *(const u64 *)place;
+		break;
+	}
+	value <<= __builtin_preserve_field_info(skb->ip_summed, 4);
+	value >>= __builtin_preserve_field_info(skb->ip_summed, 5);
+	return value;
+}
+
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+#define ETH_HLEN 14
+#define IP_HLEN 20
+#define IPV6_HLEN 40
+#define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
+/* Outer IPv4, UDP, VXLAN (RFC 7348), inner Ethernet: what encapsulation adds. */
+#define OVERHEAD 50
+#define ECN_MASK 3
+#define ECN_CE 3
+#define ECN_ECT_0 2
+
+struct ethhdr {
+	u16 dest[3];
+	u16 source[3];
+	u16 proto;
+} __attribute__((packed));
+
+struct iphdr {
+	u8 version_ihl;
+	u8 tos;
+	u16 tot_len;
+	u16 id;
+	u16 frag_off;
+	u8 ttl;
+	u8 protocol;
+	u16 check;
+	u32 saddr;
+	u32 daddr;
+} __attribute__((packed));
+
+struct udphdr {
+	u16 source;
+	u16 dest;
+	u16 len;
+	u16 check;
+} __attribute__((packed));
+
+struct vxlanhdr {
+	u32 flags;
+	u32 vni; /* the VNI is its first three bytes */
+} __attribute__((packed));
+
+struct outer {
+	struct ethhdr eth;
+	struct iphdr ip;
+	struct udphdr udp;
+	struct vxlanhdr vxlan;
+	struct ethhdr inner;
+} __attribute__((packed, aligned(2)));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct state);
+} state SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, struct port);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct vtep_key);
+	__type(value, struct vtep);
+} vteps SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct fdb_key);
+	__type(value, struct fdb);
+} fdb SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REASONS);
+	__type(key, u32);
+	__type(value, struct count);
+} counts SEC(".maps");
+
+/* IP identifications, one counter for a few destinations, as the kernel has it
+ * (net/ipv4/route.c, ip_idents); each on a cache line of its own.
+ */
+struct {
+	u32 next;
+	u32 pad[15];
+} idents[64] SEC(".bss") __attribute__((aligned(64)));
+
+static __always_inline void count(u32 reason, u32 len)
+{
+	struct count *counter = bpf_map_lookup_elem(&counts, &reason);
+
+	if (counter) {
+		counter->packets++;
+		counter->bytes += len;
+	}
+}
+
+/* The packet goes on as it came; programs of others have their turn. */
+static __always_inline int pass(struct __sk_buff *skb, u32 reason)
+{
+	count(reason, skb->len);
+	return TCX_NEXT;
+}
+
+/* The mirror's state where it is whole and fresh, NULL otherwise. */
+static __always_inline struct state *fresh(u64 now)
+{
+	u32 zero = 0;
+	struct state *mirror = bpf_map_lookup_elem(&state, &zero);
+
+	/* Odd: being rewritten. A heartbeat from the future is one between two
+	 * readings of the clock.
+	 */
+	if (!mirror || mirror->generation & 1 ||
+	    (now > mirror->heartbeat && now - mirror->heartbeat > STALE_NS))
+		return 0;
+	return mirror;
+}
+
+/* Whether the slow path is due a packet of this entry: it learns from it, ages
+ * by it and counts it.
+ */
+static __always_inline int due(u64 *last, u64 now, u64 interval)
+{
+	if (now - *last <= interval)
+		return 0;
+	*last = now;
+	return 1;
+}
+
+static __always_inline struct fdb *lookup(u32 bridge, const u16 *mac)
+{
+	struct fdb_key key = { .bridge = bridge, .mac = { mac[0], mac[1], mac[2] } };
+
+	return bpf_map_lookup_elem(&fdb, &key);
+}
+
+static __always_inline u16 fold(u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+static __always_inline u64 add(const void *from, u32 words)
+{
+	const u16 *word = from;
+	u64 sum = 0;
+
+#pragma clang loop unroll(full)
+	for (u32 i = 0; i < words; i++)
+		sum += word[i];
+	return sum;
+}
+
+/* The inner packet's DSCP and ECN; -1 for a header that is none. */
+static __always_inline int inner_tos(u16 proto, const u8 *ip)
+{
+	if (proto == htons(ETH_P_IP))
+		return ip[0] >> 4 == 4 ? ip[1] : -1;
+	return ip[0] >> 4 == 6 ? (ip[0] << 4 | ip[1] >> 4) & 0xff : -1;
+}
+
+/* Headers of a segment of a super-packet, without Ethernet; 0: cannot say. */
+static __always_inline u32 segment_headers(struct __sk_buff *skb, u16 proto, const u8 *ip)
+{
+	u32 length, at, protocol, protocol4 = ip[9], protocol6 = ip[6];
+	u8 offset;
+
+	/* Else clang computes the address to load from in a way that the
+	 * verifier does not follow.
+	 */
+	asm volatile("" : "+r"(protocol4), "+r"(protocol6));
+	if (proto == htons(ETH_P_IP)) {
+		length = (ip[0] & 15) * 4;
+		protocol = protocol4;
+	} else {
+		length = IPV6_HLEN;
+		protocol = protocol6;
+	}
+	if (protocol == IPPROTO_UDP)
+		return length + 8;
+	/* Behind extension headers the length would be another. */
+	at = ETH_HLEN + length + 12;
+	if (protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at, &offset, 1))
+		return 0;
+	return length + (offset >> 4) * 4;
+}
+
+/* net/core/dev.c and the bridge look at a packet's length; the VXLAN device
+ * answers ICMP. Judged by segments: gso_size is payload.
+ */
+static __always_inline int fits(struct __sk_buff *skb, u32 len, u16 proto, const u8 *ip, u32 mtu)
+{
+	u32 headers;
+
+	if (!skb->gso_size)
+		return len <= mtu;
+	headers = segment_headers(skb, proto, ip);
+	return headers && headers + skb->gso_size <= mtu;
+}
+
+/* The outer UDP checksum from that of the inner packet, which is left to the
+ * device and thus known without its payload (include/net/udp_tunnel.h,
+ * lco_csum). Fails where the kernel would do it otherwise.
+ */
+static __always_inline int outer_checksum(struct __sk_buff *skb, struct outer *outer,
+					  const u8 *ip, u32 len)
+{
+	struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	u32 start, field;
+	u64 sum;
+	u16 inner;
+
+	if (ip_summed(kernel) != CHECKSUM_PARTIAL)
+		return -1;
+	start = (u16)(kernel->csum_start - kernel->mac_header);
+	field = start + kernel->csum_offset;
+	if (start == ETH_HLEN + IP_HLEN)
+		sum = add(ip, IP_HLEN / 2);
+	else if (start == ETH_HLEN + IPV6_HLEN)
+		sum = add(ip, IPV6_HLEN / 2);
+	else
+		return -1;
+	if (bpf_skb_load_bytes(skb, field, &inner, sizeof(inner)))
+		return -1;
+	sum += (u16)~inner;
+	sum += add(&outer->udp, (8 + 8 + ETH_HLEN) / 2);
+	/* Pseudo header. */
+	sum += add(&outer->ip.saddr, 4);
+	sum += htons(IPPROTO_UDP);
+	sum += outer->udp.len;
+	inner = ~fold(sum);
+	outer->udp.check = inner ? inner : 0xffff;
+	return 0;
+}
+
+SEC("tcx/ingress")
+int egress(struct __sk_buff *skb)
+{
+	u64 now = bpf_ktime_get_ns();
+	u32 ifindex = skb->ifindex, len = skb->len, hash, total, segments;
+	struct outer outer = {};
+	struct state *mirror;
+	struct port *port;
+	struct fdb *from, *to;
+	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};
+	int tos, verdict;
+	u16 proto;
+
+	mirror = fresh(now);
+	if (!mirror)
+		return pass(skb, EGRESS_STALE);
+	port = bpf_map_lookup_elem(&ports, &ifindex);
+	if (!port)
+		return pass(skb, EGRESS_PORT);
+	if (skb->vlan_present)
+		return pass(skb, EGRESS_VLAN);
+	if (bpf_skb_load_bytes(skb, 0, &outer.inner, ETH_HLEN))
+		return pass(skb, EGRESS_MALFORMED);
+	/* Group bit: the first on the wire. Replication is the slow path's. */
+	if (*(u8 *)&outer.inner.dest & 1)
+		return pass(skb, EGRESS_GROUP);
+	proto = outer.inner.proto;
+	if (skb->protocol != proto ||
+	    (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6)))
+		return pass(skb, EGRESS_PROTOCOL);
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, ip, IP_HLEN) ||
+	    (proto == htons(ETH_P_IPV6) && bpf_skb_load_bytes(skb, ETH_HLEN, ip, IPV6_HLEN)))
+		return pass(skb, EGRESS_MALFORMED);
+	tos = inner_tos(proto, ip);
+	if (tos < 0)
+		return pass(skb, EGRESS_MALFORMED);
+	/* The bridge would learn an address that has moved. */
+	from = lookup(port->bridge, outer.inner.source);
+	if (!from || !(from->flags & FDB_LOCAL) || from->port != ifindex)
+		return pass(skb, EGRESS_SOURCE);
+	to = lookup(port->bridge, outer.inner.dest);
+	if (!to || to->flags & FDB_LOCAL)
+		return pass(skb, EGRESS_DESTINATION);
+	if (!fits(skb, len - ETH_HLEN, proto, ip, to->mtu) ||
+	    len + OVERHEAD - ETH_HLEN > 0xffff)
+		return pass(skb, EGRESS_MTU);
+	if (due(&from->refreshed_tx, now, mirror->refresh) |
+	    due(&to->refreshed_tx, now, mirror->refresh))
+		return pass(skb, EGRESS_REFRESH);
+	/* drivers/net/vxlan hashes the Ethernet header then. */
+	hash = bpf_get_hash_recalc(skb);
+	if (!hash)
+		return pass(skb, EGRESS_HASH);
+
+	/* include/net/udp.h, udp_flow_src_port. */
+	hash ^= hash << 16;
+	outer.udp.source =
+		htons((((u64)hash * (to->port_max - to->port_min)) >> 32) + to->port_min);
+	outer.udp.dest = to->udp_port;
+	outer.udp.len = htons(len + 16);
+	outer.vxlan.flags = htonl(0x08000000);
+	outer.vxlan.vni = to->vni;
+	outer.ip.saddr = to->local;
+	outer.ip.daddr = to->remote;
+	if (to->flags & FDB_CHECKSUM) {
+		/* BPF cannot ask for the checksum of each segment
+		 * (SKB_GSO_UDP_TUNNEL_CSUM), nor sum up a payload: the VXLAN
+		 * device does; its FDB has the same entry. Only the bridge is
+		 * saved.
+		 */
+		if (skb->gso_size || outer_checksum(skb, &outer, ip, len)) {
+			count(EGRESS_SHORTCUT, len);
+			return bpf_redirect(to->vxlan, 0);
+		}
+	}
+	segments = skb->gso_size ? skb->gso_segs : 1;
+	if (!segments)
+		segments = 1;
+	total = len + OVERHEAD - ETH_HLEN;
+	outer.ip.version_ihl = 0x45;
+	/* RFC 6040, normal mode (include/net/inet_ecn.h, INET_ECN_encapsulate). */
+	tos &= ECN_MASK;
+	outer.ip.tos = to->tos | (tos == ECN_CE ? ECN_ECT_0 : tos);
+	outer.ip.tot_len = htons(total);
+	outer.ip.id = htons((u16)__sync_fetch_and_add(
+		&idents[(to->remote ^ to->remote >> 16 ^ to->remote >> 24) & 63].next, segments));
+	outer.ip.frag_off = to->frag_off;
+	outer.ip.ttl = to->ttl;
+	outer.ip.protocol = IPPROTO_UDP;
+	outer.ip.check = ~fold(add(&outer.ip, IP_HLEN / 2));
+	__builtin_memcpy(outer.eth.dest, to->outer_dest, 6);
+	__builtin_memcpy(outer.eth.source, to->outer_source, 6);
+	outer.eth.proto = htons(ETH_P_IP);
+	/* What it refuses (UFO, tunnels in tunnels) it has not touched. */
+	if (bpf_skb_adjust_room(skb, OVERHEAD, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET |
+					BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 |
+					BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+					BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
+					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_HLEN)))
+		return pass(skb, EGRESS_UNFIT);
+	/* Half changed it may not go on. */
+	if (bpf_skb_store_bytes(skb, 0, &outer, sizeof(outer), 0)) {
+		count(EGRESS_LOST, len);
+		return TC_ACT_SHOT;
+	}
+	verdict = bpf_redirect(to->port, 0);
+	count(EGRESS_HIT, len);
+	return verdict;
+}
+
+/* Whether a connection of the tenant's own takes the super-packet. Its
+ * gso_type still tells of the tunnel, which BPF cannot take back; it would
+ * mislead a device that the tenant forwards it to.
+ */
+static __always_inline int is_taken(struct __sk_buff *skb, const struct fdb *to, u16 proto,
+				    const u8 *ip)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sock;
+	u32 at, size, listening;
+
+	if (proto == htons(ETH_P_IP)) {
+		if (ip[9] != IPPROTO_TCP || ip[0] != 0x45)
+			return 0;
+		__builtin_memcpy(&tuple.ipv4, ip + 12, 8);
+		at = 64 + IP_HLEN;
+		if (bpf_skb_load_bytes(skb, at, &tuple.ipv4.sport, 4))
+			return 0;
+		size = sizeof(tuple.ipv4);
+	} else {
+		if (ip[6] != IPPROTO_TCP)
+			return 0;
+		__builtin_memcpy(&tuple.ipv6, ip + 8, 32);
+		at = 64 + IPV6_HLEN;
+		if (bpf_skb_load_bytes(skb, at, &tuple.ipv6.sport, 4))
+			return 0;
+		size = sizeof(tuple.ipv6);
+	}
+	sock = bpf_skc_lookup_tcp(skb, &tuple, size, to->netns, 0);
+	if (!sock)
+		return 0;
+	/* Such a socket may match an address that is not the tenant's. */
+	listening = sock->state == BPF_TCP_LISTEN || sock->state == BPF_TCP_NEW_SYN_RECV;
+	bpf_sk_release(sock);
+	return !listening;
+}
+
+SEC("tcx/ingress")
+int ingress(struct __sk_buff *skb)
+{
+	u64 now = bpf_ktime_get_ns(), flags;
+	u32 len = skb->len, summed;
+	struct outer outer;
+	struct vtep_key key = {};
+	struct vtep *vtep;
+	struct state *mirror;
+	struct fdb *from, *to;
+	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};
+	int tos, ecn;
+	u16 proto;
+
+	/* What is no VXLAN for this host is not even counted. */
+	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present ||
+	    bpf_skb_load_bytes(skb, 0, &outer, sizeof(outer)) ||
+	    outer.ip.version_ihl != 0x45 || outer.ip.protocol != IPPROTO_UDP)
+		return TCX_NEXT;
+	key.vni = outer.vxlan.vni;
+	key.port = outer.udp.dest;
+	vtep = bpf_map_lookup_elem(&vteps, &key);
+	if (!vtep)
+		return TCX_NEXT;
+	mirror = fresh(now);
+	if (!mirror)
+		return pass(skb, INGRESS_STALE);
+	if (skb->pkt_type || outer.ip.daddr != vtep->local || skb->ifindex != vtep->nic)
+		return pass(skb, INGRESS_NOT_OURS);
+	if (outer.ip.frag_off & htons(0x3fff))
+		return pass(skb, INGRESS_FRAGMENT);
+	/* Wrong lengths, flags and sums the slow path judges; it also trims. */
+	if (outer.ip.tot_len != htons(len - ETH_HLEN) ||
+	    outer.udp.len != htons(len - ETH_HLEN - IP_HLEN) || len - ETH_HLEN > 0xffff ||
+	    outer.vxlan.flags != htonl(0x08000000) ||
+	    fold(add(&outer.ip, IP_HLEN / 2)) != 0xffff)
+		return pass(skb, INGRESS_MALFORMED);
+	if (*(u8 *)&outer.inner.dest & 1)
+		return pass(skb, INGRESS_GROUP);
+	proto = outer.inner.proto;
+	if (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6))
+		return pass(skb, INGRESS_PROTOCOL);
+	if (bpf_skb_load_bytes(skb, sizeof(outer), ip, IP_HLEN) ||
+	    (proto == htons(ETH_P_IPV6) &&
+	     bpf_skb_load_bytes(skb, sizeof(outer), ip, IPV6_HLEN)))
+		return pass(skb, INGRESS_MALFORMED);
+	tos = inner_tos(proto, ip);
+	if (tos < 0)
+		return pass(skb, INGRESS_MALFORMED);
+	/* Congestion is to be marked inside, or the packet dropped, or the
+	 * oddity logged: RFC 6040, include/net/inet_ecn.h.
+	 */
+	ecn = outer.ip.tos & ECN_MASK;
+	if (ecn == ECN_CE || (ecn && !(tos & ECN_MASK)))
+		return pass(skb, INGRESS_ECN);
+	/* The VXLAN device would learn an address that has moved. */
+	from = lookup(vtep->bridge, outer.inner.source);
+	if (!from || from->flags & FDB_LOCAL || from->remote != outer.ip.saddr ||
+	    from->vni != outer.vxlan.vni || from->port != skb->ifindex)
+		return pass(skb, INGRESS_SOURCE);
+	to = lookup(vtep->bridge, outer.inner.dest);
+	if (!to || !(to->flags & FDB_LOCAL))
+		return pass(skb, INGRESS_DESTINATION);
+	summed = ip_summed(bpf_cast_to_kern_ctx(skb));
+	/* The outer sum is the slow path's to check, unless done or left out. */
+	if (summed == CHECKSUM_COMPLETE || (summed == CHECKSUM_NONE && outer.udp.check))
+		return pass(skb, INGRESS_CHECKSUM);
+	if (skb->gso_size) {
+		if (!(to->flags & FDB_PEER) || !is_taken(skb, to, proto, ip))
+			return pass(skb, INGRESS_GSO);
+	} else if (len - OVERHEAD - ETH_HLEN > to->mtu) {
+		return pass(skb, INGRESS_MTU);
+	}
+	if (due(&from->refreshed_rx, now, mirror->refresh))
+		return pass(skb, INGRESS_REFRESH);
+
+	flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
+	if (proto == htons(ETH_P_IPV6))
+		flags |= BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
+	if (bpf_skb_adjust_room(skb, -OVERHEAD, BPF_ADJ_ROOM_MAC, flags))
+		return pass(skb, INGRESS_UNFIT);
+	if (bpf_skb_store_bytes(skb, 0, &outer.inner, ETH_HLEN, 0)) {
+		count(INGRESS_LOST, len);
+		return TC_ACT_SHOT;
+	}
+	/* The outer sum is verified and gone (udp4_csum_init). */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	/* What crosses namespaces loses both (__dev_forward_skb). */
+	skb->mark = 0;
+	skb->priority = 0;
+	count(INGRESS_HIT, len - OVERHEAD);
+	if (to->flags & FDB_PEER)
+		return bpf_redirect_peer(to->port, 0);
+	return bpf_redirect(to->port, 0);
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,178 @@
+//! The structs of `bpf/abi.h`, written byte by byte: no layout is assumed.
+
+use std::net::Ipv4Addr;
+
+use packet::ethernet::MacAddr;
+
+/// Entry of a local port, else of a remote VTEP.
+pub const FDB_LOCAL: u32 = 1;
+/// May be handed to the veth's peer directly.
+pub const FDB_PEER: u32 = 2;
+/// Outer checksums are sent.
+pub const FDB_CHECKSUM: u32 = 4;
+
+/// `struct state`.
+pub const STATE: usize = 24;
+/// `struct port`.
+pub const PORT: usize = 4;
+/// `struct vtep_key`.
+pub const VTEP_KEY: usize = 8;
+/// `struct vtep`.
+pub const VTEP: usize = 12;
+/// `struct fdb_key`.
+pub const FDB_KEY: usize = 12;
+/// `struct fdb`.
+pub const FDB: usize = 72;
+/// `struct count`.
+pub const COUNT: usize = 16;
+
+struct Writer<const N: usize> {
+    bytes: [u8; N],
+    at: usize,
+}
+
+impl<const N: usize> Writer<N> {
+    fn new() -> Self {
+        Writer { bytes: [0; N], at: 0 }
+    }
+
+    fn put(mut self, bytes: &[u8]) -> Self {
+        self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+        self
+    }
+
+    fn end(self) -> [u8; N] {
+        debug_assert_eq!(self.at, N, "every field is written");
+        self.bytes
+    }
+}
+
+/// `struct state`.
+pub fn state(heartbeat: u64, generation: u64, refresh: u64) -> [u8; STATE] {
+    Writer::new()
+        .put(&heartbeat.to_ne_bytes())
+        .put(&generation.to_ne_bytes())
+        .put(&refresh.to_ne_bytes())
+        .end()
+}
+
+/// A VTEP of this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vtep {
+    /// Index of the bridge.
+    pub bridge: u32,
+    /// Index of the underlay NIC.
+    pub nic: u32,
+    /// Own address.
+    pub local: Ipv4Addr,
+}
+
+/// `struct vtep_key`.
+pub fn vtep_key(vni: u32, port: u16) -> [u8; VTEP_KEY] {
+    Writer::new().put(&(vni << 8).to_be_bytes()).put(&port.to_be_bytes()).put(&[0; 2]).end()
+}
+
+impl Vtep {
+    /// `struct vtep`.
+    pub fn bytes(&self) -> [u8; VTEP] {
+        Writer::new()
+            .put(&self.bridge.to_ne_bytes())
+            .put(&self.nic.to_ne_bytes())
+            .put(&self.local.octets())
+            .end()
+    }
+}
+
+/// `struct fdb_key`.
+pub fn fdb_key(bridge: u32, mac: MacAddr) -> [u8; FDB_KEY] {
+    Writer::new().put(&bridge.to_ne_bytes()).put(&mac.0).put(&[0; 2]).end()
+}
+
+/// Where frames to an address go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fdb {
+    /// To a port of this host.
+    Local {
+        /// Index of the port.
+        port: u32,
+        /// Its MTU, bytes; with `peer`, the smaller of both ends'.
+        mtu: u32,
+        /// The number of the namespace of the veth's peer, where frames may be
+        /// handed to it directly.
+        peer: Option<u32>,
+    },
+    /// To a remote VTEP.
+    Remote(Remote),
+}
+
+/// The way to a remote VTEP, with what the outer headers say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remote {
+    /// Index of the underlay NIC.
+    pub nic: u32,
+    /// Largest inner layer-3 packet, bytes.
+    pub mtu: u32,
+    /// Index of the VXLAN device.
+    pub vxlan: u32,
+    /// VNI.
+    pub vni: u32,
+    /// Own address.
+    pub local: Ipv4Addr,
+    /// The VTEP's.
+    pub remote: Ipv4Addr,
+    /// The VTEP's UDP port.
+    pub udp_port: u16,
+    /// Source ports: from the first up to, not including, the second.
+    pub source_ports: (u16, u16),
+    /// Outer don't-fragment flag.
+    pub dont_fragment: bool,
+    /// Outer checksums are sent.
+    pub checksum: bool,
+    /// Outer time to live.
+    pub ttl: u8,
+    /// Outer type of service, without ECN.
+    pub tos: u8,
+    /// Next hop's address.
+    pub next_hop: MacAddr,
+    /// The NIC's address.
+    pub source: MacAddr,
+}
+
+impl Fdb {
+    /// `struct fdb`, never used yet.
+    pub fn bytes(&self) -> [u8; FDB] {
+        let writer = Writer::new().put(&[0; 16]);
+        match self {
+            Fdb::Local { port, mtu, peer } => {
+                let flags = FDB_LOCAL | if peer.is_some() { FDB_PEER } else { 0 };
+                let words = [flags, *port, *mtu, peer.unwrap_or(0)];
+                words
+                    .iter()
+                    .fold(writer, |writer, word| writer.put(&word.to_ne_bytes()))
+                    .put(&[0; FDB - 32])
+                    .end()
+            }
+            Fdb::Remote(remote) => {
+                let flags = if remote.checksum { FDB_CHECKSUM } else { 0 };
+                let fragment: u16 = if remote.dont_fragment { 0x4000 } else { 0 };
+                let words = [flags, remote.nic, remote.mtu, 0, remote.vxlan];
+                words
+                    .iter()
+                    .fold(writer, |writer, word| writer.put(&word.to_ne_bytes()))
+                    .put(&(remote.vni << 8).to_be_bytes())
+                    .put(&remote.local.octets())
+                    .put(&remote.remote.octets())
+                    .put(&remote.udp_port.to_be_bytes())
+                    .put(&remote.source_ports.0.to_ne_bytes())
+                    .put(&remote.source_ports.1.to_ne_bytes())
+                    .put(&fragment.to_be_bytes())
+                    .put(&[remote.ttl, remote.tos])
+                    .put(&remote.next_hop.0)
+                    .put(&remote.source.0)
+                    .put(&[0; 2])
+                    .end()
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The fast path: an eBPF short cut beside a kernel bridge with VXLAN devices.
+//!
+//! The kernel's own path stays as it is and is the truth. A packet is forwarded
+//! here only where the outcome is the same; everything else goes on untouched.
+//! [`plan`] decides from a snapshot of the kernel's state what may be taken and
+//! why the rest may not, [`maps`] writes it into the BPF maps, [`daemon`] keeps
+//! both in step with the kernel. Programs are attached by links that the kernel
+//! removes with the process, however that ends.
+
+#![deny(unsafe_code)]
+
+pub mod abi;
+mod bpf;
+pub mod daemon;
+mod facts;
+pub mod maps;
+pub mod plan;
+pub mod reason;
+pub mod status;
+
+pub use daemon::{Accel, Wanted};
+pub use status::Status;
+
+/// What can keep the fast path from starting.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call.
+    #[error(transparent)]
+    Sys(#[from] sys::Error),
+    /// A request to the kernel's network stack.
+    #[error(transparent)]
+    Netlink(#[from] netstate::Error),
+    /// A request to the kernel's BPF subsystem.
+    #[error("{operation} {object}: {problem}")]
+    Bpf {
+        /// What was attempted.
+        operation: &'static str,
+        /// On what.
+        object: String,
+        /// What came of it.
+        problem: String,
+    },
+}
+
+/// Result with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;

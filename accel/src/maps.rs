@@ -1,0 +1,181 @@
+//! The BPF maps: kept as the plan has them, and never seen half-done.
+//!
+//! Before the first entry changes the generation becomes odd, after the last one
+//! even: meanwhile every packet takes the slow path. An entry that the kernel
+//! would not take (a full map) is left out, which means the slow path too.
+
+use std::collections::BTreeMap;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::abi;
+use crate::bpf::Programs;
+use crate::plan::Plan;
+use crate::reason::Reason;
+use crate::{Error, Result};
+
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// One map and what was written into it.
+struct Mirrored {
+    map: MapHandle,
+    entries: Entries,
+}
+
+impl Mirrored {
+    /// Brings it to `wanted`; entries that stay the same keep what the programs
+    /// noted in them. Gives how many could not be written.
+    fn set(&mut self, wanted: Entries) -> Result<usize> {
+        for key in self.entries.keys().filter(|key| !wanted.contains_key(*key)) {
+            match self.map.delete(key) {
+                Ok(()) => {}
+                Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
+                // A stale entry must not be published.
+                Err(error) => return Err(bpf("delete from", &self.map, &error)),
+            }
+        }
+        let mut written = Entries::new();
+        let mut left_out = 0;
+        for (key, value) in wanted {
+            if self.entries.get(&key) != Some(&value)
+                && let Err(error) = self.map.update(&key, &value, MapFlags::ANY)
+            {
+                if self.entries.contains_key(&key) {
+                    return Err(bpf("update", &self.map, &error));
+                }
+                left_out += 1;
+                continue;
+            }
+            written.insert(key, value);
+        }
+        self.entries = written;
+        Ok(left_out)
+    }
+}
+
+fn bpf(operation: &'static str, map: &MapHandle, error: &libbpf_rs::Error) -> Error {
+    let object = format!("map {}", map.name().to_string_lossy());
+    Error::Bpf { operation, object, problem: error.to_string() }
+}
+
+/// All maps.
+pub struct Maps {
+    state: MapHandle,
+    ports: Mirrored,
+    vteps: Mirrored,
+    fdb: Mirrored,
+    generation: u64,
+    refresh: u64,
+}
+
+impl Maps {
+    pub(crate) fn of(programs: &Programs) -> Result<Maps> {
+        let mirrored = |name, size| {
+            Ok::<_, Error>(Mirrored { map: programs.map(name, size)?, entries: Entries::new() })
+        };
+        Ok(Maps {
+            state: programs.map("state", abi::STATE)?,
+            ports: mirrored("ports", abi::PORT)?,
+            vteps: mirrored("vteps", abi::VTEP)?,
+            fdb: mirrored("fdb", abi::FDB)?,
+            // Odd: nothing may be taken yet.
+            generation: 1,
+            refresh: 0,
+        })
+    }
+
+    /// Sends every packet by the slow path until [`Maps::publish`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn withdraw(&mut self) -> Result<()> {
+        self.generation |= 1;
+        self.beat()
+    }
+
+    /// Writes a plan and lets packets be taken by it. Gives how many entries did
+    /// not fit.
+    ///
+    /// # Errors
+    /// When the kernel refuses; every packet takes the slow path then.
+    pub fn publish(&mut self, plan: &Plan) -> Result<usize> {
+        self.withdraw()?;
+        let mut left_out = 0;
+        let ports = plan.ports.iter();
+        left_out += self.ports.set(
+            ports
+                .map(|(port, bridge)| (port.to_ne_bytes().to_vec(), bridge.to_ne_bytes().to_vec()))
+                .collect(),
+        )?;
+        let vteps = plan.vteps.iter();
+        left_out += self.vteps.set(
+            vteps
+                .map(|((vni, port), vtep)| {
+                    (abi::vtep_key(*vni, *port).to_vec(), vtep.bytes().to_vec())
+                })
+                .collect(),
+        )?;
+        let fdb = plan.fdb.iter();
+        left_out += self.fdb.set(
+            fdb.map(|((bridge, mac), entry)| {
+                (abi::fdb_key(*bridge, *mac).to_vec(), entry.bytes().to_vec())
+            })
+            .collect(),
+        )?;
+        self.refresh = plan.refresh.as_nanos().try_into().unwrap_or(u64::MAX);
+        self.generation += 1;
+        self.beat()?;
+        Ok(left_out)
+    }
+
+    /// Writes the heartbeat.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn beat(&self) -> Result<()> {
+        let state = abi::state(now(), self.generation, self.refresh);
+        self.state
+            .update(&0u32.to_ne_bytes(), &state, MapFlags::ANY)
+            .map_err(|e| bpf("update", &self.state, &e))
+    }
+
+    /// The generation; odd while packets take the slow path.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Forwarding entries written.
+    pub fn entries(&self) -> usize {
+        self.fdb.entries.len()
+    }
+}
+
+/// `CLOCK_MONOTONIC`, as `bpf_ktime_get_ns`, ns.
+fn now() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        time.tv_sec().unsigned_abs() * 1_000_000_000 + time.tv_nsec().unsigned_abs()
+    })
+}
+
+/// Packets and bytes by reason, summed over CPUs.
+pub fn counts(map: &MapHandle) -> BTreeMap<Reason, (u64, u64)> {
+    let mut counts = BTreeMap::new();
+    for (number, reason) in Reason::ALL.iter().enumerate() {
+        let key = (number as u32).to_ne_bytes();
+        let Ok(Some(cpus)) = map.lookup_percpu(&key, MapFlags::ANY) else { continue };
+        let mut sum = (0, 0);
+        for value in &cpus {
+            let word = |at: usize| {
+                value
+                    .get(at..at + 8)
+                    .and_then(|bytes| bytes.try_into().ok())
+                    .map_or(0, u64::from_ne_bytes)
+            };
+            sum.0 += word(0);
+            sum.1 += word(8);
+        }
+        counts.insert(*reason, sum);
+    }
+    counts
+}

@@ -1,0 +1,355 @@
+//! What may be taken, and why the rest may not: a function of the kernel's state.
+//!
+//! When in doubt, refuse: the slow path is always right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use netstate::overlay::{Device, Found, Overlay, VxlanDevice, VxlanEntry};
+use packet::ethernet::MacAddr;
+
+use crate::abi::{Fdb, Remote, Vtep};
+
+/// Bytes that VXLAN adds before the inner IP packet over IPv4.
+const OVERHEAD: u32 = 50;
+/// Bits of the type of service that are ECN's.
+const ECN: u8 = 3;
+/// At least one packet of an entry in this time by the slow path.
+const REFRESH: Duration = Duration::from_secs(5);
+
+/// The state that a plan is made from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Links, entries, addresses, rules.
+    pub overlay: Overlay,
+    /// The other ends of veth pairs in other namespaces, by the port's index.
+    pub peers: BTreeMap<u32, Device>,
+    /// Ways to remote VTEPs, by VXLAN device and address.
+    pub routes: BTreeMap<(u32, Ipv4Addr), Option<Found>>,
+    /// Packet filters that see packets of this namespace.
+    pub filters: Vec<String>,
+    /// Links at whose tcx ingress there are programs of others.
+    pub occupied: BTreeSet<u32>,
+    /// `net.ipv4.ip_local_port_range`.
+    pub local_ports: (u16, u16),
+    /// `net.ipv4.ip_default_ttl`.
+    pub default_ttl: u8,
+}
+
+/// What is to be in the maps and at the hooks, and what to say of the rest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// VXLAN devices asked for.
+    pub devices: Vec<DevicePlan>,
+    /// Ports that packets are taken from: index to the bridge's.
+    pub ports: BTreeMap<u32, u32>,
+    /// Underlay NICs that packets are taken from.
+    pub nics: BTreeSet<u32>,
+    /// VTEPs of this host, by VNI and UDP port.
+    pub vteps: BTreeMap<(u32, u16), Vtep>,
+    /// Forwarding entries by bridge and address.
+    pub fdb: BTreeMap<(u32, MacAddr), Fdb>,
+    /// How often an entry's packet goes by the slow path.
+    pub refresh: Duration,
+}
+
+/// What becomes of a VXLAN device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevicePlan {
+    /// Index.
+    pub index: u32,
+    /// Name.
+    pub name: String,
+    /// Why it stays slow.
+    pub refused: Option<String>,
+    /// The other ports of its bridge, and why they stay slow.
+    pub ports: Vec<(String, Option<String>)>,
+    /// Remote VTEPs, and why they stay slow.
+    pub remotes: BTreeMap<Ipv4Addr, Option<String>>,
+}
+
+impl Plan {
+    /// Decides for the devices that `wanted` names.
+    pub fn new(facts: &Facts, wanted: impl Fn(&str) -> bool) -> Plan {
+        let mut plan = Plan { refresh: REFRESH, ..Plan::default() };
+        for (index, device) in &facts.overlay.links {
+            if let Some(vxlan) = &device.vxlan
+                && wanted(&device.name)
+            {
+                let entry = plan.device(facts, *index, device, vxlan);
+                plan.devices.push(entry);
+            }
+        }
+        plan
+    }
+
+    fn device(
+        &mut self,
+        facts: &Facts,
+        index: u32,
+        device: &Device,
+        vxlan: &VxlanDevice,
+    ) -> DevicePlan {
+        let mut result = DevicePlan {
+            index,
+            name: device.name.clone(),
+            refused: None,
+            ports: Vec::new(),
+            remotes: BTreeMap::new(),
+        };
+        let bridge = match refusal(facts, index, device, vxlan) {
+            Ok(bridge) => bridge,
+            Err(reason) => {
+                result.refused = Some(reason);
+                return result;
+            }
+        };
+        let key = (vxlan.vni, vxlan.port);
+        if self.vteps.contains_key(&key) {
+            result.refused = Some(format!("VNI {} on port {} is another device's", key.0, key.1));
+            return result;
+        }
+
+        // Remote VTEPs first: without one there is no NIC.
+        let mut remotes = BTreeMap::new();
+        for ((of, mac), entry) in &facts.overlay.bridge_fdb {
+            if *of != bridge || entry.port != index || entry.own {
+                continue;
+            }
+            let Some(destination) = destination(facts, index, vxlan, *mac) else { continue };
+            let way = way(facts, index, device, vxlan, destination);
+            let reason = way.as_ref().err().cloned();
+            result.remotes.insert(destination, reason);
+            remotes.extend(way.ok().map(|way| (*mac, way)));
+        }
+        let nics: BTreeSet<u32> = remotes.values().map(|way| way.nic).collect();
+        let locals: BTreeSet<Ipv4Addr> = remotes.values().map(|way| way.local).collect();
+        if nics.len() > 1 || locals.len() > 1 {
+            result.refused = Some("remote VTEPs are reached by several NICs or addresses".into());
+            return result;
+        }
+
+        let mut usable = BTreeMap::new();
+        for (port, link) in &facts.overlay.links {
+            if link.master != Some(bridge) || link.vxlan.is_some() {
+                continue;
+            }
+            let reason = port_refusal(facts, *port, link);
+            if reason.is_none() {
+                usable.insert(*port, link);
+            }
+            result.ports.push((link.name.clone(), reason));
+        }
+        for ((of, mac), entry) in &facts.overlay.bridge_fdb {
+            let Some(link) = usable.get(&entry.port).filter(|_| *of == bridge && !entry.own) else {
+                continue;
+            };
+            let peer = peer(facts, entry.port, link, *mac);
+            let mtu = peer.map_or(link.mtu, |(_, mtu)| mtu.min(link.mtu));
+            let peer = peer.map(|(netns, _)| netns);
+            self.fdb.insert((bridge, *mac), Fdb::Local { port: entry.port, mtu, peer });
+        }
+        self.ports.extend(usable.keys().map(|port| (*port, bridge)));
+        if let (Some(nic), Some(local)) = (nics.first(), locals.first()) {
+            self.nics.insert(*nic);
+            self.vteps.insert(key, Vtep { bridge, nic: *nic, local: *local });
+        }
+        self.fdb.extend(
+            remotes.into_iter().map(|(mac, remote)| ((bridge, mac), Fdb::Remote(remote))),
+        );
+        // Neither FDB may age what is in use: an eighth of its time.
+        let ageing = |time: Duration| if time.is_zero() { REFRESH } else { time / 8 };
+        let bridge_ageing = facts.overlay.links[&bridge].bridge.as_ref().map_or(0, |b| b.ageing);
+        self.refresh = self
+            .refresh
+            .min(ageing(Duration::from_secs(vxlan.ageing.into())))
+            .min(ageing(Duration::from_millis(u64::from(bridge_ageing) * 10)));
+        result
+    }
+}
+
+/// Why a VXLAN device stays slow; else its bridge.
+fn refusal(
+    facts: &Facts,
+    index: u32,
+    device: &Device,
+    vxlan: &VxlanDevice,
+) -> Result<u32, String> {
+    if let Some(option) = vxlan.options.first() {
+        return Err(format!("VXLAN option {option}"));
+    }
+    if vxlan.tos == 1 {
+        return Err("VXLAN option tos inherit".into());
+    }
+    if vxlan.df.is_none() {
+        return Err("VXLAN option df inherit".into());
+    }
+    if vxlan.ipv6 {
+        return Err("IPv6 underlay: not yet".into());
+    }
+    if device.link_netns.is_some() {
+        return Err("its underlay is in another namespace: not yet".into());
+    }
+    if !device.running {
+        return Err("it is down".into());
+    }
+    interference(facts, index, device)?;
+    queued(device)?;
+    if let Some(filter) = facts.filters.first() {
+        return Err(format!("packet filter: {filter}"));
+    }
+    if let Some(rule) = facts.overlay.rules.first() {
+        return Err(format!("policy routing: {rule}"));
+    }
+    let bridge = device.master.and_then(|index| Some((index, facts.overlay.links.get(&index)?)));
+    let Some((bridge, attributes)) =
+        bridge.and_then(|(index, link)| Some((index, (link, link.bridge.as_ref()?))))
+    else {
+        return Err("it is no port of a bridge: not yet".into());
+    };
+    let (link, attributes) = attributes;
+    if attributes.vlan_filtering {
+        return Err(format!("{}: VLAN filtering", link.name));
+    }
+    if !link.running {
+        return Err(format!("{} is down or has no carrier", link.name));
+    }
+    interference(facts, bridge, link)?;
+    bridge_port(device)?;
+    Ok(bridge)
+}
+
+/// What sees packets on this device that would pass it by.
+fn interference(facts: &Facts, index: u32, device: &Device) -> Result<(), String> {
+    if let Some(qdisc) = facts.overlay.filtered.get(&index) {
+        return Err(format!("{}: tc filters ({qdisc} qdisc)", device.name));
+    }
+    if facts.occupied.contains(&index) {
+        return Err(format!("{}: another program at its tcx ingress", device.name));
+    }
+    if device.xdp {
+        return Err(format!("{}: XDP program", device.name));
+    }
+    Ok(())
+}
+
+/// A queueing discipline would be passed by.
+fn queued(device: &Device) -> Result<(), String> {
+    match device.qdisc.as_deref() {
+        None | Some("noqueue") => Ok(()),
+        Some(qdisc) => Err(format!("{}: queueing discipline {qdisc}", device.name)),
+    }
+}
+
+fn bridge_port(device: &Device) -> Result<(), String> {
+    let Some(port) = &device.port else {
+        return Err(format!("{}: not a bridge port", device.name));
+    };
+    if !port.forwarding {
+        return Err(format!("{}: spanning tree does not let it forward", device.name));
+    }
+    match port.options.first() {
+        Some(option) => Err(format!("{}: bridge port option {option}", device.name)),
+        None => Ok(()),
+    }
+}
+
+fn port_refusal(facts: &Facts, index: u32, port: &Device) -> Option<String> {
+    if !port.ethernet || port.mac.is_none() {
+        return Some("no Ethernet device".into());
+    }
+    if !port.running {
+        return Some("it is down or has no carrier".into());
+    }
+    interference(facts, index, port).and_then(|()| bridge_port(port)).err()
+}
+
+/// The namespace and MTU of a veth's peer that frames to `mac` may be handed to
+/// directly: it must be the address's device, else the packet is none of its
+/// own, and nothing may be passed by.
+fn peer(facts: &Facts, index: u32, port: &Device, mac: MacAddr) -> Option<(u32, u32)> {
+    if port.kind.as_deref() != Some("veth") || queued(port).is_err() {
+        return None;
+    }
+    let peer = facts.peers.get(&index)?;
+    let fit = peer.running && !peer.xdp && peer.mac == Some(mac);
+    fit.then_some((port.link_netns?, peer.mtu))
+}
+
+/// The one VTEP that a VXLAN device sends frames for an address to.
+fn destination(
+    facts: &Facts,
+    index: u32,
+    vxlan: &VxlanDevice,
+    mac: MacAddr,
+) -> Option<Ipv4Addr> {
+    let plain = |entries: &Vec<VxlanEntry>| match entries.as_slice() {
+        [VxlanEntry { remote, port: None, vni: None, link: None }] => {
+            remote.filter(|remote| !remote.is_multicast() && !remote.is_unspecified())
+        }
+        _ => None,
+    };
+    match facts.overlay.vxlan_fdb.get(&(index, mac)) {
+        Some(entries) => plain(entries),
+        // With learning there will be an entry soon.
+        None if vxlan.learning => None,
+        None => plain(facts.overlay.vxlan_fdb.get(&(index, MacAddr([0; 6])))?),
+    }
+}
+
+/// The way to a remote VTEP, or why its packets stay slow.
+fn way(
+    facts: &Facts,
+    index: u32,
+    device: &Device,
+    vxlan: &VxlanDevice,
+    to: Ipv4Addr,
+) -> Result<Remote, String> {
+    let route = facts.routes.get(&(index, to)).and_then(Option::as_ref);
+    let route = route.ok_or("no unicast IPv4 route")?;
+    let covers = |network: Ipv4Addr, length: u8| {
+        let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+        u32::from(to) & mask == u32::from(network) & mask
+    };
+    if let Some((_, _, why)) =
+        facts.overlay.odd_routes.iter().find(|(network, length, _)| covers(*network, *length))
+    {
+        return Err(format!("a route with {why}"));
+    }
+    let nic = facts.overlay.links.get(&route.link).ok_or("its NIC is unknown")?;
+    let source = nic.mac.filter(|_| nic.ethernet).ok_or(format!("{}: no Ethernet", nic.name))?;
+    if !nic.running {
+        return Err(format!("{} is down or has no carrier", nic.name));
+    }
+    if nic.master.is_some() {
+        return Err(format!("{}: port of a bridge, bond or VRF", nic.name));
+    }
+    interference(facts, route.link, nic)?;
+    let local = vxlan.local.or(route.source).ok_or("no source address")?;
+    if !facts.overlay.addresses.contains(&local) {
+        return Err(format!("{local} is not an address of this host"));
+    }
+    let hop = route.via.unwrap_or(to);
+    let next_hop = facts.overlay.neighbours.get(&(route.link, hop));
+    let next_hop = *next_hop.ok_or(format!("{hop}: no usable neighbour entry"))?;
+    let path = route.mtu.unwrap_or(nic.mtu).min(nic.mtu);
+    let (first, last) = vxlan.source_ports;
+    let ttl = if vxlan.ttl != 0 { Some(vxlan.ttl) } else { route.ttl };
+    Ok(Remote {
+        nic: route.link,
+        mtu: path.saturating_sub(OVERHEAD).min(device.mtu),
+        vxlan: index,
+        vni: vxlan.vni,
+        local,
+        remote: to,
+        udp_port: vxlan.port,
+        source_ports: if first < last { (first, last) } else { facts.local_ports },
+        dont_fragment: vxlan.df == Some(true),
+        checksum: vxlan.checksum,
+        ttl: ttl.unwrap_or(facts.default_ttl),
+        tos: vxlan.tos & !ECN,
+        next_hop,
+        source,
+    })
+}

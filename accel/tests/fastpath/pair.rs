@@ -1,0 +1,146 @@
+//! Two test hosts with a bridge and a VXLAN device each, and a tenant behind them.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use accel::{Accel, Status, Wanted};
+use netstate::link::Vxlan;
+use packet::vxlan::Vni;
+use testbed::{Host, NIC, Offload, Wire, mac, poll};
+
+pub const LIMIT: Duration = Duration::from_secs(20);
+pub const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
+pub const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
+pub const DEVICE: &str = "vxlan0";
+pub const BRIDGE: &str = "br0";
+pub const PORT: &str = "veth0";
+const MTU: u32 = 1450;
+
+/// Whether this test may run; says why not.
+pub fn privileged() -> bool {
+    let may = sys::userns::may_administer_networks() && nix::unistd::geteuid().is_root();
+    if !may {
+        eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN)");
+    }
+    may
+}
+
+pub struct Pair {
+    pub a: Host,
+    pub b: Host,
+    pub tenant_a: Host,
+    pub tenant_b: Host,
+}
+
+impl Pair {
+    /// With outer checksums or without.
+    pub fn new(offload: Offload, udp_csum: bool) -> Pair {
+        let pair = Pair {
+            a: Host::new("a").unwrap(),
+            b: Host::new("b").unwrap(),
+            tenant_a: Host::with_ipv6("tenant-a").unwrap(),
+            tenant_b: Host::with_ipv6("tenant-b").unwrap(),
+        };
+        pair.a.connect(PORT, &pair.tenant_a, "eth0", MTU).unwrap();
+        pair.b.connect(PORT, &pair.tenant_b, "eth0", MTU).unwrap();
+        for (tenant, address, six) in [
+            (&pair.tenant_a, TENANT_A, "fd00::11"),
+            (&pair.tenant_b, TENANT_B, "fd00::12"),
+        ] {
+            tenant.address("eth0", address, 24).unwrap();
+            tenant.address("eth0", six.parse::<IpAddr>().unwrap(), 64).unwrap();
+        }
+        let wire = Wire { mtu: 1500, offload };
+        wire.join(&pair.a, &pair.b).unwrap();
+        wire.address(&pair.a, &pair.b).unwrap();
+        for (host, local, remote) in
+            [(&pair.a, Wire::A, Wire::B), (&pair.b, Wire::B, Wire::A)]
+        {
+            let device = Vxlan {
+                name: DEVICE,
+                vni: Vni::new(42).unwrap(),
+                local: local.into(),
+                remote: Some(remote.into()),
+                underlay: NIC,
+                port: 4789,
+                learning: true,
+                udp_csum,
+            };
+            host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), MTU).unwrap();
+            host.netlink().set_up(DEVICE).unwrap();
+            host.bridge(BRIDGE, MTU, &[DEVICE, PORT]).unwrap();
+        }
+        pair
+    }
+
+    /// Waits until both directions' addresses are learned and accelerated.
+    pub fn accelerate(&self) -> [Accel; 2] {
+        let start = |host: &Host| Accel::start(host.netns(), Wanted::All).unwrap();
+        let both = [start(&self.a), start(&self.b)];
+        self.settle(&both);
+        both
+    }
+
+    /// Sends until packets go the fast way in both hosts.
+    pub fn settle(&self, both: &[Accel; 2]) {
+        let hits = || {
+            both.each_ref().map(|accel| {
+                let status = accel.status();
+                [
+                    status.packets("egress_hit") + status.packets("egress_shortcut"),
+                    status.packets("ingress_hit"),
+                ]
+            })
+        };
+        let before = hits();
+        poll("the fast path", LIMIT, || {
+            self.ping(&[]);
+            let now = hits();
+            let taken = (0..2).all(|host| (0..2).all(|way| now[host][way] > before[host][way]));
+            Ok(taken.then_some(()).ok_or_else(|| format!("{:#?}", both.each_ref().map(Accel::status))))
+        })
+        .unwrap();
+    }
+
+    pub fn ping(&self, more: &[&str]) {
+        let mut command = Command::new("ping");
+        command.args(["-n", "-c", "3", "-i", "0.01", "-W", "5"]).args(more);
+        self.tenant_a.run(command.arg(TENANT_B.to_string())).unwrap();
+    }
+
+    pub fn ping6(&self) {
+        let mut command = Command::new("ping");
+        command.args(["-n", "-c", "3", "-i", "0.01", "-W", "5", "fd00::12"]);
+        self.tenant_a.run(&mut command).unwrap();
+    }
+
+    /// Sends `bytes` over TCP from one tenant to the other and back.
+    pub fn stream(&self, to: IpAddr, bytes: usize) {
+        let sent: Vec<u8> = (0..bytes).map(|at| (at / 251 + at) as u8).collect();
+        let expected = sent.clone();
+        let listener = self.tenant_b.netns().run(|| TcpListener::bind((to, 5401)).unwrap()).unwrap();
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            let mut received = vec![0; expected.len()];
+            stream.read_exact(&mut received).unwrap();
+            assert!(received == expected, "bytes were changed or lost");
+            stream.write_all(&received).unwrap();
+        });
+        let connect = || TcpStream::connect_timeout(&(to, 5401).into(), LIMIT).unwrap();
+        let mut stream = self.tenant_a.netns().run(connect).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(&sent).unwrap();
+        let mut received = vec![0; bytes];
+        stream.read_exact(&mut received).unwrap();
+        assert!(received == sent, "bytes were changed or lost on the way back");
+        serving.join().unwrap();
+    }
+}
+
+/// What was counted under a word since an earlier status.
+pub fn since(accel: &Accel, before: &Status, word: &str) -> u64 {
+    accel.status().packets(word) - before.packets(word)
+}

@@ -1,0 +1,98 @@
+//! That something has changed: the kernel's notifications, as a wake-up.
+//!
+//! What changed is not read from them: they come without the rest of the state,
+//! and some are lost when the socket overflows. Whoever is woken reads anew.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_sys::Socket;
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use sys::netns::NetNs;
+
+use crate::netlink::{Error, Result};
+
+/// `RTNLGRP_*` (include/uapi/linux/rtnetlink.h): links, neighbours and FDBs, tc,
+/// IPv4 addresses, routes and rules, IPv6 addresses, routes and rules, namespace
+/// ids.
+const ROUTE_GROUPS: [u32; 10] = [1, 3, 4, 5, 7, 8, 9, 11, 19, 28];
+/// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h).
+const NETFILTER_GROUPS: [u32; 1] = [7];
+
+/// A receiver of the notifications of one network namespace.
+pub struct Watch {
+    sockets: [Socket; 2],
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+impl Watch {
+    /// Listens in the calling thread's namespace.
+    ///
+    /// Not notified by the kernel: rules of the older iptables and ebtables,
+    /// programs attached by BPF links, sysctls, path MTUs learned from ICMP.
+    ///
+    /// # Errors
+    /// When descriptors have run out or a group is refused.
+    pub fn open() -> Result<Watch> {
+        Ok(Watch {
+            sockets: [
+                listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?,
+                listen(NETLINK_NETFILTER, "NETLINK_NETFILTER", &NETFILTER_GROUPS)?,
+            ],
+        })
+    }
+
+    /// Listens in `netns`.
+    ///
+    /// # Errors
+    /// As [`Watch::open`], and when the namespace cannot be entered.
+    pub fn open_in(netns: &NetNs) -> Result<Watch> {
+        netns.run(Watch::open)?
+    }
+
+    /// What to poll for reading.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        self.sockets.each_ref().map(|socket| socket.as_fd())
+    }
+
+    /// Whether anything has changed since the last call; forgets it.
+    pub fn changed(&self) -> bool {
+        let mut changed = false;
+        for socket in &self.sockets {
+            let mut buffer = Vec::with_capacity(32 << 10);
+            loop {
+                buffer.clear();
+                match socket.recv(&mut buffer, libc::MSG_DONTWAIT) {
+                    Ok(_) => changed = true,
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                    // ENOBUFS: some were lost, so something has changed.
+                    Err(_) => {
+                        changed = true;
+                        break;
+                    }
+                }
+            }
+        }
+        changed
+    }
+}
+
+fn listen(protocol: isize, name: &'static str, groups: &[u32]) -> Result<Socket> {
+    let failed =
+        |operation| move |e: std::io::Error| Error::Sys(sys::Error::io(operation, name, &e));
+    let mut socket = Socket::new(protocol).map_err(failed("socket"))?;
+    socket.bind_auto().map_err(failed("bind"))?;
+    for group in groups {
+        socket.add_membership(*group).map_err(failed("join multicast group of"))?;
+    }
+    if protocol == NETLINK_ROUTE {
+        // Namespaces that have an id here: where the tenants' ends of veth pairs
+        // are. Without the right to it, those are read anew periodically only.
+        let _ = socket.set_listen_all_namespaces(true);
+    }
+    Ok(socket)
+}
