@@ -65,6 +65,8 @@ struct Shared {
     /// No heartbeat and no reading: what a hanging daemon looks like.
     paused: AtomicBool,
     wanted: Mutex<Wanted>,
+    /// What the maps are made for.
+    in_force: Mutex<Wanted>,
     status: Mutex<Status>,
 }
 
@@ -85,7 +87,8 @@ impl Accel {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             paused: AtomicBool::new(false),
-            wanted: Mutex::new(wanted),
+            wanted: Mutex::new(wanted.clone()),
+            in_force: Mutex::new(wanted),
             status: Mutex::new(Status {
                 pid: std::process::id(),
                 netns: netns.inode(),
@@ -125,9 +128,24 @@ impl Accel {
         }
     }
 
-    /// Changes which devices are accelerated; in force within two heartbeats.
-    pub fn want(&self, wanted: Wanted) {
-        *lock(&self.shared.wanted) = wanted;
+    /// Changes which devices are accelerated, and waits until that is in force.
+    ///
+    /// # Errors
+    /// When the mirror does not follow within a second.
+    pub fn want(&self, wanted: Wanted) -> Result<()> {
+        *lock(&self.shared.wanted) = wanted.clone();
+        let start = Instant::now();
+        while *lock(&self.shared.in_force) != wanted {
+            if start.elapsed() > AUDIT {
+                return Err(crate::Error::Sys(sys::Error::new(
+                    "wait for",
+                    "the mirror's thread",
+                    nix::errno::Errno::ETIMEDOUT,
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
     }
 
     /// What is accelerated, why not, and what became of packets.
@@ -249,9 +267,7 @@ impl Mirror {
 
     /// Links at whose hook there are other programs than ours.
     fn occupied(&self) -> BTreeSet<u32> {
-        let ours = |index: u32| {
-            self.hooks.keys().filter(|(at, _)| *at == index).count() as u32
-        };
+        let ours = |index: u32| self.hooks.keys().filter(|(at, _)| *at == index).count() as u32;
         let is_occupied = |index: &u32| bpf::attached(*index) > ours(*index);
         self.looked_at.iter().copied().filter(is_occupied).collect()
     }
@@ -331,6 +347,7 @@ impl Mirror {
             })
             .collect();
         drop(status);
+        *lock(&self.shared.in_force) = self.wanted.clone();
         self.plan = plan;
     }
 }

@@ -8,10 +8,7 @@ use netstate::{Error, Netlink};
 use crate::plan::Facts;
 
 /// Reads the state of the calling thread's namespace, in which `netlink` is.
-pub(crate) fn gather(
-    netlink: &Netlink,
-    occupied: &BTreeSet<u32>,
-) -> netstate::Result<Facts> {
+pub(crate) fn gather(netlink: &Netlink, occupied: &BTreeSet<u32>) -> netstate::Result<Facts> {
     let overlay = netlink.overlay()?;
     let mut filters: Vec<String> = netfilter::base_chains()?
         .into_iter()

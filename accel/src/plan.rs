@@ -155,9 +155,8 @@ impl Plan {
             self.nics.insert(*nic);
             self.vteps.insert(key, Vtep { bridge, nic: *nic, local: *local });
         }
-        self.fdb.extend(
-            remotes.into_iter().map(|(mac, remote)| ((bridge, mac), Fdb::Remote(remote))),
-        );
+        self.fdb
+            .extend(remotes.into_iter().map(|(mac, remote)| ((bridge, mac), Fdb::Remote(remote))));
         // Neither FDB may age what is in use: an eighth of its time.
         let ageing = |time: Duration| if time.is_zero() { REFRESH } else { time / 8 };
         let bridge_ageing = facts.overlay.links[&bridge].bridge.as_ref().map_or(0, |b| b.ageing);
@@ -170,12 +169,7 @@ impl Plan {
 }
 
 /// Why a VXLAN device stays slow; else its bridge.
-fn refusal(
-    facts: &Facts,
-    index: u32,
-    device: &Device,
-    vxlan: &VxlanDevice,
-) -> Result<u32, String> {
+fn refusal(facts: &Facts, index: u32, device: &Device, vxlan: &VxlanDevice) -> Result<u32, String> {
     if let Some(option) = vxlan.options.first() {
         return Err(format!("VXLAN option {option}"));
     }
@@ -278,12 +272,7 @@ fn peer(facts: &Facts, index: u32, port: &Device, mac: MacAddr) -> Option<(u32, 
 }
 
 /// The one VTEP that a VXLAN device sends frames for an address to.
-fn destination(
-    facts: &Facts,
-    index: u32,
-    vxlan: &VxlanDevice,
-    mac: MacAddr,
-) -> Option<Ipv4Addr> {
+fn destination(facts: &Facts, index: u32, vxlan: &VxlanDevice, mac: MacAddr) -> Option<Ipv4Addr> {
     let plain = |entries: &Vec<VxlanEntry>| match entries.as_slice() {
         [VxlanEntry { remote, port: None, vni: None, link: None }] => {
             remote.filter(|remote| !remote.is_multicast() && !remote.is_unspecified())

@@ -32,6 +32,12 @@ pub enum Verb {
         #[command(subcommand)]
         verb: MeasureVerb,
     },
+    /// Make kernel VXLAN devices as fast as the host network (Linux 6.6)
+    Accel {
+        /// What to do with them.
+        #[command(subcommand)]
+        verb: AccelVerb,
+    },
     /// Show results as tables, a page with charts, or against an earlier run
     Report(Report),
     /// Join two TAP devices in user space, super-packets uncut
@@ -48,6 +54,47 @@ pub enum Verb {
         /// Existing directory to write them to
         directory: PathBuf,
     },
+}
+
+/// `overlane accel …`
+#[derive(Debug, Subcommand)]
+pub enum AccelVerb {
+    /// Accelerate VXLAN devices, in the background
+    On(AccelDevices),
+    /// Give VXLAN devices back to the slow path
+    Off(AccelDevices),
+    /// Accelerate VXLAN devices until Ctrl-C or SIGTERM
+    Run(AccelDevices),
+    /// Show what is accelerated, what is not and why, and what became of packets
+    Status(AccelStatus),
+}
+
+/// `overlane accel on`, `off`, `run`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Whatever cannot be accelerated goes on by the slow path; `overlane accel status` says why. When the process ends, by any cause, the kernel detaches the fast path. Readiness of `run`: a line on standard output, and sd_notify for systemd."
+)]
+pub struct AccelDevices {
+    /// VXLAN device
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "DEV")]
+    pub device: Option<String>,
+    /// Every VXLAN device of the namespace, those to come among them
+    #[arg(long)]
+    pub all: bool,
+    /// Network namespace of the devices: name, process id or path [default: this one]
+    #[arg(long, value_name = "NETNS")]
+    pub netns: Option<String>,
+}
+
+/// `overlane accel status`
+#[derive(Debug, Args)]
+pub struct AccelStatus {
+    /// Network namespace of the devices: name, process id or path [default: this one]
+    #[arg(long, value_name = "NETNS")]
+    pub netns: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `overlane lab …`

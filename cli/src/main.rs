@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accelerator;
 mod args;
 mod building;
 mod exit;
@@ -29,7 +30,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use args::{Arguments, LabVerb, MeasureVerb, Verb};
+use args::{AccelVerb, Arguments, LabVerb, MeasureVerb, Verb};
 use exit::Exit;
 
 fn main() -> ExitCode {
@@ -69,6 +70,12 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
         Verb::Measure { verb } => match verb {
             MeasureVerb::Serve(serve) => verb::measure_serve::run(&serve),
             MeasureVerb::Run(run) => verb::measure_run::run(&run),
+        },
+        Verb::Accel { verb } => match verb {
+            AccelVerb::On(devices) => verb::accel::on(&devices),
+            AccelVerb::Off(devices) => verb::accel::off(&devices),
+            AccelVerb::Run(devices) => verb::accel::run(&devices),
+            AccelVerb::Status(status) => verb::accel::status(&status),
         },
         Verb::Report(report) => verb::report::run(&report),
         Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),

@@ -1,4 +1,8 @@
-//! The fast path against a real kernel: traffic, refusals, staleness.
+//! The fast path against a real kernel: traffic, bytes on the wire, refusals,
+//! staleness.
 
 mod pair;
+mod refusals;
+mod stale;
 mod traffic;
+mod wire;

@@ -45,19 +45,16 @@ impl Pair {
         };
         pair.a.connect(PORT, &pair.tenant_a, "eth0", MTU).unwrap();
         pair.b.connect(PORT, &pair.tenant_b, "eth0", MTU).unwrap();
-        for (tenant, address, six) in [
-            (&pair.tenant_a, TENANT_A, "fd00::11"),
-            (&pair.tenant_b, TENANT_B, "fd00::12"),
-        ] {
+        for (tenant, address, six) in
+            [(&pair.tenant_a, TENANT_A, "fd00::11"), (&pair.tenant_b, TENANT_B, "fd00::12")]
+        {
             tenant.address("eth0", address, 24).unwrap();
             tenant.address("eth0", six.parse::<IpAddr>().unwrap(), 64).unwrap();
         }
         let wire = Wire { mtu: 1500, offload };
         wire.join(&pair.a, &pair.b).unwrap();
         wire.address(&pair.a, &pair.b).unwrap();
-        for (host, local, remote) in
-            [(&pair.a, Wire::A, Wire::B), (&pair.b, Wire::B, Wire::A)]
-        {
+        for (host, local, remote) in [(&pair.a, Wire::A, Wire::B), (&pair.b, Wire::B, Wire::A)] {
             let device = Vxlan {
                 name: DEVICE,
                 vni: Vni::new(42).unwrap(),
@@ -99,7 +96,21 @@ impl Pair {
             self.ping(&[]);
             let now = hits();
             let taken = (0..2).all(|host| (0..2).all(|way| now[host][way] > before[host][way]));
-            Ok(taken.then_some(()).ok_or_else(|| format!("{:#?}", both.each_ref().map(Accel::status))))
+            Ok(taken
+                .then_some(())
+                .ok_or_else(|| format!("{:#?}", both.each_ref().map(Accel::status))))
+        })
+        .unwrap();
+    }
+
+    /// Sends until packets leave the fast way.
+    pub fn settle_sender(&self, accel: &Accel) {
+        poll("the fast path of the sender", LIMIT, || {
+            let before = accel.status();
+            self.ping(&[]);
+            let sent =
+                since(accel, &before, "egress_hit") + since(accel, &before, "egress_shortcut");
+            Ok(if sent >= 3 { Ok(()) } else { Err(format!("{:#?}", accel.status())) })
         })
         .unwrap();
     }
@@ -120,7 +131,8 @@ impl Pair {
     pub fn stream(&self, to: IpAddr, bytes: usize) {
         let sent: Vec<u8> = (0..bytes).map(|at| (at / 251 + at) as u8).collect();
         let expected = sent.clone();
-        let listener = self.tenant_b.netns().run(|| TcpListener::bind((to, 5401)).unwrap()).unwrap();
+        let listener =
+            self.tenant_b.netns().run(|| TcpListener::bind((to, 5401)).unwrap()).unwrap();
         let serving = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_read_timeout(Some(LIMIT)).unwrap();

@@ -1,5 +1,6 @@
 //! The verbs, a file each.
 
+pub mod accel;
 pub mod generate;
 pub mod lab_down;
 pub mod lab_exec;

@@ -1,0 +1,243 @@
+//! What is refused, with its reason; traffic goes on by the slow path.
+
+use std::process::Command;
+
+use accel::{Accel, Status, Wanted};
+use testbed::{Host, Offload, poll};
+
+use crate::pair::{DEVICE, LIMIT, Pair, privileged};
+
+fn sh(host: &Host, script: &str) {
+    host.run(Command::new("sh").args(["-ec", script])).unwrap();
+}
+
+/// Every reason that a status gives, with what it is about.
+fn reasons(status: &Status) -> String {
+    let mut text = String::new();
+    for device in &status.devices {
+        let parts = device.ports.iter().chain(&device.remotes);
+        let own = (device.device.as_str(), &device.refused);
+        for (name, refused) in
+            std::iter::once(own).chain(parts.map(|part| (part.name.as_str(), &part.refused)))
+        {
+            if let Some(reason) = refused {
+                text += &format!("[{name}: {reason}]");
+            }
+        }
+    }
+    text
+}
+
+fn refused(accel: &Accel, expected: &str, after: &str) {
+    poll(&format!("the refusal after {after:?}: {expected:?}"), LIMIT, || {
+        let seen = reasons(&accel.status());
+        Ok(if seen.contains(expected) { Ok(()) } else { Err(seen) })
+    })
+    .unwrap();
+}
+
+/// (what is done in a host, what undoes it, reason, whether traffic still goes)
+const CASES: &[(&str, &str, &str, bool)] = &[
+    (
+        "nft 'table inet t { chain c { type filter hook input priority 0; }; }'",
+        "nft delete table inet t",
+        "[vxlan0: packet filter: nftables inet t c]",
+        true,
+    ),
+    (
+        "nft 'table bridge t { chain c { type filter hook forward priority 0; }; }'",
+        "nft delete table bridge t",
+        "[vxlan0: packet filter: nftables bridge t c]",
+        true,
+    ),
+    (
+        "nft 'table netdev t { chain c { type filter hook ingress device nic0 priority 0; }; }'",
+        "nft delete table netdev t",
+        "[vxlan0: packet filter: nftables netdev t c]",
+        true,
+    ),
+    (
+        "tc qdisc add dev nic0 clsact",
+        "tc qdisc del dev nic0 clsact",
+        "[10.0.0.2: nic0: tc filters (clsact qdisc)]",
+        true,
+    ),
+    (
+        "tc qdisc add dev veth0 ingress",
+        "tc qdisc del dev veth0 ingress",
+        "[veth0: veth0: tc filters (ingress qdisc)]",
+        true,
+    ),
+    (
+        "tc qdisc add dev vxlan0 clsact",
+        "tc qdisc del dev vxlan0 clsact",
+        "[vxlan0: vxlan0: tc filters",
+        true,
+    ),
+    (
+        "tc qdisc add dev br0 clsact",
+        "tc qdisc del dev br0 clsact",
+        "[vxlan0: br0: tc filters",
+        true,
+    ),
+    (
+        "tc qdisc add dev vxlan0 root pfifo",
+        "tc qdisc del dev vxlan0 root",
+        "[vxlan0: vxlan0: queueing discipline pfifo]",
+        true,
+    ),
+    (
+        "ip rule add fwmark 1 table 100",
+        "ip rule del fwmark 1 table 100",
+        "[vxlan0: policy routing: rule 32765 (table 100)]",
+        true,
+    ),
+    (
+        "bridge link set dev veth0 isolated on",
+        "bridge link set dev veth0 isolated off",
+        "[veth0: veth0: bridge port option isolated]",
+        true,
+    ),
+    (
+        "bridge link set dev veth0 hairpin on",
+        "bridge link set dev veth0 hairpin off",
+        "[veth0: veth0: bridge port option hairpin]",
+        true,
+    ),
+    (
+        "bridge link set dev veth0 neigh_suppress on",
+        "bridge link set dev veth0 neigh_suppress off",
+        "[veth0: veth0: bridge port option neigh_suppress]",
+        true,
+    ),
+    (
+        "bridge link set dev vxlan0 isolated on",
+        "bridge link set dev vxlan0 isolated off",
+        "[vxlan0: vxlan0: bridge port option isolated]",
+        true,
+    ),
+    (
+        "bridge link set dev veth0 state 0",
+        "bridge link set dev veth0 state 3",
+        "[veth0: veth0: spanning tree does not let it forward]",
+        false,
+    ),
+    (
+        "ip route add 10.0.0.2/32 nexthop dev nic0 nexthop dev veth0",
+        "ip route del 10.0.0.2/32",
+        "[10.0.0.2: a route with several next hops]",
+        false,
+    ),
+    ("ip link set vxlan0 down", "ip link set vxlan0 up", "[vxlan0: it is down]", false),
+    (
+        "ip link set vxlan0 nomaster",
+        "ip link set vxlan0 master br0",
+        "[vxlan0: it is no port of a bridge: not yet]",
+        false,
+    ),
+];
+
+#[test]
+fn what_would_be_passed_by_is_refused_while_it_is_there() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(Offload::Full, true);
+    let accels = pair.accelerate();
+    for (change, undo, expected, flows) in CASES {
+        sh(&pair.a, change);
+        refused(&accels[0], expected, change);
+        if *flows {
+            pair.ping(&[]);
+        }
+        sh(&pair.a, undo);
+        pair.settle(&accels);
+    }
+}
+
+#[test]
+fn older_tables_of_iptables_are_refused() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(Offload::Full, true);
+    let accels = pair.accelerate();
+    // Reading it makes the table.
+    if pair.a.run(Command::new("iptables-legacy").args(["-t", "filter", "-L"])).is_err() {
+        eprintln!("skipped: iptables-legacy does not work here");
+        return;
+    }
+    refused(&accels[0], "[vxlan0: packet filter: iptables-legacy filter]", "iptables-legacy");
+    pair.ping(&[]);
+}
+
+#[test]
+fn rules_for_arp_alone_are_no_reason() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(Offload::Full, true);
+    let accels = pair.accelerate();
+    sh(&pair.a, "nft 'table arp t { chain c { type filter hook input priority 0; }; }'");
+    pair.settle(&accels);
+    assert!(accels[0].status().accelerates(DEVICE), "{:#?}", accels[0].status());
+}
+
+#[test]
+fn devices_with_options_that_are_not_done_are_refused() {
+    if !privileged() {
+        return;
+    }
+    let host = Host::new("a").unwrap();
+    let accel = Accel::start(host.netns(), Wanted::All).unwrap();
+    for (options, expected) in [
+        ("external", "VXLAN option external"),
+        ("id 9 remote 10.0.0.2 gbp", "VXLAN option gbp"),
+        ("id 9 remote 10.0.0.2 tos inherit", "VXLAN option tos inherit"),
+        ("id 9 remote 10.0.0.2 ttl inherit", "VXLAN option ttl inherit"),
+        ("id 9 remote 10.0.0.2 df inherit", "VXLAN option df inherit"),
+        ("id 9 remote 10.0.0.2 remcsumtx", "VXLAN option remcsumtx"),
+        ("id 9 remote 10.0.0.2 remcsumrx", "VXLAN option remcsumrx"),
+        ("id 9 remote 10.0.0.2 proxy", "VXLAN option proxy"),
+        ("id 9 remote 10.0.0.2 rsc", "VXLAN option rsc"),
+        ("id 9 remote fd00::2 local fd00::1", "IPv6 underlay: not yet"),
+        ("id 9 remote 10.0.0.2", "it is down"),
+    ] {
+        sh(&host, &format!("ip link add vx9 type vxlan dstport 4799 {options}"));
+        refused(&accel, &format!("[vx9: {expected}]"), options);
+        sh(&host, "ip link del vx9");
+        poll("the end of vx9", LIMIT, || {
+            let status = accel.status();
+            Ok(if status.devices.is_empty() { Ok(()) } else { Err(format!("{status:?}")) })
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_program_of_somebody_else_is_neither_displaced_nor_passed_by() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(Offload::Full, true);
+    let accels = pair.accelerate();
+    // Another fast path is as foreign as any program.
+    let second = Accel::start(pair.a.netns(), Wanted::All).unwrap();
+    let expected = "[veth0: veth0: another program at its tcx ingress]";
+    refused(&second, expected, "a second fast path");
+    pair.ping(&[]);
+    drop(second);
+    pair.settle(&accels);
+}
+
+#[test]
+fn a_device_that_is_not_named_is_left_alone() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(Offload::Full, true);
+    let accel = Accel::start(pair.a.netns(), Wanted::Named(["vx7".into()].into())).unwrap();
+    pair.ping(&[]);
+    let status = accel.status();
+    assert!(status.devices.is_empty() && status.packets.is_empty(), "{status:#?}");
+}

@@ -1,0 +1,229 @@
+//! `overlane accel`: the fast path for kernel VXLAN devices.
+
+use std::fmt::Write;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use accel::reason::Reason;
+use accel::{Accel, Status, Wanted};
+use anyhow::{Context, bail};
+use netstate::Netlink;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use sys::netns::NetNs;
+
+use crate::accelerator::{self, Request};
+use crate::args::{AccelDevices, AccelStatus};
+use crate::exit::{Exit, usage};
+use crate::foreground::netns;
+use crate::notify::notify;
+use crate::output::{print, print_json};
+
+/// What `run` begins its first line with when the fast path stands.
+const READY: &str = "ready";
+
+/// Accelerates until told to end.
+pub fn run(arguments: &AccelDevices) -> anyhow::Result<Exit> {
+    let netns = netns("--netns", arguments.netns.as_deref())?;
+    check(arguments, &netns)?;
+    let listener = accelerator::claim(netns.inode())?;
+    let (end, sender) = UnixStream::pair().context("install signal handlers")?;
+    for signal in [SIGINT, SIGTERM] {
+        let sender = sender.try_clone().context("install signal handlers")?;
+        signal_hook::low_level::pipe::register(signal, sender)
+            .context("install signal handlers")?;
+    }
+    let mut wanted = match &arguments.device {
+        Some(device) => Wanted::Named([device.clone()].into()),
+        None => Wanted::All,
+    };
+    let accel = Accel::start(&netns, wanted.clone())?;
+    // One line: who waits for it may close the pipe behind it.
+    let devices: Vec<String> = accel
+        .status()
+        .devices
+        .iter()
+        .map(|device| format!("{}: {}", device.device, state(&device.refused)))
+        .collect();
+    let devices =
+        if devices.is_empty() { "no VXLAN device yet".to_owned() } else { devices.join(", ") };
+    print(&format!("{READY}: {devices}"))?;
+    notify("READY=1")?;
+    let asker = loop {
+        let mut ready = [
+            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(end.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut ready, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error).context("poll"),
+        }
+        if ready[1].any().unwrap_or(false) {
+            break None;
+        }
+        if let Some(asker) = accelerator::serve(&listener, &accel, &mut wanted)? {
+            break Some(asker);
+        }
+    };
+    notify("STOPPING=1")?;
+    // In this order: when the asker sees the end, everything is detached and the
+    // name is free again.
+    drop(accel);
+    drop(listener);
+    drop(asker);
+    Ok(Exit::Done)
+}
+
+/// Has a process in the background accelerate.
+pub fn on(arguments: &AccelDevices) -> anyhow::Result<Exit> {
+    let netns = netns("--netns", arguments.netns.as_deref())?;
+    check(arguments, &netns)?;
+    let request = match &arguments.device {
+        Some(device) => Request::Add(device.clone()),
+        None => Request::AddAll,
+    };
+    let status = match accelerator::ask(netns.inode(), &request)? {
+        Some(status) => status,
+        None => start(arguments, &netns)?,
+    };
+    print(&describe(&status))?;
+    // What was asked for by name and is refused has not been done.
+    let refused = |name: &String| !status.accelerates(name);
+    Ok(if arguments.device.as_ref().is_some_and(refused) { Exit::Partly } else { Exit::Done })
+}
+
+fn start(arguments: &AccelDevices, netns: &NetNs) -> anyhow::Result<Status> {
+    let mut command = Command::new(std::env::current_exe().context("path of this program")?);
+    command.args(["accel", "run"]);
+    if let Some(netns) = &arguments.netns {
+        command.arg("--netns");
+        // It starts in another directory.
+        match netns.contains('/') {
+            true => command.arg(std::path::absolute(netns).context("path of --netns")?),
+            false => command.arg(netns),
+        };
+    }
+    match &arguments.device {
+        Some(device) => command.args(["--", device.as_str()]),
+        None => command.arg("--all"),
+    };
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .current_dir("/")
+        // Ctrl-C at this terminal is not meant for it.
+        .process_group(0)
+        .spawn()
+        .context("start the accelerator")?;
+    let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        bail!("the accelerator has no pipes");
+    };
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    if !line.starts_with(READY) {
+        let mut said = String::new();
+        stderr.read_to_string(&mut said)?;
+        child.wait()?;
+        bail!("{}", said.trim().trim_start_matches("error: "));
+    }
+    accelerator::ask(netns.inode(), &Request::Status)?.context("the accelerator has ended")
+}
+
+/// Gives devices back to the slow path.
+pub fn off(arguments: &AccelDevices) -> anyhow::Result<Exit> {
+    let netns = netns("--netns", arguments.netns.as_deref())?;
+    let request = match &arguments.device {
+        Some(device) => {
+            let status = accelerator::ask(netns.inode(), &Request::Status)?;
+            let known = status.is_some_and(|s| s.devices.iter().any(|d| d.device == *device));
+            if !known {
+                let problem = format!("{device:?} is not accelerated (overlane accel status)");
+                return Err(usage("DEV", problem));
+            }
+            Request::Remove(device.clone())
+        }
+        None => Request::Down,
+    };
+    accelerator::ask(netns.inode(), &request)?;
+    Ok(Exit::Done)
+}
+
+/// Shows what is accelerated.
+pub fn status(arguments: &AccelStatus) -> anyhow::Result<Exit> {
+    let netns = netns("--netns", arguments.netns.as_deref())?;
+    let status = accelerator::ask(netns.inode(), &Request::Status)?;
+    match (status, arguments.json) {
+        (status, true) => print_json(&status)?,
+        (Some(status), false) => print(&describe(&status))?,
+        (None, false) => print("nothing is accelerated")?,
+    }
+    Ok(Exit::Done)
+}
+
+/// The device must be there now, and a VXLAN device.
+fn check(arguments: &AccelDevices, netns: &NetNs) -> anyhow::Result<()> {
+    let Some(device) = &arguments.device else { return Ok(()) };
+    let link = Netlink::open_in(netns)?.link(device).map_err(|error| usage("DEV", error))?;
+    match link.kind.as_deref() {
+        Some("vxlan") => Ok(()),
+        kind => Err(usage(
+            "DEV",
+            format!("{device} is a {} device, not vxlan", kind.unwrap_or("physical")),
+        )),
+    }
+}
+
+fn state(refused: &Option<String>) -> String {
+    match refused {
+        Some(reason) => format!("slow: {reason}"),
+        None => "accelerated".to_owned(),
+    }
+}
+
+/// A status for people.
+fn describe(status: &Status) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    if let Some(problem) = &status.problem {
+        let _ = writeln!(text, "everything is slow: {problem}");
+    }
+    for device in &status.devices {
+        let _ = writeln!(text, "{}: {}", device.device, state(&device.refused));
+        for (what, parts) in [("port", &device.ports), ("remote", &device.remotes)] {
+            for part in parts {
+                let _ = writeln!(text, "  {what} {}: {}", part.name, state(&part.refused));
+            }
+        }
+    }
+    if status.devices.is_empty() {
+        text += "no VXLAN device yet\n";
+    }
+    let _ = write!(
+        text,
+        "process {}, {} forwarding entries, generation {}",
+        status.pid, status.entries, status.generation
+    );
+    if status.left_out > 0 {
+        let _ = write!(text, ", {} entries without room stay slow", status.left_out);
+    }
+    text += "\n";
+    for reason in Reason::ALL {
+        if let Some(counted) = status.packets.get(reason.word()) {
+            let _ = writeln!(
+                text,
+                "  {:<20} {:>12} packets {:>16} bytes  {}",
+                reason.word(),
+                counted.packets,
+                counted.bytes,
+                reason.meaning()
+            );
+        }
+    }
+    text
+}
