@@ -2,6 +2,7 @@
 //! host: super-packets cross user space, datagrams leave by UDP GSO.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use datapath::tapbridge::{Port, PortOptions};
 use datapath::vtep::{Config, Endpoint, Error, NetworkConfig, Running};
@@ -39,16 +40,28 @@ impl Mode for Vtep {
         let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A)?;
         let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B)?;
         let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
+        let (from_a, from_b) = (Arc::new(from_a), Arc::new(from_b));
         let hops = vec![
-            Hop::tx("tenant-a", DEVICE),
+            Hop::tx("tenant-a", DEVICE).before("vtep", dropped(&from_a)),
             Hop::tx("a", NIC),
-            Hop::rx("b", NIC),
+            Hop::rx("b", NIC).before("vtep", dropped(&from_b)),
             Hop::rx("tenant-b", DEVICE),
         ];
         Ok(Network::new(vec![a, b, tenant_a, tenant_b], 2, 3, TENANT_B, tenant_mtu, hops)
             .keeping(Box::new(from_a))
             .keeping(Box::new(from_b))
             .noting("engine epoll, one queue; its threads are not pinned"))
+    }
+}
+
+/// Asks an endpoint how many packets it has dropped, without keeping it.
+fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
+    let counted = Arc::downgrade(running);
+    move || {
+        let Some(running) = counted.upgrade() else { return 0 };
+        let report = running.report();
+        let networks = report.networks.iter().map(|n| n.out.dropped() + n.back.dropped());
+        networks.sum::<u64>() + report.strangers.dropped()
     }
 }
 
