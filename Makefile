@@ -82,11 +82,14 @@ bench-compare: build
 	@scripts/setup bench
 	$(AS_ROOT) scripts/bench-compare $(OVERLANE)
 
-# The two-TAP bridge against the naive loop and a veth pair.
+# The two-TAP bridge against the naive loop and a veth pair; the VXLAN endpoint
+# against the kernel's and Open vSwitch's.
 bench-datapath: build
 	@scripts/setup lab
 	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes tap,tapbridge,same-host \
 		--baseline same-host --offload full --flows $$flows || exit; done
+	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes vxlan,vtep,ovs-vxlan \
+		--baseline vxlan --offload full,no-tunnel,none --flows $$flows || exit; done
 
 PREFIX ?= /usr/local
 install: build
