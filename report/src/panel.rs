@@ -75,7 +75,7 @@ impl<'a> Panel<'a> {
     /// What the figures count.
     pub(crate) fn quantity(&self) -> &'static str {
         match self.first().unit.as_str() {
-            _ if self.first().workload == "drop_point" => "rate without loss",
+            _ if self.first().workload == "drop_point" => "rate within 0.1% loss",
             "bit/s" => "payload at the receiver",
             "datagram/s" => "datagrams at the receiver",
             "connection/s" => "connections",
