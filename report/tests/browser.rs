@@ -145,6 +145,22 @@ fn published_figures_of_every_plan() {
     }
 }
 
+/// Pages of results that were measured: the files that `OVERLANE_RESULTS` names,
+/// separated by colons (`overlane lab run --plan … --out FILE`).
+#[test]
+fn pages_of_results_named_in_the_environment() {
+    const TEST: &str = "pages_of_results_named_in_the_environment";
+    let Some(files) = std::env::var_os("OVERLANE_RESULTS") else {
+        eprintln!("{TEST}: skipped: OVERLANE_RESULTS names no file");
+        return;
+    };
+    let Some(chromium) = chromium(TEST) else { return };
+    for file in std::env::split_paths(&files) {
+        let results = Results::read(&file).unwrap();
+        check(&chromium, &file.display().to_string(), &results);
+    }
+}
+
 #[test]
 fn long_names_and_many_rows() {
     let Some(chromium) = chromium("long_names_and_many_rows") else { return };
