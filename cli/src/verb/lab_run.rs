@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use lab::{Capabilities, Mode, modes};
-use measure::plan;
+use measure::plan::{self, Task};
 use measure::results::{ConfidenceGoal, ModeRecord, Plan as PlanRecord, Results, SCHEMA, Status};
 use measure::run::Ended;
 use measure::sampler::Machine;
@@ -309,6 +309,18 @@ fn warnings(
     if plan.placement.policy == "split" && plan.placement.client_cpus == plan.placement.server_cpus
     {
         warnings.push("one CPU only: client and server share it".to_owned());
+    }
+    let cpus = plan.placement.client_cpus.len() as u32;
+    let crowded = plan.cells.iter().find(|cell| {
+        let paced = cell.ask.task == Task::DropPoint || cell.ask.load_percent.is_some();
+        paced && cpus > 0 && cell.ask.flows > cpus
+    });
+    if let Some(cell) = crowded {
+        warnings.push(format!(
+            "{} by {} flows on {cpus} client CPU(s): flows that share a CPU keep each other \
+             from their schedule",
+            cell.ask.task, cell.ask.flows
+        ));
     }
     if idle_load > plan.limits.other_share {
         warnings.push(format!(
