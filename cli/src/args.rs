@@ -32,7 +32,7 @@ pub enum Verb {
         #[command(subcommand)]
         verb: MeasureVerb,
     },
-    /// Make kernel VXLAN devices as fast as the host network (Linux 6.6)
+    /// Put an eBPF fast path beside kernel VXLAN devices (Linux 6.6)
     Accel {
         /// What to do with them.
         #[command(subcommand)]
