@@ -543,7 +543,7 @@ pub struct CpuSeconds {
 }
 
 /// One measurement.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
     /// Block, from 0.

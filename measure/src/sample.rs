@@ -11,7 +11,7 @@ use crate::path;
 use crate::plan::{Ask, Engine, Plan, PlannedCell, Task};
 use crate::remote::message::Observed as Peer;
 use crate::remote::{self, PeerSample, Remote};
-use crate::results::{CpuSeconds, HopRecord, Loss, Offered, Sample};
+use crate::results::{HopRecord, Loss, Offered, Sample};
 use crate::sampler::{Machine, MachineSample, MachineSnapshot, loss, service_demand};
 use crate::subject::{Observed, Probes, Reading, Subject};
 
@@ -279,7 +279,7 @@ fn filled(
         udp_errors,
         conntrack_entries: observed.namespaces.iter().filter_map(|n| n.conntrack_entries).sum(),
         hops,
-        ..blank()
+        ..Sample::default()
     }
 }
 
@@ -324,37 +324,5 @@ fn attributed(
 
 /// A sample that does not count, for `reason`.
 pub(crate) fn void(reason: String) -> Sample {
-    Sample { invalid_reason: Some(reason), ..blank() }
-}
-
-/// A sample with nothing in it.
-pub(crate) fn blank() -> Sample {
-    Sample {
-        block: 0,
-        position: 0,
-        value: 0.0,
-        valid: false,
-        invalid_reason: None,
-        path_proved: false,
-        ratio: None,
-        seconds: 0.0,
-        bits_per_s: 0.0,
-        units: 0,
-        service_demand: None,
-        service_demand_ratio: None,
-        cpu: CpuSeconds::default(),
-        peer_cpu: None,
-        latency_us: None,
-        histogram: Vec::new(),
-        drop_point: None,
-        pace: None,
-        tool_figures: std::collections::BTreeMap::new(),
-        loss: None,
-        hops: Vec::new(),
-        tcp_retransmits: 0,
-        softnet_dropped: 0,
-        softnet_squeezed: 0,
-        udp_errors: std::collections::BTreeMap::new(),
-        conntrack_entries: 0,
-    }
+    Sample { invalid_reason: Some(reason), ..Sample::default() }
 }

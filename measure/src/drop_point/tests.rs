@@ -3,7 +3,6 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::engine::{Datagrams, Workload};
 use crate::results::Loss;
-use crate::sample;
 
 /// What a trial of a path gives that takes `capacity` datagrams/s and is sent
 /// `unpaced` a second where nothing bounds it.
@@ -52,7 +51,7 @@ fn trial(load: &Load, capacity: f64, unpaced: f64) -> Trialled {
         units: received,
         pace,
         loss: Some(loss),
-        ..sample::blank()
+        ..Sample::default()
     };
     (measured, sample)
 }

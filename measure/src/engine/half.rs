@@ -4,7 +4,7 @@
 //! and ended.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -17,7 +17,9 @@ use super::flow::{Flow, FlowReport};
 use super::hello::{HELLO_BYTES, Hello, serves};
 use super::server::{Counted, ServerReport};
 use super::udp_path::Newcomers;
-use super::{End, EngineError, Load, Workload, tcp_crr, tcp_rr, tcp_stream, udp_rr, udp_stream};
+use super::{
+    End, EngineError, Load, Stage, Workload, tcp_crr, tcp_rr, tcp_stream, udp_rr, udp_stream,
+};
 
 /// Enough for a flow's thread: buffers are on the heap.
 const STACK_BYTES: usize = 256 * 1024;
@@ -150,9 +152,18 @@ impl Half {
         self.control.first_not_ready()
     }
 
-    /// Turns the threads to a phase.
+    /// Turns the threads to a phase. The last one wakes those that wait for
+    /// their peer.
     pub fn turn_to(&self, phase: Phase) {
         self.control.turn_to(phase);
+        if phase == Phase::Done {
+            // A connection that is kept later than this belongs to a flow that
+            // sees the phase before it waits.
+            for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                // Fails only where the connection has ended already.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
     }
 
     /// The first flow that has not acted yet on a phase that flows act on by
@@ -191,7 +202,7 @@ impl Half {
     /// # Errors
     /// [`EngineError::Panicked`].
     pub(super) fn finish(mut self) -> Result<BTreeMap<u32, FlowReport>, EngineError> {
-        self.control.turn_to(Phase::Done);
+        self.turn_to(Phase::Done);
         let mut reports = BTreeMap::new();
         for thread in std::mem::take(&mut self.threads) {
             let report = thread.join().map_err(|panic| {
@@ -219,7 +230,7 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        self.control.turn_to(Phase::Done);
+        self.turn_to(Phase::Done);
         for thread in self.threads.drain(..) {
             // A panic has been printed; drop has nobody to tell.
             let _ = thread.join();
@@ -310,8 +321,13 @@ impl Shared {
         }
     }
 
-    /// Marks a connection ready, and keeps a handle for its counters.
+    /// Marks a connection ready, and keeps a handle: for its counters, and to end
+    /// it by.
     fn connected(&self, flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
+        if self.load.waits_without_limit() {
+            let unlimited = |e| flow.io_error(Stage::Hello, "setsockopt(SO_RCVTIMEO)", &e);
+            stream.set_read_timeout(None).map_err(unlimited)?;
+        }
         let handle = stream.try_clone().map_err(|e| sys::Error::io("dup", "TCP stream", &e))?;
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
         flow.tally().ready.store(true, Ordering::Release);
@@ -334,7 +350,7 @@ impl Shared {
         report.index = index;
         self.place(self.load.server_cpu(index), report)?;
         let flow = self.flow(index);
-        flow.tally().ready.store(true, Ordering::Release);
+        self.connected(&flow, &stream)?;
         match self.load.workload {
             Workload::TcpStream => tcp_stream::server(&flow, &stream),
             _ => tcp_rr::server(&flow, &stream),

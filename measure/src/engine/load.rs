@@ -276,6 +276,16 @@ impl Load {
         Ok(())
     }
 
+    /// Whether the threads of both ends wait in `recv` until something comes. A
+    /// limit there is a timer set and cleared a transaction, and with it one more
+    /// exit from a virtual machine when the CPU goes idle: time of ours, not of
+    /// the path. The end of the load wakes them ([`Half::turn_to`]).
+    ///
+    /// [`Half::turn_to`]: super::half::Half::turn_to
+    pub(super) fn waits_without_limit(&self) -> bool {
+        self.workload == Workload::TcpRr && !self.is_pipelined()
+    }
+
     /// What the sockets of TCP are opened with.
     pub(super) fn tcp_options(&self, nodelay: bool) -> sys::tcp::Options {
         sys::tcp::Options { limit: TICK, nodelay, buffer_bytes: self.buffer_bytes() }

@@ -58,7 +58,8 @@ pub fn run<'a>(
         }
     };
     let round_trip = server.round_trip();
-    let mut run = Run { load, client, server, round_trip, stop };
+    let progress = Progress::new(load);
+    let mut run = Run { load, client, server, round_trip, stop, progress };
     let taken = run.measure(watch);
     // Both are told before either is waited for. Why the server could not be
     // told is not the reason why the load failed, if it did.
@@ -76,6 +77,41 @@ struct Run<'a> {
     /// How long asking the server takes, about.
     round_trip: Duration,
     stop: &'a AtomicBool,
+    progress: Progress,
+}
+
+/// Flows that wait for their peer without a limit are watched from here.
+struct Progress {
+    /// Transactions of each flow when it last got on, and when that was seen.
+    flows: Vec<Option<(u64, Instant)>>,
+    limit: Duration,
+}
+
+impl Progress {
+    fn new(load: &Load) -> Progress {
+        let flows = if load.waits_without_limit() { load.flows as usize } else { 0 };
+        Progress { flows: vec![None; flows], limit: load.setup_limit }
+    }
+
+    /// The first flow that has stood still for too long, and for how long.
+    fn stalled(&mut self, client: &Half) -> Option<(u32, Duration)> {
+        if self.flows.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        for (i, (seen, count)) in self.flows.iter_mut().zip(client.counts()).enumerate() {
+            match seen {
+                Some((units, since)) if *units == count.units => {
+                    let waited = now - *since;
+                    if waited >= self.limit {
+                        return Some((flow_number(i), waited));
+                    }
+                }
+                _ => *seen = Some((count.units, now)),
+            }
+        }
+        None
+    }
 }
 
 /// The counters of both halves at one moment.
@@ -284,6 +320,10 @@ impl Run<'_> {
     fn sleep_until(&mut self, until: Instant) -> Result<(), EngineError> {
         loop {
             self.check()?;
+            if let Some((flow, waited)) = self.progress.stalled(&self.client) {
+                let stage = Stage::Traffic;
+                return Err(EngineError::Stalled { flow, end: End::Client, waited, stage });
+            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());

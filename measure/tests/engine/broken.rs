@@ -185,6 +185,20 @@ fn a_path_that_turns_into_a_black_hole_is_an_error() {
     }
 }
 
+/// Nobody waits for the end of an hour to hear that its first second broke.
+#[test]
+fn a_long_interval_ends_when_its_path_does() {
+    for workload in [Workload::TcpStream, Workload::TcpRr, Workload::UdpRr] {
+        let Some(wire) = wire_or_skip("a_long_interval_ends_when_its_path_does") else { return };
+        let load = Load { duration: Duration::from_secs(3600), ..impatient(workload) };
+        let begun = Instant::now();
+        let error =
+            over_watched(&wire, &load, Wire::server_at(PORT), &mut Swallows(&wire)).unwrap_err();
+        assert!(matches!(error, EngineError::Stalled { .. }), "{workload}: {error:?}");
+        assert!(begun.elapsed() < FAR_TOO_LONG, "{workload}: {:?}", begun.elapsed());
+    }
+}
+
 #[test]
 fn resets_in_the_middle_are_resets() {
     let Some(wire) = wire_or_skip("resets_in_the_middle_are_resets") else { return };
