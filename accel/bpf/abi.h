@@ -7,10 +7,7 @@
 #ifndef OVERLANE_ACCEL_ABI_H
 #define OVERLANE_ACCEL_ABI_H
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "bpf.h"
 
 /* A heartbeat older than this sends every packet by the slow path, ns. */
 #define STALE_NS 100000000ULL

@@ -9,30 +9,11 @@
  * is not as expected goes on untouched, to the bridge and the VXLAN device, and
  * is counted by reason.
  */
+#include "bpf.h"
 #include "abi.h"
 
-typedef signed int s32;
-
-#define SEC(name) __attribute__((section(name), used))
-#define __always_inline inline __attribute__((always_inline))
-#define __uint(name, val) int (*name)[val]
-#define __type(name, val) typeof(val) *name
-
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define htons(value) __builtin_bswap16(value)
-#define htonl(value) __builtin_bswap32(value)
-#else
-#define htons(value) (value)
-#define htonl(value) (value)
-#endif
-
-/* include/uapi/linux/bpf.h: numbers, and the beginning of the context. */
-#define BPF_MAP_TYPE_HASH 1
-#define BPF_MAP_TYPE_ARRAY 2
-#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+/* include/uapi/linux/bpf.h. */
 #define BPF_F_NO_PREALLOC 1
-#define TC_ACT_OK 0
-#define TC_ACT_SHOT 2
 #define TCX_NEXT -1
 #define BPF_ADJ_ROOM_MAC 1
 #define BPF_F_ADJ_ROOM_FIXED_GSO (1ULL << 0)
@@ -45,41 +26,6 @@ typedef signed int s32;
 #define BPF_CSUM_LEVEL_DEC 2
 #define BPF_TCP_LISTEN 10
 #define BPF_TCP_NEW_SYN_RECV 12
-
-struct __sk_buff {
-	u32 len;
-	u32 pkt_type;
-	u32 mark;
-	u32 queue_mapping;
-	u32 protocol;
-	u32 vlan_present;
-	u32 vlan_tci;
-	u32 vlan_proto;
-	u32 priority;
-	u32 ingress_ifindex;
-	u32 ifindex;
-	u32 tc_index;
-	u32 cb[5];
-	u32 hash;
-	u32 tc_classid;
-	u32 data;
-	u32 data_end;
-	u32 napi_id;
-	u32 family;
-	u32 remote_ip4;
-	u32 local_ip4;
-	u32 remote_ip6[4];
-	u32 local_ip6[4];
-	u32 remote_port;
-	u32 local_port;
-	u32 data_meta;
-	u64 flow_keys __attribute__((aligned(8)));
-	u64 tstamp;
-	u32 wire_len;
-	u32 gso_segs;
-	u64 sk __attribute__((aligned(8)));
-	u32 gso_size;
-};
 
 struct bpf_sock {
 	u32 bound_dev_if;
@@ -115,13 +61,6 @@ struct bpf_sock_tuple {
 	};
 };
 
-static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
-static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
-static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, u32 offset, const void *from,
-					 u32 len, u64 flags) = (void *)9;
-static long (*const bpf_redirect)(u32 ifindex, u64 flags) = (void *)23;
-static long (*const bpf_skb_load_bytes)(const struct __sk_buff *skb, u32 offset, void *to,
-					u32 len) = (void *)26;
 static u32 (*const bpf_get_hash_recalc)(struct __sk_buff *skb) = (void *)34;
 static long (*const bpf_skb_adjust_room)(struct __sk_buff *skb, s32 len_diff, u32 mode,
 					 u64 flags) = (void *)50;
@@ -176,13 +115,8 @@ static __always_inline u32 ip_summed(const struct sk_buff *skb)
 	return value;
 }
 
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
-#define ETH_HLEN 14
 #define IP_HLEN 20
 #define IPV6_HLEN 40
-#define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
 /* Outer IPv4, UDP, VXLAN (RFC 7348), inner Ethernet: what encapsulation adds. */
 #define OVERHEAD 50
 #define ECN_MASK 3
@@ -193,19 +127,6 @@ struct ethhdr {
 	u16 dest[3];
 	u16 source[3];
 	u16 proto;
-} __attribute__((packed));
-
-struct iphdr {
-	u8 version_ihl;
-	u8 tos;
-	u16 tot_len;
-	u16 id;
-	u16 frag_off;
-	u8 ttl;
-	u8 protocol;
-	u16 check;
-	u32 saddr;
-	u32 daddr;
 } __attribute__((packed));
 
 struct udphdr {
@@ -667,5 +588,3 @@ int ingress(struct __sk_buff *skb)
 		return bpf_redirect_peer(to->port, 0);
 	return bpf_redirect(to->port, 0);
 }
-
-char LICENSE[] SEC("license") = "GPL";

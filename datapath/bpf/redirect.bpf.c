@@ -5,70 +5,17 @@
  * netmap its addresses are translated; what is not plain TCP or UDP over IPv4
  * goes on to the device's queue, where the bridge's threads take it.
  */
+#include "bpf.h"
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-#define SEC(name) __attribute__((section(name), used))
-#define __always_inline inline __attribute__((always_inline))
-#define __uint(name, val) int (*name)[val]
-#define __type(name, val) typeof(val) *name
-
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define htons(value) __builtin_bswap16(value)
-#else
-#define htons(value) (value)
-#endif
-
-/* include/uapi/linux/bpf.h: numbers, and the beginning of the context. */
-#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+/* include/uapi/linux/bpf.h. */
 #define BPF_F_INGRESS 1
 #define BPF_F_PSEUDO_HDR 0x10
 #define BPF_F_MARK_MANGLED_0 0x20
-#define TC_ACT_OK 0
-#define TC_ACT_SHOT 2
 
-struct __sk_buff {
-	u32 len;
-	u32 pkt_type;
-	u32 mark;
-	u32 queue_mapping;
-	u32 protocol;
-	u32 vlan_present;
-	u32 vlan_tci;
-	u32 vlan_proto;
-	u32 priority;
-};
-
-static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
-static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, u32 offset, const void *from,
-					 u32 len, u64 flags) = (void *)9;
 static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to,
 					 u64 size) = (void *)10;
 static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to,
 					 u64 flags) = (void *)11;
-static long (*const bpf_redirect)(u32 ifindex, u64 flags) = (void *)23;
-static long (*const bpf_skb_load_bytes)(const struct __sk_buff *skb, u32 offset, void *to,
-					u32 len) = (void *)26;
-
-#define ETH_P_IP 0x0800
-#define ETH_HLEN 14
-#define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
-
-struct iphdr {
-	u8 version_ihl;
-	u8 tos;
-	u16 tot_len;
-	u16 id;
-	u16 frag_off;
-	u8 ttl;
-	u8 protocol;
-	u16 check;
-	u32 addr[2];
-};
 
 /* Places in a frame. */
 #define IP_CHECK (ETH_HLEN + 10)
@@ -137,14 +84,14 @@ static __always_inline int netmap(struct __sk_buff *skb)
 	default:
 		return TC_ACT_OK;
 	}
-	to[0] = translated(ip.addr[0]);
-	to[1] = translated(ip.addr[1]);
+	to[0] = translated(ip.saddr);
+	to[1] = translated(ip.daddr);
 	/* The first to fail leaves the frame as it was: it has no such field. */
-	if (bpf_l4_csum_replace(skb, check, ip.addr[0], to[0], flags))
+	if (bpf_l4_csum_replace(skb, check, ip.saddr, to[0], flags))
 		return TC_ACT_OK;
-	if (bpf_l4_csum_replace(skb, check, ip.addr[1], to[1], flags) ||
-	    bpf_l3_csum_replace(skb, IP_CHECK, ip.addr[0], to[0], 4) ||
-	    bpf_l3_csum_replace(skb, IP_CHECK, ip.addr[1], to[1], 4) ||
+	if (bpf_l4_csum_replace(skb, check, ip.daddr, to[1], flags) ||
+	    bpf_l3_csum_replace(skb, IP_CHECK, ip.saddr, to[0], 4) ||
+	    bpf_l3_csum_replace(skb, IP_CHECK, ip.daddr, to[1], 4) ||
 	    bpf_skb_store_bytes(skb, IP_ADDR, to, sizeof(to), 0))
 		return TC_ACT_SHOT;
 	return -1;
@@ -172,5 +119,3 @@ int redirect(struct __sk_buff *skb)
 	skb->priority = 0;
 	return bpf_redirect(settings.target, BPF_F_INGRESS);
 }
-
-char LICENSE[] SEC("license") = "GPL";

@@ -7,19 +7,7 @@
  *
  * Not for PREEMPT_RT, where softirqs are preempted and interrupts are threads.
  */
-
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-#define SEC(name) __attribute__((section(name), used))
-#define __always_inline inline __attribute__((always_inline))
-#define __uint(name, val) int (*name)[val]
-#define __type(name, val) typeof(val) *name
-
-/* enum bpf_map_type and the helpers' numbers of include/uapi/linux/bpf.h. */
-#define BPF_MAP_TYPE_PERCPU_ARRAY 6
-static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
-static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+#include "bpf.h"
 
 /* The fields of the kernel's struct that are read here; CO-RE finds them. */
 struct task_struct {
@@ -191,6 +179,3 @@ int call_function_single_exit(u64 *ctx)
 {
 	return irq(0);
 }
-
-/* The helpers above are for GPL-compatible programs only. */
-char LICENSE[] SEC("license") = "GPL";

@@ -6,21 +6,10 @@
  *
  * A super-packet counts as the packets it stands for.
  */
+#include "bpf.h"
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-#define SEC(name) __attribute__((section(name), used))
-#define __always_inline inline __attribute__((always_inline))
-#define __uint(name, val) int (*name)[val]
-#define __type(name, val) typeof(val) *name
-
-/* enum bpf_map_type and the helpers' numbers of include/uapi/linux/bpf.h. */
-#define BPF_MAP_TYPE_HASH 1
+/* include/uapi/linux/bpf.h. */
 #define BPF_NOEXIST 1
-static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*const bpf_map_update_elem)(void *map, const void *key,
 					 const void *value, u64 flags) = (void *)2;
 static long (*const bpf_probe_read_kernel)(void *dst, u32 size,
@@ -66,12 +55,6 @@ struct skb_shared_info {
 
 /* dst_entry pointers carry a flag in their lowest bit (SKB_DST_NOREF). */
 #define SKB_DST_PTRMASK (~1UL)
-/* ETH_P_ARP, in network byte order. */
-#define ARP (__builtin_bswap16(0x0806))
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-#undef ARP
-#define ARP 0x0806
-#endif
 
 /* ABI: 32 bytes without padding, `Key` in src/sampler/drops.rs. */
 struct drop_key {
@@ -129,7 +112,7 @@ static __always_inline int drop(struct sk_buff *skb, u64 location, u32 reason,
 	u64 *count, packets = 1, none = 0;
 	u16 segments = 0;
 
-	if (skb->protocol == ARP)
+	if (skb->protocol == htons(ETH_P_ARP))
 		return 0;
 	if (receiver)
 		key.netns = inode_of(&receiver->__sk_common.skc_net.net);
@@ -183,6 +166,3 @@ int kfree_skb(u64 *ctx)
 {
 	return drop((struct sk_buff *)ctx[0], ctx[1], (u32)ctx[2], 0);
 }
-
-/* The helpers above are for GPL-compatible programs only. */
-char LICENSE[] SEC("license") = "GPL";
