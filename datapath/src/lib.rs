@@ -3,5 +3,10 @@
 #![forbid(unsafe_code)]
 
 pub mod copy_loop;
+pub mod counters;
+mod error;
 pub mod tapbridge;
+mod threads;
 pub mod vtep;
+
+pub use error::{Error, Result};

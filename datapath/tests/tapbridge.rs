@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use datapath::tapbridge::counters::{Counters, DropReason};
+use datapath::Error;
+use datapath::counters::{Counters, DropReason};
 use datapath::tapbridge::netmap::{Address, Netmap};
-use datapath::tapbridge::{Bridge, Engine, EngineChoice, Error, Port, PortOptions, Running, Side};
+use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions, Running, Side};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::tap::Offload;
 use testbed::Host;

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 
+use datapath::counters::{Counters, DropReason};
 use datapath::tapbridge::{Port, PortOptions};
-use datapath::vtep::counters::{Counters, DropReason};
 use datapath::vtep::{Config, Endpoint, NetworkConfig, Report, Running};
 use netstate::link::Vxlan;
 use packet::vxlan::{PORT, Vni};

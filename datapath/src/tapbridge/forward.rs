@@ -9,10 +9,11 @@ use packet::segment::{Policy, Segmenter, TransportChecksum};
 use packet::vnet_hdr::{Gso, GsoKind, Layout, VnetHdr, flags, gso_type};
 use sys::tap::{Offload, Tap};
 
-use super::counters::{DropReason, QueueCounters};
+use super::Side;
 use super::netmap::{Netmap, Outcome};
 use super::port::VNET_HEADER;
-use super::{Error, Result, Side};
+use crate::counters::{DropReason, Tally};
+use crate::{Error, Result};
 
 /// Bytes before each frame.
 const HEADER: usize = VNET_HEADER.len();
@@ -39,7 +40,7 @@ pub(super) struct Forwarder {
     buffer: Box<[u8]>,
     /// For what has to be cut; empty where nothing has.
     piece: Box<[u8]>,
-    counters: Arc<QueueCounters>,
+    counters: Arc<Tally>,
 }
 
 /// Whether a queue may hold more.
@@ -59,7 +60,7 @@ impl Forwarder {
         takes: Offload,
         side: Side,
         netmap: Option<Netmap>,
-        counters: Arc<QueueCounters>,
+        counters: Arc<Tally>,
     ) -> Forwarder {
         let takes_all = takes.contains(gives);
         let buffer = vec![0; BUFFER].into_boxed_slice();
@@ -93,20 +94,20 @@ impl Forwarder {
         let counters = &self.counters;
         counters.receive(length.saturating_sub(HEADER));
         if length < HEADER + ethernet::HEADER_LEN {
-            counters.discard(DropReason::Malformed);
+            counters.discard(DropReason::Malformed, 1);
             return Ok(());
         }
         if let Some(netmap) = &self.netmap {
             let (header, frame) = self.buffer[..length].split_at_mut(HEADER);
             let Ok(header) = VnetHdr::parse(header, LAYOUT) else {
-                counters.discard(DropReason::Malformed);
+                counters.discard(DropReason::Malformed, 1);
                 return Ok(());
             };
             match netmap.translate(self.side, &header, frame) {
                 Ok(Outcome::Translated) => {}
                 Ok(Outcome::ArpRequest) => return self.answer(length),
                 Err(_) => {
-                    counters.discard(DropReason::Malformed);
+                    counters.discard(DropReason::Malformed, 1);
                     return Ok(());
                 }
             }
@@ -126,13 +127,13 @@ impl Forwarder {
         };
         let (header, frame) = self.buffer[..length].split_at_mut(HEADER);
         let Some(answer) = Netmap::answer(frame, packet::ethernet::MacAddr(address)) else {
-            self.counters.discard(DropReason::Malformed);
+            self.counters.discard(DropReason::Malformed, 1);
             return Ok(());
         };
         header.fill(0);
         match self.from.write(&self.buffer[..HEADER + answer]) {
             Ok(_) => self.counters.answer(),
-            Err(error) => self.counters.discard(DropReason::of_write(&error)),
+            Err(error) => self.counters.discard(DropReason::of_write(&error), 1),
         }
         Ok(())
     }
@@ -140,12 +141,12 @@ impl Forwarder {
     /// Counts a write's outcome.
     fn written(&self, written: io::Result<usize>, bytes: usize) -> Result<()> {
         match written {
-            Ok(_) => self.counters.forward(bytes),
+            Ok(_) => self.counters.forward(1, bytes as u64),
             // A wire would lose the frame, too; but a device that is gone stays gone.
             Err(error) if errno(&error) == Errno::EBADFD => {
                 return Err(Error::Vanished(self.to.name().to_owned()));
             }
-            Err(error) => self.counters.discard(DropReason::of_write(&error)),
+            Err(error) => self.counters.discard(DropReason::of_write(&error), 1),
         }
         Ok(())
     }
@@ -155,11 +156,11 @@ impl Forwarder {
     fn adapt(&mut self, length: usize) -> Result<()> {
         let (header, frame) = self.buffer[..length].split_at(HEADER);
         let Ok(header) = VnetHdr::parse(header, LAYOUT) else {
-            self.counters.discard(DropReason::Malformed);
+            self.counters.discard(DropReason::Malformed, 1);
             return Ok(());
         };
         let Ok(gso) = header.gso() else {
-            self.counters.discard(DropReason::Uncuttable);
+            self.counters.discard(DropReason::Uncuttable, 1);
             return Ok(());
         };
         if self.takes.contains(needed(&header, gso.as_ref())) {
@@ -170,7 +171,7 @@ impl Forwarder {
         let checksum = if partial { TransportChecksum::Partial } else { TransportChecksum::Full };
         let policy = Policy { checksum, ..Policy::default() };
         let Ok(segments) = Segmenter::with_policy(frame, &header, policy) else {
-            self.counters.discard(DropReason::Uncuttable);
+            self.counters.discard(DropReason::Uncuttable, 1);
             return Ok(());
         };
         if gso.is_some() {
@@ -181,7 +182,7 @@ impl Forwarder {
             let emitted = segments.header(index).emit(LAYOUT, front);
             let (Ok(_), Ok(piece)) = (emitted, segments.write(index, piece)) else {
                 // Cannot be: a piece is no longer than the frame.
-                self.counters.discard(DropReason::Uncuttable);
+                self.counters.discard(DropReason::Uncuttable, 1);
                 return Ok(());
             };
             // The rest of a super-packet that lost a piece is of little use to
@@ -190,7 +191,7 @@ impl Forwarder {
                 return self.written(Err(error), length - HEADER);
             }
         }
-        self.counters.forward(length - HEADER);
+        self.counters.forward(1, (length - HEADER) as u64);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! reads from one port's queue and hands the frame to `forward`, which lets
 //! [`netmap`] translate its addresses where asked for, cuts and sums what the
 //! other port does not take uncut, and writes it there; every fate of a frame is
-//! in [`counters`].
+//! in [`crate::counters`].
 //!
 //! Invariants:
 //! - received = forwarded + answered + dropped, each drop with its reason.
@@ -13,7 +13,6 @@
 //! - The devices are not persistent: they go with the descriptors, however the
 //!   process ends.
 
-pub mod counters;
 mod engine;
 mod forward;
 pub mod netmap;
@@ -23,6 +22,7 @@ pub use engine::{Engine, EngineChoice, Ready, Running, Unavailable};
 pub(crate) use port::VNET_HEADER;
 pub use port::{Port, PortOptions, QUEUES_MAX};
 
+use crate::{Error, Result};
 use netmap::Netmap;
 
 /// One of the two ports.
@@ -47,38 +47,6 @@ impl Side {
         }
     }
 }
-
-/// Why a bridge could not start or has ended.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A system call.
-    #[error(transparent)]
-    Sys(#[from] sys::Error),
-    /// Both ports need as many queues.
-    #[error("{left} has {left_queues} queues, {right} has {right_queues}: wanted as many")]
-    Queues {
-        /// Left device.
-        left: String,
-        /// Its queues.
-        left_queues: usize,
-        /// Right device.
-        right: String,
-        /// Its queues.
-        right_queues: usize,
-    },
-    /// A device was removed while the bridge ran.
-    #[error("{0}: the device has been removed")]
-    Vanished(String),
-    /// The engine asked for cannot run.
-    #[error("engine {0}")]
-    Unavailable(#[from] Unavailable),
-    /// A thread ended by a panic, which is a defect.
-    #[error("a thread of the bridge has panicked")]
-    Panicked,
-}
-
-/// Result with [`Error`].
-pub type Result<T> = std::result::Result<T, Error>;
 
 /// Two ports that are not yet joined.
 #[derive(Debug)]

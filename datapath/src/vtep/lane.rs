@@ -7,8 +7,8 @@ use packet::ethernet::MacAddr;
 use packet::vnet_hdr::Layout;
 use sys::tap::Tap;
 
-use super::counters::Tally;
 use super::network::{Network, Policy};
+use crate::counters::Tally;
 use crate::tapbridge::VNET_HEADER;
 
 /// Bytes before each frame of a TAP.

@@ -4,7 +4,7 @@
 //! super-packets `transmit` reads, finds their remote end in [`fdb`], cuts, and
 //! sends through the sockets of `underlay`. The way in: `receive` takes messages
 //! from these, believes nothing, merges, and writes to the TAP. `engine` is a
-//! thread per queue that does both; [`config`] says what it is to do, [`counters`]
+//! thread per queue that does both; [`config`] says what it is to do, [`crate::counters`]
 //! what became of every packet.
 //!
 //! Invariants:
@@ -19,7 +19,6 @@
 
 mod answer;
 pub mod config;
-pub mod counters;
 mod engine;
 pub mod fdb;
 mod lane;
@@ -31,55 +30,24 @@ mod transmit;
 mod underlay;
 
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use packet::ethernet::MacAddr;
 use sys::netns::NetNs;
 use sys::tap::Offload;
 
+use crate::counters::{Counters, Tally};
 use crate::tapbridge::Port;
+use crate::threads::Threads;
+use crate::{Error, Result};
 pub use config::{Config, ConfigError, NetworkConfig};
-use counters::{Counters, Tally};
-use engine::{Shared, Worker};
+use engine::Worker;
 use lane::{Lane, Writer};
 use network::{Network, Policy};
 pub use underlay::SENDERS;
 use underlay::Underlay;
-
-/// Why an endpoint could not start, or has ended.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A system call.
-    #[error(transparent)]
-    Sys(#[from] sys::Error),
-    /// The configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The ports are not those of the configuration.
-    #[error("{device}: wanted {wanted}, got {got}")]
-    Ports {
-        /// The TAP.
-        device: String,
-        /// By the configuration.
-        wanted: String,
-        /// As given.
-        got: String,
-    },
-    /// A device was removed while the endpoint ran.
-    #[error("{0}: the device has been removed")]
-    Vanished(String),
-    /// A thread ended by a panic, which is a defect.
-    #[error("a thread of the endpoint has panicked")]
-    Panicked,
-}
-
-/// Result with [`Error`].
-pub type Result<T> = std::result::Result<T, Error>;
 
 /// An endpoint whose sockets are open.
 #[derive(Debug)]
@@ -190,16 +158,7 @@ impl Ready {
     /// When threads or descriptors have run out.
     pub fn start(self) -> Result<Running> {
         let Ready { config, underlay, networks, ports } = self;
-        let eventfd = |object| {
-            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-                .map_err(|e| sys::Error::new("eventfd", object, e))
-        };
-        let shared = Arc::new(Shared {
-            stop: AtomicBool::new(false),
-            stopping: eventfd("end of the endpoint")?,
-            ended: eventfd("end of a thread")?,
-            start: Instant::now(),
-        });
+        let start = Instant::now();
         // Packets for devices that take no super-packets are left as they came.
         let merge = ports.iter().all(|port| port.offload().contains(Offload::CSUM));
         let merge_udp = ports.iter().all(|port| port.offload().contains(Offload::USO4));
@@ -211,10 +170,9 @@ impl Ready {
             config,
             underlay,
             networks,
-            shared,
             tallies: Vec::new(),
             strangers: Vec::new(),
-            threads: Vec::new(),
+            threads: Threads::new()?,
         };
         for index in 0..running.config.queues {
             let mut lanes = Vec::new();
@@ -241,14 +199,14 @@ impl Ready {
                 index,
                 lanes,
                 underlay: running.underlay.clone(),
-                shared: running.shared.clone(),
                 strangers,
+                start,
                 merge,
                 merge_udp,
                 seed,
             };
             // Those that run already end when `running` is dropped.
-            running.threads.push(worker.spawn()?);
+            worker.spawn(&mut running.threads)?;
         }
         Ok(running)
     }
@@ -286,32 +244,32 @@ pub struct Running {
     config: Config,
     underlay: Arc<Underlay>,
     networks: Vec<Arc<Network>>,
-    shared: Arc<Shared>,
     /// By thread and network: from the TAP, from the wire.
     tallies: Vec<Vec<[Arc<Tally>; 2]>>,
     /// By thread.
     strangers: Vec<Arc<Tally>>,
-    threads: Vec<JoinHandle<Result<()>>>,
+    threads: Threads,
 }
 
 impl Running {
     /// What was counted so far.
     pub fn report(&self) -> Report {
-        let sum = |tallies: &mut dyn Iterator<Item = &Arc<Tally>>| {
-            tallies.fold(Counters::default(), |sum, tally| sum.plus(&tally.read()))
+        let sum = |network: usize, way: usize| {
+            Counters::sum(self.tallies.iter().map(|thread| &*thread[network][way]))
         };
         let networks = self.networks.iter().enumerate().map(|(index, network)| {
             let (configured, learned) = network.fdb.count();
             NetworkReport {
                 vni: network.vni,
                 tap: self.config.networks[index].tap.clone(),
-                out: sum(&mut self.tallies.iter().map(|thread| &thread[index][0])),
-                back: sum(&mut self.tallies.iter().map(|thread| &thread[index][1])),
+                out: sum(index, 0),
+                back: sum(index, 1),
                 configured,
                 learned,
             }
         });
-        Report { networks: networks.collect(), strangers: sum(&mut self.strangers.iter()) }
+        let strangers = Counters::sum(self.strangers.iter().map(|thread| &**thread));
+        Report { networks: networks.collect(), strangers }
     }
 
     /// Takes over what may change: remote ends, replication, forwarding entries,
@@ -336,34 +294,14 @@ impl Running {
     /// Becomes readable when the endpoint has ended by itself; [`Running::stop`]
     /// tells why.
     pub fn ended(&self) -> BorrowedFd<'_> {
-        self.shared.ended.as_fd()
+        self.threads.ended()
     }
 
     /// Ends the endpoint and removes its TAPs. Returns what was counted, and why it
     /// ended by itself, if it did.
     pub fn stop(mut self) -> (Report, Result<()>) {
-        let outcome = self.join();
+        let outcome = self.threads.join();
         (self.report(), outcome)
-    }
-
-    fn join(&mut self) -> Result<()> {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        // An eventfd that cannot be written to would need 2^64 - 1 writes.
-        let _ = self.shared.stopping.write(1);
-        let mut outcome = Ok(());
-        for thread in self.threads.drain(..) {
-            let ended = thread.join().unwrap_or(Err(Error::Panicked));
-            // The first is the cause; others follow from it.
-            outcome = outcome.and(ended);
-        }
-        outcome
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Whoever wants to know calls `stop`.
-        let _ = self.join();
     }
 }
 

@@ -26,9 +26,9 @@ use packet::tcp::Flags;
 use packet::vnet_hdr::{VnetHdr, flags, gso_type};
 use packet::vxlan::{self, Vxlan};
 
-use super::counters::{DropReason, Tally};
 use super::fdb::{Learned, Place};
 use super::lane::Lane;
+use crate::counters::{DropReason, Tally};
 
 /// One thread's way in.
 #[derive(Debug)]

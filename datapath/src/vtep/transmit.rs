@@ -22,10 +22,10 @@ use sys::datagram::{Outgoing, SendSlots, wait_writable};
 use sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS};
 
 use super::answer;
-use super::counters::DropReason;
 use super::fdb::{Learned, Place};
 use super::lane::{HEADER, Lane};
 use super::underlay::Underlay;
+use crate::counters::DropReason;
 
 /// Bytes of datagrams that wait for the system call.
 const BUFFER: usize = 512 << 10;

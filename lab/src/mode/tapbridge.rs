@@ -66,11 +66,11 @@ impl Mode for TapBridge {
     }
 }
 
-/// A bridge that did not start, as what it is for the testbed: a failed request
-/// to the kernel.
-pub(super) fn failed(error: datapath::tapbridge::Error) -> testbed::Error {
+/// A bridge or an endpoint that did not start, as what it is for the testbed: a
+/// failed request to the kernel.
+pub(super) fn failed(error: datapath::Error) -> testbed::Error {
     match error {
-        datapath::tapbridge::Error::Sys(error) => error.into(),
+        datapath::Error::Sys(error) => error.into(),
         other => sys::Error::new("start", other.to_string(), Errno::EOPNOTSUPP).into(),
     }
 }

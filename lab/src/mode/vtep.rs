@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use datapath::tapbridge::{Port, PortOptions};
-use datapath::vtep::{Config, Endpoint, Error, NetworkConfig, Running};
+use datapath::vtep::{Config, Endpoint, NetworkConfig, Running};
 use netstate::Hop;
-use sys::errno::Errno;
 use testbed::{Host, NIC, Wire};
 
+use super::tapbridge::failed;
 use super::vxlan::{TENANT_A, TENANT_B, UDP_PORT, VNI};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
@@ -82,13 +82,4 @@ fn endpoint(
     tenant.netlink().set_mtu(DEVICE, endpoint.mtu(0))?;
     tenant.address(DEVICE, address, 24)?;
     endpoint.attach(vec![port]).and_then(|ready| ready.start()).map_err(failed)
-}
-
-/// An endpoint that did not start, as what it is for the testbed: a failed
-/// request to the kernel.
-fn failed(error: Error) -> testbed::Error {
-    match error {
-        Error::Sys(error) => error.into(),
-        other => sys::Error::new("start", other.to_string(), Errno::EOPNOTSUPP).into(),
-    }
 }

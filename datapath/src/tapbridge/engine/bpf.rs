@@ -20,9 +20,9 @@ use libbpf_rs::{
     TcHook, TcHookBuilder,
 };
 
-use super::super::counters::Counters;
 use super::super::netmap::Netmap;
 use super::super::{Bridge, Port, Side};
+use crate::counters::Counters;
 use sys::netns::NetNs;
 use sys::tap::Offload;
 

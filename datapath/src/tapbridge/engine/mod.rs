@@ -4,16 +4,13 @@ mod bpf;
 mod epoll;
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
-
-use super::counters::{Counters, QueueCounters};
-use super::{Bridge, Error, Result, Side};
+use super::{Bridge, Result, Side};
+use crate::counters::{Counters, Tally};
+use crate::threads::Threads;
 use bpf::Redirect;
 
 /// How frames are moved.
@@ -79,40 +76,14 @@ pub struct Unavailable {
     pub reason: String,
 }
 
-/// What the threads of a bridge share.
-#[derive(Debug)]
-struct Shared {
-    stop: AtomicBool,
-    /// Becomes readable when the threads are to end.
-    stopping: EventFd,
-    /// Becomes readable when a thread has ended by itself.
-    ended: EventFd,
-    /// By queue, left to right first.
-    counters: Vec<[Arc<QueueCounters>; 2]>,
-}
-
-impl Shared {
-    fn new(queues: usize) -> sys::Result<Shared> {
-        let eventfd = |object| {
-            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-                .map_err(|e| sys::Error::new("eventfd", object, e))
-        };
-        Ok(Shared {
-            stop: AtomicBool::new(false),
-            stopping: eventfd("end of the bridge")?,
-            ended: eventfd("end of a thread")?,
-            counters: (0..queues).map(|_| Default::default()).collect(),
-        })
-    }
-}
-
 /// A bridge at work; dropping it ends it and removes its devices.
 #[derive(Debug)]
 pub struct Running {
     engine: Engine,
     redirect: Option<Redirect>,
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<Result<()>>>,
+    /// By queue, left to right first.
+    tallies: Vec<[Arc<Tally>; 2]>,
+    threads: Threads,
 }
 
 /// A bridge whose engine is set up: nothing that it still does needs a
@@ -150,9 +121,10 @@ impl Ready {
     /// # Errors
     /// When threads or descriptors have run out.
     pub fn start(self) -> Result<Running> {
-        let shared = Arc::new(Shared::new(self.bridge.left.queues().len())?);
-        let threads = epoll::start(self.bridge, &shared)?;
-        Ok(Running { engine: self.engine, redirect: self.redirect, shared, threads })
+        let tallies: Vec<_> =
+            self.bridge.left.queues().iter().map(|_| Default::default()).collect();
+        let threads = epoll::start(self.bridge, &tallies)?;
+        Ok(Running { engine: self.engine, redirect: self.redirect, tallies, threads })
     }
 }
 
@@ -164,8 +136,7 @@ impl Running {
 
     /// The counters of frames that came from that side, all queues together.
     pub fn counters(&self, from: Side) -> Counters {
-        let queues = self.shared.counters.iter().map(|queue| queue[from as usize].read());
-        let mut counters = queues.fold(Counters::default(), |sum, queue| sum.plus(&queue));
+        let mut counters = Counters::sum(self.tallies.iter().map(|queue| &*queue[from as usize]));
         if let Some(redirect) = &self.redirect {
             redirect.count(from, &mut counters);
         }
@@ -175,33 +146,13 @@ impl Running {
     /// Becomes readable when the bridge has ended by itself; [`Running::stop`]
     /// tells why.
     pub fn ended(&self) -> BorrowedFd<'_> {
-        self.shared.ended.as_fd()
+        self.threads.ended()
     }
 
     /// Ends the bridge and removes its devices. Returns the counters of frames
     /// from the left and from the right, and why it ended by itself, if it did.
     pub fn stop(mut self) -> ([Counters; 2], Result<()>) {
-        let outcome = self.join();
+        let outcome = self.threads.join();
         (Side::BOTH.map(|from| self.counters(from)), outcome)
-    }
-
-    fn join(&mut self) -> Result<()> {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        // An eventfd that cannot be written to would need 2^64 - 1 writes.
-        let _ = self.shared.stopping.write(1);
-        let mut outcome = Ok(());
-        for thread in self.threads.drain(..) {
-            let ended = thread.join().unwrap_or(Err(Error::Panicked));
-            // The first is the cause; others follow from it.
-            outcome = outcome.and(ended);
-        }
-        outcome
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Whoever wants to know calls `stop`.
-        let _ = self.join();
     }
 }

@@ -1,19 +1,17 @@
 //! Every packet's fate, counted by the thread that decides it.
 //!
-//! For each network, from the TAP and from the wire:
-//! received = forwarded + answered + dropped. A packet from the wire that
-//! belongs to no network is counted by the endpoint.
+//! received = forwarded + answered + dropped, for each way that packets go.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
-/// Why a packet was not forwarded.
+/// Why a packet was not forwarded. The two-TAP bridge has the first six only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum DropReason {
-    /// The TAP is down.
+    /// The TAP that it goes to is down.
     Down,
     /// The socket or TAP that it goes to is full.
     Full,
@@ -99,17 +97,17 @@ impl DropReason {
     }
 
     /// The reason for a write to a TAP that failed.
-    pub(super) fn of_write(error: &io::Error) -> DropReason {
+    pub(crate) fn of_write(error: &io::Error) -> DropReason {
         match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
             Errno::EIO => DropReason::Down,
             Errno::EAGAIN => DropReason::Full,
-            Errno::ENOMEM => DropReason::Memory,
+            Errno::ENOMEM | Errno::ENOBUFS => DropReason::Memory,
             _ => DropReason::Refused,
         }
     }
 
     /// The reason for a datagram that could not be sent.
-    pub(super) fn of_send(errno: Errno) -> DropReason {
+    pub(crate) fn of_send(errno: Errno) -> DropReason {
         match errno {
             Errno::EAGAIN => DropReason::Full,
             Errno::ENOMEM | Errno::ENOBUFS => DropReason::Memory,
@@ -120,31 +118,38 @@ impl DropReason {
     }
 }
 
-/// One direction of one network, or what the endpoint dropped.
+/// One direction of a bridge or of a network, or what an endpoint dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Frames read from the TAP, a super-packet being one; or VXLAN packets
-    /// received, a merged datagram being several.
-    pub received: u64,
+pub struct Counters<T = u64> {
+    /// Frames read from a TAP, a super-packet being one; or VXLAN packets received,
+    /// a merged datagram being several.
+    pub received: T,
     /// Bytes of their Ethernet frames.
-    pub received_bytes: u64,
+    pub received_bytes: T,
     /// Of these, how many were passed on.
-    pub forwarded: u64,
+    pub forwarded: T,
     /// Their bytes.
-    pub forwarded_bytes: u64,
-    /// Answered with ICMP: too long for the path.
-    pub answered: u64,
-    /// System calls' worth of packets that went out: datagrams handed to the
-    /// kernel (uncut), or frames written to the TAP (merged).
-    pub handed_over: u64,
-    /// Copies sent besides the one that counts as forwarded.
-    pub replicas: u64,
-    /// Copies besides it that could not be sent.
-    pub replicas_lost: u64,
-    /// Addresses that were not learned because the table was full.
-    pub unlearned: u64,
+    pub forwarded_bytes: T,
+    /// Answered instead: ARP requests; packets too long for the path.
+    pub answered: T,
+    /// Forwarded by the kernel without crossing into user space; part of `received`
+    /// and `forwarded`. Bridge only.
+    pub in_kernel: T,
+    /// Super-packets that had to be cut for the other side. Bridge only.
+    pub cut: T,
+    /// Pieces that were made of these. Bridge only.
+    pub pieces: T,
+    /// System calls' worth of packets that went out: datagrams handed to the kernel
+    /// (uncut), or frames written to the TAP (merged). Endpoint only.
+    pub handed_over: T,
+    /// Copies sent besides the one that counts as forwarded. Endpoint only.
+    pub replicas: T,
+    /// Copies besides it that could not be sent. Endpoint only.
+    pub replicas_lost: T,
+    /// Addresses that were not learned because the table was full. Endpoint only.
+    pub unlearned: T,
     /// Dropped, by [`DropReason`].
-    pub drops: [u64; DropReason::ALL.len()],
+    pub drops: [T; DropReason::ALL.len()],
 }
 
 impl Counters {
@@ -158,49 +163,45 @@ impl Counters {
         self.drops[reason as usize]
     }
 
-    /// Name and value of all but the drops.
-    pub fn named(&self) -> [(&'static str, u64); 9] {
-        [
-            ("received", self.received),
-            ("received-bytes", self.received_bytes),
-            ("forwarded", self.forwarded),
-            ("forwarded-bytes", self.forwarded_bytes),
-            ("answered", self.answered),
-            ("handed-over", self.handed_over),
-            ("replicas", self.replicas),
-            ("replicas-lost", self.replicas_lost),
-            ("unlearned", self.unlearned),
-        ]
+    /// How many were dropped, and of each reason that there was:
+    /// `3 (down 2, full 1)`.
+    pub fn dropped_in_words(&self) -> String {
+        let reasons: Vec<String> = DropReason::ALL
+            .into_iter()
+            .filter(|reason| self.dropped_by(*reason) > 0)
+            .map(|reason| format!("{} {}", reason.name(), self.dropped_by(reason)))
+            .collect();
+        match reasons.is_empty() {
+            true => "0".to_owned(),
+            false => format!("{} ({})", self.dropped(), reasons.join(", ")),
+        }
     }
 
-    /// With another thread's.
-    #[must_use]
-    pub fn plus(mut self, other: &Counters) -> Counters {
-        let Counters {
-            received,
-            received_bytes,
-            forwarded,
-            forwarded_bytes,
-            answered,
-            handed_over,
-            replicas,
-            replicas_lost,
-            unlearned,
-            drops,
-        } = other;
-        self.received += received;
-        self.received_bytes += received_bytes;
-        self.forwarded += forwarded;
-        self.forwarded_bytes += forwarded_bytes;
-        self.answered += answered;
-        self.handed_over += handed_over;
-        self.replicas += replicas;
-        self.replicas_lost += replicas_lost;
-        self.unlearned += unlearned;
-        for (sum, more) in self.drops.iter_mut().zip(drops) {
-            *sum += more;
+    /// All threads' together.
+    pub(crate) fn sum<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Counters {
+        let mut sum = Counters::default();
+        for Tally(tally) in tallies {
+            for (sum, more) in [
+                (&mut sum.received, &tally.received),
+                (&mut sum.received_bytes, &tally.received_bytes),
+                (&mut sum.forwarded, &tally.forwarded),
+                (&mut sum.forwarded_bytes, &tally.forwarded_bytes),
+                (&mut sum.answered, &tally.answered),
+                (&mut sum.in_kernel, &tally.in_kernel),
+                (&mut sum.cut, &tally.cut),
+                (&mut sum.pieces, &tally.pieces),
+                (&mut sum.handed_over, &tally.handed_over),
+                (&mut sum.replicas, &tally.replicas),
+                (&mut sum.replicas_lost, &tally.replicas_lost),
+                (&mut sum.unlearned, &tally.unlearned),
+            ]
+            .into_iter()
+            .chain(sum.drops.iter_mut().zip(&tally.drops))
+            {
+                *sum += more.load(Ordering::Relaxed);
+            }
         }
-        self
+        sum
     }
 }
 
@@ -209,18 +210,7 @@ impl Counters {
 /// which processors fetch together).
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Tally {
-    received: AtomicU64,
-    received_bytes: AtomicU64,
-    forwarded: AtomicU64,
-    forwarded_bytes: AtomicU64,
-    answered: AtomicU64,
-    handed_over: AtomicU64,
-    replicas: AtomicU64,
-    replicas_lost: AtomicU64,
-    unlearned: AtomicU64,
-    drops: [AtomicU64; DropReason::ALL.len()],
-}
+pub(crate) struct Tally(Counters<AtomicU64>);
 
 /// Adds without a locked instruction: there is one writer.
 fn add(counter: &AtomicU64, more: u64) {
@@ -228,58 +218,43 @@ fn add(counter: &AtomicU64, more: u64) {
 }
 
 impl Tally {
-    pub(super) fn receive(&self, bytes: usize) {
-        add(&self.received, 1);
-        add(&self.received_bytes, bytes as u64);
+    pub(crate) fn receive(&self, bytes: usize) {
+        add(&self.0.received, 1);
+        add(&self.0.received_bytes, bytes as u64);
     }
 
-    pub(super) fn forward(&self, packets: u64, bytes: u64) {
-        add(&self.forwarded, packets);
-        add(&self.forwarded_bytes, bytes);
+    pub(crate) fn forward(&self, packets: u64, bytes: u64) {
+        add(&self.0.forwarded, packets);
+        add(&self.0.forwarded_bytes, bytes);
     }
 
-    pub(super) fn answer(&self) {
-        add(&self.answered, 1);
+    pub(crate) fn answer(&self) {
+        add(&self.0.answered, 1);
     }
 
-    pub(super) fn hand_over(&self) {
-        add(&self.handed_over, 1);
+    pub(crate) fn cut(&self, pieces: usize) {
+        add(&self.0.cut, 1);
+        add(&self.0.pieces, pieces as u64);
     }
 
-    pub(super) fn replicate(&self, copies: u64) {
-        add(&self.replicas, copies);
+    pub(crate) fn hand_over(&self) {
+        add(&self.0.handed_over, 1);
     }
 
-    pub(super) fn lose_replicas(&self, copies: u64) {
-        add(&self.replicas_lost, copies);
+    pub(crate) fn replicate(&self, copies: u64) {
+        add(&self.0.replicas, copies);
     }
 
-    pub(super) fn leave_unlearned(&self) {
-        add(&self.unlearned, 1);
+    pub(crate) fn lose_replicas(&self, copies: u64) {
+        add(&self.0.replicas_lost, copies);
     }
 
-    pub(super) fn discard(&self, reason: DropReason, packets: u64) {
-        add(&self.drops[reason as usize], packets);
+    pub(crate) fn leave_unlearned(&self) {
+        add(&self.0.unlearned, 1);
     }
 
-    pub(super) fn read(&self) -> Counters {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut drops = [0; DropReason::ALL.len()];
-        for (to, from) in drops.iter_mut().zip(&self.drops) {
-            *to = get(from);
-        }
-        Counters {
-            received: get(&self.received),
-            received_bytes: get(&self.received_bytes),
-            forwarded: get(&self.forwarded),
-            forwarded_bytes: get(&self.forwarded_bytes),
-            answered: get(&self.answered),
-            handed_over: get(&self.handed_over),
-            replicas: get(&self.replicas),
-            replicas_lost: get(&self.replicas_lost),
-            unlearned: get(&self.unlearned),
-            drops,
-        }
+    pub(crate) fn discard(&self, reason: DropReason, packets: u64) {
+        add(&self.0.drops[reason as usize], packets);
     }
 }
 

@@ -1,0 +1,49 @@
+//! Errors of forwarding.
+
+use crate::tapbridge::Unavailable;
+use crate::vtep::ConfigError;
+
+/// Why forwarding could not start, or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call.
+    #[error(transparent)]
+    Sys(#[from] sys::Error),
+    /// Both ports of a bridge need as many queues.
+    #[error("{left} has {left_queues} queues, {right} has {right_queues}: wanted as many")]
+    Queues {
+        /// Left device.
+        left: String,
+        /// Its queues.
+        left_queues: usize,
+        /// Right device.
+        right: String,
+        /// Its queues.
+        right_queues: usize,
+    },
+    /// The engine asked for cannot run.
+    #[error("engine {0}")]
+    Unavailable(#[from] Unavailable),
+    /// An endpoint's configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The ports are not those of the endpoint's configuration.
+    #[error("{device}: wanted {wanted}, got {got}")]
+    Ports {
+        /// The TAP.
+        device: String,
+        /// By the configuration.
+        wanted: String,
+        /// As given.
+        got: String,
+    },
+    /// A device was removed while it was forwarded to or from.
+    #[error("{0}: the device has been removed")]
+    Vanished(String),
+    /// A thread ended by a panic, which is a defect.
+    #[error("a thread that forwards has panicked")]
+    Panicked,
+}
+
+/// Result with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
