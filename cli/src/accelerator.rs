@@ -1,21 +1,16 @@
 //! A running `overlane accel`, found by an abstract Unix socket.
 //!
-//! Like the fast path itself the socket is gone with its process, however that
-//! ends. Its name carries the inode of the network namespace that is served:
-//! there is one for each. It answers its own user and root only.
+//! Its name carries the inode of the network namespace that is served: there is one
+//! for each. It answers its own user and root only.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::time::Duration;
+use std::io::ErrorKind;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use accel::{Accel, Status, Wanted};
-use anyhow::{Context, anyhow, bail};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use anyhow::{Context, anyhow};
 
-/// How long either side may take.
-const LIMIT: Duration = Duration::from_secs(5);
+use crate::control::{self, user};
 
 /// What is asked, a line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,11 +30,11 @@ pub enum Request {
 impl Request {
     fn line(&self) -> String {
         match self {
-            Request::Status => "status\n".to_owned(),
-            Request::Add(device) => format!("add {device}\n"),
-            Request::AddAll => "add-all\n".to_owned(),
-            Request::Remove(device) => format!("remove {device}\n"),
-            Request::Down => "down\n".to_owned(),
+            Request::Status => "status".to_owned(),
+            Request::Add(device) => format!("add {device}"),
+            Request::AddAll => "add-all".to_owned(),
+            Request::Remove(device) => format!("remove {device}"),
+            Request::Down => "down".to_owned(),
         }
     }
 
@@ -58,9 +53,8 @@ impl Request {
     }
 }
 
-fn address(netns: u64) -> anyhow::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("overlane-accel/{netns}"))
-        .context("name of the accelerator's socket")
+fn name(netns: u64) -> String {
+    format!("overlane-accel/{netns}")
 }
 
 /// Claims a namespace.
@@ -68,12 +62,8 @@ fn address(netns: u64) -> anyhow::Result<SocketAddr> {
 /// # Errors
 /// When it is served already.
 pub fn claim(netns: u64) -> anyhow::Result<UnixListener> {
-    let listener = UnixListener::bind_addr(&address(netns)?).map_err(|e| match e.kind() {
-        ErrorKind::AddrInUse => {
-            anyhow!("network namespace {netns} is accelerated already (overlane accel status)")
-        }
-        _ => anyhow!("socket of the accelerator: {e}"),
-    })?;
+    let taken = format!("network namespace {netns} is accelerated already (overlane accel status)");
+    let listener = control::claim(&name(netns), &taken)?;
     listener.set_nonblocking(true).context("socket of the accelerator")?;
     Ok(listener)
 }
@@ -103,14 +93,7 @@ pub fn serve(
 
 fn answer(stream: &UnixStream, accel: &Accel, wanted: &mut Wanted) -> anyhow::Result<bool> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
-    let peer = getsockopt(stream, PeerCredentials)?.uid();
-    if peer != 0 && peer != nix::unistd::getuid().as_raw() {
-        bail!("user {peer} may not ask");
-    }
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
+    let line = control::read(stream, &[user()])?;
     let request = Request::parse(&line).ok_or_else(|| anyhow!("unknown request {line:?}"))?;
     let mut down = request == Request::Down;
     let before = wanted.clone();
@@ -132,40 +115,18 @@ fn answer(stream: &UnixStream, accel: &Accel, wanted: &mut Wanted) -> anyhow::Re
     if *wanted != before && !down {
         accel.want(wanted.clone())?;
     }
-    let mut stream = stream;
-    stream.write_all((serde_json::to_string(&accel.status())? + "\n").as_bytes())?;
+    control::answer(stream, &accel.status())?;
     Ok(down)
 }
 
-/// Asks the accelerator of a namespace; `None` where there is none.
+/// Asks the accelerator of a namespace, and to end waits until all is detached;
+/// `None` where there is none.
 ///
 /// # Errors
 /// When it does not answer, or is another user's.
 pub fn ask(netns: u64, request: &Request) -> anyhow::Result<Option<Status>> {
-    let stream = match UnixStream::connect_addr(&address(netns)?) {
-        Ok(stream) => stream,
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(None),
-        Err(error) => return Err(error).context("socket of the accelerator"),
-    };
-    // Anyone may bind any abstract name.
-    let owner = getsockopt(&stream, PeerCredentials)?.uid();
-    if owner != 0 && owner != nix::unistd::getuid().as_raw() {
-        bail!("the accelerator's socket belongs to user {owner}");
-    }
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
-    (&stream).write_all(request.line().as_bytes())?;
-    let mut reader = BufReader::new(&stream);
-    let mut line = String::new();
-    reader.read_line(&mut line).context("the accelerator does not answer")?;
-    let status = serde_json::from_str(&line)
-        .with_context(|| format!("the accelerator answered {line:?}"))?;
-    if matches!(request, Request::Down | Request::Remove(_)) {
-        // Where it ends, it closes the connection when everything is detached;
-        // else at once.
-        let _ = reader.read_line(&mut String::new());
-    }
-    Ok(Some(status))
+    let ends = matches!(request, Request::Down | Request::Remove(_));
+    control::ask("the accelerator", &name(netns), &[0, user()], &request.line(), ends)
 }
 
 #[cfg(test)]

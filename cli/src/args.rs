@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use measure::plan::PlacementPolicy;
 
 /// Overlay networks at host speed: measured, explained, repaired.
 #[derive(Debug, Parser)]
@@ -328,6 +329,16 @@ pub enum Placement {
     Same,
     /// Not pinned
     None,
+}
+
+impl From<Placement> for PlacementPolicy {
+    fn from(asked: Placement) -> PlacementPolicy {
+        match asked {
+            Placement::Split => PlacementPolicy::Split,
+            Placement::Same => PlacementPolicy::Same,
+            Placement::None => PlacementPolicy::None,
+        }
+    }
 }
 
 /// `--steering`

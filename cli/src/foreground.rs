@@ -3,6 +3,7 @@
 
 use std::io::Read;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,6 +12,7 @@ use anyhow::Context;
 use datapath::tapbridge::{Port, PortOptions};
 use netstate::Netlink;
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use sys::netns::NetNs;
 
@@ -73,12 +75,12 @@ pub struct Signals {
 impl Signals {
     /// From here on these signals no longer end the process.
     pub fn new() -> anyhow::Result<Signals> {
-        Ok(Signals { end: on(&[SIGINT, SIGTERM])?, show: on(&[SIGUSR1])? })
+        Ok(Signals { end: on_signals(&[SIGINT, SIGTERM])?, show: on_signals(&[SIGUSR1])? })
     }
 }
 
 /// A socket that becomes readable when one of these signals came.
-pub fn on(signals: &[i32]) -> anyhow::Result<UnixStream> {
+pub fn on_signals(signals: &[i32]) -> anyhow::Result<UnixStream> {
     let pair = || {
         let (receiver, sender) = UnixStream::pair()?;
         for signal in signals {
@@ -87,6 +89,18 @@ pub fn on(signals: &[i32]) -> anyhow::Result<UnixStream> {
         std::io::Result::Ok(receiver)
     };
     pair().context("install signal handlers")
+}
+
+/// Waits until one can be read, or its other end is gone; says which.
+pub fn wait<const N: usize>(fds: [BorrowedFd<'_>; N]) -> anyhow::Result<[bool; N]> {
+    let mut ready = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    loop {
+        match poll(&mut ready, PollTimeout::NONE) {
+            Ok(_) => return Ok(ready.map(|fd| fd.any().unwrap_or(false))),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error).context("poll"),
+        }
+    }
 }
 
 /// Takes what a signal has left in its socket: one byte a signal; several at once

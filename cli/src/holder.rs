@@ -1,22 +1,14 @@
 //! Standing testbeds: a holder process each, found by an abstract Unix socket.
 //!
-//! An abstract socket has no file: like the testbed itself it is gone with the
-//! holder, however that ends. Its name carries the user's id, and the holder
-//! answers that user and root only.
+//! Its name carries the user's id, and the holder answers that user and root only.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::time::Duration;
+use std::os::unix::net::{UnixListener, UnixStream};
 
-use anyhow::{Context, anyhow, bail};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::control::{self, user};
 use crate::exit::usage;
-
-/// How long a holder may take to answer.
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// A standing testbed, as its holder describes it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -72,16 +64,8 @@ impl Request {
     }
 }
 
-fn user() -> u32 {
-    nix::unistd::getuid().as_raw()
-}
-
 fn prefix(user: u32) -> String {
     format!("overlane/{user}/")
-}
-
-fn address(user: u32, name: &str) -> anyhow::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(prefix(user) + name).context("name of the holder's socket")
 }
 
 /// Checks a testbed's name.
@@ -104,10 +88,7 @@ pub fn check_name(name: &str) -> anyhow::Result<()> {
 /// # Errors
 /// When a testbed of that name stands already.
 pub fn claim(user: u32, name: &str) -> anyhow::Result<UnixListener> {
-    UnixListener::bind_addr(&address(user, name)?).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => anyhow!("a testbed named {name} is standing already"),
-        _ => anyhow!("socket of testbed {name}: {error}"),
-    })
+    control::claim(&(prefix(user) + name), &format!("a testbed named {name} is standing already"))
 }
 
 /// Answers requests until told to end; gives the connection of who asked for
@@ -130,51 +111,27 @@ pub fn serve(
 }
 
 fn answer(stream: &UnixStream, user: u32, standing: &Standing) -> anyhow::Result<Request> {
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
-    let peer = getsockopt(stream, PeerCredentials)?.uid();
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
     // In a user namespace the same user appears as 0, this process's own id.
-    if peer != user && peer != 0 && peer != self::user() {
-        bail!("user {peer} may not ask");
-    }
-    let request = match line.trim() {
+    let request = match control::read(stream, &[user, self::user()])?.trim() {
         "status" => Request::Status,
         "down" => Request::Down,
         other => bail!("unknown request {other:?}"),
     };
-    let mut stream = stream;
-    stream.write_all((serde_json::to_string(standing)? + "\n").as_bytes())?;
+    control::answer(stream, standing)?;
     Ok(request)
 }
 
-/// Asks the holder of a testbed of this user.
+/// Asks the holder of a testbed of this user, and to end waits until it is gone.
 ///
 /// # Errors
 /// When there is none of that name, or it does not answer.
 pub fn ask(name: &str, request: Request) -> anyhow::Result<Standing> {
-    let stream = UnixStream::connect_addr(&address(user(), name)?).map_err(|_| {
+    let socket = prefix(user()) + name;
+    let (who, ends) = (format!("testbed {name}"), request == Request::Down);
+    // What the answer says is entered: root's is not taken for this user's.
+    control::ask(&who, &socket, &[user()], request.word(), ends)?.ok_or_else(|| {
         usage("testbed", format!("none named {name:?} is standing (overlane lab status)"))
-    })?;
-    // Anyone may bind any abstract name, and what the answer says is entered.
-    let owner = getsockopt(&stream, PeerCredentials)?.uid();
-    if owner != user() {
-        bail!("the socket of testbed {name} belongs to user {owner}");
-    }
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
-    (&stream).write_all(format!("{}\n", request.word()).as_bytes())?;
-    let mut reader = BufReader::new(&stream);
-    let mut line = String::new();
-    reader.read_line(&mut line).with_context(|| format!("testbed {name} does not answer"))?;
-    let standing =
-        serde_json::from_str(&line).with_context(|| format!("testbed {name} answered {line:?}"))?;
-    if request == Request::Down {
-        // The holder closes the connection by ending: then all of it is gone.
-        let _ = reader.read_line(&mut String::new());
-    }
-    Ok(standing)
+    })
 }
 
 /// Every testbed of this user.

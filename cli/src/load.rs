@@ -5,13 +5,19 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use measure::engine::{MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, Workload};
-use measure::plan::{Ask, Engine, PlacementPolicy, Stopping, Task};
+use measure::plan::{Ask, Engine, PlacementPolicy, Plan, PlannedCell, Stopping, Task};
 use measure::results::{ConfidenceGoal, Placement as Placed, Plan as PlanRecord};
+use measure::run::Outcome;
 use measure::sampler::Limits;
 
-use crate::args::{Asking, Measuring, Placement};
+use crate::args::{Asking, Measuring};
 use crate::exit::usage;
 use crate::sizes;
+
+/// How long a machine is watched doing nothing before a run.
+pub const IDLE_WATCH: Duration = Duration::from_millis(500);
+/// How long a path may stand still before it counts as broken.
+const SETUP_LIMIT: Duration = Duration::from_secs(5);
 
 /// Sizes of socket buffers and message sizes, loads, engines: what is asked of
 /// every path.
@@ -186,26 +192,33 @@ impl Manner {
             stopping: stopping(arguments, blocks)?,
             duration: seconds("--duration", arguments.duration.unwrap_or(duration), 0.01)?,
             warmup: seconds("--warmup", arguments.warmup.unwrap_or(warmup), 0.0)?,
-            placement: match arguments.placement {
-                Placement::Split => PlacementPolicy::Split,
-                Placement::Same => PlacementPolicy::Same,
-                Placement::None => PlacementPolicy::None,
-            }
-            .place(&sys::affinity::of_this_thread()?),
+            placement: PlacementPolicy::from(arguments.placement)
+                .place(&sys::affinity::of_this_thread()?),
             seed: arguments.seed.unwrap_or_else(fresh_seed),
             limits: limits(arguments.disturbance)?,
         })
     }
 
-    /// Blocks at most.
-    pub fn most_blocks(&self) -> u32 {
-        self.stopping.half_width.map_or(self.stopping.blocks, |_| self.stopping.max_blocks)
+    /// The plan of these cells, which vary these settings.
+    pub fn plan(&self, cells: Vec<PlannedCell>, settings: Vec<String>, idle_load: f64) -> Plan {
+        Plan {
+            seed: self.seed,
+            cells,
+            stopping: self.stopping,
+            settings,
+            duration: self.duration,
+            warmup: self.warmup,
+            placement: self.placement.clone(),
+            limits: self.limits,
+            idle_load,
+            setup_limit: SETUP_LIMIT,
+        }
     }
 }
 
 /// The plan as the results file has it, but for what the path's builder knows:
-/// baseline, modes, offload, MTU, steering and what came of the blocks.
-pub fn record(asked: &Asked, manner: &Manner) -> PlanRecord {
+/// baseline, modes, offload, MTU and steering.
+pub fn record(asked: &Asked, manner: &Manner, outcome: &Outcome) -> PlanRecord {
     fn names<T: ToString>(of: &[T]) -> Vec<String> {
         of.iter().map(ToString::to_string).collect()
     }
@@ -229,13 +242,13 @@ pub fn record(asked: &Asked, manner: &Manner) -> PlanRecord {
         steering: "none".to_owned(),
         blocks: manner.stopping.blocks,
         max_blocks: manner.stopping.max_blocks,
-        blocks_done: 0,
+        blocks_done: outcome.blocks_done,
         duration_s: manner.duration.as_secs_f64(),
         warmup_s: manner.warmup.as_secs_f64(),
         confidence: ConfidenceGoal {
             level: manner.stopping.level,
             half_width: manner.stopping.half_width,
-            looks: Vec::new(),
+            looks: outcome.looks.clone(),
         },
     }
 }

@@ -8,7 +8,9 @@
 
 mod accelerator;
 mod args;
+mod background;
 mod building;
+mod control;
 mod exit;
 mod foreground;
 mod holder;

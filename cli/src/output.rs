@@ -6,13 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use measure::results::Results;
+use measure::results::{Results, Status};
+use measure::run::Ended;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::linkat;
 
-use crate::args::Format;
-use crate::exit::usage;
+use crate::args::{Format, Output};
+use crate::exit::{Exit, usage};
 
 /// Prints to standard output; a reader that went away is an error that ends
 /// the program quietly.
@@ -47,6 +48,33 @@ pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
         Format::Csv => print(&report::csv(results)),
         Format::Json => print_json(results),
     }
+}
+
+/// Writes and prints the results of a run; gives the exit code that they mean.
+///
+/// # Errors
+/// When they cannot be written or printed.
+pub fn deliver(
+    results: &Results,
+    ended: Ended,
+    arguments: &Output,
+    destination: Option<&Destination>,
+) -> anyhow::Result<Exit> {
+    let written = match destination {
+        Some(destination) => destination.write(&(serde_json::to_string_pretty(results)? + "\n")),
+        None => Ok(()),
+    };
+    // Shown even when the disk is full: measuring took time.
+    print_results(results, if arguments.json { Format::Json } else { arguments.format })?;
+    written?;
+    let failed = results.cells.iter().any(|cell| cell.status == Status::Failed)
+        || results.modes.iter().any(|mode| mode.status == Status::Failed);
+    Ok(match ended {
+        Ended::Interrupted => Exit::Interrupted,
+        Ended::Failed => Exit::Partly,
+        _ if failed => Exit::Partly,
+        _ => Exit::Done,
+    })
 }
 
 /// Colour on a terminal only.

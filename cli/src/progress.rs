@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use measure::plan::PlannedCell;
-use measure::results::Sample;
-use measure::run::Observer;
 use measure::subject::Subject;
 
 /// A bar over the samples of a run.
@@ -41,6 +39,32 @@ impl Progress {
         self.bar.set_prefix(clock(expected));
     }
 
+    /// The maximum that a cell's load is taken of is about to be measured.
+    pub fn calibrating(&mut self, subject: &Subject, cell: &PlannedCell) {
+        self.prepare(format!(
+            "{} {} {}: its maximum",
+            subject.mode, subject.offload, cell.ask.task
+        ));
+        // Measuring begins after the last one.
+        self.started = Instant::now();
+    }
+
+    /// A cell is about to be measured.
+    pub fn sampling(&self, subject: &Subject, cell: &PlannedCell) {
+        let message = format!("{} {} {}", subject.mode, subject.offload, cell.ask.task);
+        tracing::debug!("sampling {message}");
+        self.bar.set_message(message);
+        self.bar.tick();
+    }
+
+    /// How many samples are done, of how many.
+    pub fn sampled(&self, done: u64, total: u64) {
+        let left = self.started.elapsed().mul_f64((total - done) as f64 / done.max(1) as f64);
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.bar.set_prefix(clock(left));
+    }
+
     /// Removes the bar.
     pub fn finish(&self) {
         tracing::debug!("measured");
@@ -56,39 +80,4 @@ fn style(template: &str) -> ProgressStyle {
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{}:{:02}", seconds / 60, seconds % 60)
-}
-
-impl Observer for Progress {
-    fn calibrating(&mut self, subject: &Subject, cell: &PlannedCell) {
-        self.prepare(format!(
-            "{} {} {}: its maximum",
-            subject.mode, subject.offload, cell.ask.task
-        ));
-        // Measuring begins after the last one.
-        self.started = Instant::now();
-    }
-
-    fn sampling(&mut self, subject: &Subject, cell: &PlannedCell) {
-        let message = format!("{} {} {}", subject.mode, subject.offload, cell.ask.task);
-        tracing::debug!("sampling {message}");
-        self.bar.set_message(message);
-        self.bar.tick();
-    }
-
-    fn sampled(
-        &mut self,
-        done: u64,
-        total: u64,
-        subject: &Subject,
-        cell: &PlannedCell,
-        sample: &Sample,
-    ) {
-        if let Some(reason) = &sample.invalid_reason {
-            tracing::info!(mode = subject.mode, workload = %cell.ask.task, reason, "void sample");
-        }
-        let left = self.started.elapsed().mul_f64((total - done) as f64 / done.max(1) as f64);
-        self.bar.set_length(total);
-        self.bar.set_position(done);
-        self.bar.set_prefix(clock(left));
-    }
 }

@@ -1,21 +1,54 @@
-//! What goes on beside the samples of a lab run: the progress bar, the time
+//! A run, and what goes on beside its samples: the progress bar, the time
 //! line, and the setting that is varied.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use measure::plan::PlannedCell;
+use anyhow::Context;
+use measure::plan::{Plan, PlannedCell};
 use measure::results::{Sample, Timeline};
-use measure::run::Observer;
-use measure::sampler::Recorder;
+use measure::run::{Observer, Outcome};
+use measure::sampler::{Machine, Recorder};
 use measure::subject::Subject;
 use testbed::{Applied, Host, Setting};
 
 use crate::progress::Progress;
 
-/// Watches a run.
-pub struct Watching<'a> {
-    /// The bar.
-    pub progress: &'a mut Progress,
+/// Carries out a plan. `hosts` are those of each subject, in which its settings are
+/// varied. A time line that cannot be kept is left out, with a word in the log.
+///
+/// # Errors
+/// A plan that cannot be begun; a setting that could not be given back.
+pub fn run(
+    progress: &mut Progress,
+    plan: &Plan,
+    subjects: &[Subject],
+    machine: &Machine,
+    settings: &[Setting],
+    hosts: Vec<&[Arc<Host>]>,
+    stop: &AtomicBool,
+) -> anyhow::Result<(Outcome, Option<Timeline>)> {
+    let blocks =
+        plan.stopping.half_width.map_or(plan.stopping.blocks, |_| plan.stopping.max_blocks);
+    let sample = plan.duration + plan.warmup + Duration::from_millis(100);
+    progress.measure(sample * plan.cells.len() as u32 * blocks);
+    let recorder =
+        Recorder::start().inspect_err(|error| tracing::warn!("no time line is kept: {error}")).ok();
+    let mut watching =
+        Watching { progress, recorder, cells: &plan.cells, settings, hosts, applied: None };
+    let outcome = measure::run::run(plan, subjects, machine, &mut watching, stop);
+    let Watching { recorder, applied, .. } = watching;
+    let timeline = recorder.and_then(Recorder::finish);
+    progress.finish();
+    if let Some((_, applied)) = applied {
+        applied.restore().context("a varied setting was not given back")?;
+    }
+    Ok((outcome?, timeline))
+}
+
+struct Watching<'a> {
+    progress: &'a mut Progress,
     recorder: Option<Recorder>,
     cells: &'a [PlannedCell],
     settings: &'a [Setting],
@@ -23,30 +56,6 @@ pub struct Watching<'a> {
     hosts: Vec<&'a [Arc<Host>]>,
     /// Subject and setting in effect.
     applied: Option<((usize, usize), Applied)>,
-}
-
-impl<'a> Watching<'a> {
-    /// Begins; a time line that cannot be kept is left out, with a word in the log.
-    pub fn new(
-        progress: &'a mut Progress,
-        cells: &'a [PlannedCell],
-        settings: &'a [Setting],
-        hosts: Vec<&'a [Arc<Host>]>,
-    ) -> Watching<'a> {
-        let recorder = Recorder::start()
-            .inspect_err(|error| tracing::warn!("no time line is kept: {error}"))
-            .ok();
-        Watching { progress, recorder, cells, settings, hosts, applied: None }
-    }
-
-    /// Ends: gives back what was varied, and what was recorded.
-    ///
-    /// # Errors
-    /// A setting that could not be given back.
-    pub fn finish(mut self) -> (Option<Timeline>, testbed::Result<()>) {
-        let restored = self.applied.take().map_or(Ok(()), |(_, applied)| applied.restore());
-        (self.recorder.take().and_then(Recorder::finish), restored)
-    }
 }
 
 impl Observer for Watching<'_> {
@@ -58,7 +67,10 @@ impl Observer for Watching<'_> {
         cell: &PlannedCell,
         sample: &Sample,
     ) {
-        self.progress.sampled(done, total, subject, cell, sample);
+        if let Some(reason) = &sample.invalid_reason {
+            tracing::info!(mode = subject.mode, workload = %cell.ask.task, reason, "void sample");
+        }
+        self.progress.sampled(done, total);
     }
 
     fn sampling(&mut self, subject: &Subject, cell: &PlannedCell) {

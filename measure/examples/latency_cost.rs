@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use measure::engine::{Ends, Load, Workload, bins, run};
 use measure::stats::{block_order, ratio_interval};
-use testbed::{Host, Offload, Wire};
+use testbed::{Offload, Wire};
 
 const PORT: u16 = 5302;
 const CONFIDENCE: f64 = 0.95;
@@ -68,10 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         begun.elapsed().as_secs_f64() * 1e6
     );
 
-    let (client, server) = (Host::new("a")?, Host::new("b")?);
-    let wire = Wire { mtu: 1500, offload: Offload::Full };
-    wire.join(&client, &server)?;
-    wire.address(&client, &server)?;
+    let [client, server] = Wire { mtu: 1500, offload: Offload::Full }.hosts()?;
     let address = SocketAddr::from((Wire::B, PORT));
     let ends =
         Ends { client: client.netns(), server: server.netns(), target: address, listen: address };

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use measure::engine::{Ends, Load, MAX_OUTSTANDING, Stall, Workload, run};
 use sys::netns::NetNs;
-use testbed::{Host, Offload, Wire};
+use testbed::{Offload, Wire};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -224,10 +224,7 @@ fn main() -> Outcome<()> {
     let [client_cpu, server_cpu, ..] = cpus[..] else {
         return Err("two CPUs are needed: the stall is to take the server's only".into());
     };
-    let (client, server) = (Host::new("a")?, Host::new("b")?);
-    let wire = Wire { mtu: 1500, offload: Offload::Full };
-    wire.join(&client, &server)?;
-    wire.address(&client, &server)?;
+    let [client, server] = Wire { mtu: 1500, offload: Offload::Full }.hosts()?;
     let (client, server) = (client.netns(), server.netns());
     let bench = Bench { client, server, client_cpu, server_cpu, seconds };
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 use measure::engine::{Ends, Load, Measured, Watch, Workload, run};
 use measure::sampler::{Machine, MachineSample, MachineSnapshot, Result as SamplerResult};
 use measure::stats::{block_order, median, ratio_interval};
-use testbed::{Host, Offload, Wire};
+use testbed::{Offload, Wire};
 
 const PORT: u16 = 5201;
 const CONFIDENCE: f64 = 0.95;
@@ -62,10 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds: u32 = arguments.next().map_or(Ok(12), |word| word.parse())?;
     let seconds: f64 = arguments.next().map_or(Ok(0.5), |word| word.parse())?;
 
-    let (client, server) = (Host::new("a")?, Host::new("b")?);
-    let wire = Wire { mtu: 1500, offload: Offload::Full };
-    wire.join(&client, &server)?;
-    wire.address(&client, &server)?;
+    let [client, server] = Wire { mtu: 1500, offload: Offload::Full }.hosts()?;
     let cpus = sys::affinity::of_this_thread()?;
     let (sending, receiving) = (cpus[0], cpus[cpus.len() - 1]);
     client.steer(testbed::NIC, &[sending])?;

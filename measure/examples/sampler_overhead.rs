@@ -17,7 +17,7 @@ use measure::sampler::{
 };
 use measure::stats::{block_order, ratio_interval};
 use sys::netns::NetNs;
-use testbed::{Host, Offload, Wire};
+use testbed::{Offload, Wire};
 
 const PORT: u16 = 5201;
 const CONFIDENCE: f64 = 0.95;
@@ -90,10 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds: u32 = arguments.next().map_or(Ok(12), |word| word.parse())?;
     let seconds: f64 = arguments.next().map_or(Ok(0.5), |word| word.parse())?;
 
-    let (client, server) = (Host::new("a")?, Host::new("b")?);
-    let wire = Wire { mtu: 1500, offload: Offload::Full };
-    wire.join(&client, &server)?;
-    wire.address(&client, &server)?;
+    let [client, server] = Wire { mtu: 1500, offload: Offload::Full }.hosts()?;
     let (client, server) = (client.netns(), server.netns());
     let address = SocketAddr::from((Wire::B, PORT));
     let ends = Ends { client, server, target: address, listen: address };

@@ -22,6 +22,17 @@ impl Wire {
     /// Underlay address of the second host.
     pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
+    /// Makes the hosts `a` and `b`, joined and with their underlay addresses.
+    ///
+    /// # Errors
+    /// The first step that failed.
+    pub fn hosts(&self) -> Result<[Host; 2]> {
+        let (a, b) = (Host::new("a")?, Host::new("b")?);
+        self.join(&a, &b)?;
+        self.address(&a, &b)?;
+        Ok([a, b])
+    }
+
     /// Joins two hosts, NICs up and without addresses.
     ///
     /// # Errors

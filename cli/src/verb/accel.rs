@@ -1,42 +1,31 @@
 //! `overlane accel`: the fast path for kernel VXLAN devices.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
-use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 
 use accel::reason::Reason;
 use accel::{Accel, Status, Wanted};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use netstate::Netlink;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sys::netns::NetNs;
 
 use crate::accelerator::{self, Request};
 use crate::args::{AccelDevices, AccelStatus};
+use crate::background::{self, READY};
 use crate::exit::{Exit, usage};
-use crate::foreground::netns;
+use crate::foreground::{netns, on_signals, wait};
 use crate::notify::notify;
 use crate::output::{print, print_json};
-
-/// What `run` begins its first line with when the fast path stands.
-const READY: &str = "ready";
 
 /// Accelerates until told to end.
 pub fn run(arguments: &AccelDevices) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
     check(arguments, &netns)?;
     let listener = accelerator::claim(netns.inode())?;
-    let (end, sender) = UnixStream::pair().context("install signal handlers")?;
-    for signal in [SIGINT, SIGTERM] {
-        let sender = sender.try_clone().context("install signal handlers")?;
-        signal_hook::low_level::pipe::register(signal, sender)
-            .context("install signal handlers")?;
-    }
+    let end = on_signals(&[SIGINT, SIGTERM])?;
     let mut wanted = match &arguments.device {
         Some(device) => Wanted::Named([device.clone()].into()),
         None => Wanted::All,
@@ -54,16 +43,8 @@ pub fn run(arguments: &AccelDevices) -> anyhow::Result<Exit> {
     print(&format!("{READY}: {devices}"))?;
     notify("READY=1")?;
     let asker = loop {
-        let mut ready = [
-            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
-            PollFd::new(end.as_fd(), PollFlags::POLLIN),
-        ];
-        match poll(&mut ready, PollTimeout::NONE) {
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(error) => return Err(error).context("poll"),
-        }
-        if ready[1].any().unwrap_or(false) {
+        let [_, end] = wait([listener.as_fd(), end.as_fd()])?;
+        if end {
             break None;
         }
         if let Some(asker) = accelerator::serve(&listener, &accel, &mut wanted)? {
@@ -98,40 +79,21 @@ pub fn on(arguments: &AccelDevices) -> anyhow::Result<Exit> {
 }
 
 fn start(arguments: &AccelDevices, netns: &NetNs) -> anyhow::Result<Status> {
-    let mut command = Command::new(std::env::current_exe().context("path of this program")?);
-    command.args(["accel", "run"]);
+    let mut run: Vec<&OsStr> = ["accel", "run"].map(OsStr::new).into();
+    let place: PathBuf;
     if let Some(netns) = &arguments.netns {
-        command.arg("--netns");
         // It starts in another directory.
-        match netns.contains('/') {
-            true => command.arg(std::path::absolute(netns).context("path of --netns")?),
-            false => command.arg(netns),
+        place = match netns.contains('/') {
+            true => std::path::absolute(netns).context("path of --netns")?,
+            false => PathBuf::from(netns),
         };
+        run.extend([OsStr::new("--netns"), place.as_os_str()]);
     }
     match &arguments.device {
-        Some(device) => command.args(["--", device.as_str()]),
-        None => command.arg("--all"),
-    };
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .current_dir("/")
-        // Ctrl-C at this terminal is not meant for it.
-        .process_group(0)
-        .spawn()
-        .context("start the accelerator")?;
-    let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
-        bail!("the accelerator has no pipes");
-    };
-    let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line)?;
-    if !line.starts_with(READY) {
-        let mut said = String::new();
-        stderr.read_to_string(&mut said)?;
-        child.wait()?;
-        bail!("{}", said.trim().trim_start_matches("error: "));
+        Some(device) => run.extend(["--", device.as_str()].map(OsStr::new)),
+        None => run.push(OsStr::new("--all")),
     }
+    background::start("the accelerator", &run)?;
     accelerator::ask(netns.inode(), &Request::Status)?.context("the accelerator has ended")
 }
 

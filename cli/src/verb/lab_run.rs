@@ -4,35 +4,30 @@
 use std::ffi::OsString;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context;
 use lab::{Capabilities, Mode, modes};
 use measure::plan::{self, Task};
-use measure::results::{ConfidenceGoal, ModeRecord, Plan as PlanRecord, Results, SCHEMA, Status};
+use measure::results::{ModeRecord, Plan as PlanRecord, Results, SCHEMA, Status};
 use measure::run::Ended;
 use measure::sampler::Machine;
 use measure::subject::Subject;
 use testbed::{Offload, Privileges, Setting};
 
-use crate::args::{Asking, Format, Placement, Run, Steering};
+use crate::args::{Asking, Placement, Run, Steering};
 use crate::building::{Wanted, build, ended_early, failed, settings, subject, testbed_record};
 use crate::exit::{Exit, usage};
-use crate::load::{self, Asked, Manner, list};
-use crate::output::{Destination, print_results};
+use crate::load::{self, Asked, IDLE_WATCH, Manner, list};
+use crate::output::{Destination, deliver};
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::watching::Watching;
-use crate::{interrupt, unmeasured};
+use crate::{interrupt, unmeasured, watching};
 
 /// Smallest MTU that IPv4 hosts must take (RFC 791); leaves room for a tunnel.
 const SMALLEST_MTU: u32 = 576;
 /// Largest that veth takes.
 const LARGEST_MTU: u32 = 65535;
-/// How long the machine is watched doing nothing before a run.
-const IDLE_WATCH: Duration = Duration::from_millis(500);
-/// How long a path may stand still before it counts as broken.
-const SETUP_LIMIT: Duration = Duration::from_secs(5);
 
 /// The arguments, checked.
 struct Request {
@@ -133,29 +128,17 @@ fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
     let mut refused = Vec::new();
     let settings: Vec<Vec<usize>> =
         built.iter().map(|built| settings(built, &request.settings, &mut refused)).collect();
-    let plan = measure::plan::Plan {
-        seed: manner.seed,
-        cells: plan::cells(&keys, request.baseline.name(), &request.asked.asks, &settings),
-        stopping: manner.stopping,
-        settings: request.settings.iter().map(ToString::to_string).collect(),
-        duration: manner.duration,
-        warmup: manner.warmup,
-        placement: manner.placement.clone(),
-        limits: manner.limits,
+    let plan = manner.plan(
+        plan::cells(&keys, request.baseline.name(), &request.asked.asks, &settings),
+        request.settings.iter().map(ToString::to_string).collect(),
         idle_load,
-        setup_limit: SETUP_LIMIT,
-    };
+    );
     let testbeds = built.iter().map(testbed_record).collect::<anyhow::Result<Vec<_>>>()?;
-    let sample = manner.duration + manner.warmup + Duration::from_millis(100);
-    progress.measure(sample * plan.cells.len() as u32 * manner.most_blocks());
     let hosts = built.iter().map(|built| built.network.hosts()).collect();
-    let mut watching = Watching::new(&mut progress, &plan.cells, &request.settings, hosts);
-    let outcome = measure::run::run(&plan, &subjects, &machine, &mut watching, &stop);
-    let (timeline, restored) = watching.finish();
-    progress.finish();
-    restored.context("a varied setting was not given back")?;
-    let outcome = outcome?;
+    let (outcome, timeline) =
+        watching::run(&mut progress, &plan, &subjects, &machine, &request.settings, hosts, &stop)?;
 
+    let record = load::record(&request.asked, manner, &outcome);
     let mut warnings = warnings(privileges, &records, &plan, idle_load);
     warnings.extend(cannot_steer);
     warnings.extend(outcome.notes);
@@ -167,7 +150,6 @@ fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
             ended_early(built, &error, &mut records, &mut cells);
         }
     }
-    let record = load::record(&request.asked, manner);
     let results = Results {
         schema: SCHEMA.to_owned(),
         overlane: env!("CARGO_PKG_VERSION").to_owned(),
@@ -188,8 +170,6 @@ fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
                 Steering::None => "none".to_owned(),
                 Steering::Rss => "rss".to_owned(),
             },
-            blocks_done: outcome.blocks_done,
-            confidence: ConfidenceGoal { looks: outcome.looks, ..record.confidence.clone() },
             ..record
         },
         modes: records,
@@ -200,25 +180,7 @@ fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
     };
     // Testbeds first: a reader that goes away must not keep them standing.
     drop(built);
-    let written = match &request.destination {
-        Some(destination) => destination.write(&(serde_json::to_string_pretty(&results)? + "\n")),
-        None => Ok(()),
-    };
-    // Shown even when the disk is full: measuring took time.
-    print_results(
-        &results,
-        if arguments.output.json { Format::Json } else { arguments.output.format },
-    )?;
-    written?;
-    Ok(match outcome.ended {
-        Ended::Interrupted => Exit::Interrupted,
-        _ if results.cells.iter().any(|cell| cell.status == Status::Failed)
-            || results.modes.iter().any(|mode| mode.status == Status::Failed) =>
-        {
-            Exit::Partly
-        }
-        _ => Exit::Done,
-    })
+    deliver(&results, outcome.ended, &arguments.output, request.destination.as_ref())
 }
 
 impl Request {

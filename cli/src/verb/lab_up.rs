@@ -1,26 +1,22 @@
 //! `overlane lab up`: a testbed that stays, in a holder process of its own.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
-use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::str::FromStr;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use lab::{Capabilities, Params, modes};
 use measure::plan::PlacementPolicy;
 use testbed::Offload;
 
 use super::lab_run::check_mtu;
 use crate::args::{Hold, Up};
+use crate::background::{self, READY};
 use crate::building;
 use crate::exit::{Exit, usage};
 use crate::holder::{self, Request, Standing, StandingHost};
 use crate::output::{print, print_json};
-
-/// What the holder prints when the testbed stands.
-const READY: &str = "ready";
 
 /// Starts a holder and waits until its testbed stands.
 pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
@@ -35,28 +31,9 @@ pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
     holder::check_name(name)?;
     Offload::from_str(&arguments.offload).map_err(|error| usage("--offload", error))?;
     check_mtu(&arguments.mtu.to_string())?;
-    let mut child = Command::new(std::env::current_exe().context("path of this program")?)
-        .args(["lab", "hold", &arguments.mode, name, &arguments.offload])
-        .arg(arguments.mtu.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .current_dir("/")
-        // Ctrl-C at this terminal is not meant for it.
-        .process_group(0)
-        .spawn()
-        .context("start the holder")?;
-    let mut line = String::new();
-    let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
-        bail!("the holder has no pipes");
-    };
-    BufReader::new(stdout).read_line(&mut line)?;
-    if line.trim() != READY {
-        let mut said = String::new();
-        stderr.read_to_string(&mut said)?;
-        child.wait()?;
-        bail!("{}", said.trim().trim_start_matches("error: "));
-    }
+    let mtu = arguments.mtu.to_string();
+    let hold = ["lab", "hold", &arguments.mode, name, &arguments.offload, &mtu];
+    background::start("the holder", &hold.map(OsStr::new))?;
     let standing = holder::ask(name, Request::Status)?;
     if arguments.json {
         print_json(&standing)?;

@@ -2,13 +2,12 @@
 //! a second path to it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use measure::plan::{self, Engine, PlacementPolicy};
 use measure::remote::{Remote, RemoteError};
 use measure::results::{
-    ConfidenceGoal, ModeRecord, Placement as Placed, Plan as PlanRecord, Results, SCHEMA, Status,
-    TestbedRecord,
+    ModeRecord, Placement as Placed, Plan as PlanRecord, Results, SCHEMA, Status, TestbedRecord,
 };
 use measure::run::Ended;
 use measure::sampler::Machine;
@@ -16,19 +15,14 @@ use measure::subject::{Place, ServerEnd, Subject};
 use netstate::Hop;
 use sys::netns::NetNs;
 
-use crate::args::{Format, MeasureRun, Placement};
+use crate::args::{MeasureRun, Placement};
 use crate::exit::{Exit, usage};
-use crate::interrupt;
-use crate::load::{self, Asked, Manner};
-use crate::output::{Destination, print_results};
+use crate::load::{self, Asked, IDLE_WATCH, Manner};
+use crate::output::{Destination, deliver};
 use crate::progress::Progress;
 use crate::remote::{Target, privileges, token};
-use crate::watching::Watching;
+use crate::{interrupt, watching};
 
-/// How long this machine is watched doing nothing before a run.
-const IDLE_WATCH: Duration = Duration::from_millis(500);
-/// How long a path may stand still before it counts as broken.
-const SETUP_LIMIT: Duration = Duration::from_secs(5);
 /// Offloads of a real NIC are as they are; each testbed's entry lists them.
 const OFFLOAD: &str = "as-found";
 /// Longest label of a path.
@@ -101,33 +95,18 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     let keys: Vec<(&str, &str, u32)> =
         subjects.iter().map(|s| (s.mode.as_str(), s.offload.as_str(), s.mtu)).collect();
     let unset = vec![Vec::new(); subjects.len()];
-    let plan = plan::Plan {
-        seed: manner.seed,
-        cells: plan::cells(&keys, &paths[0].name, &asked.asks, &unset),
-        stopping: manner.stopping,
-        settings: Vec::new(),
-        duration: manner.duration,
-        warmup: manner.warmup,
-        placement: manner.placement.clone(),
-        limits: manner.limits,
-        idle_load,
-        setup_limit: SETUP_LIMIT,
-    };
-    let sample = manner.duration + manner.warmup + Duration::from_millis(100);
-    progress.measure(sample * plan.cells.len() as u32 * manner.most_blocks());
+    let cells = plan::cells(&keys, &paths[0].name, &asked.asks, &unset);
+    let plan = manner.plan(cells, Vec::new(), idle_load);
     let hosts = vec![&[][..]; subjects.len()];
-    let mut watching = Watching::new(&mut progress, &plan.cells, &[], hosts);
-    let outcome = measure::run::run(&plan, &subjects, &machine, &mut watching, &stop);
-    let (timeline, _) = watching.finish();
-    progress.finish();
-    let outcome = outcome?;
+    let (outcome, timeline) =
+        watching::run(&mut progress, &plan, &subjects, &machine, &[], hosts, &stop)?;
 
+    let record = load::record(&asked, &manner, &outcome);
     let mut warnings = warnings(&paths, &plan, idle_load);
     warnings.extend(outcome.notes);
     if outcome.ended == Ended::Failed {
         warnings.push("the server was gone before the last block: what there was is here".into());
     }
-    let record = load::record(&asked, &manner);
     let results = Results {
         schema: SCHEMA.to_owned(),
         overlane: env!("CARGO_PKG_VERSION").to_owned(),
@@ -142,8 +121,6 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
             modes: paths.iter().map(|path| path.name.clone()).collect(),
             offload: vec![OFFLOAD.to_owned()],
             mtu: vec![mtu],
-            blocks_done: outcome.blocks_done,
-            confidence: ConfidenceGoal { looks: outcome.looks, ..record.confidence.clone() },
             ..record
         },
         modes: paths.iter().map(mode_record).collect(),
@@ -154,19 +131,7 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     };
     // Sessions first: a reader that goes away must not keep them open.
     drop((paths, subjects));
-    let written = match &destination {
-        Some(destination) => destination.write(&(serde_json::to_string_pretty(&results)? + "\n")),
-        None => Ok(()),
-    };
-    let output = &arguments.output;
-    print_results(&results, if output.json { Format::Json } else { output.format })?;
-    written?;
-    Ok(match outcome.ended {
-        Ended::Interrupted => Exit::Interrupted,
-        Ended::Failed => Exit::Partly,
-        _ if results.cells.iter().any(|cell| cell.status == Status::Failed) => Exit::Partly,
-        _ => Exit::Done,
-    })
+    deliver(&results, outcome.ended, &arguments.output, destination.as_ref())
 }
 
 fn check_name(name: &str) -> anyhow::Result<()> {
@@ -197,11 +162,7 @@ fn check_limits(asked: &Asked, manner: &Manner, paths: &[Path]) -> anyhow::Resul
 
 /// Two machines share no CPU: each end has all of its own.
 fn placement(asked: Placement, paths: &[Path]) -> anyhow::Result<Placed> {
-    let policy = match asked {
-        Placement::Split => PlacementPolicy::Split,
-        Placement::Same => PlacementPolicy::Same,
-        Placement::None => PlacementPolicy::None,
-    };
+    let policy = PlacementPolicy::from(asked);
     let here = sys::affinity::of_this_thread()?;
     let at_every = |cpu: &usize| paths.iter().all(|path| path.remote.cpus().contains(cpu));
     let there: Vec<usize> =

@@ -5,18 +5,15 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::str::FromStr;
 
-use anyhow::Context;
-use datapath::tapbridge::counters::{Counters, DropReason};
+use datapath::counters::Counters;
 use datapath::tapbridge::netmap::{Address, Netmap};
 use datapath::tapbridge::{Bridge, EngineChoice, PortOptions, QUEUES_MAX, Running, Side};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
 use sys::tap::Offload;
 
 use crate::args::{NoOffload, TapBridge};
 use crate::exit::{Exit, usage};
-use crate::foreground::{Asked, MTU, Signals, netns, set_up, take};
+use crate::foreground::{Asked, MTU, Signals, netns, set_up, take, wait};
 use crate::notify::notify;
 use crate::output::print;
 
@@ -79,7 +76,7 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
     }
     print(&line)?;
     notify("READY=1")?;
-    let outcome = wait(&running, &signals, &left.device, &right.device);
+    let outcome = serve(&running, &signals, &left.device, &right.device);
     notify("STOPPING=1")?;
     let (counters, ended) = running.stop();
     print(&describe(&counters, &left.device, &right.device))?;
@@ -89,19 +86,10 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
 }
 
 /// Until a signal to end, or the bridge's own end.
-fn wait(running: &Running, signals: &Signals, left: &str, right: &str) -> anyhow::Result<()> {
+fn serve(running: &Running, signals: &Signals, left: &str, right: &str) -> anyhow::Result<()> {
     loop {
-        let mut ready = [
-            PollFd::new(running.ended(), PollFlags::POLLIN),
-            PollFd::new(signals.end.as_fd(), PollFlags::POLLIN),
-            PollFd::new(signals.show.as_fd(), PollFlags::POLLIN),
-        ];
-        match poll(&mut ready, PollTimeout::NONE) {
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(error) => return Err(error).context("poll"),
-        }
-        let [ended, end, show] = ready.map(|fd| fd.any().unwrap_or(false));
+        let [ended, end, show] =
+            wait([running.ended(), signals.end.as_fd(), signals.show.as_fd()])?;
         if ended || end {
             return Ok(());
         }
@@ -154,15 +142,7 @@ fn describe(counters: &[Counters; 2], left: &str, right: &str) -> String {
         if c.answered > 0 {
             let _ = write!(line, "; answered {} ARP requests", c.answered);
         }
-        let _ = write!(line, "; dropped {}", c.dropped());
-        let reasons: Vec<String> = DropReason::ALL
-            .into_iter()
-            .filter(|reason| c.dropped_by(*reason) > 0)
-            .map(|reason| format!("{} {}", reason.name(), c.dropped_by(reason)))
-            .collect();
-        if !reasons.is_empty() {
-            let _ = write!(line, " ({})", reasons.join(", "));
-        }
+        let _ = write!(line, "; dropped {}", c.dropped_in_words());
         line
     };
     format!("{}\n{}", line(left, right, &counters[0]), line(right, left, &counters[1]))
@@ -170,6 +150,8 @@ fn describe(counters: &[Counters; 2], left: &str, right: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use datapath::counters::DropReason;
+
     use super::*;
 
     #[test]

@@ -2,20 +2,21 @@
 
 use std::fmt::Write;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::Context;
+use datapath::Error;
+use datapath::counters::Counters;
 use datapath::tapbridge::{Port, PortOptions};
-use datapath::vtep::counters::{Counters, DropReason};
-use datapath::vtep::{Config, ConfigError, Endpoint, Error, NetworkConfig, Report, Running};
+use datapath::vtep::{Config, ConfigError, Endpoint, NetworkConfig, Report, Running};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::SIGHUP;
 use sys::netns::NetNs;
 
 use crate::exit::{Exit, usage};
-use crate::foreground::{Asked, Signals, netns, on, parse_address, set_up, take};
+use crate::foreground::{Asked, Signals, netns, on_signals, parse_address, set_up, take, wait};
 use crate::notify::notify;
 use crate::output::print;
 use crate::vtep_args::Vtep;
@@ -40,7 +41,7 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     }
 
     // From here on signals end the endpoint, not the process.
-    let (signals, reload) = (Signals::new()?, on(&[SIGHUP])?);
+    let (signals, reload) = (Signals::new()?, on_signals(&[SIGHUP])?);
     let endpoint = Endpoint::open(&config, &NetNs::current()?).map_err(|e| refused(source, e))?;
     let mut ports: Vec<Port> = Vec::new();
     for (index, (namespace, asked)) in places.iter().enumerate() {
@@ -69,28 +70,7 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     let mut running = ready.start()?;
     print(&line)?;
     notify("READY=1")?;
-    let outcome = loop {
-        match wait(&running, &signals, &reload) {
-            Ok(Event::End) => break Ok(()),
-            Ok(Event::Show) => {
-                take(&signals.show);
-                if let Err(error) = print(&describe(&running.report())) {
-                    break Err(error);
-                }
-            }
-            Ok(Event::Reload) => {
-                take(&reload);
-                let said = match again(&mut running, arguments.config.as_deref()) {
-                    Ok(()) => "reloaded".to_owned(),
-                    Err(error) => format!("not reloaded, all stays as it was: {error:#}"),
-                };
-                if let Err(error) = print(&said) {
-                    break Err(error);
-                }
-            }
-            Err(error) => break Err(error),
-        }
-    };
+    let outcome = serve(&mut running, &signals, &reload, arguments.config.as_deref());
     notify("STOPPING=1")?;
     let (report, ended) = running.stop();
     print(&describe(&report))?;
@@ -99,39 +79,29 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-enum Event {
-    End,
-    Show,
-    Reload,
-}
-
-/// Until a signal, or the endpoint's own end.
-fn wait(
-    running: &Running,
+/// Until a signal to end, or the endpoint's own end.
+fn serve(
+    running: &mut Running,
     signals: &Signals,
-    reload: &std::os::unix::net::UnixStream,
-) -> anyhow::Result<Event> {
+    reload: &UnixStream,
+    config: Option<&Path>,
+) -> anyhow::Result<()> {
     loop {
-        let mut ready = [
-            PollFd::new(running.ended(), PollFlags::POLLIN),
-            PollFd::new(signals.end.as_fd(), PollFlags::POLLIN),
-            PollFd::new(signals.show.as_fd(), PollFlags::POLLIN),
-            PollFd::new(reload.as_fd(), PollFlags::POLLIN),
-        ];
-        match poll(&mut ready, PollTimeout::NONE) {
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(error) => return Err(error).context("poll"),
-        }
-        let [ended, end, show, reload] = ready.map(|fd| fd.any().unwrap_or(false));
+        let fds = [running.ended(), signals.end.as_fd(), signals.show.as_fd(), reload.as_fd()];
+        let [ended, end, show, again] = wait(fds)?;
         if ended || end {
-            return Ok(Event::End);
+            return Ok(());
         }
         if show {
-            return Ok(Event::Show);
+            take(&signals.show);
+            print(&describe(&running.report()))?;
         }
-        if reload {
-            return Ok(Event::Reload);
+        if again {
+            take(reload);
+            print(&match read_again(running, config) {
+                Ok(()) => "reloaded".to_owned(),
+                Err(error) => format!("not reloaded, all stays as it was: {error:#}"),
+            })?;
         }
     }
 }
@@ -144,7 +114,7 @@ fn read(path: &Path) -> anyhow::Result<Config> {
 }
 
 /// Reads the file again and takes over what may change.
-fn again(running: &mut Running, path: Option<&Path>) -> anyhow::Result<()> {
+fn read_again(running: &mut Running, path: Option<&Path>) -> anyhow::Result<()> {
     let path = path.context("there is no file: the endpoint was started by arguments")?;
     running.reload(&read(path)?)?;
     Ok(())
@@ -233,14 +203,6 @@ fn direction(name: &str, c: &Counters) -> String {
             let _ = write!(line, "; {what} {number}");
         }
     }
-    let _ = write!(line, "; dropped {}", c.dropped());
-    let reasons: Vec<String> = DropReason::ALL
-        .into_iter()
-        .filter(|reason| c.dropped_by(*reason) > 0)
-        .map(|reason| format!("{} {}", reason.name(), c.dropped_by(reason)))
-        .collect();
-    if !reasons.is_empty() {
-        let _ = write!(line, " ({})", reasons.join(", "));
-    }
+    let _ = write!(line, "; dropped {}", c.dropped_in_words());
     line
 }

@@ -22,9 +22,7 @@ impl Mode for Host {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let (a, b) = (testbed::Host::new("a")?, testbed::Host::new("b")?);
-        params.wire().join(&a, &b)?;
-        params.wire().address(&a, &b)?;
+        let [a, b] = params.wire().hosts()?;
         let hops = vec![Hop::tx("a", NIC), Hop::rx("b", NIC)];
         Ok(Network::new(vec![a, b], 0, 1, Wire::B, params.mtu, hops))
     }

@@ -33,9 +33,7 @@ impl Mode for Vtep {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let (a, b) = (Host::new("a")?, Host::new("b")?);
-        params.wire().join(&a, &b)?;
-        params.wire().address(&a, &b)?;
+        let [a, b] = params.wire().hosts()?;
         let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
         let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A)?;
         let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B)?;
