@@ -7,7 +7,7 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-datapath install clean
+.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-datapath bench-accel install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -90,6 +90,16 @@ bench-datapath: build
 		--baseline same-host --offload full --flows $$flows || exit; done
 	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes vxlan,vtep,ovs-vxlan \
 		--baseline vxlan --offload full,no-tunnel,none --flows $$flows || exit; done
+
+# The fast path against the kernel's VXLAN and the bare host; how soon it follows
+# changes.
+bench-accel: build
+	@scripts/setup lab
+	$(AS_ROOT) $(OVERLANE) lab run --modes host,vxlan,vxlan+accel --offload full,none \
+		--workloads tcp_stream,tcp_rr,tcp_crr,udp_stream --sizes 64,1400,65507 \
+		--out accel.json
+	cargo build --release --locked -p overlane-accel --examples
+	$(AS_ROOT) target/release/examples/stale_window
 
 PREFIX ?= /usr/local
 install: build

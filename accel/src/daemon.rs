@@ -35,6 +35,17 @@ const AUDIT: Duration = Duration::from_secs(1);
 /// Attempts to read the state without a change meanwhile.
 const ATTEMPTS: usize = 10;
 
+/// Whether this kernel lets this process run the fast path: loads the programs and
+/// attaches one to the loopback device of `netns`, for a moment.
+///
+/// # Errors
+/// What the kernel refuses.
+pub fn probe(netns: &NetNs) -> Result<()> {
+    const LOOPBACK: u32 = 1;
+    let programs = Programs::load()?;
+    netns.run(|| programs.attach(Role::Egress, LOOPBACK, "lo").map(drop))?
+}
+
 /// Which VXLAN devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {

@@ -18,7 +18,7 @@ pub mod plan;
 pub mod reason;
 pub mod status;
 
-pub use daemon::{Accel, Wanted};
+pub use daemon::{Accel, Wanted, probe};
 pub use status::Status;
 
 /// What can keep the fast path from starting.

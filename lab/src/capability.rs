@@ -37,6 +37,7 @@ pub struct Capabilities {
     kinds: Mutex<BTreeMap<&'static str, Supported>>,
     nftables: Mutex<BTreeMap<&'static str, Supported>>,
     open_vswitch: OnceLock<Supported>,
+    fast_path: OnceLock<Supported>,
 }
 
 impl Capabilities {
@@ -51,6 +52,7 @@ impl Capabilities {
             kinds: Mutex::default(),
             nftables: Mutex::default(),
             open_vswitch: OnceLock::new(),
+            fast_path: OnceLock::new(),
         })
     }
 
@@ -148,6 +150,20 @@ impl Capabilities {
                         "apt install --reinstall openvswitch-switch",
                     )),
                 }
+            })
+            .clone()
+    }
+
+    /// Whether the kernel takes the fast path's BPF programs from this process.
+    pub fn fast_path(&self) -> Supported {
+        self.fast_path
+            .get_or_init(|| {
+                accel::probe(self.scratch.netns()).map_err(|error| {
+                    Unsupported::new(
+                        error.to_string(),
+                        "run as root on Linux 6.6 or later with BTF (/sys/kernel/btf/vmlinux)",
+                    )
+                })
             })
             .clone()
     }

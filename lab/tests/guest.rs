@@ -88,8 +88,10 @@ fn every_mode_works_on_a_stock_kernel() {
         match fields[..] {
             [name, "unsupported", reason] => {
                 println!("{name}: {reason}");
+                // Debian 12's kernel is 6.1.
+                let too_old = name.ends_with("+accel") && reason.contains("needs Linux 6.6");
                 assert!(
-                    reason.ends_with("is not installed"),
+                    too_old || reason.ends_with("is not installed"),
                     "a stock kernel lacks nothing, this machine perhaps a program: {name}: {reason}"
                 );
             }

@@ -1,6 +1,7 @@
-//! The proof of the path: every hop must have carried what was received.
+//! The proof of the path: every hop must have carried what was received, but for
+//! those that the path passes by, which must not.
 
-use netstate::{Hop, HopKind, Side};
+use netstate::{Counters, Hop, HopKind, Side, Way};
 
 use crate::engine::{Measured, Workload};
 use crate::results::HopRecord;
@@ -14,29 +15,60 @@ const ETHERNET: u64 = 14;
 /// the rest is for what crosses a hop while they are read.
 const PROOF: f64 = 0.9;
 
+/// Share of the traffic that a bypassed hop may show. A fast path leaves the
+/// first packets, ARP, a packet now and then for the slow path's tables, and what
+/// comes while it follows a change.
+const LEFT: f64 = 0.05;
+
+/// So few packets at a bypassed hop say nothing, whatever share of a slow load.
+const FEW: u64 = 20;
+
+/// IPv4 and UDP headers, bytes.
+const UDP_HEADERS: u64 = 28;
+
 /// What crossed each hop, both directions, in path order.
 pub fn hops(path: &[Hop], observed: &Observed) -> Vec<HopRecord> {
     path.iter().flat_map(|hop| hop_records(hop, observed)).collect()
 }
 
 fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
-    let record = |direction: &str, packets: u64, bytes: u64, drops: u64| HopRecord {
-        host: hop.host.clone(),
-        device: hop.device.clone(),
-        direction: direction.to_owned(),
-        kind: match hop.kind {
-            HopKind::Device => "device".to_owned(),
-            HopKind::Process => "process".to_owned(),
-        },
-        packets,
-        bytes,
-        mean_skb_bytes: if packets > 0 { bytes as f64 / packets as f64 } else { 0.0 },
-        drops,
+    let metered = observed.metered(&hop.host, &hop.device);
+    let layer3 = |bytes: u64, packets: u64| bytes.saturating_sub(packets * ETHERNET);
+    let record = |direction: &str, packets: u64, bytes: u64, drops: u64| {
+        let bypassed = hop.bypass.as_ref().is_some_and(|bypass| match bypass.way {
+            Way::Both => true,
+            Way::Forward => direction == "forward",
+            Way::Reverse => direction == "reverse",
+        });
+        let excused = metered.filter(|_| bypassed).map(|metered| metered.carried);
+        let excused = excused.map_or(0, |by| match (hop.forward, direction) {
+            (Side::Tx, "forward") | (Side::Rx, "reverse") => by.tx_packets,
+            _ => by.rx_packets,
+        });
+        HopRecord {
+            host: hop.host.clone(),
+            device: hop.device.clone(),
+            direction: direction.to_owned(),
+            kind: match hop.kind {
+                _ if bypassed => "bypassed".to_owned(),
+                HopKind::Device => "device".to_owned(),
+                HopKind::Process => "process".to_owned(),
+                HopKind::Stage => "stage".to_owned(),
+            },
+            packets,
+            bytes,
+            mean_skb_bytes: if packets > 0 { bytes as f64 / packets as f64 } else { 0.0 },
+            drops,
+            excused,
+        }
     };
     match hop.kind {
-        HopKind::Device => {
-            let counters = observed.device(&hop.host, &hop.device).copied().unwrap_or_default();
-            let layer3 = |bytes: u64, packets: u64| bytes.saturating_sub(packets * ETHERNET);
+        HopKind::Device | HopKind::Stage => {
+            let counters = match hop.kind {
+                HopKind::Stage => metered.map(|metered| metered.carried),
+                _ => observed.device(&hop.host, &hop.device).copied(),
+            };
+            let counters: Counters = counters.unwrap_or_default();
             let rx = |direction| {
                 let bytes = layer3(counters.rx_bytes, counters.rx_packets);
                 let drops = counters.rx_dropped + counters.rx_errors;
@@ -88,6 +120,10 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
         if !counted {
             continue;
         }
+        if hop.kind == "bypassed" {
+            passed_by(hop, measured)?;
+            continue;
+        }
         // What the sockets held when the interval began crossed before it.
         let crossed = measured.payload_bytes.saturating_sub(measured.under_way_bytes);
         let wanted = ((crossed as f64 * PROOF) as u64).max(1);
@@ -103,6 +139,43 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Checks that a hop did not carry the traffic.
+///
+/// By bytes where a packet may hold any number of messages, else by packets. What
+/// is excused counts as so many of the hop's mean packet.
+fn passed_by(hop: &HopRecord, measured: &Measured) -> Result<(), String> {
+    let packets = hop.packets.saturating_sub(hop.excused);
+    let bytes = packets as f64 * hop.mean_skb_bytes;
+    let Measured { payload_bytes, units, .. } = *measured;
+    let (seen, all) = match measured.workload {
+        Workload::TcpStream => (bytes, payload_bytes),
+        Workload::UdpStream => (bytes, payload_bytes + units * UDP_HEADERS),
+        _ if measured.messages_merge => (bytes, payload_bytes),
+        _ => (packets as f64, units),
+    };
+    if packets <= FEW || seen <= all as f64 * LEFT {
+        return Ok(());
+    }
+    Err(format!(
+        "the traffic did not take the mode's path: {} {} saw {packets} packets {} that were to \
+         pass it by, of {} in all with {} excused",
+        hop.host, hop.device, hop.direction, hop.packets, hop.excused
+    ))
+}
+
+/// What stages left to another way and why, in words; empty where nothing.
+pub fn left(observed: &Observed) -> String {
+    let mut text = String::new();
+    for ((host, name), metered) in &observed.metered {
+        let mut left: Vec<_> = metered.left.iter().collect();
+        left.sort_by_key(|(_, packets)| std::cmp::Reverse(**packets));
+        for (reason, packets) in left {
+            text += &format!("; {host} {name} left {packets} packets: {reason}");
+        }
+    }
+    text
 }
 
 fn not_crossed(hop: &HopRecord, what: &str, seen: u64, expected: u64) -> String {
@@ -146,6 +219,7 @@ mod tests {
             namespaces: vec![NamespaceSample { label: "a".into(), ..Default::default() }],
             drops: Vec::new(),
             programs: Vec::new(),
+            metered: BTreeMap::new(),
         }
     }
 
@@ -205,6 +279,51 @@ mod tests {
         // What was under way when counters were first read crossed before that.
         let answered = Measured { under_way_bytes: 1_400, ..single };
         assert!(prove(&records, &answered).is_ok());
+    }
+
+    #[test]
+    fn a_bypassed_hop_that_saw_the_traffic_breaks_the_proof() {
+        let carried =
+            |tx_packets| Counters { tx_packets, tx_bytes: tx_packets * 114, ..Default::default() };
+        let meter = || netstate::Meter::new(netstate::Metered::default);
+        let hop = || Hop::tx("a", "nic0").bypassed_but_for(Way::Forward, meter());
+        let sent = measured(Workload::UdpStream, 1_000, 64_000);
+        let prove_with = |seen, excused| {
+            let mut observed = observed(carried(seen));
+            let metered = netstate::Metered {
+                carried: carried(excused),
+                left: BTreeMap::from([("egress_mtu".to_owned(), seen)]),
+            };
+            observed.metered.insert(("a".into(), "nic0".into()), metered);
+            let records = hops(&[hop()], &observed);
+            assert_eq!(records[0].kind, "bypassed");
+            assert_eq!(records[0].excused, excused);
+            assert_eq!(records[1].kind, "device", "the other way is not");
+            prove(&records[..1], &sent).map_err(|error| error + &left(&observed))
+        };
+        assert_eq!(prove_with(10, 0), Ok(()));
+        assert_eq!(prove_with(1_000, 990), Ok(()));
+        let error = prove_with(1_000, 500).unwrap_err();
+        assert!(
+            error.contains("a nic0 saw 500 packets forward that were to pass it by"),
+            "{error}"
+        );
+        assert!(error.contains("a nic0 left 1000 packets: egress_mtu"), "{error}");
+    }
+
+    #[test]
+    fn a_stage_is_counted_by_its_meter() {
+        let meter = netstate::Meter::new(netstate::Metered::default);
+        let stage = Hop::stage("b", "accel", Side::Rx, meter);
+        let sent = measured(Workload::TcpStream, 1, 50_000);
+        let mut observed = observed(Counters::default());
+        assert!(prove(&hops(std::slice::from_ref(&stage), &observed), &sent).is_err());
+        let carried = Counters { rx_packets: 10, rx_bytes: 60_140, ..Default::default() };
+        let metered = netstate::Metered { carried, ..Default::default() };
+        observed.metered.insert(("b".into(), "accel".into()), metered);
+        let records = hops(&[stage], &observed);
+        assert_eq!((records[0].kind.as_str(), records[0].bytes), ("stage", 60_000));
+        assert!(prove(&records, &sent).is_ok());
     }
 
     #[test]

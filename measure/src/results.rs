@@ -512,7 +512,8 @@ pub struct HopRecord {
     pub device: String,
     /// `forward` (client to server) or `reverse`.
     pub direction: String,
-    /// `device` (link counters) or `process` (a socket-level hop).
+    /// `device` (link counters), `process` (a socket-level hop), `stage` (counted by
+    /// itself) or `bypassed` (a device that must not carry the traffic).
     pub kind: String,
     /// skbs.
     pub packets: u64,
@@ -522,6 +523,9 @@ pub struct HopRecord {
     pub mean_skb_bytes: f64,
     /// Packets this hop dropped.
     pub drops: u64,
+    /// Packets over a bypassed device that the path's own stage sent there, since
+    /// the device does for them what the stage cannot.
+    pub excused: u64,
 }
 
 /// CPU seconds of the whole machine by kind, over one sample.

@@ -228,7 +228,7 @@ fn filled(
     peer: Option<PeerSample>,
 ) -> Sample {
     let hops = path::hops(&subject.hops, observed);
-    let proof = path::prove(&hops, measured);
+    let proof = path::prove(&hops, measured).map_err(|error| error + &path::left(observed));
     let disturbed = machine.disturbance.beyond(&plan.limits).or_else(|| {
         let reason = peer.as_ref()?.machine.disturbance.beyond(&plan.limits)?;
         Some(format!("{}: {reason}", Remote::HOST))
@@ -292,7 +292,8 @@ fn attributed(
     let datagrams = measured.datagrams?;
     // The same device may be a hop once; both its directions count.
     let mut devices: Vec<(String, u64)> = Vec::new();
-    for hop in hops.iter().filter(|hop| hop.kind == "device" && hop.direction == "forward") {
+    let of_device = |hop: &&HopRecord| matches!(hop.kind.as_str(), "device" | "bypassed");
+    for hop in hops.iter().filter(|hop| hop.direction == "forward").filter(of_device) {
         devices.push((format!("{}/{}", hop.host, hop.device), hop.drops));
     }
     let first = hops.iter().find(|hop| hop.direction == "forward");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use netstate::{Counters, Hop, Netlink, Program};
+use netstate::{Counters, Hop, Meter, Metered, Netlink, Program};
 use sys::netns::NetNs;
 
 use crate::engine::{Between, Ends};
@@ -95,8 +95,12 @@ impl Subject {
 pub struct Probes {
     places: Vec<PlaceProbe>,
     programs: Vec<Program>,
+    meters: BTreeMap<Device, Meter>,
     drops: Option<Arc<Drops>>,
 }
+
+/// Place and device, or stage.
+type Device = (String, String);
 
 #[derive(Debug)]
 struct PlaceProbe {
@@ -112,6 +116,7 @@ pub struct Reading {
     places: Vec<(BTreeMap<String, Counters>, NamespaceSnapshot)>,
     /// What each program has dropped.
     programs: Vec<u64>,
+    meters: BTreeMap<Device, Metered>,
     drops: Option<DropsReading>,
 }
 
@@ -127,6 +132,9 @@ pub struct Observed {
     pub drops: Vec<(String, Dropped)>,
     /// What programs on the path dropped in user space, by their names.
     pub programs: Vec<(String, u64)>,
+    /// What stages carried and left, and what bypassed devices are excused, by
+    /// place and name.
+    pub metered: BTreeMap<(String, String), Metered>,
 }
 
 /// A probe that cannot be opened or read.
@@ -165,13 +173,20 @@ impl Probes {
             Ok(PlaceProbe { name: place.name.clone(), inode, netlink, namespace })
         };
         let places = places.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Probes { places, programs: Vec::new(), drops: None })
+        Ok(Probes { places, programs: Vec::new(), meters: BTreeMap::new(), drops: None })
     }
 
-    /// Asks the programs behind these hops, too, what they dropped.
+    /// Asks the programs behind these hops, too, what they dropped, and stages
+    /// what they carried.
     #[must_use]
     pub fn with_programs(mut self, hops: &[Hop]) -> Probes {
         self.programs = hops.iter().filter_map(|hop| hop.program.clone()).collect();
+        let meter = |hop: &Hop| {
+            let excused = hop.bypass.as_ref().and_then(|bypass| bypass.excused.clone());
+            let meter = hop.meter.clone().or(excused)?;
+            Some(((hop.host.clone(), hop.device.clone()), meter))
+        };
+        self.meters = hops.iter().filter_map(meter).collect();
         self
     }
 
@@ -209,7 +224,8 @@ impl Probes {
             _ => None,
         };
         let programs = self.programs.iter().map(Program::dropped).collect();
-        Ok(Reading { places, programs, drops })
+        let meters = self.meters.iter().map(|(at, meter)| (at.clone(), meter.read())).collect();
+        Ok(Reading { places, programs, meters, drops })
     }
 
     /// What happened between two readings.
@@ -246,7 +262,11 @@ impl Probes {
             .zip(before.programs.iter().zip(&after.programs))
             .map(|(program, (before, after))| (program.name.clone(), after.saturating_sub(*before)))
             .collect();
-        Observed { devices, namespaces, drops, programs }
+        let metered = after.meters.iter().map(|(at, after)| {
+            let before = before.meters.get(at).cloned().unwrap_or_default();
+            (at.clone(), after.since(&before))
+        });
+        Observed { devices, namespaces, drops, programs, metered: metered.collect() }
     }
 }
 
@@ -260,6 +280,11 @@ impl Observed {
     /// Counters of a device.
     pub fn device(&self, host: &str, device: &str) -> Option<&Counters> {
         self.devices.get(host)?.get(device)
+    }
+
+    /// What a stage carried, or a bypassed device is excused.
+    pub fn metered(&self, host: &str, name: &str) -> Option<&Metered> {
+        self.metered.get(&(host.to_owned(), name.to_owned()))
     }
 
     /// Protocol counters of a place.

@@ -136,6 +136,7 @@ fn hops(samples: &[Sample]) -> Vec<HopRecord> {
                 bytes,
                 mean_skb_bytes: if packets > 0 { bytes as f64 / packets as f64 } else { 0.0 },
                 drops: median(at, |h| h.drops),
+                excused: median(at, |h| h.excused),
                 ..first.hops[at].clone()
             }
         })

@@ -44,6 +44,7 @@ fn hop() -> HopRecord {
         bytes: 1_200_000_000,
         mean_skb_bytes: 57_142.9,
         drops: 0,
+        excused: 0,
     }
 }
 

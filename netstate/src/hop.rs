@@ -1,8 +1,11 @@
 //! Hops: the devices and processes that traffic crosses on its way, and which
 //! of their counters it moves.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+
+use crate::Counters;
 
 /// Which counter of a device the traffic from client to server moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +24,28 @@ pub enum HopKind {
     /// A process that ends the traffic and starts it anew; counted by the TCP,
     /// UDP and IP counters of its namespace, in which nothing else talks.
     Process,
+    /// A stage of the path that is no device and counts what it carries itself.
+    Stage,
+}
+
+/// Directions of the traffic over a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Client to server.
+    Forward,
+    /// Server to client.
+    Reverse,
+    /// Either.
+    Both,
+}
+
+/// Traffic must pass the hop by: its counter shows what did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bypass {
+    /// Which way.
+    pub way: Way,
+    /// What came all the same, because the stage that passes the hop by sent it.
+    pub excused: Option<Meter>,
 }
 
 /// One hop of a path.
@@ -37,6 +62,63 @@ pub struct Hop {
     /// What drops packets behind the hop in user space, out of the kernel's
     /// sight.
     pub program: Option<Program>,
+    /// What counts a stage.
+    pub meter: Option<Meter>,
+    /// Whether traffic must pass it by.
+    pub bypass: Option<Bypass>,
+}
+
+/// What a stage has counted since it began.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Metered {
+    /// What it carried.
+    pub carried: Counters,
+    /// Packets that it left to another way, by reason.
+    pub left: BTreeMap<String, u64>,
+}
+
+impl Metered {
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Metered) -> Metered {
+        let before = |reason| earlier.left.get(reason).copied().unwrap_or(0);
+        let left =
+            self.left.iter().map(|(reason, now)| (reason, now.saturating_sub(before(reason))));
+        Metered {
+            carried: self.carried.since(&earlier.carried),
+            left: left.filter(|(_, n)| *n > 0).map(|(reason, n)| (reason.clone(), n)).collect(),
+        }
+    }
+}
+
+/// Reads what a stage has counted.
+#[derive(Clone)]
+pub struct Meter(Arc<dyn Fn() -> Metered + Send + Sync>);
+
+impl Meter {
+    /// One that is read by `read`.
+    pub fn new(read: impl Fn() -> Metered + Send + Sync + 'static) -> Meter {
+        Meter(Arc::new(read))
+    }
+
+    /// Reads it.
+    pub fn read(&self) -> Metered {
+        (self.0)()
+    }
+}
+
+impl PartialEq for Meter {
+    fn eq(&self, other: &Meter) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Meter {}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Meter")
+    }
 }
 
 /// A program that moves packets and counts those it drops.
@@ -82,13 +164,25 @@ impl Hop {
     /// `process` in `host` ends the client's connection and makes its own to
     /// the server.
     pub fn process(host: &str, process: &str) -> Hop {
-        Hop {
-            host: host.to_owned(),
-            device: process.to_owned(),
-            forward: Side::Rx,
-            kind: HopKind::Process,
-            program: None,
-        }
+        Hop { kind: HopKind::Process, ..Hop::device(host, process, Side::Rx) }
+    }
+
+    /// The stage `name` in `host`, counted by `meter`.
+    pub fn stage(host: &str, name: &str, forward: Side, meter: Meter) -> Hop {
+        Hop { kind: HopKind::Stage, meter: Some(meter), ..Hop::device(host, name, forward) }
+    }
+
+    /// Traffic must pass this device by.
+    #[must_use]
+    pub fn bypassed(self, way: Way) -> Hop {
+        Hop { bypass: Some(Bypass { way, excused: None }), ..self }
+    }
+
+    /// Traffic must pass this device by, but for what `excused` has counted as
+    /// carried.
+    #[must_use]
+    pub fn bypassed_but_for(self, way: Way, excused: Meter) -> Hop {
+        Hop { bypass: Some(Bypass { way, excused: Some(excused) }), ..self }
     }
 
     /// Packets cross the program `name` behind this hop; `dropped` says how many
@@ -106,6 +200,8 @@ impl Hop {
             forward,
             kind: HopKind::Device,
             program: None,
+            meter: None,
+            bypass: None,
         }
     }
 }

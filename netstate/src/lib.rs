@@ -26,7 +26,7 @@ pub mod snmp;
 pub mod softnet;
 pub mod watch;
 
-pub use hop::{Hop, HopKind, Program, Side};
+pub use hop::{Bypass, Hop, HopKind, Meter, Metered, Program, Side, Way};
 pub use link::{Counters, Link};
 pub use netlink::{Error, Netlink, Result};
 pub use packet::ethernet::MacAddr;

@@ -219,7 +219,13 @@ fn one_sample(cell: &Cell, sample: &Sample) -> Markup {
                     thead { tr { th { "hop" } th { "way" } th.n { "packets" } th.n { "bytes" }
                         th.n { "mean" } th.n { "drops" } } }
                     tbody { @for hop in &sample.hops { tr {
-                        td { (plain(&hop.host)) ": " (plain(&hop.device)) }
+                        td {
+                            (plain(&hop.host)) ": " (plain(&hop.device))
+                            @if hop.kind == "bypassed" {
+                                ", bypassed"
+                                @if hop.excused > 0 { " but for " (hop.excused) }
+                            }
+                        }
                         td { (plain(&hop.direction)) }
                         td.n { (hop.packets) } td.n { (hop.bytes) }
                         td.n { (bytes(hop.mean_skb_bytes)) } td.n { (hop.drops) }

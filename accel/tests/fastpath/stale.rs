@@ -4,6 +4,7 @@ use std::process::Command;
 
 use testbed::{Offload, mac, poll};
 
+use crate::change::CHANGES;
 use crate::pair::{BRIDGE, DEVICE, LIMIT, Pair, privileged, since};
 
 #[test]
@@ -59,6 +60,19 @@ fn a_moved_address_is_no_longer_sent_where_it_was() {
     assert_eq!(since(&accels[0], &before, "egress_hit"), 0, "{:#?}", accels[0].status());
     fdb("replace", "10.0.0.2");
     pair.settle(&accels);
+}
+
+/// How soon is the benchmark's to tell (`make bench-accel`).
+#[test]
+fn after_every_change_datagrams_leave_as_the_kernel_has_it() {
+    if !privileged() {
+        return;
+    }
+    for change in CHANGES {
+        // Ends with an error where the old way goes on.
+        let window = change.window();
+        println!("{}: {window:?}", change.name);
+    }
 }
 
 #[test]

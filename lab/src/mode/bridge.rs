@@ -53,9 +53,22 @@ impl Tenants {
     /// The finished network: client in `tenant-a`, server in `tenant-b` at
     /// `server`; `middle` are the hops between the hosts' veth ends.
     pub(super) fn network(self, server: Ipv4Addr, tenant_mtu: u32, middle: Vec<Hop>) -> Network {
-        let mut hops = vec![Hop::tx("tenant-a", TENANT_NIC), Hop::rx("a", PORT_DEVICE)];
+        let mut hops = vec![Hop::rx("a", PORT_DEVICE)];
         hops.extend(middle);
-        hops.extend([Hop::tx("b", PORT_DEVICE), Hop::rx("tenant-b", TENANT_NIC)]);
+        hops.push(Hop::tx("b", PORT_DEVICE));
+        self.network_between(server, tenant_mtu, hops)
+    }
+
+    /// The same with `middle` from one host's veth end to the other's.
+    pub(super) fn network_between(
+        self,
+        server: Ipv4Addr,
+        tenant_mtu: u32,
+        middle: Vec<Hop>,
+    ) -> Network {
+        let mut hops = vec![Hop::tx("tenant-a", TENANT_NIC)];
+        hops.extend(middle);
+        hops.push(Hop::rx("tenant-b", TENANT_NIC));
         let hosts = vec![self.a, self.b, self.tenant_a, self.tenant_b];
         Network::new(hosts, 2, 3, server, tenant_mtu, hops)
     }

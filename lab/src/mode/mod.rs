@@ -20,6 +20,7 @@ mod tapbridge;
 mod vlan;
 mod vtep;
 mod vxlan;
+mod vxlan_accel;
 mod vxlan_routed;
 
 /// A way to get a tenant's packets to another tenant.
@@ -63,6 +64,7 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &nat::Nat,
         &nat_proxy::NatProxy,
         &vxlan::Vxlan,
+        &vxlan_accel::VxlanAccel,
         &vxlan_routed::VxlanRouted,
         &ovs_vlan::OvsVlan,
         &ovs_vxlan::OvsVxlan,

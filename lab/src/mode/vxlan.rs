@@ -41,28 +41,33 @@ impl Mode for Vxlan {
 
     fn build(&self, params: &Params) -> Result<Network> {
         let mtu = params.mtu - VXLAN_OVERHEAD;
-        let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
-        params.wire().join(&tenants.a, &tenants.b)?;
-        params.wire().address(&tenants.a, &tenants.b)?;
-        let tunnel = |host: &Host, local, remote| {
-            let device = Device {
-                name: DEVICE,
-                vni: VNI,
-                local: IpAddr::V4(local),
-                remote: Some(IpAddr::V4(remote)),
-                underlay: NIC,
-                port: UDP_PORT,
-                learning: true,
-                udp_csum: true,
-            };
-            host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
-            host.netlink().set_up(DEVICE)?;
-            host.bridge(BRIDGE, mtu, &[DEVICE, PORT_DEVICE])
-        };
-        tunnel(&tenants.a, Wire::A, Wire::B)?;
-        tunnel(&tenants.b, Wire::B, Wire::A)?;
-        Ok(tenants.network(TENANT_B, mtu, tunnel_hops()))
+        Ok(tunnelled(params, mtu)?.network(TENANT_B, mtu, tunnel_hops()))
     }
+}
+
+/// Tenants with `mtu`, their hosts joined by bridges and VXLAN devices.
+pub(super) fn tunnelled(params: &Params, mtu: u32) -> Result<Tenants> {
+    let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
+    params.wire().join(&tenants.a, &tenants.b)?;
+    params.wire().address(&tenants.a, &tenants.b)?;
+    let tunnel = |host: &Host, local, remote| {
+        let device = Device {
+            name: DEVICE,
+            vni: VNI,
+            local: IpAddr::V4(local),
+            remote: Some(IpAddr::V4(remote)),
+            underlay: NIC,
+            port: UDP_PORT,
+            learning: true,
+            udp_csum: true,
+        };
+        host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
+        host.netlink().set_up(DEVICE)?;
+        host.bridge(BRIDGE, mtu, &[DEVICE, PORT_DEVICE])
+    };
+    tunnel(&tenants.a, Wire::A, Wire::B)?;
+    tunnel(&tenants.b, Wire::B, Wire::A)?;
+    Ok(tenants)
 }
 
 /// The hops from one host's VXLAN device to the other's.

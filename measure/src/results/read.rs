@@ -169,7 +169,7 @@ pub(super) const UNITS: &[&str] = &["bit/s", "datagram/s", "transaction/s", "con
 pub(super) const DEMAND_UNITS: &[&str] =
     &["us/KiB", "us/datagram", "us/transaction", "us/connection"];
 pub(super) const DIRECTIONS: &[&str] = &["forward", "reverse"];
-pub(super) const HOP_KINDS: &[&str] = &["device", "process"];
+pub(super) const HOP_KINDS: &[&str] = &["device", "process", "stage", "bypassed"];
 
 /// The one field that every version has.
 #[derive(Deserialize)]

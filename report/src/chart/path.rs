@@ -99,8 +99,13 @@ fn draw(columns: &[&Cell]) -> Option<(String, f64)> {
         for (i, cell) in columns.iter().enumerate() {
             let Some(here) = forward(cell).nth(row) else { continue };
             let mean = here.mean_skb_bytes;
-            let size = if here.packets > 0 { bytes(mean) } else { "–".to_string() };
-            let whole = mean > f64::from(cell.mtu) + 4.0;
+            let bypassed = here.kind == "bypassed";
+            let size = match here.packets {
+                _ if bypassed => "bypassed".to_string(),
+                0 => "–".to_string(),
+                _ => bytes(mean),
+            };
+            let whole = !bypassed && mean > f64::from(cell.mtu) + 4.0;
             let class = if whole { "t b c0" } else { "t" };
             let lift = if here.drops > 0 { 7.0 } else { 0.0 };
             let at = (middle(i), centre + 4.0 - lift);

@@ -337,6 +337,7 @@ fn hops(mode: &str, workload: &str, offload: &str) -> Vec<HopRecord> {
                 bytes: (20_000.0 * mean) as u64,
                 mean_skb_bytes: mean,
                 drops: 0,
+                excused: 0,
             };
             [hop("forward", mean), hop("reverse", 52.0)]
         })

@@ -1,0 +1,229 @@
+//! Changes of the kernel's state under a stream of datagrams, and the last one
+//! that left as before.
+
+use std::io::{IoSliceMut, Write};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use accel::{Accel, Wanted};
+use netstate::route::Route;
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg,
+    setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use packet::ethernet::MacAddr;
+use testbed::{Host, NIC, Offload, Wire, mac};
+
+use crate::pair::{DEVICE, LIMIT, Pair, TENANT_B};
+
+/// Datagrams' destination port.
+const PORT: u16 = 5404;
+/// Nobody's: where datagrams are sent by a change.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
+const ELSEWHERE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 99]);
+/// Between datagrams.
+const GAP: Duration = Duration::from_micros(100);
+/// Without a datagram the old way for so long, none will come.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// A kind of change in the sending host.
+pub struct Change {
+    /// What changes.
+    pub name: &'static str,
+    /// Prepares it: what is ready has only to be given its input.
+    prepare: fn(&Pair) -> Ready,
+    /// Whether a frame on the wire left as it did before.
+    old: fn(&[u8]) -> bool,
+}
+
+/// A change that is about to be made.
+enum Ready {
+    Call(fn(&Pair)),
+    /// A program that waits for its input.
+    Program(Child, &'static str),
+}
+
+impl Ready {
+    fn program(host: &Host, program: &[&str], input: &'static str) -> Ready {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).stdin(Stdio::piped());
+        Ready::Program(host.netns().run(|| command.spawn()).unwrap().unwrap(), input)
+    }
+
+    fn make(self, pair: &Pair) {
+        match self {
+            Ready::Call(change) => change(pair),
+            Ready::Program(mut child, input) => {
+                child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+                assert!(child.wait().unwrap().success(), "{input}");
+            }
+        }
+    }
+}
+
+/// Every kind.
+pub const CHANGES: &[Change] = &[
+    Change {
+        name: "FDB entry moved",
+        prepare: |_| {
+            Ready::Call(|pair| {
+                let moved = mac("tenant-b", "eth0");
+                pair.a.netlink().add_vxlan_fdb(DEVICE, moved, ELSEWHERE.into()).unwrap();
+            })
+        },
+        old: |frame| frame[30..34] == Wire::B.octets(),
+    },
+    Change {
+        name: "neighbour changed",
+        prepare: |_| {
+            Ready::Call(|pair| {
+                pair.a.netlink().add_neighbour(NIC, Wire::B.into(), ELSEWHERE_MAC).unwrap();
+            })
+        },
+        old: |frame| frame[..6] == mac("b", NIC).0,
+    },
+    Change {
+        name: "route changed",
+        prepare: |_| {
+            Ready::Call(|pair| {
+                let route = Route {
+                    to: Wire::B.into(),
+                    prefix: 32,
+                    via: Some(ELSEWHERE.into()),
+                    link: NIC,
+                    onlink: false,
+                };
+                pair.a.netlink().add_route(&route).unwrap();
+            })
+        },
+        old: |frame| frame[..6] == mac("b", NIC).0,
+    },
+    Change {
+        name: "VXLAN device down",
+        prepare: |_| Ready::Call(|pair| pair.a.netlink().set_down(DEVICE).unwrap()),
+        old: |_| true,
+    },
+    Change {
+        name: "address removed",
+        prepare: |pair| {
+            Ready::program(&pair.a, &["ip", "-batch", "-"], "address del 10.0.0.1/24 dev nic0\n")
+        },
+        old: |_| true,
+    },
+    Change {
+        name: "nftables rule added",
+        prepare: |pair| {
+            Ready::program(
+                &pair.a,
+                &["nft", "-f", "-"],
+                "table bridge t { chain c { type filter hook forward priority 0; drop; }; }\n",
+            )
+        },
+        old: |_| true,
+    },
+];
+
+impl Change {
+    /// Makes the change while datagrams are sent. Gives how long after its
+    /// beginning the last one left as before; zero: none did.
+    pub fn window(&self) -> Duration {
+        let pair = Pair::new(Offload::Full, true);
+        // Whoever is sent to by the change is known before it.
+        pair.a.netlink().add_neighbour(NIC, ELSEWHERE.into(), ELSEWHERE_MAC).unwrap();
+        let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();
+        pair.settle_sender(&accel);
+        let ready = (self.prepare)(&pair);
+
+        let open = || {
+            socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll)
+                .unwrap()
+        };
+        let tap = pair.b.netns().run(open).unwrap();
+        setsockopt(&tap, sockopt::ReceiveTimeout, &TimeVal::milliseconds(20)).unwrap();
+        setsockopt(&tap, sockopt::ReceiveTimestampns, &true).unwrap();
+        setsockopt(&tap, sockopt::RcvBufForce, &(8 << 20)).unwrap();
+        let sender = pair.tenant_a.netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // Without a route it fails, as it may.
+                    let _ = sender.send_to(&[0; 64], (IpAddr::from(TENANT_B), PORT));
+                    std::thread::sleep(GAP);
+                }
+            });
+            let ended = Ended(&stop);
+            let mut frames = Frames { tap: &tap, buffer: vec![0; 70_000] };
+            let before = accel.status().packets("egress_hit");
+            testbed::poll("datagrams by the fast path", LIMIT, || {
+                let old = frames.next().is_some_and(|(_, frame)| (self.old)(frame));
+                let taken = accel.status().packets("egress_hit") > before + 100;
+                Ok(if old && taken { Ok(()) } else { Err(format!("{:#?}", accel.status())) })
+            })
+            .unwrap();
+
+            let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            ready.make(&pair);
+            let (end, mut last) = (Instant::now() + LIMIT, Duration::ZERO);
+            let mut quiet = Instant::now();
+            while quiet.elapsed() < QUIET {
+                assert!(Instant::now() < end, "{}: datagrams still leave as before", self.name);
+                if let Some((at, frame)) = frames.next()
+                    && (self.old)(frame)
+                {
+                    let after = at.saturating_sub(began);
+                    // What was captured before the change is read after it.
+                    if after > last {
+                        (last, quiet) = (after, Instant::now());
+                    }
+                }
+            }
+            drop(ended);
+            last
+        })
+    }
+}
+
+/// Ends the sender, however the measurement ends.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Frames<'a, T: AsRawFd> {
+    tap: &'a T,
+    buffer: Vec<u8>,
+}
+
+impl<T: AsRawFd> Frames<'_, T> {
+    /// The next datagram of ours in VXLAN, and when it was received, since the
+    /// epoch; `None` where a frame is another, or none comes.
+    fn next(&mut self) -> Option<(Duration, &[u8])> {
+        let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
+        let (length, at) = {
+            let mut buffers = [IoSliceMut::new(&mut self.buffer)];
+            let fd = self.tap.as_raw_fd();
+            let message =
+                recvmsg::<()>(fd, &mut buffers, Some(&mut control), MsgFlags::empty()).ok()?;
+            let at = message.cmsgs().ok()?.find_map(|message| match message {
+                ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
+                _ => None,
+            })?;
+            (message.bytes, at)
+        };
+        let frame = &self.buffer[..length];
+        let word = |at: usize| frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
+        let ours = word(12) == Some(0x0800)
+            && word(36) == Some(4789)
+            && word(62) == Some(0x0800)
+            && word(64 + 22) == Some(PORT);
+        ours.then_some((at, frame))
+    }
+}

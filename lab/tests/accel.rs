@@ -1,0 +1,108 @@
+//! The fast path in a testbed: traffic passes bridge and VXLAN device by, and the
+//! hops tell when it does not.
+
+mod traffic;
+
+use lab::{Capabilities, Network, Params};
+use netstate::{Counters, HopKind, Side, Way};
+use testbed::{Offload, Privileges};
+use traffic::{BYTES, LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
+
+fn network(mode: &str, offload: Offload) -> Option<Network> {
+    if !sys::userns::may_administer_networks() {
+        eprintln!("skipped: needs root (CAP_NET_ADMIN) to build testbeds");
+        return None;
+    }
+    let mode = lab::find(mode).unwrap();
+    if let Err(unsupported) = mode.probe(&Capabilities::new(Privileges::Root).unwrap()) {
+        eprintln!("skipped: {}: {}", mode.name(), unsupported.reason);
+        return None;
+    }
+    Some(mode.build(&Params { mtu: 1500, offload }).unwrap())
+}
+
+/// Packets to the server and back over each hop, less those that are excused.
+fn crossed(network: &Network) -> Vec<[u64; 2]> {
+    let both = |side, Counters { rx_packets: rx, tx_packets: tx, .. }| match side {
+        Side::Rx => [rx, tx],
+        Side::Tx => [tx, rx],
+    };
+    let read = |hop: &netstate::Hop| {
+        let counters = match &hop.meter {
+            Some(meter) => meter.read().carried,
+            None => network.host(&hop.host).unwrap().netlink().link(&hop.device).unwrap().counters,
+        };
+        let excused = hop.bypass.as_ref().and_then(|bypass| bypass.excused.as_ref());
+        let excused = excused.map_or_else(Counters::default, |meter| meter.read().carried);
+        both(hop.forward, counters.since(&excused))
+    };
+    network.hops.iter().map(read).collect()
+}
+
+/// What each hop carried during an exchange of [`BYTES`] each way, once the
+/// addresses are known.
+fn exchange(network: &Network) -> Vec<[u64; 2]> {
+    let before = crossed(network);
+    stream_both_ways(network);
+    let after = crossed(network);
+    let since = |(after, before): (&[u64; 2], &[u64; 2])| {
+        [0, 1].map(|way| after[way].saturating_sub(before[way]))
+    };
+    after.iter().zip(&before).map(since).collect()
+}
+
+#[test]
+fn traffic_passes_bridge_and_device_by() {
+    for mode in ["vxlan+accel"] {
+        for offload in Offload::ALL {
+            let Some(network) = network(mode, offload) else { return };
+            testbed::poll("the fast path", LIMIT, || {
+                echo(&network, &[1, 64, 1400]);
+                let carried = exchange(&network);
+                let wrong = network.hops.iter().zip(&carried).find(|(hop, [forward, reverse])| {
+                    let passed = |way| {
+                        hop.bypass.as_ref().is_some_and(|b| b.way == way || b.way == Way::Both)
+                    };
+                    // At least as many as the largest super-packets make.
+                    let enough = |packets: u64| packets as usize >= BYTES / 65536;
+                    let few = |packets: u64| (packets as usize) < BYTES / 65536 / 3;
+                    let right =
+                        |way, packets| if passed(way) { few(packets) } else { enough(packets) };
+                    !right(Way::Forward, *forward) || !right(Way::Reverse, *reverse)
+                });
+                Ok(match wrong {
+                    None => Ok(()),
+                    Some((hop, carried)) => Err(format!("{mode} {offload}: {hop:?}: {carried:?}")),
+                })
+            })
+            .unwrap();
+            segmented_datagrams_arrive(&network);
+        }
+    }
+}
+
+#[test]
+fn what_takes_the_slow_path_is_seen() {
+    let Some(network) = network("vxlan+accel", Offload::Full) else { return };
+    network
+        .host("b")
+        .unwrap()
+        .nft("table inet t { chain c { type filter hook input priority 0; }; }")
+        .unwrap();
+    testbed::poll("the slow path", LIMIT, || {
+        let carried = exchange(&network);
+        let of = |host: &str, kind, bypassed: bool| {
+            let hops = network.hops.iter().zip(&carried);
+            hops.filter(|(hop, _)| {
+                (hop.host.as_str(), hop.kind, hop.bypass.is_some()) == (host, kind, bypassed)
+            })
+            .map(|(_, [forward, _])| *forward)
+            .max()
+            .unwrap()
+        };
+        let (stage, device) = (of("b", HopKind::Stage, false), of("b", HopKind::Device, true));
+        let slow = stage == 0 && device as usize >= BYTES / 65536;
+        Ok(if slow { Ok(()) } else { Err(format!("{stage} fast, {device} slow")) })
+    })
+    .unwrap();
+}
