@@ -351,9 +351,18 @@ impl Shared {
         self.place(self.load.server_cpu(index), report)?;
         let flow = self.flow(index);
         self.connected(&flow, &stream)?;
-        match self.load.workload {
+        let served = match self.load.workload {
             Workload::TcpStream => tcp_stream::server(&flow, &stream),
             _ => tcp_rr::server(&flow, &stream),
+        };
+        match served {
+            // The client hears of the load's end first: no more was to come.
+            Err(EngineError::Closed { .. } | EngineError::Reset { .. })
+                if self.control.phase() >= Phase::Closing =>
+            {
+                Ok(())
+            }
+            served => served,
         }
     }
 

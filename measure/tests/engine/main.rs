@@ -3,6 +3,7 @@
 
 mod broken;
 mod buffers;
+mod ending;
 mod pipelined;
 mod placement;
 mod stall;
