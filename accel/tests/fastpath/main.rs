@@ -1,7 +1,10 @@
 //! The fast path against a real kernel: traffic, bytes on the wire, refusals,
 //! staleness.
 
+#[path = "../../../packet/tests/build/mod.rs"]
+mod build;
 mod change;
+mod differential;
 mod pair;
 mod refusals;
 mod stale;

@@ -1,0 +1,344 @@
+//! Random packets by the fast path and by the slow path: what comes out at the
+//! other tenant, on the wire and back at the sender is the same, byte by byte.
+//!
+//! `OVERLANE_ACCEL_CASES` sets how many, `OVERLANE_ACCEL_SEED` from which seed.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
+
+use accel::{Accel, Wanted};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
+use packet::vnet_hdr::{Layout, VnetHdr, flags, gso_type};
+use sys::tap::{Offload as TapOffload, Tap, TapOptions, VnetHeader};
+use testbed::{Host, NIC, Offload, Wire};
+
+use crate::build::{Random, Spec};
+use crate::pair::{BRIDGE, DEVICE, LIMIT, privileged};
+
+const CASES: usize = 2000;
+/// Cases between two changes of the path.
+const BATCH: usize = 100;
+/// With nothing in the sockets for so long, ms, nothing will come.
+const QUIET: u16 = 100;
+const PORT: &str = "tap0";
+const MTU: u32 = 1450;
+const MAC_A: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 1];
+const MAC_B: [u8; 6] = [0x06, 0xbb, 0, 0, 0, 2];
+const VNET: usize = 10;
+
+/// A frame as a tenant's device hands it over, with its vnet header.
+#[derive(Clone, Debug)]
+struct Case {
+    vnet: VnetHdr,
+    frame: Vec<u8>,
+}
+
+impl Case {
+    fn random(random: &mut Random) -> Case {
+        let mut spec = Spec::random(random, false);
+        let one = random.once_in(2);
+        if one {
+            spec.payload =
+                [0, 1, 18, 64, random.below(1500), 1380 + random.below(80)][random.below(6)];
+            spec.gso_size = 1;
+        }
+        let (mut vnet, mut frame) = spec.build();
+        frame[..6].copy_from_slice(&MAC_B);
+        frame[6..12].copy_from_slice(&MAC_A);
+        if one {
+            vnet = VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet };
+            if random.once_in(2) {
+                let (start, offset) = (vnet.csum_start, vnet.csum_offset);
+                packet::checksum::complete_partial(&mut frame, start.into(), offset.into())
+                    .unwrap();
+                vnet = VnetHdr::default();
+            }
+        }
+        // Odd and malformed: anything in the headers, addresses included.
+        if random.once_in(3) {
+            for _ in 0..1 + random.below(3) {
+                let at = random.below(frame.len().min(80));
+                // Of the addresses the first bytes only: never the other tenant's.
+                frame[if at < 12 { at / 6 * 6 } else { at }] = random.next() as u8 & 0xfe;
+            }
+        }
+        if random.once_in(12) {
+            frame.truncate(14 + random.below(frame.len() - 13));
+        }
+        if random.once_in(12) {
+            frame.resize((frame.len() + random.below(40)).min(65_535), 0);
+        }
+        if random.once_in(20) {
+            frame[..6]
+                .copy_from_slice(&[[0xff; 6], [0x33, 0x33, 0, 0, 0, 9], MAC_A][random.below(3)]);
+        }
+        Case { vnet, frame }
+    }
+
+    /// One that both hosts take, where it is not the slow path's turn.
+    fn probe() -> Case {
+        let spec = Spec { udp: true, payload: 64, gso_size: 1, ..Spec::PLAIN };
+        let (vnet, mut frame) = spec.build();
+        frame[..6].copy_from_slice(&MAC_B);
+        frame[6..12].copy_from_slice(&MAC_A);
+        Case { vnet: VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet }, frame }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; VNET];
+        self.vnet.emit(Layout::Basic, &mut bytes).unwrap();
+        bytes.extend_from_slice(&self.frame);
+        bytes
+    }
+}
+
+/// What came of some cases. Frames are sorted: the two ways deliver at their own
+/// times.
+#[derive(PartialEq, Eq, Default)]
+struct Outcome {
+    accepted: Vec<bool>,
+    wire: Vec<Vec<u8>>,
+    there: Vec<Vec<u8>>,
+    back: Vec<Vec<u8>>,
+}
+
+impl Outcome {
+    /// Where and how it first differs.
+    fn difference(&self, other: &Outcome) -> Option<String> {
+        if self.accepted != other.accepted {
+            return Some("the device accepted others".into());
+        }
+        for (place, one, two) in [
+            ("wire", &self.wire, &other.wire),
+            ("tenant b", &self.there, &other.there),
+            ("tenant a", &self.back, &other.back),
+        ] {
+            if one != two {
+                let lost = two.iter().find(|frame| !one.contains(frame));
+                let more = one.iter().find(|frame| !two.contains(frame));
+                let shown = |frame: Option<&Vec<u8>>| {
+                    frame.map(|f| format!("{} bytes {:02x?}", f.len(), &f[..f.len().min(130)]))
+                };
+                return Some(format!(
+                    "{place}: {} frames fast, {} slow\n only fast: {:?}\n only slow: {:?}",
+                    one.len(),
+                    two.len(),
+                    shown(more),
+                    shown(lost)
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// Two hosts whose tenants are TAP devices of ours.
+struct Bench {
+    taps: [Tap; 2],
+    wire: OwnedFd,
+    accels: [Accel; 2],
+    _hosts: [Host; 2],
+    described: String,
+}
+
+impl Bench {
+    fn random(random: &mut Random) -> Bench {
+        let hosts = ["a", "b"].map(|name| Host::new(name).unwrap());
+        let profile = [Offload::Full, Offload::NoTunnel, Offload::None][random.below(3)];
+        let wire = Wire { mtu: 1500, offload: profile };
+        wire.join(&hosts[0], &hosts[1]).unwrap();
+        wire.address(&hosts[0], &hosts[1]).unwrap();
+        // With checksums finished by the NIC that sends, or not at all.
+        let finished = random.once_in(2);
+        hosts[0].set_features(NIC, &[("tx-checksum-ip-generic", !finished)]).unwrap();
+        let options = format!(
+            "ttl {} tos 0x{:02x} df {} {} srcport {} {}",
+            1 + random.below(255),
+            random.next() as u8 & 0xfc,
+            ["unset", "set"][random.below(2)],
+            ["udpcsum", "noudpcsum"][random.below(2)],
+            // 0 0: the namespace's local ports.
+            [0, 49152][random.below(2)],
+            0,
+        );
+        let options = options.replace("srcport 49152 0", "srcport 49152 65535");
+        let open = |host: &Host| {
+            let options =
+                TapOptions { vnet_header: Some(VnetHeader::Basic), ..TapOptions::named(PORT) };
+            let tap = host.netns().run(|| Tap::open(&options).unwrap()).unwrap();
+            tap.negotiate_offload(TapOffload::PLAIN).unwrap();
+            tap.set_nonblocking(true).unwrap();
+            host.netlink().set_mtu(PORT, MTU).unwrap();
+            host.netlink().set_up(PORT).unwrap();
+            tap
+        };
+        let taps = hosts.each_ref().map(open);
+        for (host, ends) in hosts.iter().zip([[Wire::A, Wire::B], [Wire::B, Wire::A]]) {
+            let script = format!(
+                "ip link add {DEVICE} type vxlan id 42 local {} remote {} dstport 4789 {options}
+                 ip link set {DEVICE} mtu {MTU} up",
+                ends[0], ends[1]
+            );
+            host.run(Command::new("sh").args(["-ec", &script])).unwrap();
+            host.bridge(BRIDGE, MTU, &[DEVICE, PORT]).unwrap();
+            // What GRO merges depends on when packets come.
+            for device in [DEVICE, NIC] {
+                host.set_features(device, &[("rx-gro", false)]).unwrap();
+            }
+        }
+        let wire = || {
+            socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll)
+                .unwrap()
+        };
+        let wire = hosts[1].netns().run(wire).unwrap();
+        setsockopt(&wire, sockopt::RcvBufForce, &(128 << 20)).unwrap();
+        let accels = hosts.each_ref().map(|host| Accel::start(host.netns(), Wanted::All).unwrap());
+        let described = format!("{profile}, finished checksums {finished}, {options}");
+        let bench = Bench { taps, wire, accels, _hosts: hosts, described };
+        // Both hosts learn both addresses.
+        let mut back = Case::probe();
+        back.frame[..6].copy_from_slice(&MAC_A);
+        back.frame[6..12].copy_from_slice(&MAC_B);
+        bench.taps[1].write(&back.bytes()).unwrap();
+        bench.fast();
+        bench
+    }
+
+    /// Packets in each host that were counted by one of its words.
+    fn packets(&self, words: [&[&str]; 2]) -> [u64; 2] {
+        [0, 1].map(|host: usize| {
+            let status = self.accels[host].status();
+            words[host].iter().map(|word| status.packets(word)).sum()
+        })
+    }
+
+    /// Sends until packets are counted by these words in the hosts.
+    fn until(&self, words: [&[&str]; 2]) {
+        testbed::poll(&format!("{words:?}"), LIMIT, || {
+            let before = self.packets(words);
+            self.taps[0].write(&Case::probe().bytes()).unwrap();
+            let now = self.packets(words);
+            let both = now[0] > before[0] && now[1] > before[1];
+            Ok(both.then_some(()).ok_or_else(|| {
+                format!("{}: {:#?}", self.described, self.accels.each_ref().map(Accel::status))
+            }))
+        })
+        .unwrap();
+        self.collect();
+    }
+
+    fn fast(&self) {
+        self.accels.iter().for_each(|accel| accel.pause(false));
+        // Finished outer checksums nobody has verified: the slow path's.
+        self.until([&["egress_hit"], &["ingress_hit", "ingress_checksum"]]);
+    }
+
+    fn slow(&self) {
+        self.accels.iter().for_each(|accel| accel.pause(true));
+        self.until([&["egress_stale"], &["ingress_stale"]]);
+    }
+
+    fn send(&self, cases: &[Case]) -> Outcome {
+        let accepted = cases.iter().map(|case| self.taps[0].write(&case.bytes()).is_ok()).collect();
+        Outcome { accepted, ..self.collect() }
+    }
+
+    /// Everything that has come, until nothing does.
+    fn collect(&self) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut buffer = vec![0; 70_000];
+        loop {
+            let mut fds = [self.taps[0].as_fd(), self.taps[1].as_fd(), self.wire.as_fd()]
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            if poll(&mut fds, PollTimeout::from(QUIET)).unwrap() == 0 {
+                break;
+            }
+            for (tap, frames) in self.taps.iter().zip([&mut outcome.back, &mut outcome.there]) {
+                while let Ok(length) = tap.read(&mut buffer) {
+                    frames.push(seen(&buffer[..length]));
+                }
+            }
+            while let Ok(length) = recv(self.wire.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)
+            {
+                outcome.wire.extend(tunnelled(&buffer[..length]));
+            }
+        }
+        for frames in [&mut outcome.wire, &mut outcome.there, &mut outcome.back] {
+            frames.sort();
+        }
+        outcome
+    }
+}
+
+/// A frame with its vnet header, without what the kernel varies.
+fn seen(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    // That a sum was verified already is no property of the packet; a hint.
+    bytes[0] &= flags::NEEDS_CSUM;
+    bytes[2..4].fill(0);
+    if bytes[0] == 0 {
+        bytes[6..10].fill(0);
+    }
+    bytes
+}
+
+/// A VXLAN frame on the wire, without identification and checksum of its IP header.
+fn tunnelled(frame: &[u8]) -> Option<Vec<u8>> {
+    let ours = frame.len() > 42
+        && frame[12..14] == [8, 0]
+        && frame[23] == 17
+        && frame[36..38] == 4789u16.to_be_bytes();
+    ours.then(|| {
+        let mut frame = frame.to_vec();
+        frame[18..20].fill(0);
+        frame[24..26].fill(0);
+        frame
+    })
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number")))
+}
+
+#[test]
+fn random_packets_fare_the_same_on_both_paths() {
+    if !privileged() {
+        return;
+    }
+    let seed = number("OVERLANE_ACCEL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let cases = number("OVERLANE_ACCEL_CASES").unwrap_or(CASES as u64) as usize;
+    eprintln!("OVERLANE_ACCEL_SEED={seed} OVERLANE_ACCEL_CASES={cases}");
+    let mut random = Random(seed);
+    let (mut done, mut taken, mut accepted) = (0, [0; 2], 0);
+    while done < cases {
+        let bench = Bench::random(&mut random);
+        for _ in 0..4 {
+            let batch: Vec<Case> = (0..BATCH).map(|_| Case::random(&mut random)).collect();
+            bench.fast();
+            let hits = || bench.packets([&["egress_hit", "egress_shortcut"], &["ingress_hit"]]);
+            let before = hits();
+            let fast = bench.send(&batch);
+            let after = hits();
+            bench.slow();
+            let slow = bench.send(&batch);
+            if let Some(difference) = fast.difference(&slow) {
+                panic!(
+                    "seed {seed}, cases {done}..{}: {}: {difference}",
+                    done + BATCH,
+                    bench.described
+                );
+            }
+            for host in [0, 1] {
+                taken[host] += after[host] - before[host];
+            }
+            accepted += fast.accepted.iter().filter(|accepted| **accepted).count();
+            done += BATCH;
+        }
+    }
+    eprintln!("{done} cases, {accepted} accepted by the device, {taken:?} taken by the fast paths");
+    assert!(taken[0] as usize > accepted / 5, "too few were taken to tell anything");
+}
