@@ -14,7 +14,7 @@ mod read;
 pub use read::{FieldError, ReadError};
 
 /// The value of [`Results::schema`] that this version writes.
-pub const SCHEMA: &str = "overlane.results/2";
+pub const SCHEMA: &str = "overlane.results/3";
 
 /// A whole results file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

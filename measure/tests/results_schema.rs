@@ -552,15 +552,15 @@ fn errors_say_what_was_expected_and_what_came() {
         read(&edited).unwrap_err().to_string(),
         "results are damaged or edited: /cells/0/workload: expected a string, got integer `7`"
     );
-    edited["schema"] = json!("overlane.results/1");
+    edited["schema"] = json!("overlane.results/2");
     assert_eq!(
         read(&edited).unwrap_err().to_string(),
-        "results are of another schema: /schema: expected \"overlane.results/2\", got \
-         \"overlane.results/1\""
+        "results are of another schema: /schema: expected \"overlane.results/3\", got \
+         \"overlane.results/2\""
     );
     let missing = Results::read("/nowhere/results.json".as_ref()).unwrap_err();
     assert!(missing.to_string().starts_with("cannot read results /nowhere/results.json: "));
-    let twice = r#"{"schema": "overlane.results/2", "schema": "overlane.results/2"}"#;
+    let twice = r#"{"schema": "overlane.results/3", "schema": "overlane.results/3"}"#;
     let error = Results::from_json(twice.as_bytes()).unwrap_err();
     assert!(error.to_string().contains("/schema: expected the field once"), "{error}");
 }

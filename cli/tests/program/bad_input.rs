@@ -203,8 +203,8 @@ fn results_files_that_are_not_whole() {
     report(&text[..middle], &["cut short", "/machine"]);
     report(&text[..text.len() - 2], &["cut short", "the file ends inside"]);
     report(
-        &text.replace("overlane.results/2", "overlane.results/1"),
-        &["/schema", "overlane.results/2", "overlane.results/1"],
+        &text.replace("overlane.results/3", "overlane.results/2"),
+        &["/schema", "overlane.results/3", "overlane.results/2"],
     );
     report("[]", &["expected", "/"]);
     report("not json", &["not JSON", "line 1"]);
