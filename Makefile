@@ -88,7 +88,7 @@ bench-datapath: build
 	@scripts/setup lab
 	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes tap,tapbridge,same-host \
 		--baseline same-host --offload full --flows $$flows || exit; done
-	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes vxlan,vtep,ovs-vxlan \
+	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes vxlan,vtep,vtep-cut,ovs-vxlan \
 		--baseline vxlan --offload full,no-tunnel,none --flows $$flows || exit; done
 
 # The fast path against the kernel's VXLAN and the bare host; how soon it follows

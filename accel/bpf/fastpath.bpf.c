@@ -14,7 +14,6 @@
 
 /* include/uapi/linux/bpf.h. */
 #define BPF_F_NO_PREALLOC 1
-#define TCX_NEXT -1
 #define BPF_ADJ_ROOM_MAC 1
 #define BPF_F_ADJ_ROOM_FIXED_GSO (1ULL << 0)
 #define BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 (1ULL << 1)
@@ -127,13 +126,6 @@ struct ethhdr {
 	u16 dest[3];
 	u16 source[3];
 	u16 proto;
-} __attribute__((packed));
-
-struct udphdr {
-	u16 source;
-	u16 dest;
-	u16 len;
-	u16 check;
 } __attribute__((packed));
 
 struct vxlanhdr {

@@ -29,6 +29,7 @@ typedef signed int s32;
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2
 #define BPF_MAP_TYPE_PERCPU_ARRAY 6
+#define TCX_NEXT -1
 #define TC_ACT_OK 0
 #define TC_ACT_SHOT 2
 
@@ -93,6 +94,13 @@ struct iphdr {
 	u16 check;
 	u32 saddr;
 	u32 daddr;
+} __attribute__((packed));
+
+struct udphdr {
+	u16 source;
+	u16 dest;
+	u16 len;
+	u16 check;
 } __attribute__((packed));
 
 /* The helpers are for GPL-compatible programs only. */

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use datapath::vtep::HandOver;
 use packet::vxlan::Vni;
 
 /// `overlane vtep`: one network by arguments, or any number by a file.
@@ -69,6 +70,11 @@ pub struct Vtep {
     /// Over IPv6, receive packets without outer UDP checksum
     #[arg(long)]
     pub zero_checksum6: bool,
+    /// How super-packets get to the kernel: whole by a second TAP device (tunnel-gso, Linux
+    /// 6.17; packet filters of this host do not see the tunnel then), cut by sockets
+    /// (udp-segment), or whole where that works and passes no filter by (auto)
+    #[arg(long, default_value = "auto", value_name = "HOW")]
+    pub hand_over: HandOver,
     /// Queues of the device, 1 to 256; each has its thread
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub queues: usize,

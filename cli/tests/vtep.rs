@@ -14,7 +14,8 @@ mod foreground;
 struct Vtep {
     program: Foreground,
     tenant: Host,
-    _a: Host,
+    ready: String,
+    a: Host,
     _b: Host,
 }
 
@@ -39,7 +40,7 @@ impl Vtep {
         let (program, ready) = Foreground::start(&a, command, notify);
         let wanted = "ready: 10.0.0.1 port 4789; VNI 10 on tap0, MTU 1450, uncut: CSUM|TSO4";
         assert!(ready.starts_with(wanted), "{ready}");
-        Vtep { program, tenant, _a: a, _b: b }
+        Vtep { program, tenant, ready, a, _b: b }
     }
 
     fn by_arguments(notify: Option<&Notify>) -> Vtep {
@@ -91,12 +92,61 @@ fn it_says_when_it_is_ready_shows_counters_and_ends_when_told() {
 }
 
 #[test]
+fn killed_it_leaves_nothing() {
+    if !privileged() {
+        return;
+    }
+    let mut vtep = Vtep::by_arguments(None);
+    assert!(vtep.ready.contains("; hand-over tunnel-gso (vtep0 to nic0)"), "{}", vtep.ready);
+    vtep.ping();
+    vtep.program.signal(Signal::SIGKILL);
+    assert_eq!(vtep.program.end(), None);
+    assert!(vtep.a.netlink().link("vtep0").is_err(), "the second TAP stayed");
+    // A program that stayed at the NIC would take these packets away from the kernel.
+    let device = Vxlan {
+        name: "vxlan0",
+        vni: Vni::new(10).unwrap(),
+        local: Wire::A.into(),
+        remote: Some(Wire::B.into()),
+        underlay: NIC,
+        port: PORT,
+        learning: true,
+        udp_csum: true,
+    };
+    vtep.a.netlink().add_vxlan(&device, mac("a", "vxlan0"), 1450).unwrap();
+    vtep.a.address("vxlan0", std::net::Ipv4Addr::new(10, 1, 0, 1), 24).unwrap();
+    ping(&vtep.a, "10.1.0.2");
+}
+
+#[test]
+fn a_way_that_cannot_be_is_refused_or_named() {
+    if !privileged() {
+        return;
+    }
+    // Nobody routes to a remote end of this host by a NIC.
+    let arguments = |how: &str| {
+        let mut command = Command::new(OVERLANE);
+        command.args(["vtep", "--vni", "10", "--tap", "tap0", "--local", "127.0.0.1"]);
+        command.args(["--remote", "127.0.0.2", "--hand-over", how]);
+        command
+    };
+    let host = Host::new("alone").unwrap();
+    host.netlink().set_up("lo").unwrap();
+    let run = |how| host.netns().run(|| arguments(how).output()).unwrap().unwrap();
+    let output = run("tunnel-gso");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("lo, which leads to 127.0.0.2, is no Ethernet device"), "{error}");
+    assert_eq!(run("whole").status.code(), Some(2));
+}
+
+#[test]
 fn every_thread_has_given_up_its_rights() {
     if !privileged() {
         return;
     }
     let vtep = Vtep::by_arguments(None);
-    vtep.program.expect_no_rights(3);
+    vtep.program.expect_no_rights(4);
     vtep.ping();
 }
 

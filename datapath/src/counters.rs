@@ -47,11 +47,13 @@ pub enum DropReason {
     Moving,
     /// Congestion was met, which can only be told by loss (RFC 6040).
     Congestion,
+    /// Its outer checksum is wrong.
+    Checksum,
 }
 
 impl DropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [DropReason; 18] = [
+    pub const ALL: [DropReason; 19] = [
         DropReason::Down,
         DropReason::Full,
         DropReason::Memory,
@@ -70,6 +72,7 @@ impl DropReason {
         DropReason::Spoofed,
         DropReason::Moving,
         DropReason::Congestion,
+        DropReason::Checksum,
     ];
 
     /// One word, as counters are printed.
@@ -93,6 +96,7 @@ impl DropReason {
             DropReason::Spoofed => "spoofed",
             DropReason::Moving => "moving",
             DropReason::Congestion => "congestion",
+            DropReason::Checksum => "checksum",
         }
     }
 

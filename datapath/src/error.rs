@@ -37,6 +37,9 @@ pub enum Error {
         /// As given.
         got: String,
     },
+    /// Super-packets cannot be handed over whole, as the configuration insists.
+    #[error("hand-over tunnel-gso: {0}")]
+    HandOver(String),
     /// A device was removed while it was forwarded to or from.
     #[error("{0}: the device has been removed")]
     Vanished(String),

@@ -129,8 +129,18 @@ impl Sources {
     /// reading what is empty is a system call for nothing. False when it is time to
     /// end.
     pub(crate) fn wait(&mut self, ready: &mut [bool]) -> sys::Result<bool> {
+        self.wait_for(ready, EpollTimeout::NONE)
+    }
+
+    /// [`Sources::wait`], but no longer than that.
+    pub(crate) fn wait_for(
+        &mut self,
+        ready: &mut [bool],
+        limit: impl Into<EpollTimeout>,
+    ) -> sys::Result<bool> {
+        let limit = limit.into();
         let count = loop {
-            match self.epoll.wait(&mut self.events, EpollTimeout::NONE) {
+            match self.epoll.wait(&mut self.events, limit) {
                 Ok(count) => break count,
                 Err(Errno::EINTR) => {}
                 Err(error) => {

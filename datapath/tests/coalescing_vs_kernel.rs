@@ -24,7 +24,7 @@ use packet::frame::{Headers, Network, Transport};
 use packet::segment::Segmenter;
 use packet::vnet_hdr::{self, Layout, VnetHdr};
 use sys::netns::NetNs;
-use sys::tap::{Offload, Tap, TapOptions, VnetHeader};
+use sys::tap::{Offload, Tap, TapOptions};
 
 /// How many random packet trains; `COALESCING_CASES` overrides it.
 const CASES: usize = 150;
@@ -44,7 +44,7 @@ impl Bench {
             let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
             let _ = std::fs::write(path, "1");
         }
-        let vnet_header = Some(VnetHeader::V1);
+        let vnet_header = Some(Layout::V1);
         let options = TapOptions { vnet_header, napi: true, ..TapOptions::named("input") };
         let input = Tap::open(&options).expect("TAP with NAPI");
         let options = TapOptions { vnet_header, ..TapOptions::named("output") };

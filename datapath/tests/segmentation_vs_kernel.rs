@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use packet::segment::Segmenter;
 use packet::vnet_hdr::{Layout, VnetHdr};
 use sys::netns::NetNs;
-use sys::tap::{Offload, Tap, TapOptions, VnetHeader};
+use sys::tap::{Offload, Tap, TapOptions};
 
 /// How many random super-packets; `SEGMENTATION_CASES` overrides it.
 const CASES: usize = 4000;
@@ -38,7 +38,7 @@ impl Bench {
             let _ = std::fs::write(path, "1");
         }
         let options =
-            TapOptions { vnet_header: Some(VnetHeader::Tunnel), ..TapOptions::named("input") };
+            TapOptions { vnet_header: Some(Layout::Tunnel), ..TapOptions::named("input") };
         let input = Tap::open(&options).expect("TAP with vnet header");
         let offload = input.negotiate_offload(Offload::ALL).expect("offloads");
         let output = Tap::open(&TapOptions::named("output")).expect("TAP without offloads");

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use datapath::counters::{Counters, DropReason};
 use datapath::tapbridge::{Port, PortOptions};
-use datapath::vtep::{Config, Endpoint, NetworkConfig, Report, Running};
+use datapath::vtep::{Config, Endpoint, HandOver, NetworkConfig, Report, Running, Way};
 use netstate::link::Vxlan;
 use packet::vxlan::{PORT, Vni};
 use sys::tap::Offload as TapOffload;
@@ -27,10 +27,19 @@ struct Plan {
     profile: Offload,
     queues: usize,
     tap: TapOffload,
+    hand_over: HandOver,
 }
 
-const PLAN: Plan =
-    Plan { v6: false, checksum: true, profile: Offload::Full, queues: 1, tap: Endpoint::OFFLOAD };
+const PLAN: Plan = Plan {
+    v6: false,
+    checksum: true,
+    profile: Offload::Full,
+    queues: 1,
+    tap: Endpoint::OFFLOAD,
+    hand_over: HandOver::TunnelGso,
+};
+/// Through the sockets only.
+const CUT: Plan = Plan { hand_over: HandOver::UdpSegment, ..PLAN };
 
 impl Plan {
     fn underlay(&self, end: usize) -> IpAddr {
@@ -51,6 +60,7 @@ impl Plan {
             checksum: self.checksum,
             zero_checksum6: !self.checksum,
             queues: self.queues,
+            hand_over: self.hand_over,
             networks: vec![network],
             ..Config::new(self.underlay(end))
         }
@@ -155,11 +165,18 @@ fn the_kernels_vxlan_is_understood_and_understands() {
     for plan in [
         PLAN,
         Plan { profile: Offload::None, queues: 2, ..PLAN },
+        Plan { profile: Offload::NoTunnel, queues: 2, ..PLAN },
         Plan { checksum: false, ..PLAN },
         Plan { checksum: false, profile: Offload::None, ..PLAN },
-        Plan { profile: Offload::NoTunnel, tap: TapOffload::NONE, ..PLAN },
         Plan { v6: true, ..PLAN },
-        Plan { v6: true, profile: Offload::None, ..PLAN },
+        Plan { v6: true, profile: Offload::NoTunnel, ..PLAN },
+        CUT,
+        Plan { profile: Offload::None, queues: 2, ..CUT },
+        Plan { checksum: false, ..CUT },
+        Plan { checksum: false, profile: Offload::None, ..CUT },
+        Plan { profile: Offload::NoTunnel, tap: TapOffload::NONE, ..CUT },
+        Plan { v6: true, ..CUT },
+        Plan { v6: true, profile: Offload::None, ..CUT },
     ] {
         eprintln!("{plan:?}");
         let [a, b] = hosts(&plan);
@@ -170,6 +187,11 @@ fn the_kernels_vxlan_is_understood_and_understands() {
         let network = &report.networks[0];
         expect_no_drops(&network.out);
         expect_no_drops(&network.back);
+        if plan.hand_over == HandOver::TunnelGso && plan.profile == Offload::Full {
+            // The kernel's end has not cut, and nobody on the way.
+            let back = &network.back;
+            assert!(back.received_bytes / back.received > 3000, "{back:?}");
+        }
         if plan.tap != TapOffload::NONE {
             // Super-packets from the TAP, of more than a wire packet each.
             let out = &network.out;
@@ -188,6 +210,9 @@ fn two_endpoints_understand_each_other() {
         PLAN,
         Plan { queues: 2, profile: Offload::None, ..PLAN },
         Plan { v6: true, checksum: false, ..PLAN },
+        CUT,
+        Plan { queues: 2, profile: Offload::None, ..CUT },
+        Plan { v6: true, checksum: false, ..CUT },
     ] {
         eprintln!("{plan:?}");
         let [host_a, host_b] = hosts(&plan);
@@ -200,7 +225,7 @@ fn two_endpoints_understand_each_other() {
             expect_no_drops(&network.out);
             expect_no_drops(&network.back);
             let back = &network.back;
-            if plan.checksum && plan.profile == Offload::Full {
+            if plan.checksum && plan.profile == Offload::Full && plan.hand_over == CUT.hand_over {
                 assert!(back.handed_over * 2 < back.forwarded, "nothing was merged: {back:?}");
             }
         }
@@ -329,4 +354,85 @@ fn a_port_that_the_kernel_has_is_named() {
     kernel(&PLAN, &a, 0, 1);
     let error = Endpoint::open(&PLAN.config(0, &[1]), a.netns()).unwrap_err().to_string();
     assert!(error.contains("10.0.0.1:4789") && error.contains("EADDRINUSE"), "{error}");
+}
+
+/// What tcx programs and second TAPs there are in a host.
+fn leftovers(host: &Host) -> String {
+    let links = host.netlink().links().unwrap();
+    let taps = links.iter().filter(|link| link.name.starts_with("vtep")).count();
+    format!("{taps} TAPs")
+}
+
+#[test]
+fn packet_filters_end_the_uncut_hand_over_but_not_the_tunnel() {
+    if !privileged() {
+        return;
+    }
+    let plan = Plan { hand_over: HandOver::Auto, ..PLAN };
+    let [a, b] = hosts(&plan);
+    let vtep = Vtep::new(&plan, &a, 0, &plan.config(0, &[1]));
+    kernel(&plan, &b, 1, 0);
+    assert!(matches!(vtep.running.way(), Way::TunnelGso { .. }), "{}", vtep.running.way());
+    ping(&vtep.tenant, INNER_V4[1], 56);
+    let rules = "table inet t { chain c { type filter hook input priority 0; \
+                 udp dport 4789 counter comment \"seen\"; } }";
+    let nft = |script: &str| {
+        let mut command = Command::new("nft");
+        command.arg(script);
+        a.run(&mut command)
+    };
+    if let Err(error) = nft(rules) {
+        eprintln!("skipped: nftables: {error}");
+        return;
+    }
+    testbed::poll("the sockets' turn", LIMIT, || {
+        let way = vtep.running.way();
+        let cut = matches!(&way, Way::UdpSegment { reason } if reason.contains("inet t c"));
+        Ok(if cut { Ok(()) } else { Err(way.to_string()) })
+    })
+    .unwrap();
+    everything_crosses(&vtep.tenant, &b);
+    let listed = nft("list ruleset").unwrap();
+    assert!(!listed.contains("packets 0 "), "the filter has seen nothing: {listed}");
+    vtep.end();
+
+    // At the start, likewise; insisting is possible.
+    let vtep = Vtep::new(&plan, &a, 0, &plan.config(0, &[1]));
+    assert!(matches!(vtep.running.way(), Way::UdpSegment { .. }), "{}", vtep.running.way());
+    assert_eq!(leftovers(&a), "0 TAPs");
+    vtep.end();
+    let vtep = Vtep::new(&PLAN, &a, 0, &PLAN.config(0, &[1]));
+    assert!(matches!(vtep.running.way(), Way::TunnelGso { .. }), "{}", vtep.running.way());
+    ping(&vtep.tenant, INNER_V4[1], 56);
+    vtep.end();
+    assert_eq!(leftovers(&a), "0 TAPs");
+}
+
+#[test]
+fn a_way_by_another_nic_is_the_sockets() {
+    if !privileged() {
+        return;
+    }
+    let [a, b] = hosts(&PLAN);
+    a.connect("nic1", &b, "nic1", 1500).unwrap();
+    let vtep = Vtep::new(&PLAN, &a, 0, &PLAN.config(0, &[1]));
+    kernel(&PLAN, &b, 1, 0);
+    tcp(&vtep.tenant, &b, INNER_V4[1], INNER_V4[1], 1_000_000);
+    let route = netstate::route::Route {
+        to: PLAN.underlay(1),
+        prefix: 32,
+        via: None,
+        link: "nic1",
+        onlink: false,
+    };
+    // Both ends, so that neither answers by a way that the other does not expect.
+    a.netlink().add_route(&route).unwrap();
+    let back = netstate::route::Route { to: PLAN.underlay(0), ..route };
+    b.netlink().add_route(&back).unwrap();
+    let sent = || a.netlink().link("nic1").unwrap().counters.tx_bytes;
+    let before = sent();
+    tcp(&vtep.tenant, &b, INNER_V4[1], INNER_V4[1], 3_000_000);
+    tcp(&b, &vtep.tenant, INNER_V4[0], INNER_V4[0], 3_000_000);
+    assert!(sent() - before > 3_000_000, "{}", sent() - before);
+    vtep.end();
 }

@@ -24,7 +24,7 @@ use packet::segment::Segmenter;
 use packet::vnet_hdr::{self, GsoKind, GsoTunnel, Layout, VnetHdr};
 use packet::vxlan::{self, Vni};
 use sys::netns::NetNs;
-use sys::tap::{Offload, Tap, TapOptions, VnetHeader};
+use sys::tap::{Offload, Tap, TapOptions};
 
 const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const KERNELS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -48,7 +48,7 @@ fn run(command: &str) {
 /// The TAP and, on top of it, the kernel's VXLAN device, in the calling thread's
 /// namespace. `None` if this kernel has no tunnel offload.
 fn underlay(case: Case) -> Option<Tap> {
-    let vnet_header = Some(VnetHeader::Tunnel);
+    let vnet_header = Some(Layout::Tunnel);
     let tap = Tap::open(&TapOptions { vnet_header, ..TapOptions::named("under") }).expect("TAP");
     if !tap
         .negotiate_offload(Offload::ALL)

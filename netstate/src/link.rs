@@ -326,6 +326,16 @@ impl Netlink {
         self.set(name, "set mtu of", |message| message.attributes.push(LinkAttribute::Mtu(mtu)))
     }
 
+    /// Sets how many packets may wait to be sent.
+    ///
+    /// # Errors
+    /// `ENODEV`, `ENOMEM`.
+    pub fn set_queue_length(&self, name: &str, packets: u32) -> Result<()> {
+        self.set(name, "set queue length of", |message| {
+            message.attributes.push(LinkAttribute::TxQueueLen(packets));
+        })
+    }
+
     /// Sets the link-layer address.
     ///
     /// # Errors

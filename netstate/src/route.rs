@@ -71,6 +71,16 @@ impl Netlink {
     /// `ENETUNREACH`, `EHOSTUNREACH`; what a route forbids (`EACCES`, `EINVAL`
     /// of a blackhole).
     pub fn device_to(&self, address: IpAddr) -> Result<String> {
+        let index = self.device_index_to(address)?;
+        let link = self.links()?.into_iter().find(|link| link.index == index);
+        link.map(|link| link.name).ok_or_else(|| no_device(address))
+    }
+
+    /// [`Netlink::device_to`], the index only, without a look at the links.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn device_index_to(&self, address: IpAddr) -> Result<u32> {
         let address = address.to_canonical();
         let object = address.to_string();
         let mut message = RouteMessage::default();
@@ -89,11 +99,11 @@ impl Netlink {
                 });
             }
         })?;
-        let link = self.links()?.into_iter().find(|link| Some(link.index) == index);
-        link.map(|link| link.name).ok_or(Error::Kernel {
-            operation: "find route",
-            object,
-            errno: Errno::ENODEV,
-        })
+        index.ok_or_else(|| no_device(address))
     }
+}
+
+fn no_device(address: IpAddr) -> Error {
+    let (operation, object) = ("find route", address.to_string());
+    Error::Kernel { operation, object, errno: Errno::ENODEV }
 }

@@ -4,6 +4,7 @@
 //! which remote ends and which networks are known is the caller's knowledge.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use crate::checksum::{Sum, replace_word};
 use crate::ecn::{Ecn, Egress, decapsulate};
@@ -31,6 +32,8 @@ pub struct Decapsulated<'a> {
     pub ecn: Ecn,
     /// Whether all reserved bits of the VXLAN header are zero.
     pub reserved_bits_are_zero: bool,
+    /// Where the frame begins, in bytes from the outer frame's start.
+    pub offset: usize,
     /// The frame.
     pub frame: &'a [u8],
     /// The vnet header for the frame alone.
@@ -97,28 +100,7 @@ pub fn frame<'a>(
     vnet: &VnetHdr,
     port: u16,
 ) -> Result<Decapsulated<'a>, DecapError> {
-    let outer = Headers::parse(bytes)?;
-    if outer.transport != Transport::Udp {
-        return Err(Unsupported::Protocol(Protocol::TCP).into());
-    }
-    let got = get16(bytes, outer.transport_offset + 2);
-    if got != port {
-        return Err(DecapError::Port { wanted: port, got });
-    }
-    let network = bytes.get(outer.network_offset..).unwrap_or(&[]);
-    let (source, destination, tos) = match outer.network {
-        Network::Ipv4 => {
-            let ip = Ipv4::parse(network).map_err(Unsupported::from)?;
-            if !ip.checksum_is_valid() {
-                return Err(DecapError::HeaderChecksum);
-            }
-            (ip.source().into(), ip.destination().into(), ip.tos())
-        }
-        Network::Ipv6 => {
-            let ip = Ipv6::parse(network).map_err(Unsupported::from)?;
-            (ip.source().into(), ip.destination().into(), ip.traffic_class())
-        }
-    };
+    let Outer { headers: outer, source, destination, ecn } = Outer::parse(bytes, port)?;
     // A partial checksum further in (`csum_start`) leaves the outer one finished.
     let start = usize::from(vnet.csum_start);
     let outer_is_partial = vnet.needs_csum() && start == outer.transport_offset;
@@ -137,11 +119,77 @@ pub fn frame<'a>(
         destination,
         source_port: get16(bytes, outer.transport_offset),
         vni: vxlan.vni(),
-        ecn: Ecn::of(tos),
+        ecn,
         reserved_bits_are_zero: vxlan.reserved_bits_are_zero(),
+        offset: frame_offset,
         frame: vxlan.frame(),
         vnet: inner_vnet(vnet, frame_offset, outer_is_partial)?,
     })
+}
+
+/// Datagrams of one length that the kernel has merged without knowledge of VXLAN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Merged {
+    /// The other end.
+    pub source: IpAddr,
+    /// The outer ECN bits, which are those of all.
+    pub ecn: Ecn,
+    /// Where their payloads are, in bytes from the outer frame's start.
+    pub payload: Range<usize>,
+    /// Length of each payload but the last, which may be shorter.
+    pub size: usize,
+}
+
+/// The datagrams in a frame of the underlay whose vnet header announces a UDP
+/// super-packet outside of any tunnel; `None` if it does not, see [`frame`].
+///
+/// Who merges has verified the checksums.
+///
+/// # Errors
+/// See [`DecapError`].
+pub fn merged(bytes: &[u8], vnet: &VnetHdr, port: u16) -> Result<Option<Merged>, DecapError> {
+    if vnet.gso_type != gso_type::UDP_L4 || vnet.gso_size == 0 {
+        return Ok(None);
+    }
+    let Outer { headers, source, ecn, .. } = Outer::parse(bytes, port)?;
+    let payload = headers.payload_offset..headers.end;
+    Ok(Some(Merged { source, ecn, payload, size: vnet.gso_size.into() }))
+}
+
+/// The outer headers, checked.
+struct Outer {
+    headers: Headers,
+    source: IpAddr,
+    destination: IpAddr,
+    ecn: Ecn,
+}
+
+impl Outer {
+    fn parse(bytes: &[u8], port: u16) -> Result<Outer, DecapError> {
+        let headers = Headers::parse(bytes)?;
+        if headers.transport != Transport::Udp {
+            return Err(Unsupported::Protocol(Protocol::TCP).into());
+        }
+        let got = get16(bytes, headers.transport_offset + 2);
+        if got != port {
+            return Err(DecapError::Port { wanted: port, got });
+        }
+        let network = bytes.get(headers.network_offset..).unwrap_or(&[]);
+        let (source, destination, tos) = match headers.network {
+            Network::Ipv4 => {
+                let ip = Ipv4::parse(network).map_err(Unsupported::from)?;
+                if !ip.checksum_is_valid() {
+                    return Err(DecapError::HeaderChecksum);
+                }
+                (ip.source().into(), ip.destination().into(), ip.tos())
+            }
+            Network::Ipv6 => {
+                let ip = Ipv6::parse(network).map_err(Unsupported::from)?;
+                (ip.source().into(), ip.destination().into(), ip.traffic_class())
+            }
+        };
+        Ok(Outer { headers, source, destination, ecn: Ecn::of(tos) })
+    }
 }
 
 /// What the vnet header says of the inner frame alone.

@@ -242,13 +242,27 @@ impl Encap {
     /// super-packet uses as many following ones as it has segments.
     ///
     /// # Errors
-    /// When frame and outer headers exceed an IP packet's 65,535 bytes, or the
-    /// vnet header makes no sense, see [`EncapError`].
+    /// As [`Encap::headers_from`].
     pub fn headers(
         &self,
         frame: &[u8],
         vnet: &VnetHdr,
         hash: u32,
+        id: u16,
+    ) -> Result<OuterHeaders, EncapError> {
+        self.headers_from(frame, vnet, source_port(hash, &self.source_ports), id)
+    }
+
+    /// [`Encap::headers`] with a source port instead of a hash.
+    ///
+    /// # Errors
+    /// When frame and outer headers exceed an IP packet's 65,535 bytes, or the
+    /// vnet header makes no sense, see [`EncapError`].
+    pub fn headers_from(
+        &self,
+        frame: &[u8],
+        vnet: &VnetHdr,
+        port: u16,
         id: u16,
     ) -> Result<OuterHeaders, EncapError> {
         let transport = self.len - udp::HEADER_LEN - vxlan::HEADER_LEN;
@@ -292,7 +306,7 @@ impl Encap {
             }
         }
         let length = udp::HEADER_LEN + vxlan::HEADER_LEN + frame.len();
-        put16(bytes, transport, source_port(hash, &self.source_ports));
+        put16(bytes, transport, port);
         put16(bytes, transport + 4, length as u16);
         let pseudo = self.pseudo.plus_word(length as u16);
         let (checksum, vnet) = self.finish(&bytes[transport..self.len], frame, vnet, pseudo)?;

@@ -20,6 +20,7 @@ pub mod program;
 pub mod sysfs;
 pub mod tap;
 pub mod tcp;
+pub mod tcx;
 pub mod udp;
 pub mod userns;
 

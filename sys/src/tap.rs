@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::{request_code_none, request_code_read, request_code_write};
+use packet::vnet_hdr::Layout;
 
 use crate::netns::NetNs;
 use crate::{Error, Result};
@@ -32,36 +33,6 @@ const TUNSETOFFLOAD: libc::Ioctl = request_code_write!(b'T', 208, INT);
 const TUNSETVNETHDRSZ: libc::Ioctl = request_code_write!(b'T', 216, INT);
 const TUNSETVNETLE: libc::Ioctl = request_code_write!(b'T', 220, INT);
 const TUNGETDEVNETNS: libc::Ioctl = request_code_none!(b'T', 227);
-
-/// Size of the virtio-net header before each frame, set by `TUNSETVNETHDRSZ`.
-///
-/// Layouts: `include/uapi/linux/virtio_net.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum VnetHeader {
-    /// `struct virtio_net_hdr`, 10 bytes.
-    Basic,
-    /// `struct virtio_net_hdr_mrg_rxbuf`, also `virtio_net_hdr_v1`, 12 bytes.
-    V1,
-    /// `struct virtio_net_hdr_v1_hash_tunnel`, 24 bytes: needed for
-    /// [`Offload::UDP_TUNNEL_GSO`], Linux 6.17 and later.
-    Tunnel,
-}
-
-impl VnetHeader {
-    /// Size in bytes.
-    pub const fn len(self) -> usize {
-        match self {
-            VnetHeader::Basic => 10,
-            VnetHeader::V1 => 12,
-            VnetHeader::Tunnel => 24,
-        }
-    }
-
-    /// Never: every layout has bytes. Here because there is a [`len`](Self::len).
-    pub const fn is_empty(self) -> bool {
-        false
-    }
-}
 
 /// What the reader of a TAP is able to take uncut: the flags of `TUNSETOFFLOAD`.
 ///
@@ -88,7 +59,7 @@ impl Offload {
     /// `TUN_F_USO6`: UDP over IPv6 super-packets; see [`Offload::USO4`].
     pub const USO6: Offload = Offload(0x40);
     /// `TUN_F_UDP_TUNNEL_GSO`: super-packets inside a UDP tunnel. Linux 6.17 and
-    /// later, needs [`VnetHeader::Tunnel`].
+    /// later, needs [`Layout::Tunnel`].
     pub const UDP_TUNNEL_GSO: Offload = Offload(0x80);
     /// `TUN_F_UDP_TUNNEL_GSO_CSUM`: the same with an outer UDP checksum. Needs
     /// [`Offload::UDP_TUNNEL_GSO`].
@@ -165,8 +136,8 @@ pub struct TapOptions {
     /// Device name, 1 to 15 bytes; `%d` in it is replaced by a number. `None`
     /// lets the kernel choose (`tap0`, `tap1` …).
     pub name: Option<String>,
-    /// Header before each frame; `None`: frames only.
-    pub vnet_header: Option<VnetHeader>,
+    /// Header before each frame, set by `TUNSETVNETHDRSZ`; `None`: frames only.
+    pub vnet_header: Option<Layout>,
     /// `IFF_MULTI_QUEUE`: further queues can be opened.
     pub multi_queue: bool,
     /// `IFF_NAPI`: written frames enter through NAPI, hence GRO.
@@ -240,7 +211,7 @@ impl Tap {
 
         let tap = Tap { fd, name, options: options.clone() };
         if let Some(header) = options.vnet_header {
-            tap.set_int("ioctl(TUNSETVNETHDRSZ)", TUNSETVNETHDRSZ, header.len() as libc::c_int)?;
+            tap.set_int("ioctl(TUNSETVNETHDRSZ)", TUNSETVNETHDRSZ, header.size() as libc::c_int)?;
             tap.set_int("ioctl(TUNSETVNETLE)", TUNSETVNETLE, 1)?;
         }
         Ok(tap)
@@ -314,8 +285,8 @@ impl Tap {
         let tunnel = offload.contains(Offload::UDP_TUNNEL_GSO);
         let header_fits = match self.options.vnet_header {
             None => offload == Offload::NONE,
-            Some(VnetHeader::Tunnel) => true,
-            Some(VnetHeader::Basic | VnetHeader::V1) => !tunnel,
+            Some(Layout::Tunnel) => true,
+            Some(Layout::Basic | Layout::V1) => !tunnel,
         };
         if !header_fits {
             return Err(self.offload_error(offload, Errno::EINVAL));
@@ -363,7 +334,7 @@ impl Tap {
     }
 
     /// The header before each frame, `None` if there is none.
-    pub fn vnet_header(&self) -> Option<VnetHeader> {
+    pub fn vnet_header(&self) -> Option<Layout> {
         self.options.vnet_header
     }
 
@@ -524,7 +495,7 @@ mod tests {
     fn opens_with_each_header_and_sets_offloads() {
         let Some(ns) = netns() else { return };
         ns.run(|| {
-            for header in [VnetHeader::Basic, VnetHeader::V1, VnetHeader::Tunnel] {
+            for header in [Layout::Basic, Layout::V1, Layout::Tunnel] {
                 let tap =
                     Tap::open(&TapOptions { vnet_header: Some(header), ..TapOptions::default() })
                         .unwrap();
@@ -532,7 +503,7 @@ mod tests {
                 tap.set_offload(Offload::CSUM | Offload::TSO4 | Offload::TSO6).unwrap();
                 let all = tap.negotiate_offload(Offload::ALL).unwrap();
                 assert!(all.contains(Offload::CSUM), "{all}");
-                if header != VnetHeader::Tunnel {
+                if header != Layout::Tunnel {
                     assert!(!all.contains(Offload::UDP_TUNNEL_GSO), "{all}");
                 }
             }

@@ -194,7 +194,7 @@ impl Request {
         };
         let baseline = find("--baseline", &arguments.baseline)?;
         let mut chosen: Vec<&'static dyn Mode> = if arguments.modes == "all" {
-            modes().iter().copied().filter(|mode| mode.joins_two_ends()).collect()
+            modes().iter().copied().filter(|mode| mode.in_all()).collect()
         } else {
             list("--modes", &arguments.modes, |name| find("--modes", name))?
         };

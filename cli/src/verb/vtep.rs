@@ -64,6 +64,7 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
             port.offload()
         );
     }
+    let _ = write!(line, "; hand-over {}", endpoint.way());
     let ready = endpoint.attach(ports).map_err(|e| refused(source, e))?;
     // The descriptors suffice from here on; threads started later have no more.
     sys::capability::drop_all()?;
@@ -149,6 +150,7 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
         df: !arguments.no_df,
         checksum: !arguments.no_checksum,
         zero_checksum6: arguments.zero_checksum6,
+        hand_over: arguments.hand_over,
         queues: arguments.queues,
         networks: vec![network],
         ..Config::new(local)

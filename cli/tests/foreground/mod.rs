@@ -86,7 +86,7 @@ impl Foreground {
             assert!(status.contains("NoNewPrivs:\t1"), "{status}");
             count += 1;
         }
-        assert_eq!(count, threads, "a thread a queue, and the first");
+        assert_eq!(count, threads, "a thread a queue, the first, and one that watches paths");
     }
 }
 

@@ -6,19 +6,17 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use packet::ethernet;
 use packet::segment::{Policy, Segmenter, TransportChecksum};
-use packet::vnet_hdr::{Gso, GsoKind, Layout, VnetHdr, flags, gso_type};
+use packet::vnet_hdr::{Gso, GsoKind, VnetHdr, flags, gso_type};
 use sys::tap::{Offload, Tap};
 
 use super::Side;
 use super::netmap::{Netmap, Outcome};
-use super::port::VNET_HEADER;
+use super::port::LAYOUT;
 use crate::counters::{DropReason, Tally};
 use crate::{Error, Result};
 
 /// Bytes before each frame.
-const HEADER: usize = VNET_HEADER.len();
-const LAYOUT: Layout = Layout::Tunnel;
-const _: () = assert!(HEADER == LAYOUT.size());
+const HEADER: usize = LAYOUT.size();
 
 /// Header, Ethernet with two tags, and the longest IP packet; rounded up to a
 /// whole number of pages.

@@ -19,7 +19,7 @@ pub mod netmap;
 mod port;
 
 pub use engine::{Engine, EngineChoice, Ready, Running, Unavailable};
-pub(crate) use port::VNET_HEADER;
+pub(crate) use port::LAYOUT;
 pub use port::{Port, PortOptions, QUEUES_MAX};
 
 use crate::{Error, Result};

@@ -56,12 +56,42 @@ pub struct Config {
     /// Over IPv4 they always are.
     #[serde(default)]
     pub zero_checksum6: bool,
+    /// How encapsulated super-packets are handed to the kernel.
+    #[serde(default)]
+    pub hand_over: HandOver,
     /// Queues of each TAP; each number has its thread.
     #[serde(default = "one")]
     pub queues: usize,
     /// The networks.
     #[serde(default, rename = "network")]
     pub networks: Vec<NetworkConfig>,
+}
+
+/// How encapsulated super-packets are handed to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HandOver {
+    /// Whole where that works and passes no packet filter by, else cut.
+    #[default]
+    Auto,
+    /// Whole, by a second TAP with `TUN_F_UDP_TUNNEL_GSO`, or not at all; packet
+    /// filters of the underlay do not see the tunnel.
+    TunnelGso,
+    /// Cut here, by sockets with `UDP_SEGMENT`.
+    UdpSegment,
+}
+
+impl std::str::FromStr for HandOver {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HandOver, String> {
+        match text {
+            "auto" => Ok(HandOver::Auto),
+            "tunnel-gso" => Ok(HandOver::TunnelGso),
+            "udp-segment" => Ok(HandOver::UdpSegment),
+            _ => Err("wanted auto, tunnel-gso or udp-segment".to_owned()),
+        }
+    }
 }
 
 /// One network: a VNI and the TAP that leads to it.
@@ -167,6 +197,7 @@ impl Config {
             df: true,
             checksum: true,
             zero_checksum6: false,
+            hand_over: HandOver::Auto,
             queues: 1,
             networks: Vec::new(),
         }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use packet::ethernet::{self, MacAddr};
 use sys::datagram::ReceiveSlots;
+use sys::tap::Tap;
 
 use super::lane::{HEADER, Lane};
 use super::receive::{Intake, Message};
@@ -30,7 +31,7 @@ const MESSAGES: usize = 16;
 const FRAME: usize = 17 * 4096;
 const _: () = assert!(FRAME >= HEADER + ethernet::HEADER_LEN + 8 + 65_536);
 
-/// The sources' order: the socket, each TAP.
+/// The sources' order: the socket, each TAP, the second TAP where there is one.
 const WIRE: usize = 0;
 const TAPS: usize = 1;
 
@@ -53,13 +54,18 @@ impl Worker {
         let mut sources = vec![(self.underlay.receiver(self.index).as_fd(), "UDP socket")];
         let taps = self.lanes.iter().filter_map(|lane| lane.tap.tap());
         sources.extend(taps.map(|tap| (tap.as_fd(), tap.name())));
+        if let Some(second) = self.underlay.second_tap() {
+            let tap = second.queue(self.index);
+            sources.push((tap.as_fd(), tap.name()));
+        }
         let sources = threads.sources(&sources)?;
         Ok(threads.spawn(&format!("vtep {}", self.index), move || self.run(sources))?)
     }
 
     fn run(mut self, mut sources: Sources) -> Result<()> {
-        let mut ready = vec![false; TAPS + self.lanes.len()];
-        let mut transmitter = Transmitter::new(self.underlay.clone(), self.seed);
+        let second = TAPS + self.lanes.len();
+        let mut ready = vec![false; second + 1];
+        let mut transmitter = Transmitter::new(self.underlay.clone(), self.index, self.seed);
         let mut intake = Intake::new(self.merge, self.merge_udp);
         let mut slots = ReceiveSlots::new(MESSAGES);
         let mut frame = vec![0; FRAME].into_boxed_slice();
@@ -78,7 +84,10 @@ impl Worker {
                 if ready[WIRE] {
                     ready[WIRE] = self.wire(&mut intake, &mut slots, now)?;
                 }
-                for (index, ready) in ready[TAPS..].iter_mut().enumerate() {
+                if ready[second] {
+                    ready[second] = self.second_tap(&mut intake, &mut frame, now)?;
+                }
+                for (index, ready) in ready[TAPS..second].iter_mut().enumerate() {
                     if *ready {
                         *ready = self.tap(index, &mut transmitter, &mut frame, now)?;
                     }
@@ -111,17 +120,15 @@ impl Worker {
         let Some(tap) = self.lanes[index].tap.tap() else { return Ok(false) };
         let mut more = true;
         for _ in 0..BUDGET {
-            match tap.read(frame) {
-                Ok(length) => transmitter.frame(&self.lanes, index, &frame[..length], now),
-                Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
-                    Errno::EAGAIN => {
-                        more = false;
-                        break;
-                    }
-                    Errno::EINTR => {}
-                    Errno::EBADFD => return Err(Error::Vanished(tap.name().to_owned())),
-                    errno => return Err(sys::Error::new("read", tap.name(), errno).into()),
-                },
+            match read(tap, frame)? {
+                Read::Frame(length) => {
+                    transmitter.frame(&self.lanes, index, &frame[..length], now);
+                }
+                Read::Nothing => {
+                    more = false;
+                    break;
+                }
+                Read::Interrupted => {}
             }
         }
         transmitter.flush(&self.lanes, now);
@@ -150,16 +157,63 @@ impl Worker {
                 };
                 intake.message(&self.lanes, &self.strangers, message, now);
             }
-            intake.flush(&self.lanes);
-            if let Some(index) = intake.gone()
-                && let Some(tap) = self.lanes[index].tap.tap()
-            {
-                return Err(Error::Vanished(tap.name().to_owned()));
-            }
+            self.written(intake)?;
             if count < slots.capacity() {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// What the second TAP has taken from the wire, to the TAPs; true if there may
+    /// be more.
+    fn second_tap(&self, intake: &mut Intake, frame: &mut [u8], now: u32) -> Result<bool> {
+        let Some(second) = self.underlay.second_tap() else { return Ok(false) };
+        let (tap, port) = (second.queue(self.index), self.underlay.port());
+        let mut more = true;
+        for _ in 0..BUDGET {
+            match read(tap, frame)? {
+                Read::Frame(length) => {
+                    let bytes = &mut frame[..length];
+                    intake.encapsulated(&self.lanes, &self.strangers, bytes, port, now);
+                }
+                Read::Nothing => {
+                    more = false;
+                    break;
+                }
+                Read::Interrupted => {}
+            }
+        }
+        self.written(intake)?;
+        Ok(more)
+    }
+
+    /// Delivers what is held; an error if a TAP is gone.
+    fn written(&self, intake: &mut Intake) -> Result<()> {
+        intake.flush(&self.lanes);
+        if let Some(index) = intake.gone()
+            && let Some(tap) = self.lanes[index].tap.tap()
+        {
+            return Err(Error::Vanished(tap.name().to_owned()));
+        }
+        Ok(())
+    }
+}
+
+enum Read {
+    Frame(usize),
+    Nothing,
+    Interrupted,
+}
+
+fn read(tap: &Tap, frame: &mut [u8]) -> Result<Read> {
+    match tap.read(frame) {
+        Ok(length) => Ok(Read::Frame(length)),
+        Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
+            Errno::EAGAIN => Ok(Read::Nothing),
+            Errno::EINTR => Ok(Read::Interrupted),
+            Errno::EBADFD => Err(Error::Vanished(tap.name().to_owned())),
+            errno => Err(sys::Error::new("read", tap.name(), errno).into()),
+        },
     }
 }

@@ -4,16 +4,14 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use packet::ethernet::MacAddr;
-use packet::vnet_hdr::Layout;
 use sys::tap::Tap;
 
 use super::network::{Network, Policy};
 use crate::counters::Tally;
-use crate::tapbridge::VNET_HEADER;
+use crate::tapbridge::LAYOUT;
 
 /// Bytes before each frame of a TAP.
-pub(super) const HEADER: usize = VNET_HEADER.len();
-const _: () = assert!(HEADER == Layout::Tunnel.size());
+pub(super) const HEADER: usize = LAYOUT.size();
 
 /// Where frames for the tenants go.
 #[derive(Debug)]

@@ -1,10 +1,11 @@
 //! A VXLAN tunnel endpoint in user space (RFC 7348).
 //!
 //! A packet's way out: [`crate::tapbridge::Port`] is the tenants' TAP, whose
-//! super-packets `transmit` reads, finds their remote end in [`fdb`], cuts, and
-//! sends through the sockets of `underlay`. The way in: `receive` takes messages
-//! from these, believes nothing, merges, and writes to the TAP. `engine` is a
-//! thread per queue that does both; [`config`] says what it is to do, [`crate::counters`]
+//! super-packets `transmit` reads, finds their remote end in [`fdb`], and hands over
+//! whole by the second TAP of `handover`, or cuts and sends through the sockets of
+//! `underlay`. The way in: `receive` takes packets from both, believes nothing,
+//! merges, and writes to the TAP. `engine` is a thread per queue that does both ways,
+//! `paths` one that watches routes; [`config`] says what it is to do, [`crate::counters`]
 //! what became of every packet.
 //!
 //! Invariants:
@@ -21,8 +22,10 @@ mod answer;
 pub mod config;
 mod engine;
 pub mod fdb;
+mod handover;
 mod lane;
 mod network;
+mod paths;
 mod receive;
 #[cfg(test)]
 mod tests;
@@ -42,8 +45,9 @@ use crate::counters::{Counters, Tally};
 use crate::tapbridge::Port;
 use crate::threads::Threads;
 use crate::{Error, Result};
-pub use config::{Config, ConfigError, NetworkConfig};
+pub use config::{Config, ConfigError, HandOver, NetworkConfig};
 use engine::Worker;
+pub use handover::Way;
 use lane::{Lane, Writer};
 use network::{Network, Policy};
 pub use underlay::SENDERS;
@@ -85,6 +89,11 @@ impl Endpoint {
     /// have, in bytes; its ICMP answers and super-packets are made to it.
     pub fn mtu(&self, network: usize) -> u32 {
         self.mtus[network]
+    }
+
+    /// How super-packets will be handed to the kernel.
+    pub fn way(&self) -> Way {
+        self.underlay.way()
     }
 
     /// Joins the TAPs, in the configuration's order.
@@ -208,6 +217,8 @@ impl Ready {
             // Those that run already end when `running` is dropped.
             worker.spawn(&mut running.threads)?;
         }
+        let Running { underlay, networks, threads, .. } = &mut running;
+        paths::spawn(underlay, networks, threads)?;
         Ok(running)
     }
 }
@@ -252,6 +263,11 @@ pub struct Running {
 }
 
 impl Running {
+    /// How super-packets are handed to the kernel now.
+    pub fn way(&self) -> Way {
+        self.underlay.way()
+    }
+
     /// What was counted so far.
     pub fn report(&self) -> Report {
         let sum = |network: usize, way: usize| {

@@ -2,9 +2,10 @@
 //! what was learned, which stays.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use packet::encap::Encap;
 use packet::ethernet::MacAddr;
 use packet::vxlan::Vni;
 
@@ -23,6 +24,10 @@ pub(super) struct Remote {
     mtu: AtomicU32,
     /// Second of the last question for it.
     probed: AtomicU32,
+    /// Outer headers of what is handed over whole.
+    encap: Option<Encap>,
+    /// Whether the way to it is that of what is handed over whole.
+    whole: AtomicBool,
 }
 
 /// What is configured.
@@ -40,29 +45,41 @@ pub(super) struct Policy {
 
 impl Policy {
     pub(super) fn new(config: &NetworkConfig, underlay: &Underlay) -> sys::Result<Policy> {
-        Policy::with_paths(config, |remote| underlay.path_mtu(remote))
+        Policy::with_paths(config, |address| {
+            Ok(Remote {
+                address,
+                mtu: underlay.path_mtu(address)?.into(),
+                probed: 0.into(),
+                encap: underlay.encap(config.vni, address),
+                whole: underlay.second_tap().is_some_and(|tap| tap.leads_to(address)).into(),
+            })
+        })
     }
 
     /// A policy whose paths take everything.
     #[cfg(test)]
     pub(super) fn without_paths(config: &NetworkConfig) -> Policy {
-        Policy::with_paths(config, |_| Ok(u32::from(u16::MAX))).unwrap()
+        let mtu = u32::from(u16::MAX);
+        Policy::with_paths(config, |address| {
+            Ok(Remote {
+                address,
+                mtu: mtu.into(),
+                probed: 0.into(),
+                encap: None,
+                whole: false.into(),
+            })
+        })
+        .unwrap()
     }
 
     fn with_paths(
         config: &NetworkConfig,
-        path_mtu: impl Fn(IpAddr) -> sys::Result<u32>,
+        remote: impl Fn(IpAddr) -> sys::Result<Remote>,
     ) -> sys::Result<Policy> {
         let mut addresses = config.remotes.clone();
         addresses.sort_unstable();
         addresses.dedup();
-        let remotes = addresses
-            .into_iter()
-            .map(|address| {
-                let mtu = path_mtu(address)?;
-                Ok(Remote { address, mtu: mtu.into(), probed: 0.into() })
-            })
-            .collect::<sys::Result<Vec<_>>>()?;
+        let remotes = addresses.into_iter().map(remote).collect::<sys::Result<Vec<_>>>()?;
         let least = remotes.iter().map(|remote| remote.mtu.load(Ordering::Relaxed)).min();
         let mut replication = config.replication().to_vec();
         replication.sort_unstable();
@@ -96,6 +113,30 @@ impl Policy {
     /// MTU of the path to a remote end in bytes, as last known.
     pub(super) fn path_mtu(&self, address: IpAddr) -> u32 {
         self.remote(address).map_or(self.other_mtu, |remote| remote.mtu.load(Ordering::Relaxed))
+    }
+
+    /// The outer headers of a packet of `outer` bytes that can go to a remote end
+    /// whole; `None`: the sockets take it.
+    pub(super) fn whole(&self, address: IpAddr, outer: usize) -> Option<&Encap> {
+        let remote = self.remote(address)?;
+        // Nobody would fragment it on that way.
+        let fits = outer <= remote.mtu.load(Ordering::Relaxed) as usize;
+        let whole = fits && remote.whole.load(Ordering::Relaxed);
+        remote.encap.as_ref().filter(|_| whole)
+    }
+
+    /// Asks for the MTU of every path, and for the ways if `routes`.
+    pub(super) fn look_at_paths(&self, underlay: &Underlay, routes: bool) {
+        for remote in &self.remotes {
+            if routes {
+                let whole = underlay.second_tap().is_some_and(|tap| tap.leads_to(remote.address));
+                remote.whole.store(whole, Ordering::Relaxed);
+            }
+            // Without a route the sockets say so.
+            if let Ok(mtu) = underlay.path_mtu(remote.address) {
+                remote.mtu.store(mtu, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Asks the kernel for that MTU again, unless it was asked just now.

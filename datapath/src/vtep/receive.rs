@@ -5,8 +5,9 @@
 //! ([`packet::coalesce`]), so that the tenant gets super-packets, and never goes
 //! back to the wire.
 //!
-//! On veth and between VMs a kernel's VXLAN device sends packets that nobody has
-//! cut or summed, and a socket learns little of that:
+//! The second TAP ([`super::handover`]) says everything about a packet. A socket
+//! does not: on veth and between VMs a kernel's VXLAN device sends packets that
+//! nobody has cut or summed, and a socket learns little of that:
 //! - A TCP super-packet comes as one datagram whose frame is longer than the
 //!   network's MTU. Its segment size is not told; the largest that the MTU allows
 //!   is put in.
@@ -18,17 +19,18 @@
 use std::net::IpAddr;
 
 use packet::coalesce::{Coalescer, Delivery, Options};
-use packet::decap;
+use packet::decap::{self, DecapError, Merged};
 use packet::ecn::{Ecn, Egress};
 use packet::ethernet::{self, Ethernet};
 use packet::frame::{Headers, Network as Family, Transport};
 use packet::tcp::Flags;
-use packet::vnet_hdr::{VnetHdr, flags, gso_type};
-use packet::vxlan::{self, Vxlan};
+use packet::vnet_hdr::{self, VnetHdr, flags, gso_type};
+use packet::vxlan::{self, Vni, Vxlan};
 
 use super::fdb::{Learned, Place};
-use super::lane::Lane;
+use super::lane::{HEADER, Lane};
 use crate::counters::{DropReason, Tally};
+use crate::tapbridge::LAYOUT;
 
 /// One thread's way in.
 #[derive(Debug)]
@@ -89,6 +91,50 @@ impl Intake {
         }
     }
 
+    /// Takes a frame of the underlay, headers and all, behind its vnet header, as the
+    /// second TAP delivers it. `strangers` counts what belongs to no network.
+    pub(super) fn encapsulated(
+        &mut self,
+        lanes: &[Lane],
+        strangers: &Tally,
+        bytes: &mut [u8],
+        port: u16,
+        now: u32,
+    ) {
+        let stranger = |length: usize, reason| {
+            strangers.receive(length);
+            strangers.discard(reason, 1);
+        };
+        let Ok((vnet, _)) = vnet_hdr::split(bytes, LAYOUT) else {
+            return stranger(0, DropReason::Malformed);
+        };
+        let bytes = &mut bytes[HEADER..];
+        let refused = |error| match error {
+            DecapError::HeaderChecksum | DecapError::Checksum => DropReason::Checksum,
+            _ => DropReason::Malformed,
+        };
+        match decap::merged(bytes, &vnet, port) {
+            Ok(Some(Merged { source, ecn, payload, size })) => {
+                let sender = Sender { from: source, ecn };
+                for datagram in bytes[payload].chunks_mut(size) {
+                    self.datagram(lanes, strangers, &sender, datagram, None, now);
+                }
+            }
+            Ok(None) => match decap::frame(bytes, &vnet, port) {
+                Ok(out) => {
+                    let sender = Sender { from: out.source, ecn: out.ecn };
+                    let envelope = Envelope { vni: out.vni, plain: out.reserved_bits_are_zero };
+                    let (vnet, range) = (out.vnet, out.offset..out.offset + out.frame.len());
+                    let known = Known::Header(vnet);
+                    let frame = &mut bytes[range];
+                    self.frame(lanes, strangers, &sender, envelope, frame, known, now);
+                }
+                Err(error) => stranger(bytes.len(), refused(error)),
+            },
+            Err(error) => stranger(bytes.len(), refused(error)),
+        }
+    }
+
     /// Takes one VXLAN packet; `inner_size` is the segment size of the UDP
     /// super-packet in it, if it is one.
     fn datagram(
@@ -100,24 +146,42 @@ impl Intake {
         inner_size: Option<usize>,
         now: u32,
     ) {
-        let stranger = |reason| {
+        let Ok(view) = Vxlan::parse(bytes) else {
             strangers.receive(bytes.len().saturating_sub(vxlan::HEADER_LEN));
+            return strangers.discard(DropReason::Malformed, 1);
+        };
+        let envelope = Envelope { vni: view.vni(), plain: view.reserved_bits_are_zero() };
+        let frame = &mut bytes[vxlan::HEADER_LEN..];
+        let known = Known::SegmentSize(inner_size);
+        self.frame(lanes, strangers, sender, envelope, frame, known, now);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "where from, what, and when")]
+    fn frame(
+        &mut self,
+        lanes: &[Lane],
+        strangers: &Tally,
+        sender: &Sender,
+        envelope: Envelope,
+        frame: &mut [u8],
+        known: Known,
+        now: u32,
+    ) {
+        let stranger = |reason| {
+            strangers.receive(frame.len());
             strangers.discard(reason, 1);
         };
-        let Ok(view) = Vxlan::parse(bytes) else { return stranger(DropReason::Malformed) };
         // RFC 7348 has them ignored; but protocols that use them (GPE, GBP) put
         // other things than a plain frame behind. The kernel drops them, too.
-        if !view.reserved_bits_are_zero() {
+        if !envelope.plain {
             return stranger(DropReason::Reserved);
         }
-        let vni = view.vni();
-        let Some(index) = lanes.iter().position(|lane| lane.network.vni == vni) else {
+        let Some(index) = lanes.iter().position(|lane| lane.network.vni == envelope.vni) else {
             return stranger(DropReason::UnknownVni);
         };
         let lane = &lanes[index];
-        let frame = &mut bytes[vxlan::HEADER_LEN..];
         lane.back.receive(frame.len());
-        let vnet = match check(lane, sender, frame, inner_size, now) {
+        let vnet = match check(lane, sender, frame, known, now) {
             Ok(vnet) => vnet,
             Err(reason) => return lane.back.discard(reason, 1),
         };
@@ -164,6 +228,23 @@ struct Sender {
     ecn: Ecn,
 }
 
+/// What the VXLAN header says.
+#[derive(Debug, Clone, Copy)]
+struct Envelope {
+    vni: Vni,
+    /// Whether all its reserved bits are zero.
+    plain: bool,
+}
+
+/// What is known of a frame besides its bytes.
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    /// By the second TAP: everything.
+    Header(VnetHdr),
+    /// By a socket: the segment size of the UDP super-packet that it may be.
+    SegmentSize(Option<usize>),
+}
+
 /// Whether a payload with that segment size is one VXLAN packet with a UDP
 /// super-packet inside.
 fn is_one_udp_packet(bytes: &[u8], size: usize) -> bool {
@@ -180,7 +261,7 @@ fn check(
     lane: &Lane,
     sender: &Sender,
     frame: &mut [u8],
-    inner_size: Option<usize>,
+    known: Known,
     now: u32,
 ) -> Result<VnetHdr, DropReason> {
     let (network, policy) = (&lane.network, &lane.policy);
@@ -195,7 +276,10 @@ fn check(
     if source == lane.own {
         return Err(DropReason::Looped);
     }
-    let vnet = vnet(frame, inner_size, network.mtu as usize)?;
+    let vnet = match known {
+        Known::Header(vnet) => vnet,
+        Known::SegmentSize(size) => vnet(frame, size, network.mtu as usize)?,
+    };
     // Nothing is learned from a packet that is dropped.
     match decap::apply_ecn(frame, sender.ecn) {
         Egress::Forward(_) | Egress::ForwardUnexpected(_) => {}

@@ -4,9 +4,12 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use packet::ecn::Ingress;
+use packet::encap::{Addresses, Dscp, Encap, OuterChecksum, SOURCE_PORTS, Tunnel};
 use packet::ethernet::{EtherType, EthernetHeader, MacAddr};
 use packet::ipv4::{Ipv4Header, Protocol};
 use packet::udp::UdpHeader;
+use packet::vnet_hdr::{Layout, VnetHdr, flags, gso_type};
 use packet::vxlan::{self, Vni};
 use proptest::prelude::*;
 
@@ -104,6 +107,48 @@ impl Bench {
         }
         reasons
     }
+
+    /// A whole frame of the underlay, as the second TAP delivers it.
+    fn take_encapsulated(&mut self, vnet: &VnetHdr, frame: &[u8]) {
+        let mut bytes = [&vnet.to_bytes()[..], frame].concat();
+        self.intake.encapsulated(&self.lanes, &self.strangers, &mut bytes, vxlan::PORT, 1);
+        self.intake.flush(&self.lanes);
+    }
+
+    fn written(&self, lane: usize) -> Vec<(VnetHdr, Vec<u8>)> {
+        let Writer::Nowhere(written) = &self.lanes[lane].tap else { unreachable!() };
+        let parse = |(header, frame): &([u8; 24], Vec<u8>)| {
+            (VnetHdr::parse(header, Layout::Tunnel).unwrap(), frame.clone())
+        };
+        written.borrow().iter().map(parse).collect()
+    }
+}
+
+/// A frame of network 10 in its outer headers, and the vnet header for both.
+fn encapsulated(
+    vni: u32,
+    checksum: OuterChecksum,
+    frame: &[u8],
+    vnet: &VnetHdr,
+) -> (VnetHdr, Vec<u8>) {
+    let encap = Encap::new(&Tunnel {
+        link: (OWN, OWN),
+        addresses: Addresses::V4 {
+            source: [127, 0, 0, 2].into(),
+            destination: [127, 0, 0, 1].into(),
+        },
+        vni: Vni::new(vni).unwrap(),
+        port: vxlan::PORT,
+        source_ports: SOURCE_PORTS,
+        ttl: 64,
+        dscp: Dscp::Fixed(0),
+        ecn: Ingress::Normal,
+        dont_fragment: true,
+        flow_label: 0,
+        checksum,
+    });
+    let outer = encap.headers(frame, vnet, 1, 1).unwrap();
+    (outer.vnet, [outer.bytes(), frame].concat())
 }
 
 /// What it is, sender, outer TOS octet, bytes, why it is dropped.
@@ -149,8 +194,7 @@ fn congestion_is_told_to_who_understands() {
     let mut bench = Bench::new();
     bench.take(REMOTE, 3, None, &packet(10, MacAddr([2, 0, 0, 0, 0, 7]), 2, &[1; 20]));
     assert_eq!(bench.check(), []);
-    let Writer::Nowhere(written) = &bench.lanes[0].tap else { unreachable!() };
-    let (_, frame) = &written.borrow()[0];
+    let (_, frame) = &bench.written(0)[0];
     assert_eq!(frame[15] & 3, 3);
     assert!(packet::ipv4::Ipv4::parse(&frame[14..]).unwrap().checksum_is_valid());
 }
@@ -176,14 +220,119 @@ fn merged_datagrams_come_apart_and_a_udp_super_packet_does_not() {
     frame[at..at + 2].copy_from_slice(&pseudo.value().to_be_bytes());
     bench.take(REMOTE, 0, Some(1000), &whole);
     assert_eq!(bench.check(), []);
-    let Writer::Nowhere(written) = &bench.lanes[0].tap else { unreachable!() };
-    let (header, frame) = &written.borrow()[0];
-    let vnet = packet::vnet_hdr::VnetHdr::parse(header, packet::vnet_hdr::Layout::Tunnel).unwrap();
+    let (vnet, frame) = &bench.written(0)[0];
     assert_eq!((vnet.gso_type, vnet.gso_size, vnet.needs_csum()), (5, 1000, true));
     assert_eq!(frame.len(), whole.len() - 8);
 }
 
+#[test]
+fn what_the_second_tap_delivers_needs_no_guess() {
+    let mac = MacAddr([2, 0, 0, 0, 0, 7]);
+    let frame = &packet(10, mac, 0, &[1; 4000])[8..];
+    // A super-packet whose segments are smaller than the MTU asks for.
+    let vnet = VnetHdr {
+        flags: flags::NEEDS_CSUM,
+        gso_type: gso_type::UDP_L4,
+        gso_size: 500,
+        csum_start: 34,
+        csum_offset: 6,
+        hdr_len: 42,
+        ..VnetHdr::default()
+    };
+    let mut bench = Bench::new();
+    let (outer, whole) = encapsulated(10, OuterChecksum::Partial, frame, &vnet);
+    bench.take_encapsulated(&outer, &whole);
+    assert_eq!(bench.check(), []);
+    assert_eq!(bench.written(0), [(vnet, frame.to_vec())]);
+
+    // Merged outside of the tunnel by who does not know it.
+    let (_, one) = encapsulated(11, OuterChecksum::Zero, frame, &VnetHdr::default());
+    let payload = &one[42..];
+    let mut merged = [&one[..42], payload, payload, &payload[..payload.len() - 1]].concat();
+    let total = (merged.len() - 14) as u16;
+    merged[16..18].copy_from_slice(&total.to_be_bytes());
+    merged[24..26].copy_from_slice(&[0; 2]);
+    let sum = packet::checksum::Sum::of(&merged[14..34]).checksum();
+    merged[24..26].copy_from_slice(&sum.to_be_bytes());
+    merged[38..40].copy_from_slice(&(total - 20).to_be_bytes());
+    let vnet = VnetHdr {
+        gso_type: gso_type::UDP_L4,
+        gso_size: payload.len() as u16,
+        ..VnetHdr::default()
+    };
+    let mut bench = Bench::new();
+    bench.take_encapsulated(&vnet, &merged);
+    // The last is cut short, and left to the tenant to find out.
+    assert_eq!(Counters::sum([&*bench.lanes[1].back].into_iter()).forwarded, 3);
+}
+
+#[test]
+fn what_the_second_tap_delivers_is_not_believed_either() {
+    let frame = &packet(10, MacAddr([2, 0, 0, 0, 0, 7]), 0, &[5; 100])[8..];
+    let none = VnetHdr::default();
+    let (_, good) = encapsulated(10, OuterChecksum::Full, frame, &none);
+    let changed = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let tunnel = VnetHdr { gso_type: 0x21, gso_size: 100, flags: 1, ..none };
+    let cases = [
+        ("good", none, good.clone(), None),
+        ("cut off", none, good[..40].to_vec(), Some(DropReason::Malformed)),
+        ("IP header", none, changed(22), Some(DropReason::Checksum)),
+        ("payload", none, changed(good.len() - 1), Some(DropReason::Checksum)),
+        ("port", none, changed(36), Some(DropReason::Malformed)),
+        ("checksum outside", tunnel, good.clone(), Some(DropReason::Malformed)),
+    ];
+    for (name, vnet, bytes, wanted) in cases {
+        let mut bench = Bench::new();
+        bench.take_encapsulated(&vnet, &bytes);
+        assert_eq!(bench.check(), Vec::from_iter(wanted), "{name}");
+    }
+    let mut bench = Bench::new();
+    bench.intake.encapsulated(&bench.lanes, &bench.strangers, &mut [0; 23], vxlan::PORT, 1);
+    assert_eq!(bench.check(), [DropReason::Malformed]);
+}
+
 proptest! {
+    /// Whatever comes by the second TAP, likewise.
+    #[test]
+    fn nothing_that_the_second_tap_delivers_harms(
+        packets in proptest::collection::vec(
+            (
+                proptest::option::of(9u32..13),
+                proptest::collection::vec(any::<u8>(), 0..300),
+                (any::<u8>(), 0usize..8, 0u16..200, 0u16..200),
+                proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+            ),
+            1..30,
+        ),
+    ) {
+        let mut bench = Bench::new();
+        for (vni, payload, (flags, kind, size, place), changes) in packets {
+            let gso_type = [0, 0, 1, 3, 5, 0x21, 0x25, 0x81][kind];
+            let mut vnet =
+                VnetHdr { flags, gso_type, gso_size: size, csum_start: place, ..VnetHdr::default() };
+            let mut bytes = payload.clone();
+            if let Some(vni) = vni {
+                let frame = packet(10, MacAddr([2, 0, 0, 0, 0, 7]), 0, &payload);
+                let none = VnetHdr::default();
+                let (outer, whole) = encapsulated(vni, OuterChecksum::Full, &frame[8..], &none);
+                bytes = whole;
+                vnet = if flags == 0 { outer } else { vnet };
+            }
+            for (at, value) in changes {
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = value;
+                }
+            }
+            bench.take_encapsulated(&vnet, &bytes);
+            bench.check();
+        }
+    }
+
     /// Whatever comes: no panic, every packet has one fate, nothing goes back.
     #[test]
     fn nothing_that_arrives_harms(

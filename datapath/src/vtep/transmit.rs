@@ -5,6 +5,9 @@
 //! Frames that follow each other to the same end with the same length go the same
 //! way, so that a burst of small packets is one super-datagram, too. Nothing waits
 //! for company: what the TAP had is sent as soon as the TAP is empty.
+//!
+//! Where the second TAP takes it ([`super::handover`]), a super-packet is not cut but
+//! written there with its outer headers, after what waits, so that the order stays.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +19,7 @@ use packet::encap;
 use packet::ethernet::{self, Ethernet};
 use packet::flow;
 use packet::segment::Segmenter;
-use packet::vnet_hdr::{self, Layout};
+use packet::vnet_hdr::{self, VnetHdr};
 use packet::vxlan;
 use sys::datagram::{Outgoing, SendSlots, wait_writable};
 use sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS};
@@ -26,6 +29,7 @@ use super::fdb::{Learned, Place};
 use super::lane::{HEADER, Lane};
 use super::underlay::Underlay;
 use crate::counters::DropReason;
+use crate::tapbridge::LAYOUT;
 
 /// Bytes of datagrams that wait for the system call.
 const BUFFER: usize = 512 << 10;
@@ -59,6 +63,17 @@ struct Queued {
     replicas: u64,
 }
 
+/// What becomes of a super-packet that is handed over whole.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    /// The socket of its flow, whose source port it gets.
+    socket: usize,
+    /// Length of each outer packet but the last, from the IP header on.
+    outer: usize,
+    /// Number of packets.
+    segments: usize,
+}
+
 /// What a datagram decides about its frame.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
@@ -79,11 +94,15 @@ pub(super) struct Transmitter {
     filled: usize,
     queue: Vec<Queued>,
     pieces: Vec<Outgoing>,
+    /// Whose queue of the second TAP.
+    thread: usize,
+    /// Outer IPv4 ID of the next super-packet handed over whole.
+    id: u16,
     seed: u64,
 }
 
 impl Transmitter {
-    pub(super) fn new(underlay: Arc<Underlay>, seed: u64) -> Transmitter {
+    pub(super) fn new(underlay: Arc<Underlay>, thread: usize, seed: u64) -> Transmitter {
         Transmitter {
             underlay,
             slots: SendSlots::new(SLOTS),
@@ -91,6 +110,8 @@ impl Transmitter {
             filled: 0,
             queue: Vec::with_capacity(QUEUE),
             pieces: Vec::with_capacity(SLOTS),
+            thread,
+            id: 0,
             seed,
         }
     }
@@ -100,7 +121,7 @@ impl Transmitter {
         let lane = &lanes[index];
         let tally = &lane.out;
         tally.receive(bytes.len().saturating_sub(HEADER));
-        let Ok((vnet, frame)) = vnet_hdr::split(bytes, Layout::Tunnel) else {
+        let Ok((vnet, frame)) = vnet_hdr::split(bytes, LAYOUT) else {
             return tally.discard(DropReason::Malformed, 1);
         };
         let Ok(link) = Ethernet::parse(frame) else {
@@ -134,6 +155,16 @@ impl Transmitter {
         {
             return self.too_big(lane, frame, mtu);
         }
+        let hash = flow::hash(frame, self.seed);
+        let socket = ((u64::from(hash) * self.underlay.senders().len() as u64) >> 32) as usize;
+        if vnet.gso_type != 0
+            && self.underlay.headers() + frame.len() <= usize::from(u16::MAX)
+            && remotes.iter().all(|remote| policy.whole(*remote, outer).is_some())
+        {
+            self.flush(lanes, now);
+            let shape = Shape { socket, outer, segments: segments.count() };
+            return self.hand_over(lane, remotes, frame, &vnet, shape);
+        }
         let prefix = vxlan::header(network.vni);
         let total = segments.total_len(prefix.len());
         if total > self.buffer.len() {
@@ -150,8 +181,6 @@ impl Transmitter {
         self.filled += written.total;
         let inner_ecn = encap::tos(frame).map_or(Ecn::NotEct, Ecn::of);
         let tos = Ingress::Normal.outer(inner_ecn).on(0);
-        let hash = flow::hash(frame, self.seed);
-        let socket = ((u64::from(hash) * self.underlay.senders().len() as u64) >> 32) as usize;
         // The last copy decides the frame's fate.
         for (copy, remote) in remotes.iter().enumerate() {
             let last = if copy + 1 == remotes.len() {
@@ -174,6 +203,54 @@ impl Transmitter {
                 );
                 at = end;
             }
+        }
+    }
+
+    /// Hands a super-packet over whole, once for each remote end.
+    fn hand_over(
+        &mut self,
+        lane: &Lane,
+        remotes: &[IpAddr],
+        frame: &[u8],
+        vnet: &VnetHdr,
+        shape: Shape,
+    ) {
+        let tally = &lane.out;
+        let port = self.underlay.source_port(shape.socket);
+        let mut fate = Err(DropReason::Uncuttable);
+        for (copy, remote) in remotes.iter().enumerate() {
+            let (Some(second), Some(encap)) =
+                (self.underlay.second_tap(), lane.policy.whole(*remote, shape.outer))
+            else {
+                // A route has changed since the look at all of them.
+                fate = Err(DropReason::Unreachable);
+                continue;
+            };
+            fate = match encap.headers_from(frame, vnet, port, self.id) {
+                Ok(headers) => {
+                    // Who cuts counts on from it.
+                    self.id = self.id.wrapping_add(shape.segments as u16);
+                    let header = headers.vnet.to_bytes();
+                    let parts = [&header[..], headers.bytes(), frame].map(std::io::IoSlice::new);
+                    let written = second.queue(self.thread).write_vectored(&parts);
+                    written.map(drop).map_err(|error| DropReason::of_write(&error))
+                }
+                Err(_) => Err(DropReason::Uncuttable),
+            };
+            if fate.is_ok() {
+                tally.hand_over();
+            }
+            // The last copy decides the frame's fate.
+            if copy + 1 < remotes.len() {
+                match fate {
+                    Ok(()) => tally.replicate(1),
+                    Err(_) => tally.lose_replicas(1),
+                }
+            }
+        }
+        match fate {
+            Ok(()) => tally.forward(1, frame.len() as u64),
+            Err(reason) => tally.discard(reason, 1),
         }
     }
 

@@ -10,12 +10,16 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use packet::encap::{SOURCE_PORTS, source_port};
+use packet::ecn::Ingress;
+use packet::encap::{Addresses, Dscp, Encap, OuterChecksum, SOURCE_PORTS, Tunnel, source_port};
+use packet::vxlan::Vni;
 use sys::datagram::{self, PathProbe, ReceiverOptions, SenderOptions};
 use sys::errno::Errno;
 use sys::netns::NetNs;
 
-use super::config::Config;
+use super::config::{Config, HandOver};
+use super::handover::{SecondTap, Way};
+use crate::Error;
 
 /// Source ports, and so the paths and queues that flows can be spread over.
 pub const SENDERS: usize = 64;
@@ -33,17 +37,40 @@ pub(super) struct Underlay {
     local: IpAddr,
     port: u16,
     df: bool,
+    ttl: u8,
+    checksum: bool,
     senders: Vec<UdpSocket>,
     receivers: Vec<UdpSocket>,
     probe: Mutex<PathProbe>,
     /// Whether the kernel cuts what is sent into datagrams.
     cuts: AtomicBool,
+    /// Source ports of the senders.
+    ports: Vec<u16>,
+    /// What hands super-packets over whole, or why nothing does.
+    second_tap: Result<SecondTap, String>,
 }
 
 impl Underlay {
     /// Opens everything in that namespace. `merged` is whether receivers take
     /// merged datagrams.
-    pub(super) fn open(config: &Config, netns: &NetNs, merged: bool) -> sys::Result<Underlay> {
+    ///
+    /// # Errors
+    /// Those of the sockets; that super-packets cannot be handed over whole is one
+    /// only if the configuration insists.
+    pub(super) fn open(config: &Config, netns: &NetNs, merged: bool) -> Result<Underlay, Error> {
+        let mut underlay = Underlay::sockets(config, netns, merged)?;
+        if config.hand_over != HandOver::UdpSegment {
+            underlay.second_tap = SecondTap::open(config, netns);
+        }
+        match &underlay.second_tap {
+            Err(reason) if config.hand_over == HandOver::TunnelGso => {
+                Err(Error::HandOver(reason.clone()))
+            }
+            _ => Ok(underlay),
+        }
+    }
+
+    fn sockets(config: &Config, netns: &NetNs, merged: bool) -> sys::Result<Underlay> {
         netns.run(|| {
             let at = |port| SocketAddr::new(config.local, port);
             let options = ReceiverOptions {
@@ -76,9 +103,72 @@ impl Underlay {
             let probe = Mutex::new(PathProbe::new(config.local)?);
             // The kernel has no UDP_SEGMENT without checksums (udp_send_skb).
             let cuts = AtomicBool::new(config.checksum);
-            let Config { local, port, df, .. } = *config;
-            Ok(Underlay { local, port, df, senders, receivers, probe, cuts })
+            let ports = senders.iter().map(local_port).collect::<sys::Result<_>>()?;
+            let Config { local, port, df, ttl, checksum, .. } = *config;
+            let second_tap = Err("as configured".to_owned());
+            Ok(Underlay {
+                local,
+                port,
+                df,
+                ttl,
+                checksum,
+                senders,
+                receivers,
+                probe,
+                cuts,
+                ports,
+                second_tap,
+            })
         })?
+    }
+
+    /// What hands super-packets over whole, if anything does.
+    pub(super) fn second_tap(&self) -> Option<&SecondTap> {
+        self.second_tap.as_ref().ok()
+    }
+
+    /// How super-packets go.
+    pub(super) fn way(&self) -> Way {
+        match &self.second_tap {
+            Ok(tap) => tap.way(),
+            Err(reason) => Way::UdpSegment { reason: reason.clone() },
+        }
+    }
+
+    /// The outer headers for a remote end in a network; `None` where nothing is
+    /// handed over whole.
+    pub(super) fn encap(&self, vni: Vni, remote: IpAddr) -> Option<Encap> {
+        let mac = self.second_tap()?.mac();
+        let addresses = match (self.local, remote) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Addresses::V4 { source, destination },
+            (IpAddr::V6(source), IpAddr::V6(destination)) => Addresses::V6 { source, destination },
+            // Refused by the configuration's check.
+            _ => return None,
+        };
+        Some(Encap::new(&Tunnel {
+            // The kernel puts those of NIC and next hop in their place.
+            link: (mac, mac),
+            addresses,
+            vni,
+            port: self.port,
+            source_ports: SOURCE_PORTS,
+            ttl: self.ttl,
+            dscp: Dscp::Fixed(0),
+            ecn: Ingress::Normal,
+            dont_fragment: self.df,
+            flow_label: 0,
+            checksum: if self.checksum { OuterChecksum::Partial } else { OuterChecksum::Zero },
+        }))
+    }
+
+    /// The source port of that sender.
+    pub(super) fn source_port(&self, sender: usize) -> u16 {
+        self.ports[sender]
+    }
+
+    /// The tunnel's port.
+    pub(super) fn port(&self) -> u16 {
+        self.port
     }
 
     /// A remote end's address.
@@ -121,4 +211,9 @@ impl Underlay {
     pub(super) fn cut_no_more(&self) {
         self.cuts.store(false, Ordering::Relaxed);
     }
+}
+
+fn local_port(socket: &UdpSocket) -> sys::Result<u16> {
+    let address = socket.local_addr();
+    address.map(|a| a.port()).map_err(|e| sys::Error::io("getsockname", "UDP socket", &e))
 }

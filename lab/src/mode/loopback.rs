@@ -19,7 +19,7 @@ impl Mode for Loopback {
         "a host's loopback device"
     }
 
-    fn joins_two_ends(&self) -> bool {
+    fn in_all(&self) -> bool {
         false
     }
 

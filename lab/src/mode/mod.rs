@@ -31,9 +31,9 @@ pub trait Mode: Send + Sync {
     /// The path in words, hop by hop.
     fn path(&self) -> &'static str;
 
-    /// Whether it joins two ends, as what `--modes all` measures does. Modes in
-    /// which a host talks to itself are measured when they are named.
-    fn joins_two_ends(&self) -> bool {
+    /// Whether `--modes all` measures it. Modes in which a host talks to itself and
+    /// variants of another mode are measured when they are named.
+    fn in_all(&self) -> bool {
         true
     }
 
@@ -71,6 +71,7 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &tap::Tap,
         &tapbridge::TapBridge,
         &vtep::Vtep,
+        &vtep::VtepCut,
         &loopback::Loopback,
         &tap_netmap::TapNetmap,
         &tap_netmap::TapNetmapNaive,

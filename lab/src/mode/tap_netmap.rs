@@ -36,7 +36,7 @@ impl Mode for TapNetmap {
         "host's TAP - super-packets through user space, networks exchanged - its other TAP"
     }
 
-    fn joins_two_ends(&self) -> bool {
+    fn in_all(&self) -> bool {
         false
     }
 
@@ -58,7 +58,7 @@ impl Mode for TapNetmapNaive {
         "host's TAP - packet by packet through user space, networks exchanged - its other TAP"
     }
 
-    fn joins_two_ends(&self) -> bool {
+    fn in_all(&self) -> bool {
         false
     }
 

@@ -1,11 +1,13 @@
-//! `vtep`: tenants on TAP devices, VXLAN by `overlane vtep`'s engine in each
-//! host: super-packets cross user space, datagrams leave by UDP GSO.
+//! `vtep`, `vtep-cut`: tenants on TAP devices, VXLAN by `overlane vtep`'s engine in
+//! each host. Super-packets cross user space; they leave whole where the kernel
+//! takes them so, or, always in `vtep-cut`, cut and by UDP GSO. The latter is
+//! measured when it is asked for by name.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use datapath::tapbridge::{Port, PortOptions};
-use datapath::vtep::{Config, Endpoint, NetworkConfig, Running};
+use datapath::vtep::{Config, Endpoint, HandOver, NetworkConfig, Running};
 use netstate::Hop;
 use testbed::{Host, NIC, Wire};
 
@@ -13,8 +15,10 @@ use super::tapbridge::failed;
 use super::vxlan::{TENANT_A, TENANT_B, UDP_PORT, VNI};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// The mode.
+/// As `overlane vtep` does by itself.
 pub struct Vtep;
+/// Super-packets cut in user space.
+pub struct VtepCut;
 
 const DEVICE: &str = "tap0";
 
@@ -33,23 +37,51 @@ impl Mode for Vtep {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let [a, b] = params.wire().hosts()?;
-        let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
-        let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A)?;
-        let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B)?;
-        let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
-        let (from_a, from_b) = (Arc::new(from_a), Arc::new(from_b));
-        let hops = vec![
-            Hop::tx("tenant-a", DEVICE).before("vtep", dropped(&from_a)),
-            Hop::tx("a", NIC),
-            Hop::rx("b", NIC).before("vtep", dropped(&from_b)),
-            Hop::rx("tenant-b", DEVICE),
-        ];
-        Ok(Network::new(vec![a, b, tenant_a, tenant_b], 2, 3, TENANT_B, tenant_mtu, hops)
-            .keeping(Box::new(from_a))
-            .keeping(Box::new(from_b))
-            .noting("engine epoll, one queue; its threads are not pinned"))
+        build(params, HandOver::Auto)
     }
+}
+
+impl Mode for VtepCut {
+    fn name(&self) -> &'static str {
+        "vtep-cut"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant's TAP - VXLAN in user space, super-packets cut there - wire"
+    }
+
+    fn in_all(&self) -> bool {
+        false
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        Vtep.probe(machine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        build(params, HandOver::UdpSegment)
+    }
+}
+
+fn build(params: &Params, hand_over: HandOver) -> Result<Network> {
+    let [a, b] = params.wire().hosts()?;
+    let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
+    let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A, hand_over)?;
+    let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B, hand_over)?;
+    let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
+    let way = from_a.way();
+    let (from_a, from_b) = (Arc::new(from_a), Arc::new(from_b));
+    let hops = vec![
+        Hop::tx("tenant-a", DEVICE).before("vtep", dropped(&from_a)),
+        Hop::tx("a", NIC),
+        Hop::rx("b", NIC).before("vtep", dropped(&from_b)),
+        Hop::rx("tenant-b", DEVICE),
+    ];
+    let note = format!("engine epoll, one queue; its threads are not pinned; hand-over {way}");
+    Ok(Network::new(vec![a, b, tenant_a, tenant_b], 2, 3, TENANT_B, tenant_mtu, hops)
+        .keeping(Box::new(from_a))
+        .keeping(Box::new(from_b))
+        .noting(note))
 }
 
 /// Asks an endpoint how many packets it has dropped, without keeping it.
@@ -69,11 +101,16 @@ fn endpoint(
     tenant: &Host,
     [local, remote]: [Ipv4Addr; 2],
     address: Ipv4Addr,
+    hand_over: HandOver,
 ) -> Result<Running> {
     let network =
         NetworkConfig { remotes: vec![IpAddr::V4(remote)], ..NetworkConfig::new(VNI, DEVICE) };
-    let config =
-        Config { port: UDP_PORT, networks: vec![network], ..Config::new(IpAddr::V4(local)) };
+    let config = Config {
+        port: UDP_PORT,
+        hand_over,
+        networks: vec![network],
+        ..Config::new(IpAddr::V4(local))
+    };
     let endpoint = Endpoint::open(&config, host.netns()).map_err(failed)?;
     let options = PortOptions { offload: Endpoint::OFFLOAD, ..PortOptions::named(DEVICE) };
     let port = Port::open(&options, tenant.netns())?;

@@ -1,0 +1,55 @@
+//! A thread that notices what becomes of the paths to the remote ends: routes,
+//! path MTUs, packet filters.
+//!
+//! What goes through a socket learns of these by the kernel's answer. What is
+//! handed over whole ([`super::handover`]) is past that, so this thread looks: at
+//! once when the kernel notifies of a change, each second for what it does not
+//! notify (path MTUs learned from ICMP, the older iptables).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sys::netns::NetNs;
+
+use super::network::Network;
+use super::underlay::Underlay;
+use crate::Result;
+use crate::threads::{Sources, Threads};
+
+/// Milliseconds between two looks that nothing has called for.
+const INTERVAL_MS: u16 = 1000;
+
+/// At least that between two: notifications come in bursts.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Starts the thread; none where nothing is handed over whole.
+pub(super) fn spawn(
+    underlay: &Arc<Underlay>,
+    networks: &[Arc<Network>],
+    threads: &mut Threads,
+) -> Result<()> {
+    let Some(tap) = underlay.second_tap() else { return Ok(()) };
+    let [links, filters] = tap.watched();
+    let sources = threads.sources(&[(links, "links and routes"), (filters, "nftables")])?;
+    let (underlay, networks) = (underlay.clone(), networks.to_vec());
+    Ok(threads.spawn("vtep paths", move || watch(&underlay, &networks, sources))?)
+}
+
+fn watch(underlay: &Underlay, networks: &[Arc<Network>], mut sources: Sources) -> Result<()> {
+    let Some(tap) = underlay.second_tap() else { return Ok(()) };
+    // Entering needs a right that a program has given up by now; its threads are
+    // there already.
+    if NetNs::current()?.inode() != tap.netns().inode() {
+        tap.netns().enter_for_good()?;
+    }
+    while sources.wait_for(&mut [false; 2], INTERVAL_MS)? {
+        let routes = tap.look();
+        for network in networks {
+            network.policy().look_at_paths(underlay, routes);
+        }
+        if routes {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}

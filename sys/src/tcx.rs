@@ -1,0 +1,75 @@
+//! BPF programs at a device's tcx hooks, by links.
+//!
+//! A tcx link (Linux 6.6) goes with its descriptor: nothing stays when the process
+//! is killed, which a clsact filter would. libbpf-rs has no call for it.
+//!
+//! Source: `bpf_tcx_link_attach` (`kernel/bpf/tcx.c`), `union bpf_attr`
+//! (`include/uapi/linux/bpf.h`).
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+
+use crate::{Error, Result};
+
+/// `enum bpf_cmd`.
+const BPF_LINK_CREATE: libc::c_int = 28;
+
+/// Which of a device's hooks: `enum bpf_attach_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Hook {
+    /// What the device has received.
+    Ingress = 46,
+    /// What the device is to send.
+    Egress = 47,
+}
+
+/// `link_create` of `union bpf_attr`, as far as tcx needs it.
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+    relative: u32,
+    padding: u32,
+    expected_revision: u64,
+}
+
+const _: () = assert!(size_of::<LinkCreate>() == 32);
+
+/// Attaches a program to a device of the calling thread's namespace, behind those
+/// that are there. It is detached when the descriptor returned is closed, however
+/// the process ends, and when the device goes.
+///
+/// # Errors
+/// `EINVAL` before Linux 6.6, `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`,
+/// `ENODEV`.
+pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<OwnedFd> {
+    let attributes = LinkCreate {
+        program: program.as_raw_fd().cast_unsigned(),
+        ifindex,
+        attach_type: hook as u32,
+        flags: 0,
+        relative: 0,
+        padding: 0,
+        expected_revision: 0,
+    };
+    // SAFETY: bpf reads no more of the attributes than the size given; they are
+    // fully initialised and outlive the call.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_LINK_CREATE,
+            &raw const attributes,
+            size_of::<LinkCreate>() as libc::c_uint,
+        )
+    };
+    let fd = Errno::result(fd).map_err(|errno| {
+        Error::new("bpf(BPF_LINK_CREATE)", format!("tcx {hook:?} of device {ifindex}"), errno)
+    })?;
+    // SAFETY: the kernel has just installed the descriptor for this call; nobody
+    // else knows its number. It is close-on-exec (bpf_link_prime).
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
