@@ -48,7 +48,7 @@ impl Programs {
                 "BPF programs",
                 match e.kind() {
                     ErrorKind::PermissionDenied => {
-                        format!("needs CAP_BPF and CAP_NET_ADMIN (root): {e}")
+                        format!("needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")
                     }
                     _ => format!("needs Linux 6.6 with BTF: {e}"),
                 },

@@ -18,4 +18,5 @@ mod run;
 mod schema;
 mod signals;
 mod standing;
+mod systemd;
 mod unprivileged;

@@ -5,7 +5,7 @@
 //! goes to the devices' queues, from where the epoll engine's threads move it.
 //! The programs go with the devices. Needed: both devices in one network
 //! namespace, as tc redirects within one only, and the same offloads on both, as
-//! nothing is cut; clsact, CAP_BPF and CAP_NET_ADMIN.
+//! nothing is cut; clsact, CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.
 //!
 //! Limits: a frame counts as forwarded when it is redirected; one that the other
 //! device drops, being down, is in that device's counter only. The devices' own
@@ -132,7 +132,7 @@ fn redirect(
         .map_err(|e| format!("setting the BPF object's constants: {e}"))?;
     let object = object.load().map_err(|e| match e.kind() {
         ErrorKind::PermissionDenied => {
-            format!("loading BPF programs needs CAP_BPF and CAP_NET_ADMIN (root): {e}")
+            format!("loading BPF programs needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")
         }
         _ => format!("loading the BPF program: {e}"),
     })?;
