@@ -39,12 +39,20 @@ struct vtep {
 };
 _Static_assert(sizeof(struct vtep) == 12, "Rust writes 12 bytes");
 
-struct fdb_key {
-	u32 bridge;
+struct mac_key {
+	u32 device; /* ifindex: the bridge in the FDB, the port of a source */
 	u16 mac[3];
 	u16 pad;
 };
-_Static_assert(sizeof(struct fdb_key) == 12, "Rust writes 12 bytes");
+_Static_assert(sizeof(struct mac_key) == 12, "Rust writes 12 bytes");
+
+/* An address that the bridge knows at a port. */
+struct source {
+	u64 refreshed;
+	u32 bridge;
+	u32 pad;
+};
+_Static_assert(sizeof(struct source) == 16, "Rust writes 16 bytes");
 
 #define FDB_LOCAL 1	/* behind a port of this host; else behind a remote VTEP */
 #define FDB_PEER 2	/* its device is a veth's peer in another namespace, with this address */

@@ -69,6 +69,7 @@ static struct bpf_sock *(*const bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_t
 						     u64 flags) = (void *)99;
 static long (*const bpf_csum_level)(struct __sk_buff *skb, u64 level) = (void *)135;
 static long (*const bpf_redirect_peer)(u32 ifindex, u64 flags) = (void *)155;
+static u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
 
 /* The kernel's own view of the packet (Linux 6.2): the checksum's state is in
  * no helper.
@@ -139,7 +140,7 @@ struct outer {
 	struct udphdr udp;
 	struct vxlanhdr vxlan;
 	struct ethhdr inner;
-} __attribute__((packed, aligned(2)));
+} __attribute__((packed, aligned(8)));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -166,9 +167,20 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 65536);
-	__type(key, struct fdb_key);
+	__type(key, struct mac_key);
 	__type(value, struct fdb);
 } fdb SEC(".maps");
+
+/* The FDB's entries at accelerated ports once more: one look-up tells that the
+ * port is one, and that the address is where it was.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct mac_key);
+	__type(value, struct source);
+} sources SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -202,7 +214,23 @@ static __always_inline int pass(struct __sk_buff *skb, u32 reason)
 	return TCX_NEXT;
 }
 
-/* The mirror's state where it is whole and fresh, NULL otherwise. */
+/* Bytes of the packet: from its linear part, where most drivers have the headers,
+ * without a call. The kernel lets packets be read at any address where that is
+ * cheap, so the compiler is told of an alignment that may not be.
+ */
+static __always_inline int load(const struct __sk_buff *skb, u32 at, void *to, u32 len)
+{
+	const u8 *data = (const u8 *)(long)skb->data;
+
+	if (data + at + len > (const u8 *)(long)skb->data_end)
+		return bpf_skb_load_bytes(skb, at, to, len);
+	__builtin_memcpy(to, __builtin_assume_aligned(data + at, 8), len);
+	return 0;
+}
+
+/* The mirror's state where it is whole and fresh, NULL otherwise. The time is that
+ * of the last tick: cheaper, and old by 10 ms at the most.
+ */
 static __always_inline struct state *fresh(u64 now)
 {
 	u32 zero = 0;
@@ -230,7 +258,7 @@ static __always_inline int due(u64 *last, u64 now, u64 interval)
 
 static __always_inline struct fdb *lookup(u32 bridge, const u16 *mac)
 {
-	struct fdb_key key = { .bridge = bridge, .mac = { mac[0], mac[1], mac[2] } };
+	struct mac_key key = { .device = bridge, .mac = { mac[0], mac[1], mac[2] } };
 
 	return bpf_map_lookup_elem(&fdb, &key);
 }
@@ -340,12 +368,13 @@ static __always_inline int outer_checksum(struct __sk_buff *skb, struct outer *o
 SEC("tcx/ingress")
 int egress(struct __sk_buff *skb)
 {
-	u64 now = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_coarse_ns();
 	u32 ifindex = skb->ifindex, len = skb->len, hash, total, segments;
 	struct outer outer = {};
+	struct mac_key key = { .device = ifindex };
 	struct state *mirror;
-	struct port *port;
-	struct fdb *from, *to;
+	struct source *from;
+	struct fdb *to;
 	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};
 	int tos, verdict;
 	u16 proto;
@@ -353,12 +382,9 @@ int egress(struct __sk_buff *skb)
 	mirror = fresh(now);
 	if (!mirror)
 		return pass(skb, EGRESS_STALE);
-	port = bpf_map_lookup_elem(&ports, &ifindex);
-	if (!port)
-		return pass(skb, EGRESS_PORT);
 	if (skb->vlan_present)
 		return pass(skb, EGRESS_VLAN);
-	if (bpf_skb_load_bytes(skb, 0, &outer.inner, ETH_HLEN))
+	if (load(skb, 0, &outer.inner, ETH_HLEN))
 		return pass(skb, EGRESS_MALFORMED);
 	/* Group bit: the first on the wire. Replication is the slow path's. */
 	if (*(u8 *)&outer.inner.dest & 1)
@@ -367,23 +393,25 @@ int egress(struct __sk_buff *skb)
 	if (skb->protocol != proto ||
 	    (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6)))
 		return pass(skb, EGRESS_PROTOCOL);
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, ip, IP_HLEN) ||
-	    (proto == htons(ETH_P_IPV6) && bpf_skb_load_bytes(skb, ETH_HLEN, ip, IPV6_HLEN)))
+	if (proto == htons(ETH_P_IP) ? load(skb, ETH_HLEN, ip, IP_HLEN) :
+				       load(skb, ETH_HLEN, ip, IPV6_HLEN))
 		return pass(skb, EGRESS_MALFORMED);
 	tos = inner_tos(proto, ip);
 	if (tos < 0)
 		return pass(skb, EGRESS_MALFORMED);
 	/* The bridge would learn an address that has moved. */
-	from = lookup(port->bridge, outer.inner.source);
-	if (!from || !(from->flags & FDB_LOCAL) || from->port != ifindex)
-		return pass(skb, EGRESS_SOURCE);
-	to = lookup(port->bridge, outer.inner.dest);
+	__builtin_memcpy(key.mac, outer.inner.source, 6);
+	from = bpf_map_lookup_elem(&sources, &key);
+	if (!from)
+		return pass(skb, bpf_map_lookup_elem(&ports, &ifindex) ? EGRESS_SOURCE :
+									 EGRESS_PORT);
+	to = lookup(from->bridge, outer.inner.dest);
 	if (!to || to->flags & FDB_LOCAL)
 		return pass(skb, EGRESS_DESTINATION);
 	if (!fits(skb, len - ETH_HLEN, proto, ip, to->mtu) ||
 	    len + OVERHEAD - ETH_HLEN > 0xffff)
 		return pass(skb, EGRESS_MTU);
-	if (due(&from->refreshed_tx, now, mirror->refresh) |
+	if (due(&from->refreshed, now, mirror->refresh) |
 	    due(&to->refreshed_tx, now, mirror->refresh))
 		return pass(skb, EGRESS_REFRESH);
 	/* drivers/net/vxlan hashes the Ethernet header then. */
@@ -488,7 +516,7 @@ static __always_inline int is_taken(struct __sk_buff *skb, const struct fdb *to,
 SEC("tcx/ingress")
 int ingress(struct __sk_buff *skb)
 {
-	u64 now = bpf_ktime_get_ns(), flags;
+	u64 now = bpf_ktime_get_coarse_ns(), flags;
 	u32 len = skb->len, summed;
 	struct outer outer;
 	struct vtep_key key = {};
@@ -501,7 +529,7 @@ int ingress(struct __sk_buff *skb)
 
 	/* What is no VXLAN for this host is not even counted. */
 	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present ||
-	    bpf_skb_load_bytes(skb, 0, &outer, sizeof(outer)) ||
+	    load(skb, 0, &outer, sizeof(outer)) ||
 	    outer.ip.version_ihl != 0x45 || outer.ip.protocol != IPPROTO_UDP)
 		return TCX_NEXT;
 	key.vni = outer.vxlan.vni;
@@ -527,9 +555,8 @@ int ingress(struct __sk_buff *skb)
 	proto = outer.inner.proto;
 	if (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6))
 		return pass(skb, INGRESS_PROTOCOL);
-	if (bpf_skb_load_bytes(skb, sizeof(outer), ip, IP_HLEN) ||
-	    (proto == htons(ETH_P_IPV6) &&
-	     bpf_skb_load_bytes(skb, sizeof(outer), ip, IPV6_HLEN)))
+	if (proto == htons(ETH_P_IP) ? load(skb, sizeof(outer), ip, IP_HLEN) :
+				       load(skb, sizeof(outer), ip, IPV6_HLEN))
 		return pass(skb, INGRESS_MALFORMED);
 	tos = inner_tos(proto, ip);
 	if (tos < 0)

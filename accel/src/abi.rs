@@ -19,8 +19,10 @@ pub const PORT: usize = 4;
 pub const VTEP_KEY: usize = 8;
 /// `struct vtep`.
 pub const VTEP: usize = 12;
-/// `struct fdb_key`.
-pub const FDB_KEY: usize = 12;
+/// `struct mac_key`.
+pub const MAC_KEY: usize = 12;
+/// `struct source`.
+pub const SOURCE: usize = 16;
 /// `struct fdb`.
 pub const FDB: usize = 72;
 /// `struct count`.
@@ -84,9 +86,14 @@ impl Vtep {
     }
 }
 
-/// `struct fdb_key`.
-pub fn fdb_key(bridge: u32, mac: MacAddr) -> [u8; FDB_KEY] {
-    Writer::new().put(&bridge.to_ne_bytes()).put(&mac.0).put(&[0; 2]).end()
+/// `struct mac_key`: an address at a bridge, or at one of its ports.
+pub fn mac_key(device: u32, mac: MacAddr) -> [u8; MAC_KEY] {
+    Writer::new().put(&device.to_ne_bytes()).put(&mac.0).put(&[0; 2]).end()
+}
+
+/// `struct source`, never used yet.
+pub fn source(bridge: u32) -> [u8; SOURCE] {
+    Writer::new().put(&[0; 8]).put(&bridge.to_ne_bytes()).put(&[0; 4]).end()
 }
 
 /// Where frames to an address go.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::abi;
+use crate::abi::{self, Fdb};
 use crate::bpf::Programs;
 use crate::plan::Plan;
 use crate::reason::Reason;
@@ -65,6 +65,7 @@ pub struct Maps {
     ports: Mirrored,
     vteps: Mirrored,
     fdb: Mirrored,
+    sources: Mirrored,
     generation: u64,
     refresh: u64,
 }
@@ -79,6 +80,7 @@ impl Maps {
             ports: mirrored("ports", abi::PORT)?,
             vteps: mirrored("vteps", abi::VTEP)?,
             fdb: mirrored("fdb", abi::FDB)?,
+            sources: mirrored("sources", abi::SOURCE)?,
             // Odd: nothing may be taken yet.
             generation: 1,
             refresh: 0,
@@ -119,10 +121,17 @@ impl Maps {
         let fdb = plan.fdb.iter();
         left_out += self.fdb.set(
             fdb.map(|((bridge, mac), entry)| {
-                (abi::fdb_key(*bridge, *mac).to_vec(), entry.bytes().to_vec())
+                (abi::mac_key(*bridge, *mac).to_vec(), entry.bytes().to_vec())
             })
             .collect(),
         )?;
+        let sources = plan.fdb.iter().filter_map(|((bridge, mac), entry)| match entry {
+            Fdb::Local { port, .. } => {
+                Some((abi::mac_key(*port, *mac).to_vec(), abi::source(*bridge).to_vec()))
+            }
+            Fdb::Remote(_) => None,
+        });
+        left_out += self.sources.set(sources.collect())?;
         self.refresh = plan.refresh.as_nanos().try_into().unwrap_or(u64::MAX);
         self.generation += 1;
         self.beat()?;
