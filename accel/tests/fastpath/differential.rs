@@ -12,7 +12,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 use packet::vnet_hdr::{Layout, VnetHdr, flags, gso_type};
-use sys::tap::{Offload as TapOffload, Tap, TapOptions, VnetHeader};
+use sys::tap::{Offload as TapOffload, Tap, TapOptions};
 use testbed::{Host, NIC, Offload, Wire};
 
 use crate::build::{Random, Spec};
@@ -167,7 +167,7 @@ impl Bench {
         let options = options.replace("srcport 49152 0", "srcport 49152 65535");
         let open = |host: &Host| {
             let options =
-                TapOptions { vnet_header: Some(VnetHeader::Basic), ..TapOptions::named(PORT) };
+                TapOptions { vnet_header: Some(Layout::Basic), ..TapOptions::named(PORT) };
             let tap = host.netns().run(|| Tap::open(&options).unwrap()).unwrap();
             tap.negotiate_offload(TapOffload::PLAIN).unwrap();
             tap.set_nonblocking(true).unwrap();
