@@ -1,16 +1,10 @@
 //! Loads the programs and attaches them by tcx links.
-//!
-//! A tcx link (Linux 6.6) goes with its descriptor: nothing stays when the
-//! process is killed, which a clsact filter would. libbpf-rs has no call for it
-//! yet, so this module has, and it alone may be unsafe.
-#![allow(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{
-    AsRawLibbpf, ErrorKind, Link, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, Program,
-};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, Program};
+use sys::tcx::{self, Hook};
 
 use crate::{Error, Result};
 
@@ -81,49 +75,9 @@ impl Programs {
 
     /// Attaches a program to the tcx ingress of a device of the calling thread's
     /// namespace, behind those that are there.
-    pub(crate) fn attach(&self, role: Role, ifindex: u32, name: &str) -> Result<Link> {
-        let program = self.program(role)?;
-        let options = libbpf_sys::bpf_tcx_opts {
-            sz: size_of::<libbpf_sys::bpf_tcx_opts>() as _,
-            ..Default::default()
-        };
-        // SAFETY: the program is loaded and lives as long as self.object, and
-        // libbpf reads no more of the options than their size says.
-        let link = unsafe {
-            libbpf_sys::bpf_program__attach_tcx(
-                program.as_libbpf_object().as_ptr(),
-                ifindex.cast_signed(),
-                &raw const options,
-            )
-        };
-        let Some(link) = NonNull::new(link) else {
-            let error = std::io::Error::last_os_error();
-            return Err(failed("attach to", format!("tcx ingress of {name}"), error.to_string()));
-        };
-        // SAFETY: libbpf made the link just now and gave it to nobody else.
-        Ok(unsafe { Link::from_ptr(link) })
+    pub(crate) fn attach(&self, role: Role, ifindex: u32, name: &str) -> Result<OwnedFd> {
+        tcx::attach(self.program(role)?.as_fd(), ifindex, Hook::Ingress).map_err(|error| {
+            failed("attach to", format!("tcx ingress of {name}"), error.errno.to_string())
+        })
     }
-}
-
-/// How many programs are at the tcx ingress of a device of the calling thread's
-/// namespace. The device may be gone: none then.
-pub(crate) fn attached(ifindex: u32) -> u32 {
-    let mut options = libbpf_sys::bpf_prog_query_opts {
-        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
-        ..Default::default()
-    };
-    // SAFETY: the options have no pointers to fill, so that the kernel writes the
-    // count and the revision only, both inside of them.
-    let answer = unsafe {
-        libbpf_sys::bpf_prog_query_opts(
-            ifindex.cast_signed(),
-            libbpf_sys::BPF_TCX_INGRESS,
-            &raw mut options,
-        )
-    };
-    if answer != 0 {
-        return 0;
-    }
-    // SAFETY: both fields of the union are the same u32.
-    unsafe { options.__bindgen_anon_1.count }
 }

@@ -7,19 +7,21 @@
 //! attached by a link, path MTUs, sysctls).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{Link, MapHandle};
+use libbpf_rs::MapHandle;
 use netstate::Netlink;
 use netstate::netfilter::legacy_tables;
 use netstate::watch::Watch;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
+use sys::tcx::{self, Hook};
 
-use crate::bpf::{self, Programs, Role};
+use crate::bpf::{Programs, Role};
 use crate::facts::gather;
 use crate::maps::{Maps, counts};
 use crate::plan::Plan;
@@ -195,7 +197,7 @@ struct Mirror {
     netlink: Netlink,
     maps: Maps,
     // Links before the programs: detached first.
-    hooks: BTreeMap<(u32, Role), Link>,
+    hooks: BTreeMap<(u32, Role), OwnedFd>,
     programs: Programs,
     plan: Plan,
     wanted: Wanted,
@@ -279,7 +281,9 @@ impl Mirror {
     /// Links at whose hook there are other programs than ours.
     fn occupied(&self) -> BTreeSet<u32> {
         let ours = |index: u32| self.hooks.keys().filter(|(at, _)| *at == index).count() as u32;
-        let is_occupied = |index: &u32| bpf::attached(*index) > ours(*index);
+        // A device that has gone has none.
+        let at = |index: u32| tcx::count(index, Hook::Ingress).unwrap_or(0);
+        let is_occupied = |index: &u32| at(*index) > ours(*index);
         self.looked_at.iter().copied().filter(is_occupied).collect()
     }
 

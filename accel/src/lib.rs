@@ -7,7 +7,7 @@
 //! both in step with the kernel. Programs are attached by links that the kernel
 //! removes with the process, however that ends.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod abi;
 mod bpf;

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use crate::{Error, Result};
 
 /// `enum bpf_cmd`.
+const BPF_PROG_QUERY: libc::c_int = 16;
 const BPF_LINK_CREATE: libc::c_int = 28;
 
 /// Which of a device's hooks: `enum bpf_attach_type`.
@@ -38,6 +39,51 @@ struct LinkCreate {
 }
 
 const _: () = assert!(size_of::<LinkCreate>() == 32);
+
+/// `query` of `union bpf_attr`, as far as counting needs it.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramQuery {
+    ifindex: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    program_ids: u64,
+    count: u32,
+    padding: u32,
+    program_attach_flags: u64,
+    link_ids: u64,
+    link_attach_flags: u64,
+    revision: u64,
+}
+
+const _: () = assert!(size_of::<ProgramQuery>() == 64);
+
+/// How many programs are at a hook of a device of the calling thread's namespace.
+///
+/// # Errors
+/// `EINVAL` before Linux 6.6, `EPERM` without `CAP_NET_ADMIN`, `ENODEV`.
+pub fn count(ifindex: u32, hook: Hook) -> Result<u32> {
+    let mut query = ProgramQuery { ifindex, attach_type: hook as u32, ..ProgramQuery::default() };
+    // SAFETY: without room for ids the kernel writes the count, the flags and the
+    // revision only, all inside the attributes, whose size it is given.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_QUERY,
+            &raw mut query,
+            size_of::<ProgramQuery>() as libc::c_uint,
+        )
+    };
+    match Errno::result(answer) {
+        Ok(_) => Ok(query.count),
+        Err(errno) => Err(Error::new(
+            "bpf(BPF_PROG_QUERY)",
+            format!("tcx {hook:?} of device {ifindex}"),
+            errno,
+        )),
+    }
+}
 
 /// Attaches a program to a device of the calling thread's namespace, behind those
 /// that are there. It is detached when the descriptor returned is closed, however
