@@ -3,7 +3,8 @@
 //!
 //! `OVERLANE_ACCEL_CASES` sets how many, `OVERLANE_ACCEL_SEED` from which seed.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 
 use accel::{Accel, Wanted};
@@ -11,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
+use packet::ethernet::MacAddr;
 use packet::vnet_hdr::{Layout, VnetHdr, flags, gso_type};
 use sys::tap::{Offload as TapOffload, Tap, TapOptions};
 use testbed::{Host, NIC, Offload, Wire};
@@ -23,11 +25,15 @@ const CASES: usize = 2000;
 const BATCH: usize = 100;
 /// With nothing in the sockets for so long, ms, nothing will come.
 const QUIET: u16 = 100;
-const PORT: &str = "tap0";
+const PORT: &str = "port0";
 const MTU: u32 = 1450;
 const MAC_A: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 1];
 const MAC_B: [u8; 6] = [0x06, 0xbb, 0, 0, 0, 2];
 const VNET: usize = 10;
+/// The connection of a tenant that takes super-packets: ports and addresses are
+/// those that `Spec` writes, but for the client's port.
+const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 40_000);
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 5201);
 
 /// A frame as a tenant's device hands it over, with its vnet header.
 #[derive(Clone, Debug)]
@@ -48,6 +54,10 @@ impl Case {
         let (mut vnet, mut frame) = spec.build();
         frame[..6].copy_from_slice(&MAC_B);
         frame[6..12].copy_from_slice(&MAC_A);
+        if !spec.udp && !random.once_in(3) {
+            let at = usize::from(vnet.csum_start);
+            frame[at..at + 2].copy_from_slice(&CLIENT.port().to_be_bytes());
+        }
         if one {
             vnet = VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet };
             if random.once_in(2) {
@@ -76,6 +86,24 @@ impl Case {
                 .copy_from_slice(&[[0xff; 6], [0x33, 0x33, 0, 0, 0, 9], MAC_A][random.below(3)]);
         }
         Case { vnet, frame }
+    }
+
+    /// The client's part in the connection's beginning.
+    fn handshake(flags: u8, sequence: u32, acknowledgement: u32) -> Case {
+        let spec = Spec {
+            payload: 0,
+            gso_size: 1,
+            tcp_options: 0,
+            flags,
+            sequence,
+            acknowledgement,
+            ..Spec::PLAIN
+        };
+        let (vnet, mut frame) = spec.build();
+        frame[..6].copy_from_slice(&MAC_B);
+        frame[6..12].copy_from_slice(&MAC_A);
+        frame[34..36].copy_from_slice(&CLIENT.port().to_be_bytes());
+        Case { vnet: VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet }, frame }
     }
 
     /// One that both hosts take, where it is not the slow path's turn.
@@ -135,9 +163,75 @@ impl Outcome {
     }
 }
 
-/// Two hosts whose tenants are TAP devices of ours.
+/// The receiving tenant.
+enum Tenant {
+    /// A TAP device of ours.
+    Tap(Tap),
+    /// The end of a veth pair in a namespace of its own, with a connection that
+    /// hears nothing: its filter drops what it receives and sends.
+    Veth { socket: OwnedFd, _host: Host, _connection: TcpStream },
+}
+
+impl Tenant {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Tenant::Tap(tap) => tap.as_fd(),
+            Tenant::Veth { socket, .. } => socket.as_fd(),
+        }
+    }
+
+    fn read(&self, buffer: &mut [u8]) -> Option<usize> {
+        match self {
+            Tenant::Tap(tap) => tap.read(buffer).ok(),
+            // Without a vnet header: as if there were nothing to say in it.
+            Tenant::Veth { socket, .. } => {
+                buffer[..VNET].fill(0);
+                let frame = &mut buffer[VNET..];
+                let length = recv(socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT).ok()?;
+                Some(VNET + length)
+            }
+        }
+    }
+
+    /// Behind a veth pair that is there: connects by hand from `tap`.
+    fn connected(host: Host, tap: &Tap) -> Tenant {
+        let listener = host.netns().run(|| TcpListener::bind(SERVER).unwrap()).unwrap();
+        host.netlink().add_neighbour("eth0", (*CLIENT.ip()).into(), MacAddr(MAC_A)).unwrap();
+        tap.write(&Case::handshake(0x02, 99, 0).bytes()).unwrap();
+        let mut buffer = vec![0; 70_000];
+        let theirs = testbed::poll("the answer", LIMIT, || {
+            let Ok(length) = tap.read(&mut buffer) else { return Ok(Err(String::new())) };
+            let frame = &buffer[VNET..length];
+            let answer = frame.len() >= 54 && frame[23] == 6 && frame[47] == 0x12;
+            let number = || u32::from_be_bytes(frame[38..42].try_into().unwrap());
+            Ok(if answer { Ok(number()) } else { Err(format!("{frame:02x?}")) })
+        })
+        .unwrap();
+        tap.write(&Case::handshake(0x10, 100, theirs + 1).bytes()).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        host.nft(
+            "table inet t { chain i { type filter hook input priority 0; drop; }; \
+             chain o { type filter hook output priority 0; drop; }; }",
+        )
+        .unwrap();
+        let socket = host.netns().run(frames).unwrap();
+        Tenant::Veth { socket, _host: host, _connection: connection }
+    }
+}
+
+/// A socket that sees every frame of the calling thread's namespace.
+fn frames() -> OwnedFd {
+    let socket =
+        socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll)
+            .unwrap();
+    setsockopt(&socket, sockopt::RcvBufForce, &(128 << 20)).unwrap();
+    socket
+}
+
+/// Two hosts; the sending tenant is a TAP device of ours.
 struct Bench {
-    taps: [Tap; 2],
+    tap: Tap,
+    tenant: Tenant,
     wire: OwnedFd,
     accels: [Accel; 2],
     _hosts: [Host; 2],
@@ -175,7 +269,19 @@ impl Bench {
             host.netlink().set_up(PORT).unwrap();
             tap
         };
-        let taps = hosts.each_ref().map(open);
+        let tap = open(&hosts[0]);
+        let behind = random.once_in(2).then(|| Host::new("tenant-b").unwrap());
+        let other = match &behind {
+            None => Some(open(&hosts[1])),
+            Some(tenant) => {
+                hosts[1].connect(PORT, tenant, "eth0", MTU).unwrap();
+                tenant.netlink().set_down("eth0").unwrap();
+                tenant.netlink().set_mac("eth0", MacAddr(MAC_B)).unwrap();
+                tenant.netlink().set_up("eth0").unwrap();
+                tenant.address("eth0", *SERVER.ip(), 24).unwrap();
+                None
+            }
+        };
         for (host, ends) in hosts.iter().zip([[Wire::A, Wire::B], [Wire::B, Wire::A]]) {
             let script = format!(
                 "ip link add {DEVICE} type vxlan id 42 local {} remote {} dstport 4789 {options}
@@ -189,20 +295,23 @@ impl Bench {
                 host.set_features(device, &[("rx-gro", false)]).unwrap();
             }
         }
-        let wire = || {
-            socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll)
-                .unwrap()
-        };
-        let wire = hosts[1].netns().run(wire).unwrap();
-        setsockopt(&wire, sockopt::RcvBufForce, &(128 << 20)).unwrap();
+        let wire = hosts[1].netns().run(frames).unwrap();
         let accels = hosts.each_ref().map(|host| Accel::start(host.netns(), Wanted::All).unwrap());
-        let described = format!("{profile}, finished checksums {finished}, {options}");
-        let bench = Bench { taps, wire, accels, _hosts: hosts, described };
         // Both hosts learn both addresses.
-        let mut back = Case::probe();
-        back.frame[..6].copy_from_slice(&MAC_A);
-        back.frame[6..12].copy_from_slice(&MAC_B);
-        bench.taps[1].write(&back.bytes()).unwrap();
+        let tenant = match (behind, other) {
+            (Some(tenant), _) => Tenant::connected(tenant, &tap),
+            (None, Some(other)) => {
+                let mut back = Case::probe();
+                back.frame[..6].copy_from_slice(&MAC_A);
+                back.frame[6..12].copy_from_slice(&MAC_B);
+                other.write(&back.bytes()).unwrap();
+                Tenant::Tap(other)
+            }
+            (None, None) => unreachable!("one of them is made above"),
+        };
+        let what = if matches!(tenant, Tenant::Tap(_)) { "TAP" } else { "veth" };
+        let described = format!("{profile}, to a {what}, finished checksums {finished}, {options}");
+        let bench = Bench { tap, tenant, wire, accels, _hosts: hosts, described };
         bench.fast();
         bench
     }
@@ -219,7 +328,7 @@ impl Bench {
     fn until(&self, words: [&[&str]; 2]) {
         testbed::poll(&format!("{words:?}"), LIMIT, || {
             let before = self.packets(words);
-            self.taps[0].write(&Case::probe().bytes()).unwrap();
+            self.tap.write(&Case::probe().bytes()).unwrap();
             let now = self.packets(words);
             let both = now[0] > before[0] && now[1] > before[1];
             Ok(both.then_some(()).ok_or_else(|| {
@@ -242,7 +351,7 @@ impl Bench {
     }
 
     fn send(&self, cases: &[Case]) -> Outcome {
-        let accepted = cases.iter().map(|case| self.taps[0].write(&case.bytes()).is_ok()).collect();
+        let accepted = cases.iter().map(|case| self.tap.write(&case.bytes()).is_ok()).collect();
         Outcome { accepted, ..self.collect() }
     }
 
@@ -251,15 +360,16 @@ impl Bench {
         let mut outcome = Outcome::default();
         let mut buffer = vec![0; 70_000];
         loop {
-            let mut fds = [self.taps[0].as_fd(), self.taps[1].as_fd(), self.wire.as_fd()]
+            let mut fds = [self.tap.as_fd(), self.tenant.fd(), self.wire.as_fd()]
                 .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             if poll(&mut fds, PollTimeout::from(QUIET)).unwrap() == 0 {
                 break;
             }
-            for (tap, frames) in self.taps.iter().zip([&mut outcome.back, &mut outcome.there]) {
-                while let Ok(length) = tap.read(&mut buffer) {
-                    frames.push(seen(&buffer[..length]));
-                }
+            while let Ok(length) = self.tap.read(&mut buffer) {
+                outcome.back.push(seen(&buffer[..length]));
+            }
+            while let Some(length) = self.tenant.read(&mut buffer) {
+                outcome.there.push(seen(&buffer[..length]));
             }
             while let Ok(length) = recv(self.wire.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)
             {
