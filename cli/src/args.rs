@@ -10,7 +10,7 @@ use measure::plan::PlacementPolicy;
 #[derive(Debug, Parser)]
 #[command(name = "overlane", version, propagate_version = true, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 10 a proven regression exceeds its limit (report compare), 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error."
+    after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 10 a proven regression exceeds its limit (report compare) or findings at or above --fail-on (doctor), 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error."
 )]
 pub struct Arguments {
     /// What to do.
@@ -39,6 +39,8 @@ pub enum Verb {
         #[command(subcommand)]
         verb: AccelVerb,
     },
+    /// Find what slows or breaks this host's virtual networks, with evidence and the fix
+    Doctor(Box<crate::doctor_args::Doctor>),
     /// Show results as tables, a page with charts, or against an earlier run
     Report(Report),
     /// Join two TAP devices in user space, super-packets uncut

@@ -1,8 +1,8 @@
 //! `overlane`: arguments in, exit code out. One file per verb.
 //!
 //! Exit codes: 0 done, 1 failed (in whole or in part), 2 wrong usage or bad
-//! input, 10 a proven regression exceeds its limit (`report compare`), 130 ended
-//! by Ctrl-C (with what there is written).
+//! input, 10 a proven regression exceeds its limit (`report compare`) or findings at
+//! or above `--fail-on` (`doctor`), 130 ended by Ctrl-C (with what there is written).
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod args;
 mod background;
 mod building;
 mod control;
+mod doctor_args;
 mod exit;
 mod foreground;
 mod holder;
@@ -79,6 +80,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             AccelVerb::Run(devices) => verb::accel::run(&devices),
             AccelVerb::Status(status) => verb::accel::status(&status),
         },
+        Verb::Doctor(doctor) => verb::doctor::run(&doctor),
         Verb::Report(report) => verb::report::run(&report),
         Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),
         Verb::Vtep(vtep) => verb::vtep::run(&vtep),

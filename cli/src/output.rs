@@ -131,27 +131,28 @@ impl Destination {
         Ok(Destination { path: path.to_owned(), special })
     }
 
-    /// Writes the whole text, or nothing: a full disk does not cost an earlier file.
+    /// Writes the whole content, or nothing: a full disk does not cost an earlier file.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write(&self, text: &str) -> anyhow::Result<()> {
+    pub fn write(&self, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
+        let content = content.as_ref();
         let context = || format!("write {}", self.path.display());
         if self.special {
-            return std::fs::write(&self.path, text).with_context(context);
+            return std::fs::write(&self.path, content).with_context(context);
         }
         let directory = directory(&self.path);
         // Without a name until it is whole, so that a killed process leaves no
         // half file beside the results.
         let mut file = tempfile::tempfile_in(directory).with_context(context)?;
-        file.write_all(text.as_bytes()).with_context(context)?;
+        file.write_all(content).with_context(context)?;
         file.set_permissions(PermissionsExt::from_mode(0o644)).with_context(context)?;
         file.sync_all().with_context(context)?;
         match name(&file, &self.path) {
             Ok(()) => return Ok(()),
             Err(Errno::EEXIST) => {}
             // The file system has no unnamed files: tempfile removed its name.
-            Err(Errno::ENOENT) => return self.replace(text).with_context(context),
+            Err(Errno::ENOENT) => return self.replace(content).with_context(context),
             Err(error) => return Err(error).with_context(context),
         }
         // A name can be taken over by a rename only, which needs a first name:
@@ -164,12 +165,12 @@ impl Destination {
     }
 
     /// Writes a named file and renames it.
-    fn replace(&self, text: &str) -> std::io::Result<()> {
+    fn replace(&self, content: &[u8]) -> std::io::Result<()> {
         let mut file = tempfile::Builder::new()
             .prefix(".overlane-")
             .permissions(PermissionsExt::from_mode(0o644))
             .tempfile_in(directory(&self.path))?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(content)?;
         file.as_file().sync_all()?;
         file.persist(&self.path).map_err(|error| error.error)?;
         Ok(())

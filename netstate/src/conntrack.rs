@@ -18,7 +18,7 @@ pub const NF_CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 pub const PROC_NF_CONNTRACK: &str = "/proc/thread-self/net/stat/nf_conntrack";
 
 /// What one CPU refused; 32-bit counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ConntrackCpu {
     /// Entries that could not be inserted (a clash, mostly); the packet is dropped.
     pub insert_failed: u32,
@@ -40,7 +40,7 @@ pub struct ConntrackDelta {
 }
 
 /// One reading.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Conntrack {
     /// Entries now.
     pub count: u64,

@@ -14,7 +14,7 @@ pub const PROC_STAT: &str = "/proc/stat";
 /// CPU time by kind since boot, in ticks of [`user_hz`].
 ///
 /// The kernel counts guest time in `user` and `nice` as well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct CpuTicks {
     /// User mode.
     pub user: u64,
@@ -75,7 +75,7 @@ impl CpuTicks {
 }
 
 /// `/proc/stat`: all CPUs together, and each online CPU.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct CpuStat {
     /// Sum over all possible CPUs.
     pub total: CpuTicks,

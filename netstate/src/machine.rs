@@ -4,7 +4,7 @@ use crate::cpu::{CpuStat, PROC_STAT};
 use crate::proc::{ParseError, ProcError, ProcFile, Result, decimal, read_value};
 
 /// The machine, as it describes itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MachineFacts {
     /// `model name` of `/proc/cpuinfo`, or what its architecture prints instead.
     pub cpu_model: String,

@@ -3,10 +3,12 @@
 //! The socket belongs to the namespace of the thread that opened it, for good:
 //! its user may be anywhere.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Mutex;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 use sys::netns::NetNs;
@@ -198,5 +200,32 @@ impl Netlink {
                 }
             }
         }
+    }
+}
+
+impl Netlink {
+    /// The number by which the socket's namespace knows another one
+    /// (`IFLA_LINK_NETNSID` refers to it); `None`: it has given it none.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn number_of(&self, netns: &NetNs) -> Result<Option<u32>> {
+        let mut message = NsidMessage::default();
+        let descriptor = netns.as_fd().as_raw_fd().unsigned_abs();
+        message.attributes.push(NsidAttribute::Fd(descriptor));
+        let object = format!("net:[{}]", netns.inode());
+        let mut number = None;
+        let request = RouteNetlinkMessage::GetNsId(message);
+        self.get(request, "find number of", &object, |answer| {
+            if let RouteNetlinkMessage::NewNsId(message) = answer {
+                for attribute in message.attributes {
+                    if let NsidAttribute::Id(id) = attribute {
+                        // NETNSA_NSID_NOT_ASSIGNED is -1.
+                        number = u32::try_from(id).ok();
+                    }
+                }
+            }
+        })?;
+        Ok(number)
     }
 }

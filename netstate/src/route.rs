@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
-    RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
+    RouteProtocol, RouteScope, RouteType,
 };
 
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::addr::family;
 use crate::netlink::{Error, Netlink, Result};
@@ -27,6 +28,17 @@ pub struct Route<'a> {
     pub link: &'a str,
     /// The next hop is on the link, whatever the addresses say.
     pub onlink: bool,
+}
+
+/// What a route look-up answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Way {
+    /// Index of the link to leave by.
+    pub link: u32,
+    /// Next hop, where it is not the destination.
+    pub via: Option<IpAddr>,
+    /// MTU of the route or learned of the path, bytes, where there is one.
+    pub mtu: Option<u32>,
 }
 
 impl Netlink {
@@ -68,8 +80,7 @@ impl Netlink {
     /// them now (`ip route get`).
     ///
     /// # Errors
-    /// `ENETUNREACH`, `EHOSTUNREACH`; what a route forbids (`EACCES`, `EINVAL`
-    /// of a blackhole).
+    /// As [`Netlink::way_to`].
     pub fn device_to(&self, address: IpAddr) -> Result<String> {
         let index = self.device_index_to(address)?;
         let link = self.links()?.into_iter().find(|link| link.index == index);
@@ -81,25 +92,52 @@ impl Netlink {
     /// # Errors
     /// As there.
     pub fn device_index_to(&self, address: IpAddr) -> Result<u32> {
+        Ok(self.way_to(address, None)?.link)
+    }
+
+    /// The way that packets to `address` take, as the kernel would route them now.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`, `EHOSTUNREACH`; what a route forbids (`EACCES`, `EINVAL`
+    /// of a blackhole); `ENODEV` where the answer names no link.
+    pub fn way_to(&self, address: IpAddr, from: Option<IpAddr>) -> Result<Way> {
         let address = address.to_canonical();
         let object = address.to_string();
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(address);
-        message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
-        message.attributes.push(RouteAttribute::Destination(match address {
+        let wire = |address| match address {
             IpAddr::V4(address) => RouteAddress::Inet(address),
             IpAddr::V6(address) => RouteAddress::Inet6(address),
-        }));
-        let mut index = None;
+        };
+        let length = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address);
+        message.header.destination_prefix_length = length(address);
+        message.attributes.push(RouteAttribute::Destination(wire(address)));
+        if let Some(from) = from {
+            message.header.source_prefix_length = length(from);
+            message.attributes.push(RouteAttribute::Source(wire(from)));
+        }
+        let mut way = Way { link: 0, via: None, mtu: None };
         self.get(RouteNetlinkMessage::GetRoute(message), "find route", &object, |answer| {
-            if let RouteNetlinkMessage::NewRoute(route) = answer {
-                index = route.attributes.iter().find_map(|attribute| match attribute {
-                    RouteAttribute::Oif(index) => Some(*index),
-                    _ => None,
-                });
+            let RouteNetlinkMessage::NewRoute(route) = answer else { return };
+            for attribute in route.attributes {
+                match attribute {
+                    RouteAttribute::Oif(index) => way.link = index,
+                    RouteAttribute::Gateway(RouteAddress::Inet(via)) => way.via = Some(via.into()),
+                    RouteAttribute::Gateway(RouteAddress::Inet6(via)) => way.via = Some(via.into()),
+                    RouteAttribute::Metrics(metrics) => {
+                        way.mtu = metrics.into_iter().find_map(|metric| match metric {
+                            RouteMetric::Mtu(mtu) => Some(mtu),
+                            _ => None,
+                        });
+                    }
+                    _ => {}
+                }
             }
         })?;
-        index.ok_or_else(|| no_device(address))
+        match way.link {
+            0 => Err(no_device(address)),
+            _ => Ok(way),
+        }
     }
 }
 

@@ -182,6 +182,9 @@ counters! {
         rcv_q_drop = "TCPRcvQDrop" newer,
         /// SYNs and SYN-ACKs retransmitted.
         syn_retrans = "TCPSynRetrans",
+        /// Packets dropped by the reverse-path filter (`rp_filter`), of any protocol:
+        /// the kernel counts them here. Since Linux 3.2.
+        reverse_path_filter = "IPReversePathFilter" newer,
     }
 }
 

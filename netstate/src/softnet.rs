@@ -15,7 +15,7 @@ use crate::proc::{ParseError, ProcFile, Result, hexadecimal};
 pub const PROC_SOFTNET_STAT: &str = "/proc/net/softnet_stat";
 
 /// One CPU's counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SoftnetCpu {
     /// Packets taken through the stack on this CPU (`processed`).
     pub processed: u32,
@@ -30,7 +30,7 @@ pub struct SoftnetCpu {
 }
 
 /// `softnet_stat` of all online CPUs, by CPU number.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SoftnetStat {
     /// By CPU number; before Linux 5.10, which prints none, by line: there a
     /// CPU that goes offline renumbers those after it.

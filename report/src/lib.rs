@@ -1,5 +1,6 @@
-//! Text, Markdown, CSV, HTML and SVG from results, and comparisons of two. Nothing here measures, prints or reads
-//! a clock: every function takes [`measure::results::Results`] and returns text.
+//! Text, Markdown, CSV, HTML and SVG from results, comparisons of two, and diagnoses.
+//! Nothing here measures, prints or reads a clock: every function takes
+//! [`measure::results::Results`] or [`doctor::Diagnosis`] and returns text.
 //! (JSON is the results themselves, by serde.)
 //!
 //! - [`text`]: tables for a terminal, with what was not measured, warnings and
@@ -9,6 +10,7 @@
 //! - [`html`]: one page with charts, every sample, light, dark and printed.
 //! - [`svg`]: the page's charts, a file each.
 //! - [`compare`]: what changed for certain between two files.
+//! - [`diagnosis_text`]: what `doctor` found: paths, findings, what was not looked at.
 //! - [`summary`]: three sentences: what costs most, where super-packets are
 //!   cut, what to try.
 //!
@@ -21,6 +23,7 @@ mod chart;
 mod compare;
 mod csv;
 mod detail;
+mod diagnosis;
 mod engines;
 mod gain;
 mod html;
@@ -40,6 +43,7 @@ pub use compare::{
     Basis, CompareError, Compared, Comparison, Figure, Verdict, compare, compare_text,
 };
 pub use csv::csv;
+pub use diagnosis::{check_text, checks_text, diagnosis_text};
 pub use html::html;
 pub use machine::machine_line;
 pub use markdown::markdown;

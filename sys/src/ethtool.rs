@@ -13,6 +13,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use crate::{Error, Result};
 
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_SRINGPARAM: u32 = 0x11;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
@@ -144,6 +145,21 @@ impl Ethtool {
             }
         }
         self.call("ETHTOOL_SFEATURES", device, &mut request)
+    }
+
+    /// The name of a device's driver (`virtio_net`).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when it has none, `ENODEV`.
+    pub fn driver(&self, device: &str) -> Result<String> {
+        // struct ethtool_drvinfo: cmd, five strings of 32 bytes, 12 bytes reserved,
+        // five counts.
+        let mut request = [0u32; 1 + 5 * 8 + 3 + 5];
+        request[0] = ETHTOOL_GDRVINFO;
+        self.call("ETHTOOL_GDRVINFO", device, &mut request)?;
+        let bytes: Vec<u8> = request[1..9].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 
     /// A device's rings.

@@ -73,6 +73,21 @@ impl Sysfs {
             .map_err(|e| Error::io("read", format!("/sys/{path}"), &e))
     }
 
+    /// Names in a directory, sorted.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`.
+    pub fn list(&self, path: &str) -> Result<Vec<String>> {
+        let failed = |e: std::io::Error| Error::io("readdir", format!("/sys/{path}"), &e);
+        let entries = std::fs::read_dir(format!("/proc/self/fd/{}/{path}", self.root.as_raw_fd()))
+            .map_err(failed)?;
+        let mut names = entries
+            .map(|entry| Ok(entry.map_err(failed)?.file_name().to_string_lossy().into_owned()))
+            .collect::<Result<Vec<String>>>()?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
     /// Writes a file (`class/net/nic0/queues/rx-0/rps_cpus`).
     ///
     /// # Errors
@@ -97,6 +112,7 @@ mod tests {
         let sysfs = Sysfs::of(&netns).unwrap();
         sysfs.write("class/net/lo/mtu", "1234").unwrap();
         assert_eq!(sysfs.read("class/net/lo/mtu").unwrap(), "1234");
+        assert_eq!(sysfs.list("class/net/lo/queues").unwrap(), ["rx-0", "tx-0"]);
         let own = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
         assert_ne!(own.trim(), "1234", "the machine's own loopback");
         let error = sysfs.write("class/net/no-such-dev/mtu", "1").unwrap_err();

@@ -1,6 +1,7 @@
 //! The verbs, a file each.
 
 pub mod accel;
+pub mod doctor;
 pub mod generate;
 pub mod lab_down;
 pub mod lab_exec;

@@ -22,7 +22,7 @@ pub fn run(arguments: &Report) -> anyhow::Result<Exit> {
     let svg = svg.map(|path| Directory::check("--svg", path)).transpose()?;
     let results = read(arguments.file.as_deref().unwrap_or(Path::new("")))?;
     if let Some(html) = &html {
-        html.write(&report::html(&results))?;
+        html.write(report::html(&results))?;
     }
     if let Some(svg) = &svg {
         for chart in report::svg(&results) {

@@ -4,7 +4,7 @@
 use super::launch::{entries, has, is_root, run};
 use super::schema;
 
-const VERBS: [&[&str]; 11] = [
+const VERBS: [&[&str]; 15] = [
     &[],
     &["lab"],
     &["lab", "list"],
@@ -13,6 +13,10 @@ const VERBS: [&[&str]; 11] = [
     &["lab", "exec"],
     &["lab", "status"],
     &["lab", "down"],
+    &["doctor"],
+    &["doctor", "list"],
+    &["doctor", "explain"],
+    &["doctor", "dump"],
     &["report"],
     &["completions"],
     &["man"],

@@ -5,6 +5,7 @@
 //! name where it is missing.
 
 mod bad_input;
+mod doctor;
 mod engines;
 mod faults;
 mod generated;

@@ -1,0 +1,43 @@
+//! OV009: Checksum error counters move.
+
+use super::{Check, Cost, Outcome, Severity, View};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV009",
+    title: "Packets arrive with wrong checksums",
+    severity: Severity::Error,
+    explanation: "Packets were dropped between the two readings because their IP, UDP or TCP \
+        checksum was wrong. On an overlay that is mostly a NIC or hypervisor that \
+        should finish a checksum and does not: VXLAN behind NAT (flannel- \
+        io/flannel#1279, kubernetes/kubernetes#88986), vmxnet3 on port 4789 \
+        (projectcalico/calico#4727). Switch off tx-udp_tnl-csum-segmentation, then tx- \
+        checksumming, at the sender.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for namespace in &view.host().namespaces {
+        let Some(pair) = outcome.moving(namespace, &namespace.snmp) else { continue };
+        let moved = pair.after.since(&pair.before);
+        let errors = [
+            ("IpExt InCsumErrors", moved.ip_ext.in_csum_errors),
+            ("Udp InCsumErrors", moved.udp.in_csum_errors),
+            ("Udp6 InCsumErrors", moved.udp6.in_csum_errors),
+        ];
+        let all: u64 = errors.iter().map(|(_, count)| count).sum();
+        if all == 0 {
+            continue;
+        }
+        let received = moved.ip.in_receives.saturating_add(moved.ip6.in_receives);
+        let mut finding = CHECK.in_namespace(namespace, "received packets").cost(Cost::of_packets(
+            all,
+            received.max(all),
+            "packets",
+        ));
+        for (name, count) in errors.iter().filter(|(_, count)| *count > 0) {
+            finding =
+                finding.evidence(format!("{name} +{count}"), "/proc/net/snmp, netstat, snmp6");
+        }
+        outcome.add(finding);
+    }
+}

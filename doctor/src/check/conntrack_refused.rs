@@ -1,0 +1,41 @@
+//! OV029: Conntrack counts failed inserts, drops or early drops.
+
+use super::{Check, Cost, Outcome, Severity, View};
+use crate::host::Reading;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV029",
+    title: "Connection tracking drops packets",
+    severity: Severity::Error,
+    explanation: "Between the two readings connection tracking dropped packets: the table was \
+        full (early_drop, drop), or two packets of one new connection raced \
+        (insert_failed: DNS over UDP through DNAT is known for it).",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for namespace in &view.host().namespaces {
+        let Reading::Read(pair) = &namespace.conntrack else { continue };
+        let Some(moved) = pair.after.since(&pair.before) else { continue };
+        let counts = [
+            ("insert_failed", moved.insert_failed),
+            ("drop", moved.drop),
+            ("early_drop", moved.early_drop),
+        ];
+        let all: u64 = counts.iter().map(|(_, count)| count).sum();
+        if all == 0 {
+            continue;
+        }
+        let received =
+            namespace.snmp.get().map_or(0, |pair| pair.after.since(&pair.before).ip.in_receives);
+        let mut finding = CHECK.in_namespace(namespace, "conntrack").cost(Cost::of_packets(
+            all,
+            received.max(all),
+            "packets",
+        ));
+        for (name, count) in counts.iter().filter(|(_, count)| *count > 0) {
+            finding = finding.evidence(format!("{name} +{count}"), "/proc/net/stat/nf_conntrack");
+        }
+        outcome.add(finding);
+    }
+}

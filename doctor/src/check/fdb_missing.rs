@@ -1,0 +1,51 @@
+//! OV035: A VXLAN device knows a neighbour's address but not where to send it.
+
+use super::{Check, Cost, Outcome, Severity, View};
+use netstate::MacAddr;
+use netstate::entry::Knowledge;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV035",
+    title: "A forwarding entry is missing",
+    severity: Severity::Error,
+    explanation: "The namespace has a fixed neighbour entry on the VXLAN device, but the device \
+        has no forwarding entry for that hardware address and no default remote: \
+        packets to it are dropped (rx of nobody, tx_dropped here). A control plane set \
+        one and not the other.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (tunnel, vxlan) in view.tunnels() {
+        if vxlan.external {
+            continue;
+        }
+        let namespace = tunnel.namespace;
+        let Some(fdb) = outcome.need(&namespace.label, &namespace.fdb) else { continue };
+        let own: Vec<_> = fdb
+            .iter()
+            .filter(|entry| entry.link == tunnel.interface.index && entry.remote.is_some())
+            .collect();
+        let has_default = own.iter().any(|entry| entry.mac == Some(MacAddr::default()));
+        if has_default || vxlan.remote.is_some() {
+            continue;
+        }
+        let neighbours = namespace.neighbours.get().into_iter().flatten();
+        let fixed = neighbours.filter(|known| {
+            known.link == tunnel.interface.index && known.knowledge == Knowledge::Permanent
+        });
+        for known in fixed {
+            let Some(mac) = known.mac.filter(|mac| mac.is_unicast()) else { continue };
+            if own.iter().any(|entry| entry.mac == Some(mac)) {
+                continue;
+            }
+            outcome.add(
+                CHECK
+                    .on(tunnel)
+                    .evidence(format!("neighbour {} is at {mac}", known.address), "RTM_GETNEIGH")
+                    .evidence(format!("no forwarding entry for {mac}, no default"), "RTM_GETNEIGH")
+                    .cost(Cost::estimated(1.0, "all packets to this neighbour")),
+            );
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! One file per check, and this list of them.
+
+use crate::finding::{Confidence, Cost, Finding, Severity, Skipped};
+use crate::host::{Namespace, Pair, Reading};
+use crate::view::{Spot, View};
+
+mod backlog_drops;
+mod bridge_mtu;
+mod bridge_netfilter;
+mod checksum_errors;
+mod conntrack_full;
+mod conntrack_refused;
+mod device_errors;
+mod duplicate_address;
+mod duplicate_mac;
+mod fdb_missing;
+mod fdb_own_address;
+mod fragmentation;
+mod gso_max_size;
+mod large_receive_offload;
+mod link_down;
+mod nat_mtu;
+mod neighbour_failed;
+mod neighbour_table_full;
+mod netdev_max_backlog;
+mod nic_gro;
+mod nic_segmentation;
+mod overlay_mtu;
+mod overlay_mtu_differs;
+mod ovs_user_space;
+mod pmtu_discovery_off;
+mod qdisc_drops;
+mod reassembly_failures;
+mod receive_ring;
+mod reverse_path_filter;
+mod rps_unset;
+mod softirq_squeeze;
+mod steal;
+mod tap_queue_drops;
+mod tap_single_queue;
+mod tap_vnet_header;
+mod tenant_checksum;
+mod tenant_segmentation;
+mod tunnel_checksum_segmentation;
+mod tunnel_conntrack;
+mod tunnel_outer_checksum;
+mod tunnel_segmentation;
+mod tx_queue_length;
+mod tx_timeout;
+mod udp_receive_buffer;
+mod udp_send_buffer;
+mod underlay_jumbo;
+mod veth_mtu;
+mod vni_unknown;
+mod vtep_unreachable;
+mod vxlan_gro;
+mod vxlan_listener;
+mod vxlan_port;
+
+/// A check.
+#[derive(Debug)]
+pub struct Check {
+    /// Its code, for good.
+    pub code: &'static str,
+    /// What is wrong where it finds something.
+    pub title: &'static str,
+    /// How bad that is, unless a finding says otherwise.
+    pub severity: Severity,
+    /// What it means, why it costs, when it is right to be so.
+    pub explanation: &'static str,
+    /// Looks.
+    pub run: fn(&View<'_>, &mut Outcome),
+}
+
+/// Every check, by code.
+pub const CHECKS: &[Check] = &[
+    tunnel_segmentation::CHECK,
+    tunnel_checksum_segmentation::CHECK,
+    tunnel_outer_checksum::CHECK,
+    nic_gro::CHECK,
+    vxlan_gro::CHECK,
+    tenant_segmentation::CHECK,
+    gso_max_size::CHECK,
+    large_receive_offload::CHECK,
+    checksum_errors::CHECK,
+    nic_segmentation::CHECK,
+    tenant_checksum::CHECK,
+    overlay_mtu::CHECK,
+    bridge_mtu::CHECK,
+    veth_mtu::CHECK,
+    fragmentation::CHECK,
+    underlay_jumbo::CHECK,
+    overlay_mtu_differs::CHECK,
+    nat_mtu::CHECK,
+    pmtu_discovery_off::CHECK,
+    reassembly_failures::CHECK,
+    receive_ring::CHECK,
+    rps_unset::CHECK,
+    steal::CHECK,
+    backlog_drops::CHECK,
+    softirq_squeeze::CHECK,
+    netdev_max_backlog::CHECK,
+    conntrack_full::CHECK,
+    conntrack_refused::CHECK,
+    tunnel_conntrack::CHECK,
+    udp_receive_buffer::CHECK,
+    udp_send_buffer::CHECK,
+    vxlan_listener::CHECK,
+    vni_unknown::CHECK,
+    fdb_missing::CHECK,
+    vtep_unreachable::CHECK,
+    fdb_own_address::CHECK,
+    duplicate_address::CHECK,
+    duplicate_mac::CHECK,
+    neighbour_table_full::CHECK,
+    neighbour_failed::CHECK,
+    reverse_path_filter::CHECK,
+    bridge_netfilter::CHECK,
+    tap_vnet_header::CHECK,
+    tap_single_queue::CHECK,
+    tap_queue_drops::CHECK,
+    ovs_user_space::CHECK,
+    qdisc_drops::CHECK,
+    tx_timeout::CHECK,
+    device_errors::CHECK,
+    link_down::CHECK,
+    tx_queue_length::CHECK,
+    vxlan_port::CHECK,
+];
+
+/// A check by code, in any case.
+pub fn find(code: &str) -> Option<&'static Check> {
+    CHECKS.iter().find(|check| check.code.eq_ignore_ascii_case(code))
+}
+
+/// What the checks have found so far.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Findings.
+    pub findings: Vec<Finding>,
+    /// What could not be looked at.
+    pub skipped: Vec<Skipped>,
+    code: &'static str,
+}
+
+/// What machine-wide findings are filed under.
+pub const MACHINE: &str = "machine";
+
+impl Check {
+    /// A finding on a device.
+    fn on(&self, spot: Spot<'_>) -> Finding {
+        self.in_namespace(spot.namespace, spot.name())
+    }
+
+    /// A finding on something else in a namespace.
+    fn in_namespace(&self, namespace: &Namespace, object: impl Into<String>) -> Finding {
+        Finding {
+            code: self.code.to_owned(),
+            title: self.title.to_owned(),
+            severity: self.severity,
+            namespace: namespace.label.clone(),
+            object: object.into(),
+            evidence: Vec::new(),
+            cost: Cost::estimated(0.0, "unknown"),
+            confidence: Confidence::High,
+            fix: None,
+        }
+    }
+
+    /// A finding on the machine.
+    fn on_machine(&self, object: &str) -> Finding {
+        Finding {
+            code: self.code.to_owned(),
+            title: self.title.to_owned(),
+            severity: self.severity,
+            namespace: MACHINE.to_owned(),
+            object: object.to_owned(),
+            evidence: Vec::new(),
+            cost: Cost::estimated(0.0, "unknown"),
+            confidence: Confidence::High,
+            fix: None,
+        }
+    }
+}
+
+impl Outcome {
+    /// Runs one check.
+    pub fn run(&mut self, check: &Check, view: &View<'_>) {
+        self.code = check.code;
+        (check.run)(view, self);
+    }
+
+    fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    /// What was read, or a note that the check could not look.
+    fn need<'r, T>(&mut self, object: &str, reading: &'r Reading<T>) -> Option<&'r T> {
+        self.need_result(object, reading.as_result())
+    }
+
+    fn need_result<T>(&mut self, object: &str, result: Result<T, &str>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(reason) => {
+                self.skipped.push(Skipped {
+                    code: self.code.to_owned(),
+                    object: object.to_owned(),
+                    reason: reason.to_owned(),
+                });
+                None
+            }
+        }
+    }
+
+    /// Whether a feature is off, though the kernel knows it; and whether it can be
+    /// switched on.
+    fn off(&mut self, spot: Spot<'_>, feature: &str) -> Option<Off> {
+        let object = format!("{} {}", spot.namespace.label, spot.name());
+        let state = self.need_result(&object, spot.feature(feature))??;
+        match state {
+            crate::host::Feature::Off => Some(Off { fixed: false }),
+            crate::host::Feature::OffFixed => Some(Off { fixed: true }),
+            _ => None,
+        }
+    }
+
+    /// A namespace's counters of both readings.
+    fn moving<'n, T>(
+        &mut self,
+        namespace: &'n Namespace,
+        reading: &'n Reading<Pair<T>>,
+    ) -> Option<&'n Pair<T>> {
+        self.need(&namespace.label, reading)
+    }
+}
+
+/// A feature that is off.
+#[derive(Debug, Clone, Copy)]
+struct Off {
+    /// The driver does not let it be switched on.
+    fixed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_in_order() {
+        let codes: Vec<&str> = CHECKS.iter().map(|check| check.code).collect();
+        let mut sorted = codes.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(codes, sorted);
+        assert!(codes.iter().all(|code| code.len() == 5 && code.starts_with("OV")));
+    }
+
+    #[test]
+    fn every_check_is_explained() {
+        for check in CHECKS {
+            assert!(check.explanation.len() > 80, "{}", check.code);
+            assert!(check.title.len() <= 50 && !check.title.ends_with('.'), "{}", check.title);
+        }
+        assert_eq!(find("ov013").map(|check| check.code), Some("OV013"));
+    }
+}

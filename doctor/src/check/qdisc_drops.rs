@@ -1,0 +1,39 @@
+//! OV048: Drops of a queueing discipline move.
+
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use crate::view::Place;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV048",
+    title: "A queueing discipline drops packets",
+    severity: Severity::Warn,
+    explanation: "Packets were dropped between the two readings in a queueing discipline: the \
+        device sends more slowly than it is given packets, or the discipline shapes on \
+        purpose. Drops are how TCP learns the rate; UDP just loses them.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        let Some(pair) = outcome.moving(namespace, &namespace.qdiscs) else { continue };
+        for after in &pair.after {
+            let before = pair.before.iter().find(|before| {
+                (before.link, before.handle, &before.kind)
+                    == (after.link, after.handle, &after.kind)
+            });
+            let Some(before) = before else { continue };
+            let dropped = after.drops.wrapping_sub(before.drops);
+            let place = Place { namespace: at, index: after.link };
+            let Some(spot) = view.spot(place).filter(|_| dropped > 0) else { continue };
+            let sent = spot.moved().map_or(0, |moved| moved.tx_packets);
+            let dropped = u64::from(dropped);
+            outcome.add(
+                CHECK
+                    .on(spot)
+                    .evidence(format!("{} dropped +{dropped}", after.kind), "TCA_STATS2")
+                    .cost(Cost::of_packets(dropped, sent.saturating_add(dropped), "packets"))
+                    .confidence(Confidence::Medium),
+            );
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! OV024: Steal time is over 5%.
+
+use super::{Check, Cost, Outcome, Severity, View};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV024",
+    title: "The hypervisor takes CPU time",
+    severity: Severity::Warn,
+    explanation: "The hypervisor ran something else while this machine had work, for more than \
+        5% of the CPUs' time. Softirqs then come late and queues overflow, whatever \
+        the settings are. Only the hypervisor's side can change it.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    /// Below this it is noise on any shared machine.
+    const LIMIT: f64 = 0.05;
+    let Some(pair) = outcome.need("machine", &view.host().machine.cpu) else { return };
+    let moved = pair.after.total.since(&pair.before.total);
+    if moved.total() == 0 {
+        return;
+    }
+    let share = moved.steal as f64 / moved.total() as f64;
+    if share <= LIMIT {
+        return;
+    }
+    outcome.add(
+        CHECK
+            .on_machine("CPUs")
+            .evidence(format!("steal {} of {} ticks", moved.steal, moved.total()), "/proc/stat")
+            .cost(Cost::measured(share, "CPU time")),
+    );
+}

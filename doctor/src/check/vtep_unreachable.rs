@@ -1,0 +1,54 @@
+//! OV036: No route to a VTEP, or its neighbour does not answer.
+
+use super::{Check, Cost, Outcome, Severity, View};
+use netstate::entry::Knowledge;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV036",
+    title: "A remote end of the tunnel cannot be reached",
+    severity: Severity::Error,
+    explanation: "The VXLAN device sends to a remote VTEP to which the underlay has no route, or \
+        whose next hop does not answer ARP or neighbour discovery. The forwarding \
+        entry is stale, the remote host is gone, or the underlay is broken.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (tunnel, _) in view.tunnels() {
+        let Some(ways) = view.ways(tunnel) else { continue };
+        for (remote, way) in &ways.ways {
+            if let Err(reason) = way.as_result() {
+                outcome.add(
+                    CHECK
+                        .on(tunnel)
+                        .evidence(format!("route to {remote}: {reason}"), "RTM_GETROUTE")
+                        .cost(Cost::estimated(1.0, "all packets to this remote")),
+                );
+            }
+        }
+        for underlay in view.underlays(tunnel) {
+            let next = underlay.way.via.unwrap_or(underlay.remote);
+            let known = underlay.nic.namespace.neighbours.get().into_iter().flatten();
+            let failed = known
+                .filter(|known| known.link == underlay.nic.interface.index)
+                .any(|known| known.address == next && known.knowledge == Knowledge::Failed);
+            if !failed {
+                continue;
+            }
+            outcome.add(
+                CHECK
+                    .on(tunnel)
+                    .evidence(
+                        format!(
+                            "{next}, next hop to {} by {} {}, does not answer",
+                            underlay.remote,
+                            underlay.nic.namespace.label,
+                            underlay.nic.name()
+                        ),
+                        "RTM_GETNEIGH: NUD_FAILED",
+                    )
+                    .cost(Cost::estimated(1.0, "all packets to this remote")),
+            );
+        }
+    }
+}

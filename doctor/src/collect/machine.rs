@@ -1,0 +1,71 @@
+//! What has no namespace: CPUs, softirqs, tables and settings of the machine.
+
+use std::collections::BTreeMap;
+
+use netstate::cpu::{CpuStat, PROC_STAT};
+use netstate::machine::MachineFacts;
+use netstate::neighbour_table::{ARP_CACHE, NeighbourTable};
+use netstate::proc::{ProcError, ProcFile, read_value};
+use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
+
+use crate::host::{Machine, Pair, Reading};
+
+/// Settings of the machine that checks read.
+const SYSCTLS: [&str; 8] = [
+    "net/core/netdev_max_backlog",
+    "net/core/netdev_budget",
+    "net/core/netdev_budget_usecs",
+    "net/core/rps_sock_flow_entries",
+    "net/core/flow_limit_cpu_bitmap",
+    "net/ipv4/neigh/default/gc_thresh3",
+    "net/core/rmem_default",
+    "net/core/wmem_default",
+];
+
+/// The first reading.
+pub(super) struct Early {
+    softnet: Result<SoftnetStat, ProcError>,
+    cpu: Result<CpuStat, ProcError>,
+    arp: Result<NeighbourTable, ProcError>,
+}
+
+impl Early {
+    pub(super) fn read() -> Early {
+        Early { softnet: softnet(), cpu: cpu(), arp: NeighbourTable::read(ARP_CACHE) }
+    }
+
+    /// Reads once more, and what does not move.
+    pub(super) fn finish(self) -> Machine {
+        let sysctls: BTreeMap<String, Reading<String>> = SYSCTLS
+            .into_iter()
+            .map(|path| {
+                let value = read_value(format!("/proc/sys/{path}"));
+                (path.to_owned(), Reading::from_result(value))
+            })
+            .collect();
+        Machine {
+            facts: Reading::from_result(MachineFacts::read()),
+            sysctls,
+            softnet: pair(self.softnet, softnet()),
+            cpu: pair(self.cpu, cpu()),
+            arp: pair(self.arp, NeighbourTable::read(ARP_CACHE)),
+            kernel_openvswitch: std::path::Path::new("/sys/module/openvswitch").exists(),
+        }
+    }
+}
+
+fn softnet() -> Result<SoftnetStat, ProcError> {
+    SoftnetStat::read(&ProcFile::open(PROC_SOFTNET_STAT)?)
+}
+
+fn cpu() -> Result<CpuStat, ProcError> {
+    CpuStat::read(&ProcFile::open(PROC_STAT)?)
+}
+
+/// Both readings, or why there are not two.
+pub(super) fn pair<T, E: std::fmt::Display>(
+    before: Result<T, E>,
+    after: Result<T, E>,
+) -> Reading<Pair<T>> {
+    Reading::from_result(before.and_then(|before| Ok(Pair { before, after: after? })))
+}

@@ -1,0 +1,265 @@
+//! A host as the checks see it: everything they read, at one moment, with what
+//! moved until a second one. It can be saved and read again; the checks do not
+//! know the difference.
+//!
+//! What could not be read is here too, with the reason: a check that needs it
+//! says so instead of passing.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use netstate::conntrack::Conntrack;
+use netstate::cpu::CpuStat;
+use netstate::entry::{Address, FdbEntry, Neighbour};
+use netstate::interface::{Counters, Interface};
+use netstate::machine::MachineFacts;
+use netstate::namespace::{Holder, Member};
+use netstate::neighbour_table::NeighbourTable;
+use netstate::qdisc::Qdisc;
+use netstate::route::Way;
+use netstate::snmp;
+use netstate::softnet::SoftnetStat;
+use netstate::udp_socket::UdpSocket;
+use serde::{Deserialize, Serialize};
+
+/// Version of the saved form; another one is refused.
+pub const FORMAT: u32 = 1;
+
+/// The host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Version of the program that read it.
+    pub program: String,
+    /// When, seconds since 1970.
+    pub taken_s: u64,
+    /// Time between the two readings, s.
+    pub interval_s: f64,
+    /// What has no namespace.
+    pub machine: Machine,
+    /// Network namespaces, the reader's own first.
+    pub namespaces: Vec<Namespace>,
+    /// Namespaces and processes that could not be looked into.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// What could not be looked into.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOut {
+    /// What.
+    pub object: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Something that was read, or why it was not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reading<T> {
+    /// What was read.
+    Read(T),
+    /// Why it was not.
+    Unread(String),
+}
+
+impl<T> Reading<T> {
+    /// From a result: the error is the reason.
+    pub fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Reading<T> {
+        match result {
+            Ok(value) => Reading::Read(value),
+            Err(error) => Reading::Unread(error.to_string()),
+        }
+    }
+
+    /// What was read.
+    pub fn get(&self) -> Option<&T> {
+        self.as_result().ok()
+    }
+
+    /// What was read, or why not.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn as_result(&self) -> Result<&T, &str> {
+        match self {
+            Reading::Read(value) => Ok(value),
+            Reading::Unread(reason) => Err(reason),
+        }
+    }
+}
+
+/// Two readings of the same counters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pair<T> {
+    /// At the beginning.
+    pub before: T,
+    /// [`Host::interval_s`] later.
+    pub after: T,
+}
+
+/// What has no namespace.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// CPU, memory, kernel.
+    pub facts: Reading<MachineFacts>,
+    /// Settings by their path below `/proc/sys`.
+    pub sysctls: BTreeMap<String, Reading<String>>,
+    /// The network softirq, by CPU.
+    pub softnet: Reading<Pair<SoftnetStat>>,
+    /// CPU time by kind, by CPU, in ticks.
+    pub cpu: Reading<Pair<CpuStat>>,
+    /// IPv4's neighbour table.
+    pub arp: Reading<Pair<NeighbourTable>>,
+    /// Open vSwitch's datapath is in the kernel (built in, or its module loaded).
+    pub kernel_openvswitch: bool,
+}
+
+/// A network namespace.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Namespace {
+    /// Inode number, as `lsns` prints it.
+    pub inode: u64,
+    /// What to call it: a name of its own on this host.
+    pub label: String,
+    /// A path that opens it, for `nsenter --net=`; `None`: the reader's own.
+    pub path: Option<String>,
+    /// Processes in it, the first few.
+    pub members: Vec<Member>,
+    /// How many there are.
+    pub member_count: usize,
+    /// Processes of this namespace that hold TAP devices.
+    pub holders: Vec<Holder>,
+    /// Links.
+    pub interfaces: Reading<Vec<Interface>>,
+    /// What each link's driver says, by index.
+    pub devices: BTreeMap<u32, Device>,
+    /// Counters of the second reading, by index.
+    pub later: Reading<BTreeMap<u32, Counters>>,
+    /// Addresses.
+    pub addresses: Reading<Vec<Address>>,
+    /// Neighbours.
+    pub neighbours: Reading<Vec<Neighbour>>,
+    /// Forwarding entries of bridges and VXLAN devices.
+    pub fdb: Reading<Vec<FdbEntry>>,
+    /// Queueing disciplines.
+    pub qdiscs: Reading<Pair<Vec<Qdisc>>>,
+    /// UDP sockets, the kernel's own among them.
+    pub udp_sockets: Reading<Vec<UdpSocket>>,
+    /// Protocol counters.
+    pub snmp: Reading<Pair<snmp::Counters>>,
+    /// Connection tracking.
+    pub conntrack: Reading<Pair<Conntrack>>,
+    /// Packet filter chains that packets are handed to.
+    pub chains: Reading<Vec<Chain>>,
+    /// Settings by their path below `/proc/sys`; what the kernel does not have is
+    /// left out.
+    pub sysctls: BTreeMap<String, String>,
+    /// VXLAN devices of the namespace, and the ways to their remotes.
+    pub tunnels: Vec<Tunnel>,
+}
+
+/// A packet filter's base chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chain {
+    /// `ip`, `ip6`, `inet`, `bridge`, `netdev`; `iptables-legacy` for a table of it.
+    pub family: String,
+    /// Table.
+    pub table: String,
+    /// Chain.
+    pub chain: String,
+}
+
+/// What a link's driver says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// The namespace (inode) of [`Interface::link`], where it is another one.
+    pub link_namespace: Option<u64>,
+    /// Driver.
+    pub driver: Option<String>,
+    /// Features by the kernel's names; why there are none.
+    pub features: Option<Reading<BTreeMap<String, Feature>>>,
+    /// Rings, where the driver has any.
+    pub rings: Option<Rings>,
+    /// Queues, where the driver can say.
+    pub channels: Option<Channels>,
+    /// CPUs that each receive queue's packets are spread over (`rps_cpus`), as
+    /// the kernel's hexadecimal masks.
+    pub rps: Option<Vec<String>>,
+    /// `tun_flags` of a TAP or TUN (`IFF_…` of `linux/if_tun.h`).
+    pub tun_flags: Option<u32>,
+    /// Times that a transmit queue stood still (`tx_timeout`), all together.
+    pub tx_timeouts: Option<u64>,
+}
+
+/// A feature's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Feature {
+    /// On, and may be switched off.
+    On,
+    /// Off, and may be switched on.
+    Off,
+    /// On for good.
+    OnFixed,
+    /// Off for good.
+    OffFixed,
+}
+
+impl Feature {
+    /// Whether it is in effect.
+    pub fn is_on(self) -> bool {
+        matches!(self, Feature::On | Feature::OnFixed)
+    }
+}
+
+/// How many there are, and how many there can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Amount {
+    /// In use.
+    pub now: u32,
+    /// At most.
+    pub most: u32,
+}
+
+/// Rings, descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rings {
+    /// Receive.
+    pub rx: Amount,
+    /// Transmit.
+    pub tx: Amount,
+}
+
+/// Queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channels {
+    /// Receive queues of their own.
+    pub rx: Amount,
+    /// Transmit queues of their own.
+    pub tx: Amount,
+    /// Queues for both ways.
+    pub combined: Amount,
+}
+
+/// A VXLAN device's ways to its remotes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tunnel {
+    /// Index of the VXLAN device in its namespace.
+    pub link: u32,
+    /// Namespace (inode) of the underlay: where the device was made.
+    pub underlay: u64,
+    /// By remote: the way, as the kernel routes now.
+    pub ways: Vec<(IpAddr, Reading<Way>)>,
+}

@@ -1,0 +1,131 @@
+//! A lab network with a fault, read and diagnosed.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use doctor::{Diagnosis, Host, Scope, Severity, collect, diagnose};
+use lab::{Network, Params};
+use testbed::Offload;
+
+/// A fault that can be made.
+pub struct Fault {
+    /// The check that must find it.
+    pub code: &'static str,
+    /// Mode of the lab that it is made in.
+    pub mode: &'static str,
+    /// How.
+    pub how: How,
+}
+
+pub enum How {
+    /// Something is set before the host is read.
+    Set(fn(&Network)),
+    /// Traffic that goes on while it is read.
+    Traffic(fn(&Network, &AtomicBool)),
+    /// The one, then the other.
+    Both(fn(&Network), fn(&Network, &AtomicBool)),
+    /// What this machine cannot be made to have is written into what was read.
+    Written(fn(&mut Host)),
+}
+
+/// Traffic has to move counters within it.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+pub fn build(mode: &str, mtu: u32) -> Network {
+    let mode = lab::find(mode).unwrap();
+    let network = mode.build(&Params { mtu, offload: Offload::Full }).unwrap();
+    reach(&network);
+    network
+}
+
+/// A datagram from client to server: the path is learned.
+fn reach(network: &Network) {
+    let server = network
+        .server()
+        .netns()
+        .run(|| {
+            let socket = UdpSocket::bind(network.address.listen).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            socket
+        })
+        .unwrap();
+    let client = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let arrived = (0..500).any(|_| {
+        let _ = client.send_to(b"overlay", network.address.target);
+        server.recv(&mut [0; 16]).is_ok()
+    });
+    assert!(arrived, "the network carries nothing");
+}
+
+/// Reads the network's hosts only, and in place of the machine, which others use
+/// too, one that is at rest.
+pub fn read(network: &Network, traffic: Option<fn(&Network, &AtomicBool)>) -> Host {
+    let hosts = network
+        .hosts()
+        .iter()
+        .map(|host| (host.name().to_owned(), host.netns().try_clone().unwrap()));
+    let scope = Scope::Some(hosts.collect());
+    let end = AtomicBool::new(false);
+    let mut host = std::thread::scope(|threads| {
+        let end = &end;
+        if let Some(traffic) = traffic {
+            threads.spawn(move || traffic(network, end));
+        }
+        let host = collect(scope, INTERVAL).unwrap();
+        end.store(true, Ordering::Relaxed);
+        host
+    });
+    let machine = &mut host.machine;
+    if let doctor::host::Reading::Read(pair) = &mut machine.softnet {
+        pair.after = pair.before.clone();
+    }
+    if let doctor::host::Reading::Read(pair) = &mut machine.cpu {
+        pair.after = pair.before.clone();
+    }
+    if let doctor::host::Reading::Read(pair) = &mut machine.arp {
+        pair.before.entries = 3;
+        pair.after = pair.before;
+    }
+    machine.kernel_openvswitch = false;
+    let backlog = doctor::host::Reading::Read("1000".to_owned());
+    machine.sysctls.insert("net/core/netdev_max_backlog".to_owned(), backlog);
+    host
+}
+
+impl Fault {
+    /// Makes it, on a network of its own.
+    pub fn diagnose(&self) -> Diagnosis {
+        let network = build(self.mode, if self.code == "OV017" { 9000 } else { 1500 });
+        let host = match self.how {
+            How::Set(set) => {
+                set(&network);
+                read(&network, None)
+            }
+            How::Traffic(traffic) => read(&network, Some(traffic)),
+            How::Both(set, traffic) => {
+                set(&network);
+                read(&network, Some(traffic))
+            }
+            How::Written(write) => {
+                let mut host = read(&network, None);
+                write(&mut host);
+                host
+            }
+        };
+        diagnose(&host)
+    }
+}
+
+/// What a diagnosis says at a severity or above, without a code.
+pub fn others(diagnosis: &Diagnosis, code: &str, least: Severity) -> Vec<String> {
+    let findings = diagnosis.findings.iter();
+    findings
+        .filter(|finding| finding.severity >= least && finding.code != code)
+        .map(|finding| {
+            let evidence: Vec<&str> =
+                finding.evidence.iter().map(|evidence| evidence.what.as_str()).collect();
+            format!("{} {} {} {evidence:?}", finding.code, finding.namespace, finding.object)
+        })
+        .collect()
+}

@@ -1,0 +1,479 @@
+//! The faults, by check.
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use doctor::host::{Amount, Feature, Namespace, Reading, Rings};
+use lab::Network;
+use netstate::MacAddr;
+use netstate::interface::Interface;
+use netstate::link::Vxlan;
+use testbed::{NIC, Wire};
+
+use crate::bench::Fault;
+use crate::bench::How::{Both, Set, Traffic, Written};
+
+const fn fault(code: &'static str, mode: &'static str, how: crate::bench::How) -> Fault {
+    Fault { code, mode, how }
+}
+
+fn ip(network: &Network, host: &str, arguments: &str) {
+    run(network, host, "ip", arguments);
+}
+
+fn run(network: &Network, host: &str, program: &str, arguments: &str) {
+    let mut command = Command::new(program);
+    command.args(arguments.split(' '));
+    network.host(host).unwrap().run(&mut command).unwrap();
+}
+
+fn features(network: &Network, host: &str, device: &str, wanted: &[(&str, bool)]) {
+    network.host(host).unwrap().set_features(device, wanted).unwrap();
+}
+
+fn mtu(network: &Network, host: &str, device: &str, mtu: u32) {
+    network.host(host).unwrap().netlink().set_mtu(device, mtu).unwrap();
+}
+
+/// The wire. The kernel lets no VXLAN device have more than its NIC, but the NIC less.
+fn underlay_mtu(network: &Network, to: u32) {
+    for host in ["a", "b"] {
+        mtu(network, host, NIC, to);
+    }
+}
+
+/// The overlay of one host, or both.
+fn overlay_mtu(network: &Network, hosts: &[&str], to: u32) {
+    for host in hosts {
+        for device in ["vxlan0", "br0", "veth0"] {
+            mtu(network, host, device, to);
+        }
+        mtu(network, &format!("tenant-{host}"), "eth0", to);
+    }
+}
+
+/// The VXLAN device of a host made anew, as a port of its bridge.
+fn remake(network: &Network, host: &str, local: Ipv4Addr, remote: Ipv4Addr, vni: u32, csum: bool) {
+    let netlink = network.host(host).unwrap().netlink();
+    netlink.delete_link("vxlan0").unwrap();
+    let device = Vxlan {
+        name: "vxlan0",
+        vni: packet::vxlan::Vni::new(vni).unwrap(),
+        local: IpAddr::V4(local),
+        remote: Some(IpAddr::V4(remote)),
+        underlay: NIC,
+        port: 4789,
+        learning: true,
+        udp_csum: csum,
+    };
+    netlink.add_vxlan(&device, testbed::mac(host, "vxlan0"), 1450).unwrap();
+    netlink.set_master("vxlan0", "br0").unwrap();
+    netlink.set_up("vxlan0").unwrap();
+}
+
+/// Datagrams from the client to the server until the end.
+fn flood(network: &Network, end: &AtomicBool, bytes: usize) {
+    let socket = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let datagram = vec![7; bytes];
+    while !end.load(Ordering::Relaxed) {
+        let _ = socket.send_to(&datagram, network.address.target);
+    }
+}
+
+fn namespace<'h>(host: &'h mut doctor::Host, label: &str) -> &'h mut Namespace {
+    host.namespaces.iter_mut().find(|namespace| namespace.label == label).unwrap()
+}
+
+fn interface<'n>(namespace: &'n mut Namespace, name: &str) -> &'n mut Interface {
+    let Reading::Read(all) = &mut namespace.interfaces else { panic!("no interfaces") };
+    all.iter_mut().find(|interface| interface.name == name).unwrap()
+}
+
+fn index(namespace: &mut Namespace, name: &str) -> u32 {
+    interface(namespace, name).index
+}
+
+fn get<T>(reading: &mut Reading<T>) -> &mut T {
+    match reading {
+        Reading::Read(value) => value,
+        Reading::Unread(reason) => panic!("not read: {reason}"),
+    }
+}
+
+pub const FAULTS: &[Fault] = &[
+    fault(
+        "OV001",
+        "vxlan",
+        Set(|network| {
+            let off = [("tx-udp_tnl-segmentation", false), ("tx-udp_tnl-csum-segmentation", false)];
+            features(network, "a", NIC, &off);
+        }),
+    ),
+    fault(
+        "OV002",
+        "vxlan",
+        Set(|network| {
+            features(network, "a", NIC, &[("tx-udp_tnl-csum-segmentation", false)]);
+        }),
+    ),
+    fault(
+        "OV003",
+        "vxlan",
+        Set(|network| {
+            remake(network, "a", Wire::A, Wire::B, 42, false);
+        }),
+    ),
+    fault("OV004", "vxlan", Set(|network| features(network, "b", NIC, &[("rx-gro", false)]))),
+    fault("OV005", "vxlan", Set(|network| features(network, "b", "vxlan0", &[("rx-gro", false)]))),
+    fault(
+        "OV006",
+        "vxlan",
+        Set(|network| {
+            features(network, "tenant-a", "eth0", &[("tx-tcp-segmentation", false)]);
+        }),
+    ),
+    fault(
+        "OV007",
+        "vxlan",
+        Set(|network| {
+            ip(network, "tenant-a", "link set dev eth0 gso_max_size 16000");
+        }),
+    ),
+    fault(
+        "OV008",
+        "nat",
+        Written(|host| {
+            let namespace = namespace(host, "a");
+            let nic = index(namespace, NIC);
+            let features = &mut namespace.devices.get_mut(&nic).unwrap().features;
+            get(features.as_mut().unwrap()).insert("rx-lro".to_owned(), Feature::On);
+        }),
+    ),
+    fault(
+        "OV009",
+        "vxlan",
+        Written(|host| {
+            let pair = get(&mut namespace(host, "tenant-b").snmp);
+            pair.after.udp.in_csum_errors += 9;
+        }),
+    ),
+    fault(
+        "OV010",
+        "vxlan",
+        Set(|network| {
+            features(network, "a", NIC, &[("tx-generic-segmentation", false)]);
+        }),
+    ),
+    fault(
+        "OV011",
+        "vxlan",
+        Set(|network| {
+            features(network, "tenant-a", "eth0", &[("tx-checksum-ip-generic", false)]);
+        }),
+    ),
+    fault("OV013", "vxlan", Set(|network| underlay_mtu(network, 1400))),
+    fault(
+        "OV014",
+        "vxlan",
+        Set(|network| {
+            mtu(network, "a", "vxlan0", 1400);
+            mtu(network, "b", "vxlan0", 1400);
+        }),
+    ),
+    fault("OV015", "vxlan", Set(|network| mtu(network, "tenant-a", "eth0", 1500))),
+    fault("OV016", "vxlan", Traffic(|network, end| flood(network, end, 4000))),
+    fault("OV017", "vxlan", Set(|network| overlay_mtu(network, &["a", "b"], 1450))),
+    fault("OV018", "vxlan", Set(|network| overlay_mtu(network, &["b"], 1400))),
+    fault(
+        "OV019",
+        "nat",
+        Set(|network| {
+            underlay_mtu(network, 1400);
+        }),
+    ),
+    fault(
+        "OV020",
+        "vxlan",
+        Set(|network| {
+            network.host("tenant-a").unwrap().sysctl("net/ipv4/ip_no_pmtu_disc", "1").unwrap();
+        }),
+    ),
+    fault(
+        "OV021",
+        "vxlan",
+        Written(|host| {
+            get(&mut namespace(host, "tenant-b").snmp).after.ip.reasm_fails += 3;
+        }),
+    ),
+    fault(
+        "OV022",
+        "vxlan",
+        Written(|host| {
+            let namespace = namespace(host, "a");
+            let nic = index(namespace, NIC);
+            let ring = Amount { now: 256, most: 4096 };
+            namespace.devices.get_mut(&nic).unwrap().rings = Some(Rings { rx: ring, tx: ring });
+            get(&mut namespace.later).get_mut(&nic).unwrap().rx_missed += 10;
+        }),
+    ),
+    fault(
+        "OV023",
+        "vxlan",
+        Written(|host| {
+            let cpu = get(&mut host.machine.cpu);
+            for (number, ticks) in &mut cpu.after.cpus {
+                if *number == 0 { ticks.softirq += 100 } else { ticks.idle += 100 }
+            }
+            let namespace = namespace(host, "a");
+            let nic = index(namespace, NIC);
+            namespace.devices.get_mut(&nic).unwrap().rps = Some(vec!["0".to_owned()]);
+            get(&mut namespace.later).get_mut(&nic).unwrap().rx_packets += 1_000_000;
+        }),
+    ),
+    fault(
+        "OV024",
+        "vxlan",
+        Written(|host| {
+            let cpu = get(&mut host.machine.cpu);
+            cpu.after.total.steal += 20;
+            cpu.after.total.idle += 80;
+        }),
+    ),
+    fault(
+        "OV025",
+        "vxlan",
+        Written(|host| {
+            let softnet = get(&mut host.machine.softnet);
+            let cpu = softnet.after.cpus.values_mut().next().unwrap();
+            cpu.dropped = cpu.dropped.wrapping_add(5);
+        }),
+    ),
+    fault(
+        "OV026",
+        "vxlan",
+        Written(|host| {
+            let softnet = get(&mut host.machine.softnet);
+            let cpu = softnet.after.cpus.values_mut().next().unwrap();
+            cpu.time_squeeze = cpu.time_squeeze.wrapping_add(1000);
+        }),
+    ),
+    fault(
+        "OV027",
+        "vxlan",
+        Written(|host| {
+            let small = Reading::Read("100".to_owned());
+            host.machine.sysctls.insert("net/core/netdev_max_backlog".to_owned(), small);
+        }),
+    ),
+    fault(
+        "OV028",
+        "nat",
+        Written(|host| {
+            let conntrack = get(&mut namespace(host, "a").conntrack);
+            conntrack.after.count = conntrack.after.max * 9 / 10;
+        }),
+    ),
+    fault(
+        "OV029",
+        "nat",
+        Written(|host| {
+            let conntrack = get(&mut namespace(host, "a").conntrack);
+            conntrack.after.cpus.as_mut().unwrap()[0].insert_failed += 4;
+        }),
+    ),
+    fault(
+        "OV030",
+        "vxlan",
+        Set(|network| {
+            let rules = "table ip nat { chain post { type nat hook postrouting priority srcnat; \
+                 ip saddr 192.0.2.0/24 masquerade; }; }";
+            network.host("a").unwrap().nft(rules).unwrap();
+            let client = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+            client.unwrap().send_to(b"overlay", network.address.target).unwrap();
+        }),
+    ),
+    fault(
+        "OV031",
+        "vxlan",
+        Traffic(|network, end| {
+            // A program that does not read.
+            let bind = || UdpSocket::bind(network.address.listen).unwrap();
+            let _socket = network.server().netns().run(bind).unwrap();
+            flood(network, end, 1400);
+        }),
+    ),
+    fault(
+        "OV032",
+        "vxlan",
+        Written(|host| {
+            get(&mut namespace(host, "a").snmp).after.udp.sndbuf_errors += 8;
+        }),
+    ),
+    fault(
+        "OV033",
+        "vxlan",
+        Set(|network| {
+            network.host("b").unwrap().netlink().set_down("vxlan0").unwrap();
+        }),
+    ),
+    fault(
+        "OV034",
+        "vxlan",
+        Set(|network| {
+            remake(network, "b", Wire::B, Wire::A, 43, true);
+        }),
+    ),
+    fault(
+        "OV035",
+        "vxlan-routed",
+        Set(|network| {
+            let fdb = network.host("a").unwrap().netlink().fdb().unwrap();
+            let entry = fdb.iter().find(|entry| entry.remote.is_some()).unwrap();
+            let (mac, remote) = (entry.mac.unwrap(), entry.remote.unwrap());
+            let device = network.host("a").unwrap().netlink().interfaces().unwrap();
+            let name = device.iter().find(|link| link.index == entry.link).unwrap().name.clone();
+            run(network, "a", "bridge", &format!("fdb del {mac} dev {name} dst {remote}"));
+        }),
+    ),
+    fault("OV036", "vxlan", Set(|network| ip(network, "a", "route del 10.0.0.0/24"))),
+    fault(
+        "OV037",
+        "vxlan",
+        Set(|network| {
+            let mac = MacAddr([2, 0, 0, 0, 0, 9]);
+            let netlink = network.host("a").unwrap().netlink();
+            netlink.add_vxlan_fdb("vxlan0", mac, IpAddr::V4(Wire::A)).unwrap();
+        }),
+    ),
+    fault(
+        "OV038",
+        "bridge",
+        Set(|network| {
+            ip(network, "tenant-b", "address add 10.0.0.11/24 dev eth0");
+        }),
+    ),
+    fault(
+        "OV039",
+        "bridge",
+        Set(|network| {
+            let mac = testbed::mac("tenant-a", "eth0");
+            network.host("tenant-b").unwrap().netlink().set_mac("eth0", mac).unwrap();
+        }),
+    ),
+    fault("OV040", "vxlan", Written(|host| get(&mut host.machine.arp).after.fulls += 2)),
+    fault(
+        "OV041",
+        "vxlan",
+        Set(|network| {
+            ip(network, "tenant-a", "neighbour replace 10.1.0.99 dev eth0 nud failed");
+        }),
+    ),
+    fault(
+        "OV042",
+        "bridge",
+        Traffic(|network, end| {
+            let server = network.host("tenant-b").unwrap();
+            server.sysctl("net/ipv4/conf/all/rp_filter", "1").unwrap();
+            ip(network, "tenant-a", "address add 192.0.2.9/32 dev eth0");
+            let bind = || UdpSocket::bind("192.0.2.9:0").unwrap();
+            let socket = network.client().netns().run(bind).unwrap();
+            while !end.load(Ordering::Relaxed) {
+                let _ = socket.send_to(b"overlay", network.address.target);
+            }
+        }),
+    ),
+    fault(
+        "OV043",
+        "vxlan",
+        Set(|network| {
+            let host = network.host("a").unwrap();
+            host.sysctl("net/bridge/bridge-nf-call-iptables", "1").unwrap();
+        }),
+    ),
+    fault("OV044", "tap", Set(|_| {})),
+    fault("OV045", "tap", Set(|_| {})),
+    fault(
+        "OV046",
+        "tapbridge",
+        Written(|host| {
+            for namespace in &mut host.namespaces {
+                for (index, device) in &namespace.devices {
+                    if device.tun_flags.is_some() {
+                        get(&mut namespace.later).get_mut(index).unwrap().tx_dropped += 5;
+                    }
+                }
+            }
+        }),
+    ),
+    fault("OV047", "ovs-vxlan", Written(|host| host.machine.kernel_openvswitch = true)),
+    fault(
+        "OV048",
+        "bridge",
+        Both(
+            |network| {
+                let shaped = "qdisc add dev nic0 root tbf rate 1mbit burst 2kb limit 3kb";
+                run(network, "a", "tc", shaped);
+            },
+            |network, end| flood(network, end, 1000),
+        ),
+    ),
+    fault(
+        "OV049",
+        "vxlan",
+        Written(|host| {
+            let namespace = namespace(host, "a");
+            let nic = index(namespace, NIC);
+            namespace.devices.get_mut(&nic).unwrap().tx_timeouts = Some(2);
+        }),
+    ),
+    fault(
+        "OV050",
+        "vxlan",
+        Traffic(|network, end| {
+            let host = network.host("a").unwrap();
+            let socket = host.netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+            // The VNI of the device, and reserved bits that it does not take.
+            let mut frame = vec![0x88, 0, 0, 1, 0, 0, 42, 1];
+            frame.extend([0; 60]);
+            while !end.load(Ordering::Relaxed) {
+                let _ = socket.send_to(&frame, (Wire::B, 4789));
+            }
+        }),
+    ),
+    fault(
+        "OV051",
+        "vxlan",
+        Set(|network| {
+            network.host("a").unwrap().netlink().set_down("veth0").unwrap();
+        }),
+    ),
+    fault(
+        "OV052",
+        "tapbridge",
+        Set(|network| {
+            for host in network.hosts() {
+                for link in host.netlink().interfaces().unwrap() {
+                    if link.kind.as_deref() == Some("tun") {
+                        let set = format!("link set dev {} txqueuelen 10", link.name);
+                        ip(network, host.name(), &set);
+                    }
+                }
+            }
+        }),
+    ),
+    fault(
+        "OV053",
+        "vxlan",
+        Written(|host| {
+            for label in ["a", "b"] {
+                let namespace = namespace(host, label);
+                interface(namespace, NIC).bus = Some("pci".to_owned());
+                interface(namespace, "vxlan0").vxlan.as_mut().unwrap().port = 8472;
+                for socket in get(&mut namespace.udp_sockets) {
+                    socket.port = 8472;
+                }
+            }
+        }),
+    ),
+];
