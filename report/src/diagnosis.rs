@@ -69,10 +69,10 @@ fn drawn(hop: &Hop, name: &str) -> String {
     hop_line(name, &plain(&hop.kind), &mtu, &queues, &hop.offloads.join(" "))
 }
 
-/// 31 + 1 + 14 + 1 + 5 + 1 + 6 + 1 + 20 (`tso gso gro tnl csum`) = 80 columns.
+/// 30 + 1 + 14 + 1 + 5 + 1 + 7 + 1 + 20 (`tso gso gro tnl csum`) = 80 columns.
 fn hop_line(name: &str, kind: &str, mtu: &str, queues: &str, offloads: &str) -> String {
-    let (name, kind) = (short(name, 31), short(kind, 14));
-    format!("{name:<31} {kind:<14} {mtu:>5} {queues:>6} {offloads}")
+    let (name, kind) = (short(name, 30), short(kind, 14));
+    format!("{name:<30} {kind:<14} {mtu:>5} {queues:>7} {offloads}")
 }
 
 /// A text of at most so many columns; its beginning is the place in the path, its
