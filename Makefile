@@ -7,7 +7,7 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-datapath bench-accel install clean
+.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-datapath bench-accel soak-vtep install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -100,6 +100,13 @@ bench-accel: build
 		--out accel.json
 	cargo build --release --locked -p overlane-accel --examples
 	$(AS_ROOT) target/release/examples/stale_window
+
+# The VXLAN endpoint among malformed packets and endpoints that come and go.
+SOAK ?= 3600
+soak-vtep:
+	@scripts/setup test
+	$(RUNNER)="$(AS_ROOT)" OVERLANE_SOAK_SECONDS=$(SOAK) cargo test --locked --release \
+		-p overlane-datapath --test vtep -- --nocapture nothing_grows
 
 PREFIX ?= /usr/local
 install: build

@@ -2,6 +2,7 @@
 //! socket, which has no file and is gone with its process, however that ends. A
 //! line is asked, a line of JSON answered.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -62,6 +63,19 @@ pub fn read(stream: &UnixStream, users: &[u32]) -> anyhow::Result<String> {
 /// When the asker is gone, or too slow.
 pub fn answer(mut stream: &UnixStream, answer: &impl Serialize) -> anyhow::Result<()> {
     Ok(stream.write_all((serde_json::to_string(answer)? + "\n").as_bytes())?)
+}
+
+/// What follows `prefix` in the names claimed in this network namespace.
+///
+/// # Errors
+/// When the kernel's list of sockets cannot be read.
+pub fn names(prefix: &str) -> anyhow::Result<BTreeSet<String>> {
+    let table =
+        std::fs::read_to_string("/proc/self/net/unix").context("read /proc/self/net/unix")?;
+    // An abstract name is printed with an @ for its leading NUL byte.
+    let marker = format!("@{prefix}");
+    let names = table.lines().filter_map(|line| line.split_once(&marker));
+    Ok(names.map(|(_, name)| name.trim().to_owned()).collect())
 }
 
 /// Asks the process that has this name and belongs to one of `owners`; `None` where

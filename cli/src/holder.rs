@@ -4,7 +4,7 @@
 
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, user};
@@ -139,16 +139,7 @@ pub fn ask(name: &str, request: Request) -> anyhow::Result<Standing> {
 /// # Errors
 /// When the kernel's list of sockets cannot be read.
 pub fn all() -> anyhow::Result<Vec<Standing>> {
-    let table =
-        std::fs::read_to_string("/proc/self/net/unix").context("read /proc/self/net/unix")?;
-    // An abstract name is printed with an @ for its leading NUL byte.
-    let marker = format!("@{}", prefix(user()));
-    let mut names: Vec<&str> = table
-        .lines()
-        .filter_map(|line| line.split_once(&marker).map(|(_, name)| name.trim()))
-        .collect();
-    names.sort_unstable();
-    names.dedup();
     // One may go down while it is asked: then it is not standing.
-    Ok(names.into_iter().filter_map(|name| ask(name, Request::Status).ok()).collect())
+    let names = control::names(&prefix(user()))?;
+    Ok(names.iter().filter_map(|name| ask(name, Request::Status).ok()).collect())
 }

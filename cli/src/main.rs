@@ -10,13 +10,16 @@ mod accelerator;
 mod args;
 mod background;
 mod building;
+mod confinement;
 mod control;
 mod doctor_args;
+mod endpoint;
 mod exit;
 mod foreground;
 mod holder;
 mod interrupt;
 mod load;
+mod metrics;
 mod notify;
 mod output;
 mod plan;
@@ -35,6 +38,7 @@ use clap::{CommandFactory, FromArgMatches};
 
 use args::{AccelVerb, Arguments, LabVerb, MeasureVerb, Verb};
 use exit::Exit;
+use vtep_args::VtepVerb;
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
@@ -83,7 +87,10 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
         Verb::Doctor(doctor) => verb::doctor::run(&doctor),
         Verb::Report(report) => verb::report::run(&report),
         Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),
-        Verb::Vtep(vtep) => verb::vtep::run(&vtep),
+        Verb::Vtep(vtep) => match &vtep.verb {
+            Some(VtepVerb::Status(status)) => verb::vtep_status::run(status),
+            None => verb::vtep::run(&vtep),
+        },
         Verb::Completions { shell } => verb::generate::completions(shell),
         Verb::Man { directory } => verb::generate::man(&directory),
     }

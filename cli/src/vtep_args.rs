@@ -3,13 +3,17 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use datapath::vtep::HandOver;
 use packet::vxlan::Vni;
 
 /// `overlane vtep`: one network by arguments, or any number by a file.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Vtep {
+    /// Something else than to be an endpoint.
+    #[command(subcommand)]
+    pub verb: Option<VtepVerb>,
     /// Read everything from this file (TOML); SIGHUP reads it again. No other
     /// argument goes with it
     #[arg(long, value_name = "FILE", exclusive = true)]
@@ -70,6 +74,10 @@ pub struct Vtep {
     /// Over IPv6, receive packets without outer UDP checksum
     #[arg(long)]
     pub zero_checksum6: bool,
+    /// Tell the counters to Prometheus at this Unix socket or address: unix:/run/vtep.metrics,
+    /// 127.0.0.1:9472
+    #[arg(long, value_name = "PLACE")]
+    pub metrics: Option<String>,
     /// How super-packets get to the kernel: whole by a second TAP device (tunnel-gso, Linux
     /// 6.17; packet filters of this host do not see the tunnel then), cut by sockets
     /// (udp-segment), or whole where that works and passes no filter by (auto)
@@ -78,4 +86,19 @@ pub struct Vtep {
     /// Queues of the device, 1 to 256; each has its thread
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub queues: usize,
+}
+
+/// `overlane vtep …`
+#[derive(Debug, Subcommand)]
+pub enum VtepVerb {
+    /// What the endpoints of this network namespace have counted
+    Status(VtepStatus),
+}
+
+/// `overlane vtep status`
+#[derive(Debug, Args)]
+pub struct VtepStatus {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
 }

@@ -1,5 +1,6 @@
 //! `overlane vtep` as a program: readiness, signals, reload, rights, bad input.
 
+use std::io::{Read, Write};
 use std::process::{Command, Output};
 
 use foreground::{Foreground, Notify, OVERLANE, path, ping, privileged};
@@ -118,6 +119,72 @@ fn killed_it_leaves_nothing() {
     ping(&vtep.a, "10.1.0.2");
 }
 
+/// `overlane vtep status` in a host.
+fn status(host: &Host, arguments: &[&str]) -> Output {
+    let mut command = Command::new(OVERLANE);
+    command.args(["vtep", "status"]).args(arguments);
+    host.netns().run(|| command.output()).unwrap().unwrap()
+}
+
+#[test]
+fn it_tells_what_it_has_counted_to_who_asks() {
+    if !privileged() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("metrics");
+    let mut place = None;
+    let arguments = |tenant: &str| {
+        let metrics = format!("unix:{}", socket.display());
+        place = Some(metrics.clone());
+        ["--vni", "10", "--tap", "tap0:10.1.0.1/24", "--netns", tenant, "--local", "10.0.0.1"]
+            .into_iter()
+            .chain(["--remote", "10.0.0.2", "--metrics", &metrics])
+            .map(str::to_owned)
+            .collect()
+    };
+    let started = std::time::Instant::now();
+    let mut vtep = Vtep::start(arguments, None);
+    ping(&vtep.tenant, "10.1.0.2");
+    let shown = status(&vtep.a, &[]);
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert_eq!(shown.status.code(), Some(0), "{shown:?}");
+    assert!(text.starts_with("10.0.0.1:4789: hand-over tunnel-gso (vtep0 to nic0)\n"), "{text}");
+    assert!(text.contains("\nVNI 10 wire to tap0: received "), "{text}");
+    // It looks for packet filters each second, by what rights it has left.
+    testbed::poll("a second look", foreground::LIMIT, || {
+        let looked = started.elapsed() > std::time::Duration::from_millis(1500);
+        Ok(if looked { Ok(()) } else { Err("not yet".to_owned()) })
+    })
+    .unwrap();
+    let json = status(&vtep.a, &["--json"]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let network = &json[0]["networks"][0];
+    let received = network["from_wire"]["received"].as_u64().unwrap();
+    assert!(received >= 3 && network["vni"] == 10 && json[0]["whole"] == true, "{json}");
+
+    let mut client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    client.set_read_timeout(Some(foreground::LIMIT)).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    let labels = "local=\"10.0.0.1:4789\",vni=\"10\",tap=\"tap0\",direction=\"from_wire\"";
+    for line in [
+        format!("overlane_vtep_forwarded_packets_total{{{labels}}} "),
+        format!("overlane_vtep_dropped_packets_total{{{labels},reason=\"spoofed\"}} 0\n"),
+        "overlane_vtep_whole{local=\"10.0.0.1:4789\"} 1\n".to_owned(),
+    ] {
+        assert!(answer.contains(&line), "{line}: {answer}");
+    }
+
+    vtep.program.signal(Signal::SIGTERM);
+    vtep.expect_counters();
+    assert_eq!(vtep.program.end(), Some(0));
+    assert!(!socket.exists());
+    let none = status(&vtep.a, &[]);
+    assert!(String::from_utf8_lossy(&none.stdout).starts_with("no endpoint"), "{none:?}");
+}
+
 #[test]
 fn a_way_that_cannot_be_is_refused_or_named() {
     if !privileged() {
@@ -196,6 +263,7 @@ fn what_cannot_be_is_refused_with_its_name() {
         (&["--replicate", "10.0.0.9"], "10.0.0.9 is not among"),
         (&["--queues", "0"], "queues"),
         (&["--mtu", "10"], "mtu"),
+        (&["--metrics", "9472"], "wanted unix:PATH"),
         (&["--proxy"], "--proxy"),
     ] {
         let output = vtep(&[&whole[..], more].concat());

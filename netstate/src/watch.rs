@@ -18,6 +18,15 @@ const ROUTE_GROUPS: [u32; 10] = [1, 3, 4, 5, 7, 8, 9, 11, 19, 28];
 /// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h).
 const NETFILTER_GROUPS: [u32; 1] = [7];
 
+/// What has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// Links, addresses, routes, neighbours, tc.
+    pub links: bool,
+    /// nftables.
+    pub filters: bool,
+}
+
 /// A receiver of the notifications of one network namespace.
 pub struct Watch {
     sockets: [Socket; 2],
@@ -61,23 +70,26 @@ impl Watch {
 
     /// Whether anything has changed since the last call; forgets it.
     pub fn changed(&self) -> bool {
-        let mut changed = false;
-        for socket in &self.sockets {
+        let Changed { links, filters } = self.what_changed();
+        links || filters
+    }
+
+    /// [`Watch::changed`], told apart.
+    pub fn what_changed(&self) -> Changed {
+        let [links, filters] = self.sockets.each_ref().map(|socket| {
+            let mut changed = false;
             let mut buffer = Vec::with_capacity(32 << 10);
             loop {
                 buffer.clear();
                 match socket.recv(&mut buffer, libc::MSG_DONTWAIT) {
                     Ok(_) => changed = true,
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break changed,
                     // ENOBUFS: some were lost, so something has changed.
-                    Err(_) => {
-                        changed = true;
-                        break;
-                    }
+                    Err(_) => break true,
                 }
             }
-        }
-        changed
+        });
+        Changed { links, filters }
     }
 }
 

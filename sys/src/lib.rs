@@ -17,6 +17,7 @@ pub mod join;
 pub mod memfd;
 pub mod netns;
 pub mod program;
+pub mod seccomp;
 pub mod sysfs;
 pub mod tap;
 pub mod tcp;

@@ -16,3 +16,4 @@ pub mod report;
 pub mod report_compare;
 pub mod tapbridge;
 pub mod vtep;
+pub mod vtep_status;

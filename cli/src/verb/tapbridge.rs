@@ -12,6 +12,7 @@ use sys::netns::NetNs;
 use sys::tap::Offload;
 
 use crate::args::{NoOffload, TapBridge};
+use crate::confinement::confine_forwarding;
 use crate::exit::{Exit, usage};
 use crate::foreground::{Asked, MTU, Signals, netns, set_up, take, wait};
 use crate::notify::notify;
@@ -60,6 +61,7 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
     // The descriptors suffice from here on; threads started later have no more.
     sys::capability::drop_all()?;
     let running = ready.start()?;
+    confine_forwarding()?;
 
     let mut line = format!(
         "ready: {} and {} are joined, engine {}, {} queue{}, uncut: {}",

@@ -2,21 +2,23 @@
 
 use std::fmt::Write;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::Context;
 use datapath::Error;
-use datapath::counters::Counters;
 use datapath::tapbridge::{Port, PortOptions};
-use datapath::vtep::{Config, ConfigError, Endpoint, NetworkConfig, Report, Running};
+use datapath::vtep::{Config, ConfigError, Endpoint, NetworkConfig, Running};
 use nix::errno::Errno;
 use signal_hook::consts::SIGHUP;
 use sys::netns::NetNs;
 
+use crate::confinement::confine_forwarding;
+use crate::endpoint::{self, Status};
 use crate::exit::{Exit, usage};
 use crate::foreground::{Asked, Signals, netns, on_signals, parse_address, set_up, take, wait};
+use crate::metrics::{Metrics, Place};
 use crate::notify::notify;
 use crate::output::print;
 use crate::vtep_args::Vtep;
@@ -40,6 +42,11 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
         places.push((namespace, Asked { device: network.tap.clone(), addresses }));
     }
 
+    // Both are refused before anything is made.
+    let listener = endpoint::claim(&config)?;
+    let place = |text: &String| text.parse().map_err(|e: String| usage("metrics", e));
+    let place: Option<Place> = config.metrics.as_ref().map(place).transpose()?;
+    let metrics = place.as_ref().map(Metrics::listen).transpose()?;
     // From here on signals end the endpoint, not the process.
     let (signals, reload) = (Signals::new()?, on_signals(&[SIGHUP])?);
     let endpoint = Endpoint::open(&config, &NetNs::current()?).map_err(|e| refused(source, e))?;
@@ -64,42 +71,71 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
             port.offload()
         );
     }
-    let _ = write!(line, "; hand-over {}", endpoint.way());
+    let way = endpoint.way();
+    let _ = write!(line, "; hand-over {way}");
     let ready = endpoint.attach(ports).map_err(|e| refused(source, e))?;
     // The descriptors suffice from here on; threads started later have no more.
     sys::capability::drop_all()?;
     let mut running = ready.start()?;
+    confine_forwarding()?;
     print(&line)?;
     notify("READY=1")?;
-    let outcome = serve(&mut running, &signals, &reload, arguments.config.as_deref());
+    let asked = Asks { signals, reload, listener, metrics };
+    let outcome = serve(&mut running, &asked, &config, arguments.config.as_deref());
     notify("STOPPING=1")?;
     let (report, ended) = running.stop();
-    print(&describe(&report))?;
+    print(&Status::of(&config, way, &report).describe())?;
     outcome?;
     ended?;
     Ok(Exit::Done)
 }
 
+/// What may ask something of an endpoint that runs.
+struct Asks {
+    signals: Signals,
+    reload: UnixStream,
+    /// `overlane vtep status`.
+    listener: UnixListener,
+    /// Prometheus.
+    metrics: Option<Metrics>,
+}
+
 /// Until a signal to end, or the endpoint's own end.
 fn serve(
     running: &mut Running,
-    signals: &Signals,
-    reload: &UnixStream,
-    config: Option<&Path>,
+    asks: &Asks,
+    config: &Config,
+    file: Option<&Path>,
 ) -> anyhow::Result<()> {
+    let Asks { signals, reload, listener, metrics } = asks;
     loop {
-        let fds = [running.ended(), signals.end.as_fd(), signals.show.as_fd(), reload.as_fd()];
-        let [ended, end, show, again] = wait(fds)?;
+        let fds = [
+            running.ended(),
+            signals.end.as_fd(),
+            signals.show.as_fd(),
+            reload.as_fd(),
+            listener.as_fd(),
+            // The same once more where nobody else listens.
+            metrics.as_ref().map_or(listener.as_fd(), Metrics::as_fd),
+        ];
+        let [ended, end, show, again, asked, measured] = wait(fds)?;
         if ended || end {
             return Ok(());
         }
+        let status = || Status::of(config, running.way(), &running.report());
         if show {
             take(&signals.show);
-            print(&describe(&running.report()))?;
+            print(&status().describe())?;
+        }
+        if asked {
+            endpoint::answer(listener, status);
+        }
+        if let Some(metrics) = metrics.as_ref().filter(|_| measured) {
+            metrics.answer(|| status().prometheus());
         }
         if again {
             take(reload);
-            print(&match read_again(running, config) {
+            print(&match read_again(running, file) {
                 Ok(()) => "reloaded".to_owned(),
                 Err(error) => format!("not reloaded, all stays as it was: {error:#}"),
             })?;
@@ -151,6 +187,7 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
         checksum: !arguments.no_checksum,
         zero_checksum6: arguments.zero_checksum6,
         hand_over: arguments.hand_over,
+        metrics: arguments.metrics.clone(),
         queues: arguments.queues,
         networks: vec![network],
         ..Config::new(local)
@@ -169,42 +206,4 @@ fn refused(source: &str, error: Error) -> anyhow::Error {
         ),
         error => error.into(),
     }
-}
-
-/// Each network's counters, a line a direction, and the endpoint's.
-fn describe(report: &Report) -> String {
-    let mut lines = Vec::new();
-    for network in &report.networks {
-        let (vni, tap) = (network.vni, &network.tap);
-        lines.push(direction(&format!("VNI {vni} {tap} to wire"), &network.out));
-        let mut back = direction(&format!("VNI {vni} wire to {tap}"), &network.back);
-        // Writing to a String cannot fail.
-        let _ = write!(
-            back,
-            "; addresses: {} configured, {} learned",
-            network.configured, network.learned
-        );
-        lines.push(back);
-    }
-    lines.push(direction("of no network", &report.strangers));
-    lines.join("\n")
-}
-
-fn direction(name: &str, c: &Counters) -> String {
-    let mut line = format!(
-        "{name}: received {} packets, {} bytes; forwarded {} packets, {} bytes, in {} pieces",
-        c.received, c.received_bytes, c.forwarded, c.forwarded_bytes, c.handed_over
-    );
-    for (what, number) in [
-        ("answered", c.answered),
-        ("replicas", c.replicas),
-        ("replicas lost", c.replicas_lost),
-        ("unlearned", c.unlearned),
-    ] {
-        if number > 0 {
-            let _ = write!(line, "; {what} {number}");
-        }
-    }
-    let _ = write!(line, "; dropped {}", c.dropped_in_words());
-    line
 }

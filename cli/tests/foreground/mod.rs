@@ -84,6 +84,7 @@ impl Foreground {
                 assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
             }
             assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+            assert!(status.contains("Seccomp:\t2"), "{status}");
             count += 1;
         }
         assert_eq!(count, threads, "a thread a queue, the first, and one that watches paths");

@@ -59,6 +59,10 @@ pub struct Config {
     /// How encapsulated super-packets are handed to the kernel.
     #[serde(default)]
     pub hand_over: HandOver,
+    /// Where counters are told to Prometheus, `unix:PATH` or `ADDRESS:PORT`; whoever
+    /// tells them interprets it.
+    #[serde(default)]
+    pub metrics: Option<String>,
     /// Queues of each TAP; each number has its thread.
     #[serde(default = "one")]
     pub queues: usize,
@@ -198,6 +202,7 @@ impl Config {
             checksum: true,
             zero_checksum6: false,
             hand_over: HandOver::Auto,
+            metrics: None,
             queues: 1,
             networks: Vec::new(),
         }

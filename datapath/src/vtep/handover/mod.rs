@@ -24,7 +24,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use netstate::watch::Watch;
+use netstate::watch::{Changed, Watch};
 use netstate::{Netlink, netfilter};
 use packet::ethernet::MacAddr;
 use sys::netns::NetNs;
@@ -195,16 +195,18 @@ impl SecondTap {
     /// Looks at what may have changed, in the calling thread's namespace, which
     /// must be the underlay's. True if routes are to be looked up anew.
     pub(super) fn look(&self) -> bool {
-        let changed = self.watch.changed();
-        // The older iptables notify nobody.
-        if !self.asked_for
-            && !self.withdrawn.load(Ordering::Relaxed)
-            && let Some(filter) = filter()
-        {
-            self.withdraw(filter);
-            return true;
+        let Changed { links, filters } = self.watch.what_changed();
+        if self.asked_for || self.withdrawn.load(Ordering::Relaxed) {
+            return links;
         }
-        changed
+        // Listing nftables takes a right that a program has given up by now, being
+        // told of a change does not. The older iptables notify nobody.
+        let found = if filters { filter() } else { legacy_filter() };
+        match found {
+            Some(filter) => self.withdraw(filter),
+            None => return links,
+        }
+        true
     }
 }
 
@@ -236,11 +238,13 @@ fn filter() -> Option<String> {
             let named = chain.map(|c| {
                 format!("nftables chain {} {} {} would be passed by", c.family, c.table, c.chain)
             });
-            named.or_else(|| {
-                let table = netfilter::legacy_tables().into_iter().next();
-                table.map(|table| format!("{table} would be passed by"))
-            })
+            named.or_else(legacy_filter)
         }
         Err(error) => Some(format!("whether there are packet filters cannot be told: {error}")),
     }
+}
+
+fn legacy_filter() -> Option<String> {
+    let table = netfilter::legacy_tables().into_iter().next();
+    table.map(|table| format!("{table} would be passed by"))
 }

@@ -12,10 +12,13 @@ use sys::tap::Offload as TapOffload;
 use testbed::{Host, NIC, Offload, Wire, mac};
 use traffic::{LIMIT, ping, privileged, tcp, udp};
 
+mod capture;
+mod soak;
+#[path = "../traffic/mod.rs"]
 mod traffic;
 
-const UNDERLAY_V4: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
-const UNDERLAY_V6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
+const UNDERLAY_V4: [&str; 4] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
+const UNDERLAY_V6: [&str; 4] = ["fd00::1", "fd00::2", "fd00::3", "fd00::4"];
 const INNER_V4: [&str; 3] = ["10.1.0.1", "10.1.0.2", "10.1.0.3"];
 const INNER_V6: [&str; 3] = ["fd01::1", "fd01::2", "fd01::3"];
 const VNI: u32 = 10;
@@ -67,12 +70,12 @@ impl Plan {
     }
 }
 
-/// Two hosts on a wire, with underlay addresses; the second has the third's, too.
+/// Two hosts on a wire, with underlay addresses; the second has all others'.
 fn hosts(plan: &Plan) -> [Host; 2] {
     let hosts = ["a", "b"].map(|name| Host::with_ipv6(name).unwrap());
     Wire { mtu: 1500, offload: plan.profile }.join(&hosts[0], &hosts[1]).unwrap();
     let prefix = if plan.v6 { 64 } else { 24 };
-    for (host, end) in [(0, 0), (1, 1), (1, 2)] {
+    for (host, end) in [(0, 0), (1, 1), (1, 2), (1, 3)] {
         address(&hosts[host], NIC, plan.underlay(end), prefix);
     }
     hosts
@@ -102,6 +105,8 @@ impl Vtep {
         let options =
             PortOptions { queues: plan.queues, offload: plan.tap, ..PortOptions::named("tap0") };
         let port = Port::open(&options, tenant.netns()).unwrap();
+        // The same for each that comes: others have resolved it.
+        tenant.netlink().set_mac("tap0", mac(tenant.name(), "tap0")).unwrap();
         tenant.netlink().set_mtu("tap0", endpoint.mtu(0)).unwrap();
         inner_addresses(&tenant, "tap0", end);
         let running = endpoint.attach(vec![port]).unwrap().start().unwrap();
