@@ -3,7 +3,11 @@
 
 mod traffic;
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
 use lab::{Capabilities, Network, Params};
+use libbpf_rs::Program;
 use netstate::{Counters, HopKind, Side, Way};
 use testbed::{Offload, Privileges};
 use traffic::{BYTES, LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
@@ -103,6 +107,54 @@ fn what_takes_the_slow_path_is_seen() {
         let (stage, device) = (of("b", HopKind::Stage, false), of("b", HopKind::Device, true));
         let slow = stage == 0 && device as usize >= BYTES / 65536;
         Ok(if slow { Ok(()) } else { Err(format!("{stage} fast, {device} slow")) })
+    })
+    .unwrap();
+}
+
+/// The test that another process runs, to be killed in it.
+const STANDING: &str = "stands_until_killed";
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn stands_until_killed() {
+    let network = network("vxlan+accel", Offload::Full).unwrap();
+    println!("\nstands");
+    // Until it is killed, or whoever waits for it is gone.
+    let _ = std::io::stdin().lines().next();
+    drop(network);
+}
+
+#[test]
+fn nothing_of_it_outlives_a_kill() {
+    if network("vxlan+accel", Offload::Full).is_none() {
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", STANDING, "--ignored", "--nocapture"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "stands"));
+    let fds = format!("/proc/{}/fdinfo", child.id());
+    let mut programs: Vec<u32> = std::fs::read_dir(fds)
+        .unwrap()
+        .filter_map(|fd| std::fs::read_to_string(fd.ok()?.path()).ok())
+        .filter_map(|info| {
+            info.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())
+        })
+        .collect();
+    programs.sort_unstable();
+    programs.dedup();
+    // Two in each host.
+    assert!(programs.len() >= 4, "{programs:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    testbed::poll("the end of the programs", LIMIT, || {
+        let there = |id: &&u32| Program::fd_from_id(**id).is_ok();
+        let left: Vec<_> = programs.iter().filter(there).collect();
+        Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?} of {programs:?}")) })
     })
     .unwrap();
 }
