@@ -12,18 +12,19 @@
 //! With GSO the kernel counts a super-packet once, so there the engine's own
 //! count is taken. TCP figures are each program's own.
 
-#[path = "../tests/engine/wire.rs"]
-#[allow(dead_code)]
-mod wire;
-
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use measure::driver;
 use measure::engine::{Ends, Load, Watch, Workload, run};
+use measure::plan::Tool;
 use measure::stats;
-use wire::{DEVICE, SERVER, Wire};
+use sys::netns::NetNs;
+use testbed::{Host, NIC, Offload, Wire};
 
 const CLIENT_CPU: usize = 0;
 const SERVER_CPU: usize = 1;
@@ -69,10 +70,7 @@ enum Generator {
         /// crosses the wire as a packet of its own.
         cut: bool,
     },
-    Iperf3,
-    Netperf,
-    Sockperf,
-    Nuttcp,
+    Driven(Tool),
 }
 
 /// One run: rate, and CPU seconds of the whole machine per unit.
@@ -95,7 +93,8 @@ fn main() {
                 .expect("CONTEST: udp, tcp_rr or tcp_stream"),
         ],
     };
-    let wire = Wire::new();
+    let [client, server] =
+        Wire { mtu: 1500, offload: Offload::Full }.hosts().expect("two hosts and a wire");
     let mut entries = entries();
     entries.retain(|e| contests.iter().any(|(contest, ..)| *contest == e.contest));
     println!(
@@ -107,7 +106,7 @@ fn main() {
     for round in 0..rounds {
         for index in stats::block_order(u64::from(PORT), round, entries.len()) {
             let entry = &entries[index];
-            match measure(&wire, entry, Duration::from_secs_f64(seconds)) {
+            match measure(&client, &server, entry, Duration::from_secs_f64(seconds)) {
                 Ok(outcome) => {
                     outcomes.entry(index).or_default().insert(round, outcome);
                 }
@@ -164,39 +163,49 @@ fn entries() -> Vec<Entry> {
         entry("built-in", Udp64, BuiltIn { gso: false, cut: false }),
         entry("built-in gso", Udp64, BuiltIn { gso: true, cut: false }),
         entry("  cut at wire", Udp64, BuiltIn { gso: true, cut: true }),
-        entry("iperf3", Udp64, Iperf3),
-        entry("netperf", Udp64, Netperf),
-        entry("sockperf", Udp64, Sockperf),
-        entry("nuttcp", Udp64, Nuttcp),
+        entry("iperf3", Udp64, Driven(Tool::Iperf3)),
+        entry("netperf", Udp64, Driven(Tool::Netperf)),
+        entry("sockperf", Udp64, Driven(Tool::Sockperf)),
+        entry("nuttcp", Udp64, Driven(Tool::Nuttcp)),
         entry("built-in", TcpRr, BuiltIn { gso: false, cut: false }),
-        entry("netperf", TcpRr, Netperf),
-        entry("sockperf", TcpRr, Sockperf),
+        entry("netperf", TcpRr, Driven(Tool::Netperf)),
+        entry("sockperf", TcpRr, Driven(Tool::Sockperf)),
         entry("built-in", TcpStream, BuiltIn { gso: false, cut: false }),
-        entry("iperf3", TcpStream, Iperf3),
+        entry("iperf3", TcpStream, Driven(Tool::Iperf3)),
     ]
 }
 
-fn measure(wire: &Wire, entry: &Entry, window: Duration) -> Result<Outcome, String> {
+fn measure(
+    client: &Host,
+    server: &Host,
+    entry: &Entry,
+    window: Duration,
+) -> Result<Outcome, String> {
+    let at = SocketAddr::from((Wire::B, PORT));
+    let ends = Ends { client: client.netns(), server: server.netns(), target: at, listen: at };
+    let workload = match entry.contest {
+        Contest::Udp64 => Workload::UdpStream,
+        Contest::TcpRr => Workload::TcpRr,
+        Contest::TcpStream => Workload::TcpStream,
+    };
+    let load = Load {
+        warmup: LEAD,
+        duration: window,
+        client_cpus: vec![CLIENT_CPU],
+        server_cpus: vec![SERVER_CPU],
+        ..Load::new(workload)
+    };
     match entry.generator {
         Generator::BuiltIn { gso, cut } => {
-            set_segmentation(wire, !cut)?;
-            let outcome = built_in(wire, entry.contest, gso, window);
-            set_segmentation(wire, true)?;
+            // Whether the client's device takes UDP super-packets uncut, as veth does.
+            let uncut = |on| client.set_features(NIC, &[("tx-udp-segmentation", on)]);
+            uncut(!cut).map_err(|e| e.to_string())?;
+            let outcome = built_in(&ends, &Load { gso, ..load }, server.netns());
+            uncut(true).map_err(|e| e.to_string())?;
             outcome
         }
-        other => driven(wire, entry.contest, other, window),
+        Generator::Driven(tool) => driven(&ends, tool, load, window, server.netns()),
     }
-}
-
-/// Whether the client's device takes UDP super-packets uncut, as veth does.
-fn set_segmentation(wire: &Wire, on: bool) -> Result<(), String> {
-    let value = if on { "on" } else { "off" };
-    let arguments = ["-K", DEVICE, "tx-udp-segmentation", value];
-    let output = wire::run_in(&wire.client, "ethtool", &arguments);
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("ethtool {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr)))
 }
 
 /// CPU seconds of the machine, counters of the server's namespace, and when.
@@ -207,8 +216,8 @@ struct Reading {
     datagrams: f64,
 }
 
-fn read(wire: &Wire) -> Reading {
-    let datagrams = wire.server.run(in_datagrams).expect("the server's namespace");
+fn read(server: &NetNs) -> Reading {
+    let datagrams = server.run(in_datagrams).expect("the server's namespace");
     Reading { at: Instant::now(), busy_s: busy_seconds(), datagrams }
 }
 
@@ -230,41 +239,26 @@ fn in_datagrams() -> f64 {
 }
 
 struct Readings<'a> {
-    wire: &'a Wire,
+    server: &'a NetNs,
     taken: Vec<Reading>,
 }
 
 impl Watch for Readings<'_> {
     fn begin(&mut self) {
-        self.taken.push(read(self.wire));
+        self.taken.push(read(self.server));
     }
 
     fn end(&mut self) {
-        self.taken.push(read(self.wire));
+        self.taken.push(read(self.server));
     }
 }
 
-fn built_in(wire: &Wire, contest: Contest, gso: bool, window: Duration) -> Result<Outcome, String> {
-    let workload = match contest {
-        Contest::Udp64 => Workload::UdpStream,
-        Contest::TcpRr => Workload::TcpRr,
-        Contest::TcpStream => Workload::TcpStream,
-    };
-    let load = Load {
-        gso,
-        warmup: LEAD,
-        duration: window,
-        client_cpus: vec![CLIENT_CPU],
-        server_cpus: vec![SERVER_CPU],
-        ..Load::new(workload)
-    };
-    let at = Wire::server_at(PORT);
-    let ends = Ends { client: &wire.client, server: &wire.server, target: at, listen: at };
-    let mut readings = Readings { wire, taken: Vec::new() };
+fn built_in(ends: &Ends<'_>, load: &Load, server: &NetNs) -> Result<Outcome, String> {
+    let mut readings = Readings { server, taken: Vec::new() };
     let measured =
-        run(&load, &ends, &mut readings, &AtomicBool::new(false)).map_err(|e| e.to_string())?;
+        run(load, ends, &mut readings, &AtomicBool::new(false)).map_err(|e| e.to_string())?;
     let busy_s = readings.taken[1].busy_s - readings.taken[0].busy_s;
-    if contest == Contest::Udp64 && !gso {
+    if load.workload == Workload::UdpStream && !load.gso {
         // The engine must not count what the kernel did not deliver.
         let kernel = readings.taken[1].datagrams - readings.taken[0].datagrams;
         let own = measured.datagrams.map_or(0.0, |d| d.received as f64);
@@ -275,198 +269,76 @@ fn built_in(wire: &Wire, contest: Contest, gso: bool, window: Duration) -> Resul
     Ok(Outcome { rate: measured.rate(), cpu_per_unit: busy_s / measured.units as f64 })
 }
 
-/// A program's server, ended with this.
-struct Running(Child);
+/// Readings at both ends of a window within a program's run.
+struct Window {
+    server: Arc<NetNs>,
+    length: Duration,
+    readings: Option<JoinHandle<Result<[Reading; 2], String>>>,
+}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+impl Watch for Window {
+    fn begin(&mut self) {
+        let (server, length) = (Arc::clone(&self.server), self.length);
+        self.readings = Some(std::thread::spawn(move || {
+            await_traffic(&server)?;
+            std::thread::sleep(LEAD);
+            let begin = read(&server);
+            std::thread::sleep(length);
+            Ok([begin, read(&server)])
+        }));
     }
-}
 
-/// Ports of its own for each run: not every server sets `SO_REUSEADDR`, and a
-/// connection of the run before may be in `TIME_WAIT`.
-fn next_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(PORT + 1);
-    // nuttcp takes two: control and data.
-    NEXT.fetch_add(2, Ordering::Relaxed)
-}
-
-/// Server and client command lines.
-fn commands(
-    generator: Generator,
-    contest: Contest,
-    window: Duration,
-    port: u16,
-) -> [Vec<String>; 2] {
-    // Whole seconds: netperf and nuttcp take nothing else.
-    let seconds = (LEAD * 2 + window).as_secs_f64().ceil();
-    let udp = contest == Contest::Udp64;
-    let (server, client) = match generator {
-        Generator::BuiltIn { .. } => (String::new(), String::new()),
-        Generator::Iperf3 => (
-            format!("iperf3 -s -1 -p {port}"),
-            format!("iperf3 -c {SERVER} -p {port} -t {seconds} -J")
-                + if udp { " -u -b 0 -l 64" } else { "" },
-        ),
-        Generator::Netperf => (
-            format!("netserver -D -4 -L {SERVER} -p {port}"),
-            format!("netperf -P 0 -H {SERVER} -p {port} -l {seconds} -T {CLIENT_CPU},{SERVER_CPU}")
-                + if udp { " -t UDP_STREAM -- -m 64 -R 1" } else { " -t TCP_RR -- -r 1,1" },
-        ),
-        Generator::Sockperf if udp => (
-            format!("sockperf server -i {SERVER} -p {port}"),
-            format!("sockperf throughput -i {SERVER} -p {port} -m 64 -t {seconds}"),
-        ),
-        Generator::Sockperf => (
-            format!("sockperf server --tcp -i {SERVER} -p {port}"),
-            format!("sockperf ping-pong --tcp -i {SERVER} -p {port} -m 14 -t {seconds}"),
-        ),
-        Generator::Nuttcp => (
-            format!("nuttcp -1 -P {port} -p {}", port + 1),
-            format!("nuttcp -u -l64 -Ru -T{seconds} -P {port} -p {} {SERVER}", port + 1),
-        ),
-    };
-    [server, client].map(|line| line.split_whitespace().map(str::to_owned).collect())
-}
-
-fn package(generator: Generator) -> &'static str {
-    match generator {
-        Generator::BuiltIn { .. } => "",
-        Generator::Iperf3 => "apt install iperf3",
-        Generator::Netperf => {
-            "apt install netperf (Debian's component non-free: see sources.list(5))"
-        }
-        Generator::Sockperf => "apt install sockperf",
-        Generator::Nuttcp => "apt install nuttcp",
-    }
+    fn end(&mut self) {}
 }
 
 fn driven(
-    wire: &Wire,
-    contest: Contest,
-    generator: Generator,
+    ends: &Ends<'_>,
+    tool: Tool,
+    load: Load,
     window: Duration,
+    server: &Arc<NetNs>,
 ) -> Result<Outcome, String> {
-    let port = next_port();
-    let [server, client] = commands(generator, contest, window, port);
-    let spawn = |netns: &sys::netns::NetNs, cpu: usize, words: &[String]| {
-        let spawned = netns.run(|| {
-            // The mask is inherited by exec: no taskset between us and the program.
-            sys::affinity::pin(cpu).map_err(|e| e.to_string())?;
-            Command::new(&words[0])
-                .args(&words[1..])
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .map_err(|e| match e.kind() {
-                    std::io::ErrorKind::NotFound => {
-                        format!("{} is not installed: {}", words[0], package(generator))
-                    }
-                    _ => format!("{}: {e}", words[0]),
-                })
-        });
-        spawned.map_err(|e| e.to_string())?
-    };
-    let _server = Running(spawn(&wire.server, SERVER_CPU, &server)?);
-    await_port(wire, port)?;
-    let mut client = spawn(&wire.client, CLIENT_CPU, &client)?;
-    await_traffic(wire)?;
-    std::thread::sleep(LEAD);
-    let begin = read(wire);
-    std::thread::sleep(window);
-    let end = read(wire);
-    let mut printed = String::new();
-    if let Some(mut stdout) = client.stdout.take() {
-        std::io::Read::read_to_string(&mut stdout, &mut printed).map_err(|e| e.to_string())?;
-    }
-    let status = client.wait().map_err(|e| e.to_string())?;
-    if !status.success() {
-        return Err(format!("client ended with {status}: {}", printed.trim()));
-    }
+    // sockperf's smallest.
+    let rr = tool == Tool::Sockperf && load.workload == Workload::TcpRr;
+    let message_bytes = if rr { 14 } else { load.message_bytes };
+    let load = Load { message_bytes, duration: LEAD * 2 + window, ..load };
+    let mut watch = Window { server: Arc::clone(server), length: window, readings: None };
+    let (measured, _) = driver::run(tool, &load, ends, &mut watch, &AtomicBool::new(false))
+        .map_err(|e| e.to_string())?;
+    let readings = watch.readings.ok_or("it was not started")?;
+    let [begin, end] = readings.join().map_err(|_| "the readings panicked")??;
     let seconds = (end.at - begin.at).as_secs_f64();
-    let rate = match contest {
-        Contest::Udp64 => (end.datagrams - begin.datagrams) / seconds,
-        Contest::TcpRr | Contest::TcpStream => parse_rate(generator, &printed)
-            .ok_or_else(|| format!("no rate in: {}", printed.trim()))?,
+    let rate = match load.workload {
+        Workload::UdpStream => (end.datagrams - begin.datagrams) / seconds,
+        _ => measured.rate(),
     };
-    let units = match contest {
-        Contest::TcpStream => rate / 8.0 / f64::from(Load::new(Workload::TcpStream).message_bytes),
+    let units = match load.workload {
+        Workload::TcpStream => rate / 8.0 / f64::from(load.message_bytes),
         _ => rate,
     };
     Ok(Outcome { rate, cpu_per_unit: (end.busy_s - begin.busy_s) / seconds / units })
 }
 
-/// Waits until the program's server listens on its port, TCP or UDP.
-fn await_port(wire: &Wire, port: u16) -> Result<(), String> {
-    let hexadecimal = format!(":{port:04X} ");
-    let listening = || {
-        ["tcp", "tcp6", "udp", "udp6"].iter().any(|table| {
-            std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).is_ok_and(|t| {
-                t.lines().any(|l| {
-                    l.split_once(": ").is_some_and(|(_, l)| {
-                        // Local address first, then the remote one, all zeroes.
-                        l.get(..48).is_some_and(|l| l.contains(&hexadecimal))
-                            && l.contains(":0000 ")
-                    })
-                })
-            })
-        })
-    };
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while Instant::now() < deadline {
-        if wire.server.run(listening).map_err(|e| e.to_string())? {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(format!("nobody listens on port {port} of {DEVICE}"))
-}
-
 /// Waits until the program's traffic flows: some (sockperf) take seconds to
 /// calibrate themselves first.
-fn await_traffic(wire: &Wire) -> Result<(), String> {
+fn await_traffic(server: &NetNs) -> Result<(), String> {
     /// More packets than any handshake, within one look.
     const TRAFFIC: u64 = 40;
     let received = || {
         let path = "/proc/thread-self/net/dev";
         let devices = std::fs::read_to_string(path).unwrap_or_default();
-        let line = devices.lines().find_map(|l| l.trim_start().strip_prefix(DEVICE)).map(str::trim);
+        let line = devices.lines().find_map(|l| l.trim_start().strip_prefix(NIC)).map(str::trim);
         line.and_then(|l| l.split_whitespace().nth(2)?.parse::<u64>().ok()).unwrap_or(0)
     };
     let deadline = Instant::now() + Duration::from_secs(10);
-    let mut last = wire.server.run(received).map_err(|e| e.to_string())?;
+    let mut last = server.run(received).map_err(|e| e.to_string())?;
     while Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
-        let now = wire.server.run(received).map_err(|e| e.to_string())?;
+        let now = server.run(received).map_err(|e| e.to_string())?;
         if now - last > TRAFFIC {
             return Ok(());
         }
         last = now;
     }
     Err("no traffic within 10 s".into())
-}
-
-fn parse_rate(generator: Generator, printed: &str) -> Option<f64> {
-    match generator {
-        Generator::Iperf3 => {
-            let json: serde_json::Value = serde_json::from_str(printed).ok()?;
-            json["end"]["sum_received"]["bits_per_second"].as_f64()
-        }
-        // Socket sizes, request, response, elapsed, rate.
-        Generator::Netperf => printed.split_whitespace().nth(5)?.parse().ok(),
-        // "[Valid Duration] RunTime=0.950 sec; SentMessages=…; ReceivedMessages=…"
-        Generator::Sockperf => {
-            let line = printed.lines().find(|l| l.contains("[Valid Duration]"))?;
-            let field = |name: &str| {
-                let value = line.split_once(name)?.1;
-                value.split([' ', ';']).next()?.parse::<f64>().ok()
-            };
-            Some(field("ReceivedMessages=")? / field("RunTime=")?)
-        }
-        Generator::BuiltIn { .. } | Generator::Nuttcp => None,
-    }
 }

@@ -2,30 +2,25 @@
 //! own, as root: what is attributed is what was lost, at the place it was lost.
 
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use measure::engine::Workload;
-use measure::plan::{Ask, Plan, PlannedCell, Stopping, Task};
-use measure::results::{Loss, Placement, Role, Sample};
+use measure::plan::{Ask, Plan, PlannedCell, Task};
+use measure::results::{Loss, Role, Sample};
 use measure::run::Observer;
 use measure::sampler::loss::{self, Evidence};
-use measure::sampler::{Drops, Limits, Machine, Namespace};
-use measure::subject::{Place, ServerEnd, Subject};
-use netstate::Hop;
+use measure::sampler::{Drops, Machine, Namespace};
+use measure::subject::Subject;
+use pair::{Pair, root};
+use planned::{plan, subject};
 use sys::tap::TapOptions;
-use testbed::{Host, NIC, Offload, Wire};
+use testbed::{Host, NIC, Wire};
 
-fn root() -> bool {
-    let root = sys::userns::may_administer_networks();
-    if !root {
-        eprintln!("skipped: needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN) for network namespaces");
-    }
-    root
-}
+mod pair;
+mod planned;
 
 /// Whether the kernel tells where it drops; a missing right or kernel feature
 /// is named.
@@ -41,37 +36,6 @@ fn told() -> bool {
     false
 }
 
-/// Two hosts joined by a wire.
-struct Pair {
-    a: Host,
-    b: Host,
-}
-
-impl Pair {
-    fn new() -> Pair {
-        let pair = Pair { a: Host::new("a").unwrap(), b: Host::new("b").unwrap() };
-        let wire = Wire { mtu: 1500, offload: Offload::Full };
-        wire.join(&pair.a, &pair.b).unwrap();
-        wire.address(&pair.a, &pair.b).unwrap();
-        pair
-    }
-
-    fn subject(&self) -> Subject {
-        let address = SocketAddr::from((Wire::B, 7000));
-        let place =
-            |host: &Host| Place { name: host.name().to_owned(), netns: Arc::clone(host.netns()) };
-        Subject {
-            mode: "pair".to_owned(),
-            offload: "full".to_owned(),
-            mtu: 1500,
-            client: 0,
-            server: ServerEnd::Here { place: 1, target: address, listen: address },
-            hops: vec![Hop::tx("a", NIC), Hop::rx("b", NIC)],
-            places: vec![place(&self.a), place(&self.b)],
-        }
-    }
-}
-
 /// Keeps the samples.
 struct Nobody;
 
@@ -80,37 +44,14 @@ impl Observer for Nobody {
     fn sampling(&mut self, _: &Subject, _: &PlannedCell) {}
 }
 
-fn plan(ask: Ask) -> Plan {
-    Plan {
-        seed: 1,
-        cells: vec![PlannedCell {
-            subject: 0,
-            role: Role::Baseline,
-            ask,
-            setting: None,
-            baseline: 0,
-        }],
-        stopping: Stopping { level: 0.95, blocks: 1, half_width: None, max_blocks: 1 },
-        settings: Vec::new(),
-        duration: Duration::from_millis(500),
-        warmup: Duration::ZERO,
-        placement: Placement {
-            policy: "none".to_owned(),
-            client_cpus: Vec::new(),
-            server_cpus: Vec::new(),
-        },
-        // Other tests share the machine.
-        limits: Limits { steal_share: 1.0, throttled_share: 1.0, other_share: 1.0 },
-        idle_load: 0.0,
-        setup_limit: Duration::from_secs(5),
-    }
-}
-
 fn sample(pair: &Pair, ask: Ask) -> Sample {
+    let cell = PlannedCell { subject: 0, role: Role::Baseline, ask, setting: None, baseline: 0 };
+    let whole = plan(vec![cell], 1, Duration::from_millis(500));
+    let plan = Plan { warmup: Duration::ZERO, ..whole };
     let machine = Machine::open(false).unwrap();
     let stop = AtomicBool::new(false);
-    let subjects = [pair.subject()];
-    let outcome = measure::run::run(&plan(ask), &subjects, &machine, &mut Nobody, &stop).unwrap();
+    let subjects = [subject(pair)];
+    let outcome = measure::run::run(&plan, &subjects, &machine, &mut Nobody, &stop).unwrap();
     outcome.cells[0].samples[0].clone()
 }
 

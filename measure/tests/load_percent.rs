@@ -1,47 +1,20 @@
 //! Loads in percent of a path's own maximum, as a run makes them, between two
 //! hosts of our own, as root.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use measure::engine::Workload;
-use measure::plan::{Ask, Plan, PlannedCell, Stopping, Task};
-use measure::results::{Offered, Placement, Role, Sample, Status};
+use measure::plan::{Ask, Plan, PlannedCell, Task};
+use measure::results::{Offered, Role, Sample, Status};
 use measure::run::{Ended, Observer};
-use measure::sampler::{Limits, Machine};
-use measure::subject::{Place, ServerEnd, Subject};
-use netstate::Hop;
-use testbed::{Host, NIC, Offload, Wire};
+use measure::sampler::Machine;
+use measure::subject::Subject;
+use pair::{Pair, root};
+use planned::{subject, subject_at};
 
-fn root() -> bool {
-    let root = sys::userns::may_administer_networks();
-    if !root {
-        eprintln!("skipped: needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN) for network namespaces");
-    }
-    root
-}
-
-const PORT: u16 = 7000;
-
-fn subject(a: &Host, b: &Host) -> Subject {
-    subject_at(a, b, SocketAddr::from((Wire::B, PORT)))
-}
-
-fn subject_at(a: &Host, b: &Host, target: SocketAddr) -> Subject {
-    let place =
-        |host: &Host| Place { name: host.name().to_owned(), netns: Arc::clone(host.netns()) };
-    Subject {
-        mode: "pair".to_owned(),
-        offload: "full".to_owned(),
-        mtu: 1500,
-        client: 0,
-        server: ServerEnd::Here { place: 1, target, listen: SocketAddr::from((Wire::B, PORT)) },
-        hops: vec![Hop::tx("a", NIC), Hop::rx("b", NIC)],
-        places: vec![place(a), place(b)],
-    }
-}
+mod pair;
+mod planned;
 
 /// Counts what is calibrated; stops the run there, if it is to.
 struct Calibrations<'a> {
@@ -70,23 +43,7 @@ fn plan(workload: Workload, loads: &[f64]) -> Plan {
             cells.push(PlannedCell { subject: 0, role, ask, setting: None, baseline });
         }
     }
-    Plan {
-        seed: 1,
-        cells,
-        stopping: Stopping { level: 0.95, blocks: 3, half_width: None, max_blocks: 3 },
-        settings: Vec::new(),
-        duration: Duration::from_millis(60),
-        warmup: Duration::from_millis(10),
-        placement: Placement {
-            policy: "none".to_owned(),
-            client_cpus: Vec::new(),
-            server_cpus: Vec::new(),
-        },
-        // Other tests share the machine.
-        limits: Limits { steal_share: 1.0, throttled_share: 1.0, other_share: 1.0 },
-        idle_load: 0.0,
-        setup_limit: Duration::from_secs(5),
-    }
+    planned::plan(cells, 3, Duration::from_millis(60))
 }
 
 #[test]
@@ -94,16 +51,13 @@ fn a_load_is_a_share_of_the_paths_own_maximum() {
     if !root() {
         return;
     }
-    let (a, b) = (Host::new("a").unwrap(), Host::new("b").unwrap());
-    let wire = Wire { mtu: 1500, offload: Offload::Full };
-    wire.join(&a, &b).unwrap();
-    wire.address(&a, &b).unwrap();
+    let pair = Pair::new();
     let machine = Machine::open(false).unwrap();
     for workload in [Workload::TcpRr, Workload::UdpRr] {
         let stop = AtomicBool::new(false);
         let mut observer = Calibrations { seen: 0, stop: None };
         let plan = plan(workload, &[0.0, 5.0, 20.0]);
-        let subjects = [subject(&a, &b)];
+        let subjects = [subject(&pair)];
         let outcome = measure::run::run(&plan, &subjects, &machine, &mut observer, &stop).unwrap();
         assert_eq!(observer.seen, 1, "one maximum for all of them");
         let offered: Vec<Offered> = outcome.cells.iter().map(|c| c.offered.unwrap()).collect();
@@ -139,15 +93,12 @@ fn a_run_stopped_while_calibrating_says_so() {
     if !root() {
         return;
     }
-    let (a, b) = (Host::new("a").unwrap(), Host::new("b").unwrap());
-    let wire = Wire { mtu: 1500, offload: Offload::Full };
-    wire.join(&a, &b).unwrap();
-    wire.address(&a, &b).unwrap();
+    let pair = Pair::new();
     let machine = Machine::open(false).unwrap();
     let stop = AtomicBool::new(false);
     let mut observer = Calibrations { seen: 0, stop: Some(&stop) };
     let plan = plan(Workload::TcpRr, &[50.0]);
-    let subjects = [subject(&a, &b)];
+    let subjects = [subject(&pair)];
     let outcome = measure::run::run(&plan, &subjects, &machine, &mut observer, &stop).unwrap();
     assert_eq!((outcome.ended, outcome.blocks_done), (Ended::Interrupted, 0));
     for cell in &outcome.cells {
@@ -162,15 +113,12 @@ fn a_path_without_a_maximum_fails_alone() {
     if !root() {
         return;
     }
-    let (a, b) = (Host::new("a").unwrap(), Host::new("b").unwrap());
-    let wire = Wire { mtu: 1500, offload: Offload::Full };
-    wire.join(&a, &b).unwrap();
-    wire.address(&a, &b).unwrap();
+    let pair = Pair::new();
     let machine = Machine::open(false).unwrap();
     let stop = AtomicBool::new(false);
     let mut observer = Calibrations { seen: 0, stop: None };
     let plan = Plan { setup_limit: Duration::from_millis(300), ..plan(Workload::UdpRr, &[50.0]) };
-    let subjects = [subject_at(&a, &b, "198.51.100.1:7000".parse().unwrap())];
+    let subjects = [subject_at(&pair, "198.51.100.1:7000".parse().unwrap())];
     let outcome = measure::run::run(&plan, &subjects, &machine, &mut observer, &stop).unwrap();
     assert_eq!(outcome.ended, Ended::Blocks);
     for cell in &outcome.cells {

@@ -5,10 +5,11 @@
 #[path = "../../fuzz/src/control.rs"]
 mod entry;
 
+use measure::engine::Phase;
 use measure::engine::{Load, Workload};
 use measure::remote::frame::{Direction, REQUEST_LIMIT, Sequence};
 use measure::remote::handshake::Hello;
-use measure::remote::message::{CountedAt, LoadAsked, PhaseName, Reply, Request, emit};
+use measure::remote::message::{CountedAt, LoadAsked, Reply, Request, emit};
 use rand::{RngExt, SeedableRng};
 
 fn number(name: &str, default: u64) -> u64 {
@@ -22,7 +23,7 @@ fn messages() -> Vec<Vec<u8>> {
         Hello::fresh(true).emit().to_vec(),
         emit(&Request::Describe),
         emit(&Request::Idle { millis: 500 }),
-        emit(&Request::TurnTo(PhaseName::Measure)),
+        emit(&Request::TurnTo(Phase::Measure)),
         emit(&Reply::Counted(counted)),
         emit(&Reply::Started { port: 5211, token: u64::MAX }),
         emit(&Reply::Idle(0.25)),

@@ -11,19 +11,14 @@ use measure::results::{CpuSeconds, Loss};
 use measure::sampler::{CpuClock, Machine, MachineSample, Namespace, NamespaceSample, loss};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
+use pair::{Pair, root};
 use sys::netns::NetNs;
-use testbed::{Host, Offload, Wire};
+use testbed::{Host, Wire};
+
+mod pair;
 
 /// Long enough for some hundred timer ticks on each CPU.
 const INTERVAL: Duration = Duration::from_millis(1500);
-
-fn root() -> bool {
-    let root = sys::userns::may_administer_networks();
-    if !root {
-        eprintln!("skipped: needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN) for network namespaces");
-    }
-    root
-}
 
 /// The sampler with the exact clock, or a word on why the test is left out.
 fn exact() -> Option<Machine> {
@@ -69,43 +64,27 @@ fn both(exact: &Machine, tick: &Machine, load: impl FnOnce()) -> (MachineSample,
     (exact.difference(&before.1, &after.0), tick.difference(&before.0, &after.1))
 }
 
-/// Two test hosts joined by a wire.
-struct Pair {
-    a: Host,
-    b: Host,
+fn socket(host: &Host, address: Ipv4Addr) -> UdpSocket {
+    host.netns().run(|| UdpSocket::bind((address, 0))).unwrap().unwrap()
 }
 
-impl Pair {
-    fn new() -> Pair {
-        let pair = Pair { a: Host::new("a").unwrap(), b: Host::new("b").unwrap() };
-        let wire = Wire { mtu: 1500, offload: Offload::Full };
-        wire.join(&pair.a, &pair.b).unwrap();
-        wire.address(&pair.a, &pair.b).unwrap();
-        pair
-    }
-
-    fn socket(host: &Host, address: Ipv4Addr) -> UdpSocket {
-        host.netns().run(|| UdpSocket::bind((address, 0))).unwrap().unwrap()
-    }
-
-    /// Sender in a, receiver in b, nothing under way between them: ARP is done.
-    fn sockets(&self) -> (UdpSocket, UdpSocket) {
-        let (sender, receiver) = (Pair::socket(&self.a, Wire::A), Pair::socket(&self.b, Wire::B));
-        sender.connect(receiver.local_addr().unwrap()).unwrap();
-        receiver.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        // The path is up when the latest datagram arrives; earlier ones that
-        // were late, not lost, have arrived before it.
-        for attempt in 0..=u8::MAX {
-            sender.send(&[attempt]).unwrap();
-            let mut datagram = [0; 1];
-            while receiver.recv(&mut datagram).is_ok() {
-                if datagram[0] == attempt {
-                    return (sender, receiver);
-                }
+/// Sender in a, receiver in b, nothing under way between them: ARP is done.
+fn sockets(pair: &Pair) -> (UdpSocket, UdpSocket) {
+    let (sender, receiver) = (socket(&pair.a, Wire::A), socket(&pair.b, Wire::B));
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    // The path is up when the latest datagram arrives; earlier ones that were
+    // late, not lost, have arrived before it.
+    for attempt in 0..=u8::MAX {
+        sender.send(&[attempt]).unwrap();
+        let mut datagram = [0; 1];
+        while receiver.recv(&mut datagram).is_ok() {
+            if datagram[0] == attempt {
+                return (sender, receiver);
             }
         }
-        panic!("nothing crosses the veth pair");
     }
+    panic!("nothing crosses the veth pair");
 }
 
 #[test]
@@ -144,7 +123,7 @@ fn datagrams_over_veth_are_charged_as_softirq() {
     let Some(machine) = exact() else { return };
     let tick = Machine::open(false).unwrap();
     let pair = Pair::new();
-    let (sender, receiver) = pair.sockets();
+    let (sender, receiver) = sockets(&pair);
     let stop = AtomicBool::new(false);
     let (exact, tick) = both(&machine, &tick, || {
         std::thread::scope(|scope| {
@@ -290,7 +269,7 @@ fn datagrams_lost_at_a_full_socket_buffer_are_all_attributed_to_it() {
         return;
     }
     let pair = Pair::new();
-    let (sender, receiver) = pair.sockets();
+    let (sender, receiver) = sockets(&pair);
     setsockopt(&receiver, sockopt::RcvBuf, &4096).unwrap();
     let machine = Machine::open(false).unwrap();
     let namespaces = [
@@ -382,10 +361,10 @@ fn datagrams_for_a_closed_port_are_attributed_to_it() {
         return;
     }
     let pair = Pair::new();
-    let (_, receiver) = pair.sockets();
+    let (_, receiver) = sockets(&pair);
     let closed = receiver.local_addr().unwrap();
     drop(receiver);
-    let sender = Pair::socket(&pair.a, Wire::A);
+    let sender = socket(&pair.a, Wire::A);
     let send = || (0..50).for_each(|_| assert_eq!(sender.send_to(&[0; 64], closed).unwrap(), 64));
     let loss = lost(&pair, 50, send, |sample| sample.counters.udp.no_ports);
     assert_eq!(loss.places, [("b no socket".to_owned(), 50)].into());
@@ -398,7 +377,7 @@ fn datagrams_dropped_by_a_queueing_discipline_are_attributed_to_the_senders_ip_l
         return;
     }
     let pair = Pair::new();
-    let (sender, _receiver) = pair.sockets();
+    let (sender, _receiver) = sockets(&pair);
     let mut tc = Command::new("tc");
     // One byte a second and no room: what does not fit the first burst is dropped.
     tc.args("qdisc add dev nic0 root tbf rate 8bit burst 1600 limit 1".split(' '));

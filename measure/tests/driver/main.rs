@@ -13,23 +13,10 @@ use std::time::{Duration, Instant};
 use measure::driver::{self, DriverError};
 use measure::engine::{Ends, EngineError, Load, Watch, Workload};
 use measure::plan::{Ask, Engine, Task, Tool};
-use wire::{DEVICE, Wire, ip, nft, run_in};
+use wire::{DEVICE, Wire, ip, nft, run_in, wire_or_skip};
 
 const PORT: u16 = 7000;
 const TOOLS: [Tool; 5] = [Tool::Iperf3, Tool::Netperf, Tool::Qperf, Tool::Sockperf, Tool::Nuttcp];
-
-fn wire_or_skip(test: &str) -> Option<Wire> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let root = status
-        .lines()
-        .find_map(|l| l.strip_prefix("Uid:"))
-        .is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0"));
-    if !root {
-        eprintln!("{test}: skipped: needs root to create network namespaces");
-        return None;
-    }
-    Some(Wire::new())
-}
 
 fn load(workload: Workload) -> Load {
     Load {

@@ -16,23 +16,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use measure::engine::{Ends, EngineError, Load, Measured, Watch, Workload, run};
-use wire::Wire;
+use wire::{Wire, nft, wire_or_skip};
 
 const PORT: u16 = 7000;
-
-/// The wire, or the reason why there is none.
-fn wire_or_skip(test: &str) -> Option<Wire> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let root = status
-        .lines()
-        .find_map(|l| l.strip_prefix("Uid:"))
-        .is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0"));
-    if !root {
-        eprintln!("{test}: skipped: needs root to create network namespaces");
-        return None;
-    }
-    Some(Wire::new())
-}
 
 /// A short load that still has every phase.
 fn short(workload: Workload) -> Load {
@@ -64,4 +50,25 @@ fn over_watched(
     };
     let ends = Ends { client: &wire.client, server: &wire.server, target, listen };
     run(load, &ends, watch, &AtomicBool::new(false))
+}
+
+/// Runs a load over the wire until it has carried something: within so short an
+/// interval a busy machine may give one end's threads no CPU at all.
+fn carried(wire: &Wire, load: &Load, target: SocketAddr) -> Measured {
+    for _ in 0..50 {
+        let measured = over_watched(wire, load, target, &mut ());
+        let measured = measured.unwrap_or_else(|e| panic!("{load:?}: {e}"));
+        if measured.units > 0 {
+            return measured;
+        }
+    }
+    panic!("{load:?}: nothing crosses the wire");
+}
+
+/// Has the server's end lose one of so many datagrams.
+fn lose_one_of(wire: &Wire, every: u32) {
+    let rule = format!("udp dport 7000 numgen inc mod {every} == 7 drop");
+    let rules =
+        format!("table ip t {{ chain c {{ type filter hook input priority 0; {rule}; }}; }}");
+    nft(&wire.server, &rules);
 }

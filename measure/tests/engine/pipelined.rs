@@ -8,7 +8,7 @@ use measure::engine::{
 };
 
 use super::wire::{DEVICE, Wire, ip, nft};
-use super::{PORT, RR, over, over_watched, short, wire_or_skip};
+use super::{PORT, RR, carried, lose_one_of, over, over_watched, short, wire_or_skip};
 
 /// Bound on any of these runs: a hang, not slowness, is what it catches.
 const FAR_TOO_LONG: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ fn several_requests_under_way_carry_every_size() {
         for message_bytes in [1, 2, 64, 9000, MAX_MESSAGE_BYTES] {
             for (flows, outstanding) in [(1, 2), (4, 16)] {
                 let load = Load { message_bytes, flows, outstanding, ..short(workload) };
-                let measured = over(&wire, &load).unwrap_or_else(|e| panic!("{load:?}: {e}"));
+                let measured = carried(&wire, &load, Wire::server_at(PORT));
                 check(&load, &measured);
                 // Each one sent is timed or lost; the interval's ends are taken
                 // a moment apart from its counters.
@@ -55,7 +55,7 @@ fn more_under_way_than_the_sockets_hold_is_no_deadlock() {
         outstanding: MAX_OUTSTANDING,
         ..short(Workload::TcpRr)
     };
-    check(&load, &over(&wire, &load).unwrap());
+    check(&load, &carried(&wire, &load, Wire::server_at(PORT)));
 }
 
 #[test]
@@ -140,9 +140,7 @@ fn a_schedule_that_cannot_be_kept_shows_in_latency_and_pace() {
 #[test]
 fn lost_requests_of_a_schedule_are_counted_and_hold_nothing_up() {
     let Some(wire) = wire_or_skip("lost_requests_of_a_schedule") else { return };
-    let rules = "table ip t { chain c { type filter hook input priority 0; \
-                 udp dport 7000 numgen inc mod 50 == 7 drop; }; }";
-    nft(&wire.server, rules);
+    lose_one_of(&wire, 50);
     for message_bytes in [1, 64] {
         let load = Load {
             message_bytes,
@@ -163,9 +161,7 @@ fn lost_requests_of_a_schedule_are_counted_and_hold_nothing_up() {
 #[test]
 fn lost_requests_do_not_stop_a_closed_loop() {
     let Some(wire) = wire_or_skip("lost_requests_do_not_stop_a_closed_loop") else { return };
-    let rules = "table ip t { chain c { type filter hook input priority 0; \
-                 udp dport 7000 numgen inc mod 50 == 7 drop; }; }";
-    nft(&wire.server, rules);
+    lose_one_of(&wire, 50);
     for message_bytes in [1, 64] {
         let load = Load { message_bytes, outstanding: 16, ..short(Workload::UdpRr) };
         let measured = over(&wire, &load).unwrap();

@@ -88,3 +88,17 @@ pub fn nft(netns: &NetNs, rules: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "nft {rules}: {stderr}");
 }
+
+/// The wire, or the reason why there is none.
+pub fn wire_or_skip(test: &str) -> Option<Wire> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let root = status
+        .lines()
+        .find_map(|l| l.strip_prefix("Uid:"))
+        .is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0"));
+    if !root {
+        eprintln!("{test}: skipped: needs root to create network namespaces");
+        return None;
+    }
+    Some(Wire::new())
+}
