@@ -73,8 +73,8 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &vtep::Vtep,
         &vtep::VtepCut,
         &loopback::Loopback,
-        &tap_netmap::TapNetmap,
-        &tap_netmap::TapNetmapNaive,
+        &tap_netmap::UNCUT,
+        &tap_netmap::NAIVE,
     ]
 }
 

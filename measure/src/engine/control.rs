@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::EngineError;
 
 /// Longest that a thread waits in the kernel before it looks at the phase.
@@ -13,7 +15,8 @@ pub(super) const TICK: Duration = Duration::from_millis(50);
 
 /// What a half is doing. Phases only go forward; the continuous workloads leave
 /// out [`Settle`](Phase::Settle) and [`Drain`](Phase::Drain).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Phase {
     /// Connecting, and proving the path.

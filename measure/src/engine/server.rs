@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sys::netns::NetNs;
 
 use super::control::{FlowCount, Phase};
@@ -24,7 +25,8 @@ pub struct Counted {
 }
 
 /// What a flow's thread at the server leaves behind.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ServerReport {
     /// CPUs its thread was allowed to run on.
     pub cpus: Vec<usize>,

@@ -30,7 +30,7 @@ pub enum Request {
     /// Which flow has not proved its path yet?
     WaitsFor,
     /// Turn the load's threads to a phase.
-    TurnTo(PhaseName),
+    TurnTo(Phase),
     /// The load's counters.
     Count,
     /// The measured interval begins: read the machine's counters.
@@ -63,7 +63,7 @@ pub enum Reply {
     /// To [`Request::End`].
     Observed(Box<Observed>),
     /// To [`Request::Finish`], by flow.
-    Finished(BTreeMap<u32, Report>),
+    Finished(BTreeMap<u32, ServerReport>),
     /// Done; nothing to say.
     Done,
     /// Not done, and why.
@@ -135,74 +135,6 @@ impl CountedAt {
                 .iter()
                 .map(|&(units, bytes, sent)| FlowCount { units, bytes, sent })
                 .collect(),
-        }
-    }
-}
-
-/// What a flow's thread leaves behind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Report {
-    /// CPUs its thread was allowed to run on.
-    pub cpus: Vec<usize>,
-    /// Answers of the kernel that did not end the load.
-    pub socket_errors: BTreeMap<String, u64>,
-    /// Things a reader must know.
-    pub notes: Vec<String>,
-}
-
-impl From<ServerReport> for Report {
-    fn from(report: ServerReport) -> Report {
-        let ServerReport { cpus, socket_errors, notes } = report;
-        Report { cpus, socket_errors, notes }
-    }
-}
-
-impl From<Report> for ServerReport {
-    fn from(report: Report) -> ServerReport {
-        let Report { cpus, socket_errors, notes } = report;
-        ServerReport { cpus, socket_errors, notes }
-    }
-}
-
-/// A phase by its name on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "those of the engine's Phase")]
-pub enum PhaseName {
-    Setup,
-    Warmup,
-    Settle,
-    Measure,
-    Drain,
-    Closing,
-    Done,
-}
-
-impl From<Phase> for PhaseName {
-    fn from(phase: Phase) -> PhaseName {
-        match phase {
-            Phase::Setup => PhaseName::Setup,
-            Phase::Warmup => PhaseName::Warmup,
-            Phase::Settle => PhaseName::Settle,
-            Phase::Measure => PhaseName::Measure,
-            Phase::Drain => PhaseName::Drain,
-            Phase::Closing => PhaseName::Closing,
-            Phase::Done => PhaseName::Done,
-        }
-    }
-}
-
-impl From<PhaseName> for Phase {
-    fn from(phase: PhaseName) -> Phase {
-        match phase {
-            PhaseName::Setup => Phase::Setup,
-            PhaseName::Warmup => Phase::Warmup,
-            PhaseName::Settle => Phase::Settle,
-            PhaseName::Measure => Phase::Measure,
-            PhaseName::Drain => Phase::Drain,
-            PhaseName::Closing => Phase::Closing,
-            PhaseName::Done => Phase::Done,
         }
     }
 }
@@ -325,7 +257,7 @@ mod tests {
         prop_oneof![
             Just(Request::Describe),
             any::<u32>().prop_map(|millis| Request::Idle { millis }),
-            Just(Request::TurnTo(PhaseName::Measure)),
+            Just(Request::TurnTo(Phase::Measure)),
             Just(Request::Count),
             load.prop_map(|(message_bytes, flows, gso, duration_ns, socket_buffer_bytes)| {
                 Request::Start(LoadAsked {

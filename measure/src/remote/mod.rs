@@ -19,9 +19,11 @@
 
 mod channel;
 mod client;
+mod connect;
 mod limits;
 mod peer;
 mod place;
+mod served;
 mod server;
 mod session;
 mod token;
@@ -30,7 +32,8 @@ pub mod frame;
 pub mod handshake;
 pub mod message;
 
-pub use client::{Remote, RemoteError};
+pub use client::Remote;
+pub use connect::RemoteError;
 pub use limits::Limits;
 pub use peer::PeerSample;
 pub(crate) use peer::{Work, service_demand};

@@ -160,7 +160,7 @@ impl<'a> Session<'a> {
             Request::Start(asked) => self.start(asked),
             Request::WaitsFor => Ok(Reply::WaitsFor(self.half()?.waits_for())),
             Request::TurnTo(phase) => {
-                self.half()?.turn_to(phase.into());
+                self.half()?.turn_to(phase);
                 Ok(Reply::Done)
             }
             Request::Count => Ok(Reply::Counted(CountedAt::of(&self.half()?.counted()))),
@@ -168,9 +168,7 @@ impl<'a> Session<'a> {
             Request::End => self.end(),
             Request::Finish => {
                 let load = self.load.take().ok_or_else(no_load)?;
-                let reports = load.half.finish_serving().map_err(|e| e.to_string())?;
-                let reports = reports.into_iter().map(|(flow, report)| (flow, report.into()));
-                Ok(Reply::Finished(reports.collect()))
+                load.half.finish_serving().map(Reply::Finished).map_err(|e| e.to_string())
             }
         }
     }

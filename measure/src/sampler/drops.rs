@@ -14,9 +14,9 @@ use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::btf::types::{Enum, FuncProto, Typedef};
 use libbpf_rs::btf::{Btf, ReferencesType};
-use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
-use super::{Result, SamplerError, quiet_libbpf};
+use super::{Result, SamplerError, bpf};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/drops.bpf.o"));
 
@@ -103,9 +103,7 @@ impl Drops {
     /// # Errors
     /// Why this machine cannot say where packets are dropped, in words.
     pub fn open() -> std::result::Result<Drops, String> {
-        quiet_libbpf();
-        let btf = Btf::from_vmlinux()
-            .map_err(|e| format!("the kernel has no BTF (/sys/kernel/btf/vmlinux): {e}"))?;
+        let (mut object, btf) = bpf::open(OBJECT)?;
         let arguments = btf
             .type_by_name::<Typedef<'_>>("btf_trace_kfree_skb")
             .and_then(|typedef| typedef.referenced_type().next_type())
@@ -123,30 +121,11 @@ impl Drops {
                 ));
             }
         };
-        let mut object = ObjectBuilder::default()
-            .open_memory(OBJECT)
-            .map_err(|e| format!("opening the BPF object: {e}"))?;
         for mut other in object.progs_mut().filter(|other| other.name() != OsStr::new(program)) {
             other.set_autoload(false);
         }
-        let object = object.load().map_err(|e| match e.kind() {
-            ErrorKind::PermissionDenied => format!(
-                "loading BPF programs needs CAP_BPF and CAP_PERFMON in the initial user \
-                 namespace (root): {e}"
-            ),
-            _ => format!("loading the BPF program: {e}"),
-        })?;
-        let map = |name: &str, key: usize, value: usize| {
-            let map = object
-                .maps()
-                .find(|map| map.name() == OsStr::new(name))
-                .ok_or_else(|| format!("the BPF object has no map {name:?}"))?;
-            let got = (map.key_size() as usize, map.value_size() as usize);
-            if got != (key, value) {
-                return Err(format!("map {name:?}: expected {key} and {value} bytes, got {got:?}"));
-            }
-            MapHandle::try_from(&map).map_err(|e| format!("map {name:?}: {e}"))
-        };
+        let object = bpf::load(object)?;
+        let map = |name, key, value| bpf::map(&object, name, key, value);
         let (spaces, drops) = (map("spaces", 4, 4)?, map("drops", KEY_BYTES, 8)?);
         let link = object
             .progs_mut()

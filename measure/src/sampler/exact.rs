@@ -7,13 +7,13 @@
 //! namespace, a kernel with BTF (5.11 or newer for the helpers used), and a
 //! kernel that is not PREEMPT_RT.
 
-use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
-use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
+
+use super::bpf;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu_clock.bpf.o"));
 
@@ -87,12 +87,7 @@ impl ExactClock {
         if std::fs::read_to_string("/sys/kernel/realtime").is_ok_and(|rt| rt.trim() == "1") {
             return Err("a PREEMPT_RT kernel preempts softirqs".to_owned());
         }
-        super::quiet_libbpf();
-        let btf = Btf::from_vmlinux()
-            .map_err(|e| format!("the kernel has no BTF (/sys/kernel/btf/vmlinux): {e}"))?;
-        let mut object = ObjectBuilder::default()
-            .open_memory(OBJECT)
-            .map_err(|e| format!("opening the BPF object: {e}"))?;
+        let (mut object, btf) = bpf::open(OBJECT)?;
         for mut program in object.progs_mut() {
             // Trace points of other architectures are left out; those that
             // every architecture has, fail to load and say so.
@@ -103,22 +98,8 @@ impl ExactClock {
                 program.set_autoload(false);
             }
         }
-        let object = object.load().map_err(|e| match e.kind() {
-            ErrorKind::PermissionDenied => format!(
-                "loading BPF programs needs CAP_BPF and CAP_PERFMON in the initial user \
-                 namespace (root): {e}"
-            ),
-            _ => format!("loading the BPF programs: {e}"),
-        })?;
-        let clocks = object
-            .maps()
-            .find(|map| map.name() == OsStr::new("clocks"))
-            .ok_or("the BPF object has no map \"clocks\"")?;
-        if clocks.value_size() as usize != 8 * WORDS {
-            let got = clocks.value_size();
-            return Err(format!("map \"clocks\": expected {} bytes a CPU, got {got}", 8 * WORDS));
-        }
-        let clocks = MapHandle::try_from(&clocks).map_err(|e| format!("map \"clocks\": {e}"))?;
+        let object = bpf::load(object)?;
+        let clocks = bpf::map(&object, "clocks", 4, 8 * WORDS)?;
         let mut links = Vec::new();
         // Exits first: an entry whose exit is not seen would leave the CPU in
         // an interrupt for good.

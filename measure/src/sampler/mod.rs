@@ -9,6 +9,7 @@
 //! [`Disturbance`] (was the machine ours?), [`service_demand`] (what did a unit
 //! of work cost?) and [`loss`](mod@loss) (where did datagrams go?).
 
+mod bpf;
 mod demand;
 mod disturbance;
 mod drops;
@@ -52,13 +53,6 @@ pub enum SamplerError {
         /// What was attempted, and what came.
         reason: String,
     },
-}
-
-/// libbpf's messages go to the log: it would print them to stderr.
-fn quiet_libbpf() {
-    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |level, message| {
-        tracing::debug!(?level, "libbpf: {}", message.trim_end());
-    })));
 }
 
 impl From<sys::Error> for SamplerError {

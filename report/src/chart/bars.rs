@@ -32,6 +32,13 @@ pub(crate) struct Row {
     pub(crate) heading: bool,
 }
 
+impl Row {
+    /// One that heads the rows after it.
+    pub(crate) fn heading(name: String) -> Row {
+        Row { name, heading: true, ..Row::default() }
+    }
+}
+
 /// What to draw.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bars {

@@ -4,7 +4,7 @@ use measure::results::{Cell, Results, Role, Status};
 
 use super::lines::{Axis, Lines, Point, Series, draw};
 use super::scale::Kind;
-use super::{Chart, modes, offload_words, offloads, style_of};
+use super::{Chart, groups, modes, offload_words, style_of};
 use crate::panel::name;
 use crate::style::plain;
 use crate::work::Work;
@@ -13,59 +13,48 @@ use crate::work::Work;
 /// requests vary.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let clientless = |cell| Work { flows: 1, outstanding: 1, ..Work::of(cell) };
-    let closed = || {
-        results.cells.iter().filter(|cell| {
-            cell.unit == "transaction/s"
-                && cell.offered.is_none()
-                && cell.status == Status::Ok
-                && cell.role != Role::Aa
-        })
+    let closed = |cell: &Cell| {
+        cell.unit == "transaction/s"
+            && cell.offered.is_none()
+            && cell.status == Status::Ok
+            && cell.role != Role::Aa
     };
-    let mut works: Vec<Work<'_>> = closed().map(clientless).collect();
-    works.sort();
-    works.dedup();
     let all = modes(results);
     let mut charts = Vec::new();
-    for work in works {
-        for offload in offloads(results) {
-            let cells: Vec<&Cell> =
-                closed().filter(|c| c.offload == offload && clientless(c) == work).collect();
-            let clients = |cell: &Cell| (cell.flows, cell.outstanding);
-            let Some(first) = cells.first() else { continue };
-            if cells.iter().all(|cell| clients(cell) == clients(first)) {
-                continue;
-            }
-            let mut series: Vec<Series> = Vec::new();
-            let mut sorted = cells.clone();
-            sorted.sort_by_key(|cell| clients(cell));
-            for cell in sorted {
-                let Some(point) = point(cell) else { continue };
-                match series.iter_mut().find(|series| series.name == name(cell)) {
-                    Some(series) => series.points.push(point),
-                    None => series.push(Series {
-                        name: name(cell),
-                        style: style_of(&all, cell),
-                        points: vec![point],
-                    }),
-                }
-            }
-            let axis =
-                |words: &str| Axis { words: words.into(), kind: Kind::Linear, ticks: vec![] };
-            let lines = Lines {
-                x: axis("transactions per second"),
-                y: axis("response time, µs (median)"),
-                mark: None,
-                markers: true,
-                series,
-            };
-            charts.extend(Chart::new(
-                "clients",
-                format!("{}{}", work.title(), offload_words(results, &plain(offload))),
-                "Figures at the points: flows × outstanding requests. Further right and lower is \
-                 better.",
-                draw(&lines),
-            ));
+    for (work, offload, cells) in groups(results, closed, clientless) {
+        let clients = |cell: &Cell| (cell.flows, cell.outstanding);
+        if cells.iter().all(|cell| clients(cell) == clients(cells[0])) {
+            continue;
         }
+        let mut series: Vec<Series> = Vec::new();
+        let mut sorted = cells.clone();
+        sorted.sort_by_key(|cell| clients(cell));
+        for cell in sorted {
+            let Some(point) = point(cell) else { continue };
+            match series.iter_mut().find(|series| series.name == name(cell)) {
+                Some(series) => series.points.push(point),
+                None => series.push(Series {
+                    name: name(cell),
+                    style: style_of(&all, cell),
+                    points: vec![point],
+                }),
+            }
+        }
+        let axis = |words: &str| Axis { words: words.into(), kind: Kind::Linear, ticks: vec![] };
+        let lines = Lines {
+            x: axis("transactions per second"),
+            y: axis("response time, µs (median)"),
+            mark: None,
+            markers: true,
+            series,
+        };
+        charts.extend(Chart::new(
+            "clients",
+            format!("{}{}", work.title(), offload_words(results, &plain(offload))),
+            "Figures at the points: flows × outstanding requests. Further right and lower is \
+             better.",
+            draw(&lines),
+        ));
     }
     charts
 }

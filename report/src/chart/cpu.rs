@@ -15,11 +15,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let chart = |panel: &crate::panel::Panel<'_>| {
         let mut rows = Vec::new();
         for group in &panel.groups {
-            rows.push(Row {
-                name: format!("offload {}", plain(group.offload)),
-                heading: true,
-                ..Row::default()
-            });
+            rows.push(Row::heading(format!("offload {}", plain(group.offload))));
             rows.extend(group.cells.iter().filter_map(|cell| {
                 let stack = per_unit(cell)?;
                 let figure = short(stack.iter().sum());

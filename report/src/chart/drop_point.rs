@@ -6,7 +6,7 @@ use measure::results::{Cell, Results, Status};
 use super::Chart;
 use super::bars::{Bars, Mark, Row, draw};
 use super::scale::{Kind, short};
-use super::{offload_words, offloads};
+use super::{distinct, groups, offload_words};
 use crate::detail::{goal, goal_name, goals};
 use crate::panel::name;
 use crate::style::plain;
@@ -15,58 +15,45 @@ use crate::work::Work;
 /// A chart for each search and offload profile, settings together.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let unset = |cell| Work { setting: None, ..Work::of(cell) };
-    let searched =
-        || results.cells.iter().filter(|c| c.drop_point.is_some() && c.status == Status::Ok);
-    let mut works: Vec<Work<'_>> = searched().map(unset).collect();
-    works.sort();
-    works.dedup();
+    let searched = |c: &Cell| c.drop_point.is_some() && c.status == Status::Ok;
     let mut charts = Vec::new();
-    for work in works {
-        for offload in offloads(results) {
-            let cells: Vec<&Cell> =
-                searched().filter(|c| c.offload == offload && unset(c) == work).collect();
-            let Some(first) = cells.first() else { continue };
-            let losses = goals(cells.iter().copied());
-            let varied = cells.iter().any(|cell| cell.setting != first.setting);
-            let mut modes: Vec<String> = Vec::new();
-            for cell in &cells {
-                if !modes.contains(&name(cell)) {
-                    modes.push(name(cell));
-                }
+    for (work, offload, cells) in groups(results, searched, unset) {
+        let first = cells[0];
+        let losses = goals(cells.iter().copied());
+        let varied = cells.iter().any(|cell| cell.setting != first.setting);
+        let modes = distinct(cells.iter().map(|cell| name(cell)));
+        let mut rows = Vec::new();
+        for mode in modes {
+            if varied {
+                rows.push(Row::heading(mode.clone()));
             }
-            let mut rows = Vec::new();
-            for mode in modes {
-                if varied {
-                    rows.push(Row { name: mode.clone(), heading: true, ..Row::default() });
+            rows.extend(cells.iter().filter(|cell| name(cell) == mode).map(|cell| {
+                Row {
+                    name: if varied { setting(cell) } else { mode.clone() },
+                    marks: marks(cell, &losses),
+                    figure: losses
+                        .first()
+                        .and_then(|loss| goal(cell, *loss))
+                        .map(|goal| short(goal.per_s))
+                        .unwrap_or_default(),
+                    ..Row::default()
                 }
-                rows.extend(cells.iter().filter(|cell| name(cell) == mode).map(|cell| {
-                    Row {
-                        name: if varied { setting(cell) } else { mode.clone() },
-                        marks: marks(cell, &losses),
-                        figure: losses
-                            .first()
-                            .and_then(|loss| goal(cell, *loss))
-                            .map(|goal| short(goal.per_s))
-                            .unwrap_or_default(),
-                        ..Row::default()
-                    }
-                }));
-            }
-            let bars = Bars {
-                words: "datagrams per second".to_string(),
-                kind: Kind::Linear,
-                mark: None,
-                legend: losses.iter().map(|loss| goal_name(*loss)).collect(),
-                rows,
-            };
-            charts.extend(Chart::new(
-                "drop-point",
-                format!("{}{}", work.title(), offload_words(results, &plain(offload))),
-                "Received at the highest rate within each goal; the line reaches to the lowest \
-                 offered rate that missed it. The figure is that of the strictest goal.",
-                draw(&bars),
-            ));
+            }));
         }
+        let bars = Bars {
+            words: "datagrams per second".to_string(),
+            kind: Kind::Linear,
+            mark: None,
+            legend: losses.iter().map(|loss| goal_name(*loss)).collect(),
+            rows,
+        };
+        charts.extend(Chart::new(
+            "drop-point",
+            format!("{}{}", work.title(), offload_words(results, &plain(offload))),
+            "Received at the highest rate within each goal; the line reaches to the lowest \
+             offered rate that missed it. The figure is that of the strictest goal.",
+            draw(&bars),
+        ));
     }
     charts
 }

@@ -4,7 +4,7 @@ use measure::results::{Cell, Offered, Results, Role, Status};
 
 use super::lines::{Axis, Lines, Point, Series, draw};
 use super::scale::Kind;
-use super::{Chart, modes, offload_words, offloads, style_of};
+use super::{Chart, groups, modes, offload_words, style_of};
 use crate::detail::quantile;
 use crate::panel::name;
 use crate::style::plain;
@@ -16,43 +16,33 @@ const SHOWN: [(f64, &str); 3] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")];
 /// Charts for each workload measured at several loads.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let loadless = |cell| Work { load: None, ..Work::of(cell) };
-    let open = || {
-        results.cells.iter().filter(|cell| {
-            cell.offered.is_some() && cell.status == Status::Ok && cell.role != Role::Aa
-        })
-    };
-    let mut works: Vec<Work<'_>> = open().map(loadless).collect();
-    works.sort();
-    works.dedup();
+    let open =
+        |cell: &Cell| cell.offered.is_some() && cell.status == Status::Ok && cell.role != Role::Aa;
     let mut charts = Vec::new();
-    for work in works {
-        for offload in offloads(results) {
-            let cells: Vec<&Cell> =
-                open().filter(|c| c.offload == offload && loadless(c) == work).collect();
-            let in_percent = cells.iter().all(|c| c.offered.is_some_and(|o| o.percent.is_some()));
-            let load = |offered: Offered| match offered.percent {
-                Some(percent) if in_percent => percent,
-                _ => offered.per_s,
+    for (work, offload, cells) in groups(results, open, loadless) {
+        let in_percent = cells.iter().all(|c| c.offered.is_some_and(|o| o.percent.is_some()));
+        let load = |offered: Offered| match offered.percent {
+            Some(percent) if in_percent => percent,
+            _ => offered.per_s,
+        };
+        for (p, label) in SHOWN {
+            let title =
+                format!("{}{}: {label}", work.title(), offload_words(results, &plain(offload)));
+            let words = if in_percent {
+                "load, percent of each path's own maximum"
+            } else {
+                "load, per second"
             };
-            for (p, label) in SHOWN {
-                let title =
-                    format!("{}{}: {label}", work.title(), offload_words(results, &plain(offload)));
-                let words = if in_percent {
-                    "load, percent of each path's own maximum"
-                } else {
-                    "load, per second"
-                };
-                let lines = Lines {
-                    x: Axis { words: words.into(), kind: Kind::Linear, ticks: Vec::new() },
-                    y: Axis { words: format!("{label}, µs"), kind: Kind::Log, ticks: Vec::new() },
-                    mark: None,
-                    markers: true,
-                    series: series(results, &cells, p, &load),
-                };
-                if lines.series.iter().any(|series| series.points.len() > 1) {
-                    let caption = "Timed from the intended moment of sending.";
-                    charts.extend(Chart::new("load", title, caption, draw(&lines)));
-                }
+            let lines = Lines {
+                x: Axis { words: words.into(), kind: Kind::Linear, ticks: Vec::new() },
+                y: Axis { words: format!("{label}, µs"), kind: Kind::Log, ticks: Vec::new() },
+                mark: None,
+                markers: true,
+                series: series(results, &cells, p, &load),
+            };
+            if lines.series.iter().any(|series| series.points.len() > 1) {
+                let caption = "Timed from the intended moment of sending.";
+                charts.extend(Chart::new("load", title, caption, draw(&lines)));
             }
         }
     }

@@ -26,6 +26,7 @@ mod timeline;
 use measure::results::{Cell, Results};
 
 use crate::panel::name;
+use crate::work::Work;
 
 pub(crate) use published::Published;
 pub(crate) use svg::WIDTH;
@@ -142,14 +143,7 @@ pub(crate) fn published(results: &Results) -> Option<Published> {
 /// Modes in the order of the file, A/A after its baseline: what decides a
 /// series' colour everywhere.
 fn modes(results: &Results) -> Vec<String> {
-    let mut modes: Vec<String> = Vec::new();
-    for cell in &results.cells {
-        let name = name(cell);
-        if !modes.contains(&name) {
-            modes.push(name);
-        }
-    }
-    modes
+    distinct(results.cells.iter().map(name))
 }
 
 fn style_of(modes: &[String], cell: &Cell) -> usize {
@@ -164,13 +158,43 @@ fn offload_words(results: &Results, offload: &str) -> String {
 
 /// Offload profiles of the cells, in the order of the file.
 fn offloads(results: &Results) -> Vec<&str> {
-    let mut offloads: Vec<&str> = Vec::new();
-    for cell in &results.cells {
-        if !offloads.contains(&cell.offload.as_str()) {
-            offloads.push(&cell.offload);
+    distinct(results.cells.iter().map(|cell| cell.offload.as_str()))
+}
+
+/// The cells that are shown, by what they do (as `of` has it) and offload profile,
+/// in the order of both.
+fn groups<'a>(
+    results: &'a Results,
+    shown: impl Fn(&Cell) -> bool,
+    of: impl Fn(&'a Cell) -> Work<'a>,
+) -> Vec<(Work<'a>, &'a str, Vec<&'a Cell>)> {
+    let cells: Vec<(Work<'_>, &Cell)> =
+        results.cells.iter().filter(|cell| shown(cell)).map(|cell| (of(cell), cell)).collect();
+    let mut works: Vec<Work<'_>> = cells.iter().map(|(work, _)| *work).collect();
+    works.sort();
+    works.dedup();
+    let mut groups = Vec::new();
+    for work in works {
+        for offload in offloads(results) {
+            let same = |(of, cell): &&(Work<'_>, &Cell)| *of == work && cell.offload == offload;
+            let group: Vec<&Cell> = cells.iter().filter(same).map(|(_, cell)| *cell).collect();
+            if !group.is_empty() {
+                groups.push((work, offload, group));
+            }
         }
     }
-    offloads
+    groups
+}
+
+/// Each once, in the order of the first of them.
+fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut seen = Vec::new();
+    for item in items {
+        if !seen.contains(&item) {
+            seen.push(item);
+        }
+    }
+    seen
 }
 
 /// Smallest and largest value of the valid samples.

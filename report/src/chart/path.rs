@@ -2,8 +2,8 @@
 
 use measure::results::{Cell, HopRecord, Results, Role, Status};
 
-use super::Chart;
 use super::svg::{Anchor, LINE, Svg, WIDTH, fitted};
+use super::{Chart, distinct};
 use crate::style::plain;
 use crate::unit::bytes;
 
@@ -16,17 +16,12 @@ const LEFT: f64 = 140.0;
 
 /// A chart a mode: columns are workloads and offload profiles.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
-    let mut modes: Vec<&str> = Vec::new();
     let shown = || {
         results.cells.iter().filter(|cell| {
             cell.role != Role::Aa && cell.status == Status::Ok && !cell.hops.is_empty()
         })
     };
-    for cell in shown() {
-        if !modes.contains(&cell.mode.as_str()) {
-            modes.push(&cell.mode);
-        }
-    }
+    let modes = distinct(shown().map(|cell| cell.mode.as_str()));
     let chart = |mode: &&str| {
         let cells: Vec<&Cell> = shown().filter(|cell| cell.mode == *mode).collect();
         let record = results.modes.iter().find(|record| record.mode == *mode);

@@ -15,11 +15,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let chart = |panel: &crate::panel::Panel<'_>| {
         let mut rows = Vec::new();
         for group in &panel.groups {
-            rows.push(Row {
-                name: format!("offload {}", plain(group.offload)),
-                heading: true,
-                ..Row::default()
-            });
+            rows.push(Row::heading(format!("offload {}", plain(group.offload))));
             let cells = group.cells.iter().filter(|cell| cell.role != Role::Baseline);
             rows.extend(cells.filter_map(|cell| {
                 let interval = cell.ratio?;

@@ -4,7 +4,7 @@ use measure::results::{Cell, Results, Role, Status};
 
 use super::lines::{Axis, Lines, Point, Series, draw};
 use super::scale::Kind;
-use super::{Chart, modes, offload_words, offloads, spread, style_of, unit_words};
+use super::{Chart, groups, modes, offload_words, spread, style_of, unit_words};
 use crate::panel::name;
 use crate::style::plain;
 use crate::unit::bytes;
@@ -14,21 +14,9 @@ use crate::work::Work;
 /// whose message size varies.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let unsized_ = |cell| Work { message_bytes: 0, ..Work::of(cell) };
-    let mut works: Vec<Work<'_>> = results.cells.iter().map(unsized_).collect();
-    works.sort();
-    works.dedup();
-    let mut charts = Vec::new();
-    for work in works {
-        for offload in offloads(results) {
-            let cells: Vec<&Cell> = results
-                .cells
-                .iter()
-                .filter(|c| c.offload == offload && c.status == Status::Ok && unsized_(c) == work)
-                .collect();
-            charts.extend(of(results, &cells, offload));
-        }
-    }
-    charts
+    let shown = |cell: &Cell| cell.status == Status::Ok;
+    let groups = groups(results, shown, unsized_);
+    groups.iter().flat_map(|(_, offload, cells)| of(results, cells, offload)).collect()
 }
 
 /// A figure and the ends of its interval.

@@ -1,0 +1,179 @@
+//! How a client gets a session with a server, and asks in it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use sys::tcp::Connecting;
+
+use super::Token;
+use super::channel::{self, Channel, ChannelError, Side, TICK};
+use super::handshake::{HELLO_BYTES, Hello, HelloError, MAC_BYTES, Said};
+use super::message::{Reply, Request, emit, parse_reply};
+
+/// How long connecting and the handshake may take, each.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How long an answer may take: the server reads counters, at the most, or
+/// watches an idle machine.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+
+/// A server that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// It cannot be connected to.
+    #[error("{server}: {operation}: {}{hint}", .errno.desc())]
+    Connect {
+        /// Its address.
+        server: SocketAddr,
+        /// System call.
+        operation: &'static str,
+        /// The kernel's answer.
+        errno: Errno,
+        /// What that usually means.
+        hint: &'static str,
+    },
+    /// Nothing came back.
+    #[error("{server}: no answer within {CONNECT_LIMIT:.0?} (wrong address, or a filter?)")]
+    NoAnswer {
+        /// Its address.
+        server: SocketAddr,
+    },
+    /// The other end of the connection is something else, or of another version.
+    #[error("{server}: {error}")]
+    Hello {
+        /// Its address.
+        server: SocketAddr,
+        /// What is wrong with what it said.
+        error: HelloError,
+    },
+    /// It wants a token and none was given.
+    #[error("{server}: this server wants a token (--token FILE)")]
+    TokenNeeded {
+        /// Its address.
+        server: SocketAddr,
+    },
+    /// A token was given, and it has none to compare it with.
+    #[error(
+        "{server}: this server has no token, so it cannot prove to be the one meant: leave out --token"
+    )]
+    NoToken {
+        /// Its address.
+        server: SocketAddr,
+    },
+    /// The two tokens differ.
+    #[error("{server}: the server's token is another")]
+    WrongToken {
+        /// Its address.
+        server: SocketAddr,
+    },
+    /// It said no, or something that it should not.
+    #[error("{server}: {reason}")]
+    Refused {
+        /// Its address.
+        server: SocketAddr,
+        /// What it said.
+        reason: String,
+    },
+    /// Something of this end cannot be read.
+    #[error("this end of the path to {server}: {reason}")]
+    Here {
+        /// Its address.
+        server: SocketAddr,
+        /// What.
+        reason: String,
+    },
+    /// The stop flag was set.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// What an answer to another question is told as.
+pub(super) fn out_of_turn() -> String {
+    "it answered something else than what was asked".to_owned()
+}
+
+/// One request and its answer.
+pub(super) fn converse(
+    channel: &mut Channel,
+    request: &Request,
+    stop: &AtomicBool,
+) -> Result<Reply, ChannelError> {
+    channel.send(&emit(request))?;
+    let payload = channel.receive(ANSWER_LIMIT, &|| !stop.load(Ordering::Relaxed))?;
+    parse_reply(&payload).map_err(|error| ChannelError::Io {
+        operation: "read its answer",
+        error: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
+    })
+}
+
+/// Connects, and shakes hands.
+pub(super) fn open(
+    server: SocketAddr,
+    token: Option<&Token>,
+    stop: &AtomicBool,
+) -> Result<Channel, RemoteError> {
+    let failed = |(operation, errno)| RemoteError::Connect {
+        server,
+        operation,
+        errno,
+        hint: match errno {
+            Errno::ECONNREFUSED => " (is `overlane measure serve` running there, on this port?)",
+            Errno::ENETUNREACH | Errno::EHOSTUNREACH => " (no route: is the address right?)",
+            Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL => {
+                " (this machine has no address of that family)"
+            }
+            _ => "",
+        },
+    };
+    let begun = Instant::now();
+    let mut connecting = Connecting::start(&server, &channel::OPTIONS).map_err(failed)?;
+    while !connecting.wait(TICK).map_err(failed)? {
+        if stop.load(Ordering::Relaxed) {
+            return Err(RemoteError::Stopped);
+        }
+        if begun.elapsed() >= CONNECT_LIMIT {
+            return Err(RemoteError::NoAnswer { server });
+        }
+    }
+    let Some(stream) = connecting.into_stream() else {
+        return Err(RemoteError::NoAnswer { server });
+    };
+
+    let deadline = Instant::now() + CONNECT_LIMIT;
+    let alive = || !stop.load(Ordering::Relaxed);
+    let broken = |error: ChannelError| match error {
+        ChannelError::Ended => RemoteError::Stopped,
+        ChannelError::Slow => RemoteError::Refused {
+            server,
+            reason: format!("it said nothing within {CONNECT_LIMIT:.0?}: no overlane measure"),
+        },
+        error => RemoteError::Refused { server, reason: format!("{error} during the handshake") },
+    };
+    channel::prepare(&stream).map_err(broken)?;
+    let mut hello = [0; HELLO_BYTES];
+    channel::read_exact(&stream, &mut hello, deadline, &alive).map_err(broken)?;
+    let said = Hello::parse(&hello);
+    // It is told our version in any case, so that both ends can name both.
+    let client = Hello::fresh(token.is_some());
+    let told = channel::write_all(&stream, &client.emit());
+    let theirs = said.map_err(|error| RemoteError::Hello { server, error })?;
+    told.map_err(broken)?;
+    match (theirs.with_token, token.is_some()) {
+        (true, false) => return Err(RemoteError::TokenNeeded { server }),
+        (false, true) => return Err(RemoteError::NoToken { server }),
+        _ => {}
+    }
+    let keys = Said { server: theirs, client }.keys(token);
+    channel::write_all(&stream, &keys.client_proof()).map_err(broken)?;
+    let mut proof = [0; MAC_BYTES];
+    match channel::read_exact(&stream, &mut proof, deadline, &alive) {
+        // What a server does that does not like ours.
+        Err(ChannelError::Closed) => return Err(RemoteError::WrongToken { server }),
+        other => other.map_err(broken)?,
+    }
+    if !keys.is_server_proof(&proof) {
+        return Err(RemoteError::WrongToken { server });
+    }
+    Ok(Channel::new(stream, Side::Client, keys.session()))
+}

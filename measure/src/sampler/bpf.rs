@@ -1,0 +1,51 @@
+//! Loading the samplers' BPF programs; what is wrong, in words.
+
+use std::ffi::OsStr;
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::{
+    ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, set_print,
+};
+
+/// Opens an object, and the kernel's types beside it.
+pub(super) fn open(object: &[u8]) -> Result<(OpenObject, Btf<'static>), String> {
+    // libbpf would print to stderr.
+    set_print(Some((PrintLevel::Debug, |level, message| {
+        tracing::debug!(?level, "libbpf: {}", message.trim_end());
+    })));
+    let btf = Btf::from_vmlinux()
+        .map_err(|e| format!("the kernel has no BTF (/sys/kernel/btf/vmlinux): {e}"))?;
+    let object = ObjectBuilder::default()
+        .open_memory(object)
+        .map_err(|e| format!("opening the BPF object: {e}"))?;
+    Ok((object, btf))
+}
+
+/// Loads its programs.
+pub(super) fn load(object: OpenObject) -> Result<Object, String> {
+    object.load().map_err(|e| match e.kind() {
+        ErrorKind::PermissionDenied => format!(
+            "loading BPF programs needs CAP_BPF and CAP_PERFMON in the initial user \
+             namespace (root): {e}"
+        ),
+        _ => format!("loading the BPF programs: {e}"),
+    })
+}
+
+/// A map, whose keys and values have so many bytes.
+pub(super) fn map(
+    object: &Object,
+    name: &str,
+    key: usize,
+    value: usize,
+) -> Result<MapHandle, String> {
+    let map = object
+        .maps()
+        .find(|map| map.name() == OsStr::new(name))
+        .ok_or_else(|| format!("the BPF object has no map {name:?}"))?;
+    let got = (map.key_size() as usize, map.value_size() as usize);
+    if got != (key, value) {
+        return Err(format!("map {name:?}: expected {key} and {value} bytes, got {got:?}"));
+    }
+    MapHandle::try_from(&map).map_err(|e| format!("map {name:?}: {e}"))
+}
