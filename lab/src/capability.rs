@@ -118,7 +118,7 @@ impl Capabilities {
         known
             .entry(feature)
             .or_insert_with(|| {
-                self.scratch.nft(rules).map_err(|error| {
+                refused(self.scratch.nft(rules), |error| {
                     Unsupported::new(
                         format!("kernel refuses nftables {feature} rules: {error}"),
                         "use a kernel with CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET, CONFIG_NFT_NAT and CONFIG_NFT_MASQ (CONFIG_NF_TABLES_BRIDGE for bridge rules)",
@@ -134,22 +134,25 @@ impl Capabilities {
         self.open_vswitch
             .get_or_init(|| {
                 ovs::installed()?;
-                match ovs::Datapath::find(&self.scratch) {
-                    Ok(ovs::Datapath::Kernel) => Ok(()),
-                    Ok(ovs::Datapath::UserSpace { reason }) => self.tun().map_err(|tun| {
-                        Unsupported::new(
-                            format!("{reason}, and its user-space datapath needs {}", tun.reason),
-                            format!(
-                                "{}, or load the openvswitch module (modprobe openvswitch)",
-                                tun.remedy
-                            ),
-                        )
-                    }),
-                    Err(error) => Err(Unsupported::new(
-                        error.to_string(),
-                        "apt install --reinstall openvswitch-switch",
-                    )),
-                }
+                let datapath = match ovs::Datapath::find(&self.scratch) {
+                    Ok(datapath) => datapath,
+                    Err(error) => {
+                        return refused(Err(error), |error| {
+                            let remedy = "apt install --reinstall openvswitch-switch";
+                            Unsupported::new(error.to_string(), remedy)
+                        });
+                    }
+                };
+                let ovs::Datapath::UserSpace { reason } = datapath else { return Ok(()) };
+                self.tun().map_err(|tun| {
+                    Unsupported::new(
+                        format!("{reason}, and its user-space datapath needs {}", tun.reason),
+                        format!(
+                            "{}, or load the openvswitch module (modprobe openvswitch)",
+                            tun.remedy
+                        ),
+                    )
+                })
             })
             .clone()
     }
@@ -187,6 +190,18 @@ impl Capabilities {
     }
 }
 
+/// What a program's failure says of the machine: nothing, if somebody killed the
+/// program. Building the mode asks again then, and fails with what it is told.
+fn refused(
+    answer: Result<()>,
+    unsupported: impl FnOnce(testbed::Error) -> Unsupported,
+) -> Supported {
+    match answer {
+        Ok(()) | Err(testbed::Error::Killed { .. }) => Ok(()),
+        Err(error) => Err(unsupported(error)),
+    }
+}
+
 /// The module that brings a link kind, as people know it.
 fn module(kind: &str) -> &str {
     match kind {
@@ -206,4 +221,27 @@ fn config(kind: &str) -> String {
 /// user's `PATH` leaves out.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     sys::program::find(program, &["/usr/sbin", "/sbin", "/usr/libexec/docker"])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_killed_program_says_nothing_of_the_machine() {
+        if !sys::userns::may_administer_networks() {
+            eprintln!("skipped: needs root (CAP_SYS_ADMIN) for a network namespace");
+            return;
+        }
+        let host = Host::new("scratch").unwrap();
+        let answer = |script: &str| {
+            let answer = host.run(Command::new("sh").args(["-c", script])).map(drop);
+            refused(answer, |error| Unsupported::new(error.to_string(), "none"))
+        };
+        assert_eq!(answer("kill -9 $$"), Ok(()));
+        assert!(answer("echo no >&2; exit 1").unwrap_err().reason.ends_with(": no"));
+        assert_eq!(answer("exit 0"), Ok(()));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -200,7 +201,7 @@ impl Host {
     /// Runs a short program in the host to its end and returns what it printed.
     ///
     /// # Errors
-    /// [`Error::Program`] when it fails or cannot be started.
+    /// [`Error::Program`] when it fails or cannot be started; [`Error::Killed`].
     pub fn run(&self, command: &mut Command) -> Result<String> {
         let described = sys::program::describe(command);
         let result = self.netns.run(|| command.stdin(std::process::Stdio::null()).output())?;
@@ -213,11 +214,14 @@ impl Host {
             Ok(output) if output.status.success() => {
                 Ok(String::from_utf8_lossy(&output.stdout).into_owned())
             }
-            Ok(output) => Err(Error::Program {
-                program: described,
-                status: output.status.to_string(),
-                output: String::from_utf8_lossy(&output.stderr).into_owned()
-                    + &String::from_utf8_lossy(&output.stdout),
+            Ok(output) => Err(match output.status.signal() {
+                Some(signal) => Error::Killed { program: described, signal },
+                None => Error::Program {
+                    program: described,
+                    status: output.status.to_string(),
+                    output: String::from_utf8_lossy(&output.stderr).into_owned()
+                        + &String::from_utf8_lossy(&output.stdout),
+                },
             }),
         }
     }

@@ -51,6 +51,14 @@ pub enum Error {
         /// What it printed.
         output: String,
     },
+    /// A short program that somebody killed: what it was asked is not known.
+    #[error("{program}: killed by signal {signal}")]
+    Killed {
+        /// The program and its arguments.
+        program: String,
+        /// By what.
+        signal: i32,
+    },
     /// Something did not become ready in time.
     #[error("{what} was not ready within {seconds} s{}", if .seen.is_empty() { String::new() } else { format!(": {}", .seen.trim()) })]
     NotReady {

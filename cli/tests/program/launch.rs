@@ -146,6 +146,16 @@ impl Running {
         });
     }
 
+    /// Waits until it has taken so many samples of a run; it logs its beginnings.
+    #[track_caller]
+    pub fn await_samples(&mut self, count: usize) {
+        eventually(&format!("{count} samples"), || {
+            let said = self.err.so_far();
+            assert!(self.runs(), "ended: {said}");
+            if said.matches("sampling ").count() > count { Ok(()) } else { Err(said) }
+        });
+    }
+
     /// What it has written to standard error so far.
     pub fn stderr_so_far(&self) -> String {
         self.err.so_far()

@@ -33,10 +33,7 @@ struct Two {
 
 impl Two {
     fn new() -> Two {
-        let (a, b) = (Host::new("a").unwrap(), Host::new("b").unwrap());
-        let wire = Wire { mtu: 1500, offload: Offload::Full };
-        wire.join(&a, &b).unwrap();
-        wire.address(&a, &b).unwrap();
+        let [a, b] = Wire { mtu: 1500, offload: Offload::Full }.hosts().unwrap();
         for (host, local, remote, own) in
             [(&a, Wire::A, Wire::B, "10.9.0.1"), (&b, Wire::B, Wire::A, "10.9.0.2")]
         {
@@ -87,7 +84,9 @@ impl Two {
         let token = self.token();
         let mut words = vec!["measure", "run", "--token", &token];
         words.extend_from_slice(arguments);
-        Running::start(inside(&self.a, overlane(&words)))
+        let mut command = inside(&self.a, overlane(&words));
+        command.env("OVERLANE_LOG", "overlane=debug");
+        Running::start(command)
     }
 }
 
@@ -277,9 +276,9 @@ fn an_end_that_vanishes_takes_nothing_with_it() {
     ];
     let mut server = two.serve();
 
-    let client = two.run(&long);
+    let mut client = two.run(&long);
     server.await_stderr("session opened");
-    std::thread::sleep(Duration::from_millis(2500));
+    client.await_samples(1);
     let mark = client.mark().to_owned();
     client.signal(Signal::SIGKILL);
     client.wait();
@@ -291,9 +290,9 @@ fn an_end_that_vanishes_takes_nothing_with_it() {
     let results = two.run(&short).wait().expect(0).json();
     assert_eq!(cells(&results)[0]["status"], "ok");
 
-    let client = two.run(&long);
+    let mut client = two.run(&long);
     server.await_next_stderr("session opened");
-    std::thread::sleep(Duration::from_millis(2500));
+    client.await_samples(3);
     let mark = server.mark().to_owned();
     server.signal(Signal::SIGKILL);
     server.wait();
@@ -314,8 +313,8 @@ fn an_end_that_vanishes_takes_nothing_with_it() {
     let server = two.serve();
     let mut some = vec!["10.0.0.2", "--workloads", "tcp_rr", "--json"];
     some.extend_from_slice(&["--blocks", "30", "--duration", "0.1", "--disturbance", "100"]);
-    let client = two.run(&some);
-    std::thread::sleep(Duration::from_millis(3500));
+    let mut client = two.run(&some);
+    client.await_samples(3);
     server.signal(Signal::SIGKILL);
     server.wait();
     let _server = two.serve();
