@@ -7,9 +7,7 @@
 #[path = "../tests/build/mod.rs"]
 mod build;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use build::{Random, Spec, TunnelSpec};
@@ -21,26 +19,7 @@ use packet::segment::{Policy, Segmenter, TransportChecksum};
 use packet::vnet_hdr::{VnetHdr, flags};
 use packet::vxlan::{self, Vni};
 use packet::{decap, flow};
-
-/// The system's allocator, counting calls.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes on to `System` with the same arguments, which keeps the
-// contract of `GlobalAlloc`; counting touches no allocated memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise about `layout` is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `alloc` above, hence from `System`, with `layout`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use sys::allocations::Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -68,13 +47,13 @@ fn measure(mut call: impl FnMut()) -> Cost {
         calls *= 2;
     }
     let mut rounds = Vec::with_capacity(ROUNDS);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = Counting::all();
     for _ in 0..ROUNDS {
         let start = Instant::now();
         (0..calls).for_each(|_| call());
         rounds.push(start.elapsed().as_secs_f64() / calls as f64);
     }
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let allocations = Counting::all() - before;
     rounds.sort_by(f64::total_cmp);
     Cost {
         median: rounds[ROUNDS / 2],

@@ -6,6 +6,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod affinity;
+pub mod allocations;
 pub mod buffers;
 pub mod capability;
 pub mod datagram;
@@ -15,6 +16,7 @@ pub mod guard;
 pub mod init;
 pub mod join;
 pub mod memfd;
+mod message;
 pub mod netns;
 pub mod program;
 pub mod seccomp;

@@ -3,17 +3,20 @@
 //! `UDP_GRO`; `linux/udp.h`). Opening, connecting and single datagrams are
 //! `std`'s.
 
-use std::mem::{size_of, zeroed};
+use std::mem::size_of;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, ReuseAddr};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind as bind_fd, getsockopt,
-    setsockopt, socket,
+    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, getsockopt, setsockopt,
+    socket,
 };
 
+use crate::message::{
+    self, CONTROL_BYTES, Control, NO_CONTROL, empty_header, merged_segment_bytes,
+};
 use crate::{Error, Result};
 
 /// Most segments of one super-packet that every kernel with `UDP_SEGMENT`
@@ -29,12 +32,23 @@ pub const MAX_PAYLOAD: usize = 65507;
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` (ports below 1024).
 pub fn bind_shared(address: SocketAddr) -> Result<UdpSocket> {
+    open_bound(address, SockFlag::SOCK_CLOEXEC, |socket| {
+        setsockopt(socket, ReuseAddr, &true).map_err(|e| ("setsockopt(SO_REUSEADDR)", e))
+    })
+}
+
+/// Opens a socket, prepares it, binds it.
+pub(crate) fn open_bound(
+    address: SocketAddr,
+    flags: SockFlag,
+    prepare: impl FnOnce(&OwnedFd) -> std::result::Result<(), (&'static str, Errno)>,
+) -> Result<UdpSocket> {
     let failed = |operation, errno| Error::new(operation, format!("UDP {address}"), errno);
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let fd = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, SockProtocol::Udp)
+    let fd = socket(family, SockType::Datagram, flags, SockProtocol::Udp)
         .map_err(|e| failed("socket", e))?;
-    setsockopt(&fd, ReuseAddr, &true).map_err(|e| failed("setsockopt(SO_REUSEADDR)", e))?;
-    bind_fd(fd.as_raw_fd(), &SockaddrStorage::from(address)).map_err(|e| failed("bind", e))?;
+    prepare(&fd).map_err(|(operation, e)| failed(operation, e))?;
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).map_err(|e| failed("bind", e))?;
     Ok(UdpSocket::from(fd))
 }
 
@@ -127,9 +141,7 @@ impl SendBatch {
         });
         let headers = (0..count)
             .map(|_| {
-                // SAFETY: all zeroes is an mmsghdr without address, data or
-                // control message.
-                let mut header: libc::mmsghdr = unsafe { zeroed() };
+                let mut header = empty_header();
                 header.msg_hdr.msg_iov = (&raw const *vector).cast_mut();
                 header.msg_hdr.msg_iovlen = 1;
                 header
@@ -149,18 +161,9 @@ impl SendBatch {
     /// # Errors
     /// The kernel's answer to the first message.
     pub fn send(&mut self, socket: &UdpSocket, count: usize) -> std::result::Result<usize, Errno> {
-        let count = count.min(self.headers.len());
         // SAFETY: the headers, the vector they point to and its payload are
-        // owned by `self` and alive; the kernel writes only `msg_len`.
-        let sent = unsafe {
-            libc::sendmmsg(
-                socket.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                count as libc::c_uint,
-                libc::MSG_NOSIGNAL,
-            )
-        };
-        Errno::result(sent).map(|sent| sent as usize)
+        // owned by `self` and alive.
+        unsafe { message::send(socket, &mut self.headers, count) }
     }
 }
 
@@ -174,15 +177,6 @@ pub struct Received {
     /// Payload, bytes.
     pub bytes: u64,
 }
-
-/// Room for a control message with an int (`UDP_GRO`), aligned as `cmsghdr`.
-#[repr(C, align(8))]
-#[derive(Clone, Copy)]
-struct Control([u8; CONTROL_BYTES]);
-
-// SAFETY: CMSG_SPACE only computes a size.
-const CONTROL_BYTES: usize =
-    unsafe { libc::CMSG_SPACE(size_of::<libc::c_int>() as libc::c_uint) } as usize;
 
 /// Receives many datagrams a system call, to count them: every payload is
 /// copied out of the kernel, into the same place.
@@ -201,13 +195,10 @@ impl ReceiveBatch {
         let mut landing = vec![0; usize::from(u16::MAX)].into_boxed_slice();
         let mut vector =
             Box::new(libc::iovec { iov_base: landing.as_mut_ptr().cast(), iov_len: landing.len() });
-        let mut controls =
-            vec![Control([0; CONTROL_BYTES]); if gro { count } else { 0 }].into_boxed_slice();
+        let mut controls = vec![NO_CONTROL; if gro { count } else { 0 }].into_boxed_slice();
         let headers = (0..count)
             .map(|i| {
-                // SAFETY: all zeroes is an mmsghdr without address, data or
-                // control message.
-                let mut header: libc::mmsghdr = unsafe { zeroed() };
+                let mut header = empty_header();
                 header.msg_hdr.msg_iov = &raw mut *vector;
                 header.msg_hdr.msg_iovlen = 1;
                 if let Some(control) = controls.get_mut(i) {
@@ -235,16 +226,7 @@ impl ReceiveBatch {
         // by `self` and alive, with their true lengths. That all messages land
         // in one place is sound: the kernel fills them one after the other, and
         // no reference to the bytes exists meanwhile.
-        let messages = unsafe {
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                self.headers.len() as libc::c_uint,
-                libc::MSG_DONTWAIT as _,
-                std::ptr::null_mut(),
-            )
-        };
-        let messages = Errno::result(messages)? as usize;
+        let messages = unsafe { message::receive(socket, &mut self.headers) }?;
         let mut received = Received { messages, ..Received::default() };
         for header in &mut self.headers[..messages] {
             let bytes = u64::from(header.msg_len);
@@ -260,26 +242,6 @@ impl ReceiveBatch {
         }
         Ok(received)
     }
-}
-
-/// The size of the datagrams merged in a message, from its `UDP_GRO` control
-/// message; `None` when it is a single datagram.
-pub(crate) fn merged_segment_bytes(header: &libc::msghdr) -> Option<u64> {
-    // SAFETY: msg_control and msg_controllen describe a buffer of the batch
-    // that the kernel has just filled, which the CMSG macros walk within bounds.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() };
-    while let Some(control) = next {
-        if (control.cmsg_level, control.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO) {
-            // SAFETY: the kernel put an int here (udp_cmsg_recv, net/ipv4/udp.c);
-            // it need not be aligned for one.
-            let segment =
-                unsafe { libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned() };
-            return u64::try_from(segment).ok().filter(|&segment| segment > 0);
-        }
-        // SAFETY: as for CMSG_FIRSTHDR; `control` lies in the same buffer.
-        next = unsafe { libc::CMSG_NXTHDR(header, control).as_ref() };
-    }
-    None
 }
 
 impl std::fmt::Debug for SendBatch {
