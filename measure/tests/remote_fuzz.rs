@@ -5,8 +5,7 @@
 #[path = "../../fuzz/src/control.rs"]
 mod entry;
 
-use measure::engine::Phase;
-use measure::engine::{Load, Workload};
+use measure::engine::{FlowCount, Load, Phase, Workload};
 use measure::remote::frame::{Direction, REQUEST_LIMIT, Sequence};
 use measure::remote::handshake::Hello;
 use measure::remote::message::{CountedAt, LoadAsked, Reply, Request, emit};
@@ -18,7 +17,9 @@ fn number(name: &str, default: u64) -> u64 {
 
 fn messages() -> Vec<Vec<u8>> {
     let start = |workload| Request::Start(LoadAsked::of(&Load::new(workload)));
-    let counted = CountedAt { at_ns: u64::MAX, flows: vec![(1, 2, 3), (u64::MAX, 0, 0)] };
+    let flow = FlowCount { units: 1, bytes: 2, sent: 3, emptied: 4 };
+    let most = FlowCount { units: u64::MAX, ..FlowCount::default() };
+    let counted = CountedAt { at_ns: u64::MAX, flows: vec![flow, most] };
     let mut messages = vec![
         Hello::fresh(true).emit().to_vec(),
         emit(&Request::Describe),

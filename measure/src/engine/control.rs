@@ -57,6 +57,8 @@ pub(super) struct Tally {
     pub bytes: Counter,
     /// Units begun or accepted by the kernel.
     pub sent: Counter,
+    /// Times that a receiver of datagrams has found nothing left to read.
+    pub emptied: Counter,
     /// The path has been proved and the flow waits for traffic.
     pub ready: AtomicBool,
     /// The last phase that the flow has acted on.
@@ -79,7 +81,8 @@ impl Counter {
 }
 
 /// A copy of a flow's counters at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FlowCount {
     /// Units received or completed so far.
     pub units: u64,
@@ -87,6 +90,8 @@ pub struct FlowCount {
     pub bytes: u64,
     /// Units sent so far.
     pub sent: u64,
+    /// Times that a receiver of datagrams has found nothing left to read.
+    pub emptied: u64,
 }
 
 impl Tally {
@@ -178,7 +183,12 @@ impl Control {
     pub fn counts(&self) -> Vec<FlowCount> {
         self.tallies
             .iter()
-            .map(|t| FlowCount { units: t.units.get(), bytes: t.bytes.get(), sent: t.sent.get() })
+            .map(|t| FlowCount {
+                units: t.units.get(),
+                bytes: t.bytes.get(),
+                sent: t.sent.get(),
+                emptied: t.emptied.get(),
+            })
             .collect()
     }
 

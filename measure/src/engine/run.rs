@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::control::Phase;
+use super::control::{FlowCount, Phase};
 use super::half::Half;
 use super::pipeline::Requests;
 use super::{
@@ -25,6 +25,8 @@ const LOOK: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(20);
 /// Datagrams are lost when none has arrived for this long …
 const QUIET: Duration = Duration::from_millis(50);
+/// … while every receiver has found its queue empty so many times, …
+const LOOKS: u64 = 10;
 /// … and draining ends at the latest after this: something goes on sending.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3);
 /// The flows' own time limits come first; this only bounds what they miss.
@@ -269,17 +271,22 @@ impl Run<'_> {
         // sent last takes the other half.
         let quiet = QUIET + self.round_trip;
         let sent: u64 = self.client.counts().iter().map(|c| c.sent).sum();
+        let received = |flows: &[FlowCount]| flows.iter().map(|c| c.units).sum::<u64>();
         let begun = Instant::now();
-        let mut last = (begun, 0);
+        let mut last = (begun, self.server.counts()?.flows);
         loop {
             self.check()?;
-            let received = self.server.counts()?.flows.iter().map(|c| c.units).sum();
+            let flows = self.server.counts()?.flows;
             let now = Instant::now();
-            if received != last.1 {
-                last = (now, received);
-            }
-            if received >= sent || now - last.0 >= quiet || now - begun >= DRAIN_LIMIT {
+            // A receiver that got no CPU meanwhile has not looked.
+            let looked =
+                flows.iter().zip(&last.1).all(|(now, then)| now.emptied >= then.emptied + LOOKS);
+            let still = looked && now - last.0 >= quiet;
+            if received(&flows) >= sent || still || now - begun >= DRAIN_LIMIT {
                 return Ok(());
+            }
+            if received(&flows) != received(&last.1) {
+                last = (now, flows);
             }
             std::thread::sleep(LOOK);
         }
@@ -359,15 +366,18 @@ impl Run<'_> {
                 let last = drained.as_ref().unwrap_or(end);
                 Some((0..flows.len()).map(|i| Difference::of(before, last, i)).fold(
                     Datagrams::default(),
-                    |sum, d| Datagrams {
-                        intended: None,
-                        sent: sum.sent + d.client_sent,
-                        received: sum.received
-                            + if load.workload == Workload::UdpRr {
-                                d.client_units
-                            } else {
-                                d.server_units
-                            },
+                    |sum, d| {
+                        let (sent, received) = match load.workload {
+                            // A pair may have been counted as sent when the
+                            // interval began, and as answered just after.
+                            Workload::UdpRr => (d.client_sent.max(d.client_units), d.client_units),
+                            _ => (d.client_sent, d.server_units),
+                        };
+                        Datagrams {
+                            intended: None,
+                            sent: sum.sent + sent,
+                            received: sum.received + received,
+                        }
                     },
                 ))
             }

@@ -249,6 +249,7 @@ impl Receiver {
             read.memory += round.memory;
             read.emptied = round.emptied;
             if read.emptied {
+                flow.tally().emptied.add(1);
                 break;
             }
         }

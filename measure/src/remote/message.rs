@@ -107,35 +107,25 @@ pub struct Observed {
     pub drops: Vec<Dropped>,
 }
 
-/// Counters by flow (units, bytes, sent), and when they were read.
+/// Counters by flow, and when they were read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CountedAt {
     /// By the server's own clock.
     pub at_ns: u64,
     /// By flow.
-    pub flows: Vec<(u64, u64, u64)>,
+    pub flows: Vec<FlowCount>,
 }
 
 impl CountedAt {
     /// From the engine's.
     pub fn of(counted: &crate::engine::Counted) -> CountedAt {
-        CountedAt {
-            at_ns: nanos(counted.at),
-            flows: counted.flows.iter().map(|c| (c.units, c.bytes, c.sent)).collect(),
-        }
+        CountedAt { at_ns: nanos(counted.at), flows: counted.flows.clone() }
     }
 
     /// To the engine's.
     pub fn counted(&self) -> crate::engine::Counted {
-        crate::engine::Counted {
-            at: Duration::from_nanos(self.at_ns),
-            flows: self
-                .flows
-                .iter()
-                .map(|&(units, bytes, sent)| FlowCount { units, bytes, sent })
-                .collect(),
-        }
+        crate::engine::Counted { at: Duration::from_nanos(self.at_ns), flows: self.flows.clone() }
     }
 }
 
