@@ -41,6 +41,8 @@ pub enum Verb {
     },
     /// Find what slows or breaks this host's virtual networks, with evidence and the fix
     Doctor(Box<crate::doctor_args::Doctor>),
+    /// Take back what `doctor fix` has changed
+    Undo(crate::doctor_args::Undo),
     /// Show results as tables, a page with charts, or against an earlier run
     Report(Report),
     /// Join two TAP devices in user space, super-packets uncut

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Nothing is changed. Without root it looks at what it may; what it could not look at is listed with the reason. Exit codes: 0 nothing at or above --fail-on, 10 findings at or above it, 1 failed, 2 wrong usage."
+    after_help = "Looking changes nothing; only `doctor fix` does. Without root it looks at what it may; what it could not look at is listed with the reason. Exit codes: 0 nothing at or above --fail-on, 10 findings at or above it, 1 failed, 2 wrong usage."
 )]
 pub struct Doctor {
     /// What else to do.
@@ -54,6 +54,32 @@ pub enum DoctorVerb {
         /// Its code, as OV013
         code: String,
     },
+    /// Change the setting that a check has found wrong; `overlane undo` takes it back
+    #[command(
+        after_help = "Each change is written to the journal, and synced, before it is made; it is refused when the setting is no longer what was read. With --confirm-within all of it is taken back by itself unless `overlane doctor confirm` comes in time, also when this machine cannot be reached any more."
+    )]
+    Fix {
+        /// Code of the check, as OV013
+        code: String,
+        /// What to read.
+        #[command(flatten)]
+        reading: Reading,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Take the changes back after so many seconds, unless confirmed
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        confirm_within: Option<u64>,
+        /// Where changes are kept.
+        #[command(flatten)]
+        journal: Journal,
+    },
+    /// Let changes stay that were made with --confirm-within
+    Confirm {
+        /// Where changes are kept.
+        #[command(flatten)]
+        journal: Journal,
+    },
     /// Save everything that the checks read, to be looked at elsewhere (--from)
     Dump {
         /// What to read.
@@ -66,6 +92,38 @@ pub enum DoctorVerb {
         #[arg(long)]
         scrub: bool,
     },
+}
+
+/// Where changes are kept.
+#[derive(Debug, Args)]
+pub struct Journal {
+    /// Directory of the journal
+    #[arg(long = "journal", default_value = doctor::journal::DIRECTORY, value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// `overlane undo`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A change whose maker was killed in between is taken back first, by whichever of `doctor fix` and `undo` comes next. A setting that somebody else has changed meanwhile is left alone, and its entry stays."
+)]
+pub struct Undo {
+    /// Number of the change (see --list)
+    #[arg(value_name = "ID", required_unless_present_any = ["all", "list", "when_due"])]
+    pub id: Option<u64>,
+    /// Take back every change, the latest first
+    #[arg(long, conflicts_with_all = ["id", "list"])]
+    pub all: bool,
+    /// List the changes that can be taken back
+    #[arg(long, conflicts_with = "id")]
+    pub list: bool,
+    /// Wait so many seconds, then take back what nobody has confirmed (started by
+    /// `doctor fix`)
+    #[arg(long, hide = true, value_name = "SECONDS", conflicts_with_all = ["id", "all", "list"])]
+    pub when_due: Option<u64>,
+    /// Where changes are kept.
+    #[command(flatten)]
+    pub journal: Journal,
 }
 
 /// From what severity on findings fail.

@@ -85,6 +85,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             AccelVerb::Status(status) => verb::accel::status(&status),
         },
         Verb::Doctor(doctor) => verb::doctor::run(&doctor),
+        Verb::Undo(undo) => verb::undo::run(&undo),
         Verb::Report(report) => verb::report::run(&report),
         Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),
         Verb::Vtep(vtep) => match &vtep.verb {

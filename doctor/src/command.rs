@@ -1,7 +1,5 @@
 //! Commands for people to copy.
 
-use crate::host::Namespace;
-
 /// A word of a shell command: a device may be called `$(reboot)`.
 pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_.-@:/+,=%".contains(c);
@@ -11,28 +9,13 @@ pub fn quote(word: &str) -> String {
     }
 }
 
-/// A command that is to run in a namespace.
-pub fn inside(namespace: &Namespace, command: &str) -> String {
-    match &namespace.path {
+/// A command that is to run in the namespace that a path opens; `None`: the
+/// caller's own.
+pub fn inside(path: Option<&str>, command: &str) -> String {
+    match path {
         Some(path) => format!("nsenter --net={} {command}", quote(path)),
         None => command.to_owned(),
     }
-}
-
-/// Sets a sysctl of a namespace.
-pub fn sysctl(namespace: &Namespace, path: &str, value: &str) -> String {
-    inside(namespace, &format!("sysctl -w {}={}", quote(path), quote(value)))
-}
-
-/// Sets a feature of a device.
-pub fn feature(namespace: &Namespace, device: &str, feature: &str, on: bool) -> String {
-    let state = if on { "on" } else { "off" };
-    inside(namespace, &format!("ethtool -K {} {} {state}", quote(device), quote(feature)))
-}
-
-/// Sets an attribute of a link.
-pub fn link(namespace: &Namespace, device: &str, attribute: &str, value: &str) -> String {
-    inside(namespace, &format!("ip link set dev {} {attribute} {}", quote(device), quote(value)))
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::change::Change;
+
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -50,6 +52,9 @@ pub struct Cost {
 /// What can be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fix {
+    /// The change, where `overlane doctor fix` can make it.
+    #[serde(skip)]
+    pub change: Option<Change>,
     /// A command for a shell, as root.
     pub command: String,
     /// What it may break.
@@ -140,10 +145,18 @@ impl Finding {
         self
     }
 
-    /// What can be done.
+    /// A change that can be made, and taken back.
     #[must_use]
-    pub fn fix(mut self, command: String, risk: &str, undo: String) -> Finding {
-        self.fix = Some(Fix { command, risk: risk.to_owned(), undo });
+    pub fn set(mut self, change: Change, risk: &str) -> Finding {
+        let (command, undo) = (change.command(), change.undo());
+        self.fix = Some(Fix { change: Some(change), command, risk: risk.to_owned(), undo });
+        self
+    }
+
+    /// What can be done by hand only.
+    #[must_use]
+    pub fn by_hand(mut self, command: String, risk: &str, undo: String) -> Finding {
+        self.fix = Some(Fix { change: None, command, risk: risk.to_owned(), undo });
         self
     }
 }

@@ -3,10 +3,13 @@
 //! [`collect()`] reads a [`Host`]: everything that the checks need, twice, so that
 //! it shows what moves. [`diagnose`] runs every check on it, and finds the paths
 //! of packets by the way. A host can be saved ([`dump`]) and diagnosed elsewhere.
-//! Nothing here changes anything, or prints.
+//! Only [`journal`] changes anything, one setting at a time, so that it can be taken
+//! back; nothing here prints.
 
 #![forbid(unsafe_code)]
 
+pub mod apply;
+pub mod change;
 pub mod check;
 pub mod collect;
 pub mod command;
@@ -14,6 +17,7 @@ pub mod diagnosis;
 pub mod dump;
 pub mod finding;
 pub mod host;
+pub mod journal;
 pub mod path;
 pub mod scrub;
 pub mod view;

@@ -336,6 +336,36 @@ impl Netlink {
         })
     }
 
+    /// Sets how many packets the transmit queue may hold.
+    ///
+    /// # Errors
+    /// `ENODEV`, `ENOMEM`.
+    pub fn set_tx_queue_len(&self, name: &str, packets: u32) -> Result<()> {
+        self.set(name, "set txqueuelen of", |message| {
+            message.attributes.push(LinkAttribute::TxQueueLen(packets));
+        })
+    }
+
+    /// Sets the largest super-packet, bytes; up to 64 KiB IPv4's as well.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` above what the device takes.
+    pub fn set_gso_max_size(&self, name: &str, bytes: u32) -> Result<()> {
+        self.set(name, "set gso_max_size of", |message| {
+            message.attributes.push(LinkAttribute::GsoMaxSize(bytes));
+        })
+    }
+
+    /// Sets the most segments of a super-packet.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` above what the device takes.
+    pub fn set_gso_max_segs(&self, name: &str, segments: u32) -> Result<()> {
+        self.set(name, "set gso_max_segs of", |message| {
+            message.attributes.push(LinkAttribute::GsoMaxSegs(segments));
+        })
+    }
+
     /// Sets the link-layer address.
     ///
     /// # Errors

@@ -234,6 +234,7 @@ mod tests {
             cost: Cost::estimated(0.004, "packets"),
             confidence: Confidence::High,
             fix: Some(Fix {
+                change: None,
                 command:
                     "nsenter --net=/proc/12345/ns/net ip link set dev vxlan0 mtu 1450 and so on"
                         .to_owned(),

@@ -5,13 +5,14 @@ use std::io::BufReader;
 use std::time::Duration;
 
 use anyhow::Context;
-use doctor::{CHECKS, Diagnosis, Host, Scope, Severity, collect, diagnose};
+use doctor::{CHECKS, Check, Diagnosis, Host, Scope, Severity, collect, diagnose};
 use serde::Serialize;
 
 use crate::doctor_args::{Doctor, DoctorVerb, FailOn, Reading};
 use crate::exit::{Exit, usage};
 use crate::foreground::netns;
 use crate::output::{Destination, print, print_json, style};
+use crate::verb::doctor_fix::{self, Wanted};
 
 /// Exit code of findings at or above `--fail-on`.
 const FOUND: u8 = 10;
@@ -24,6 +25,11 @@ pub fn run(arguments: &Doctor) -> anyhow::Result<Exit> {
         None => look(arguments),
         Some(DoctorVerb::List { json }) => list(*json),
         Some(DoctorVerb::Explain { code }) => explain(code),
+        Some(DoctorVerb::Fix { code, reading, yes, confirm_within, journal }) => {
+            let wanted = Wanted { code, yes: *yes, confirm_within_s: *confirm_within };
+            doctor_fix::run(&wanted, &journal.directory, || read(reading))
+        }
+        Some(DoctorVerb::Confirm { journal }) => doctor_fix::confirm(&journal.directory),
         Some(DoctorVerb::Dump { reading, out, scrub }) => {
             let destination = Destination::check(out)?;
             let mut host = read(reading)?;
@@ -106,9 +112,14 @@ fn list(json: bool) -> anyhow::Result<Exit> {
 }
 
 fn explain(code: &str) -> anyhow::Result<Exit> {
-    let check = doctor::check::find(code).ok_or_else(|| {
-        usage("CODE", format!("{code:?} is no check (overlane doctor list shows them)"))
-    })?;
+    let check = check(code)?;
     print(&report::check_text(check, style()))?;
     Ok(Exit::Done)
+}
+
+/// A check by code.
+pub fn check(code: &str) -> anyhow::Result<&'static Check> {
+    doctor::check::find(code).ok_or_else(|| {
+        usage("CODE", format!("{code:?} is no check (overlane doctor list shows them)"))
+    })
 }

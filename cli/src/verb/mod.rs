@@ -2,6 +2,7 @@
 
 pub mod accel;
 pub mod doctor;
+pub mod doctor_fix;
 pub mod generate;
 pub mod lab_down;
 pub mod lab_exec;
@@ -15,5 +16,6 @@ pub mod measure_serve;
 pub mod report;
 pub mod report_compare;
 pub mod tapbridge;
+pub mod undo;
 pub mod vtep;
 pub mod vtep_status;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::launch::{is_root, run};
+use super::launch::{OVERLANE, eventually, is_root, run};
 use super::schema;
 
 /// A named namespace with a veth pair whose ends differ in MTU; gone when dropped.
@@ -74,6 +74,86 @@ fn a_namespace_is_diagnosed_saved_and_diagnosed_again() {
     let unpacked = Command::new("tar").args(["--zstd", "-xOf", file, "host.json"]).output();
     if let Ok(unpacked) = unpacked.as_ref().map(|output| String::from_utf8_lossy(&output.stdout)) {
         assert!(!unpacked.contains("192.0.2.7"), "an address was left in the dump");
+    }
+}
+
+/// MTU of the pair's larger end.
+fn mtu(namespace: &Namespace) -> String {
+    let arguments = ["-n", &namespace.0, "-o", "link", "show", "right"];
+    let shown = Command::new("ip").args(arguments).output().unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    text.split(" mtu ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_fix_is_made_listed_and_taken_back() {
+    if !is_root("a_fix_is_made_listed_and_taken_back") {
+        return;
+    }
+    let namespace = Namespace::new("fix");
+    let directory = tempfile::tempdir().unwrap();
+    let journal = ["--journal", directory.path().to_str().unwrap()];
+    let at = ["--netns", &namespace.0, "--watch", "0"];
+    let fix = [&["doctor", "fix", "OV015"][..], &at, &journal].concat();
+    assert!(run(&fix[..]).expect(2).stderr.contains("--yes"));
+    assert_eq!(mtu(&namespace), "1500");
+
+    run([&fix[..], &["--yes"]].concat()).expect(0);
+    assert_eq!(mtu(&namespace), "1400");
+    run([&["doctor"], &at[..]].concat()).expect(0);
+    let list = run([&["undo", "--list"], &journal[..]].concat()).expect(0).stdout;
+    assert!(list.contains("OV015") && list.contains("1400 was 1500"), "{list}");
+    assert!(run([&["undo", "9"], &journal[..]].concat()).expect(2).stderr.contains('9'));
+    run([&["undo", "--all"], &journal[..]].concat()).expect(0);
+    assert_eq!(mtu(&namespace), "1500");
+
+    // Nobody confirms.
+    run([&fix[..], &["--yes", "--confirm-within", "1"]].concat()).expect(0);
+    assert_eq!(mtu(&namespace), "1400");
+    eventually("the change is taken back", || match mtu(&namespace) {
+        now if now == "1500" => Ok(()),
+        now => Err(now),
+    });
+    run([&fix[..], &["--yes", "--confirm-within", "600"]].concat()).expect(0);
+    run([&["doctor", "confirm"], &journal[..]].concat()).expect(0);
+    let list = run([&["undo", "--list"], &journal[..]].concat()).expect(0).stdout;
+    assert!(list.contains("1400 was 1500") && !list.contains("confirm"), "{list}");
+}
+
+/// Killed at any moment, a fix or an undo is repaired by the next undo.
+#[test]
+fn a_killed_fix_is_repaired() {
+    if !is_root("a_killed_fix_is_repaired") {
+        return;
+    }
+    let namespace = Namespace::new("kill");
+    let directory = tempfile::tempdir().unwrap();
+    let journal = ["--journal", directory.path().to_str().unwrap()];
+    let fix = ["doctor", "fix", "OV015", "--yes", "--netns", &namespace.0, "--watch", "0"];
+    let begun = std::time::Instant::now();
+    run([&fix[..], &journal].concat()).expect(0);
+    let whole = begun.elapsed();
+    run([&["undo", "--all"], &journal[..]].concat()).expect(0);
+    for round in 0..100_u32 {
+        let undo = ["undo", "--all"];
+        // Every other round the undo is what is killed.
+        let killed = if round % 2 == 0 { &fix[..] } else { &undo };
+        if round % 2 == 1 {
+            run([&fix[..], &journal].concat()).expect(0);
+        }
+        let mut child = Command::new(OVERLANE)
+            .args([killed, &journal].concat())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // Spread over all of its life.
+        std::thread::sleep(whole * (round / 2) / 45);
+        let _ = child.kill();
+        child.wait().unwrap();
+        run([&["undo", "--all"], &journal[..]].concat()).expect(0);
+        assert_eq!(mtu(&namespace), "1500", "round {round}");
+        let list = run([&["undo", "--list"], &journal[..]].concat()).expect(0).stdout;
+        assert!(list.contains("nothing"), "round {round}: {list}");
     }
 }
 

@@ -4,7 +4,7 @@
 use super::launch::{entries, has, is_root, run};
 use super::schema;
 
-const VERBS: [&[&str]; 15] = [
+const VERBS: [&[&str]; 18] = [
     &[],
     &["lab"],
     &["lab", "list"],
@@ -17,6 +17,9 @@ const VERBS: [&[&str]; 15] = [
     &["doctor", "list"],
     &["doctor", "explain"],
     &["doctor", "dump"],
+    &["doctor", "fix"],
+    &["doctor", "confirm"],
+    &["undo"],
     &["report"],
     &["completions"],
     &["man"],

@@ -1,6 +1,7 @@
 //! OV025: softnet_stat counts drops.
 
 use super::{Check, Cost, Outcome, Severity, View};
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV025",
@@ -32,11 +33,8 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     outcome.add(match now {
         Some(now) => {
             let more: u64 = u64::max(now, 1000).saturating_mul(4);
-            finding.fix(
-                format!("sysctl -w {key}={more}"),
-                "packets wait longer before they are dropped",
-                format!("sysctl -w {key}={now}"),
-            )
+            finding
+                .set(Change::machine(key, now, more), "packets wait longer before they are dropped")
         }
         None => finding,
     });

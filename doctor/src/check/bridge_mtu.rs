@@ -1,7 +1,7 @@
 //! OV014: Ports of one bridge differ in MTU.
 
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV014",
@@ -30,10 +30,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                         "IFLA_MTU, IFLA_MASTER",
                     )
                     .cost(Cost::estimated(0.8, "packets over the smaller MTU"))
-                    .fix(
-                        command::link(port.namespace, port.name(), "mtu", &least.to_string()),
+                    .set(
+                        Change::mtu(*port, least),
                         "the device at its other end needs the same (OV015)",
-                        command::link(port.namespace, port.name(), "mtu", &mtu.to_string()),
                     ),
             );
         }

@@ -1,7 +1,7 @@
 //! OV043: bridge-nf-call-iptables is on where there are no rules for it.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV043",
@@ -37,10 +37,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 )
                 .cost(Cost::estimated(0.1, "CPU time of bridged packets"))
                 .confidence(Confidence::Medium)
-                .fix(
-                    command::sysctl(namespace, KEY, "0"),
+                .set(
+                    Change::sysctl(namespace, KEY, "1", "0"),
                     "rules that somebody adds later do not see bridged frames",
-                    command::sysctl(namespace, KEY, "1"),
                 ),
         );
     }

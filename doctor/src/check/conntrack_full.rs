@@ -1,6 +1,7 @@
 //! OV028: Conntrack uses more than 85% of its maximum.
 
 use super::{Check, Cost, Outcome, Severity, View};
+use crate::change::Change;
 use crate::host::Reading;
 
 pub(super) const CHECK: Check = Check {
@@ -30,10 +31,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .in_namespace(namespace, "conntrack")
                 .evidence(format!("{count} of {max} entries"), "nf_conntrack_count, _max")
                 .cost(Cost::estimated(0.9 * share, "new connections, once it is full"))
-                .fix(
-                    format!("sysctl -w {KEY}={}", max.saturating_mul(4)),
+                .set(
+                    Change::machine(KEY, max, max.saturating_mul(4)),
                     "an entry takes about 300 bytes; the setting is the whole machine's",
-                    format!("sysctl -w {KEY}={max}"),
                 ),
         );
     }

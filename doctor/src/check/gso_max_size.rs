@@ -1,7 +1,7 @@
 //! OV007: gso_max_size or gso_max_segs of a device on a path is below its default.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::{Attribute, Change};
 
 pub(super) const CHECK: Check = Check {
     code: "OV007",
@@ -31,25 +31,12 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     0.3 * (1.0 - f64::from(size) / f64::from(most)),
                     "CPU time of TCP streams",
                 ))
-                .fix(
-                    command::link(spot.namespace, spot.name(), "gso_max_size", &most.to_string()),
-                    "none known",
-                    command::link(spot.namespace, spot.name(), "gso_max_size", &size.to_string()),
-                ),
+                .set(Change::link(spot, Attribute::GsoMaxSize, size, most), "none known"),
             (_, Some(segs)) if segs < 44 && link.tso_max_size.is_some() => CHECK
                 .on(spot)
                 .evidence(format!("gso_max_segs {segs}"), "IFLA_GSO_MAX_SEGS")
                 .cost(Cost::estimated(0.2, "CPU time of TCP streams"))
-                .fix(
-                    command::link(
-                        spot.namespace,
-                        spot.name(),
-                        "gso_max_segs",
-                        &USUAL_SEGS.to_string(),
-                    ),
-                    "none known",
-                    command::link(spot.namespace, spot.name(), "gso_max_segs", &segs.to_string()),
-                ),
+                .set(Change::link(spot, Attribute::GsoMaxSegs, segs, USUAL_SEGS), "none known"),
             _ => continue,
         };
         outcome.add(finding.confidence(Confidence::Medium));

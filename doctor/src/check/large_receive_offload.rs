@@ -1,7 +1,7 @@
 //! OV008: Large receive offload on a device that forwards.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV008",
@@ -31,10 +31,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .evidence("it is a port of a bridge, or the namespace forwards", "netlink, sysctl")
                 .cost(Cost::estimated(0.9, "forwarded TCP streams"))
                 .confidence(Confidence::Medium)
-                .fix(
-                    command::feature(spot.namespace, spot.name(), "rx-lro", false),
+                .set(
+                    Change::feature(spot, "rx-lro", false),
                     "received streams of this host itself cost more CPU; GRO takes over",
-                    command::feature(spot.namespace, spot.name(), "rx-lro", true),
                 ),
         );
     }

@@ -1,7 +1,7 @@
 //! OV051: A bridge, port or underlay device of a path is down.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV051",
@@ -37,15 +37,11 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .evidence(state, "IFLA_FLAGS, IFLA_OPERSTATE")
             .cost(Cost::estimated(1.0, "all packets of this device"))
             .confidence(Confidence::Medium);
-        let set = |state: &str| {
-            let set = format!("ip link set dev {} {state}", command::quote(spot.name()));
-            command::inside(spot.namespace, &set)
-        };
         // A device whose other end is down, or which nobody has open, is often left
         // over on purpose.
         outcome.add(match spot.interface.up {
             true => finding.severity(Severity::Warn),
-            false => finding.fix(set("up"), "it may have been set down on purpose", set("down")),
+            false => finding.set(Change::up(spot), "it may have been set down on purpose"),
         });
     }
 }

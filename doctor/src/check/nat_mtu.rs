@@ -1,7 +1,7 @@
 //! OV019: A namespace forwards from a larger to a smaller MTU behind NAT.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV019",
@@ -45,20 +45,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .evidence("the namespace forwards and has NAT chains", "ip_forward, nftables")
                 .cost(Cost::estimated(0.3, "connections whose ICMP is lost"))
                 .confidence(Confidence::Low)
-                .fix(
-                    command::link(
-                        most.namespace,
-                        most.name(),
-                        "mtu",
-                        &least.interface.mtu.to_string(),
-                    ),
+                .set(
+                    Change::mtu(*most, least.interface.mtu),
                     "devices behind it need the same MTU",
-                    command::link(
-                        most.namespace,
-                        most.name(),
-                        "mtu",
-                        &most.interface.mtu.to_string(),
-                    ),
                 ),
         );
     }

@@ -1,6 +1,7 @@
 //! OV040: The neighbour table is at its limit, or was.
 
 use super::{Check, Cost, Outcome, Severity, View};
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV040",
@@ -31,10 +32,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         )
         .cost(Cost::estimated(0.7, "packets to hosts that are not in it"));
     outcome.add(match limit {
-        Some(limit) => finding.evidence(format!("{KEY} = {limit}"), "/proc/sys").fix(
-            format!("sysctl -w {KEY}={}", limit.saturating_mul(4)),
+        Some(limit) => finding.evidence(format!("{KEY} = {limit}"), "/proc/sys").set(
+            Change::machine(KEY, limit, limit.saturating_mul(4)),
             "an entry takes about 400 bytes; gc_thresh2 should follow",
-            format!("sysctl -w {KEY}={limit}"),
         ),
         None => finding,
     });

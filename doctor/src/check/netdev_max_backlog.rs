@@ -1,6 +1,7 @@
 //! OV027: netdev_max_backlog below 1000.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV027",
@@ -25,10 +26,6 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .evidence(format!("{KEY} = {now}"), "/proc/sys")
             .cost(Cost::estimated(0.1, "bursts of small packets"))
             .confidence(Confidence::Medium)
-            .fix(
-                format!("sysctl -w {KEY}={DEFAULT}"),
-                "none known",
-                format!("sysctl -w {KEY}={now}"),
-            ),
+            .set(Change::machine(KEY, now, DEFAULT), "none known"),
     );
 }

@@ -1,7 +1,7 @@
 //! OV004: Received packets are not merged before they go up the stack.
 
 use super::{Check, Cost, Outcome, Severity, Spot, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV004",
@@ -23,10 +23,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .cost(Cost::estimated(0.5, "the receiver's throughput of TCP streams"));
         outcome.add(match off.fixed {
             true => finding,
-            false => finding.fix(
-                command::feature(nic.namespace, nic.name(), "rx-gro", true),
+            false => finding.set(
+                Change::feature(nic, "rx-gro", true),
                 "adds microseconds of latency under load",
-                command::feature(nic.namespace, nic.name(), "rx-gro", false),
             ),
         });
     }

@@ -1,7 +1,7 @@
 //! OV010: TSO or GSO off on the NIC under a tunnel or bridge.
 
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV010",
@@ -29,10 +29,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .cost(Cost::estimated(0.4, "CPU time of TCP streams"));
             outcome.add(match off.fixed {
                 true => finding.severity(Severity::Info),
-                false => finding.fix(
-                    command::feature(nic.namespace, nic.name(), feature, true),
+                false => finding.set(
+                    Change::feature(nic, feature, true),
                     "where a driver's error made somebody switch it off, it comes back",
-                    command::feature(nic.namespace, nic.name(), feature, false),
                 ),
             });
             break;

@@ -1,7 +1,7 @@
 //! OV013: Overlay MTU plus overhead is over the underlay MTU.
 
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 use crate::view::vxlan_overhead;
 
 pub(super) const CHECK: Check = Check {
@@ -52,11 +52,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     "RTM_GETROUTE, IFLA_MTU",
                 )
                 .cost(Cost::estimated(1.0, "all packets of full size"))
-                .fix(
-                    command::link(tunnel.namespace, tunnel.name(), "mtu", &room.to_string()),
+                .set(
+                    Change::mtu(tunnel, room),
                     "bridge, veth and tenant devices above need the same MTU (OV014, OV015); open \
                      connections go on",
-                    command::link(tunnel.namespace, tunnel.name(), "mtu", &mtu.to_string()),
                 ),
         );
     }

@@ -3,7 +3,7 @@
 use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
 use netstate::interface::Vxlan;
 
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV018",
@@ -36,10 +36,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     )
                     .cost(Cost::estimated(0.5, "packets over the smaller MTU"))
                     .confidence(Confidence::Medium)
-                    .fix(
-                        command::link(tunnel.namespace, tunnel.name(), "mtu", &theirs.to_string()),
+                    .set(
+                        Change::mtu(tunnel, theirs),
                         "bridge, veth and tenant devices above need the same MTU",
-                        command::link(tunnel.namespace, tunnel.name(), "mtu", &mtu.to_string()),
                     ),
             );
         }

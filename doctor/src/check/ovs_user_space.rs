@@ -35,7 +35,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .severity(Severity::Warn)
                 .cost(Cost::estimated(0.8, "throughput of all ports"))
                 .confidence(Confidence::Medium)
-                .fix(
+                .by_hand(
                     format!("ovs-vsctl set bridge {} datapath_type=system", command::quote(first)),
                     "the bridge is made anew: its traffic stops for a moment",
                     format!("ovs-vsctl set bridge {} datapath_type=netdev", command::quote(first)),

@@ -1,7 +1,7 @@
 //! OV020: ip_no_pmtu_disc is not 0.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV020",
@@ -25,10 +25,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .evidence(format!("{KEY} = {value}"), "/proc/sys")
                 .cost(Cost::estimated(0.2, "packets on paths with a smaller MTU"))
                 .confidence(Confidence::Medium)
-                .fix(
-                    command::sysctl(namespace, KEY, "0"),
+                .set(
+                    Change::sysctl(namespace, KEY, value, "0"),
                     "paths on which ICMP is blocked stall instead of being slow",
-                    command::sysctl(namespace, KEY, value),
                 ),
         );
     }

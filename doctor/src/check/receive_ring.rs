@@ -1,7 +1,7 @@
 //! OV022: Packets are missed while the receive ring is below its maximum.
 
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV022",
@@ -22,10 +22,6 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         if missed == 0 || rings.rx.now >= rings.rx.most {
             continue;
         }
-        let ring = |size: u32| {
-            let device = command::quote(spot.name());
-            command::inside(spot.namespace, &format!("ethtool -G {device} rx {size}"))
-        };
         outcome.add(
             CHECK
                 .on(spot)
@@ -35,10 +31,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     "ETHTOOL_GRINGPARAM",
                 )
                 .cost(Cost::of_packets(missed, moved.rx_packets.saturating_add(missed), "packets"))
-                .fix(
-                    ring(rings.rx.most),
+                .set(
+                    Change::receive_ring(spot, rings.rx.now, rings.rx.most),
                     "some drivers take the link down for a moment",
-                    ring(rings.rx.now),
                 ),
         );
     }

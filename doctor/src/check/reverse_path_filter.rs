@@ -1,7 +1,7 @@
 //! OV042: IPReversePathFilter moves.
 
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV042",
@@ -35,10 +35,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             }
         }
         let before = namespace.sysctls.get(ALL).map_or("0", String::as_str);
-        outcome.add(finding.fix(
-            command::sysctl(namespace, ALL, "2"),
+        outcome.add(finding.set(
+            Change::sysctl(namespace, ALL, before, "2"),
             "packets with forged sources are dropped only where they have no route at all",
-            command::sysctl(namespace, ALL, before),
         ));
     }
 }

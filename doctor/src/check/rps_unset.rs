@@ -1,7 +1,7 @@
 //! OV023: A CPU is busy with softirqs while receive packet steering is off.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV023",
@@ -47,11 +47,6 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     if packets == 0 {
         return;
     }
-    let write = |mask: &str| {
-        let file = format!("/sys/class/net/{}/queues/rx-0/rps_cpus", spot.name());
-        let write = format!("sh -c {}", command::quote(&format!("echo {mask} > {file}")));
-        command::inside(spot.namespace, &write)
-    };
     let mask = (0..cpus.min(32)).fold(0_u32, |mask, cpu| mask | 1 << cpu);
     outcome.add(
         CHECK
@@ -60,6 +55,6 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .evidence("rps_cpus of its only receive queue is 0", "/sys/class/net/…/rps_cpus")
             .cost(Cost::estimated(0.4, "packets of several flows"))
             .confidence(Confidence::Medium)
-            .fix(write(&format!("{mask:x}")), "a single flow gains nothing", write("0")),
+            .set(Change::rps(spot, "0", &format!("{mask:x}")), "a single flow gains nothing"),
     );
 }

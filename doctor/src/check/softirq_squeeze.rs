@@ -1,6 +1,7 @@
 //! OV026: softnet_stat counts time squeezes.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV026",
@@ -30,10 +31,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         .confidence(Confidence::Low);
     let now = view.host().machine.sysctls.get(key).and_then(|value| value.get());
     outcome.add(match now.and_then(|now| now.parse::<u32>().ok()) {
-        Some(now) => finding.fix(
-            format!("sysctl -w {key}={}", now.saturating_mul(2)),
+        Some(now) => finding.set(
+            Change::machine(key, now, now.saturating_mul(2)),
             "other work of the CPU waits longer",
-            format!("sysctl -w {key}={now}"),
         ),
         None => finding,
     });

@@ -2,7 +2,7 @@
 
 use super::tap_vnet_header::taps;
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::{Attribute, Change};
 
 pub(super) const CHECK: Check = Check {
     code: "OV046",
@@ -34,10 +34,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     moved.tx_packets.saturating_add(moved.tx_dropped),
                     "packets",
                 ))
-                .fix(
-                    command::link(tap.namespace, tap.name(), "txqueuelen", &more.to_string()),
+                .set(
+                    Change::link(tap, Attribute::Txqueuelen, now, more),
                     "packets wait longer before they are dropped",
-                    command::link(tap.namespace, tap.name(), "txqueuelen", &now.to_string()),
                 ),
         );
     }

@@ -2,7 +2,7 @@
 
 use super::tenant_segmentation::ends;
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 use crate::path::has_userspace_switch;
 
 pub(super) const CHECK: Check = Check {
@@ -26,10 +26,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .cost(Cost::estimated(0.5, "CPU time of the tenant's TCP streams"));
         let finding = match off.fixed {
             true => finding,
-            false => finding.fix(
-                command::feature(tenant.namespace, tenant.name(), FEATURE, true),
+            false => finding.set(
+                Change::feature(tenant, FEATURE, true),
                 "where a checksum error made somebody switch it off, it comes back",
-                command::feature(tenant.namespace, tenant.name(), FEATURE, false),
             ),
         };
         let switched = view.peer(tenant).is_some_and(|port| has_userspace_switch(port.namespace));

@@ -1,7 +1,7 @@
 //! OV006: TSO or GSO off at a tenant.
 
 use super::{Check, Cost, Outcome, Severity, Spot, View};
-use crate::command;
+use crate::change::Change;
 use crate::path::has_userspace_switch;
 
 pub(super) const CHECK: Check = Check {
@@ -30,10 +30,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .cost(Cost::estimated(0.5, "CPU time of the tenant's TCP streams"));
             let finding = match off.fixed {
                 true => finding,
-                false => finding.fix(
-                    command::feature(tenant.namespace, tenant.name(), feature, true),
+                false => finding.set(
+                    Change::feature(tenant, feature, true),
                     "where a checksum error made somebody switch it off, it comes back",
-                    command::feature(tenant.namespace, tenant.name(), feature, false),
                 ),
             };
             let switched =

@@ -1,7 +1,7 @@
 //! OV002: Outer checksums are sent, but the NIC cuts only packets without.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV002",
@@ -38,10 +38,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .confidence(Confidence::Medium);
             outcome.add(match off.fixed {
                 true => finding.severity(Severity::Info),
-                false => finding.fix(
-                    command::feature(nic.namespace, nic.name(), FEATURE, true),
+                false => finding.set(
+                    Change::feature(nic, FEATURE, true),
                     "some drivers send broken packets with it: watch for checksum errors (OV009)",
-                    command::feature(nic.namespace, nic.name(), FEATURE, false),
                 ),
             });
         }

@@ -1,7 +1,7 @@
 //! OV030: Connection tracking is active where the tunnel's outer packets pass.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::command::inside;
 use crate::host::Reading;
 
 pub(super) const CHECK: Check = Check {
@@ -40,19 +40,13 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .evidence(format!("{} entries", pair.after.count), "nf_conntrack_count")
                 .cost(Cost::estimated(0.05, "CPU time of the tunnel's packets"))
                 .confidence(Confidence::Low)
-                .fix(
-                    command::inside(
-                        namespace,
-                        &format!(
-                            "nft 'table inet overlane_notrack {{ \\\n  chain in {{ type filter hook \
-                             prerouting priority raw; udp dport {port} notrack; }} \\\n  chain \
-                             out {{ type filter hook output priority raw; udp dport {port} notrack; \
-                             }} }}'"
-                        ),
-                    ),
-                    "rules that match the tunnel by connection state no longer do",
-                    command::inside(namespace, "nft delete table inet overlane_notrack"),
-                ),
+                .by_hand(
+    inside(namespace.path.as_deref(), &format!("nft 'table inet overlane_notrack {{ chain in {{ type filter hook prerouting \
+                             priority raw; udp dport {port} notrack; }}; chain out {{ type filter \
+                             hook output priority raw; udp dport {port} notrack; }}; }}'")),
+    "rules that match the tunnel by connection state no longer do",
+    inside(namespace.path.as_deref(), "nft delete table inet overlane_notrack"),
+),
         );
     }
 }

@@ -1,7 +1,7 @@
 //! OV001: UDP tunnel segmentation off on the NIC under a VXLAN device.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV001",
@@ -30,10 +30,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         outcome.add(match off.fixed {
             // Nothing can be done but know it.
             true => finding.severity(Severity::Info),
-            false => finding.confidence(Confidence::Medium).fix(
-                command::feature(nic.namespace, nic.name(), FEATURE, true),
+            false => finding.confidence(Confidence::Medium).set(
+                Change::feature(nic, FEATURE, true),
                 "some drivers send broken packets with it: watch for checksum errors (OV009)",
-                command::feature(nic.namespace, nic.name(), FEATURE, false),
             ),
         });
     }

@@ -1,7 +1,7 @@
 //! OV052: txqueuelen of a device with a queue is below 100.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::{Attribute, Change};
 
 pub(super) const CHECK: Check = Check {
     code: "OV052",
@@ -33,10 +33,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .evidence(format!("txqueuelen {length}"), "IFLA_TXQLEN")
                 .cost(Cost::estimated(0.2, "bursts of packets"))
                 .confidence(Confidence::Medium)
-                .fix(
-                    command::link(spot.namespace, spot.name(), "txqueuelen", &DEFAULT.to_string()),
+                .set(
+                    Change::link(spot, Attribute::Txqueuelen, length, DEFAULT),
                     "packets wait longer before they are dropped",
-                    command::link(spot.namespace, spot.name(), "txqueuelen", &length.to_string()),
                 ),
         );
     }

@@ -1,6 +1,7 @@
 //! OV031: UDP receive buffer errors move.
 
 use super::{Check, Cost, Outcome, Severity, View};
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV031",
@@ -30,11 +31,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let setting = view.host().machine.sysctls.get("net/core/rmem_default");
         let now = setting.and_then(|value| value.get()?.parse::<u64>().ok());
         outcome.add(match now {
-            Some(now) => finding.fix(
-                format!("sysctl -w net/core/rmem_default={}", now.saturating_mul(4)),
+            Some(now) => finding.set(
+                Change::machine("net/core/rmem_default", now, now.saturating_mul(4)),
                 "every new socket may use as much memory; programs that set their own size need \
                  net.core.rmem_max instead",
-                format!("sysctl -w net/core/rmem_default={now}"),
             ),
             None => finding,
         });

@@ -1,7 +1,7 @@
 //! OV017: A jumbo underlay under an overlay with an ordinary MTU.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 use crate::view::vxlan_overhead;
 
 pub(super) const CHECK: Check = Check {
@@ -39,10 +39,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .evidence(format!("the underlay has room for {room}"), "RTM_GETROUTE, IFLA_MTU")
                 .cost(Cost::estimated(0.15, "CPU time of streams; more without offloads"))
                 .confidence(Confidence::Low)
-                .fix(
-                    command::link(tunnel.namespace, tunnel.name(), "mtu", &room.to_string()),
+                .set(
+                    Change::mtu(tunnel, room),
                     "packets are lost until every device and host of the overlay has it",
-                    command::link(tunnel.namespace, tunnel.name(), "mtu", &mtu.to_string()),
                 ),
         );
     }

@@ -1,7 +1,7 @@
 //! OV015: Ends of a veth pair differ in MTU.
 
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV015",
@@ -30,11 +30,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     "IFLA_MTU, IFLA_LINK",
                 )
                 .cost(Cost::estimated(0.8, "packets over the smaller MTU"))
-                .fix(
-                    command::link(spot.namespace, spot.name(), "mtu", &other.to_string()),
-                    "none for open connections",
-                    command::link(spot.namespace, spot.name(), "mtu", &mtu.to_string()),
-                ),
+                .set(Change::mtu(spot, other), "none for open connections"),
         );
     }
 }

@@ -1,7 +1,7 @@
 //! OV005: Decapsulated packets are not merged.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV005",
@@ -23,11 +23,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .confidence(Confidence::Medium);
         outcome.add(match off.fixed {
             true => finding,
-            false => finding.fix(
-                command::feature(tunnel.namespace, tunnel.name(), "rx-gro", true),
-                "none known",
-                command::feature(tunnel.namespace, tunnel.name(), "rx-gro", false),
-            ),
+            false => finding.set(Change::feature(tunnel, "rx-gro", true), "none known"),
         });
     }
 }

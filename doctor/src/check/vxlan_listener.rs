@@ -1,7 +1,7 @@
 //! OV033: No UDP socket of a VXLAN port, here or at the remote end.
 
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::command;
+use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV033",
@@ -24,27 +24,18 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         };
         if sockets.iter().all(|socket| socket.port != vxlan.port) {
             let state = if tunnel.interface.up { "up" } else { "down" };
-            outcome.add(
-                CHECK
-                    .on(tunnel)
-                    .evidence(
-                        format!("no UDP socket on port {} in {}", vxlan.port, namespace.label),
-                        "/proc/net/udp, udp6",
-                    )
-                    .evidence(format!("{} is {state}", tunnel.name()), "IFLA_FLAGS")
-                    .cost(Cost::estimated(1.0, "all packets of the tunnel"))
-                    .fix(
-                        command::inside(
-                            tunnel.namespace,
-                            &format!("ip link set dev {} up", command::quote(tunnel.name())),
-                        ),
-                        "none known",
-                        command::inside(
-                            tunnel.namespace,
-                            &format!("ip link set dev {} down", command::quote(tunnel.name())),
-                        ),
-                    ),
-            );
+            let finding = CHECK
+                .on(tunnel)
+                .evidence(
+                    format!("no UDP socket on port {} in {}", vxlan.port, namespace.label),
+                    "/proc/net/udp, udp6",
+                )
+                .evidence(format!("{} is {state}", tunnel.name()), "IFLA_FLAGS")
+                .cost(Cost::estimated(1.0, "all packets of the tunnel"));
+            outcome.add(match tunnel.interface.up {
+                true => finding,
+                false => finding.set(Change::up(tunnel), "none known"),
+            });
             continue;
         }
         for underlay in view.underlays(tunnel) {

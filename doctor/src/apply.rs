@@ -1,0 +1,229 @@
+//! Reading and writing one setting, where it is.
+
+use netstate::Netlink;
+use netstate::interface::Interface;
+use netstate::proc::read_value;
+use sys::errno::Errno;
+use sys::ethtool::Ethtool;
+use sys::netns::NetNs;
+use sys::sysfs::Sysfs;
+
+use crate::change::{Attribute, Change, Device, Place, Setting};
+
+/// Why a setting could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call.
+    #[error(transparent)]
+    Sys(#[from] sys::Error),
+    /// Netlink.
+    #[error(transparent)]
+    Netlink(#[from] netstate::Error),
+    /// What it is a setting of is not there any more.
+    #[error("{object}: {reason}")]
+    Gone {
+        /// The setting.
+        object: String,
+        /// What is gone.
+        reason: String,
+    },
+    /// Another form than expected.
+    #[error("{object}: expected {expected}, got {got:?}")]
+    Form {
+        /// The setting.
+        object: String,
+        /// What was expected.
+        expected: &'static str,
+        /// What was there.
+        got: String,
+    },
+}
+
+/// A setting's value, as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value(String);
+
+impl Value {
+    /// Whether it is the same as another one, which may be written otherwise: the
+    /// kernel pads masks with zeros and separates columns with tabs.
+    pub fn is(&self, other: &str) -> bool {
+        let plain = |text: &str| {
+            let words: Vec<&str> = text.split_ascii_whitespace().collect();
+            words.join(" ")
+        };
+        let mask = |text: &str| text.replace(',', "").trim_start_matches('0').to_owned();
+        let (a, b) = (plain(&self.0), plain(other));
+        a == b
+            || !a.is_empty() && !b.is_empty() && is_mask(&a) && is_mask(&b) && mask(&a) == mask(&b)
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_mask(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b',')
+}
+
+/// Reads the setting now.
+///
+/// # Errors
+/// [`Error::Gone`] when the namespace or device is not there any more.
+pub fn read(change: &Change) -> Result<Value, Error> {
+    within(change, |netns| read_here(change, netns)).map(Value)
+}
+
+/// Writes the setting.
+///
+/// # Errors
+/// As [`read`], and what the kernel answers.
+pub fn write(change: &Change, value: &str) -> Result<(), Error> {
+    within(change, |netns| write_here(change, netns, value))
+}
+
+/// Runs in the change's namespace.
+fn within<T: Send>(
+    change: &Change,
+    work: impl FnOnce(&NetNs) -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    let gone = |reason: String| Error::Gone { object: change.object(), reason };
+    let netns = match &change.place {
+        None => NetNs::current()?,
+        Some(Place { path: None, .. }) => NetNs::current()?,
+        Some(Place { path: Some(path), .. }) => match NetNs::open(path.as_ref()) {
+            Err(error) if error.errno == Errno::ENOENT => {
+                return Err(gone(format!("namespace {path} is gone")));
+            }
+            answer => answer?,
+        },
+    };
+    if let Some(place) = change.place.as_ref().filter(|place| place.inode != netns.inode()) {
+        return Err(gone(format!("namespace net:[{}] is gone", place.inode)));
+    }
+    netns.run(|| work(&netns))?
+}
+
+fn read_here(change: &Change, netns: &NetNs) -> Result<String, Error> {
+    match &change.setting {
+        Setting::Sysctl { path } => {
+            let file = format!("/proc/sys/{path}");
+            read_value(&file).map_err(|error| Error::Form {
+                object: change.object(),
+                expected: "a value",
+                got: error.to_string(),
+            })
+        }
+        Setting::Feature { device, feature } => {
+            interface(change, device)?;
+            let features = Ethtool::open()?.features(&device.name)?;
+            let state = features.get(feature).ok_or_else(|| Error::Form {
+                object: change.object(),
+                expected: "a feature that the kernel knows",
+                got: feature.clone(),
+            })?;
+            Ok(if state.active { "on" } else { "off" }.to_owned())
+        }
+        Setting::Link { device, attribute } => {
+            let link = interface(change, device)?;
+            let number = match attribute {
+                Attribute::Mtu => Some(link.mtu),
+                Attribute::Txqueuelen => Some(link.tx_queue_len),
+                Attribute::GsoMaxSize => link.gso_ipv4_max_size.or(link.gso_max_size),
+                Attribute::GsoMaxSegs => link.gso_max_segs,
+                Attribute::State => {
+                    return Ok(if link.up { "up" } else { "down" }.to_owned());
+                }
+            };
+            let number = number.map(|number| number.to_string());
+            number.ok_or_else(|| Error::Form {
+                object: change.object(),
+                expected: "a number",
+                got: "nothing".to_owned(),
+            })
+        }
+        Setting::ReceiveRing { device } => {
+            interface(change, device)?;
+            Ok(Ethtool::open()?.rings(&device.name)?.rx.now.to_string())
+        }
+        Setting::Rps { device, queue } => {
+            interface(change, device)?;
+            Ok(Sysfs::of(netns)?.read(&rps_file(device, *queue))?)
+        }
+    }
+}
+
+fn write_here(change: &Change, netns: &NetNs, value: &str) -> Result<(), Error> {
+    let number = || {
+        value.parse::<u32>().map_err(|_| Error::Form {
+            object: change.object(),
+            expected: "a number of 32 bits",
+            got: value.to_owned(),
+        })
+    };
+    match &change.setting {
+        Setting::Sysctl { path } => {
+            let file = format!("/proc/sys/{path}");
+            std::fs::write(&file, value).map_err(|e| sys::Error::io("write", file, &e))?;
+        }
+        Setting::Feature { device, feature } => {
+            interface(change, device)?;
+            Ethtool::open()?.set_features(&device.name, &[(feature.as_str(), value == "on")])?;
+        }
+        Setting::Link { device, attribute } => {
+            interface(change, device)?;
+            let netlink = Netlink::open()?;
+            match attribute {
+                Attribute::Mtu => netlink.set_mtu(&device.name, number()?)?,
+                Attribute::Txqueuelen => netlink.set_tx_queue_len(&device.name, number()?)?,
+                Attribute::GsoMaxSize => netlink.set_gso_max_size(&device.name, number()?)?,
+                Attribute::GsoMaxSegs => netlink.set_gso_max_segs(&device.name, number()?)?,
+                Attribute::State if value == "up" => netlink.set_up(&device.name)?,
+                Attribute::State => netlink.set_down(&device.name)?,
+            }
+        }
+        Setting::ReceiveRing { device } => {
+            interface(change, device)?;
+            let ethtool = Ethtool::open()?;
+            let tx = ethtool.rings(&device.name)?.tx.now;
+            ethtool.set_rings(&device.name, number()?, tx)?;
+        }
+        Setting::Rps { device, queue } => {
+            interface(change, device)?;
+            Sysfs::of(netns)?.write(&rps_file(device, *queue), value)?;
+        }
+    }
+    Ok(())
+}
+
+fn rps_file(device: &Device, queue: u32) -> String {
+    format!("class/net/{}/queues/rx-{queue}/rps_cpus", device.name)
+}
+
+/// The device, if it is still the same one.
+fn interface(change: &Change, device: &Device) -> Result<Interface, Error> {
+    let all = Netlink::open()?.interfaces()?;
+    let found = all.into_iter().find(|link| link.index == device.index && link.name == device.name);
+    found.ok_or_else(|| Error::Gone {
+        object: change.object(),
+        reason: format!("device {} (index {}) is gone", device.name, device.index),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_compared_by_what_they_mean() {
+        assert!(Value("00000003".to_owned()).is("3"));
+        assert!(Value("00000000,00000003".to_owned()).is("3"));
+        assert!(Value("4096\t131072\t6291456".to_owned()).is("4096 131072 6291456"));
+        assert!(Value("0".to_owned()).is("00"));
+        assert!(!Value("1500".to_owned()).is("1450"));
+        assert!(!Value("on".to_owned()).is("off"));
+        assert!(!Value(String::new()).is("0"));
+    }
+}
