@@ -277,6 +277,24 @@ fn packet_filters_end_the_uncut_hand_over_but_not_the_tunnel() {
 }
 
 #[test]
+fn a_nic_that_cuts_datagrams_only_gets_datagrams() {
+    if !privileged() {
+        return;
+    }
+    for (profile, checksum, whole) in [
+        (Offload::Full, true, true),
+        (Offload::None, true, true),
+        (Offload::NoTunnel, true, false),
+        (Offload::NoTunnel, false, true),
+    ] {
+        let plan = Plan { profile, checksum, hand_over: HandOver::Auto, ..PLAN };
+        let [a, _b] = hosts(&plan);
+        let way = Endpoint::open(&plan.config(0, &[1]), a.netns()).unwrap().way();
+        assert_eq!(matches!(way, Way::TunnelGso { .. }), whole, "{plan:?}: {way}");
+    }
+}
+
+#[test]
 fn a_way_by_another_nic_is_the_sockets() {
     if !privileged() {
         return;

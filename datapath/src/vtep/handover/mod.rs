@@ -13,6 +13,9 @@
 //! that another NIC leads to, packets to be fragmented, the tunnel's fragments,
 //! what came in by another NIC.
 //!
+//! A NIC that cuts datagrams but no tunnels is left to the sockets, too, if nobody
+//! insists, by what it can do at the start.
+//!
 //! The kernel's packet filters see none of what goes this way. So, unless it was
 //! asked for by name, it is not used where there are any, and given up when some
 //! appear; what is configured here (who may send) holds in any case.
@@ -27,6 +30,7 @@ use std::sync::{Mutex, PoisonError};
 use netstate::watch::{Changed, Watch};
 use netstate::{Netlink, netfilter};
 use packet::ethernet::MacAddr;
+use sys::ethtool::Ethtool;
 use sys::netns::NetNs;
 use sys::tap::{Offload, Tap, TapOptions};
 
@@ -100,6 +104,9 @@ impl SecondTap {
             let netlink = Netlink::open().map_err(|e| e.to_string())?;
             let watch = Watch::open().map_err(|e| e.to_string())?;
             let nic = nic(config, &netlink)?;
+            if !asked_for && cuts_datagrams_only(&nic.0, config.checksum) {
+                return Err(format!("{} cuts datagrams, but no tunnel", nic.0));
+            }
             let options = TapOptions {
                 vnet_header: Some(LAYOUT),
                 multi_queue: config.queues > 1,
@@ -228,6 +235,17 @@ fn nic(config: &Config, netlink: &Netlink) -> Result<(String, u32), String> {
         }
     }
     Err(reason)
+}
+
+/// Whether a NIC of the calling thread's namespace takes super-datagrams uncut but
+/// not tunnelled super-packets: then the sockets have less cut by software. Without
+/// outer checksums the kernel takes no super-datagrams from them.
+fn cuts_datagrams_only(nic: &str, checksum: bool) -> bool {
+    let features = Ethtool::open().and_then(|ethtool| ethtool.features(nic));
+    // A NIC that tells nothing is taken for one that cuts nothing.
+    let features = features.unwrap_or_default();
+    let active = |name| features.get(name).is_some_and(|feature| feature.active);
+    checksum && active("tx-udp-segmentation") && !active("tx-udp_tnl-csum-segmentation")
 }
 
 /// A packet filter of the calling thread's namespace that would be passed by.
