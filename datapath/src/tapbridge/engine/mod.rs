@@ -99,7 +99,7 @@ impl Bridge {
     /// Chooses the engine and sets it up.
     ///
     /// # Errors
-    /// [`Error::Unavailable`].
+    /// [`Error::Unavailable`](crate::Error::Unavailable).
     pub fn engine(self, choice: EngineChoice) -> Result<Ready> {
         let redirect = match choice {
             EngineChoice::Only(Engine::Epoll) => None,
