@@ -204,7 +204,7 @@ fn rps_file(device: &Device, queue: u32) -> String {
 
 /// The device, if it is still the same one.
 fn interface(change: &Change, device: &Device) -> Result<Interface, Error> {
-    let all = Netlink::open()?.interfaces()?;
+    let all = Netlink::open()?.links()?;
     let found = all.into_iter().find(|link| link.index == device.index && link.name == device.name);
     found.ok_or_else(|| Error::Gone {
         object: change.object(),

@@ -1,6 +1,7 @@
 //! Links with everything that tells how they treat packets: what
 //! `ip -s -d link` shows, as one value that can be kept.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage;
@@ -8,10 +9,11 @@ use netlink_packet_route::link::{
     InfoBridge, InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
     Stats64,
 };
+use nix::errno::Errno;
 use packet::ethernet::MacAddr;
 use serde::{Deserialize, Serialize};
 
-use crate::netlink::{Netlink, Result};
+use crate::netlink::{Error, Netlink, Result};
 
 /// A link.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -157,7 +159,7 @@ impl Netlink {
     ///
     /// # Errors
     /// When the kernel refuses the dump.
-    pub fn interfaces(&self) -> Result<Vec<Interface>> {
+    pub fn links(&self) -> Result<Vec<Interface>> {
         let mut all = Vec::new();
         let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
         self.dump(links, "list", "links", |answer| {
@@ -167,6 +169,34 @@ impl Netlink {
         })?;
         all.sort_by_key(|interface| interface.index);
         Ok(all)
+    }
+
+    /// One link by name.
+    ///
+    /// # Errors
+    /// `ENODEV` when there is none.
+    pub fn link(&self, name: &str) -> Result<Interface> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        let mut found = None;
+        self.get(RouteNetlinkMessage::GetLink(message), "find link", name, |answer| {
+            if let RouteNetlinkMessage::NewLink(message) = answer {
+                found = Some(interface(message));
+            }
+        })?;
+        found.ok_or_else(|| Error::Kernel {
+            operation: "find link",
+            object: name.to_owned(),
+            errno: Errno::ENODEV,
+        })
+    }
+
+    /// Counters of all links by name.
+    ///
+    /// # Errors
+    /// When the kernel refuses the dump.
+    pub fn counters(&self) -> Result<BTreeMap<String, Counters>> {
+        Ok(self.links()?.into_iter().map(|link| (link.name, link.counters)).collect())
     }
 }
 

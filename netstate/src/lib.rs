@@ -34,6 +34,6 @@ pub mod udp_socket;
 pub mod watch;
 
 pub use hop::{Bypass, Hop, HopKind, Meter, Metered, Program, Side, Way};
-pub use link::{Counters, Link};
+pub use interface::{Counters, Interface};
 pub use netlink::{Error, Netlink, Result};
 pub use packet::ethernet::MacAddr;

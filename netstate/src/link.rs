@@ -1,6 +1,5 @@
-//! Links: what there is, their counters, and making, changing, deleting them.
+//! Links: making, changing, deleting them. What there is: [`crate::interface`].
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -8,76 +7,14 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     BridgeStpState, InfoBridge, InfoData, InfoIpVlan, InfoKind, InfoMacVlan, InfoVeth, InfoVlan,
-    InfoVxlan, IpVlanMode, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode, State,
+    InfoVxlan, IpVlanMode, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
 };
-use nix::errno::Errno;
 use packet::ethernet::MacAddr;
 use packet::vlan::VlanId;
 use packet::vxlan::Vni;
 use sys::netns::NetNs;
 
-use crate::netlink::{Error, Netlink, Result};
-
-/// A link as `ip -s -d link` shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
-    /// Interface index, unique in its namespace.
-    pub index: u32,
-    /// Name.
-    pub name: String,
-    /// Kind (`veth`, `bridge`, `vxlan` …), where the driver tells one.
-    pub kind: Option<String>,
-    /// Link-layer address.
-    pub mac: Option<MacAddr>,
-    /// Layer-3 MTU, bytes.
-    pub mtu: u32,
-    /// `IFF_UP`.
-    pub up: bool,
-    /// `IFF_LOWER_UP`: ready to carry packets.
-    pub lower_up: bool,
-    /// Index of the bridge (or other controller) that it is a port of.
-    pub master: Option<u32>,
-    /// Counters since the link was made.
-    pub counters: Counters,
-}
-
-/// Link counters (`IFLA_STATS64`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Counters {
-    /// Packets (skbs) received.
-    pub rx_packets: u64,
-    /// Bytes received, Ethernet header included.
-    pub rx_bytes: u64,
-    /// Packets (skbs) sent.
-    pub tx_packets: u64,
-    /// Bytes sent, Ethernet header included.
-    pub tx_bytes: u64,
-    /// Received and dropped.
-    pub rx_dropped: u64,
-    /// Dropped instead of being sent.
-    pub tx_dropped: u64,
-    /// Receive errors.
-    pub rx_errors: u64,
-    /// Transmit errors.
-    pub tx_errors: u64,
-}
-
-impl Counters {
-    /// What was counted since `earlier`; a counter that went backwards (the
-    /// link was replaced) counts as zero.
-    pub fn since(&self, earlier: &Counters) -> Counters {
-        Counters {
-            rx_packets: self.rx_packets.saturating_sub(earlier.rx_packets),
-            rx_bytes: self.rx_bytes.saturating_sub(earlier.rx_bytes),
-            tx_packets: self.tx_packets.saturating_sub(earlier.tx_packets),
-            tx_bytes: self.tx_bytes.saturating_sub(earlier.tx_bytes),
-            rx_dropped: self.rx_dropped.saturating_sub(earlier.rx_dropped),
-            tx_dropped: self.tx_dropped.saturating_sub(earlier.tx_dropped),
-            rx_errors: self.rx_errors.saturating_sub(earlier.rx_errors),
-            tx_errors: self.tx_errors.saturating_sub(earlier.tx_errors),
-        }
-    }
-}
+use crate::netlink::{Netlink, Result};
 
 /// A VXLAN device to be made.
 #[derive(Debug, Clone)]
@@ -110,53 +47,6 @@ pub enum Macvlan {
 }
 
 impl Netlink {
-    /// Every link of the namespace.
-    ///
-    /// # Errors
-    /// When the kernel refuses the dump.
-    pub fn links(&self) -> Result<Vec<Link>> {
-        let mut links = Vec::new();
-        self.dump(
-            RouteNetlinkMessage::GetLink(LinkMessage::default()),
-            "list",
-            "links",
-            |answer| {
-                if let RouteNetlinkMessage::NewLink(message) = answer {
-                    links.push(parse(message));
-                }
-            },
-        )?;
-        Ok(links)
-    }
-
-    /// One link by name.
-    ///
-    /// # Errors
-    /// `ENODEV` when there is none.
-    pub fn link(&self, name: &str) -> Result<Link> {
-        let mut message = LinkMessage::default();
-        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
-        let mut found = None;
-        self.get(RouteNetlinkMessage::GetLink(message), "find link", name, |answer| {
-            if let RouteNetlinkMessage::NewLink(message) = answer {
-                found = Some(parse(message));
-            }
-        })?;
-        found.ok_or_else(|| Error::Kernel {
-            operation: "find link",
-            object: name.to_owned(),
-            errno: Errno::ENODEV,
-        })
-    }
-
-    /// Counters of all links by name.
-    ///
-    /// # Errors
-    /// When the kernel refuses the dump.
-    pub fn counters(&self) -> Result<BTreeMap<String, Counters>> {
-        Ok(self.links()?.into_iter().map(|link| (link.name, link.counters)).collect())
-    }
-
     /// Makes a veth pair; `peer` is made in `peer_netns`.
     ///
     /// # Errors
@@ -326,16 +216,6 @@ impl Netlink {
         self.set(name, "set mtu of", |message| message.attributes.push(LinkAttribute::Mtu(mtu)))
     }
 
-    /// Sets how many packets may wait to be sent.
-    ///
-    /// # Errors
-    /// `ENODEV`, `ENOMEM`.
-    pub fn set_queue_length(&self, name: &str, packets: u32) -> Result<()> {
-        self.set(name, "set queue length of", |message| {
-            message.attributes.push(LinkAttribute::TxQueueLen(packets));
-        })
-    }
-
     /// Sets how many packets the transmit queue may hold.
     ///
     /// # Errors
@@ -448,49 +328,4 @@ impl Netlink {
         fill(&mut message);
         self.change(RouteNetlinkMessage::NewLink(message), 0, operation, name)
     }
-}
-
-fn parse(message: LinkMessage) -> Link {
-    let mut link = Link {
-        index: message.header.index,
-        name: String::new(),
-        kind: None,
-        mac: None,
-        mtu: 0,
-        up: message.header.flags.contains(LinkFlags::Up),
-        lower_up: message.header.flags.contains(LinkFlags::LowerUp),
-        master: None,
-        counters: Counters::default(),
-    };
-    for attribute in message.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => link.name = name,
-            LinkAttribute::Address(mac) => link.mac = mac.try_into().ok().map(MacAddr),
-            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
-            LinkAttribute::Controller(index) => link.master = Some(index),
-            // A TAP whose holder has gone is up without a carrier.
-            LinkAttribute::OperState(State::Down) => link.lower_up = false,
-            LinkAttribute::Stats64(stats) => {
-                link.counters = Counters {
-                    rx_packets: stats.rx_packets,
-                    rx_bytes: stats.rx_bytes,
-                    tx_packets: stats.tx_packets,
-                    tx_bytes: stats.tx_bytes,
-                    rx_dropped: stats.rx_dropped,
-                    tx_dropped: stats.tx_dropped,
-                    rx_errors: stats.rx_errors,
-                    tx_errors: stats.tx_errors,
-                };
-            }
-            LinkAttribute::LinkInfo(infos) => {
-                for info in infos {
-                    if let LinkInfo::Kind(kind) = info {
-                        link.kind = Some(kind.to_string());
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    link
 }

@@ -71,7 +71,7 @@ fn inside(subject: &Subject) -> Namespace {
     let mut namespace = unread(subject, "not read yet");
     match Netlink::open() {
         Ok(netlink) => {
-            namespace.interfaces = Reading::from_result(netlink.interfaces());
+            namespace.interfaces = Reading::from_result(netlink.links());
             namespace.addresses = Reading::from_result(netlink.addresses());
             namespace.neighbours = Reading::from_result(netlink.neighbours());
             namespace.fdb = Reading::from_result(netlink.fdb());
@@ -135,7 +135,7 @@ fn moving() -> Moving {
     let snmp = SnmpFiles::open().map_err(|error| error.to_string());
     let netlink = Netlink::open().map_err(|error| error.to_string());
     let of_links = |netlink: &Netlink| -> Result<BTreeMap<u32, Counters>, String> {
-        let all = netlink.interfaces().map_err(|error| error.to_string())?;
+        let all = netlink.links().map_err(|error| error.to_string())?;
         Ok(all.into_iter().map(|link| (link.index, link.counters)).collect())
     };
     Moving {

@@ -331,7 +331,7 @@ pub const FAULTS: &[Fault] = &[
             let fdb = network.host("a").unwrap().netlink().fdb().unwrap();
             let entry = fdb.iter().find(|entry| entry.remote.is_some()).unwrap();
             let (mac, remote) = (entry.mac.unwrap(), entry.remote.unwrap());
-            let device = network.host("a").unwrap().netlink().interfaces().unwrap();
+            let device = network.host("a").unwrap().netlink().links().unwrap();
             let name = device.iter().find(|link| link.index == entry.link).unwrap().name.clone();
             run(network, "a", "bridge", &format!("fdb del {mac} dev {name} dst {remote}"));
         }),
@@ -453,7 +453,7 @@ pub const FAULTS: &[Fault] = &[
         "tapbridge",
         Set(|network| {
             for host in network.hosts() {
-                for link in host.netlink().interfaces().unwrap() {
+                for link in host.netlink().links().unwrap() {
                     if link.kind.as_deref() == Some("tun") {
                         let set = format!("link set dev {} txqueuelen 10", link.name);
                         ip(network, host.name(), &set);

@@ -15,20 +15,39 @@ use super::tapbridge::failed;
 use super::vxlan::{TENANT_A, TENANT_B, UDP_PORT, VNI};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
+/// The mode, by how super-packets leave.
+pub struct Vtep {
+    name: &'static str,
+    path: &'static str,
+    hand_over: HandOver,
+}
+
 /// As `overlane vtep` does by itself.
-pub struct Vtep;
+pub const AUTO: Vtep = Vtep {
+    name: "vtep",
+    path: "tenant's TAP - VXLAN in user space, super-packets - wire",
+    hand_over: HandOver::Auto,
+};
 /// Super-packets cut in user space.
-pub struct VtepCut;
+pub const CUT: Vtep = Vtep {
+    name: "vtep-cut",
+    path: "tenant's TAP - VXLAN in user space, super-packets cut there - wire",
+    hand_over: HandOver::UdpSegment,
+};
 
 const DEVICE: &str = "tap0";
 
 impl Mode for Vtep {
     fn name(&self) -> &'static str {
-        "vtep"
+        self.name
     }
 
     fn path(&self) -> &'static str {
-        "tenant's TAP - VXLAN in user space, super-packets - wire"
+        self.path
+    }
+
+    fn in_all(&self) -> bool {
+        self.hand_over == HandOver::Auto
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
@@ -37,51 +56,25 @@ impl Mode for Vtep {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        build(params, HandOver::Auto)
+        let [a, b] = params.wire().hosts()?;
+        let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
+        let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A, self.hand_over)?;
+        let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B, self.hand_over)?;
+        let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
+        let way = from_a.way();
+        let (from_a, from_b) = (Arc::new(from_a), Arc::new(from_b));
+        let hops = vec![
+            Hop::tx("tenant-a", DEVICE).before("vtep", dropped(&from_a)),
+            Hop::tx("a", NIC),
+            Hop::rx("b", NIC).before("vtep", dropped(&from_b)),
+            Hop::rx("tenant-b", DEVICE),
+        ];
+        let note = format!("engine epoll, one queue; its threads are not pinned; hand-over {way}");
+        Ok(Network::new(vec![a, b, tenant_a, tenant_b], 2, 3, TENANT_B, tenant_mtu, hops)
+            .keeping(Box::new(from_a))
+            .keeping(Box::new(from_b))
+            .noting(note))
     }
-}
-
-impl Mode for VtepCut {
-    fn name(&self) -> &'static str {
-        "vtep-cut"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant's TAP - VXLAN in user space, super-packets cut there - wire"
-    }
-
-    fn in_all(&self) -> bool {
-        false
-    }
-
-    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
-        Vtep.probe(machine)
-    }
-
-    fn build(&self, params: &Params) -> Result<Network> {
-        build(params, HandOver::UdpSegment)
-    }
-}
-
-fn build(params: &Params, hand_over: HandOver) -> Result<Network> {
-    let [a, b] = params.wire().hosts()?;
-    let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
-    let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A, hand_over)?;
-    let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B, hand_over)?;
-    let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
-    let way = from_a.way();
-    let (from_a, from_b) = (Arc::new(from_a), Arc::new(from_b));
-    let hops = vec![
-        Hop::tx("tenant-a", DEVICE).before("vtep", dropped(&from_a)),
-        Hop::tx("a", NIC),
-        Hop::rx("b", NIC).before("vtep", dropped(&from_b)),
-        Hop::rx("tenant-b", DEVICE),
-    ];
-    let note = format!("engine epoll, one queue; its threads are not pinned; hand-over {way}");
-    Ok(Network::new(vec![a, b, tenant_a, tenant_b], 2, 3, TENANT_B, tenant_mtu, hops)
-        .keeping(Box::new(from_a))
-        .keeping(Box::new(from_b))
-        .noting(note))
 }
 
 /// Asks an endpoint how many packets it has dropped, without keeping it.

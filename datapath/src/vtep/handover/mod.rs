@@ -135,7 +135,7 @@ impl SecondTap {
                 queue.set_nonblocking(true).map_err(text)?;
                 taps.push(queue);
             }
-            netlink.set_queue_length(taps[0].name(), QUEUE_LENGTH).map_err(|e| e.to_string())?;
+            netlink.set_tx_queue_len(taps[0].name(), QUEUE_LENGTH).map_err(|e| e.to_string())?;
             netlink.set_up(taps[0].name()).map_err(|e| e.to_string())?;
             let tap = netlink.link(taps[0].name()).map_err(|e| e.to_string())?.index;
             let Config { local, port, .. } = *config;
