@@ -1,9 +1,10 @@
 //! `ovs-vxlan`: tenants on an Open vSwitch bridge with a VXLAN port, as Neutron's
 //! and ovn-kubernetes's tunnels are built.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use netstate::Hop;
+use packet::ethernet::MacAddr;
 use testbed::{Host, NIC, Processes, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants, wire_hops};
@@ -11,6 +12,9 @@ use super::vxlan::{TENANT_A, TENANT_B, VNI};
 use crate::network::VXLAN_OVERHEAD;
 use crate::ovs::{Datapath, Switch, hwaddr, limit_offloads, start_both};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+#[cfg(test)]
+mod vtep;
 
 /// The mode.
 pub struct OvsVxlan;
@@ -54,10 +58,12 @@ impl Mode for OvsVxlan {
         };
         let programs = start_both(&tree, [&tenants.a, &tenants.b], false, |switch| {
             let (local, peer, remote) = ends(switch.host());
+            let (local, remote) = (IpAddr::V4(local), IpAddr::V4(remote));
             if !kernel {
-                underlay(switch, local, peer, remote)?;
+                let peer_mac = mac(peer.name(), UNDERLAY_BRIDGE);
+                underlay(switch, local, 24, remote, peer_mac)?;
             }
-            overlay(switch, &datapath, local, remote)
+            overlay(switch, &datapath, local, remote, &[])
         })?;
         let mut note = datapath.note();
         let mut middle = wire_hops();
@@ -78,7 +84,13 @@ impl Mode for OvsVxlan {
 /// The bridge on the NIC, and what the tunnel needs to know of the underlay:
 /// route, local address, the peer's MAC. All of it is there when this returns, so
 /// that no tenant's packet waits for it or is dropped.
-fn underlay(switch: &mut Switch<'_>, local: Ipv4Addr, peer: &Host, remote: Ipv4Addr) -> Result<()> {
+fn underlay(
+    switch: &mut Switch<'_>,
+    local: IpAddr,
+    prefix: u8,
+    remote: IpAddr,
+    peer_mac: MacAddr,
+) -> Result<()> {
     let host = switch.host();
     let hwaddr = hwaddr(host, UNDERLAY_BRIDGE);
     let orders = [
@@ -87,34 +99,39 @@ fn underlay(switch: &mut Switch<'_>, local: Ipv4Addr, peer: &Host, remote: Ipv4A
         vec!["add-port", UNDERLAY_BRIDGE, NIC],
     ];
     switch.configure(&orders.join(&"--"))?;
-    host.address(UNDERLAY_BRIDGE, local, 24)?;
-    let peer_mac = mac(peer.name(), UNDERLAY_BRIDGE).to_string();
+    host.address(UNDERLAY_BRIDGE, local, prefix)?;
+    let peer_mac = peer_mac.to_string();
     switch.control(&["tnl/neigh/set", UNDERLAY_BRIDGE, &remote.to_string(), &peer_mac])?;
-    switch.wait_for(&["ovs/route/show"], &format!("/24 dev {UNDERLAY_BRIDGE} SRC {local}"))
+    switch.wait_for(&["ovs/route/show"], &format!("/{prefix} dev {UNDERLAY_BRIDGE} SRC {local}"))
 }
 
+/// The bridge with the tenant's port and the VXLAN port, which gets these options
+/// besides key and remote address.
 fn overlay(
     switch: &mut Switch<'_>,
     datapath: &Datapath,
-    local: Ipv4Addr,
-    remote: Ipv4Addr,
+    local: IpAddr,
+    remote: IpAddr,
+    options: &[&str],
 ) -> Result<()> {
     let kind = format!("datapath_type={}", datapath.kind());
     let hwaddr = hwaddr(switch.host(), BRIDGE);
     let (key, remote_ip) = (format!("options:key={VNI}"), format!("options:remote_ip={remote}"));
+    let port = ["set", "Interface", PORT, "type=vxlan", &key, &remote_ip];
     let orders = [
         vec!["add-br", BRIDGE],
         vec!["set", "Bridge", BRIDGE, &kind, &hwaddr],
         vec!["add-port", BRIDGE, PORT_DEVICE],
         vec!["add-port", BRIDGE, PORT],
-        vec!["set", "Interface", PORT, "type=vxlan", &key, &remote_ip],
+        [&port, options].concat(),
     ];
     switch.configure(&orders.join(&"--"))?;
     match datapath {
         Datapath::Kernel => Ok(()),
         // Until the port listens, a tunnelled packet goes to the host's own stack.
         Datapath::UserSpace { .. } => {
-            switch.wait_for(&["tnl/ports/show", "-v"], &format!("ipv4(dst={local},"))
+            let family = if local.is_ipv4() { "ipv4" } else { "ipv6" };
+            switch.wait_for(&["tnl/ports/show", "-v"], &format!("{family}(dst={local},"))
         }
     }
 }
