@@ -19,7 +19,7 @@ pub(super) enum Writer {
     /// A queue of a TAP.
     Tap(Tap),
     /// Nowhere; only that there were any is of interest.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzz"))]
     Nowhere(std::cell::RefCell<Vec<([u8; HEADER], Vec<u8>)>>),
 }
 
@@ -28,7 +28,7 @@ impl Writer {
     pub(super) fn tap(&self) -> Option<&Tap> {
         match self {
             Writer::Tap(tap) => Some(tap),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "fuzz"))]
             Writer::Nowhere(_) => None,
         }
     }
@@ -39,7 +39,7 @@ impl Writer {
             Writer::Tap(tap) => {
                 tap.write_vectored(&[IoSlice::new(header), IoSlice::new(frame)]).map(drop)
             }
-            #[cfg(test)]
+            #[cfg(any(test, feature = "fuzz"))]
             Writer::Nowhere(written) => {
                 written.borrow_mut().push((*header, frame.to_vec()));
                 Ok(())

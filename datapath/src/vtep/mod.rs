@@ -22,6 +22,8 @@ mod answer;
 pub mod config;
 mod engine;
 pub mod fdb;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod handover;
 mod lane;
 mod network;

@@ -57,7 +57,7 @@ impl Policy {
     }
 
     /// A policy whose paths take everything.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn without_paths(config: &NetworkConfig) -> Policy {
         let mtu = u32::from(u16::MAX);
         Policy::with_paths(config, |address| {

@@ -1,56 +1,18 @@
 //! The receiving half against packets that nobody would send, without a kernel.
 
-use std::cell::RefCell;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use packet::ecn::Ingress;
 use packet::encap::{Addresses, Dscp, Encap, OuterChecksum, SOURCE_PORTS, Tunnel};
 use packet::ethernet::{EtherType, EthernetHeader, MacAddr};
 use packet::ipv4::{Ipv4Header, Protocol};
 use packet::udp::UdpHeader;
-use packet::vnet_hdr::{Layout, VnetHdr, flags, gso_type};
+use packet::vnet_hdr::{VnetHdr, flags, gso_type};
 use packet::vxlan::{self, Vni};
 use proptest::prelude::*;
 
-use super::config::NetworkConfig;
-use super::lane::{Lane, Writer};
-use super::network::{Network, Policy};
-use super::receive::{Intake, Message};
-use crate::counters::{Counters, DropReason, Tally};
-
-const REMOTE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
-const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 3));
-const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-const ELSEWHERE: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
-const MTU: u32 = 1450;
-
-/// Networks 10 and 11 behind writers that keep what is written.
-fn lanes() -> Vec<Lane> {
-    [10, 11]
-        .into_iter()
-        .map(|vni| {
-            let config = NetworkConfig {
-                remotes: vec![REMOTE],
-                max_learned: 4,
-                max_moves: 1,
-                ..NetworkConfig::new(Vni::new(vni).unwrap(), format!("tap{vni}"))
-            };
-            let policy = Policy::without_paths(&config);
-            let entries = [(ELSEWHERE, STRANGER)];
-            let network = Arc::new(Network::new(&config, &entries, policy, MTU));
-            Lane {
-                policy: network.policy(),
-                generation: 0,
-                network,
-                tap: Writer::Nowhere(RefCell::default()),
-                own: OWN,
-                out: Arc::default(),
-                back: Arc::default(),
-            }
-        })
-        .collect()
-}
+use super::fuzz::{Bench, ELSEWHERE, OWN, REMOTE, STRANGER};
+use crate::counters::{Counters, DropReason};
 
 fn packet(vni: u32, source: MacAddr, tos: u8, payload: &[u8]) -> Vec<u8> {
     let link = EthernetHeader { destination: OWN, source, ether_type: EtherType::IPV4 };
@@ -72,56 +34,6 @@ fn packet(vni: u32, source: MacAddr, tos: u8, payload: &[u8]) -> Vec<u8> {
         payload,
     ]
     .concat()
-}
-
-struct Bench {
-    lanes: Vec<Lane>,
-    strangers: Tally,
-    intake: Intake,
-}
-
-impl Bench {
-    fn new() -> Bench {
-        Bench { lanes: lanes(), strangers: Tally::default(), intake: Intake::new(true, true) }
-    }
-
-    fn take(&mut self, from: IpAddr, tos: u8, segment: Option<u16>, bytes: &[u8]) {
-        let mut bytes = bytes.to_vec();
-        let message = Message { from, tos, segment, truncated: false, bytes: &mut bytes };
-        self.intake.message(&self.lanes, &self.strangers, message, 1);
-        self.intake.flush(&self.lanes);
-    }
-
-    /// Why the last packet was dropped, if one was; and that counters add up.
-    fn check(&self) -> Vec<DropReason> {
-        let mut reasons = Vec::new();
-        for tally in self.lanes.iter().map(|lane| &*lane.back).chain([&self.strangers]) {
-            let c = Counters::sum([tally].into_iter());
-            assert_eq!(c.received, c.forwarded + c.answered + c.dropped(), "{c:?}");
-            reasons.extend(DropReason::ALL.into_iter().filter(|r| c.dropped_by(*r) > 0));
-        }
-        for lane in &self.lanes {
-            let out = Counters::sum([&*lane.out].into_iter());
-            assert_eq!(out, Counters::default(), "nothing may go to the wire");
-            assert!(lane.network.fdb.count().1 <= 4);
-        }
-        reasons
-    }
-
-    /// A whole frame of the underlay, as the second TAP delivers it.
-    fn take_encapsulated(&mut self, vnet: &VnetHdr, frame: &[u8]) {
-        let mut bytes = [&vnet.to_bytes()[..], frame].concat();
-        self.intake.encapsulated(&self.lanes, &self.strangers, &mut bytes, vxlan::PORT, 1);
-        self.intake.flush(&self.lanes);
-    }
-
-    fn written(&self, lane: usize) -> Vec<(VnetHdr, Vec<u8>)> {
-        let Writer::Nowhere(written) = &self.lanes[lane].tap else { unreachable!() };
-        let parse = |(header, frame): &([u8; 24], Vec<u8>)| {
-            (VnetHdr::parse(header, Layout::Tunnel).unwrap(), frame.clone())
-        };
-        written.borrow().iter().map(parse).collect()
-    }
 }
 
 /// A frame of network 10 in its outer headers, and the vnet header for both.
@@ -293,6 +205,52 @@ fn what_the_second_tap_delivers_is_not_believed_either() {
     let mut bench = Bench::new();
     bench.intake.encapsulated(&bench.lanes, &bench.strangers, &mut [0; 23], vxlan::PORT, 1);
     assert_eq!(bench.check(), [DropReason::Malformed]);
+}
+
+/// What libFuzzer found worth keeping.
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/");
+    let entries = std::fs::read_dir(format!("{directory}{target}")).unwrap();
+    entries.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
+}
+
+/// Something of the corpus with some bytes changed, doubled or missing.
+fn damaged(target: &'static str) -> impl Strategy<Value = Vec<u8>> {
+    let change = (any::<prop::sample::Index>(), any::<u8>(), 0..4);
+    let changes = proptest::collection::vec(change, 0..6);
+    (proptest::sample::select(corpus(target)), changes).prop_map(|(mut data, changes)| {
+        for (at, value, kind) in changes {
+            let at = at.index(data.len().max(1));
+            match kind {
+                0 if at < data.len() => data[at] = value,
+                1 => data.insert(at.min(data.len()), value),
+                2 if at < data.len() => drop(data.remove(at)),
+                _ => data.truncate(at),
+            }
+        }
+        data
+    })
+}
+
+#[test]
+fn what_fuzzing_has_kept_harms_no_more() {
+    corpus("vtep_receive").iter().for_each(|data| super::fuzz::receive(data));
+    corpus("vtep_config").iter().for_each(|data| super::fuzz::config(data));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// The fuzz targets (`fuzz/`) for a bounded number of cases.
+    #[test]
+    fn damaged_datagrams(data in damaged("vtep_receive")) {
+        super::fuzz::receive(&data);
+    }
+
+    #[test]
+    fn damaged_configurations(data in damaged("vtep_config")) {
+        super::fuzz::config(&data);
+    }
 }
 
 proptest! {

@@ -1,0 +1,182 @@
+//! What fuzzing calls for the endpoint: each function takes any bytes, must not
+//! panic, and asserts what has to hold for them.
+//!
+//! libFuzzer calls them from `fuzz/fuzz_targets/`, the tests here for a bounded
+//! number of cases with a stable compiler.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use packet::ethernet::MacAddr;
+use packet::vnet_hdr::{Layout, VnetHdr};
+use packet::vxlan::{self, Vni};
+
+use super::config::{Config, MTU, NetworkConfig, REMOTES_MAX, REPLICATION_MAX};
+use super::lane::{Lane, Writer};
+use super::network::{Network, Policy};
+use super::receive::{Intake, Message};
+use crate::counters::{Counters, DropReason, Tally};
+
+pub(super) const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+pub(super) const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
+pub(super) const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+pub(super) const ELSEWHERE: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+/// Of the TAPs.
+const TAP_MTU: u32 = 1450;
+
+/// A configuration's text: what passes can be, and passes again.
+pub fn config(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(config) = Config::parse(text) else { return };
+    assert_eq!(config.validate(), Ok(()));
+    assert!(config.ttl > 0 && config.port > 0 && config.queues > 0);
+    let mut vnis: Vec<_> = config.networks.iter().map(|network| network.vni).collect();
+    vnis.sort_unstable();
+    vnis.dedup();
+    assert_eq!(vnis.len(), config.networks.len());
+    for network in &config.networks {
+        let of_family =
+            |remote: &IpAddr| remote.is_ipv4() == config.local.is_ipv4() && *remote != config.local;
+        assert!(network.remotes.iter().chain(network.replication()).all(of_family));
+        assert!(network.remotes.len() <= REMOTES_MAX);
+        assert!(network.replication().len() <= REPLICATION_MAX);
+        assert!(network.mtu.is_none_or(|mtu| MTU.contains(&mtu)));
+        let entries = network.entries().unwrap();
+        assert!(entries.iter().all(|(mac, remote)| mac.is_unicast() && of_family(remote)));
+        let policy = Policy::without_paths(network);
+        let made = Network::new(network, &entries, policy, TAP_MTU);
+        assert_eq!(made.fdb.count(), (entries.len(), 0));
+    }
+}
+
+/// Datagrams and frames of the second TAP, each behind four bytes that say how it
+/// came: every packet has one fate, nothing goes back to the wire, and no more is
+/// written than has come.
+pub fn receive(mut data: &[u8]) {
+    let mut bench = Bench::new();
+    let mut packets = 0;
+    while let Some((head, rest)) = data.split_first_chunk::<4>() {
+        let [how, tos, low, high] = *head;
+        // The rest of a short input is one packet.
+        let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len());
+        let (bytes, rest) = rest.split_at(length);
+        data = rest;
+        let from = if how & 1 == 0 { REMOTE } else { STRANGER };
+        // Merged datagrams of a length that the bytes themselves choose.
+        let segment =
+            (how & 2 != 0 && length > 1).then(|| u16::from_le_bytes([bytes[0], bytes[1]]) % 512);
+        if how & 4 == 0 {
+            packets += match segment.map(usize::from).filter(|size| (1..length).contains(size)) {
+                Some(size) => length.div_ceil(size),
+                None => 1,
+            };
+            let mut bytes = bytes.to_vec();
+            let truncated = how & 8 != 0;
+            let message = Message { from, tos, segment, truncated, bytes: &mut bytes };
+            bench.intake.message(&bench.lanes, &bench.strangers, message, how.into());
+        } else {
+            let mut bytes = bytes.to_vec();
+            // What the kernel has merged says so in its header.
+            let vnet = packet::vnet_hdr::split(&bytes, Layout::Tunnel).ok();
+            let size = vnet.map_or(0, |(vnet, _)| usize::from(vnet.gso_size));
+            packets += if size > 0 { length.div_ceil(size) } else { 1 };
+            bench.intake.encapsulated(
+                &bench.lanes,
+                &bench.strangers,
+                &mut bytes,
+                vxlan::PORT,
+                how.into(),
+            );
+        }
+        if how & 16 != 0 {
+            bench.intake.flush(&bench.lanes);
+        }
+    }
+    bench.intake.flush(&bench.lanes);
+    bench.check();
+    let tallies = bench.lanes.iter().map(|lane| &*lane.back).chain([&bench.strangers]);
+    let all = Counters::sum(tallies);
+    assert!(all.received <= packets as u64, "{packets} came, {all:?}");
+    assert!(all.forwarded <= all.received);
+    let written: usize = (0..bench.lanes.len()).map(|lane| bench.written(lane).len()).sum();
+    assert!(written as u64 <= all.forwarded, "{written} written, {all:?}");
+}
+
+/// Networks 10 and 11 behind writers that keep what is written.
+fn lanes() -> Vec<Lane> {
+    [10, 11]
+        .into_iter()
+        .map(|vni| {
+            let config = NetworkConfig {
+                remotes: vec![REMOTE],
+                max_learned: 4,
+                max_moves: 1,
+                ..NetworkConfig::new(Vni::new(vni).unwrap(), format!("tap{vni}"))
+            };
+            let policy = Policy::without_paths(&config);
+            let entries = [(ELSEWHERE, STRANGER)];
+            let network = Arc::new(Network::new(&config, &entries, policy, TAP_MTU));
+            Lane {
+                policy: network.policy(),
+                generation: 0,
+                network,
+                tap: Writer::Nowhere(RefCell::default()),
+                own: OWN,
+                out: Arc::default(),
+                back: Arc::default(),
+            }
+        })
+        .collect()
+}
+
+/// The receiving half without a kernel: what it writes is kept.
+pub(super) struct Bench {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) strangers: Tally,
+    pub(super) intake: Intake,
+}
+
+impl Bench {
+    pub(super) fn new() -> Bench {
+        Bench { lanes: lanes(), strangers: Tally::default(), intake: Intake::new(true, true) }
+    }
+
+    pub(super) fn take(&mut self, from: IpAddr, tos: u8, segment: Option<u16>, bytes: &[u8]) {
+        let mut bytes = bytes.to_vec();
+        let message = Message { from, tos, segment, truncated: false, bytes: &mut bytes };
+        self.intake.message(&self.lanes, &self.strangers, message, 1);
+        self.intake.flush(&self.lanes);
+    }
+
+    /// Why the last packet was dropped, if one was; and that counters add up.
+    pub(super) fn check(&self) -> Vec<DropReason> {
+        let mut reasons = Vec::new();
+        for tally in self.lanes.iter().map(|lane| &*lane.back).chain([&self.strangers]) {
+            let c = Counters::sum([tally].into_iter());
+            assert_eq!(c.received, c.forwarded + c.answered + c.dropped(), "{c:?}");
+            reasons.extend(DropReason::ALL.into_iter().filter(|r| c.dropped_by(*r) > 0));
+        }
+        for lane in &self.lanes {
+            let out = Counters::sum([&*lane.out].into_iter());
+            assert_eq!(out, Counters::default(), "nothing may go to the wire");
+            assert!(lane.network.fdb.count().1 <= 4);
+        }
+        reasons
+    }
+
+    /// A whole frame of the underlay, as the second TAP delivers it.
+    pub(super) fn take_encapsulated(&mut self, vnet: &VnetHdr, frame: &[u8]) {
+        let mut bytes = [&vnet.to_bytes()[..], frame].concat();
+        self.intake.encapsulated(&self.lanes, &self.strangers, &mut bytes, vxlan::PORT, 1);
+        self.intake.flush(&self.lanes);
+    }
+
+    pub(super) fn written(&self, lane: usize) -> Vec<(VnetHdr, Vec<u8>)> {
+        let Writer::Nowhere(written) = &self.lanes[lane].tap else { unreachable!() };
+        let parse = |(header, frame): &([u8; 24], Vec<u8>)| {
+            (VnetHdr::parse(header, Layout::Tunnel).unwrap(), frame.clone())
+        };
+        written.borrow().iter().map(parse).collect()
+    }
+}
