@@ -19,9 +19,13 @@ struct state {
 };
 _Static_assert(sizeof(struct state) == 24, "Rust writes 24 bytes");
 
-/* By ifindex: a bridge port whose packets may be taken. */
+/* Addresses are known by domain: the ifindex of a bridge, or of a device that is
+ * no port of one.
+ */
+
+/* By ifindex: a tenant's device whose packets may be taken. */
 struct port {
-	u32 bridge; /* ifindex of the bridge: the FDB's domain */
+	u32 domain;
 };
 _Static_assert(sizeof(struct port) == 4, "Rust writes 4 bytes");
 
@@ -33,23 +37,23 @@ struct vtep_key {
 _Static_assert(sizeof(struct vtep_key) == 8, "Rust writes 8 bytes");
 
 struct vtep {
-	u32 bridge;
+	u32 domain; /* the VXLAN device's */
 	u32 nic;
 	u32 local;
 };
 _Static_assert(sizeof(struct vtep) == 12, "Rust writes 12 bytes");
 
 struct mac_key {
-	u32 device; /* ifindex: the bridge in the FDB, the port of a source */
+	u32 device; /* ifindex: the domain in the FDB, the port of a source */
 	u16 mac[3];
 	u16 pad;
 };
 _Static_assert(sizeof(struct mac_key) == 12, "Rust writes 12 bytes");
 
-/* An address that the bridge knows at a port. */
+/* An address that is known at a port. */
 struct source {
 	u64 refreshed;
-	u32 bridge;
+	u32 domain;
 	u32 pad;
 };
 _Static_assert(sizeof(struct source) == 16, "Rust writes 16 bytes");
@@ -57,12 +61,14 @@ _Static_assert(sizeof(struct source) == 16, "Rust writes 16 bytes");
 #define FDB_LOCAL 1	/* behind a port of this host; else behind a remote VTEP */
 #define FDB_PEER 2	/* its device is a veth's peer in another namespace, with this address */
 #define FDB_CHECKSUM 4	/* the VXLAN device sends outer checksums */
+#define FDB_OWN 8	/* the host's own: packets to it are routed */
+#define FDB_OWN_IPV6 16	/* those of IPv6, too */
 
 struct fdb {
 	u64 refreshed_tx;
 	u64 refreshed_rx;
 	u32 flags;
-	u32 port;	/* ifindex: the bridge port, or the underlay NIC */
+	u32 port;	/* ifindex: the tenant's device, or the underlay NIC */
 	u32 mtu;	/* largest inner layer 3 packet, bytes */
 	u32 netns;	/* of the veth's peer, as this namespace numbers it */
 	/* Of a remote only. */
@@ -99,6 +105,8 @@ enum {
 	EGRESS_PROTOCOL,
 	EGRESS_SOURCE,
 	EGRESS_DESTINATION,
+	EGRESS_TTL,
+	EGRESS_ROUTE,
 	EGRESS_MTU,
 	EGRESS_REFRESH,
 	EGRESS_HASH,
@@ -114,6 +122,8 @@ enum {
 	INGRESS_ECN,
 	INGRESS_SOURCE,
 	INGRESS_DESTINATION,
+	INGRESS_TTL,
+	INGRESS_ROUTE,
 	INGRESS_CHECKSUM,
 	INGRESS_GSO,
 	INGRESS_MTU,

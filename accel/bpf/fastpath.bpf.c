@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * The fast path beside a bridge and its VXLAN devices.
+ * The fast path beside a bridge or routes and their VXLAN devices.
  *
- * `egress` runs at the tcx ingress of a tenant's bridge port and puts the outer
+ * `egress` runs at the tcx ingress of a tenant's device and puts the outer
  * headers on; `ingress` at the tcx ingress of the underlay NIC and takes them
  * off. Nothing is learned here: what may be forwarded, and how, is in the maps,
  * which src/maps.rs keeps in step with the kernel. A packet for which anything
- * is not as expected goes on untouched, to the bridge and the VXLAN device, and
+ * is not as expected goes on untouched, to the bridge, routes and the VXLAN device, and
  * is counted by reason.
  */
 #include "bpf.h"
@@ -142,6 +142,16 @@ struct outer {
 	struct ethhdr inner;
 } __attribute__((packed, aligned(8)));
 
+/* As much of the inner IP header as a router changes, up to the next 8 bytes. */
+#define CHANGED 16
+
+/* What is written in front of the rest of a packet. */
+struct front {
+	struct outer outer;
+	u8 ip[CHANGED];
+} __attribute__((packed, aligned(8)));
+_Static_assert(sizeof(struct front) == 14 + 20 + 8 + 8 + 14 + CHANGED, "written as it is");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -256,9 +266,9 @@ static __always_inline int due(u64 *last, u64 now, u64 interval)
 	return 1;
 }
 
-static __always_inline struct fdb *lookup(u32 bridge, const u16 *mac)
+static __always_inline struct fdb *lookup(u32 domain, const u16 *mac)
 {
-	struct mac_key key = { .device = bridge, .mac = { mac[0], mac[1], mac[2] } };
+	struct mac_key key = { .device = domain, .mac = { mac[0], mac[1], mac[2] } };
 
 	return bpf_map_lookup_elem(&fdb, &key);
 }
@@ -291,8 +301,11 @@ static __always_inline int inner_tos(u16 proto, const u8 *ip)
 	return ip[0] >> 4 == 6 ? (ip[0] << 4 | ip[1] >> 4) & 0xff : -1;
 }
 
-/* Headers of a segment of a super-packet, without Ethernet; 0: cannot say. */
-static __always_inline u32 segment_headers(struct __sk_buff *skb, u16 proto, const u8 *ip)
+/* Headers of a segment of a super-packet from the IP header on, which is at
+ * `start`; 0: cannot say.
+ */
+static __always_inline u32 segment_headers(struct __sk_buff *skb, u32 start, u16 proto,
+					   const u8 *ip)
 {
 	u32 length, at, protocol, protocol4 = ip[9], protocol6 = ip[6];
 	u8 offset;
@@ -311,23 +324,24 @@ static __always_inline u32 segment_headers(struct __sk_buff *skb, u16 proto, con
 	if (protocol == IPPROTO_UDP)
 		return length + 8;
 	/* Behind extension headers the length would be another. */
-	at = ETH_HLEN + length + 12;
+	at = start + length + 12;
 	if (protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at, &offset, 1))
 		return 0;
 	return length + (offset >> 4) * 4;
 }
 
-/* net/core/dev.c and the bridge look at a packet's length; the VXLAN device
- * answers ICMP. Judged by segments: gso_size is payload.
+/* The layer 3 packet's length, a super-packet's largest segment's: gso_size is
+ * payload. 0: cannot say.
  */
-static __always_inline int fits(struct __sk_buff *skb, u32 len, u16 proto, const u8 *ip, u32 mtu)
+static __always_inline u32 largest(struct __sk_buff *skb, u32 start, u32 len, u16 proto,
+				   const u8 *ip)
 {
 	u32 headers;
 
 	if (!skb->gso_size)
-		return len <= mtu;
-	headers = segment_headers(skb, proto, ip);
-	return headers && headers + skb->gso_size <= mtu;
+		return len;
+	headers = segment_headers(skb, start, proto, ip);
+	return headers ? headers + skb->gso_size : 0;
 }
 
 /* The outer UDP checksum from that of the inner packet, which is left to the
@@ -365,18 +379,27 @@ static __always_inline int outer_checksum(struct __sk_buff *skb, struct outer *o
 	return 0;
 }
 
+#include "route.h"
+
+/* Whether this family is routed at an address of the host. */
+static __always_inline u32 own_flag(u16 proto)
+{
+	return proto == htons(ETH_P_IP) ? FDB_OWN : FDB_OWN_IPV6;
+}
+
 SEC("tcx/ingress")
 int egress(struct __sk_buff *skb)
 {
 	u64 now = bpf_ktime_get_coarse_ns();
-	u32 ifindex = skb->ifindex, len = skb->len, hash, total, segments;
-	struct outer outer = {};
+	u32 ifindex = skb->ifindex, len = skb->len, hash, total, segments, longest;
+	struct front front = {};
+	struct bpf_fib_lookup way;
 	struct mac_key key = { .device = ifindex };
 	struct state *mirror;
 	struct source *from;
 	struct fdb *to;
 	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};
-	int tos, verdict;
+	int tos, verdict, routed = 0;
 	u16 proto;
 
 	mirror = fresh(now);
@@ -384,12 +407,12 @@ int egress(struct __sk_buff *skb)
 		return pass(skb, EGRESS_STALE);
 	if (skb->vlan_present)
 		return pass(skb, EGRESS_VLAN);
-	if (load(skb, 0, &outer.inner, ETH_HLEN))
+	if (load(skb, 0, &front.outer.inner, ETH_HLEN))
 		return pass(skb, EGRESS_MALFORMED);
 	/* Group bit: the first on the wire. Replication is the slow path's. */
-	if (*(u8 *)&outer.inner.dest & 1)
+	if (*(u8 *)&front.outer.inner.dest & 1)
 		return pass(skb, EGRESS_GROUP);
-	proto = outer.inner.proto;
+	proto = front.outer.inner.proto;
 	if (skb->protocol != proto ||
 	    (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6)))
 		return pass(skb, EGRESS_PROTOCOL);
@@ -400,20 +423,39 @@ int egress(struct __sk_buff *skb)
 	if (tos < 0)
 		return pass(skb, EGRESS_MALFORMED);
 	/* The bridge would learn an address that has moved. */
-	__builtin_memcpy(key.mac, outer.inner.source, 6);
+	__builtin_memcpy(key.mac, front.outer.inner.source, 6);
 	from = bpf_map_lookup_elem(&sources, &key);
 	if (!from)
 		return pass(skb, bpf_map_lookup_elem(&ports, &ifindex) ? EGRESS_SOURCE :
 									 EGRESS_PORT);
-	to = lookup(from->bridge, outer.inner.dest);
-	if (!to || to->flags & FDB_LOCAL)
+	longest = largest(skb, ETH_HLEN, len - ETH_HLEN, proto, ip);
+	if (!longest || len + OVERHEAD - ETH_HLEN > 0xffff)
+		return pass(skb, EGRESS_MTU);
+	to = lookup(from->domain, front.outer.inner.dest);
+	if (to && to->flags & FDB_OWN) {
+		if (!is_plain(proto, ip, len - ETH_HLEN) || !(to->flags & own_flag(proto)))
+			return pass(skb, EGRESS_MALFORMED);
+		if (hops(proto, ip) <= 1)
+			return pass(skb, EGRESS_TTL);
+		if (route(skb, from->domain, proto, ip, longest, &way))
+			return pass(skb, EGRESS_ROUTE);
+		to = lookup(way.ifindex, way.dmac);
+		/* Not to a bridge with a VXLAN device, which nothing has tested. */
+		if (to && to->vxlan != way.ifindex)
+			return pass(skb, EGRESS_ROUTE);
+		__builtin_memcpy(&front.outer.inner.dest, way.dmac, 6);
+		__builtin_memcpy(&front.outer.inner.source, way.smac, 6);
+		age(proto, ip);
+		routed = 1;
+	}
+	if (!to || to->flags & (FDB_LOCAL | FDB_OWN))
 		return pass(skb, EGRESS_DESTINATION);
-	if (!fits(skb, len - ETH_HLEN, proto, ip, to->mtu) ||
-	    len + OVERHEAD - ETH_HLEN > 0xffff)
+	if (longest > to->mtu)
 		return pass(skb, EGRESS_MTU);
 	if (due(&from->refreshed, now, mirror->refresh) |
 	    due(&to->refreshed_tx, now, mirror->refresh))
 		return pass(skb, EGRESS_REFRESH);
+	__builtin_memcpy(front.ip, ip, CHANGED);
 	/* drivers/net/vxlan hashes the Ethernet header then. */
 	hash = bpf_get_hash_recalc(skb);
 	if (!hash)
@@ -421,21 +463,26 @@ int egress(struct __sk_buff *skb)
 
 	/* include/net/udp.h, udp_flow_src_port. */
 	hash ^= hash << 16;
-	outer.udp.source =
+	front.outer.udp.source =
 		htons((((u64)hash * (to->port_max - to->port_min)) >> 32) + to->port_min);
-	outer.udp.dest = to->udp_port;
-	outer.udp.len = htons(len + 16);
-	outer.vxlan.flags = htonl(0x08000000);
-	outer.vxlan.vni = to->vni;
-	outer.ip.saddr = to->local;
-	outer.ip.daddr = to->remote;
+	front.outer.udp.dest = to->udp_port;
+	front.outer.udp.len = htons(len + 16);
+	front.outer.vxlan.flags = htonl(0x08000000);
+	front.outer.vxlan.vni = to->vni;
+	front.outer.ip.saddr = to->local;
+	front.outer.ip.daddr = to->remote;
 	if (to->flags & FDB_CHECKSUM) {
 		/* BPF cannot ask for the checksum of each segment
 		 * (SKB_GSO_UDP_TUNNEL_CSUM), nor sum up a payload: the VXLAN
 		 * device does; its FDB has the same entry. Only the bridge is
 		 * saved.
 		 */
-		if (skb->gso_size || outer_checksum(skb, &outer, ip, len)) {
+		if (skb->gso_size || outer_checksum(skb, &front.outer, ip, len)) {
+			if (routed && bpf_skb_store_bytes(skb, 0, &front.outer.inner,
+							  ETH_HLEN + CHANGED, 0)) {
+				count(EGRESS_LOST, len);
+				return TC_ACT_SHOT;
+			}
 			count(EGRESS_SHORTCUT, len);
 			return bpf_redirect(to->vxlan, 0);
 		}
@@ -444,20 +491,20 @@ int egress(struct __sk_buff *skb)
 	if (!segments)
 		segments = 1;
 	total = len + OVERHEAD - ETH_HLEN;
-	outer.ip.version_ihl = 0x45;
+	front.outer.ip.version_ihl = 0x45;
 	/* RFC 6040, normal mode (include/net/inet_ecn.h, INET_ECN_encapsulate). */
 	tos &= ECN_MASK;
-	outer.ip.tos = to->tos | (tos == ECN_CE ? ECN_ECT_0 : tos);
-	outer.ip.tot_len = htons(total);
-	outer.ip.id = htons((u16)__sync_fetch_and_add(
+	front.outer.ip.tos = to->tos | (tos == ECN_CE ? ECN_ECT_0 : tos);
+	front.outer.ip.tot_len = htons(total);
+	front.outer.ip.id = htons((u16)__sync_fetch_and_add(
 		&idents[(to->remote ^ to->remote >> 16 ^ to->remote >> 24) & 63].next, segments));
-	outer.ip.frag_off = to->frag_off;
-	outer.ip.ttl = to->ttl;
-	outer.ip.protocol = IPPROTO_UDP;
-	outer.ip.check = ~fold(add(&outer.ip, IP_HLEN / 2));
-	__builtin_memcpy(outer.eth.dest, to->outer_dest, 6);
-	__builtin_memcpy(outer.eth.source, to->outer_source, 6);
-	outer.eth.proto = htons(ETH_P_IP);
+	front.outer.ip.frag_off = to->frag_off;
+	front.outer.ip.ttl = to->ttl;
+	front.outer.ip.protocol = IPPROTO_UDP;
+	front.outer.ip.check = ~fold(add(&front.outer.ip, IP_HLEN / 2));
+	__builtin_memcpy(front.outer.eth.dest, to->outer_dest, 6);
+	__builtin_memcpy(front.outer.eth.source, to->outer_source, 6);
+	front.outer.eth.proto = htons(ETH_P_IP);
 	/* What it refuses (UFO, tunnels in tunnels) it has not touched. */
 	if (bpf_skb_adjust_room(skb, OVERHEAD, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET |
@@ -467,7 +514,7 @@ int egress(struct __sk_buff *skb)
 					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_HLEN)))
 		return pass(skb, EGRESS_UNFIT);
 	/* Half changed it may not go on. */
-	if (bpf_skb_store_bytes(skb, 0, &outer, sizeof(outer), 0)) {
+	if (bpf_skb_store_bytes(skb, 0, &front, sizeof(front), 0)) {
 		count(EGRESS_LOST, len);
 		return TC_ACT_SHOT;
 	}
@@ -517,8 +564,9 @@ SEC("tcx/ingress")
 int ingress(struct __sk_buff *skb)
 {
 	u64 now = bpf_ktime_get_coarse_ns(), flags;
-	u32 len = skb->len, summed;
-	struct outer outer;
+	u32 len = skb->len, summed, longest;
+	struct front front;
+	struct bpf_fib_lookup way;
 	struct vtep_key key = {};
 	struct vtep *vtep;
 	struct state *mirror;
@@ -529,34 +577,34 @@ int ingress(struct __sk_buff *skb)
 
 	/* What is no VXLAN for this host is not even counted. */
 	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present ||
-	    load(skb, 0, &outer, sizeof(outer)) ||
-	    outer.ip.version_ihl != 0x45 || outer.ip.protocol != IPPROTO_UDP)
+	    load(skb, 0, &front.outer, sizeof(front.outer)) ||
+	    front.outer.ip.version_ihl != 0x45 || front.outer.ip.protocol != IPPROTO_UDP)
 		return TCX_NEXT;
-	key.vni = outer.vxlan.vni;
-	key.port = outer.udp.dest;
+	key.vni = front.outer.vxlan.vni;
+	key.port = front.outer.udp.dest;
 	vtep = bpf_map_lookup_elem(&vteps, &key);
 	if (!vtep)
 		return TCX_NEXT;
 	mirror = fresh(now);
 	if (!mirror)
 		return pass(skb, INGRESS_STALE);
-	if (skb->pkt_type || outer.ip.daddr != vtep->local || skb->ifindex != vtep->nic)
+	if (skb->pkt_type || front.outer.ip.daddr != vtep->local || skb->ifindex != vtep->nic)
 		return pass(skb, INGRESS_NOT_OURS);
-	if (outer.ip.frag_off & htons(0x3fff))
+	if (front.outer.ip.frag_off & htons(0x3fff))
 		return pass(skb, INGRESS_FRAGMENT);
 	/* Wrong lengths, flags and sums the slow path judges; it also trims. */
-	if (outer.ip.tot_len != htons(len - ETH_HLEN) ||
-	    outer.udp.len != htons(len - ETH_HLEN - IP_HLEN) || len - ETH_HLEN > 0xffff ||
-	    outer.vxlan.flags != htonl(0x08000000) ||
-	    fold(add(&outer.ip, IP_HLEN / 2)) != 0xffff)
+	if (front.outer.ip.tot_len != htons(len - ETH_HLEN) ||
+	    front.outer.udp.len != htons(len - ETH_HLEN - IP_HLEN) || len - ETH_HLEN > 0xffff ||
+	    front.outer.vxlan.flags != htonl(0x08000000) ||
+	    fold(add(&front.outer.ip, IP_HLEN / 2)) != 0xffff)
 		return pass(skb, INGRESS_MALFORMED);
-	if (*(u8 *)&outer.inner.dest & 1)
+	if (*(u8 *)&front.outer.inner.dest & 1)
 		return pass(skb, INGRESS_GROUP);
-	proto = outer.inner.proto;
+	proto = front.outer.inner.proto;
 	if (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6))
 		return pass(skb, INGRESS_PROTOCOL);
-	if (proto == htons(ETH_P_IP) ? load(skb, sizeof(outer), ip, IP_HLEN) :
-				       load(skb, sizeof(outer), ip, IPV6_HLEN))
+	if (proto == htons(ETH_P_IP) ? load(skb, sizeof(front.outer), ip, IP_HLEN) :
+				       load(skb, sizeof(front.outer), ip, IPV6_HLEN))
 		return pass(skb, INGRESS_MALFORMED);
 	tos = inner_tos(proto, ip);
 	if (tos < 0)
@@ -564,25 +612,40 @@ int ingress(struct __sk_buff *skb)
 	/* Congestion is to be marked inside, or the packet dropped, or the
 	 * oddity logged: RFC 6040, include/net/inet_ecn.h.
 	 */
-	ecn = outer.ip.tos & ECN_MASK;
+	ecn = front.outer.ip.tos & ECN_MASK;
 	if (ecn == ECN_CE || (ecn && !(tos & ECN_MASK)))
 		return pass(skb, INGRESS_ECN);
 	/* The VXLAN device would learn an address that has moved. */
-	from = lookup(vtep->bridge, outer.inner.source);
-	if (!from || from->flags & FDB_LOCAL || from->remote != outer.ip.saddr ||
-	    from->vni != outer.vxlan.vni || from->port != skb->ifindex)
+	from = lookup(vtep->domain, front.outer.inner.source);
+	if (!from || from->flags & FDB_LOCAL || from->remote != front.outer.ip.saddr ||
+	    from->vni != front.outer.vxlan.vni || from->port != skb->ifindex)
 		return pass(skb, INGRESS_SOURCE);
-	to = lookup(vtep->bridge, outer.inner.dest);
+	longest = len - OVERHEAD - ETH_HLEN;
+	to = lookup(vtep->domain, front.outer.inner.dest);
+	/* Only where the VXLAN device is a domain by itself: routed, not bridged. */
+	if (to && to->flags & FDB_OWN && vtep->domain == from->vxlan) {
+		if (!is_plain(proto, ip, longest) || !(to->flags & own_flag(proto)))
+			return pass(skb, INGRESS_MALFORMED);
+		if (hops(proto, ip) <= 1)
+			return pass(skb, INGRESS_TTL);
+		longest = largest(skb, sizeof(front.outer), longest, proto, ip);
+		if (!longest || route(skb, vtep->domain, proto, ip, longest, &way))
+			return pass(skb, INGRESS_ROUTE);
+		to = lookup(way.ifindex, way.dmac);
+		__builtin_memcpy(&front.outer.inner.dest, way.dmac, 6);
+		__builtin_memcpy(&front.outer.inner.source, way.smac, 6);
+		age(proto, ip);
+	}
 	if (!to || !(to->flags & FDB_LOCAL))
 		return pass(skb, INGRESS_DESTINATION);
 	summed = ip_summed(bpf_cast_to_kern_ctx(skb));
 	/* The outer sum is the slow path's to check, unless done or left out. */
-	if (summed == CHECKSUM_COMPLETE || (summed == CHECKSUM_NONE && outer.udp.check))
+	if (summed == CHECKSUM_COMPLETE || (summed == CHECKSUM_NONE && front.outer.udp.check))
 		return pass(skb, INGRESS_CHECKSUM);
 	if (skb->gso_size) {
 		if (!(to->flags & FDB_PEER) || !is_taken(skb, to, proto, ip))
 			return pass(skb, INGRESS_GSO);
-	} else if (len - OVERHEAD - ETH_HLEN > to->mtu) {
+	} else if (longest > to->mtu) {
 		return pass(skb, INGRESS_MTU);
 	}
 	if (due(&from->refreshed_rx, now, mirror->refresh))
@@ -593,7 +656,8 @@ int ingress(struct __sk_buff *skb)
 		flags |= BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
 	if (bpf_skb_adjust_room(skb, -OVERHEAD, BPF_ADJ_ROOM_MAC, flags))
 		return pass(skb, INGRESS_UNFIT);
-	if (bpf_skb_store_bytes(skb, 0, &outer.inner, ETH_HLEN, 0)) {
+	__builtin_memcpy(front.ip, ip, CHANGED);
+	if (bpf_skb_store_bytes(skb, 0, &front.outer.inner, ETH_HLEN + CHANGED, 0)) {
 		count(INGRESS_LOST, len);
 		return TC_ACT_SHOT;
 	}

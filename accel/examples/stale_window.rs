@@ -23,14 +23,14 @@ fn main() -> ExitCode {
     }
     let rounds: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(10);
     println!("last packet by the old way, ms after the change; {rounds} rounds");
-    println!("{:<24} {:>8} {:>8} {:>8}", "change", "smallest", "median", "largest");
+    println!("{:<28} {:>8} {:>8} {:>8}", "change", "smallest", "median", "largest");
     let mut kept = true;
     for change in change::CHANGES {
         let mut windows: Vec<Duration> = (0..rounds).map(|_| change.window()).collect();
         windows.sort();
         let [smallest, median, largest] =
             [0, rounds / 2, rounds - 1].map(|at| windows[at].as_secs_f64() * 1e3);
-        println!("{:<24} {smallest:>8.2} {median:>8.2} {largest:>8.2}", change.name);
+        println!("{:<28} {smallest:>8.2} {median:>8.2} {largest:>8.2}", change.name);
         kept &= windows[rounds / 2] <= BOUND;
     }
     if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }

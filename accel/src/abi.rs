@@ -10,6 +10,10 @@ pub const FDB_LOCAL: u32 = 1;
 pub const FDB_PEER: u32 = 2;
 /// Outer checksums are sent.
 pub const FDB_CHECKSUM: u32 = 4;
+/// The host's own address: packets to it are routed.
+pub const FDB_OWN: u32 = 8;
+/// Those of IPv6, too.
+pub const FDB_OWN_IPV6: u32 = 16;
 
 /// `struct state`.
 pub const STATE: usize = 24;
@@ -62,8 +66,8 @@ pub fn state(heartbeat: u64, generation: u64, refresh: u64) -> [u8; STATE] {
 /// A VTEP of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vtep {
-    /// Index of the bridge.
-    pub bridge: u32,
+    /// Index of the bridge, or of the VXLAN device where that is no port of one.
+    pub domain: u32,
     /// Index of the underlay NIC.
     pub nic: u32,
     /// Own address.
@@ -79,21 +83,21 @@ impl Vtep {
     /// `struct vtep`.
     pub fn bytes(&self) -> [u8; VTEP] {
         Writer::new()
-            .put(&self.bridge.to_ne_bytes())
+            .put(&self.domain.to_ne_bytes())
             .put(&self.nic.to_ne_bytes())
             .put(&self.local.octets())
             .end()
     }
 }
 
-/// `struct mac_key`: an address at a bridge, or at one of its ports.
+/// `struct mac_key`: an address in a domain, or at one of its ports.
 pub fn mac_key(device: u32, mac: MacAddr) -> [u8; MAC_KEY] {
     Writer::new().put(&device.to_ne_bytes()).put(&mac.0).put(&[0; 2]).end()
 }
 
 /// `struct source`, never used yet.
-pub fn source(bridge: u32) -> [u8; SOURCE] {
-    Writer::new().put(&[0; 8]).put(&bridge.to_ne_bytes()).put(&[0; 4]).end()
+pub fn source(domain: u32) -> [u8; SOURCE] {
+    Writer::new().put(&[0; 8]).put(&domain.to_ne_bytes()).put(&[0; 4]).end()
 }
 
 /// Where frames to an address go.
@@ -111,6 +115,11 @@ pub enum Fdb {
     },
     /// To a remote VTEP.
     Remote(Remote),
+    /// To the host itself, which routes them.
+    Own {
+        /// Those of IPv6, too.
+        ipv6: bool,
+    },
 }
 
 /// The way to a remote VTEP, with what the outer headers say.
@@ -159,6 +168,10 @@ impl Fdb {
                     .fold(writer, |writer, word| writer.put(&word.to_ne_bytes()))
                     .put(&[0; FDB - 32])
                     .end()
+            }
+            Fdb::Own { ipv6 } => {
+                let flags = FDB_OWN | if *ipv6 { FDB_OWN_IPV6 } else { 0 };
+                writer.put(&flags.to_ne_bytes()).put(&[0; FDB - 20]).end()
             }
             Fdb::Remote(remote) => {
                 let flags = if remote.checksum { FDB_CHECKSUM } else { 0 };

@@ -232,7 +232,8 @@ impl Mirror {
 
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            let mut fds = self.watch.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            let mut fds: Vec<PollFd> =
+                self.watch.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             let _ = poll(&mut fds, PollTimeout::from(BEAT));
             if self.shared.paused.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(BEAT.into()));

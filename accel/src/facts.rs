@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use netstate::netfilter;
+use netstate::overlay::{Device, Overlay};
 use netstate::{Error, Netlink};
 
 use crate::plan::Facts;
+use crate::routed::Forwarding;
 
 /// Reads the state of the calling thread's namespace, in which `netlink` is.
 pub(crate) fn gather(netlink: &Netlink, occupied: &BTreeSet<u32>) -> netstate::Result<Facts> {
@@ -19,11 +21,13 @@ pub(crate) fn gather(netlink: &Netlink, occupied: &BTreeSet<u32>) -> netstate::R
         filters,
         occupied: occupied.clone(),
         local_ports: local_ports(),
+        ipsec: netstate::xfrm::has_policies()?,
+        no_ipv6: no_ipv6(&overlay),
         default_ttl: sysctl("net/ipv4/ip_default_ttl").and_then(|t| t.parse().ok()).unwrap_or(64),
         ..Facts::default()
     };
     for (index, link) in &overlay.links {
-        if link.master.is_some()
+        if link.kind.as_deref() == Some("veth")
             && let (Some(peer), Some(netns)) = (link.link, link.link_netns)
         {
             // Without it the port is served as the bridge would.
@@ -31,6 +35,16 @@ pub(crate) fn gather(netlink: &Netlink, occupied: &BTreeSet<u32>) -> netstate::R
                 Ok(device) => facts.peers.extend(device.map(|device| (*index, device))),
                 Err(Error::Kernel { .. }) => {}
                 Err(error) => return Err(error),
+            }
+        }
+    }
+    // Only where something is routed to a VXLAN device: each is three files.
+    let is_routed = |link: &Device| link.vxlan.is_some() && link.master.is_none();
+    if overlay.links.values().any(is_routed) {
+        for (index, link) in &overlay.links {
+            let kind = link.kind.as_deref().unwrap_or_default();
+            if link.master.is_none() && ["bridge", "veth", "vxlan"].contains(&kind) {
+                facts.forwarding.insert(*index, forwarding(&link.name));
             }
         }
     }
@@ -48,6 +62,32 @@ pub(crate) fn gather(netlink: &Netlink, occupied: &BTreeSet<u32>) -> netstate::R
     }
     facts.overlay = overlay;
     Ok(facts)
+}
+
+fn forwarding(device: &str) -> Forwarding {
+    let is = |path: String, value| sysctl(&path).as_deref() == Some(value);
+    Forwarding {
+        ipv4: is(format!("net/ipv4/conf/{device}/forwarding"), "1"),
+        ipv6: is(format!("net/ipv6/conf/{device}/forwarding"), "1")
+            && is(format!("net/ipv6/conf/{device}/disable_ipv6"), "0"),
+    }
+}
+
+/// Why no IPv6 packet is to be routed by the programs.
+fn no_ipv6(overlay: &Overlay) -> Option<String> {
+    let is = |path, value| sysctl(path).as_deref() == Some(value);
+    // ip6_forward asks for all devices' setting, the look-up for each one's.
+    if !is("net/ipv6/conf/all/forwarding", "1") {
+        return Some("IPv6 forwarding is off".into());
+    }
+    // A proxy takes solicitations that others would forward.
+    if !is("net/ipv6/conf/all/proxy_ndp", "0") {
+        return Some("neighbour discovery proxy".into());
+    }
+    if let Some(rule) = overlay.rules6.first() {
+        return Some(format!("policy routing of IPv6: {rule}"));
+    }
+    overlay.odd_routes6.first().map(|why| format!("an IPv6 route with {why}"))
 }
 
 fn sysctl(path: &str) -> Option<String> {

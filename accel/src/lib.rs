@@ -1,4 +1,4 @@
-//! The fast path: an eBPF short cut beside a kernel bridge with VXLAN devices.
+//! The fast path: an eBPF short cut beside a kernel bridge or routes with VXLAN devices.
 //!
 //! The kernel's own path stays as it is and is the truth. A packet is forwarded
 //! here only where the outcome is the same; everything else goes on untouched.
@@ -16,6 +16,7 @@ mod facts;
 pub mod maps;
 pub mod plan;
 pub mod reason;
+pub mod routed;
 pub mod status;
 
 pub use daemon::{Accel, Wanted, probe};

@@ -107,7 +107,7 @@ impl Maps {
         let ports = plan.ports.iter();
         left_out += self.ports.set(
             ports
-                .map(|(port, bridge)| (port.to_ne_bytes().to_vec(), bridge.to_ne_bytes().to_vec()))
+                .map(|(port, domain)| (port.to_ne_bytes().to_vec(), domain.to_ne_bytes().to_vec()))
                 .collect(),
         )?;
         let vteps = plan.vteps.iter();
@@ -120,16 +120,16 @@ impl Maps {
         )?;
         let fdb = plan.fdb.iter();
         left_out += self.fdb.set(
-            fdb.map(|((bridge, mac), entry)| {
-                (abi::mac_key(*bridge, *mac).to_vec(), entry.bytes().to_vec())
+            fdb.map(|((domain, mac), entry)| {
+                (abi::mac_key(*domain, *mac).to_vec(), entry.bytes().to_vec())
             })
             .collect(),
         )?;
-        let sources = plan.fdb.iter().filter_map(|((bridge, mac), entry)| match entry {
+        let sources = plan.fdb.iter().filter_map(|((domain, mac), entry)| match entry {
             Fdb::Local { port, .. } => {
-                Some((abi::mac_key(*port, *mac).to_vec(), abi::source(*bridge).to_vec()))
+                Some((abi::mac_key(*port, *mac).to_vec(), abi::source(*domain).to_vec()))
             }
-            Fdb::Remote(_) => None,
+            Fdb::Remote(_) | Fdb::Own { .. } => None,
         });
         left_out += self.sources.set(sources.collect())?;
         self.refresh = plan.refresh.as_nanos().try_into().unwrap_or(u64::MAX);

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use netstate::overlay::{Device, Found, Overlay, VxlanDevice, VxlanEntry};
+use netstate::overlay::{BridgeEntry, Device, Found, Overlay, VxlanDevice, VxlanEntry};
 use packet::ethernet::MacAddr;
 
 use crate::abi::{Fdb, Remote, Vtep};
+use crate::routed::{self, Forwarding};
 
 /// Bytes that VXLAN adds before the inner IP packet over IPv4.
 const OVERHEAD: u32 = 50;
@@ -23,12 +24,18 @@ const REFRESH: Duration = Duration::from_secs(5);
 pub struct Facts {
     /// Links, entries, addresses, rules.
     pub overlay: Overlay,
-    /// The other ends of veth pairs in other namespaces, by the port's index.
+    /// The other ends of veth pairs in other namespaces, by this end's index.
     pub peers: BTreeMap<u32, Device>,
     /// Ways to remote VTEPs, by VXLAN device and address.
     pub routes: BTreeMap<(u32, Ipv4Addr), Option<Found>>,
     /// Packet filters that see packets of this namespace.
     pub filters: Vec<String>,
+    /// IPsec has policies here.
+    pub ipsec: bool,
+    /// What devices that are no ports forward.
+    pub forwarding: BTreeMap<u32, Forwarding>,
+    /// Why IPv6 packets are not routed here, or not as others are.
+    pub no_ipv6: Option<String>,
     /// Links at whose tcx ingress there are programs of others.
     pub occupied: BTreeSet<u32>,
     /// `net.ipv4.ip_local_port_range`.
@@ -42,20 +49,21 @@ pub struct Facts {
 pub struct Plan {
     /// VXLAN devices asked for.
     pub devices: Vec<DevicePlan>,
-    /// Ports that packets are taken from: index to the bridge's.
+    /// Tenants' devices that packets are taken from: index to that of their domain,
+    /// a bridge or the device itself.
     pub ports: BTreeMap<u32, u32>,
     /// Underlay NICs that packets are taken from.
     pub nics: BTreeSet<u32>,
     /// VTEPs of this host, by VNI and UDP port.
     pub vteps: BTreeMap<(u32, u16), Vtep>,
-    /// Forwarding entries by bridge and address.
+    /// Forwarding entries by domain and address.
     pub fdb: BTreeMap<(u32, MacAddr), Fdb>,
     /// How often an entry's packet goes by the slow path.
     pub refresh: Duration,
 }
 
 /// What becomes of a VXLAN device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DevicePlan {
     /// Index.
     pub index: u32,
@@ -63,7 +71,10 @@ pub struct DevicePlan {
     pub name: String,
     /// Why it stays slow.
     pub refused: Option<String>,
-    /// The other ports of its bridge, and why they stay slow.
+    /// Packets come to it by a route, not by a bridge.
+    pub routed: bool,
+    /// The other ports of its bridge, or the devices that are routed to it, and why
+    /// they stay slow.
     pub ports: Vec<(String, Option<String>)>,
     /// Remote VTEPs, and why they stay slow.
     pub remotes: BTreeMap<Ipv4Addr, Option<String>>,
@@ -81,6 +92,7 @@ impl Plan {
                 plan.devices.push(entry);
             }
         }
+        plan.route(facts);
         plan
     }
 
@@ -95,41 +107,76 @@ impl Plan {
             index,
             name: device.name.clone(),
             refused: None,
+            routed: device.master.is_none(),
             ports: Vec::new(),
             remotes: BTreeMap::new(),
         };
-        let bridge = match refusal(facts, index, device, vxlan) {
-            Ok(bridge) => bridge,
-            Err(reason) => {
-                result.refused = Some(reason);
-                return result;
+        let attempt = refusal(facts, index, device, vxlan).and_then(|()| {
+            if result.routed {
+                routed::refusal(facts, index, device)?;
+                self.tunnel(facts, index, index, routed::addresses(facts, index), &mut result)?;
+                self.own(facts, index, device, &mut result);
+                return Ok(());
             }
-        };
+            let bridge = bridge_of(facts, device)?;
+            let behind = |((of, mac), entry): (&(u32, MacAddr), &BridgeEntry)| {
+                (*of == bridge && entry.port == index && !entry.own).then_some(*mac)
+            };
+            let addresses = facts.overlay.bridge_fdb.iter().filter_map(behind).collect();
+            self.tunnel(facts, index, bridge, addresses, &mut result)?;
+            self.ports_of(facts, bridge, &mut result.ports);
+            Ok(())
+        });
+        result.refused = attempt.err();
+        result
+    }
+
+    /// Entries of a VXLAN device: in `domain` for these addresses behind remote VTEPs.
+    fn tunnel(
+        &mut self,
+        facts: &Facts,
+        index: u32,
+        domain: u32,
+        addresses: BTreeSet<MacAddr>,
+        result: &mut DevicePlan,
+    ) -> Result<(), String> {
+        let device = &facts.overlay.links[&index];
+        let Some(vxlan) = &device.vxlan else { return Ok(()) };
         let key = (vxlan.vni, vxlan.port);
         if self.vteps.contains_key(&key) {
-            result.refused = Some(format!("VNI {} on port {} is another device's", key.0, key.1));
-            return result;
+            return Err(format!("VNI {} on port {} is another device's", key.0, key.1));
         }
-
-        // Remote VTEPs first: without one there is no NIC.
         let mut remotes = BTreeMap::new();
-        for ((of, mac), entry) in &facts.overlay.bridge_fdb {
-            if *of != bridge || entry.port != index || entry.own {
-                continue;
-            }
-            let Some(destination) = destination(facts, index, vxlan, *mac) else { continue };
+        for mac in addresses {
+            let Some(destination) = destination(facts, index, vxlan, mac) else { continue };
             let way = way(facts, index, device, vxlan, destination);
             let reason = way.as_ref().err().cloned();
             result.remotes.insert(destination, reason);
-            remotes.extend(way.ok().map(|way| (*mac, way)));
+            remotes.extend(way.ok().map(|way| (mac, way)));
         }
         let nics: BTreeSet<u32> = remotes.values().map(|way| way.nic).collect();
         let locals: BTreeSet<Ipv4Addr> = remotes.values().map(|way| way.local).collect();
         if nics.len() > 1 || locals.len() > 1 {
-            result.refused = Some("remote VTEPs are reached by several NICs or addresses".into());
-            return result;
+            return Err("remote VTEPs are reached by several NICs or addresses".into());
         }
+        if let (Some(nic), Some(local)) = (nics.first(), locals.first()) {
+            self.nics.insert(*nic);
+            self.vteps.insert(key, Vtep { domain, nic: *nic, local: *local });
+        }
+        self.fdb
+            .extend(remotes.into_iter().map(|(mac, remote)| ((domain, mac), Fdb::Remote(remote))));
+        // The FDB may not age what is in use.
+        self.refresh_within(Duration::from_secs(vxlan.ageing.into()));
+        Ok(())
+    }
 
+    /// Entries of a bridge's other ports.
+    pub(crate) fn ports_of(
+        &mut self,
+        facts: &Facts,
+        bridge: u32,
+        ports: &mut Vec<(String, Option<String>)>,
+    ) {
         let mut usable = BTreeMap::new();
         for (port, link) in &facts.overlay.links {
             if link.master != Some(bridge) || link.vxlan.is_some() {
@@ -139,7 +186,7 @@ impl Plan {
             if reason.is_none() {
                 usable.insert(*port, link);
             }
-            result.ports.push((link.name.clone(), reason));
+            ports.push((link.name.clone(), reason));
         }
         for ((of, mac), entry) in &facts.overlay.bridge_fdb {
             let Some(link) = usable.get(&entry.port).filter(|_| *of == bridge && !entry.own) else {
@@ -151,25 +198,20 @@ impl Plan {
             self.fdb.insert((bridge, *mac), Fdb::Local { port: entry.port, mtu, peer });
         }
         self.ports.extend(usable.keys().map(|port| (*port, bridge)));
-        if let (Some(nic), Some(local)) = (nics.first(), locals.first()) {
-            self.nics.insert(*nic);
-            self.vteps.insert(key, Vtep { bridge, nic: *nic, local: *local });
+        let ageing = facts.overlay.links[&bridge].bridge.as_ref().map_or(0, |b| b.ageing);
+        self.refresh_within(Duration::from_millis(u64::from(ageing) * 10));
+    }
+
+    /// No FDB may age what is in use: an eighth of its time.
+    pub(crate) fn refresh_within(&mut self, ageing: Duration) {
+        if !ageing.is_zero() {
+            self.refresh = self.refresh.min(ageing / 8);
         }
-        self.fdb
-            .extend(remotes.into_iter().map(|(mac, remote)| ((bridge, mac), Fdb::Remote(remote))));
-        // Neither FDB may age what is in use: an eighth of its time.
-        let ageing = |time: Duration| if time.is_zero() { REFRESH } else { time / 8 };
-        let bridge_ageing = facts.overlay.links[&bridge].bridge.as_ref().map_or(0, |b| b.ageing);
-        self.refresh = self
-            .refresh
-            .min(ageing(Duration::from_secs(vxlan.ageing.into())))
-            .min(ageing(Duration::from_millis(u64::from(bridge_ageing) * 10)));
-        result
     }
 }
 
-/// Why a VXLAN device stays slow; else its bridge.
-fn refusal(facts: &Facts, index: u32, device: &Device, vxlan: &VxlanDevice) -> Result<u32, String> {
+/// Why a VXLAN device stays slow, whatever is in front of it.
+fn refusal(facts: &Facts, index: u32, device: &Device, vxlan: &VxlanDevice) -> Result<(), String> {
     if let Some(option) = vxlan.options.first() {
         return Err(format!("VXLAN option {option}"));
     }
@@ -193,29 +235,39 @@ fn refusal(facts: &Facts, index: u32, device: &Device, vxlan: &VxlanDevice) -> R
     if let Some(filter) = facts.filters.first() {
         return Err(format!("packet filter: {filter}"));
     }
-    if let Some(rule) = facts.overlay.rules.first() {
-        return Err(format!("policy routing: {rule}"));
+    if facts.ipsec {
+        return Err("IPsec policies".into());
     }
+    match facts.overlay.rules.first() {
+        Some(rule) => Err(format!("policy routing: {rule}")),
+        None => Ok(()),
+    }
+}
+
+/// The bridge that a VXLAN device is a port of, or why it stays slow.
+fn bridge_of(facts: &Facts, device: &Device) -> Result<u32, String> {
     let bridge = device.master.and_then(|index| Some((index, facts.overlay.links.get(&index)?)));
-    let Some((bridge, attributes)) =
-        bridge.and_then(|(index, link)| Some((index, (link, link.bridge.as_ref()?))))
-    else {
-        return Err("it is no port of a bridge: not yet".into());
+    let Some((bridge, link)) = bridge.filter(|(_, link)| link.bridge.is_some()) else {
+        return Err(format!("{}: port of something that is no bridge", device.name));
     };
-    let (link, attributes) = attributes;
-    if attributes.vlan_filtering {
+    bridge_refusal(facts, bridge, link)?;
+    bridge_port(device)?;
+    Ok(bridge)
+}
+
+/// Why a bridge's packets stay slow.
+pub(crate) fn bridge_refusal(facts: &Facts, index: u32, link: &Device) -> Result<(), String> {
+    if link.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering) {
         return Err(format!("{}: VLAN filtering", link.name));
     }
     if !link.running {
         return Err(format!("{} is down or has no carrier", link.name));
     }
-    interference(facts, bridge, link)?;
-    bridge_port(device)?;
-    Ok(bridge)
+    interference(facts, index, link)
 }
 
 /// What sees packets on this device that would pass it by.
-fn interference(facts: &Facts, index: u32, device: &Device) -> Result<(), String> {
+pub(crate) fn interference(facts: &Facts, index: u32, device: &Device) -> Result<(), String> {
     if let Some(qdisc) = facts.overlay.filtered.get(&index) {
         return Err(format!("{}: tc filters ({qdisc} qdisc)", device.name));
     }
@@ -229,7 +281,7 @@ fn interference(facts: &Facts, index: u32, device: &Device) -> Result<(), String
 }
 
 /// A queueing discipline would be passed by.
-fn queued(device: &Device) -> Result<(), String> {
+pub(crate) fn queued(device: &Device) -> Result<(), String> {
     match device.qdisc.as_deref() {
         None | Some("noqueue") => Ok(()),
         Some(qdisc) => Err(format!("{}: queueing discipline {qdisc}", device.name)),
@@ -249,7 +301,7 @@ fn bridge_port(device: &Device) -> Result<(), String> {
     }
 }
 
-fn port_refusal(facts: &Facts, index: u32, port: &Device) -> Option<String> {
+pub(crate) fn port_refusal(facts: &Facts, index: u32, port: &Device) -> Option<String> {
     if !port.ethernet || port.mac.is_none() {
         return Some("no Ethernet device".into());
     }
@@ -262,7 +314,7 @@ fn port_refusal(facts: &Facts, index: u32, port: &Device) -> Option<String> {
 /// The namespace and MTU of a veth's peer that frames to `mac` may be handed to
 /// directly: it must be the address's device, else the packet is none of its
 /// own, and nothing may be passed by.
-fn peer(facts: &Facts, index: u32, port: &Device, mac: MacAddr) -> Option<(u32, u32)> {
+pub(crate) fn peer(facts: &Facts, index: u32, port: &Device, mac: MacAddr) -> Option<(u32, u32)> {
     if port.kind.as_deref() != Some("veth") || queued(port).is_err() {
         return None;
     }

@@ -32,7 +32,7 @@ pub struct DeviceStatus {
     pub device: String,
     /// Why it stays slow; none: it is accelerated.
     pub refused: Option<String>,
-    /// The other ports of its bridge.
+    /// The other ports of its bridge, or the devices that are routed to it.
     pub ports: Vec<PartStatus>,
     /// Remote VTEPs.
     pub remotes: Vec<PartStatus>,

@@ -32,6 +32,7 @@ pub mod snmp;
 pub mod softnet;
 pub mod udp_socket;
 pub mod watch;
+pub mod xfrm;
 
 pub use hop::{Bypass, Hop, HopKind, Meter, Metered, Program, Side, Way};
 pub use interface::{Counters, Interface};

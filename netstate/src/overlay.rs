@@ -1,7 +1,7 @@
 //! Bridges, VXLAN devices, what forwards for them and what might interfere, as
 //! one snapshot of a namespace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -40,6 +40,12 @@ pub struct Overlay {
     pub rules: Vec<String>,
     /// IPv4 routes that no single next hop tells: network, prefix length, why.
     pub odd_routes: Vec<(Ipv4Addr, u8, &'static str)>,
+    /// Rules of IPv6 beyond the two every namespace has, described.
+    pub rules6: Vec<String>,
+    /// Why there are IPv6 routes that no single next hop tells.
+    pub odd_routes6: BTreeSet<&'static str>,
+    /// Links with a route that has an MTU of its own.
+    pub route_mtus: BTreeSet<u32>,
     /// Links with an ingress or clsact qdisc, on which tc filters hang.
     pub filtered: BTreeMap<u32, String>,
 }
@@ -188,20 +194,9 @@ impl Netlink {
                 }));
             }
         })?;
-        let mut rules = RuleMessage::default();
-        rules.header.family = AddressFamily::Inet;
-        self.dump(RouteNetlinkMessage::GetRule(rules), "list", "rules", |answer| {
-            if let RouteNetlinkMessage::NewRule(rule) = answer {
-                all.rules.extend(unusual(&rule));
-            }
-        })?;
-        let mut routes = RouteMessage::default();
-        routes.header.address_family = AddressFamily::Inet;
-        self.dump(RouteNetlinkMessage::GetRoute(routes), "list", "routes", |answer| {
-            if let RouteNetlinkMessage::NewRoute(route) = answer {
-                all.odd_routes.extend(odd(&route));
-            }
-        })?;
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            self.routing(family, &mut all)?;
+        }
         let qdiscs = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
         self.dump(qdiscs, "list", "queueing disciplines", |answer| {
             let RouteNetlinkMessage::NewQueueDiscipline(message) = answer else { return };
@@ -214,6 +209,30 @@ impl Netlink {
             }
         })?;
         Ok(all)
+    }
+
+    /// Rules and routes, as far as they are unusual.
+    fn routing(&self, family: AddressFamily, all: &mut Overlay) -> Result<()> {
+        let four = family == AddressFamily::Inet;
+        let mut rules = RuleMessage::default();
+        rules.header.family = family;
+        self.dump(RouteNetlinkMessage::GetRule(rules), "list", "rules", |answer| {
+            if let RouteNetlinkMessage::NewRule(rule) = answer {
+                if four { &mut all.rules } else { &mut all.rules6 }.extend(unusual(&rule));
+            }
+        })?;
+        let mut routes = RouteMessage::default();
+        routes.header.address_family = family;
+        self.dump(RouteNetlinkMessage::GetRoute(routes), "list", "routes", |answer| {
+            let RouteNetlinkMessage::NewRoute(route) = answer else { return };
+            all.route_mtus.extend(has_mtu(&route));
+            let Some((network, length, why)) = odd(&route) else { return };
+            if four {
+                all.odd_routes.push((network, length, why));
+            } else {
+                all.odd_routes6.insert(why);
+            }
+        })
     }
 
     fn entries(&self, family: AddressFamily, mut each: impl FnMut(NeighbourMessage)) -> Result<()> {
@@ -409,6 +428,21 @@ fn odd(route: &RouteMessage) -> Option<(Ipv4Addr, u8, &'static str)> {
         }
     }
     Some((to, route.header.destination_prefix_length, why?))
+}
+
+/// The link of a route whose metrics have an MTU.
+fn has_mtu(route: &RouteMessage) -> Option<u32> {
+    let (mut link, mut has) = (None, false);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => link = Some(*index),
+            RouteAttribute::Metrics(metrics) => {
+                has = metrics.iter().any(|metric| matches!(metric, RouteMetric::Mtu(_)));
+            }
+            _ => {}
+        }
+    }
+    link.filter(|_| has)
 }
 
 fn device(message: LinkMessage) -> Device {

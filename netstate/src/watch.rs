@@ -6,22 +6,24 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_sys::Socket;
-use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
 use sys::netns::NetNs;
 
 use crate::netlink::{Error, Result};
 
 /// `RTNLGRP_*` (include/uapi/linux/rtnetlink.h): links, neighbours and FDBs, tc,
-/// IPv4 addresses, routes and rules, IPv6 addresses, routes and rules, namespace
-/// ids.
-const ROUTE_GROUPS: [u32; 10] = [1, 3, 4, 5, 7, 8, 9, 11, 19, 28];
+/// IPv4 addresses, routes and rules, IPv6 addresses, routes and rules, forwarding
+/// and other settings of devices (IPv4, IPv6), namespace ids.
+const ROUTE_GROUPS: [u32; 12] = [1, 3, 4, 5, 7, 8, 9, 11, 19, 24, 25, 28];
 /// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h).
 const NETFILTER_GROUPS: [u32; 1] = [7];
+/// `XFRMNLGRP_POLICY` (include/uapi/linux/xfrm.h).
+const XFRM_GROUPS: [u32; 1] = [4];
 
 /// What has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
-    /// Links, addresses, routes, neighbours, tc.
+    /// Links, addresses, routes, neighbours, tc, IPsec policies.
     pub links: bool,
     /// nftables.
     pub filters: bool,
@@ -29,7 +31,8 @@ pub struct Changed {
 
 /// A receiver of the notifications of one network namespace.
 pub struct Watch {
-    sockets: [Socket; 2],
+    /// Packet filters' is the second.
+    sockets: Vec<Socket>,
 }
 
 impl std::fmt::Debug for Watch {
@@ -47,12 +50,13 @@ impl Watch {
     /// # Errors
     /// When descriptors have run out or a group is refused.
     pub fn open() -> Result<Watch> {
-        Ok(Watch {
-            sockets: [
-                listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?,
-                listen(NETLINK_NETFILTER, "NETLINK_NETFILTER", &NETFILTER_GROUPS)?,
-            ],
-        })
+        let mut sockets = vec![
+            listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?,
+            listen(NETLINK_NETFILTER, "NETLINK_NETFILTER", &NETFILTER_GROUPS)?,
+        ];
+        // A kernel without IPsec has no such protocol, and no policies.
+        sockets.extend(listen(NETLINK_XFRM, "NETLINK_XFRM", &XFRM_GROUPS).ok());
+        Ok(Watch { sockets })
     }
 
     /// Listens in `netns`.
@@ -64,8 +68,8 @@ impl Watch {
     }
 
     /// What to poll for reading.
-    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        self.sockets.each_ref().map(|socket| socket.as_fd())
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(|socket| socket.as_fd())
     }
 
     /// Whether anything has changed since the last call; forgets it.
@@ -76,20 +80,27 @@ impl Watch {
 
     /// [`Watch::changed`], told apart.
     pub fn what_changed(&self) -> Changed {
-        let [links, filters] = self.sockets.each_ref().map(|socket| {
-            let mut changed = false;
-            let mut buffer = Vec::with_capacity(32 << 10);
-            loop {
-                buffer.clear();
-                match socket.recv(&mut buffer, libc::MSG_DONTWAIT) {
-                    Ok(_) => changed = true,
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break changed,
-                    // ENOBUFS: some were lost, so something has changed.
-                    Err(_) => break true,
-                }
-            }
-        });
-        Changed { links, filters }
+        let mut changed = Changed { links: false, filters: false };
+        for (number, socket) in self.sockets.iter().enumerate() {
+            let which = if number == 1 { &mut changed.filters } else { &mut changed.links };
+            *which |= has_spoken(socket);
+        }
+        changed
+    }
+}
+
+/// Whether there was a message; takes all.
+fn has_spoken(socket: &Socket) -> bool {
+    let mut spoken = false;
+    let mut buffer = Vec::with_capacity(32 << 10);
+    loop {
+        buffer.clear();
+        match socket.recv(&mut buffer, libc::MSG_DONTWAIT) {
+            Ok(_) => spoken = true,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return spoken,
+            // ENOBUFS: some were lost, so something has changed.
+            Err(_) => return true,
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use packet::ethernet::MacAddr;
 use testbed::{Host, NIC, Offload, Wire, mac};
 
-use crate::pair::{DEVICE, LIMIT, Pair, TENANT_B};
+use crate::pair::{BRIDGE, DEVICE, LIMIT, Pair, TENANT_B};
 
 /// Datagrams' destination port.
 const PORT: u16 = 5404;
@@ -34,6 +34,8 @@ const QUIET: Duration = Duration::from_millis(200);
 pub struct Change {
     /// What changes.
     pub name: &'static str,
+    /// Packets are routed, not bridged.
+    pub routed: bool,
     /// Prepares it: what is ready has only to be given its input.
     prepare: fn(&Pair) -> Ready,
     /// Whether a frame on the wire left as it did before.
@@ -69,6 +71,7 @@ impl Ready {
 pub const CHANGES: &[Change] = &[
     Change {
         name: "FDB entry moved",
+        routed: false,
         prepare: |_| {
             Ready::Call(|pair| {
                 let moved = mac("tenant-b", "eth0");
@@ -79,6 +82,7 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "neighbour changed",
+        routed: false,
         prepare: |_| {
             Ready::Call(|pair| {
                 pair.a.netlink().add_neighbour(NIC, Wire::B.into(), ELSEWHERE_MAC).unwrap();
@@ -88,6 +92,7 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "route changed",
+        routed: false,
         prepare: |_| {
             Ready::Call(|pair| {
                 let route = Route {
@@ -104,11 +109,13 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "VXLAN device down",
+        routed: false,
         prepare: |_| Ready::Call(|pair| pair.a.netlink().set_down(DEVICE).unwrap()),
         old: |_| true,
     },
     Change {
         name: "address removed",
+        routed: false,
         prepare: |pair| {
             Ready::program(&pair.a, &["ip", "-batch", "-"], "address del 10.0.0.1/24 dev nic0\n")
         },
@@ -116,11 +123,88 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "nftables rule added",
+        routed: false,
         prepare: |pair| {
             Ready::program(
                 &pair.a,
                 &["nft", "-f", "-"],
                 "table bridge t { chain c { type filter hook forward priority 0; drop; }; }\n",
+            )
+        },
+        old: |_| true,
+    },
+    Change {
+        name: "routed: route changed",
+        routed: true,
+        prepare: |pair| {
+            Ready::program(
+                &pair.a,
+                &["ip", "-batch", "-"],
+                "route replace unreachable 10.1.0.12/32\n",
+            )
+        },
+        old: |_| true,
+    },
+    Change {
+        name: "routed: neighbour changed",
+        routed: true,
+        prepare: |_| {
+            Ready::Call(|pair| {
+                let gateway = Ipv4Addr::new(10, 1, 12, 0);
+                pair.a.netlink().add_neighbour(DEVICE, gateway.into(), ELSEWHERE_MAC).unwrap();
+            })
+        },
+        old: |frame| frame[50..56] == mac("b", DEVICE).0,
+    },
+    Change {
+        name: "routed: FDB entry moved",
+        routed: true,
+        prepare: |_| {
+            Ready::Call(|pair| {
+                let moved = mac("b", DEVICE);
+                pair.a.netlink().add_vxlan_fdb(DEVICE, moved, ELSEWHERE.into()).unwrap();
+            })
+        },
+        old: |frame| frame[30..34] == Wire::B.octets(),
+    },
+    Change {
+        name: "routed: device down",
+        routed: true,
+        prepare: |_| Ready::Call(|pair| pair.a.netlink().set_down(DEVICE).unwrap()),
+        old: |_| true,
+    },
+    Change {
+        name: "routed: bridge down",
+        routed: true,
+        prepare: |_| Ready::Call(|pair| pair.a.netlink().set_down(BRIDGE).unwrap()),
+        old: |_| true,
+    },
+    Change {
+        name: "routed: forwarding off",
+        routed: true,
+        prepare: |_| Ready::Call(|pair| pair.a.sysctl("net/ipv4/ip_forward", "0").unwrap()),
+        old: |_| true,
+    },
+    Change {
+        name: "routed: IPsec policy added",
+        routed: true,
+        prepare: |pair| {
+            Ready::program(
+                &pair.a,
+                &["ip", "-batch", "-"],
+                "xfrm policy add dir fwd src 10.1.0.0/16 dst 10.1.0.0/16 action block\n",
+            )
+        },
+        old: |_| true,
+    },
+    Change {
+        name: "routed: nftables rule added",
+        routed: true,
+        prepare: |pair| {
+            Ready::program(
+                &pair.a,
+                &["nft", "-f", "-"],
+                "table ip t { chain c { type filter hook forward priority 0; policy drop; }; }\n",
             )
         },
         old: |_| true,
@@ -131,7 +215,11 @@ impl Change {
     /// Makes the change while datagrams are sent. Gives how long after its
     /// beginning the last one left as before; zero: none did.
     pub fn window(&self) -> Duration {
-        let pair = Pair::new(Offload::Full, true);
+        let pair = if self.routed {
+            Pair::routed(Offload::Full, true, true)
+        } else {
+            Pair::new(Offload::Full, true)
+        };
         // Whoever is sent to by the change is known before it.
         pair.a.netlink().add_neighbour(NIC, ELSEWHERE.into(), ELSEWHERE_MAC).unwrap();
         let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();

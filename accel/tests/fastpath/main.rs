@@ -7,6 +7,7 @@ mod change;
 mod differential;
 mod pair;
 mod refusals;
+mod routed;
 mod stale;
 mod traffic;
 mod wire;

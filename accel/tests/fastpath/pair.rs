@@ -1,4 +1,5 @@
-//! Two test hosts with a bridge and a VXLAN device each, and a tenant behind them.
+//! Two test hosts with a VXLAN device each, bridged or routed to, and a tenant behind
+//! each.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -68,6 +69,68 @@ impl Pair {
             host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), MTU).unwrap();
             host.netlink().set_up(DEVICE).unwrap();
             host.bridge(BRIDGE, MTU, &[DEVICE, PORT]).unwrap();
+        }
+        pair
+    }
+
+    /// The same addresses, routed: a host's neighbour is the other host's VXLAN device,
+    /// its FDB entry static. Tenants are behind bridges or alone on their veth pairs.
+    pub fn routed(offload: Offload, udp_csum: bool, bridge: bool) -> Pair {
+        let host = |name| Host::with_ipv6(name).unwrap();
+        let pair = Pair {
+            a: host("a"),
+            b: host("b"),
+            tenant_a: host("tenant-a"),
+            tenant_b: host("tenant-b"),
+        };
+        let wire = Wire { mtu: 1500, offload };
+        wire.join(&pair.a, &pair.b).unwrap();
+        wire.address(&pair.a, &pair.b).unwrap();
+        let checksum = if udp_csum { "udpcsum" } else { "noudpcsum" };
+        for (here, tenant, there, own, other, (local, remote)) in [
+            (&pair.a, &pair.tenant_a, &pair.b, 11, 12, (Wire::A, Wire::B)),
+            (&pair.b, &pair.tenant_b, &pair.a, 12, 11, (Wire::B, Wire::A)),
+        ] {
+            here.forward().unwrap();
+            here.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
+            here.connect(PORT, tenant, "eth0", MTU).unwrap();
+            if bridge {
+                here.bridge(BRIDGE, MTU, &[PORT]).unwrap();
+            }
+            let inner = if bridge { BRIDGE } else { PORT };
+            let (here_mac, there_mac) = (mac(here.name(), DEVICE), mac(there.name(), DEVICE));
+            // Not a gateway's routes are tested, but their way: one for each tenant.
+            here.run(Command::new("sh").args([
+                "-ec",
+                &format!(
+                    "ip link add {DEVICE} address {here_mac} type vxlan id 42 local {local} \
+                    dev {NIC} dstport 4789 nolearning {checksum}
+                 ip link set {DEVICE} mtu {MTU} up
+                 ip addr add 10.1.{own}.0/32 dev {DEVICE}
+                 ip addr add fd00:{own}::/128 dev {DEVICE} nodad
+                 ip addr add 10.1.0.1/32 dev {inner}
+                 ip addr add fd00::1/128 dev {inner} nodad
+                 ip route add 10.1.0.{own}/32 dev {inner}
+                 ip route add fd00::{own}/128 dev {inner}
+                 ip route add 10.1.0.{other}/32 via 10.1.{other}.0 dev {DEVICE} onlink
+                 ip route add fd00::{other}/128 via fd00:{other}:: dev {DEVICE} onlink
+                 ip neigh add 10.1.{other}.0 lladdr {there_mac} dev {DEVICE}
+                 ip neigh add fd00:{other}:: lladdr {there_mac} dev {DEVICE}
+                 bridge fdb add {there_mac} dev {DEVICE} dst {remote} self permanent"
+                ),
+            ]))
+            .unwrap();
+            tenant
+                .run(Command::new("sh").args([
+                    "-ec",
+                    &format!(
+                        "ip addr add 10.1.0.{own}/32 dev eth0
+                     ip addr add fd00::{own}/128 dev eth0 nodad
+                     ip route add default via 10.1.0.1 dev eth0 onlink
+                     ip route add default via fd00::1 dev eth0 onlink"
+                    ),
+                ]))
+                .unwrap();
         }
         pair
     }

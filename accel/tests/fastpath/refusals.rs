@@ -7,7 +7,7 @@ use testbed::{Host, Offload, poll};
 
 use crate::pair::{DEVICE, LIMIT, Pair, privileged};
 
-fn sh(host: &Host, script: &str) {
+pub fn sh(host: &Host, script: &str) {
     host.run(Command::new("sh").args(["-ec", script])).unwrap();
 }
 
@@ -28,7 +28,7 @@ fn reasons(status: &Status) -> String {
     text
 }
 
-fn refused(accel: &Accel, expected: &str, after: &str) {
+pub fn refused(accel: &Accel, expected: &str, after: &str) {
     poll(&format!("the refusal after {after:?}: {expected:?}"), LIMIT, || {
         let seen = reasons(&accel.status());
         Ok(if seen.contains(expected) { Ok(()) } else { Err(seen) })
@@ -132,8 +132,14 @@ const CASES: &[(&str, &str, &str, bool)] = &[
     (
         "ip link set vxlan0 nomaster",
         "ip link set vxlan0 master br0",
-        "[vxlan0: it is no port of a bridge: not yet]",
+        "[vxlan0: vxlan0: IPv4 forwarding is off]",
         false,
+    ),
+    (
+        "ip xfrm policy add dir out src 10.9.0.0/16 dst 10.8.0.0/16 action block",
+        "ip xfrm policy flush",
+        "[vxlan0: IPsec policies]",
+        true,
     ),
 ];
 

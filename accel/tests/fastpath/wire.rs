@@ -83,11 +83,25 @@ fn send(pair: &Pair, to: IpAddr) {
 
 #[test]
 fn captures_of_both_paths_are_the_same() {
+    captures_are_the_same(|udp_csum| Pair::new(Offload::None, udp_csum));
+}
+
+#[test]
+fn captures_of_both_paths_are_the_same_behind_a_router() {
+    captures_are_the_same(|udp_csum| Pair::routed(Offload::None, udp_csum, true));
+}
+
+#[test]
+fn captures_of_both_paths_are_the_same_behind_a_router_without_a_bridge() {
+    captures_are_the_same(|udp_csum| Pair::routed(Offload::None, udp_csum, false));
+}
+
+fn captures_are_the_same(pair: fn(bool) -> Pair) {
     if !privileged() {
         return;
     }
     for udp_csum in [false, true] {
-        let pair = Pair::new(Offload::None, udp_csum);
+        let pair = pair(udp_csum);
         // So that every checksum on the wire is finished.
         pair.a.set_features(NIC, &[("tx-checksum-ip-generic", false)]).unwrap();
         // In the sender only: the receiver leaves finished outer checksums to the

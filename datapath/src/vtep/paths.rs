@@ -29,8 +29,9 @@ pub(super) fn spawn(
     threads: &mut Threads,
 ) -> Result<()> {
     let Some(tap) = underlay.second_tap() else { return Ok(()) };
-    let [links, filters] = tap.watched();
-    let sources = threads.sources(&[(links, "links and routes"), (filters, "nftables")])?;
+    let names = ["links and routes", "nftables", "IPsec policies"];
+    let watched: Vec<_> = tap.watched().zip(names).collect();
+    let sources = threads.sources(&watched)?;
     let (underlay, networks) = (underlay.clone(), networks.to_vec());
     Ok(threads.spawn("vtep paths", move || watch(&underlay, &networks, sources))?)
 }
