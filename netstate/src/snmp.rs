@@ -110,6 +110,8 @@ counters! {
         in_errs = "InErrs",
         /// Resets sent.
         out_rsts = "OutRsts",
+        /// Segments dropped for a wrong checksum; part of `in_errs`.
+        in_csum_errors = "InCsumErrors",
     }
 }
 

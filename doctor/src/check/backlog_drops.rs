@@ -1,7 +1,6 @@
 //! OV025: softnet_stat counts drops.
 
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV025",
@@ -20,22 +19,17 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     if moved.dropped == 0 {
         return;
     }
-    let key = "net/core/netdev_max_backlog";
-    let now = view.host().machine.sysctls.get(key).and_then(|value| value.get()?.parse().ok());
-    let finding = CHECK
-        .on_machine("softnet backlog")
-        .evidence(format!("dropped +{}", moved.dropped), "/proc/net/softnet_stat")
-        .cost(Cost::of_packets(
-            moved.dropped,
-            moved.processed.saturating_add(moved.dropped),
-            "packets",
-        ));
-    outcome.add(match now {
-        Some(now) => {
-            let more: u64 = u64::max(now, 1000).saturating_mul(4);
-            finding
-                .set(Change::machine(key, now, more), "packets wait longer before they are dropped")
-        }
-        None => finding,
-    });
+    let whole = moved.processed.saturating_add(moved.dropped);
+    outcome.add(
+        CHECK
+            .on_machine("softnet backlog")
+            .evidence(format!("dropped +{}", moved.dropped), "/proc/net/softnet_stat")
+            .cost(Cost::of_packets(moved.dropped, whole, "packets"))
+            .raise(
+                view,
+                "net/core/netdev_max_backlog",
+                |now| now.max(1000).saturating_mul(4),
+                "packets wait longer before they are dropped",
+            ),
+    );
 }

@@ -1,6 +1,6 @@
 //! OV009: Checksum error counters move.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, Outcome, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV009",
@@ -16,28 +16,19 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    for namespace in &view.host().namespaces {
-        let Some(pair) = outcome.moving(namespace, &namespace.snmp) else { continue };
-        let moved = pair.after.since(&pair.before);
+    for (namespace, moved) in outcome.moved(view) {
         let errors = [
             ("IpExt InCsumErrors", moved.ip_ext.in_csum_errors),
             ("Udp InCsumErrors", moved.udp.in_csum_errors),
             ("Udp6 InCsumErrors", moved.udp6.in_csum_errors),
+            ("Tcp InCsumErrors", moved.tcp.in_csum_errors),
         ];
-        let all: u64 = errors.iter().map(|(_, count)| count).sum();
-        if all == 0 {
-            continue;
-        }
         let received = moved.ip.in_receives.saturating_add(moved.ip6.in_receives);
-        let mut finding = CHECK.in_namespace(namespace, "received packets").cost(Cost::of_packets(
-            all,
-            received.max(all),
-            "packets",
+        outcome.findings.extend(CHECK.counted(
+            (namespace, "received packets"),
+            &errors,
+            "/proc/net/snmp, netstat, snmp6",
+            (received, "packets"),
         ));
-        for (name, count) in errors.iter().filter(|(_, count)| *count > 0) {
-            finding =
-                finding.evidence(format!("{name} +{count}"), "/proc/net/snmp, netstat, snmp6");
-        }
-        outcome.add(finding);
     }
 }

@@ -1,6 +1,6 @@
 //! OV029: Conntrack counts failed inserts, drops or early drops.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, Outcome, Severity, View};
 use crate::host::Reading;
 
 pub(super) const CHECK: Check = Check {
@@ -22,20 +22,13 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             ("drop", moved.drop),
             ("early_drop", moved.early_drop),
         ];
-        let all: u64 = counts.iter().map(|(_, count)| count).sum();
-        if all == 0 {
-            continue;
-        }
         let received =
             namespace.snmp.get().map_or(0, |pair| pair.after.since(&pair.before).ip.in_receives);
-        let mut finding = CHECK.in_namespace(namespace, "conntrack").cost(Cost::of_packets(
-            all,
-            received.max(all),
-            "packets",
+        outcome.findings.extend(CHECK.counted(
+            (namespace, "conntrack"),
+            &counts,
+            "/proc/net/stat/nf_conntrack",
+            (received, "packets"),
         ));
-        for (name, count) in counts.iter().filter(|(_, count)| *count > 0) {
-            finding = finding.evidence(format!("{name} +{count}"), "/proc/net/stat/nf_conntrack");
-        }
-        outcome.add(finding);
     }
 }

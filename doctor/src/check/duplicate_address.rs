@@ -1,6 +1,6 @@
 //! OV038: An address twice on one layer-2 segment.
 
-use super::{Check, Cost, Outcome, Severity, Spot, View};
+use super::{Check, Cost, Outcome, Severity, Spot, View, shared_between};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -31,13 +31,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         }
     }
     for ((_, address), spots) in owners {
-        let [first, others @ ..] = &spots[..] else { continue };
-        // Two devices of one namespace may share an address on purpose.
-        let Some(other) =
-            others.iter().find(|other| other.place.namespace != first.place.namespace)
-        else {
-            continue;
-        };
+        let Some((first, other)) = shared_between(&spots) else { continue };
         outcome.add(
             CHECK
                 .on(*first)

@@ -1,6 +1,6 @@
 //! OV039: A hardware address twice on one layer-2 segment.
 
-use super::{Check, Cost, Outcome, Severity, Spot, View};
+use super::{Check, Cost, Outcome, Severity, Spot, View, shared_between};
 use std::collections::BTreeMap;
 
 use netstate::MacAddr;
@@ -28,12 +28,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         }
     }
     for ((_, mac), spots) in owners {
-        let [first, others @ ..] = &spots[..] else { continue };
-        let Some(other) =
-            others.iter().find(|other| other.place.namespace != first.place.namespace)
-        else {
-            continue;
-        };
+        let Some((first, other)) = shared_between(&spots) else { continue };
         outcome.add(
             CHECK
                 .on(*first)

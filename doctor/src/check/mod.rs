@@ -1,5 +1,8 @@
 //! One file per check, and this list of them.
 
+use netstate::snmp;
+
+use crate::change::Change;
 use crate::finding::{Confidence, Cost, Finding, Severity, Skipped};
 use crate::host::{Namespace, Pair, Reading};
 use crate::view::{Spot, View};
@@ -167,6 +170,27 @@ impl Check {
         }
     }
 
+    /// A finding on what was counted between the two readings, and its source:
+    /// the cost is all of it among `whole` packets. `None` where nothing was.
+    fn counted(
+        &self,
+        (namespace, object): (&Namespace, &str),
+        counts: &[(&str, u64)],
+        source: &str,
+        (whole, what): (u64, &str),
+    ) -> Option<Finding> {
+        let all = counts.iter().fold(0_u64, |all, (_, count)| all.saturating_add(*count));
+        let finding =
+            self.in_namespace(namespace, object).cost(Cost::of_packets(all, whole.max(all), what));
+        let finding = counts
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .fold(finding, |finding, (name, count)| {
+                finding.evidence(format!("{name} +{count}"), source)
+            });
+        (all > 0).then_some(finding)
+    }
+
     /// A finding on the machine.
     fn on_machine(&self, object: &str) -> Finding {
         Finding {
@@ -233,6 +257,43 @@ impl Outcome {
     ) -> Option<&'n Pair<T>> {
         self.need(&namespace.label, reading)
     }
+
+    /// What each namespace's protocol counters moved by, where they were read.
+    fn moved<'v>(&mut self, view: &View<'v>) -> Vec<(&'v Namespace, snmp::Counters)> {
+        let namespaces = view.host().namespaces.iter();
+        namespaces
+            .filter_map(|namespace| {
+                let pair = self.moving(namespace, &namespace.snmp)?;
+                Some((namespace, pair.after.since(&pair.before)))
+            })
+            .collect()
+    }
+}
+
+impl Finding {
+    /// A larger value of a setting of the machine, where its value was read.
+    #[must_use]
+    fn raise(
+        self,
+        view: &View<'_>,
+        key: &str,
+        larger: impl FnOnce(u64) -> u64,
+        risk: &str,
+    ) -> Finding {
+        let setting = view.host().machine.sysctls.get(key);
+        match setting.and_then(|value| value.get()?.parse().ok()) {
+            Some(now) => self.set(Change::machine(key, now, larger(now)), risk),
+            None => self,
+        }
+    }
+}
+
+/// The first of several devices that share what only one may have, and one of the
+/// others. Two devices of one namespace may share it on purpose.
+fn shared_between<'s, 'v>(owners: &'s [Spot<'v>]) -> Option<(&'s Spot<'v>, &'s Spot<'v>)> {
+    let (first, others) = owners.split_first()?;
+    let other = others.iter().find(|other| other.place.namespace != first.place.namespace)?;
+    Some((first, other))
 }
 
 /// A feature that is off.

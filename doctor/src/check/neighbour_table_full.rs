@@ -1,7 +1,6 @@
 //! OV040: The neighbour table is at its limit, or was.
 
 use super::{Check, Cost, Outcome, Severity, View};
-use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV040",
@@ -24,18 +23,20 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     if fulls == 0 && !near {
         return;
     }
-    let finding = CHECK
+    let mut finding = CHECK
         .on_machine("IPv4 neighbour table")
         .evidence(
             format!("{} entries, table_fulls +{fulls}", pair.after.entries),
             "/proc/net/stat/arp_cache",
         )
         .cost(Cost::estimated(0.7, "packets to hosts that are not in it"));
-    outcome.add(match limit {
-        Some(limit) => finding.evidence(format!("{KEY} = {limit}"), "/proc/sys").set(
-            Change::machine(KEY, limit, limit.saturating_mul(4)),
-            "an entry takes about 400 bytes; gc_thresh2 should follow",
-        ),
-        None => finding,
-    });
+    if let Some(limit) = limit {
+        finding = finding.evidence(format!("{KEY} = {limit}"), "/proc/sys");
+    }
+    outcome.add(finding.raise(
+        view,
+        KEY,
+        |limit| limit.saturating_mul(4),
+        "an entry takes about 400 bytes; gc_thresh2 should follow",
+    ));
 }

@@ -1,6 +1,6 @@
 //! OV021: Reassembly failures move.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, Outcome, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV021",
@@ -14,19 +14,17 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    for namespace in &view.host().namespaces {
-        let Some(pair) = outcome.moving(namespace, &namespace.snmp) else { continue };
-        let moved = pair.after.since(&pair.before);
-        let failed = moved.ip.reasm_fails.saturating_add(moved.ip6.reasm_fails);
-        if failed == 0 {
-            continue;
-        }
-        let done = moved.ip.reasm_oks.saturating_add(failed);
-        outcome.add(
-            CHECK
-                .in_namespace(namespace, "received fragments")
-                .evidence(format!("Ip, Ip6 ReasmFails +{failed}"), "/proc/net/snmp, snmp6")
-                .cost(Cost::of_packets(failed, done, "fragmented packets")),
-        );
+    for (namespace, moved) in outcome.moved(view) {
+        let failed =
+            [("Ip ReasmFails", moved.ip.reasm_fails), ("Ip6 ReasmFails", moved.ip6.reasm_fails)];
+        let whole = failed
+            .iter()
+            .fold(moved.ip.reasm_oks, |whole, (_, count)| whole.saturating_add(*count));
+        outcome.findings.extend(CHECK.counted(
+            (namespace, "received fragments"),
+            &failed,
+            "/proc/net/snmp, snmp6",
+            (whole, "fragmented packets"),
+        ));
     }
 }

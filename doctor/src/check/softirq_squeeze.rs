@@ -1,7 +1,6 @@
 //! OV026: softnet_stat counts time squeezes.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV026",
@@ -15,26 +14,28 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    let Some(pair) = outcome.need("machine", &view.host().machine.softnet) else { return };
-    let moved = pair.after.since(&pair.before);
     /// Now and then is normal on a busy machine.
     const OFTEN_PER_S: f64 = 10.0;
+    let Some(pair) = outcome.need("machine", &view.host().machine.softnet) else { return };
+    let moved = pair.after.since(&pair.before);
     let rate = moved.time_squeeze as f64 / view.host().interval_s.max(0.001);
     if rate < OFTEN_PER_S {
         return;
     }
-    let key = "net/core/netdev_budget";
-    let finding = CHECK
-        .on_machine("network softirq")
-        .evidence(format!("time_squeeze +{} ({rate:.0}/s)", moved.time_squeeze), "softnet_stat")
-        .cost(Cost::estimated(0.05, "latency under load"))
-        .confidence(Confidence::Low);
-    let now = view.host().machine.sysctls.get(key).and_then(|value| value.get());
-    outcome.add(match now.and_then(|now| now.parse::<u32>().ok()) {
-        Some(now) => finding.set(
-            Change::machine(key, now, now.saturating_mul(2)),
-            "other work of the CPU waits longer",
-        ),
-        None => finding,
-    });
+    outcome.add(
+        CHECK
+            .on_machine("network softirq")
+            .evidence(
+                format!("time_squeeze +{} ({rate:.0}/s)", moved.time_squeeze),
+                "/proc/net/softnet_stat",
+            )
+            .cost(Cost::estimated(0.05, "latency under load"))
+            .confidence(Confidence::Low)
+            .raise(
+                view,
+                "net/core/netdev_budget",
+                |now| now.saturating_mul(2),
+                "other work of the CPU waits longer",
+            ),
+    );
 }
