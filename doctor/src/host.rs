@@ -12,6 +12,7 @@ use netstate::conntrack::Conntrack;
 use netstate::cpu::CpuStat;
 use netstate::entry::{Address, FdbEntry, Neighbour};
 use netstate::interface::{Counters, Interface};
+use netstate::interrupts::Interrupts;
 use netstate::machine::MachineFacts;
 use netstate::namespace::{Holder, Member};
 use netstate::neighbour_table::NeighbourTable;
@@ -113,10 +114,33 @@ pub struct Machine {
     pub softnet: Reading<Pair<SoftnetStat>>,
     /// CPU time by kind, by CPU, in ticks.
     pub cpu: Reading<Pair<CpuStat>>,
+    /// How often each interrupt came, by CPU.
+    #[serde(default = "not_saved")]
+    pub interrupts: Reading<Pair<Interrupts>>,
+    /// CPUs of each NUMA node, as the kernel lists them; empty where it knows none.
+    #[serde(default)]
+    pub nodes: BTreeMap<u32, String>,
+    /// What sets the CPUs' frequency; `None` where the kernel does not.
+    #[serde(default)]
+    pub scaling: Option<Scaling>,
     /// IPv4's neighbour table.
     pub arp: Reading<Pair<NeighbourTable>>,
     /// Open vSwitch's datapath is in the kernel (built in, or its module loaded).
     pub kernel_openvswitch: bool,
+}
+
+/// What sets the CPUs' frequency (`/sys/devices/system/cpu/cpufreq`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scaling {
+    /// Driver (`acpi-cpufreq`, `intel_pstate`).
+    pub driver: String,
+    /// Governors, and the number of policies that have them.
+    pub governors: BTreeMap<String, u32>,
+}
+
+fn not_saved<T>() -> Reading<T> {
+    Reading::Unread("the host was saved by an earlier version".to_owned())
 }
 
 /// A network namespace.
@@ -197,6 +221,25 @@ pub struct Device {
     pub tun_flags: Option<u32>,
     /// Times that a transmit queue stood still (`tx_timeout`), all together.
     pub tx_timeouts: Option<u64>,
+    /// Interrupts of the hardware behind it.
+    pub interrupts: Option<Vec<Interrupt>>,
+    /// NUMA node of the hardware behind it.
+    pub numa_node: Option<u32>,
+    /// What its receive queues are chosen by for UDP over IPv4 (`RXH_…` of
+    /// `linux/ethtool.h`), where the driver can say.
+    pub udp4_hash: Option<u64>,
+}
+
+/// An interrupt of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interrupt {
+    /// Number.
+    pub number: u32,
+    /// Name of its handler, as in [`Machine::interrupts`].
+    pub name: String,
+    /// CPUs that take it, as the kernel lists them.
+    pub cpus: String,
 }
 
 /// A feature's state.

@@ -13,6 +13,7 @@ pub mod change;
 pub mod check;
 pub mod collect;
 pub mod command;
+mod defects;
 pub mod diagnosis;
 pub mod dump;
 pub mod finding;

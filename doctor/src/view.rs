@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
+use netstate::cpu::parse_list;
 use netstate::interface::{Interface, Vxlan};
 use netstate::route::Way;
 
-use crate::host::{Device, Feature, Host, Namespace, Reading, Tunnel};
+use crate::host::{Device, Feature, Host, Interrupt, Namespace, Reading, Tunnel};
 
 /// Where a device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +43,17 @@ pub struct Underlay<'a> {
     pub way: &'a Way,
     /// The device it leaves by.
     pub nic: Spot<'a>,
+}
+
+/// The interrupt of a receive queue.
+#[derive(Debug, Clone)]
+pub struct QueueInterrupt<'a> {
+    /// What is known of it.
+    pub interrupt: &'a Interrupt,
+    /// CPUs that take it.
+    pub cpus: BTreeSet<u32>,
+    /// Times that it came between the two readings.
+    pub moved: u64,
 }
 
 /// A host, indexed.
@@ -223,6 +235,24 @@ impl<'a> View<'a> {
             }
         }
         nics
+    }
+
+    /// The interrupts of a device's receive queues, with what came between the
+    /// two readings; drivers that name theirs otherwise have none.
+    pub fn receive_interrupts(&self, spot: Spot<'a>) -> Vec<QueueInterrupt<'a>> {
+        let Some(pair) = self.host.machine.interrupts.get() else { return Vec::new() };
+        let own = spot.device.and_then(|device| device.interrupts.as_deref()).unwrap_or_default();
+        let of_a_queue = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            ["rx", "input", "mlx5_comp", "ntfy"].iter().any(|part| name.contains(part))
+        };
+        let own = own.iter().filter(|interrupt| of_a_queue(&interrupt.name));
+        own.map(|interrupt| QueueInterrupt {
+            interrupt,
+            cpus: parse_list(&interrupt.cpus).unwrap_or_default(),
+            moved: pair.after.since(&pair.before, &interrupt.name).values().sum(),
+        })
+        .collect()
     }
 
     /// Devices on one layer-2 segment have one of these in common: joined by veth

@@ -4,12 +4,29 @@
 //! kernel without `CONFIG_IRQ_TIME_ACCOUNTING` the timer tick charges a whole
 //! tick to whatever it interrupts: the figures are samples, not measurements.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::proc::{ParseError, ProcFile, Result, decimal};
 
 /// Where [`CpuStat`] comes from.
 pub const PROC_STAT: &str = "/proc/stat";
+
+/// Parses a list of CPUs or nodes as the kernel prints it: `0-3,8`; empty: none.
+///
+/// Source: `Documentation/admin-guide/kernel-parameters.rst`, "cpu lists". `None`
+/// for another form, and for more than 2^16 CPUs.
+pub fn parse_list(text: &str) -> Option<BTreeSet<u32>> {
+    let mut all = BTreeSet::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
+        if first > last {
+            return None;
+        }
+        all.extend(u32::from(first)..=u32::from(last));
+    }
+    Some(all)
+}
 
 /// CPU time by kind since boot, in ticks of [`user_hz`].
 ///
@@ -179,6 +196,15 @@ ctxt 447007
 btime 1795209519
 softirq 172032 0 19024 4 7722 75595 0 188 33502 0 35997
 ";
+
+    #[test]
+    fn lists_of_cpus_are_parsed() {
+        assert_eq!(parse_list("0-2,8\n"), Some([0, 1, 2, 8].into()));
+        assert_eq!(parse_list("\n"), Some([].into()));
+        for wrong in ["3-1", "a", "0-", "99999999"] {
+            assert_eq!(parse_list(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn the_kernels_file_is_parsed() {

@@ -13,7 +13,7 @@ pub const PROC_INTERRUPTS: &str = "/proc/interrupts";
 pub const PROC_SOFTIRQS: &str = "/proc/softirqs";
 
 /// Counts since boot.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Interrupts {
     /// Name → CPU → count. The name of a device's interrupt is its last word
     /// (`virtio0-input.0`), others are known by their line's (`CAL`, `NET_RX`);
@@ -63,6 +63,22 @@ impl Interrupts {
         Ok(Interrupts { counts })
     }
 
+    /// How often an interrupt came since `before`, by CPU: none for a name that
+    /// was not there, no CPU that was not.
+    #[must_use]
+    pub fn since(&self, before: &Interrupts, name: &str) -> BTreeMap<usize, u64> {
+        let (Some(after), Some(before)) = (self.counts.get(name), before.counts.get(name)) else {
+            return BTreeMap::new();
+        };
+        // The kernel's counts are 32 bits wide and wrap; a sum of several may
+        // seem to go backwards by less than that.
+        let moved = |cpu: &usize, count: u64| {
+            let before = *before.get(cpu)?;
+            Some(count.checked_sub(before).unwrap_or((count + (1 << 32)).saturating_sub(before)))
+        };
+        after.iter().filter_map(|(cpu, count)| Some((*cpu, moved(cpu, *count)?))).collect()
+    }
+
     /// Reads an open file of that form.
     ///
     /// # Errors
@@ -95,6 +111,19 @@ ERR:          0
         let softirqs = "   CPU0 CPU2\n  NET_RX:  44  17\n";
         let softirqs = Interrupts::parse(PROC_SOFTIRQS, softirqs).unwrap();
         assert_eq!(softirqs.counts["NET_RX"], BTreeMap::from([(0, 44), (2, 17)]));
+    }
+
+    #[test]
+    fn what_came_since_is_by_cpu_and_wraps() {
+        let at = |zero: u64, one: u64| Interrupts {
+            counts: [("eth0-rx-0".to_owned(), [(0, zero), (1, one)].into())].into(),
+        };
+        let (before, mut after) = (at(5, (1 << 32) - 2), at(7, 3));
+        assert_eq!(after.since(&before, "eth0-rx-0"), [(0, 2), (1, 5)].into());
+        // A CPU that came in between.
+        after.counts.get_mut("eth0-rx-0").unwrap().insert(2, 9);
+        assert_eq!(after.since(&before, "eth0-rx-0"), [(0, 2), (1, 5)].into());
+        assert!(after.since(&before, "eth0-rx-1").is_empty());
     }
 
     #[test]

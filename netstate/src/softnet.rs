@@ -25,6 +25,11 @@ pub struct SoftnetCpu {
     /// Times the softirq gave up with work left (`time_squeeze`:
     /// `net.core.netdev_budget` or `netdev_budget_usecs` used up).
     pub time_squeeze: u32,
+    /// Packets of heavy flows dropped at the flow limit (part of `dropped`);
+    /// `None` before Linux 3.11, 0 where no CPU has one
+    /// (`net.core.flow_limit_cpu_bitmap`).
+    #[serde(default)]
+    pub flow_limit: Option<u32>,
     /// Packets waiting in the backlog now; `None` before Linux 5.10.
     pub backlog: Option<u32>,
 }
@@ -46,6 +51,8 @@ pub struct SoftnetDelta {
     pub dropped: u64,
     /// Times the budget ran out.
     pub time_squeeze: u64,
+    /// Packets dropped at the flow limit.
+    pub flow_limit: u64,
 }
 
 impl SoftnetStat {
@@ -79,8 +86,13 @@ impl SoftnetStat {
             };
             // Lines are at most as many as CPUs, which are far below 2^32.
             let cpu = columns.get(12).copied().unwrap_or(index as u32);
-            let counters =
-                SoftnetCpu { processed, dropped, time_squeeze, backlog: columns.get(11).copied() };
+            let counters = SoftnetCpu {
+                processed,
+                dropped,
+                time_squeeze,
+                flow_limit: columns.get(10).copied(),
+                backlog: columns.get(11).copied(),
+            };
             if cpus.insert(cpu, counters).is_some() {
                 return Err(ParseError::new(
                     PROC_SOFTNET_STAT,
@@ -116,6 +128,8 @@ impl SoftnetStat {
             delta.processed += u64::from(after.processed.wrapping_sub(before.processed));
             delta.dropped += u64::from(after.dropped.wrapping_sub(before.dropped));
             delta.time_squeeze += u64::from(after.time_squeeze.wrapping_sub(before.time_squeeze));
+            let limit = |cpu: &SoftnetCpu| cpu.flow_limit.unwrap_or_default();
+            delta.flow_limit += u64::from(limit(after).wrapping_sub(limit(before)));
         }
         delta
     }
@@ -140,7 +154,13 @@ mod tests {
         assert_eq!(stat.cpus[&0].backlog, Some(3));
         assert_eq!(
             stat.cpus[&2],
-            SoftnetCpu { processed: 0x17a0, dropped: 31, time_squeeze: 2, backlog: Some(0) }
+            SoftnetCpu {
+                processed: 0x17a0,
+                dropped: 31,
+                time_squeeze: 2,
+                flow_limit: Some(0),
+                backlog: Some(0)
+            }
         );
     }
 
@@ -156,7 +176,7 @@ mod tests {
     fn counters_wrap_at_32_bits() {
         let before = SoftnetStat::parse("fffffffe 0 0\n1 0 0").unwrap();
         let after = SoftnetStat::parse("00000003 2 1\n1 0 4").unwrap();
-        let expected = SoftnetDelta { processed: 5, dropped: 2, time_squeeze: 5 };
+        let expected = SoftnetDelta { processed: 5, dropped: 2, time_squeeze: 5, flow_limit: 0 };
         assert_eq!(after.since(&before), expected);
     }
 

@@ -18,12 +18,16 @@ const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_SRINGPARAM: u32 = 0x11;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_SCHANNELS: u32 = 0x3d;
+const ETHTOOL_GRXFH: u32 = 0x29;
+const UDP_V4_FLOW: u32 = 0x02;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETH_SS_FEATURES: u32 = 4;
 const ETH_GSTRING_LEN: usize = 32;
+/// `RXH_L4_B_0_1 | RXH_L4_B_2_3`: source and destination port of TCP and UDP.
+pub const HASH_PORTS: u64 = 1 << 6 | 1 << 7;
 /// More features than any kernel has (6.18: 64); bounds what is believed.
 const MAX_FEATURES: usize = 512;
 
@@ -207,6 +211,20 @@ impl Ethtool {
         request[0] = ETHTOOL_SCHANNELS;
         (request[5], request[6], request[8]) = (rx, tx, combined);
         self.call("ETHTOOL_SCHANNELS", device, &mut request)
+    }
+
+    /// The fields that receive queues are chosen by for UDP over IPv4, as `RXH_…`
+    /// bits ([`HASH_PORTS`] are the ports).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when the driver cannot say, `ENODEV`.
+    pub fn udp4_hash_fields(&self, device: &str) -> Result<u64> {
+        // struct ethtool_rxnfc up to `data`, as it was first defined: cmd,
+        // flow_type, data (u64).
+        let mut request = [ETHTOOL_GRXFH, UDP_V4_FLOW, 0, 0];
+        self.call("ETHTOOL_GRXFH", device, &mut request)?;
+        let data: Vec<u8> = request[2..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        Ok(data.try_into().map_or(0, u64::from_ne_bytes))
     }
 
     /// `struct ethtool_ringparam` and `struct ethtool_channels`: cmd, four

@@ -16,10 +16,15 @@ mod conntrack_refused;
 mod device_errors;
 mod duplicate_address;
 mod duplicate_mac;
+mod enic_interrupts;
 mod fdb_missing;
 mod fdb_own_address;
+mod few_queues;
+mod flow_limit;
 mod fragmentation;
 mod gso_max_size;
+mod interrupts_on_one_cpu;
+mod known_broken;
 mod large_receive_offload;
 mod link_down;
 mod nat_mtu;
@@ -28,11 +33,14 @@ mod neighbour_table_full;
 mod netdev_max_backlog;
 mod nic_gro;
 mod nic_segmentation;
+mod numa_distance;
 mod overlay_mtu;
 mod overlay_mtu_differs;
 mod ovs_user_space;
 mod pmtu_discovery_off;
+mod powersave;
 mod qdisc_drops;
+mod queues_uneven;
 mod reassembly_failures;
 mod receive_ring;
 mod reverse_path_filter;
@@ -46,6 +54,7 @@ mod tenant_checksum;
 mod tenant_segmentation;
 mod tunnel_checksum_segmentation;
 mod tunnel_conntrack;
+mod tunnel_hash;
 mod tunnel_outer_checksum;
 mod tunnel_segmentation;
 mod tx_queue_length;
@@ -129,6 +138,15 @@ pub const CHECKS: &[Check] = &[
     link_down::CHECK,
     tx_queue_length::CHECK,
     vxlan_port::CHECK,
+    known_broken::CHECK,
+    few_queues::CHECK,
+    tunnel_hash::CHECK,
+    queues_uneven::CHECK,
+    interrupts_on_one_cpu::CHECK,
+    numa_distance::CHECK,
+    powersave::CHECK,
+    enic_interrupts::CHECK,
+    flow_limit::CHECK,
 ];
 
 /// A check by code, in any case.
@@ -258,6 +276,29 @@ impl Outcome {
         self.need(&namespace.label, reading)
     }
 
+    /// A CPU that does little but softirqs while another idles.
+    fn busy_with_softirqs(&mut self, view: &View<'_>) -> Option<Busy> {
+        /// Below as many ticks a share means nothing.
+        const ENOUGH: u64 = 20;
+        let pair = self.need(MACHINE, &view.host().machine.cpu)?;
+        let mut busy = None;
+        let mut idle = false;
+        for (number, after) in &pair.after.cpus {
+            let Some(before) = pair.before.cpus.get(number) else { continue };
+            let moved = after.since(before);
+            if moved.total() < ENOUGH {
+                continue;
+            }
+            let share = |ticks: u64| ticks as f64 / moved.total() as f64;
+            if share(moved.softirq.saturating_add(moved.irq)) >= Busy::SHARE {
+                busy = Some(*number);
+            }
+            idle |= share(moved.idle.saturating_add(moved.iowait)) >= Busy::IDLE;
+        }
+        let cpu = busy.filter(|_| idle)?;
+        Some(Busy { cpu, cpus: pair.after.cpus.len() })
+    }
+
     /// What each namespace's protocol counters moved by, where they were read.
     fn moved<'v>(&mut self, view: &View<'v>) -> Vec<(&'v Namespace, snmp::Counters)> {
         let namespaces = view.host().namespaces.iter();
@@ -294,6 +335,25 @@ fn shared_between<'s, 'v>(owners: &'s [Spot<'v>]) -> Option<(&'s Spot<'v>, &'s S
     let (first, others) = owners.split_first()?;
     let other = others.iter().find(|other| other.place.namespace != first.place.namespace)?;
     Some((first, other))
+}
+
+/// A CPU that is the bottleneck of receiving.
+#[derive(Debug, Clone, Copy)]
+struct Busy {
+    cpu: usize,
+    /// CPUs of the machine.
+    cpus: usize,
+}
+
+impl Busy {
+    /// Share of a CPU's time in softirqs from which it is the bottleneck.
+    const SHARE: f64 = 0.9;
+    /// Share of idle time from which another could help.
+    const IDLE: f64 = 0.5;
+
+    fn evidence(cpu: usize) -> String {
+        format!("CPU {cpu} is in softirqs at least {} of the time", Busy::SHARE)
+    }
 }
 
 /// A feature that is off.

@@ -1,6 +1,6 @@
 //! OV023: A CPU is busy with softirqs while receive packet steering is off.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Busy, Check, Confidence, Cost, Outcome, Severity, View};
 use crate::change::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -15,27 +15,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    /// Share of a CPU's time in softirqs from which it is the bottleneck.
-    const BUSY: f64 = 0.9;
-    const IDLE: f64 = 0.5;
-    let Some(pair) = outcome.need("machine", &view.host().machine.cpu) else { return };
-    let mut busy = None;
-    let mut idle = 0;
-    for (number, after) in &pair.after.cpus {
-        let Some(before) = pair.before.cpus.get(number) else { continue };
-        let moved = after.since(before);
-        // Below 20 ticks a share means nothing.
-        if moved.total() < 20 {
-            continue;
-        }
-        let share = |ticks: u64| ticks as f64 / moved.total() as f64;
-        if share(moved.softirq.saturating_add(moved.irq)) >= BUSY {
-            busy = Some(*number);
-        }
-        idle += usize::from(share(moved.idle.saturating_add(moved.iowait)) >= IDLE);
-    }
-    let Some(cpu) = busy.filter(|_| idle > 0) else { return };
-    let cpus = pair.after.cpus.len();
+    let Some(Busy { cpu, cpus }) = outcome.busy_with_softirqs(view) else { return };
     // The device that receives most without steering.
     let unsteered = view.devices().filter_map(|spot| {
         let rps = spot.device?.rps.as_ref()?;
@@ -51,7 +31,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     outcome.add(
         CHECK
             .on(spot)
-            .evidence(format!("CPU {cpu} is in softirqs at least {BUSY} of the time"), "/proc/stat")
+            .evidence(Busy::evidence(cpu), "/proc/stat")
             .evidence("rps_cpus of its only receive queue is 0", "/sys/class/net/…/rps_cpus")
             .cost(Cost::estimated(0.4, "packets of several flows"))
             .confidence(Confidence::Medium)

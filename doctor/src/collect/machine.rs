@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use netstate::cpu::{CpuStat, PROC_STAT};
+use netstate::interrupts::{Interrupts, PROC_INTERRUPTS};
 use netstate::machine::MachineFacts;
 use netstate::neighbour_table::{ARP_CACHE, NeighbourTable};
 use netstate::proc::{ProcError, ProcFile, read_value};
 use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
 
-use crate::host::{Machine, Pair, Reading};
+use crate::host::{Machine, Pair, Reading, Scaling};
 
 /// Settings of the machine that checks read.
 const SYSCTLS: [&str; 8] = [
@@ -27,11 +28,17 @@ pub(super) struct Early {
     softnet: Result<SoftnetStat, ProcError>,
     cpu: Result<CpuStat, ProcError>,
     arp: Result<NeighbourTable, ProcError>,
+    interrupts: Result<Interrupts, ProcError>,
 }
 
 impl Early {
     pub(super) fn read() -> Early {
-        Early { softnet: softnet(), cpu: cpu(), arp: NeighbourTable::read(ARP_CACHE) }
+        Early {
+            softnet: softnet(),
+            cpu: cpu(),
+            arp: NeighbourTable::read(ARP_CACHE),
+            interrupts: interrupts(),
+        }
     }
 
     /// Reads once more, and what does not move.
@@ -48,6 +55,9 @@ impl Early {
             sysctls,
             softnet: pair(self.softnet, softnet()),
             cpu: pair(self.cpu, cpu()),
+            interrupts: pair(self.interrupts, interrupts()),
+            nodes: nodes(),
+            scaling: scaling(),
             arp: pair(self.arp, NeighbourTable::read(ARP_CACHE)),
             kernel_openvswitch: std::path::Path::new("/sys/module/openvswitch").exists(),
         }
@@ -60,6 +70,39 @@ fn softnet() -> Result<SoftnetStat, ProcError> {
 
 fn cpu() -> Result<CpuStat, ProcError> {
     CpuStat::read(&ProcFile::open(PROC_STAT)?)
+}
+
+fn interrupts() -> Result<Interrupts, ProcError> {
+    Interrupts::read(PROC_INTERRUPTS, &ProcFile::open(PROC_INTERRUPTS)?)
+}
+
+/// Entries of a directory whose names begin with `prefix`, without it.
+fn numbered(directory: &str, prefix: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| name.strip_prefix(prefix)?.parse().ok()).collect()
+}
+
+fn nodes() -> BTreeMap<u32, String> {
+    const NODES: &str = "/sys/devices/system/node";
+    let cpus = |node: u32| read_value(format!("{NODES}/node{node}/cpulist")).ok();
+    let nodes = numbered(NODES, "node").into_iter();
+    nodes.filter_map(|node| Some((node, cpus(node)?))).collect()
+}
+
+fn scaling() -> Option<Scaling> {
+    const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
+    let mut found: Option<Scaling> = None;
+    for policy in numbered(POLICIES, "policy") {
+        let read = |name: &str| read_value(format!("{POLICIES}/policy{policy}/{name}")).ok();
+        let (Some(driver), Some(governor)) = (read("scaling_driver"), read("scaling_governor"))
+        else {
+            continue;
+        };
+        let scaling = found.get_or_insert_with(|| Scaling { driver, governors: BTreeMap::new() });
+        *scaling.governors.entry(governor).or_default() += 1;
+    }
+    found
 }
 
 /// Both readings, or why there are not two.

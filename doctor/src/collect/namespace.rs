@@ -16,7 +16,7 @@ use sys::sysfs::Sysfs;
 
 use super::{MEMBERS_SHOWN, Subject};
 use crate::host::{
-    Amount, Chain, Channels, Device, Feature, Namespace, Pair, Reading, Rings, Tunnel,
+    Amount, Chain, Channels, Device, Feature, Interrupt, Namespace, Pair, Reading, Rings, Tunnel,
 };
 
 /// Settings of a namespace that checks read.
@@ -217,6 +217,7 @@ fn device(
                 .rings(name)
                 .ok()
                 .map(|rings| Rings { rx: amount(rings.rx), tx: amount(rings.tx) });
+            device.udp4_hash = ethtool.udp4_hash_fields(name).ok();
             device.channels = ethtool.channels(name).ok().map(|channels| Channels {
                 rx: amount(channels.rx),
                 tx: amount(channels.tx),
@@ -241,12 +242,40 @@ fn device(
             .filter_map(|text| text.parse().ok())
             .collect();
         device.tx_timeouts = (!timeouts.is_empty()).then(|| timeouts.iter().sum());
+        if interface.bus.is_some() {
+            device.interrupts = interrupts(sysfs, &class);
+            // -1 where the firmware tells none.
+            let node = sysfs.read(&format!("{class}/device/numa_node"));
+            let node = node.or_else(|_| sysfs.read(&format!("{class}/device/../numa_node")));
+            device.numa_node = node.ok().and_then(|node| node.parse().ok());
+        }
         device.tun_flags = match sysfs.read(&format!("{class}/tun_flags")) {
             Ok(text) => u32::from_str_radix(text.trim_start_matches("0x"), 16).ok(),
             Err(_) => None,
         };
     }
     device
+}
+
+/// The interrupts of the hardware behind a device: its own, or where it is one of
+/// several functions of a bus device (virtio), that one's.
+fn interrupts(sysfs: &Sysfs, class: &str) -> Option<Vec<Interrupt>> {
+    let places = [format!("{class}/device/msi_irqs"), format!("{class}/device/../msi_irqs")];
+    let numbers = places.iter().find_map(|place| sysfs.list(place).ok())?;
+    let mut numbers: Vec<u32> = numbers.iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    let interrupt = |number: u32| {
+        let directory = format!("/proc/irq/{number}");
+        // Its handler has a directory of its name; without one it is not in use.
+        let mut entries = std::fs::read_dir(&directory).ok()?.flatten();
+        let handler = entries.find(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
+        let name = handler.file_name().into_string().ok()?;
+        let cpus = read_value(format!("{directory}/effective_affinity_list"))
+            .or_else(|_| read_value(format!("{directory}/smp_affinity_list")))
+            .ok()?;
+        Some(Interrupt { number, name: name.split_whitespace().last()?.to_owned(), cpus })
+    };
+    Some(numbers.into_iter().filter_map(interrupt).collect())
 }
 
 fn feature(state: sys::ethtool::Feature) -> Feature {

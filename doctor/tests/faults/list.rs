@@ -1,14 +1,23 @@
 //! The faults, by check.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doctor::host::{Amount, Feature, Namespace, Reading, Rings};
+use doctor::host::{
+    Amount, Channels, Device, Feature, Interrupt, Namespace, Reading, Rings, Scaling,
+};
 use lab::Network;
 use netstate::MacAddr;
 use netstate::interface::Interface;
 use netstate::link::Vxlan;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
+};
+use packet::vnet_hdr::Layout;
+use sys::tap::{Tap, TapOptions};
 use testbed::{NIC, Wire};
 
 use crate::bench::Fault;
@@ -81,6 +90,35 @@ fn flood(network: &Network, end: &AtomicBool, bytes: usize) {
     }
 }
 
+/// Packets that no socket of another kind sends, from the client to the server
+/// until the end; `packets` makes some for a number.
+fn raw_packets(
+    network: &Network,
+    protocol: SockProtocol,
+    end: &AtomicBool,
+    packets: impl Fn(u16) -> Vec<Vec<u8>>,
+) {
+    let open = || socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), protocol).unwrap();
+    let socket = network.client().netns().run(open).unwrap();
+    let SocketAddr::V4(server) = network.address.target else { panic!("IPv6") };
+    for id in (1..=u16::MAX).cycle().take_while(|_| !end.load(Ordering::Relaxed)) {
+        for packet in packets(id) {
+            let (to, none) = (SockaddrIn::from(server), MsgFlags::empty());
+            let _ = sendto(socket.as_raw_fd(), &packet, &to, none);
+        }
+    }
+}
+
+/// 24 bytes of a UDP datagram from a multiple of 8 on, with more to come.
+fn fragment(id: u16, eighths: u8, to: Ipv4Addr) -> Vec<u8> {
+    let [high, low] = id.to_be_bytes();
+    // The kernel fills in length, checksum and source.
+    let mut packet = vec![0x45, 0, 0, 0, high, low, 0x20, eighths, 64, 17, 0, 0, 0, 0, 0, 0];
+    packet.extend(to.octets());
+    packet.extend([7; 24]);
+    packet
+}
+
 fn namespace<'h>(host: &'h mut doctor::Host, label: &str) -> &'h mut Namespace {
     host.namespaces.iter_mut().find(|namespace| namespace.label == label).unwrap()
 }
@@ -101,6 +139,56 @@ fn get<T>(reading: &mut Reading<T>) -> &mut T {
     }
 }
 
+/// A CPU that does nothing but softirqs, beside one that idles.
+fn busy_cpu(host: &mut doctor::Host) {
+    let cpu = get(&mut host.machine.cpu);
+    // A second CPU, should the machine have one only.
+    let ticks = *cpu.after.cpus.values().next().unwrap();
+    for side in [&mut cpu.before, &mut cpu.after] {
+        side.cpus.entry(1).or_insert(ticks);
+    }
+    for (number, ticks) in &mut cpu.after.cpus {
+        if *number == 0 { ticks.softirq += 100 } else { ticks.idle += 100 }
+    }
+    if let Reading::Read(facts) = &mut host.machine.facts {
+        facts.online_cpus = 2;
+    }
+}
+
+/// Host a's NIC as hardware with two receive queues: what came of their
+/// interrupts between the two readings, and the CPUs that take them.
+fn hardware<'h>(host: &'h mut doctor::Host, queues: [(u64, &str); 2]) -> &'h mut Device {
+    let mut own = Vec::new();
+    for (number, (moved, cpus)) in (40..).zip(queues) {
+        let name = format!("virtio3-input.{}", number - 40);
+        let pair = get(&mut host.machine.interrupts);
+        pair.before.counts.insert(name.clone(), [(0, 7)].into());
+        pair.after.counts.insert(name.clone(), [(0, 7 + moved)].into());
+        own.push(Interrupt { number, name, cpus: cpus.to_owned() });
+    }
+    if let Reading::Read(facts) = &mut host.machine.facts {
+        facts.online_cpus = 2;
+    }
+    let namespace = namespace(host, "a");
+    let nic = interface(namespace, NIC);
+    nic.bus = Some("pci".to_owned());
+    let index = nic.index;
+    let device = namespace.devices.get_mut(&index).unwrap();
+    device.interrupts = Some(own);
+    device.channels = Some(channels(2, 2));
+    device
+}
+
+fn channels(now: u32, most: u32) -> Channels {
+    let none = Amount { now: 0, most: 0 };
+    Channels { rx: none, tx: none, combined: Amount { now, most } }
+}
+
+/// A TAP whose holder does not read.
+static HELD: Mutex<Option<Tap>> = Mutex::new(None);
+
+/// Written are those that hardware, a hypervisor or the whole machine would have to
+/// have.
 pub const FAULTS: &[Fault] = &[
     fault(
         "OV001",
@@ -153,9 +241,10 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "OV009",
         "vxlan",
-        Written(|host| {
-            let pair = get(&mut namespace(host, "tenant-b").snmp);
-            pair.after.udp.in_csum_errors += 9;
+        Traffic(|network, end| {
+            // Length 12, and a checksum that is none of it.
+            let datagram = [0x9c, 0x40, 0, 9, 0, 12, 0xba, 0xad, 1, 2, 3, 4];
+            raw_packets(network, SockProtocol::Udp, end, |_| vec![datagram.to_vec()]);
         }),
     ),
     fault(
@@ -202,8 +291,12 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "OV021",
         "vxlan",
-        Written(|host| {
-            get(&mut namespace(host, "tenant-b").snmp).after.ip.reasm_fails += 3;
+        Traffic(|network, end| {
+            let IpAddr::V4(server) = network.address.target.ip() else { panic!("IPv6") };
+            raw_packets(network, SockProtocol::Raw, end, |id| {
+                // The second begins within the first.
+                [0, 1].map(|eighths| fragment(id, eighths, server)).to_vec()
+            });
         }),
     ),
     fault(
@@ -221,10 +314,7 @@ pub const FAULTS: &[Fault] = &[
         "OV023",
         "vxlan",
         Written(|host| {
-            let cpu = get(&mut host.machine.cpu);
-            for (number, ticks) in &mut cpu.after.cpus {
-                if *number == 0 { ticks.softirq += 100 } else { ticks.idle += 100 }
-            }
+            busy_cpu(host);
             let namespace = namespace(host, "a");
             let nic = index(namespace, NIC);
             namespace.devices.get_mut(&nic).unwrap().rps = Some(vec!["0".to_owned()]);
@@ -306,9 +396,21 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "OV032",
         "vxlan",
-        Written(|host| {
-            get(&mut namespace(host, "a").snmp).after.udp.sndbuf_errors += 8;
-        }),
+        Both(
+            |network| {
+                let slow = "qdisc add dev nic0 root tbf rate 8kbit burst 2kb limit 10mb";
+                run(network, "a", "tc", slow);
+            },
+            |network, end| {
+                let bind = || UdpSocket::bind("0.0.0.0:0").unwrap();
+                let socket = network.host("a").unwrap().netns().run(bind).unwrap();
+                socket.set_nonblocking(true).unwrap();
+                // The packets that wait in the shaper are the socket's.
+                while !end.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(&[7; 1000], (Wire::B, 9));
+                }
+            },
+        ),
     ),
     fault(
         "OV033",
@@ -395,16 +497,30 @@ pub const FAULTS: &[Fault] = &[
     fault("OV045", "tap", Set(|_| {})),
     fault(
         "OV046",
-        "tapbridge",
-        Written(|host| {
-            for namespace in &mut host.namespaces {
-                for (index, device) in &namespace.devices {
-                    if device.tun_flags.is_some() {
-                        get(&mut namespace.later).get_mut(index).unwrap().tx_dropped += 5;
-                    }
+        "bridge",
+        Both(
+            |network| {
+                let options = TapOptions {
+                    vnet_header: Some(Layout::V1),
+                    multi_queue: true,
+                    ..TapOptions::named("tap0")
+                };
+                let host = network.host("a").unwrap();
+                let tap = host.netns().run(|| Tap::open(&options).unwrap()).unwrap();
+                *HELD.lock().unwrap() = Some(tap);
+                ip(network, "a", "address add 192.0.2.1/24 dev tap0");
+                ip(network, "a", "link set dev tap0 up");
+                ip(network, "a", "neighbour add 192.0.2.2 dev tap0 lladdr 02:00:00:00:00:02");
+            },
+            |network, end| {
+                let _tap = HELD.lock().unwrap().take();
+                let bind = || UdpSocket::bind("0.0.0.0:0").unwrap();
+                let socket = network.host("a").unwrap().netns().run(bind).unwrap();
+                while !end.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(b"overlay", "192.0.2.2:9");
                 }
-            }
-        }),
+            },
+        ),
     ),
     fault("OV047", "ovs-vxlan", Written(|host| host.machine.kernel_openvswitch = true)),
     fault(
@@ -474,6 +590,82 @@ pub const FAULTS: &[Fault] = &[
                     socket.port = 8472;
                 }
             }
+        }),
+    ),
+    fault(
+        "OV054",
+        "vxlan",
+        Written(|host| {
+            if let Reading::Read(facts) = &mut host.machine.facts {
+                facts.hypervisor = Some("VMware, Inc.".to_owned());
+            }
+            hardware(host, [(0, "0"), (0, "1")]).driver = Some("vmxnet3".to_owned());
+        }),
+    ),
+    fault(
+        "OV055",
+        "vxlan",
+        Written(|host| {
+            busy_cpu(host);
+            hardware(host, [(0, "0"), (0, "1")]).channels = Some(channels(1, 2));
+        }),
+    ),
+    fault(
+        "OV056",
+        "vxlan",
+        Written(|host| {
+            // Source and destination address: RXH_IP_SRC | RXH_IP_DST.
+            hardware(host, [(990, "0"), (10, "1")]).udp4_hash = Some(0x30);
+        }),
+    ),
+    fault(
+        "OV057",
+        "vxlan",
+        Written(|host| {
+            busy_cpu(host);
+            hardware(host, [(990, "0"), (10, "1")]).udp4_hash = Some(0xf0);
+        }),
+    ),
+    fault(
+        "OV058",
+        "vxlan",
+        Written(|host| {
+            hardware(host, [(500, "0"), (500, "0")]);
+        }),
+    ),
+    fault(
+        "OV059",
+        "vxlan",
+        Written(|host| {
+            host.machine.nodes = [(0, "0".to_owned()), (1, "1".to_owned())].into();
+            hardware(host, [(50, "1"), (50, "0-1")]).numa_node = Some(0);
+        }),
+    ),
+    fault(
+        "OV060",
+        "vxlan",
+        Written(|host| {
+            let governors = [("powersave".to_owned(), 2)].into();
+            host.machine.scaling = Some(Scaling { driver: "acpi-cpufreq".to_owned(), governors });
+        }),
+    ),
+    fault(
+        "OV061",
+        "vxlan",
+        Written(|host| {
+            let device = hardware(host, [(0, "0"), (0, "1")]);
+            device.driver = Some("enic".to_owned());
+            let queues = Amount { now: 2, most: 2 };
+            device.channels = Some(Channels { rx: queues, tx: queues, ..channels(0, 0) });
+        }),
+    ),
+    fault(
+        "OV062",
+        "vxlan",
+        Written(|host| {
+            let softnet = get(&mut host.machine.softnet);
+            let cpu = softnet.after.cpus.values_mut().next().unwrap();
+            cpu.flow_limit = Some(cpu.flow_limit.unwrap_or_default().wrapping_add(3));
         }),
     ),
 ];

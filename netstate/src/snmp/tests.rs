@@ -40,7 +40,7 @@ fn counters_are_found_by_name_not_by_column() {
         OutRequests OutDiscards OutNoRoutes ReasmReqds ReasmOKs ReasmFails FragOKs FragFails \
         FragCreates Future\nIp: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
         Tcp: MaxConn OutRsts InErrs RetransSegs OutSegs InSegs EstabResets AttemptFails \
-        PassiveOpens ActiveOpens\nTcp: -1 9 8 7 6 5 4 3 2 1\n\
+        PassiveOpens ActiveOpens InCsumErrors\nTcp: -1 9 8 7 6 5 4 3 2 1 0\n\
         Udp: RcvbufErrors InDatagrams NoPorts InErrors OutDatagrams SndbufErrors InCsumErrors\n\
         Udp: 7 1 2 3 4 5 6\n";
     let snmp = Snmp::parse(text).unwrap();

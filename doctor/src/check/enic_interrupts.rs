@@ -1,0 +1,43 @@
+//! OV061: An enic has too few interrupts for its queues.
+
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV061",
+    title: "An enic has too few interrupts for its queues",
+    severity: Severity::Warn,
+    explanation: "Cisco's VIC (driver enic) wants an interrupt for each receive and each transmit \
+        queue and two more, and a completion queue for each. With fewer the driver uses \
+        fewer queues than the adapter's policy names. They are set in the adapter policy \
+        of UCS Manager or CIMC: interrupts RX + TX + 2, completion queues RX + TX.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for spot in view.devices() {
+        let Some(device) = spot.device.filter(|device| device.driver.as_deref() == Some("enic"))
+        else {
+            continue;
+        };
+        let (Some(channels), Some(interrupts)) = (device.channels, &device.interrupts) else {
+            continue;
+        };
+        let (rx, tx) = (channels.rx.most, channels.tx.most);
+        let wanted = rx.saturating_add(tx).saturating_add(2);
+        let have = u32::try_from(interrupts.len()).unwrap_or(u32::MAX);
+        if have >= wanted {
+            continue;
+        }
+        outcome.add(
+            CHECK
+                .on(spot)
+                .evidence(format!("{rx} receive and {tx} transmit queues"), "ETHTOOL_GCHANNELS")
+                .evidence(
+                    format!("{have} interrupts, {wanted} wanted"),
+                    "/sys/class/net/…/device/msi_irqs",
+                )
+                .cost(Cost::estimated(0.3, "packets of several flows"))
+                .confidence(Confidence::Medium),
+        );
+    }
+}

@@ -1,0 +1,44 @@
+//! OV058: Several receive queues interrupt one CPU.
+
+use super::{Check, Cost, Outcome, Severity, View};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV058",
+    title: "Several receive queues interrupt one CPU",
+    severity: Severity::Warn,
+    explanation: "Interrupts of several receive queues of a NIC came between the two readings, and \
+        the same single CPU takes them all, while the machine has others: several queues \
+        then bring nothing. irqbalance may have stopped, or pinned them.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    /// Interrupts from which a queue is in use.
+    const IN_USE: u64 = 20;
+    let cpus = view.host().machine.facts.get().map_or(1, |facts| facts.online_cpus);
+    for spot in view.devices().filter(|spot| spot.is_physical() && cpus > 1) {
+        let mut queues = view.receive_interrupts(spot);
+        queues.retain(|queue| queue.moved >= IN_USE);
+        let [first, others @ ..] = &queues[..] else { continue };
+        let one = first.cpus.len() == 1 && others.iter().all(|queue| queue.cpus == first.cpus);
+        let (Some(other), true) = (others.first(), one) else { continue };
+        let cpu = &first.interrupt.cpus;
+        let free = (0..u32::try_from(cpus).unwrap_or(1)).find(|cpu| !first.cpus.contains(cpu));
+        let file = format!("/proc/irq/{}/smp_affinity_list", other.interrupt.number);
+        let names: Vec<&str> = queues.iter().map(|queue| queue.interrupt.name.as_str()).collect();
+        outcome.add(
+            CHECK
+                .on(spot)
+                .evidence(
+                    format!("{} interrupt CPU {cpu} only", names.join(", ")),
+                    "/proc/irq/…/effective_affinity_list",
+                )
+                .cost(Cost::estimated(0.4, "packets of several flows"))
+                .by_hand(
+                    format!("echo {} > {file}", free.unwrap_or_default()),
+                    "irqbalance may move it again",
+                    format!("echo {cpu} > {file}"),
+                ),
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! OV057: One of several receive queues takes nearly all.
+
+use super::{Busy, Check, Confidence, Cost, Outcome, Severity, View};
+use crate::view::QueueInterrupt;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV057",
+    title: "One of several receive queues takes nearly all",
+    severity: Severity::Warn,
+    explanation: "A NIC with several receive queues gets nearly all its interrupts on one, and a \
+        CPU spends nearly all its time in softirqs while others idle. With one flow that \
+        is as it must be: a flow stays on a queue. With many, the hash does not tell \
+        them apart (OV056 for tunnels), or the indirection table (ethtool -x) names that \
+        queue only.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for spot in view.devices().filter(|spot| spot.is_physical()) {
+        let Some((most, all)) = uneven(&view.receive_interrupts(spot)) else { continue };
+        let Some(busy) = outcome.busy_with_softirqs(view) else { return };
+        outcome.add(
+            CHECK
+                .on(spot)
+                .evidence(format!("one queue has {most} of {all} interrupts"), "/proc/interrupts")
+                .evidence(Busy::evidence(busy.cpu), "/proc/stat")
+                .cost(Cost::estimated(0.4, "packets of several flows"))
+                .confidence(Confidence::Medium),
+        );
+    }
+}
+
+/// The interrupts of the queue that takes nearly all, and of all, where there are
+/// several queues and enough interrupts to tell.
+pub(super) fn uneven(queues: &[QueueInterrupt<'_>]) -> Option<(u64, u64)> {
+    const ENOUGH: u64 = 100;
+    let all: u64 = queues.iter().map(|queue| queue.moved).sum();
+    let most = queues.iter().map(|queue| queue.moved).max()?;
+    (queues.len() > 1 && all >= ENOUGH && most.saturating_mul(10) >= all.saturating_mul(9))
+        .then_some((most, all))
+}
