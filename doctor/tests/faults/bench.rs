@@ -1,6 +1,7 @@
 //! A lab network with a fault, read and diagnosed.
 
 use std::net::UdpSocket;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -94,10 +95,10 @@ pub fn read(network: &Network, traffic: Option<fn(&Network, &AtomicBool)>) -> Ho
 }
 
 impl Fault {
-    /// Makes it, on a network of its own.
-    pub fn diagnose(&self) -> Diagnosis {
+    /// Makes it, on a network of its own, and reads that.
+    pub fn host(&self) -> Host {
         let network = build(self.mode, if self.code == "OV017" { 9000 } else { 1500 });
-        let host = match self.how {
+        match self.how {
             How::Set(set) => {
                 set(&network);
                 read(&network, None)
@@ -112,9 +113,22 @@ impl Fault {
                 write(&mut host);
                 host
             }
-        };
-        diagnose(&host)
+        }
     }
+}
+
+/// Directory that every host read is saved in, without its addresses: so the
+/// library that `tests/hosts.rs` reads is made.
+const SAVE: &str = "OVERLANE_SAVE_HOSTS";
+
+/// Diagnoses a host; saves it under a name where that is asked for.
+pub fn judge(name: &str, host: &Host) -> Diagnosis {
+    if let Some(directory) = std::env::var_os(SAVE) {
+        let path = Path::new(&directory).join(format!("{name}.tar.zst"));
+        let file = std::fs::File::create(path).unwrap();
+        doctor::dump::write(&doctor::scrub::scrub(host).unwrap(), file).unwrap();
+    }
+    diagnose(host)
 }
 
 /// What a diagnosis says at a severity or above, without a code.

@@ -6,8 +6,8 @@ mod list;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use bench::{build, others, read};
-use doctor::{CHECKS, Severity, diagnose};
+use bench::{build, judge, others, read};
+use doctor::{CHECKS, Severity};
 use lab::{Capabilities, modes};
 use testbed::Privileges;
 
@@ -40,7 +40,7 @@ fn each_fault_is_found_and_health_is_not() {
             eprintln!("{}: {}", mode.name(), unsupported.reason);
             continue;
         }
-        let diagnosis = diagnose(&read(&build(mode.name(), 1500), None));
+        let diagnosis = judge(mode.name(), &read(&build(mode.name(), 1500), None));
         for finding in &diagnosis.findings {
             let expected = naive(mode.name()).contains(&finding.code.as_str());
             if finding.severity >= Severity::Warn && !expected {
@@ -52,7 +52,8 @@ fn each_fault_is_found_and_health_is_not() {
         }
     }
     for fault in list::FAULTS {
-        let diagnosis = fault.diagnose();
+        let name = format!("{}-{}", fault.code, fault.mode);
+        let diagnosis = judge(&name, &fault.host());
         let found = diagnosis.findings.iter().any(|finding| finding.code == fault.code);
         table.lock().unwrap().get_mut(fault.code).unwrap().0 |= found;
         if !found {
