@@ -1,4 +1,4 @@
-//! The fast path in a testbed: traffic passes bridge and VXLAN device by, and the
+//! The fast path in a testbed: traffic passes bridge, routes and VXLAN device by, and the
 //! hops tell when it does not.
 
 mod traffic;
@@ -57,7 +57,7 @@ fn exchange(network: &Network) -> Vec<[u64; 2]> {
 
 #[test]
 fn traffic_passes_bridge_and_device_by() {
-    for mode in ["vxlan+accel"] {
+    for mode in ["vxlan+accel", "vxlan-routed+accel"] {
         for offload in Offload::ALL {
             let Some(network) = network(mode, offload) else { return };
             testbed::poll("the fast path", LIMIT, || {

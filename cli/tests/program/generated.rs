@@ -125,6 +125,7 @@ fn lab_list_says_of_every_mode_whether_and_why_not() {
         "nat-proxy",
         "vxlan",
         "vxlan-routed",
+        "vxlan-routed+accel",
         "ovs-vlan",
         "ovs-vxlan",
         "tap",

@@ -22,6 +22,7 @@ mod vtep;
 mod vxlan;
 mod vxlan_accel;
 mod vxlan_routed;
+mod vxlan_routed_accel;
 
 /// A way to get a tenant's packets to another tenant.
 pub trait Mode: Send + Sync {
@@ -66,6 +67,7 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &vxlan::Vxlan,
         &vxlan_accel::VxlanAccel,
         &vxlan_routed::VxlanRouted,
+        &vxlan_routed_accel::VxlanRoutedAccel,
         &ovs_vlan::OvsVlan,
         &ovs_vxlan::OvsVxlan,
         &tap::Tap,
