@@ -572,7 +572,7 @@ int ingress(struct __sk_buff *skb)
 	struct state *mirror;
 	struct fdb *from, *to;
 	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};
-	int tos, ecn;
+	int tos, ecn, routed = 0;
 	u16 proto;
 
 	/* What is no VXLAN for this host is not even counted. */
@@ -635,6 +635,7 @@ int ingress(struct __sk_buff *skb)
 		__builtin_memcpy(&front.outer.inner.dest, way.dmac, 6);
 		__builtin_memcpy(&front.outer.inner.source, way.smac, 6);
 		age(proto, ip);
+		routed = 1;
 	}
 	if (!to || !(to->flags & FDB_LOCAL))
 		return pass(skb, INGRESS_DESTINATION);
@@ -648,7 +649,9 @@ int ingress(struct __sk_buff *skb)
 	} else if (longest > to->mtu) {
 		return pass(skb, INGRESS_MTU);
 	}
-	if (due(&from->refreshed_rx, now, mirror->refresh))
+	/* The tenant's neighbour entry is confirmed by the router's packets only. */
+	if (due(&from->refreshed_rx, now, mirror->refresh) |
+	    (routed && due(&to->refreshed_rx, now, mirror->refresh)))
 		return pass(skb, INGRESS_REFRESH);
 
 	flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;

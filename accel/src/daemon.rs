@@ -279,12 +279,14 @@ impl Mirror {
         Ok(())
     }
 
-    /// Links at whose hook there are other programs than ours.
+    /// Links at whose hooks there are other programs than ours: one at the egress of a
+    /// VXLAN device or a tenant's port would be passed by.
     fn occupied(&self) -> BTreeSet<u32> {
         let ours = |index: u32| self.hooks.keys().filter(|(at, _)| *at == index).count() as u32;
         // A device that has gone has none.
-        let at = |index: u32| tcx::count(index, Hook::Ingress).unwrap_or(0);
-        let is_occupied = |index: &u32| at(*index) > ours(*index);
+        let at = |index: u32, hook| tcx::count(index, hook).unwrap_or(0);
+        let is_occupied =
+            |index: &u32| at(*index, Hook::Ingress) > ours(*index) || at(*index, Hook::Egress) > 0;
         self.looked_at.iter().copied().filter(is_occupied).collect()
     }
 

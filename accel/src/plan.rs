@@ -36,7 +36,7 @@ pub struct Facts {
     pub forwarding: BTreeMap<u32, Forwarding>,
     /// Why IPv6 packets are not routed here, or not as others are.
     pub no_ipv6: Option<String>,
-    /// Links at whose tcx ingress there are programs of others.
+    /// Links at whose tcx hooks there are programs of others.
     pub occupied: BTreeSet<u32>,
     /// `net.ipv4.ip_local_port_range`.
     pub local_ports: (u16, u16),
@@ -272,7 +272,7 @@ pub(crate) fn interference(facts: &Facts, index: u32, device: &Device) -> Result
         return Err(format!("{}: tc filters ({qdisc} qdisc)", device.name));
     }
     if facts.occupied.contains(&index) {
-        return Err(format!("{}: another program at its tcx ingress", device.name));
+        return Err(format!("{}: another program at its tcx hooks", device.name));
     }
     if device.xdp {
         return Err(format!("{}: XDP program", device.name));

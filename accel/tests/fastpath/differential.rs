@@ -5,7 +5,6 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::process::Command;
 
 use accel::{Accel, Wanted};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,12 +12,18 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 use packet::ethernet::MacAddr;
-use packet::vnet_hdr::{Layout, VnetHdr, flags, gso_type};
+use packet::vnet_hdr::{Layout, flags};
 use sys::tap::{Offload as TapOffload, Tap, TapOptions};
-use testbed::{Host, NIC, Offload, Wire};
+use testbed::{Host, NIC, Offload, Wire, mac};
 
-use crate::build::{Random, Spec};
-use crate::pair::{BRIDGE, DEVICE, LIMIT, privileged};
+use crate::build::Random;
+use crate::pair::{DEVICE, LIMIT, privileged};
+
+mod case;
+mod topology;
+
+use case::Case;
+use topology::Shape;
 
 const CASES: usize = 2000;
 /// Cases between two changes of the path.
@@ -34,94 +39,6 @@ const VNET: usize = 10;
 /// those that `Spec` writes, but for the client's port.
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 40_000);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 5201);
-
-/// A frame as a tenant's device hands it over, with its vnet header.
-#[derive(Clone, Debug)]
-struct Case {
-    vnet: VnetHdr,
-    frame: Vec<u8>,
-}
-
-impl Case {
-    fn random(random: &mut Random) -> Case {
-        let mut spec = Spec::random(random, false);
-        let one = random.once_in(2);
-        if one {
-            spec.payload =
-                [0, 1, 18, 64, random.below(1500), 1380 + random.below(80)][random.below(6)];
-            spec.gso_size = 1;
-        }
-        let (mut vnet, mut frame) = spec.build();
-        frame[..6].copy_from_slice(&MAC_B);
-        frame[6..12].copy_from_slice(&MAC_A);
-        if !spec.udp && !random.once_in(3) {
-            let at = usize::from(vnet.csum_start);
-            frame[at..at + 2].copy_from_slice(&CLIENT.port().to_be_bytes());
-        }
-        if one {
-            vnet = VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet };
-            if random.once_in(2) {
-                let (start, offset) = (vnet.csum_start, vnet.csum_offset);
-                packet::checksum::complete_partial(&mut frame, start.into(), offset.into())
-                    .unwrap();
-                vnet = VnetHdr::default();
-            }
-        }
-        // Odd and malformed: anything in the headers, addresses included.
-        if random.once_in(3) {
-            for _ in 0..1 + random.below(3) {
-                let at = random.below(frame.len().min(80));
-                // Of the addresses the first bytes only: never the other tenant's.
-                frame[if at < 12 { at / 6 * 6 } else { at }] = random.next() as u8 & 0xfe;
-            }
-        }
-        if random.once_in(12) {
-            frame.truncate(14 + random.below(frame.len() - 13));
-        }
-        if random.once_in(12) {
-            frame.resize((frame.len() + random.below(40)).min(65_535), 0);
-        }
-        if random.once_in(20) {
-            frame[..6]
-                .copy_from_slice(&[[0xff; 6], [0x33, 0x33, 0, 0, 0, 9], MAC_A][random.below(3)]);
-        }
-        Case { vnet, frame }
-    }
-
-    /// The client's part in the connection's beginning.
-    fn handshake(flags: u8, sequence: u32, acknowledgement: u32) -> Case {
-        let spec = Spec {
-            payload: 0,
-            gso_size: 1,
-            tcp_options: 0,
-            flags,
-            sequence,
-            acknowledgement,
-            ..Spec::PLAIN
-        };
-        let (vnet, mut frame) = spec.build();
-        frame[..6].copy_from_slice(&MAC_B);
-        frame[6..12].copy_from_slice(&MAC_A);
-        frame[34..36].copy_from_slice(&CLIENT.port().to_be_bytes());
-        Case { vnet: VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet }, frame }
-    }
-
-    /// One that both hosts take, where it is not the slow path's turn.
-    fn probe() -> Case {
-        let spec = Spec { udp: true, payload: 64, gso_size: 1, ..Spec::PLAIN };
-        let (vnet, mut frame) = spec.build();
-        frame[..6].copy_from_slice(&MAC_B);
-        frame[6..12].copy_from_slice(&MAC_A);
-        Case { vnet: VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet }, frame }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; VNET];
-        self.vnet.emit(Layout::Basic, &mut bytes).unwrap();
-        bytes.extend_from_slice(&self.frame);
-        bytes
-    }
-}
 
 /// What came of some cases. Frames are sorted: the two ways deliver at their own
 /// times.
@@ -194,10 +111,9 @@ impl Tenant {
     }
 
     /// Behind a veth pair that is there: connects by hand from `tap`.
-    fn connected(host: Host, tap: &Tap) -> Tenant {
+    fn connected(host: Host, tap: &Tap, to: MacAddr) -> Tenant {
         let listener = host.netns().run(|| TcpListener::bind(SERVER).unwrap()).unwrap();
-        host.netlink().add_neighbour("eth0", (*CLIENT.ip()).into(), MacAddr(MAC_A)).unwrap();
-        tap.write(&Case::handshake(0x02, 99, 0).bytes()).unwrap();
+        tap.write(&Case::handshake(to, 0x02, 99, 0).bytes()).unwrap();
         let mut buffer = vec![0; 70_000];
         let theirs = testbed::poll("the answer", LIMIT, || {
             let Ok(length) = tap.read(&mut buffer) else { return Ok(Err(String::new())) };
@@ -207,7 +123,7 @@ impl Tenant {
             Ok(if answer { Ok(number()) } else { Err(format!("{frame:02x?}")) })
         })
         .unwrap();
-        tap.write(&Case::handshake(0x10, 100, theirs + 1).bytes()).unwrap();
+        tap.write(&Case::handshake(to, 0x10, 100, theirs + 1).bytes()).unwrap();
         let (connection, _) = listener.accept().unwrap();
         host.nft(
             "table inet t { chain i { type filter hook input priority 0; drop; }; \
@@ -235,16 +151,18 @@ struct Bench {
     wire: OwnedFd,
     accels: [Accel; 2],
     _hosts: [Host; 2],
+    /// Where the sender's frames go.
+    to: MacAddr,
     described: String,
 }
 
 impl Bench {
     fn random(random: &mut Random) -> Bench {
-        let hosts = ["a", "b"].map(|name| Host::new(name).unwrap());
+        let shape = Shape::random(random);
+        let hosts = shape.hosts();
         let profile = [Offload::Full, Offload::NoTunnel, Offload::None][random.below(3)];
         let wire = Wire { mtu: 1500, offload: profile };
         wire.join(&hosts[0], &hosts[1]).unwrap();
-        wire.address(&hosts[0], &hosts[1]).unwrap();
         // With checksums finished by the NIC that sends, or not at all.
         let finished = random.once_in(2);
         hosts[0].set_features(NIC, &[("tx-checksum-ip-generic", !finished)]).unwrap();
@@ -270,7 +188,8 @@ impl Bench {
             tap
         };
         let tap = open(&hosts[0]);
-        let behind = random.once_in(2).then(|| Host::new("tenant-b").unwrap());
+        let behind =
+            (shape == Shape::Alone || random.once_in(2)).then(|| Host::new("tenant-b").unwrap());
         let other = match &behind {
             None => Some(open(&hosts[1])),
             Some(tenant) => {
@@ -278,18 +197,12 @@ impl Bench {
                 tenant.netlink().set_down("eth0").unwrap();
                 tenant.netlink().set_mac("eth0", MacAddr(MAC_B)).unwrap();
                 tenant.netlink().set_up("eth0").unwrap();
-                tenant.address("eth0", *SERVER.ip(), 24).unwrap();
+                shape.tenant(tenant, mac("b", shape.inner(1)));
                 None
             }
         };
-        for (host, ends) in hosts.iter().zip([[Wire::A, Wire::B], [Wire::B, Wire::A]]) {
-            let script = format!(
-                "ip link add {DEVICE} type vxlan id 42 local {} remote {} dstport 4789 {options}
-                 ip link set {DEVICE} mtu {MTU} up",
-                ends[0], ends[1]
-            );
-            host.run(Command::new("sh").args(["-ec", &script])).unwrap();
-            host.bridge(BRIDGE, MTU, &[DEVICE, PORT]).unwrap();
+        for (number, host) in hosts.iter().enumerate() {
+            shape.build(host, number, &options);
             // What GRO merges depends on when packets come.
             for device in [DEVICE, NIC] {
                 host.set_features(device, &[("rx-gro", false)]).unwrap();
@@ -298,11 +211,11 @@ impl Bench {
         let wire = hosts[1].netns().run(frames).unwrap();
         let accels = hosts.each_ref().map(|host| Accel::start(host.netns(), Wanted::All).unwrap());
         // Both hosts learn both addresses.
+        let [to, from] = shape.doors();
         let tenant = match (behind, other) {
-            (Some(tenant), _) => Tenant::connected(tenant, &tap),
+            (Some(tenant), _) => Tenant::connected(tenant, &tap, to),
             (None, Some(other)) => {
-                let mut back = Case::probe();
-                back.frame[..6].copy_from_slice(&MAC_A);
+                let mut back = Case::probe(from);
                 back.frame[6..12].copy_from_slice(&MAC_B);
                 other.write(&back.bytes()).unwrap();
                 Tenant::Tap(other)
@@ -310,8 +223,9 @@ impl Bench {
             (None, None) => unreachable!("one of them is made above"),
         };
         let what = if matches!(tenant, Tenant::Tap(_)) { "TAP" } else { "veth" };
-        let described = format!("{profile}, to a {what}, finished checksums {finished}, {options}");
-        let bench = Bench { tap, tenant, wire, accels, _hosts: hosts, described };
+        let described =
+            format!("{shape:?}, {profile}, to a {what}, finished checksums {finished}, {options}");
+        let bench = Bench { tap, tenant, wire, accels, _hosts: hosts, to, described };
         bench.fast();
         bench
     }
@@ -328,7 +242,7 @@ impl Bench {
     fn until(&self, words: [&[&str]; 2]) {
         testbed::poll(&format!("{words:?}"), LIMIT, || {
             let before = self.packets(words);
-            self.tap.write(&Case::probe().bytes()).unwrap();
+            self.tap.write(&Case::probe(self.to).bytes()).unwrap();
             let now = self.packets(words);
             let both = now[0] > before[0] && now[1] > before[1];
             Ok(both.then_some(()).ok_or_else(|| {
@@ -366,10 +280,10 @@ impl Bench {
                 break;
             }
             while let Ok(length) = self.tap.read(&mut buffer) {
-                outcome.back.push(seen(&buffer[..length]));
+                outcome.back.extend(seen(&buffer[..length]));
             }
             while let Some(length) = self.tenant.read(&mut buffer) {
-                outcome.there.push(seen(&buffer[..length]));
+                outcome.there.extend(seen(&buffer[..length]));
             }
             while let Ok(length) = recv(self.wire.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)
             {
@@ -383,16 +297,21 @@ impl Bench {
     }
 }
 
-/// A frame with its vnet header, without what the kernel varies.
-fn seen(bytes: &[u8]) -> Vec<u8> {
+/// A frame with its vnet header, without what the kernel varies; `None` for what
+/// hosts with IPv6 say unasked.
+fn seen(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = bytes.to_vec();
+    if topology::is_own(&bytes[VNET..]) {
+        return None;
+    }
     // That a sum was verified already is no property of the packet; a hint.
     bytes[0] &= flags::NEEDS_CSUM;
     bytes[2..4].fill(0);
     if bytes[0] == 0 {
         bytes[6..10].fill(0);
     }
-    bytes
+    topology::without_own_id(&mut bytes[VNET..]);
+    Some(bytes)
 }
 
 /// A VXLAN frame on the wire, without identification and checksum of its IP header.
@@ -405,6 +324,7 @@ fn tunnelled(frame: &[u8]) -> Option<Vec<u8>> {
         let mut frame = frame.to_vec();
         frame[18..20].fill(0);
         frame[24..26].fill(0);
+        topology::without_own_id(frame.get_mut(50..).unwrap_or_default());
         frame
     })
 }
@@ -427,7 +347,8 @@ fn random_packets_fare_the_same_on_both_paths() {
     while done < cases {
         let bench = Bench::random(&mut random);
         for _ in 0..4 {
-            let batch: Vec<Case> = (0..BATCH).map(|_| Case::random(&mut random)).collect();
+            let batch: Vec<Case> =
+                (0..BATCH).map(|_| Case::random(&mut random, bench.to)).collect();
             bench.fast();
             let hits = || bench.packets([&["egress_hit", "egress_shortcut"], &["ingress_hit"]]);
             let before = hits();

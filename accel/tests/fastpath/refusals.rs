@@ -1,11 +1,14 @@
 //! What is refused, with its reason; traffic goes on by the slow path.
 
+use std::os::fd::AsFd;
 use std::process::Command;
 
 use accel::{Accel, Status, Wanted};
+use libbpf_rs::ObjectBuilder;
+use sys::tcx::{self, Hook};
 use testbed::{Host, Offload, poll};
 
-use crate::pair::{DEVICE, LIMIT, Pair, privileged};
+use crate::pair::{DEVICE, LIMIT, PORT, Pair, privileged};
 
 pub fn sh(host: &Host, script: &str) {
     host.run(Command::new("sh").args(["-ec", script])).unwrap();
@@ -229,11 +232,38 @@ fn a_program_of_somebody_else_is_neither_displaced_nor_passed_by() {
     let accels = pair.accelerate();
     // Another fast path is as foreign as any program.
     let second = Accel::start(pair.a.netns(), Wanted::All).unwrap();
-    let expected = "[veth0: veth0: another program at its tcx ingress]";
+    let expected = "[veth0: veth0: another program at its tcx hooks]";
     refused(&second, expected, "a second fast path");
     pair.ping(&[]);
     drop(second);
     pair.settle(&accels);
+}
+
+/// Any program: without its maps filled it lets everything pass.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fastpath.bpf.o"));
+
+#[test]
+fn a_program_at_the_egress_of_what_is_passed_by_is_a_reason() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(Offload::Full, true);
+    let accels = pair.accelerate();
+    let object = ObjectBuilder::default().open_memory(OBJECT).unwrap().load().unwrap();
+    let program = object.progs().find(|program| program.name() == "egress").unwrap();
+    for (device, expected) in [
+        (DEVICE, "[vxlan0: vxlan0: another program at its tcx hooks]"),
+        (PORT, "[veth0: veth0: another program at its tcx hooks]"),
+    ] {
+        let index = pair.a.netlink().link(device).unwrap().index;
+        let program = program.as_fd();
+        let attach = || tcx::attach(program, index, Hook::Egress).unwrap();
+        let link = pair.a.netns().run(attach).unwrap();
+        refused(&accels[0], expected, device);
+        pair.ping(&[]);
+        drop(link);
+        pair.settle(&accels);
+    }
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! The networks between the two tenants.
+
+use std::process::Command;
+
+use packet::ethernet::MacAddr;
+use testbed::{Host, NIC, mac};
+
+use super::{CLIENT, MAC_A, MAC_B, MTU, PORT, SERVER};
+use crate::build::Random;
+use crate::pair::{BRIDGE, DEVICE};
+
+/// How tenants' frames come to the VXLAN device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// By a bridge.
+    Bridged,
+    /// By a bridge and a route, in both hosts.
+    Routed {
+        /// `net.ipv4.conf.all.rp_filter`.
+        rp_filter: u8,
+    },
+    /// By a route; the receiving tenant is alone on its veth pair.
+    Alone,
+}
+
+impl Shape {
+    pub fn random(random: &mut Random) -> Shape {
+        match random.below(4) {
+            0 | 1 => Shape::Bridged,
+            2 => Shape::Routed { rp_filter: random.below(3) as u8 },
+            _ => Shape::Alone,
+        }
+    }
+
+    pub fn hosts(self) -> [Host; 2] {
+        ["a", "b"].map(|name| match self {
+            // IPv6 of a host would only say things that nobody asked.
+            Shape::Bridged => Host::new(name).unwrap(),
+            _ => Host::with_ipv6(name).unwrap(),
+        })
+    }
+
+    /// The device of a host that the tenant's frames come to.
+    pub fn inner(self, host: usize) -> &'static str {
+        if self == Shape::Alone && host == 1 { PORT } else { BRIDGE }
+    }
+
+    /// The addresses that the tenants send to.
+    pub fn doors(self) -> [MacAddr; 2] {
+        match self {
+            Shape::Bridged => [MacAddr(MAC_B), MacAddr(MAC_A)],
+            _ => [mac("a", self.inner(0)), mac("b", self.inner(1))],
+        }
+    }
+
+    /// Addresses the receiving tenant, whose router has the address `router`.
+    pub fn tenant(self, tenant: &Host, router: MacAddr) {
+        let (server, client) = (SERVER.ip(), CLIENT.ip());
+        let (length, hop, neighbour, address) = match self {
+            Shape::Bridged => (24, String::new(), client.to_string(), MacAddr(MAC_A)),
+            _ => {
+                let hop = "ip route add default via 192.0.2.11 dev eth0 onlink".to_owned();
+                (32, hop, "192.0.2.11".to_owned(), router)
+            }
+        };
+        sh(
+            tenant,
+            &format!(
+                "ip addr add {server}/{length} dev eth0
+                 {hop}
+                 ip neigh add {neighbour} lladdr {address} dev eth0"
+            ),
+        );
+    }
+
+    /// Builds a host, the first or the second; its tenant's port is there.
+    pub fn build(self, host: &Host, number: usize, options: &str) {
+        let other = 1 - number;
+        // The tenants' addresses are those that `Spec` writes, so the underlay has others.
+        let device = mac(host.name(), DEVICE);
+        sh(
+            host,
+            &format!(
+                "ip addr add 192.168.7.1{number}/24 dev {NIC}
+                 ip link add {DEVICE} address {device} type vxlan id 42 dev {NIC} \
+                    local 192.168.7.1{number} dstport 4789 {options} {}
+                 ip link set {DEVICE} mtu {MTU} up",
+                match self {
+                    Shape::Bridged => format!("remote 192.168.7.1{other}"),
+                    _ => "nolearning".to_owned(),
+                }
+            ),
+        );
+        match self {
+            Shape::Bridged => host.bridge(BRIDGE, MTU, &[DEVICE, PORT]).unwrap(),
+            _ => self.route(host, number),
+        }
+    }
+
+    fn route(self, host: &Host, number: usize) {
+        let (inner, other) = (self.inner(number), 1 - number);
+        if inner == BRIDGE {
+            host.bridge(BRIDGE, MTU, &[PORT]).unwrap();
+        }
+        let (here, there) = (number + 1, other + 1);
+        let tenant = MacAddr([MAC_A, MAC_B][number]);
+        let gateway = mac(["a", "b"][other], DEVICE);
+        let rp_filter = if let Shape::Routed { rp_filter } = self { rp_filter } else { 0 };
+        sh(
+            host,
+            &format!(
+                "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 \
+                    net.ipv4.conf.all.rp_filter={rp_filter} \
+                    net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.{inner}.send_redirects=0 \
+                    net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0 \
+                    net.ipv4.icmp_msgs_per_sec=1000000 net.ipv4.icmp_msgs_burst=1000000
+                 ip addr add 192.0.2.1{number}/32 dev {inner}
+                 ip addr add 192.0.2.2{number}/32 dev {DEVICE}
+                 ip -6 addr add 2001:db8::1{number}/128 dev {inner} nodad
+                 ip -6 addr add 2001:db8::2{number}/128 dev {DEVICE} nodad
+                 ip route add 10.0.0.{here}/32 dev {inner}
+                 ip route add fd00::{here}/128 dev {inner}
+                 ip neigh add 10.0.0.{here} lladdr {tenant} dev {inner}
+                 ip neigh add fd00::{here} lladdr {tenant} dev {inner}
+                 ip route add 10.0.0.{there}/32 via 192.0.2.2{other} dev {DEVICE} onlink
+                 ip route add fd00::{there}/128 via 2001:db8::2{other} dev {DEVICE} onlink
+                 ip neigh add 192.0.2.2{other} lladdr {gateway} dev {DEVICE}
+                 ip neigh add 2001:db8::2{other} lladdr {gateway} dev {DEVICE}
+                 bridge fdb add {gateway} dev {DEVICE} dst 192.168.7.1{other} self permanent
+                 # Without it the kernel says so, and so often only.
+                 ip route add blackhole default
+                 ip -6 route add blackhole default"
+            ),
+        );
+    }
+}
+
+/// Whether a frame is one that hosts with IPv6 send unasked.
+pub fn is_own(frame: &[u8]) -> bool {
+    frame[..2] == [0x33, 0x33] && frame[6..8] != MAC_A[..2]
+}
+
+/// Takes identification and checksum out of a router's own IPv4 packets.
+pub fn without_own_id(frame: &mut [u8]) {
+    if frame.len() >= 34 && frame[12..14] == [8, 0] && frame[26..29] == [192, 0, 2] {
+        frame[18..20].fill(0);
+        frame[24..26].fill(0);
+    }
+}
+
+fn sh(host: &Host, script: &str) {
+    host.run(Command::new("sh").args(["-ec", script])).unwrap();
+}
