@@ -10,7 +10,10 @@ pub(super) const CHECK: Check = Check {
     explanation: "Frames that cross a bridge of the namespace are handed to the IP packet \
         filter, connection tracking included, but the namespace has no rules there. \
         Container engines switch it on for their own rules; a namespace that only \
-        bridges pays for it with every frame.",
+        bridges pays for it with every frame. It is the kernel's default for a new \
+        namespace: one without processes, as an engine makes it for an overlay \
+        network and makes it anew, has it until somebody takes it back each time, \
+        which is a remark.",
     run,
 };
 
@@ -27,9 +30,13 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .filter(|spot| view.ports(*spot).count() > 1)
             .collect();
         let Some(bridge) = bridges.first().filter(|_| on && !filters) else { continue };
+        // Docker's sandboxes: nobody there has chosen it, and a fix does not last.
+        let default = namespace.member_count == 0;
+        let severity = if default { Severity::Info } else { CHECK.severity };
         outcome.add(
             CHECK
                 .in_namespace(namespace, "bridge-nf-call-iptables")
+                .severity(severity)
                 .evidence(format!("{KEY} = 1"), "/proc/sys")
                 .evidence(
                     format!("no chain or table of IP filters; bridge {}", bridge.name()),
