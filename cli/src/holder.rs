@@ -23,8 +23,6 @@ pub struct Standing {
     pub mtu: u32,
     /// Process id of the holder.
     pub pid: u32,
-    /// Process id of the first process of the testbed's programs, if it has any.
-    pub init: Option<u32>,
     /// Hosts and tenants.
     pub hosts: Vec<StandingHost>,
     /// Where a server in the server's tenant is reached by the client.
@@ -44,6 +42,8 @@ pub struct StandingHost {
     pub name: String,
     /// Path of its network namespace, for `nsenter --net=`.
     pub netns: String,
+    /// Process id of the first process of its programs, if the mode has any.
+    pub init: Option<u32>,
 }
 
 /// The requests a holder understands, a line each.

@@ -8,7 +8,7 @@ use netstate::Error as NetlinkError;
 use nix::errno::Errno;
 use testbed::{Host, Privileges};
 
-use crate::{Result, ovs};
+use crate::{Result, docker, ovs};
 
 /// Why a mode cannot be built here, and what would help.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,6 +155,15 @@ impl Capabilities {
                 })
             })
             .clone()
+    }
+
+    /// Whether Docker Engine is installed and may be run.
+    pub fn docker(&self) -> Supported {
+        if self.privileges != Privileges::Root {
+            // It makes control groups and mounts that a user namespace forbids.
+            return Err(Unsupported::new("Docker Engine needs root", "run as root"));
+        }
+        docker::installed()
     }
 
     /// Whether the kernel takes the fast path's BPF programs from this process.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capability;
+mod docker;
 pub mod mode;
 mod network;
 mod ovs;

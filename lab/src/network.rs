@@ -43,13 +43,20 @@ pub struct Address {
 /// Anything that a network keeps alive until it is dropped.
 pub(crate) type Keep = Box<dyn Send + Sync>;
 
+/// A process tree, and the hosts whose programs are in it (all, where there are
+/// none of these).
+struct Tree {
+    processes: Processes,
+    of: Vec<String>,
+}
+
 /// A built mode. Dropping it removes everything.
 pub struct Network {
     // Dropped in this order: programs, then what keeps running in this process,
-    // then the process tree, then the namespaces.
+    // then the process trees, then the namespaces.
     programs: Vec<Process>,
     kept: Vec<Keep>,
-    processes: Option<Processes>,
+    trees: Vec<Tree>,
     hosts: Vec<Arc<Host>>,
     client: usize,
     server: usize,
@@ -78,7 +85,7 @@ impl Network {
         Network {
             programs: Vec::new(),
             kept: Vec::new(),
-            processes: None,
+            trees: Vec::new(),
             hosts: hosts.into_iter().map(Arc::new).collect(),
             client,
             server,
@@ -96,9 +103,20 @@ impl Network {
     }
 
     /// Adds the process tree that the mode's programs run in.
-    pub(crate) fn with_processes(mut self, tree: Processes, programs: Vec<Process>) -> Network {
-        self.processes = Some(tree);
-        self.programs = programs;
+    pub(crate) fn with_processes(self, tree: Processes, programs: Vec<Process>) -> Network {
+        self.with_processes_of(&[], tree, programs)
+    }
+
+    /// Adds the process tree that the programs of these hosts run in.
+    pub(crate) fn with_processes_of(
+        mut self,
+        hosts: &[&str],
+        processes: Processes,
+        programs: Vec<Process>,
+    ) -> Network {
+        let of = hosts.iter().map(|&host| host.to_owned()).collect();
+        self.trees.push(Tree { processes, of });
+        self.programs.extend(programs);
         self
     }
 
@@ -134,9 +152,15 @@ impl Network {
         self.hosts.iter().find(|host| host.name() == name)
     }
 
-    /// First process of the tree that the mode's programs run in.
-    pub fn init_pid(&self) -> Option<u32> {
-        self.processes.as_ref().map(Processes::init_pid)
+    /// First process of the tree that a host's programs run in.
+    pub fn init_pid(&self, host: &str) -> Option<u32> {
+        let of = |tree: &&Tree| tree.of.is_empty() || tree.of.iter().any(|name| name == host);
+        self.trees.iter().find(of).map(|tree| tree.processes.init_pid())
+    }
+
+    /// Control groups that are there for as long as the network.
+    pub fn cgroups(&self) -> impl Iterator<Item = &str> {
+        self.trees.iter().filter_map(|tree| tree.processes.cgroup())
     }
 
     /// Programs running for the mode: (process id, command line).

@@ -326,18 +326,6 @@ impl Inside<'_> {
     /// Runs a program to its end, for as long as the daemons stay and the limit
     /// is not over.
     fn ask(&self, command: &mut Command, daemons: &mut [&mut Process]) -> Result<String> {
-        let words = command.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>();
-        let program = format!("{} {}", command.get_program().to_string_lossy(), words.join(" "));
-        let mut process = self.tree.start(self.host, command)?;
-        let status = testbed::poll(&program, LIMIT, || {
-            daemons.iter_mut().try_for_each(|daemon| daemon.check())?;
-            Ok(process.ended()?.ok_or_else(|| process.output()))
-        })?;
-        let output = process.output();
-        if status.success() {
-            Ok(output)
-        } else {
-            Err(Error::Program { program, status: status.to_string(), output })
-        }
+        self.tree.ask(self.host, command, LIMIT, daemons)
     }
 }

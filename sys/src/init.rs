@@ -6,12 +6,17 @@
 //! it ends too, and the kernel kills every process of the namespace. Programs
 //! that a testbed needs (`ovs-vswitchd`, `docker-proxy`) are started inside, so
 //! neither they nor their files can be left behind.
+//!
+//! Control groups are the one thing of programs that no namespace takes along. A
+//! tree made [with one](Init::with_cgroup) has a group of its own on
+//! `/sys/fs/cgroup`, which its first process removes before it ends.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
@@ -21,7 +26,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use crate::netns::NetNs;
-use crate::{Error, Result};
+use crate::{Error, Result, cgroup};
 
 /// The first process of a PID namespace; dropping it kills all of them.
 #[derive(Debug)]
@@ -29,13 +34,19 @@ pub struct Init {
     pid: Pid,
     pid_ns: File,
     mount_ns: File,
-    // Closing it is what ends the namespace when this process dies.
-    _lifeline: OwnedFd,
+    cgroup: Option<String>,
+    // Closing it is what ends the namespace, also when this process dies.
+    lifeline: Option<OwnedFd>,
 }
 
 /// What the child does, in order; a failure is reported as (step, errno).
-const STEPS: [&str; 4] =
-    ["mount / private", "mount tmpfs on /run", "mount tmpfs on /tmp", "mount proc on /proc"];
+const STEPS: [&str; 5] = [
+    "mount / private",
+    "mount tmpfs on /run",
+    "mount tmpfs on /tmp",
+    "mount proc on /proc",
+    "make a cgroup and mount it on /sys/fs/cgroup",
+];
 
 impl Init {
     /// Starts the process.
@@ -44,6 +55,23 @@ impl Init {
     /// `EPERM` without `CAP_SYS_ADMIN` in the user namespace; a failed mount,
     /// by name. `/proc` is remounted where the kernel allows it.
     pub fn start() -> Result<Init> {
+        Init::make(None)
+    }
+
+    /// Starts one whose programs see a fresh control group (version 2) as the root
+    /// of them all, with what controllers version 2 has on this machine.
+    ///
+    /// # Errors
+    /// As [`Init::start`]; where the kernel has no cgroup version 2.
+    pub fn with_cgroup() -> Result<Init> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        Init::make(Some(format!("overlane-{}-{number}", std::process::id())))
+    }
+
+    fn make(cgroup: Option<String>) -> Result<Init> {
+        let name = cgroup.as_deref().map(CString::new).transpose();
+        let name = name.map_err(|_| Error::new("init", "cgroup's name", Errno::EINVAL))?;
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
                 .map_err(|e| Error::new("socketpair", "init lifeline", e))?;
@@ -54,14 +82,14 @@ impl Init {
         // allocation, no locks), and never returns.
         let pid = unsafe { libc::syscall(libc::SYS_clone, flags as libc::c_long, 0, 0, 0, 0) };
         if pid == 0 {
-            child_main(theirs.as_raw_fd());
+            child_main(theirs.as_raw_fd(), name.as_deref());
         }
         if pid < 0 {
             return Err(Error::last("clone(CLONE_NEWPID|CLONE_NEWNS)", "init process"));
         }
         drop(theirs);
         let pid = Pid::from_raw(pid as libc::pid_t);
-        let init = Init::attach(pid, ours);
+        let init = Init::attach(pid, ours, cgroup);
         if init.is_err() {
             // Only now: a half-made child must not stay.
             let _ = kill(pid, Signal::SIGKILL);
@@ -70,7 +98,7 @@ impl Init {
         init
     }
 
-    fn attach(pid: Pid, lifeline: OwnedFd) -> Result<Init> {
+    fn attach(pid: Pid, lifeline: OwnedFd, cgroup: Option<String>) -> Result<Init> {
         let mut lifeline = File::from(lifeline);
         let mut report = [0u8; 5];
         lifeline
@@ -89,8 +117,15 @@ impl Init {
             pid,
             pid_ns: namespace("pid")?,
             mount_ns: namespace("mnt")?,
-            _lifeline: lifeline.into(),
+            cgroup,
+            lifeline: Some(lifeline.into()),
         })
+    }
+
+    /// Name of the tree's control group, below the one that the machine's file
+    /// system of them shows this process as root.
+    pub fn cgroup(&self) -> Option<&str> {
+        self.cgroup.as_deref()
     }
 
     /// The process, as its maker numbers it.
@@ -147,15 +182,19 @@ impl Drop for Init {
         // Killing the first process of a PID namespace kills all of it
         // (pid_namespaces(7)). It stays a process until every child of ours in
         // there has been reaped, which a caller may do only after this: so the
-        // wait must not be in the caller's way.
+        // wait must not be in the caller's way. Where it has a control group to
+        // remove first, it is told instead of killed.
         let pid = self.pid;
-        let _ = kill(pid, Signal::SIGKILL);
+        drop(self.lifeline.take());
+        if self.cgroup.is_none() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
         std::thread::spawn(move || waitpid(pid, None));
     }
 }
 
 /// The child: set up, report, wait for the end. Only async-signal-safe calls.
-fn child_main(lifeline: i32) -> ! {
+fn child_main(lifeline: i32, cgroup: Option<&CStr>) -> ! {
     const NAME: &CStr = c"overlane-init";
     const NONE: &CStr = c"none";
     // SAFETY: every call is a plain system call on constants, on `lifeline`,
@@ -194,11 +233,21 @@ fn child_main(lifeline: i32) -> ! {
                 libc::_exit(1);
             }
         }
+        let own = cgroup.map(|name| (name, cgroup::mount(name)));
+        if let Some((_, Err(errno))) = own {
+            report(lifeline, 4, errno as i32);
+            libc::_exit(1);
+        }
         report(lifeline, 0, 0);
         let mut byte = 0u8;
         loop {
             let got = libc::read(lifeline, (&raw mut byte).cast(), 1);
             if got == 0 || (got < 0 && *libc::__errno_location() != libc::EINTR) {
+                if let Some((name, Ok(parent))) = own {
+                    // All but this process.
+                    libc::kill(-1, libc::SIGKILL);
+                    cgroup::remove(parent, name);
+                }
                 libc::_exit(0);
             }
         }
@@ -243,5 +292,47 @@ mod tests {
         drop(init);
         let status = child.wait().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
+    }
+
+    /// The machine's group of that name, wherever its file system is mounted.
+    fn is_there(name: &str) -> bool {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mut roots = mounts
+            .lines()
+            .filter(|line| line.contains(" - cgroup2 "))
+            .filter_map(|line| line.split(' ').nth(4))
+            .peekable();
+        assert!(roots.peek().is_some(), "no cgroup2 is mounted:\n{mounts}");
+        roots.any(|root| std::path::Path::new(root).join(name).exists())
+    }
+
+    #[test]
+    fn control_groups_go_with_init() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: needs root to make control groups");
+            return;
+        }
+        let net = NetNs::new().unwrap();
+        let init = Init::with_cgroup().unwrap();
+        let name = init.cgroup().unwrap().to_owned();
+        // As a container runtime does: a group for groups, one with a process, and
+        // one that nobody is left in.
+        let script = "cd /sys/fs/cgroup; mkdir -p docker/one docker/two; \
+                      (echo 0 >docker/one/cgroup.procs; exec setsid sleep 1000) & \
+                      until grep -q . docker/one/cgroup.procs; do :; done; echo made";
+        let mut command = Command::new("sh");
+        let child = command.args(["-c", script]).stdout(Stdio::piped());
+        let mut child = init.spawn(child, &net).unwrap();
+        let mut said = [0u8; 5];
+        child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"made\n");
+        assert!(is_there(&name) && is_there(&format!("{name}/docker/two")));
+        child.wait().unwrap();
+        drop(init);
+        let begun = std::time::Instant::now();
+        while is_there(&name) {
+            assert!(begun.elapsed().as_secs() < 10, "{name} is left");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
 }

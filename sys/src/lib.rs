@@ -9,6 +9,7 @@ pub mod affinity;
 pub mod allocations;
 pub mod buffers;
 pub mod capability;
+mod cgroup;
 pub mod datagram;
 mod error;
 pub mod ethtool;

@@ -43,11 +43,8 @@ impl Host {
     /// # Errors
     /// As [`Host::new`].
     pub fn with_ipv6(name: &str) -> Result<Host> {
-        let netns = NetNs::new()?;
-        let netlink = Netlink::open_in(&netns)?;
-        let ethtool = netns.run(Ethtool::open)??;
-        netlink.set_up("lo")?;
-        let host = Host { name: name.to_owned(), netns: Arc::new(netns), netlink, ethtool };
+        let host = Host::found(name, NetNs::new()?)?;
+        host.netlink.set_up("lo")?;
         // The same on every machine, whatever its own sysctls are: a new
         // namespace inherits some of them (net.core.devconf_inherit_init_net).
         for which in ["default", "all"] {
@@ -58,6 +55,17 @@ impl Host {
             host.sysctl_if_present(&format!("net/bridge/bridge-nf-call-{table}"), "0")?;
         }
         Ok(host)
+    }
+
+    /// A namespace that a program of the testbed has made (a container, Docker's
+    /// sandbox of an overlay network), as it is.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub fn found(name: &str, netns: NetNs) -> Result<Host> {
+        let netlink = Netlink::open_in(&netns)?;
+        let ethtool = netns.run(Ethtool::open)??;
+        Ok(Host { name: name.to_owned(), netns: Arc::new(netns), netlink, ethtool })
     }
 
     /// Its name within the testbed (`a`, `tenant-b`).

@@ -1,6 +1,7 @@
 //! Programs running inside test hosts: they and their files end with the testbed.
 
 use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 use sys::init::Init;
 use sys::program::{Program, describe};
@@ -20,6 +21,20 @@ impl Processes {
     /// `EPERM` without the right to make PID namespaces.
     pub fn new() -> Result<Processes> {
         Ok(Processes { init: Init::start()? })
+    }
+
+    /// Starts an empty tree with a control group of its own on `/sys/fs/cgroup`
+    /// (version 2), for programs that make some: it goes with the tree.
+    ///
+    /// # Errors
+    /// As [`Processes::new`]; without the right to make control groups.
+    pub fn with_cgroup() -> Result<Processes> {
+        Ok(Processes { init: Init::with_cgroup()? })
+    }
+
+    /// Name of the tree's own control group.
+    pub fn cgroup(&self) -> Option<&str> {
+        self.init.cgroup()
     }
 
     /// Process id of the tree's first process, as this process numbers it.
@@ -54,6 +69,28 @@ impl Processes {
     pub fn run(&self, host: &Host, command: &mut Command) -> Result<String> {
         let mut process = self.start(host, command)?;
         let status = process.program.wait()?;
+        if status.success() { Ok(process.output()) } else { Err(process.failed(status)) }
+    }
+
+    /// As [`run`](Processes::run), for as long as the `daemons` that the program
+    /// talks to stay, and for at most `limit`.
+    ///
+    /// # Errors
+    /// [`Error::Program`] of the program, or of a daemon that has ended;
+    /// [`Error::NotReady`] past the limit.
+    pub fn ask(
+        &self,
+        host: &Host,
+        command: &mut Command,
+        limit: Duration,
+        daemons: &mut [&mut Process],
+    ) -> Result<String> {
+        let program = describe(command);
+        let mut process = self.start(host, command)?;
+        let status = crate::poll(&program, limit, || {
+            daemons.iter_mut().try_for_each(|daemon| daemon.check())?;
+            Ok(process.ended()?.ok_or_else(|| process.output()))
+        })?;
         if status.success() { Ok(process.output()) } else { Err(process.failed(status)) }
     }
 

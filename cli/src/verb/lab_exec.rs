@@ -9,21 +9,21 @@ use sys::netns::NetNs;
 
 use crate::args::Exec;
 use crate::exit::{Exit, usage};
-use crate::holder::{self, Standing};
+use crate::holder::{self, Standing, StandingHost};
 
 /// Becomes the command, or runs it where programs of the testbed must be seen.
 pub fn run(arguments: &Exec) -> anyhow::Result<Exit> {
     let standing = holder::all()?;
-    let (testbed, netns) = find(&standing, &arguments.host)?;
+    let (testbed, host) = find(&standing, &arguments.host)?;
     let (program, rest) = arguments
         .command
         .split_first()
         .ok_or_else(|| usage("COMMAND", "expected a command and its arguments"))?;
     sys::join::user_namespace(testbed.pid)?;
-    let netns = NetNs::open(Path::new(netns))?;
+    let netns = NetNs::open(Path::new(&host.netns))?;
     let mut command = Command::new(program);
     command.args(rest);
-    if let Some(init) = testbed.init {
+    if let Some(init) = host.init {
         // Sees the testbed's own /run and programs; a child, because a process
         // cannot move into a PID namespace itself.
         sys::join::process_tree(init)?;
@@ -38,7 +38,10 @@ pub fn run(arguments: &Exec) -> anyhow::Result<Exit> {
 }
 
 /// Finds `HOST` or `TESTBED/HOST`.
-fn find<'a>(standing: &'a [Standing], wanted: &str) -> anyhow::Result<(&'a Standing, &'a str)> {
+fn find<'a>(
+    standing: &'a [Standing],
+    wanted: &str,
+) -> anyhow::Result<(&'a Standing, &'a StandingHost)> {
     let (testbed, host) = match wanted.split_once('/') {
         Some((testbed, host)) => (Some(testbed), host),
         None => (None, wanted),
@@ -47,10 +50,9 @@ fn find<'a>(standing: &'a [Standing], wanted: &str) -> anyhow::Result<(&'a Stand
     let found: Vec<_> = all()
         .filter(|(one, known)| testbed.is_none_or(|name| name == one.name) && known.name == host)
         .collect();
-    let name =
-        |(one, host): &(&Standing, &holder::StandingHost)| format!("{}/{}", one.name, host.name);
+    let name = |(one, host): &(&Standing, &StandingHost)| format!("{}/{}", one.name, host.name);
     match found[..] {
-        [(one, host)] => Ok((one, &host.netns)),
+        [found] => Ok(found),
         [] => {
             let known: Vec<String> = all().map(|pair| name(&pair)).collect();
             let known = if known.is_empty() {

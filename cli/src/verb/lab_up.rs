@@ -96,13 +96,13 @@ pub fn hold(arguments: &Hold) -> anyhow::Result<Exit> {
         offload: arguments.offload.clone(),
         mtu: arguments.mtu,
         pid,
-        init: network.init_pid(),
         hosts: network
             .hosts()
             .iter()
             .map(|host| StandingHost {
                 name: host.name().to_owned(),
                 netns: format!("/proc/{pid}/fd/{}", host.netns().as_fd().as_raw_fd()),
+                init: network.init_pid(host.name()),
             })
             .collect(),
         target: network.address.target.to_string(),

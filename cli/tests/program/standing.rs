@@ -156,8 +156,8 @@ fn a_holder_of_another_user_is_not_believed() {
     let name = format!("test-{}-false", std::process::id());
     // Answers anything with a testbed whose host is this very process's.
     let answer = format!(
-        "{{\"name\":\"{name}\",\"mode\":\"host\",\"offload\":\"full\",\"mtu\":1500,\"pid\":1,\"init\":null,\
-         \"hosts\":[{{\"name\":\"a\",\"netns\":\"/proc/self/ns/net\"}}],\"target\":\"10.0.0.2:1\",\
+        "{{\"name\":\"{name}\",\"mode\":\"host\",\"offload\":\"full\",\"mtu\":1500,\"pid\":1,\
+         \"hosts\":[{{\"name\":\"a\",\"netns\":\"/proc/self/ns/net\",\"init\":null}}],\"target\":\"10.0.0.2:1\",\
          \"client\":\"a\",\"server\":\"a\",\"notes\":[]}}"
     );
     let script = "use Socket; $SIG{PIPE} = 'IGNORE'; socket(S, PF_UNIX, SOCK_STREAM, 0); \

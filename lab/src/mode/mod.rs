@@ -14,6 +14,7 @@ mod ovs_vlan;
 mod ovs_vxlan;
 mod routed;
 mod same_host;
+mod swarm;
 mod tap;
 mod tap_netmap;
 mod tapbridge;
@@ -68,6 +69,7 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &vxlan_accel::VxlanAccel,
         &vxlan_routed::VxlanRouted,
         &vxlan_routed_accel::VxlanRoutedAccel,
+        &swarm::Swarm,
         &ovs_vlan::OvsVlan,
         &ovs_vxlan::OvsVxlan,
         &tap::Tap,
