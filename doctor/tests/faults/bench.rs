@@ -77,6 +77,12 @@ pub fn read(network: &Network, traffic: Option<fn(&Network, &AtomicBool)>) -> Ho
         end.store(true, Ordering::Relaxed);
         host
     });
+    at_rest(&mut host);
+    host
+}
+
+/// Puts a machine at rest in place of the one that others use.
+pub fn at_rest(host: &mut Host) {
     let machine = &mut host.machine;
     if let doctor::host::Reading::Read(pair) = &mut machine.softnet {
         pair.after = pair.before.clone();
@@ -91,7 +97,6 @@ pub fn read(network: &Network, traffic: Option<fn(&Network, &AtomicBool)>) -> Ho
     machine.kernel_openvswitch = false;
     let backlog = doctor::host::Reading::Read("1000".to_owned());
     machine.sysctls.insert("net/core/netdev_max_backlog".to_owned(), backlog);
-    host
 }
 
 impl Fault {

@@ -2,6 +2,7 @@
 
 mod bench;
 mod list;
+mod swarm;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
