@@ -522,7 +522,8 @@ pub struct TapBridge {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub queues: usize,
     /// What moves the frames: bpf (tc redirects them in the kernel; both devices in one
-    /// namespace), epoll, or auto for the best that runs here
+    /// namespace), epoll, uring (epoll's work with frames read by batches; Linux 6.7), or auto
+    /// for the better of the first two that runs here
     #[arg(long, default_value = "auto", value_name = "ENGINE")]
     pub engine: String,
     /// Give and take cut packets with finished checksums only, on one side or both

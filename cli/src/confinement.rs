@@ -16,6 +16,8 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_sendto,
     libc::SYS_recvfrom,
     libc::SYS_epoll_pwait,
+    // The rings are there and restricted by now; none can be made.
+    libc::SYS_io_uring_enter,
     libc::SYS_ppoll,
     libc::SYS_futex,
     libc::SYS_sched_yield,

@@ -2,13 +2,14 @@
 //! do.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use sys::affinity::Thread;
 
 use crate::{Error, Result};
 
@@ -35,6 +36,7 @@ impl Shared {
 pub(crate) struct Threads {
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<Result<()>>>,
+    ids: Vec<Thread>,
 }
 
 impl Threads {
@@ -49,7 +51,12 @@ impl Threads {
             stopping: eventfd("end of forwarding")?,
             ended: eventfd("end of a thread")?,
         };
-        Ok(Threads { shared: Arc::new(shared), handles: Vec::new() })
+        Ok(Threads { shared: Arc::new(shared), handles: Vec::new(), ids: Vec::new() })
+    }
+
+    /// Becomes readable when the threads are to end.
+    pub(crate) fn stopping(&self) -> BorrowedFd<'_> {
+        self.shared.stopping.as_fd()
     }
 
     /// What a thread with these sources of packets, and their names, waits by.
@@ -73,11 +80,25 @@ impl Threads {
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> sys::Result<()> {
         let end = End(self.shared.clone());
+        let (tell, told) = mpsc::channel();
         let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _end = end;
+            // Who asked is waiting for it.
+            let _ = tell.send(Thread::current());
             work()
         });
         self.handles.push(spawned.map_err(|error| sys::Error::io("start thread", name, &error))?);
+        // A thread says so before anything else.
+        self.ids.extend(told.recv());
+        Ok(())
+    }
+
+    /// Binds them to CPUs, one after the other, from the first again where there are
+    /// more threads.
+    pub(crate) fn pin(&self, cpus: &[usize]) -> sys::Result<()> {
+        for (thread, cpu) in self.ids.iter().zip(cpus.iter().cycle()) {
+            thread.pin_to(&[*cpu])?;
+        }
         Ok(())
     }
 

@@ -14,8 +14,20 @@ use traffic::{LIMIT, pattern, ping, privileged, tcp, udp};
 
 mod traffic;
 
-/// Those that join two namespaces.
-const ENGINES: [Engine; 1] = [Engine::Epoll];
+/// Those that run here.
+fn engines() -> Vec<Engine> {
+    let mut engines = Engine::ALL.to_vec();
+    if let Err(error) = sys::frame_ring::FrameRing::new(&[], &[], 16, 4096) {
+        eprintln!("skipped: {error}");
+        engines.retain(|engine| *engine != Engine::Uring);
+    }
+    engines
+}
+
+/// Those of them that join two namespaces.
+fn joining() -> impl Iterator<Item = Engine> {
+    engines().into_iter().filter(|engine| *engine != Engine::Bpf)
+}
 
 /// How the two sides of a bench differ from each other and from the default.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +111,7 @@ fn every_kind_of_traffic_crosses_uncut() {
     if !privileged() {
         return;
     }
-    for engine in ENGINES {
+    for engine in joining() {
         for (queues, mtu) in [(1, 1500), (2, 9000), (1, 65_521)] {
             let counters = everything_crosses(Plan { queues, mtu, ..Plan::new(engine) });
             let c = counters[0];
@@ -245,7 +257,7 @@ fn a_device_that_vanishes_ends_the_bridge_by_name() {
     if !privileged() {
         return;
     }
-    for (engine, queues) in ENGINES.into_iter().flat_map(|engine| [(engine, 1), (engine, 3)]) {
+    for (engine, queues) in joining().flat_map(|engine| [(engine, 1), (engine, 3)]) {
         let bench = Bench::new(Plan { queues, ..Plan::new(engine) });
         ping(&bench.left, RIGHT, 56);
         bench.right.netlink().delete_link("tap0").unwrap();
@@ -333,7 +345,7 @@ fn netmap_brings_icmp_errors_back_to_their_cause() {
     if !privileged() {
         return;
     }
-    for engine in Engine::ALL {
+    for engine in engines() {
         let Netmapped { running, host } = Netmapped::new(engine, Offload::ALL);
         let socket = host.netns().run(|| UdpSocket::bind("192.168.64.64:0")).unwrap().unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();

@@ -1,5 +1,6 @@
 //! The threads that forward allocate nothing once packets have come both ways.
 
+use datapath::vtep::Engine;
 use endpoint::{CUT, PLAN, Plan, Vtep, everything_crosses, hosts, kernel};
 use sys::allocations::Counting;
 use testbed::Offload;
@@ -32,7 +33,9 @@ fn packets_allocate_nothing() {
     }
     let whole_and_cut = [Offload::Full, Offload::None]
         .map(|profile| [PLAN, CUT].map(|plan| Plan { profile, queues: 2, ..plan }));
-    for plan in whole_and_cut.concat() {
+    let ring = sys::frame_ring::FrameRing::new(&[], &[], 16, 4096);
+    let by_ring = ring.is_ok().then_some(Plan { engine: Engine::Uring, queues: 2, ..PLAN });
+    for plan in whole_and_cut.concat().into_iter().chain(by_ring) {
         let [a, b] = hosts(&plan);
         let vtep = Vtep::new(&plan, &a, 0, &plan.config(0, &[1]));
         kernel(&plan, &b, 1, 0);

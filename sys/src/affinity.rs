@@ -1,4 +1,4 @@
-//! CPU affinity and timer slack of the calling thread.
+//! CPU affinity of threads, timer slack of the calling one.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -21,6 +21,29 @@ pub fn pin(cpu: usize) -> Result<()> {
 /// # Errors
 /// `EINVAL` when one is beyond the C library's set, or none of them can be used.
 pub fn pin_to(cpus: &[usize]) -> Result<()> {
+    pin_thread(THIS_THREAD, cpus)
+}
+
+/// A thread of this process, to bind it later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thread(Pid);
+
+impl Thread {
+    /// The calling one.
+    pub fn current() -> Thread {
+        Thread(nix::unistd::gettid())
+    }
+
+    /// Binds it to some CPUs.
+    ///
+    /// # Errors
+    /// As [`pin_to`]; `ESRCH` when it has ended.
+    pub fn pin_to(self, cpus: &[usize]) -> Result<()> {
+        pin_thread(self.0, cpus)
+    }
+}
+
+fn pin_thread(thread: Pid, cpus: &[usize]) -> Result<()> {
     let object = || {
         let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
         format!("CPU {}", numbers.join(","))
@@ -29,7 +52,7 @@ pub fn pin_to(cpus: &[usize]) -> Result<()> {
     for &cpu in cpus {
         set.set(cpu).map_err(|e| Error::new("CPU_SET", object(), e))?;
     }
-    sched_setaffinity(THIS_THREAD, &set).map_err(|e| Error::new("sched_setaffinity", object(), e))
+    sched_setaffinity(thread, &set).map_err(|e| Error::new("sched_setaffinity", object(), e))
 }
 
 /// CPUs that the calling thread may run on, ascending.
@@ -72,6 +95,23 @@ mod tests {
         .join()
         .unwrap();
         assert!(usable(cpu));
+    }
+
+    #[test]
+    fn another_thread_is_pinned_while_it_runs() {
+        let cpu = *of_this_thread().unwrap().last().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (go_on, may_go_on) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            tell.send(Thread::current()).unwrap();
+            may_go_on.recv().unwrap();
+            of_this_thread().unwrap()
+        });
+        let thread = told.recv().unwrap();
+        thread.pin_to(&[cpu]).unwrap();
+        go_on.send(()).unwrap();
+        assert_eq!(other.join().unwrap(), [cpu]);
+        assert!(thread.pin_to(&[cpu]).is_err(), "it has ended");
     }
 
     #[test]

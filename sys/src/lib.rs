@@ -13,6 +13,7 @@ mod cgroup;
 pub mod datagram;
 mod error;
 pub mod ethtool;
+pub mod frame_ring;
 pub mod guard;
 pub mod init;
 pub mod join;

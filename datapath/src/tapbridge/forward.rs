@@ -71,9 +71,17 @@ impl Forwarder {
     /// # Errors
     /// [`Error::Vanished`].
     pub(super) fn pump(&mut self, budget: usize) -> Result<Pumped> {
+        // Lent to each frame, beside what else a frame needs.
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let pumped = self.pump_by(&mut buffer, budget);
+        self.buffer = buffer;
+        pumped
+    }
+
+    fn pump_by(&mut self, buffer: &mut [u8], budget: usize) -> Result<Pumped> {
         for _ in 0..budget {
-            match self.from.read(&mut self.buffer) {
-                Ok(length) => self.frame(length)?,
+            match self.from.read(buffer) {
+                Ok(length) => self.frame(&mut buffer[..length])?,
                 Err(error) => match errno(&error) {
                     Errno::EAGAIN => return Ok(Pumped::Dry),
                     Errno::EINTR => {}
@@ -87,8 +95,17 @@ impl Forwarder {
         Ok(Pumped::More)
     }
 
-    /// Forwards the frame of `length` bytes, header included, in the buffer.
-    fn frame(&mut self, length: usize) -> Result<()> {
+    /// The queue that frames come from.
+    pub(super) fn source(&self) -> &Tap {
+        &self.from
+    }
+
+    /// Forwards a frame, header included.
+    ///
+    /// # Errors
+    /// [`Error::Vanished`].
+    pub(super) fn frame(&mut self, bytes: &mut [u8]) -> Result<()> {
+        let length = bytes.len();
         let counters = &self.counters;
         counters.receive(length.saturating_sub(HEADER));
         if length < HEADER + ethernet::HEADER_LEN {
@@ -96,14 +113,14 @@ impl Forwarder {
             return Ok(());
         }
         if let Some(netmap) = &self.netmap {
-            let (header, frame) = self.buffer[..length].split_at_mut(HEADER);
+            let (header, frame) = bytes.split_at_mut(HEADER);
             let Ok(header) = VnetHdr::parse(header, LAYOUT) else {
                 counters.discard(DropReason::Malformed, 1);
                 return Ok(());
             };
             match netmap.translate(self.side, &header, frame) {
                 Ok(Outcome::Translated) => {}
-                Ok(Outcome::ArpRequest) => return self.answer(length),
+                Ok(Outcome::ArpRequest) => return self.answer(bytes),
                 Err(_) => {
                     counters.discard(DropReason::Malformed, 1);
                     return Ok(());
@@ -111,25 +128,25 @@ impl Forwarder {
             }
         }
         if self.takes_all {
-            let written = self.to.write(&self.buffer[..length]);
+            let written = self.to.write(bytes);
             return self.written(written, length - HEADER);
         }
-        self.adapt(length)
+        self.adapt(bytes)
     }
 
     /// Answers an ARP request with the address of the device that stands for
     /// the one asked for.
-    fn answer(&mut self, length: usize) -> Result<()> {
+    fn answer(&self, bytes: &mut [u8]) -> Result<()> {
         let Ok(address) = self.to.hardware_address() else {
             return Err(Error::Vanished(self.to.name().to_owned()));
         };
-        let (header, frame) = self.buffer[..length].split_at_mut(HEADER);
+        let (header, frame) = bytes.split_at_mut(HEADER);
         let Some(answer) = Netmap::answer(frame, packet::ethernet::MacAddr(address)) else {
             self.counters.discard(DropReason::Malformed, 1);
             return Ok(());
         };
         header.fill(0);
-        match self.from.write(&self.buffer[..HEADER + answer]) {
+        match self.from.write(&bytes[..HEADER + answer]) {
             Ok(_) => self.counters.answer(),
             Err(error) => self.counters.discard(DropReason::of_write(&error), 1),
         }
@@ -151,8 +168,9 @@ impl Forwarder {
 
     /// Writes a frame to a device that does not take everything uncut: as it is
     /// if this one it takes, else in pieces and with finished checksums.
-    fn adapt(&mut self, length: usize) -> Result<()> {
-        let (header, frame) = self.buffer[..length].split_at(HEADER);
+    fn adapt(&mut self, bytes: &[u8]) -> Result<()> {
+        let length = bytes.len();
+        let (header, frame) = bytes.split_at(HEADER);
         let Ok(header) = VnetHdr::parse(header, LAYOUT) else {
             self.counters.discard(DropReason::Malformed, 1);
             return Ok(());
@@ -162,7 +180,7 @@ impl Forwarder {
             return Ok(());
         };
         if self.takes.contains(needed(&header, gso.as_ref())) {
-            let written = self.to.write(&self.buffer[..length]);
+            let written = self.to.write(bytes);
             return self.written(written, length - HEADER);
         }
         let partial = self.takes.contains(Offload::CSUM);

@@ -66,6 +66,12 @@ pub struct Config {
     /// Queues of each TAP; each number has its thread.
     #[serde(default = "one")]
     pub queues: usize,
+    /// How the TAPs are read.
+    #[serde(default)]
+    pub engine: Engine,
+    /// CPUs of the threads, in the queues' order; none: wherever the caller may run.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
     /// The networks.
     #[serde(default, rename = "network")]
     pub networks: Vec<NetworkConfig>,
@@ -94,6 +100,38 @@ impl std::str::FromStr for HandOver {
             "tunnel-gso" => Ok(HandOver::TunnelGso),
             "udp-segment" => Ok(HandOver::UdpSegment),
             _ => Err("wanted auto, tunnel-gso or udp-segment".to_owned()),
+        }
+    }
+}
+
+/// How the TAPs are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Frame by frame, when `epoll` says so.
+    #[default]
+    Epoll,
+    /// By batches, by io_uring (Linux 6.7).
+    Uring,
+}
+
+impl std::fmt::Display for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Engine::Epoll => "epoll",
+            Engine::Uring => "uring",
+        })
+    }
+}
+
+impl std::str::FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Engine, String> {
+        match text {
+            "epoll" => Ok(Engine::Epoll),
+            "uring" => Ok(Engine::Uring),
+            _ => Err("wanted epoll or uring".to_owned()),
         }
     }
 }
@@ -204,6 +242,8 @@ impl Config {
             hand_over: HandOver::Auto,
             metrics: None,
             queues: 1,
+            engine: Engine::Epoll,
+            cpus: Vec::new(),
             networks: Vec::new(),
         }
     }
@@ -366,6 +406,8 @@ mod tests {
     const WHOLE: &str = r#"
         local = "10.0.0.1"
         queues = 2
+        engine = "uring"
+        cpus = [0, 1]
         [[network]]
         vni = 10
         tap = "tap0"
@@ -382,6 +424,7 @@ mod tests {
     fn a_file_says_what_it_must_and_the_rest_has_defaults() {
         let config = Config::parse(WHOLE).unwrap();
         assert_eq!((config.port, config.ttl, config.df, config.overhead()), (4789, 64, true, 50));
+        assert_eq!((config.engine, &config.cpus[..]), (Engine::Uring, &[0, 1][..]));
         let network = &config.networks[0];
         assert_eq!(network.replication(), ["10.0.0.2".parse::<IpAddr>().unwrap()]);
         assert_eq!(network.entries().unwrap()[0].0, MacAddr([2, 0, 0, 0, 0, 7]));

@@ -1,7 +1,8 @@
 //! A thread per queue: its receiving socket, and its queue of each TAP.
 //!
 //! A thread sleeps in `epoll_wait`; what is ready is read until it is empty, but
-//! no more than [`BUDGET`] reads of one while others wait.
+//! no more than [`BUDGET`] reads of one while others wait. Or its ring brings the
+//! TAPs' frames by batches (io_uring), and says when the socket has something.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use packet::ethernet::{self, MacAddr};
 use sys::datagram::ReceiveSlots;
+use sys::frame_ring::{Event, FrameRing};
 use sys::tap::Tap;
 
 use super::lane::{HEADER, Lane};
@@ -22,6 +24,9 @@ use crate::{Error, Result};
 
 /// Frames or batches of one source before the others get their turn.
 const BUDGET: usize = 64;
+
+/// Buffers of a ring; more than a few would only be cold when they are used again.
+const BUFFERS: u16 = 16;
 
 /// Messages a system call. Each may be a super-packet of 64 KiB.
 const MESSAGES: usize = 16;
@@ -49,8 +54,12 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread.
-    pub(super) fn spawn(self, threads: &mut Threads) -> Result<()> {
+    /// Starts the thread, with the ring if there is one.
+    pub(super) fn spawn(self, threads: &mut Threads, ring: Option<FrameRing>) -> Result<()> {
+        let name = format!("vtep {}", self.index);
+        if let Some(ring) = ring {
+            return Ok(threads.spawn(&name, move || self.run_by_ring(ring))?);
+        }
         let mut sources = vec![(self.underlay.receiver(self.index).as_fd(), "UDP socket")];
         let taps = self.lanes.iter().filter_map(|lane| lane.tap.tap());
         sources.extend(taps.map(|tap| (tap.as_fd(), tap.name())));
@@ -59,7 +68,7 @@ impl Worker {
             sources.push((tap.as_fd(), tap.name()));
         }
         let sources = threads.sources(&sources)?;
-        Ok(threads.spawn(&format!("vtep {}", self.index), move || self.run(sources))?)
+        Ok(threads.spawn(&name, move || self.run(sources))?)
     }
 
     fn run(mut self, mut sources: Sources) -> Result<()> {
@@ -75,12 +84,7 @@ impl Worker {
                 if !sources.go_on() {
                     return Ok(());
                 }
-                let now = self.start.elapsed().as_secs() as u32;
-                if looked != Some(now) {
-                    looked = Some(now);
-                    self.look_at_taps()?;
-                }
-                self.lanes.iter_mut().for_each(Lane::refresh);
+                let now = self.now(&mut looked)?;
                 if ready[WIRE] {
                     ready[WIRE] = self.wire(&mut intake, &mut slots, now)?;
                 }
@@ -95,6 +99,62 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    fn run_by_ring(mut self, mut ring: FrameRing) -> Result<()> {
+        let mut transmitter = Transmitter::new(self.underlay.clone(), self.index, self.seed);
+        let mut intake = Intake::new(self.merge, self.merge_udp);
+        let mut slots = ReceiveSlots::new(MESSAGES);
+        let (taps, port) = (self.lanes.len(), self.underlay.port());
+        let wire = ring_order(&self.lanes, &self.underlay);
+        let mut looked = None;
+        loop {
+            ring.wait()?;
+            let now = self.now(&mut looked)?;
+            for _ in 0..BUDGET {
+                match ring.event() {
+                    None => break,
+                    Some(Event::Frame(at, bytes)) if at < taps => {
+                        transmitter.frame(&self.lanes, at, bytes, now);
+                    }
+                    Some(Event::Frame(_, bytes)) => {
+                        intake.encapsulated(&self.lanes, &self.strangers, bytes, port, now);
+                    }
+                    // What is left after this is told anew.
+                    Some(Event::Readable(at)) if at == wire => {
+                        self.wire(&mut intake, &mut slots, now)?;
+                    }
+                    Some(Event::Readable(_)) => return Ok(()),
+                    Some(Event::Failed(at, errno)) => return Err(self.failed(at, errno)),
+                }
+            }
+            transmitter.flush(&self.lanes, now);
+            self.written(&mut intake)?;
+        }
+    }
+
+    /// Why a TAP of the ring cannot be read.
+    fn failed(&self, at: usize, errno: Errno) -> Error {
+        let tap = match self.lanes.get(at) {
+            Some(lane) => lane.tap.tap(),
+            None => self.underlay.second_tap().map(|second| second.queue(self.index)),
+        };
+        let name = tap.map_or_else(|| "wire".to_owned(), |tap| tap.name().to_owned());
+        match errno {
+            Errno::EBADFD => Error::Vanished(name),
+            errno => sys::Error::new("read", name, errno).into(),
+        }
+    }
+
+    /// The second that it is; once in each, and after a reload, things are looked at.
+    fn now(&mut self, looked: &mut Option<u32>) -> Result<u32> {
+        let now = self.start.elapsed().as_secs() as u32;
+        if *looked != Some(now) {
+            *looked = Some(now);
+            self.look_at_taps()?;
+        }
+        self.lanes.iter_mut().for_each(Lane::refresh);
+        Ok(now)
     }
 
     /// Anyone may change a TAP's address at any time.
@@ -198,6 +258,28 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// A thread's ring: its queue of each TAP and of the second TAP where there is one,
+/// then its socket, then the end.
+///
+/// # Errors
+/// Why the kernel has no such ring for us.
+pub(super) fn ring(
+    taps: &[&Tap],
+    underlay: &Underlay,
+    thread: usize,
+    threads: &Threads,
+) -> sys::Result<FrameRing> {
+    let second = underlay.second_tap().map(|second| second.queue(thread));
+    let frames: Vec<_> = taps.iter().copied().chain(second).map(AsFd::as_fd).collect();
+    let polled = [underlay.receiver(thread).as_fd(), threads.stopping()];
+    FrameRing::new(&frames, &polled, BUFFERS, FRAME)
+}
+
+/// The socket's place in a ring.
+fn ring_order(lanes: &[Lane], underlay: &Underlay) -> usize {
+    lanes.len() + usize::from(underlay.second_tap().is_some())
 }
 
 enum Read {

@@ -40,6 +40,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use packet::ethernet::MacAddr;
+use sys::frame_ring::FrameRing;
 use sys::netns::NetNs;
 use sys::tap::Offload;
 
@@ -47,7 +48,7 @@ use crate::counters::{Counters, Tally};
 use crate::tapbridge::Port;
 use crate::threads::Threads;
 use crate::{Error, Result};
-pub use config::{Config, ConfigError, HandOver, NetworkConfig};
+pub use config::{Config, ConfigError, Engine, HandOver, NetworkConfig};
 use engine::Worker;
 pub use handover::Way;
 use lane::{Lane, Writer};
@@ -101,7 +102,8 @@ impl Endpoint {
     /// Joins the TAPs, in the configuration's order.
     ///
     /// # Errors
-    /// [`Error::Ports`] for another number of ports or queues.
+    /// [`Error::Ports`] for another number of ports or queues; those of a ring where
+    /// it is configured.
     pub fn attach(self, ports: Vec<Port>) -> Result<Ready> {
         let Endpoint { config, underlay, policies, mtus } = self;
         let mismatch = |device: &str, wanted: String, got: String| {
@@ -123,7 +125,15 @@ impl Endpoint {
             let entries = network.entries()?;
             networks.push(Arc::new(Network::new(network, &entries, policy, mtu)));
         }
-        Ok(Ready { config, underlay: Arc::new(underlay), networks, ports })
+        let threads = Threads::new()?;
+        let mut rings = Vec::new();
+        if config.engine == Engine::Uring {
+            for queue in 0..config.queues {
+                let taps: Vec<_> = ports.iter().map(|port| &port.queues()[queue]).collect();
+                rings.push(engine::ring(&taps, &underlay, queue, &threads)?);
+            }
+        }
+        Ok(Ready { config, underlay: Arc::new(underlay), networks, ports, threads, rings })
     }
 }
 
@@ -159,6 +169,9 @@ pub struct Ready {
     underlay: Arc<Underlay>,
     networks: Vec<Arc<Network>>,
     ports: Vec<Port>,
+    threads: Threads,
+    /// By thread, where the TAPs are read by rings.
+    rings: Vec<FrameRing>,
 }
 
 impl Ready {
@@ -168,7 +181,8 @@ impl Ready {
     /// # Errors
     /// When threads or descriptors have run out.
     pub fn start(self) -> Result<Running> {
-        let Ready { config, underlay, networks, ports } = self;
+        let Ready { config, underlay, networks, ports, threads, rings } = self;
+        let mut rings = rings.into_iter();
         let start = Instant::now();
         // Packets for devices that take no super-packets are left as they came.
         let merge = ports.iter().all(|port| port.offload().contains(Offload::CSUM));
@@ -183,7 +197,7 @@ impl Ready {
             networks,
             tallies: Vec::new(),
             strangers: Vec::new(),
-            threads: Threads::new()?,
+            threads,
         };
         for index in 0..running.config.queues {
             let mut lanes = Vec::new();
@@ -217,10 +231,11 @@ impl Ready {
                 seed,
             };
             // Those that run already end when `running` is dropped.
-            worker.spawn(&mut running.threads)?;
+            worker.spawn(&mut running.threads, rings.next())?;
         }
         let Running { underlay, networks, threads, .. } = &mut running;
         paths::spawn(underlay, networks, threads)?;
+        running.threads.pin(&running.config.cpus)?;
         Ok(running)
     }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use datapath::tapbridge::{Port, PortOptions};
-use datapath::vtep::{Config, Endpoint, HandOver, NetworkConfig, Report, Running};
+use datapath::vtep::{Config, Endpoint, Engine, HandOver, NetworkConfig, Report, Running};
 use netstate::link::Vxlan;
 use packet::vxlan::{PORT, Vni};
 use sys::tap::Offload as TapOffload;
@@ -25,6 +25,7 @@ pub struct Plan {
     pub queues: usize,
     pub tap: TapOffload,
     pub hand_over: HandOver,
+    pub engine: Engine,
 }
 
 pub const PLAN: Plan = Plan {
@@ -34,6 +35,7 @@ pub const PLAN: Plan = Plan {
     queues: 1,
     tap: Endpoint::OFFLOAD,
     hand_over: HandOver::TunnelGso,
+    engine: Engine::Epoll,
 };
 /// Through the sockets only.
 pub const CUT: Plan = Plan { hand_over: HandOver::UdpSegment, ..PLAN };
@@ -58,6 +60,7 @@ impl Plan {
             zero_checksum6: !self.checksum,
             queues: self.queues,
             hand_over: self.hand_over,
+            engine: self.engine,
             networks: vec![network],
             ..Config::new(self.underlay(end))
         }

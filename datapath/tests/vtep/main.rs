@@ -4,7 +4,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 
 use datapath::counters::{Counters, DropReason};
-use datapath::vtep::{Endpoint, HandOver, Report, Way};
+use datapath::tapbridge::{Port, PortOptions};
+use datapath::vtep::{Config, Endpoint, Engine, HandOver, Report, Way};
 use endpoint::*;
 use packet::vxlan::{PORT, Vni};
 use sys::tap::Offload as TapOffload;
@@ -16,6 +17,12 @@ mod endpoint;
 mod soak;
 #[path = "../traffic/mod.rs"]
 mod traffic;
+
+/// Whether this kernel reads by rings.
+fn rings() -> bool {
+    let ring = sys::frame_ring::FrameRing::new(&[], &[], 16, 4096);
+    ring.map_err(|error| eprintln!("skipped: {error}")).is_ok()
+}
 
 fn expect_no_drops(c: &Counters) {
     for reason in DropReason::ALL {
@@ -45,7 +52,13 @@ fn the_kernels_vxlan_is_understood_and_understands() {
         Plan { profile: Offload::NoTunnel, tap: TapOffload::NONE, ..CUT },
         Plan { v6: true, ..CUT },
         Plan { v6: true, profile: Offload::None, ..CUT },
+        Plan { engine: Engine::Uring, ..PLAN },
+        Plan { engine: Engine::Uring, profile: Offload::None, queues: 2, ..PLAN },
+        Plan { engine: Engine::Uring, v6: true, ..CUT },
     ] {
+        if plan.engine == Engine::Uring && !rings() {
+            continue;
+        }
         eprintln!("{plan:?}");
         let [a, b] = hosts(&plan);
         let vtep = Vtep::new(&plan, &a, 0, &plan.config(0, &[1]));
@@ -229,6 +242,45 @@ fn leftovers(host: &Host) -> String {
     let links = host.netlink().links().unwrap();
     let taps = links.iter().filter(|link| link.name.starts_with("vtep")).count();
     format!("{taps} TAPs")
+}
+
+#[test]
+fn threads_are_bound_to_the_cpus_of_the_configuration() {
+    if !privileged() {
+        return;
+    }
+    let [a, _b] = hosts(&PLAN);
+    let usable = sys::affinity::of_this_thread().unwrap();
+    let config = Config { cpus: vec![usable[0]], ..PLAN.config(0, &[1]) };
+    let vtep = Vtep::new(&PLAN, &a, 0, &config);
+    vtep.end();
+    let config = Config { cpus: vec![1023], ..config };
+    let endpoint = Endpoint::open(&config, a.netns()).unwrap();
+    let tenant = Host::new("tenant").unwrap();
+    let port = PortOptions { offload: Endpoint::OFFLOAD, ..PortOptions::named("tap0") };
+    let port = Port::open(&port, tenant.netns()).unwrap();
+    let error = endpoint.attach(vec![port]).unwrap().start().unwrap_err().to_string();
+    assert!(error.contains("CPU 1023"), "{error}");
+}
+
+#[test]
+fn a_ring_notices_that_its_tap_is_gone() {
+    if !privileged() || !rings() {
+        return;
+    }
+    let plan = Plan { engine: Engine::Uring, ..PLAN };
+    let [a, _b] = hosts(&plan);
+    let vtep = Vtep::new(&plan, &a, 0, &plan.config(0, &[1]));
+    vtep.tenant.run(Command::new("ip").args(["link", "del", "tap0"])).unwrap();
+    testbed::poll("the endpoint's end", LIMIT, || {
+        let mut fds = [nix::poll::PollFd::new(vtep.running.ended(), nix::poll::PollFlags::POLLIN)];
+        let ready = nix::poll::poll(&mut fds, 100u8).unwrap();
+        Ok(if ready > 0 { Ok(()) } else { Err("it runs".to_owned()) })
+    })
+    .unwrap();
+    let (_, outcome) = vtep.running.stop();
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("tap0") && error.contains("removed"), "{error}");
 }
 
 #[test]

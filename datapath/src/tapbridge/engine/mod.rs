@@ -2,16 +2,19 @@
 
 mod bpf;
 mod epoll;
+mod uring;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::forward::Forwarder;
 use super::{Bridge, Result, Side};
 use crate::counters::{Counters, Tally};
 use crate::threads::Threads;
 use bpf::Redirect;
+use sys::frame_ring::FrameRing;
 
 /// How frames are moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,17 +23,20 @@ pub enum Engine {
     Bpf,
     /// A thread per queue that reads, writes, and sleeps in `epoll_wait`.
     Epoll,
+    /// A thread per queue that reads batches by io_uring (Linux 6.7).
+    Uring,
 }
 
 impl Engine {
     /// Every engine, best first.
-    pub const ALL: [Engine; 2] = [Engine::Bpf, Engine::Epoll];
+    pub const ALL: [Engine; 3] = [Engine::Bpf, Engine::Epoll, Engine::Uring];
 
     /// As the command line has it.
     pub const fn name(self) -> &'static str {
         match self {
             Engine::Bpf => "bpf",
             Engine::Epoll => "epoll",
+            Engine::Uring => "uring",
         }
     }
 }
@@ -93,6 +99,8 @@ pub struct Ready {
     bridge: Bridge,
     engine: Engine,
     redirect: Option<Redirect>,
+    rings: Option<Vec<FrameRing>>,
+    threads: Threads,
 }
 
 impl Bridge {
@@ -101,16 +109,28 @@ impl Bridge {
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable).
     pub fn engine(self, choice: EngineChoice) -> Result<Ready> {
+        let threads = Threads::new()?;
+        let rings = match choice {
+            EngineChoice::Only(engine @ Engine::Uring) => {
+                let rings = uring::open(&self, &threads);
+                Some(rings.map_err(|e| Unavailable { engine, reason: e.to_string() })?)
+            }
+            _ => None,
+        };
         let redirect = match choice {
-            EngineChoice::Only(Engine::Epoll) => None,
+            EngineChoice::Only(Engine::Epoll | Engine::Uring) => None,
             EngineChoice::Only(engine @ Engine::Bpf) => {
                 Some(Redirect::attach(&self).map_err(|reason| Unavailable { engine, reason })?)
             }
             // Why not is of no interest to who did not ask for it.
             EngineChoice::Auto => Redirect::attach(&self).ok(),
         };
-        let engine = if redirect.is_some() { Engine::Bpf } else { Engine::Epoll };
-        Ok(Ready { bridge: self, engine, redirect })
+        let engine = match (&redirect, &rings) {
+            (Some(_), _) => Engine::Bpf,
+            (None, Some(_)) => Engine::Uring,
+            (None, None) => Engine::Epoll,
+        };
+        Ok(Ready { bridge: self, engine, redirect, rings, threads })
     }
 }
 
@@ -121,11 +141,42 @@ impl Ready {
     /// # Errors
     /// When threads or descriptors have run out.
     pub fn start(self) -> Result<Running> {
-        let tallies: Vec<_> =
-            self.bridge.left.queues().iter().map(|_| Default::default()).collect();
-        let threads = epoll::start(self.bridge, &tallies)?;
-        Ok(Running { engine: self.engine, redirect: self.redirect, tallies, threads })
+        let Ready { bridge, engine, redirect, rings, mut threads } = self;
+        let tallies: Vec<_> = bridge.left.queues().iter().map(|_| Default::default()).collect();
+        let mut rings = rings.into_iter().flatten();
+        for (index, forwarders) in forwarders(bridge, &tallies).enumerate() {
+            // Those that run already end when `threads` is dropped.
+            match rings.next() {
+                Some(ring) => uring::spawn(&mut threads, index, ring, forwarders)?,
+                None => epoll::spawn(&mut threads, index, forwarders)?,
+            }
+        }
+        Ok(Running { engine, redirect, tallies, threads })
     }
+}
+
+/// Both directions of each pair of queues; `tallies` likewise.
+fn forwarders(bridge: Bridge, tallies: &[[Arc<Tally>; 2]]) -> impl Iterator<Item = [Forwarder; 2]> {
+    let Bridge { left, right, netmap } = bridge;
+    let offloads = [left.offload(), right.offload()];
+    let pairs = left.into_queues().into_iter().zip(right.into_queues());
+    pairs.zip(tallies).map(move |((left, right), [from_left, from_right])| {
+        let (left, right) = (Arc::new(left), Arc::new(right));
+        let [gives_left, gives_right] = offloads;
+        let (l, r) = (left.clone(), right.clone());
+        [
+            Forwarder::new(l, gives_left, r, gives_right, Side::Left, netmap, from_left.clone()),
+            Forwarder::new(
+                right,
+                gives_right,
+                left,
+                gives_left,
+                Side::Right,
+                netmap,
+                from_right.clone(),
+            ),
+        ]
+    })
 }
 
 impl Running {
