@@ -18,7 +18,7 @@ pub struct Doctor {
     #[command(flatten)]
     pub reading: Reading,
     /// Look at a host saved by `doctor dump` instead of this one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["netns", "watch"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["netns", "watch", "peer"])]
     pub from: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -38,6 +38,13 @@ pub struct Reading {
     /// Seconds between the two readings that show what moves
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub watch: f64,
+    /// A host at the other end of a tunnel that runs `overlane measure serve`: what the
+    /// two ends disagree on is found, too (OV063)
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub peer: Vec<String>,
+    /// File with the token of every --peer
+    #[arg(long, value_name = "FILE", requires = "peer")]
+    pub token: Option<PathBuf>,
 }
 
 /// `overlane doctor …`

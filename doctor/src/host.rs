@@ -44,6 +44,19 @@ pub struct Host {
     pub namespaces: Vec<Namespace>,
     /// Namespaces and processes that could not be looked into.
     pub left_out: Vec<LeftOut>,
+    /// Hosts at the other end of tunnels that were asked.
+    #[serde(default)]
+    pub far_ends: Vec<FarEnd>,
+}
+
+/// A host at the other end of a tunnel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FarEnd {
+    /// The address that it was asked at.
+    pub address: IpAddr,
+    /// Its VXLAN devices.
+    pub tunnels: Vec<Interface>,
 }
 
 /// What could not be looked into.

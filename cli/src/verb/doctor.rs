@@ -2,16 +2,20 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
+use doctor::host::FarEnd;
 use doctor::{CHECKS, Check, Diagnosis, Host, Scope, Severity, collect, diagnose};
+use measure::remote::tunnels_of;
 use serde::Serialize;
 
 use crate::doctor_args::{Doctor, DoctorVerb, FailOn, Reading};
 use crate::exit::{Exit, usage};
 use crate::foreground::netns;
 use crate::output::{Destination, print, print_json, style};
+use crate::remote::{Target, token};
 use crate::verb::doctor_fix::{self, Wanted};
 
 /// Exit code of findings at or above `--fail-on`.
@@ -83,7 +87,15 @@ fn read(reading: &Reading) -> anyhow::Result<Host> {
         "all" => Scope::All,
         one => Scope::Some(vec![(one.to_owned(), netns("--netns", Some(one))?)]),
     };
-    Ok(collect(scope, Duration::from_secs_f64(watch))?)
+    let token = token(reading.token.as_deref())?;
+    let peers = reading.peer.iter().map(|text| Target::parse("--peer", text)?.resolve("--peer"));
+    let peers = peers.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut far_ends = Vec::new();
+    for peer in peers {
+        let tunnels = tunnels_of(peer, token.as_ref(), &AtomicBool::new(false))?;
+        far_ends.push(FarEnd { address: peer.ip().to_canonical(), tunnels });
+    }
+    Ok(Host { far_ends, ..collect(scope, Duration::from_secs_f64(watch))? })
 }
 
 fn list(json: bool) -> anyhow::Result<Exit> {

@@ -345,3 +345,39 @@ fn an_ordinary_user_measures_without_any_privilege() {
     server.signal(Signal::SIGINT);
     server.wait().expect(0);
 }
+
+/// What no end sees by itself.
+#[test]
+fn doctor_finds_what_the_other_end_disagrees_on() {
+    if !possible("doctor_finds_what_the_other_end_disagrees_on") {
+        return;
+    }
+    let _turn = turn();
+    let two = Two::new();
+    let server = two.serve();
+    let (token, there) = (two.token(), Wire::B.to_string());
+    let doctor = |more: &[&str]| {
+        let mut words = vec!["doctor", "--netns", "/proc/self/ns/net", "--watch", "0.1"];
+        words.extend(["--json", "--peer", &there]);
+        words.extend_from_slice(more);
+        Running::start(inside(&two.a, overlane(&words))).wait()
+    };
+    let found = |json: &Value| -> Vec<String> {
+        let findings = json["findings"].as_array().unwrap().iter();
+        let findings = findings.filter(|finding| finding["code"] == "OV063");
+        findings.map(|finding| finding["evidence"].to_string()).collect()
+    };
+    let healthy = doctor(&["--token", &token, "--fail-on", "never"]).expect(0).json();
+    schema::validate("doctor", &healthy);
+    assert_eq!(found(&healthy), [""; 0]);
+
+    two.b.netlink().set_mtu(TUNNEL, 1300).unwrap();
+    let sick = doctor(&["--token", &token]).expect(10).json();
+    let found = found(&sick);
+    assert!(found.len() == 1 && found[0].contains("MTU of vxlan0 there: 1300"), "{sick:#}");
+
+    let refused = doctor(&[]).expect(1);
+    assert!(refused.stderr.contains("wants a token"), "{}", refused.stderr);
+    server.signal(Signal::SIGTERM);
+    server.wait().expect(0);
+}

@@ -17,6 +17,7 @@ mod device_errors;
 mod duplicate_address;
 mod duplicate_mac;
 mod enic_interrupts;
+mod far_end;
 mod fdb_missing;
 mod fdb_own_address;
 mod few_queues;
@@ -147,6 +148,7 @@ pub const CHECKS: &[Check] = &[
     powersave::CHECK,
     enic_interrupts::CHECK,
     flow_limit::CHECK,
+    far_end::CHECK,
 ];
 
 /// A check by code, in any case.
@@ -245,14 +247,19 @@ impl Outcome {
         match result {
             Ok(value) => Some(value),
             Err(reason) => {
-                self.skipped.push(Skipped {
-                    code: self.code.to_owned(),
-                    object: object.to_owned(),
-                    reason: reason.to_owned(),
-                });
+                self.skip(object, reason);
                 None
             }
         }
+    }
+
+    /// Notes that the check could not look at something.
+    fn skip(&mut self, object: &str, reason: &str) {
+        self.skipped.push(Skipped {
+            code: self.code.to_owned(),
+            object: object.to_owned(),
+            reason: reason.to_owned(),
+        });
     }
 
     /// Whether a feature is off, though the kernel knows it; and whether it can be

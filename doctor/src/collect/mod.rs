@@ -78,6 +78,7 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, Error> {
         machine,
         namespaces,
         left_out,
+        far_ends: Vec::new(),
     })
 }
 

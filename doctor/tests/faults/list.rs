@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use doctor::host::{
-    Amount, Channels, Device, Feature, Interrupt, Namespace, Reading, Rings, Scaling,
+    Amount, Channels, Device, FarEnd, Feature, Interrupt, Namespace, Reading, Rings, Scaling,
 };
 use lab::Network;
 use netstate::MacAddr;
@@ -666,6 +666,16 @@ pub const FAULTS: &[Fault] = &[
             let softnet = get(&mut host.machine.softnet);
             let cpu = softnet.after.cpus.values_mut().next().unwrap();
             cpu.flow_limit = Some(cpu.flow_limit.unwrap_or_default().wrapping_add(3));
+        }),
+    ),
+    fault(
+        "OV063",
+        "vxlan",
+        Written(|host| {
+            // As the other end answers, asked by --peer, but for another port.
+            let mut there = interface(namespace(host, "b"), "vxlan0").clone();
+            there.vxlan.as_mut().unwrap().port = 8472;
+            host.far_ends.push(FarEnd { address: Wire::B.into(), tunnels: vec![there] });
         }),
     ),
 ];

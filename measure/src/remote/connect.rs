@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use netstate::Interface;
 use nix::errno::Errno;
 use sys::tcp::Connecting;
 
@@ -105,6 +106,26 @@ pub(super) fn converse(
         operation: "read its answer",
         error: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
     })
+}
+
+/// The VXLAN devices in the namespace of a server.
+///
+/// # Errors
+/// [`RemoteError`], with what was tried and what came back.
+pub fn tunnels_of(
+    server: SocketAddr,
+    token: Option<&Token>,
+    stop: &AtomicBool,
+) -> Result<Vec<Interface>, RemoteError> {
+    let mut channel = open(server, token, stop)?;
+    let refused = |reason: String| RemoteError::Refused { server, reason };
+    match converse(&mut channel, &Request::Tunnels, stop) {
+        Ok(Reply::Tunnels(tunnels)) => Ok(tunnels),
+        Ok(Reply::Refused(reason)) => Err(refused(reason)),
+        Ok(_) => Err(refused(out_of_turn())),
+        Err(ChannelError::Ended) => Err(RemoteError::Stopped),
+        Err(error) => Err(refused(error.to_string())),
+    }
 }
 
 /// Connects, and shakes hands.

@@ -4,13 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use netstate::Counters;
+use netstate::{Counters, Interface};
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
 use crate::engine::{FlowCount, Load, Phase, ServerReport, Workload};
 use crate::results::{DeviceRecord, Machine};
 use crate::sampler::{Dropped, MachineSample, NamespaceSample};
+
+/// VXLAN devices that a server tells of.
+pub const MOST_TUNNELS: usize = 512;
 
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,6 +23,8 @@ pub enum Request {
     Ping,
     /// Who are you?
     Describe,
+    /// What VXLAN devices are there, in your namespace?
+    Tunnels,
     /// How busy is the machine, watched for this long?
     Idle {
         /// At most 2000.
@@ -47,6 +52,8 @@ pub enum Request {
 pub enum Reply {
     /// To [`Request::Describe`].
     Described(Box<Description>),
+    /// To [`Request::Tunnels`]; at most [`MOST_TUNNELS`], so that they fit a frame.
+    Tunnels(Vec<Interface>),
     /// To [`Request::Idle`]: share of all CPUs busy, 0..1.
     Idle(f64),
     /// To [`Request::Start`].
@@ -246,6 +253,7 @@ mod tests {
         let load = (any::<u32>(), any::<u32>(), any::<bool>(), any::<u64>(), any::<Option<u32>>());
         prop_oneof![
             Just(Request::Describe),
+            Just(Request::Tunnels),
             any::<u32>().prop_map(|millis| Request::Idle { millis }),
             Just(Request::TurnTo(Phase::Measure)),
             Just(Request::Count),

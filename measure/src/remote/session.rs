@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use netstate::Netlink;
+
 use super::channel::{Channel, ChannelError};
 use super::message::{
-    CountedAt, Description, LoadAsked, Observed, Reply, Request, emit, parse_request,
+    CountedAt, Description, LoadAsked, MOST_TUNNELS, Observed, Reply, Request, emit, parse_request,
 };
 use super::place;
 use super::server::{Samplers, Shared};
@@ -152,6 +154,7 @@ impl<'a> Session<'a> {
         match request {
             Request::Ping => Ok(Reply::Done),
             Request::Describe => self.describe(),
+            Request::Tunnels => self.tunnels(),
             Request::Idle { millis } => {
                 let watch = Duration::from_millis(millis.into()).min(IDLE_LIMIT);
                 let path = self.path.as_ref().ok_or("idle before describe")?;
@@ -198,6 +201,14 @@ impl<'a> Session<'a> {
             device,
             limits: shared.limits,
         })))
+    }
+
+    fn tunnels(&self) -> Result<Reply, String> {
+        let links = Netlink::open_in(&self.shared.netns).and_then(|netlink| netlink.links());
+        let mut links = links.map_err(|e| e.to_string())?;
+        links.retain(|link| link.vxlan.is_some());
+        links.truncate(MOST_TUNNELS);
+        Ok(Reply::Tunnels(links))
     }
 
     fn start(&mut self, asked: LoadAsked) -> Result<Reply, String> {
