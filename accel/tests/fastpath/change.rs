@@ -42,6 +42,15 @@ pub struct Change {
     old: fn(&[u8]) -> bool,
 }
 
+/// How long datagrams left as before.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// After the change began, the last one; zero: none did.
+    pub last: Duration,
+    /// What the kernel, or the program that asks it, took for the change.
+    pub call: Duration,
+}
+
 /// A change that is about to be made.
 enum Ready {
     Call(fn(&Pair)),
@@ -212,9 +221,8 @@ pub const CHANGES: &[Change] = &[
 ];
 
 impl Change {
-    /// Makes the change while datagrams are sent. Gives how long after its
-    /// beginning the last one left as before; zero: none did.
-    pub fn window(&self) -> Duration {
+    /// Makes the change while datagrams are sent.
+    pub fn window(&self) -> Window {
         let pair = if self.routed {
             Pair::routed(Offload::Full, true, true)
         } else {
@@ -255,7 +263,9 @@ impl Change {
             .unwrap();
 
             let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let call = Instant::now();
             ready.make(&pair);
+            let call = call.elapsed();
             let (end, mut last) = (Instant::now() + LIMIT, Duration::ZERO);
             let mut quiet = Instant::now();
             while quiet.elapsed() < QUIET {
@@ -271,7 +281,7 @@ impl Change {
                 }
             }
             drop(ended);
-            last
+            Window { last, call }
         })
     }
 }
