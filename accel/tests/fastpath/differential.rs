@@ -157,8 +157,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn random(random: &mut Random) -> Bench {
-        let shape = Shape::random(random);
+    fn random(number: usize, random: &mut Random) -> Bench {
+        let shape = Shape::nth(number, random);
         let hosts = shape.hosts();
         let profile = [Offload::Full, Offload::NoTunnel, Offload::None][random.below(3)];
         let wire = Wire { mtu: 1500, offload: profile };
@@ -201,8 +201,10 @@ impl Bench {
                 None
             }
         };
+        let harmless = topology::HARMLESS[random.below(topology::HARMLESS.len())];
         for (number, host) in hosts.iter().enumerate() {
             shape.build(host, number, &options);
+            topology::sh(host, harmless);
             // What GRO merges depends on when packets come.
             for device in [DEVICE, NIC] {
                 host.set_features(device, &[("rx-gro", false)]).unwrap();
@@ -223,8 +225,9 @@ impl Bench {
             (None, None) => unreachable!("one of them is made above"),
         };
         let what = if matches!(tenant, Tenant::Tap(_)) { "TAP" } else { "veth" };
-        let described =
-            format!("{shape:?}, {profile}, to a {what}, finished checksums {finished}, {options}");
+        let described = format!(
+            "{shape:?}, {harmless:?}, {profile}, to a {what}, finished checksums {finished}, {options}"
+        );
         let bench = Bench { tap, tenant, wire, accels, _hosts: hosts, to, described };
         bench.fast();
         bench
@@ -345,7 +348,7 @@ fn random_packets_fare_the_same_on_both_paths() {
     let mut random = Random(seed);
     let (mut done, mut taken, mut accepted) = (0, [0; 2], 0);
     while done < cases {
-        let bench = Bench::random(&mut random);
+        let bench = Bench::random(done / (4 * BATCH), &mut random);
         for _ in 0..4 {
             let batch: Vec<Case> =
                 (0..BATCH).map(|_| Case::random(&mut random, bench.to)).collect();

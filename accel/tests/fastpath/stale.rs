@@ -71,7 +71,7 @@ fn after_every_change_datagrams_leave_as_the_kernel_has_it() {
     for change in CHANGES {
         // Ends with an error where the old way goes on.
         let window = change.window();
-        println!("{}: {window:?}", change.name);
+        println!("{}: {:?}, the call {:?}", change.name, window.last, window.call);
     }
 }
 
