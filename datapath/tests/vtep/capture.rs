@@ -38,6 +38,8 @@ fn tshark(file: &Path, more: &[&str]) -> Option<String> {
     for checked in ["ip", "udp", "tcp"] {
         command.args(["-o", &format!("{checked}.check_checksum:TRUE")]);
     }
+    // A stream of random bytes now and then looks like some protocol, damaged.
+    command.args(["-d", "tcp.port==1-65535,data"]);
     // What a receiver is too slow for is no fault of the packets.
     command.args(["-o", "tcp.analyze_sequence_numbers:FALSE"]).args(more);
     match command.output() {
