@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -80,6 +80,8 @@ struct Shared {
     wanted: Mutex<Wanted>,
     /// What the maps are made for.
     in_force: Mutex<Wanted>,
+    /// Told when that has changed.
+    followed: Condvar,
     status: Mutex<Status>,
 }
 
@@ -102,6 +104,7 @@ impl Accel {
             paused: AtomicBool::new(false),
             wanted: Mutex::new(wanted.clone()),
             in_force: Mutex::new(wanted),
+            followed: Condvar::new(),
             status: Mutex::new(Status {
                 pid: std::process::id(),
                 netns: netns.inode(),
@@ -147,18 +150,20 @@ impl Accel {
     /// When the mirror does not follow within a second.
     pub fn want(&self, wanted: Wanted) -> Result<()> {
         *lock(&self.shared.wanted) = wanted.clone();
-        let start = Instant::now();
-        while *lock(&self.shared.in_force) != wanted {
-            if start.elapsed() > AUDIT {
-                return Err(crate::Error::Sys(sys::Error::new(
-                    "wait for",
-                    "the mirror's thread",
-                    nix::errno::Errno::ETIMEDOUT,
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        let in_force = lock(&self.shared.in_force);
+        let (in_force, _) = self
+            .shared
+            .followed
+            .wait_timeout_while(in_force, AUDIT, |in_force| *in_force != wanted)
+            .unwrap_or_else(PoisonError::into_inner);
+        if *in_force == wanted {
+            return Ok(());
         }
-        Ok(())
+        Err(crate::Error::Sys(sys::Error::new(
+            "wait for",
+            "the mirror's thread",
+            nix::errno::Errno::ETIMEDOUT,
+        )))
     }
 
     /// What is accelerated, why not, and what became of packets.
@@ -366,6 +371,7 @@ impl Mirror {
             .collect();
         drop(status);
         *lock(&self.shared.in_force) = self.wanted.clone();
+        self.shared.followed.notify_all();
         self.plan = plan;
     }
 }
