@@ -10,7 +10,7 @@ use measure::plan::PlacementPolicy;
 #[derive(Debug, Parser)]
 #[command(name = "overlane", version, propagate_version = true, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 10 a proven regression exceeds its limit (report compare) or findings at or above --fail-on (doctor), 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error."
+    after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 10 a proven regression exceeds its limit (report compare), findings at or above --fail-on (doctor) or a change that is not proven better (try), 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error."
 )]
 pub struct Arguments {
     /// What to do.
@@ -41,7 +41,9 @@ pub enum Verb {
     },
     /// Find what slows or breaks this host's virtual networks, with evidence and the fix
     Doctor(Box<crate::doctor_args::Doctor>),
-    /// Take back what `doctor fix` has changed
+    /// Try a change against a peer: measure with and without it, keep it if proven better
+    Try(Box<crate::try_args::Try>),
+    /// Take back what `doctor fix` and `try` have changed
     Undo(crate::doctor_args::Undo),
     /// Show results as tables, a page with charts, or against an earlier run
     Report(Report),
@@ -208,14 +210,15 @@ pub struct Run {
     pub plan: Option<String>,
     /// Modes to measure, comma-separated, or `all` of those that join two ends (see
     /// `overlane lab list`)
-    #[arg(long, default_value = "all", value_name = "MODES")]
+    #[arg(long, visible_alias = "mode", default_value = "all", value_name = "MODES")]
     pub modes: String,
     /// Mode that every ratio is taken to
     #[arg(long, default_value = "host", value_name = "MODE")]
     pub baseline: String,
-    /// Offload profiles of the wire, comma-separated: full, no-tunnel, none
-    #[arg(long, default_value = "full,none", value_name = "PROFILES")]
-    pub offload: String,
+    /// Offload profiles of the wire, comma-separated: full, no-tunnel, none [default:
+    /// full,none; full with --try]
+    #[arg(long, value_name = "PROFILES")]
+    pub offload: Option<String>,
     /// Underlay MTUs in bytes, comma-separated, 576 to 65535; overlays get theirs from it
     #[arg(long, default_value = "1500", value_name = "MTUS")]
     pub mtu: String,
@@ -224,10 +227,15 @@ pub struct Run {
     #[arg(long, value_enum)]
     pub steering: Option<Steering>,
     /// Measure every mode once more under each value of a setting: sysctl:KEY=V,…, ring=N,…,
-    /// queues=N,…, txqueuelen=N,…, rps=CPUS,…; joined with + they are one step. Given back
-    /// afterwards, whatever happens. May be given several times
+    /// queues=N,…, txqueuelen=N,…, rps=CPUS,…, offload=PROFILE,…; joined with + they are one
+    /// step. Given back afterwards, whatever happens. May be given several times
     #[arg(long, value_name = "SETTING")]
     pub vary: Vec<String>,
+    /// Measure every mode once more with a change: offload:PROFILE, a setting as --vary has
+    /// it, or HOST: COMMAND in a test host (a, b, tenant-a, tenant-b), whose inverse is taken
+    /// from the values before (see `overlane try`). May be given several times
+    #[arg(long = "try", value_name = "CHANGE")]
+    pub tries: Vec<String>,
     /// What is asked of every path.
     #[command(flatten)]
     pub asking: Asking,

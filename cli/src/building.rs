@@ -6,9 +6,10 @@ use std::sync::Arc;
 use lab::{Capabilities, Mode, Network, Params};
 use measure::results::{Cell, DeviceRecord, ModeRecord, Placement, Status, TestbedRecord};
 use measure::subject::{Place, ServerEnd, Subject};
-use testbed::{Applied, NIC, Offload, Setting};
+use testbed::{NIC, Offload};
 
 use crate::progress::Progress;
+use crate::variation::{Applied, Variation};
 
 /// What every mode is built with.
 pub struct Wanted<'a> {
@@ -196,7 +197,7 @@ pub fn testbed_record(built: &Built) -> anyhow::Result<TestbedRecord> {
 }
 
 /// The settings that a built mode takes; those it refuses, with the reason.
-pub fn settings(built: &Built, settings: &[Setting], refused: &mut Vec<Refused>) -> Vec<usize> {
+pub fn settings(built: &Built, settings: &[Variation], refused: &mut Vec<Refused>) -> Vec<usize> {
     let mut taken = Vec::new();
     for (at, setting) in settings.iter().enumerate() {
         match setting.apply(built.network.hosts()).and_then(Applied::restore) {
@@ -206,7 +207,7 @@ pub fn settings(built: &Built, settings: &[Setting], refused: &mut Vec<Refused>)
                     mode: built.mode.name(),
                     params: built.params,
                     setting: at,
-                    reason: error.to_string(),
+                    reason: format!("{error:#}"),
                 });
             }
         }

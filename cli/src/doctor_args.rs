@@ -112,11 +112,11 @@ pub struct Journal {
 /// `overlane undo`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A change whose maker was killed in between is taken back first, by whichever of `doctor fix` and `undo` comes next. A setting that somebody else has changed meanwhile is left alone, and its entry stays."
+    after_help = "A change whose maker was killed in between is taken back first, by whichever of `doctor fix`, `try` and `undo` comes next. What a running `try` has changed is its own. A setting that somebody else has changed meanwhile is left alone, and its entry stays."
 )]
 pub struct Undo {
     /// Number of the change (see --list)
-    #[arg(value_name = "ID", required_unless_present_any = ["all", "list", "when_due"])]
+    #[arg(value_name = "ID", required_unless_present_any = ["all", "list", "when_due", "when_gone"])]
     pub id: Option<u64>,
     /// Take back every change, the latest first
     #[arg(long, conflicts_with_all = ["id", "list"])]
@@ -128,6 +128,10 @@ pub struct Undo {
     /// `doctor fix`)
     #[arg(long, hide = true, value_name = "SECONDS", conflicts_with_all = ["id", "all", "list"])]
     pub when_due: Option<u64>,
+    /// Wait for the end of the `try` whose process id this is, then take back what it has
+    /// left (started by `try`)
+    #[arg(long, hide = true, value_name = "PID", conflicts_with_all = ["id", "all", "list", "when_due"])]
+    pub when_gone: Option<u32>,
     /// Where changes are kept.
     #[command(flatten)]
     pub journal: Journal,

@@ -5,7 +5,9 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use measure::engine::{MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, Workload};
-use measure::plan::{Ask, Engine, PlacementPolicy, Plan, PlannedCell, Stopping, Task};
+use measure::plan::{
+    Ask, Engine, HOPELESS_AFTER, PlacementPolicy, Plan, PlannedCell, Stopping, Task,
+};
 use measure::results::{ConfidenceGoal, Placement as Placed, Plan as PlanRecord};
 use measure::run::Outcome;
 use measure::sampler::Limits;
@@ -212,6 +214,7 @@ impl Manner {
             limits: self.limits,
             idle_load,
             setup_limit: SETUP_LIMIT,
+            hopeless_after: HOPELESS_AFTER,
         }
     }
 }

@@ -1,13 +1,14 @@
 //! `overlane`: arguments in, exit code out. One file per verb.
 //!
 //! Exit codes: 0 done, 1 failed (in whole or in part), 2 wrong usage or bad
-//! input, 10 a proven regression exceeds its limit (`report compare`) or findings at
-//! or above `--fail-on` (`doctor`), 130 ended by Ctrl-C (with what there is written).
+//! input, 10 a proven regression exceeds its limit (`report compare`), findings at or
+//! above `--fail-on` (`doctor`) or a change not proven better (`try`), 130 ended by Ctrl-C (with what there is written).
 
 #![forbid(unsafe_code)]
 
 mod accelerator;
 mod args;
+mod away;
 mod background;
 mod building;
 mod confinement;
@@ -26,7 +27,10 @@ mod plan;
 mod progress;
 mod remote;
 mod sizes;
+mod trial_guard;
+mod try_args;
 mod unmeasured;
+mod variation;
 mod verb;
 mod vtep_args;
 mod watching;
@@ -85,6 +89,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             AccelVerb::Status(status) => verb::accel::status(&status),
         },
         Verb::Doctor(doctor) => verb::doctor::run(&doctor),
+        Verb::Try(asked) => verb::r#try::run(&asked),
         Verb::Undo(undo) => verb::undo::run(&undo),
         Verb::Report(report) => verb::report::run(&report),
         Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),

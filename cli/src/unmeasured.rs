@@ -4,9 +4,9 @@
 use lab::Params;
 use measure::plan::Ask;
 use measure::results::{Cell, ModeRecord, Offered, Role, Status};
-use testbed::Setting;
 
 use crate::building::{Refused, Wanted};
+use crate::variation::Variation;
 
 /// Cells of the modes that could not be built, so that a reader of the cells
 /// alone sees that they were asked for.
@@ -27,7 +27,7 @@ pub fn of_modes(wanted: &Wanted<'_>, asks: &[Ask], records: &[ModeRecord]) -> Ve
 }
 
 /// Cells of the settings that a mode does not take.
-pub fn of_settings(settings: &[Setting], asks: &[Ask], refused: &[Refused]) -> Vec<Cell> {
+pub fn of_settings(settings: &[Variation], asks: &[Ask], refused: &[Refused]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for Refused { mode, params, setting, reason } in refused {
         let setting = settings[*setting].to_string();

@@ -11,12 +11,86 @@ use measure::results::{Sample, Timeline};
 use measure::run::{Observer, Outcome};
 use measure::sampler::{Machine, Recorder};
 use measure::subject::Subject;
-use testbed::{Applied, Host, Setting};
+use testbed::Host;
 
 use crate::progress::Progress;
+use crate::variation::{Applied, Variation};
 
-/// Carries out a plan. `hosts` are those of each subject, in which its settings are
-/// varied. A time line that cannot be kept is left out, with a word in the log.
+/// What puts the settings of a plan in effect.
+pub trait Vary {
+    /// Puts the cell's setting in effect, and takes back the last one's.
+    ///
+    /// # Errors
+    /// Why it cannot be had: the sample is void.
+    fn set(&mut self, cell: &PlannedCell) -> Result<(), String>;
+
+    /// A sample was taken.
+    fn sampled(&mut self, _sample: &Sample) {}
+
+    /// Takes back what is in effect, at the end of the run.
+    ///
+    /// # Errors
+    /// What could not be given back.
+    fn finish(&mut self) -> anyhow::Result<()>;
+}
+
+/// A plan without settings.
+pub struct Nothing;
+
+impl Vary for Nothing {
+    fn set(&mut self, _cell: &PlannedCell) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+/// Settings of testbeds.
+pub struct InTestbeds<'a> {
+    settings: &'a [Variation],
+    /// The hosts of each subject.
+    hosts: Vec<&'a [Arc<Host>]>,
+    /// Subject and setting in effect.
+    applied: Option<((usize, usize), Applied)>,
+}
+
+impl<'a> InTestbeds<'a> {
+    /// `hosts` are those of each subject.
+    pub fn new(settings: &'a [Variation], hosts: Vec<&'a [Arc<Host>]>) -> InTestbeds<'a> {
+        InTestbeds { settings, hosts, applied: None }
+    }
+}
+
+impl Vary for InTestbeds<'_> {
+    fn set(&mut self, cell: &PlannedCell) -> Result<(), String> {
+        let wanted = cell.setting.map(|setting| (cell.subject, setting));
+        if self.applied.as_ref().map(|(which, _)| *which) == wanted {
+            return Ok(());
+        }
+        if let Some((_, applied)) = self.applied.take() {
+            applied
+                .restore()
+                .map_err(|error| format!("the setting was not given back: {error}"))?;
+        }
+        if let Some((subject, setting)) = wanted {
+            let applied = self.settings[setting].apply(self.hosts[subject]);
+            let applied = applied.map_err(|e| format!("{}: {e}", self.settings[setting]))?;
+            self.applied = Some(((subject, setting), applied));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        match self.applied.take() {
+            Some((_, applied)) => applied.restore().context("a varied setting was not given back"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Carries out a plan. A time line that cannot be kept is left out, with a word in the log.
 ///
 /// # Errors
 /// A plan that cannot be begun; a setting that could not be given back.
@@ -25,8 +99,7 @@ pub fn run(
     plan: &Plan,
     subjects: &[Subject],
     machine: &Machine,
-    settings: &[Setting],
-    hosts: Vec<&[Arc<Host>]>,
+    vary: &mut dyn Vary,
     stop: &AtomicBool,
 ) -> anyhow::Result<(Outcome, Option<Timeline>)> {
     let blocks =
@@ -35,15 +108,13 @@ pub fn run(
     progress.measure(sample * plan.cells.len() as u32 * blocks);
     let recorder =
         Recorder::start().inspect_err(|error| tracing::warn!("no time line is kept: {error}")).ok();
-    let mut watching =
-        Watching { progress, recorder, cells: &plan.cells, settings, hosts, applied: None };
+    let mut watching = Watching { progress, recorder, cells: &plan.cells, vary };
     let outcome = measure::run::run(plan, subjects, machine, &mut watching, stop);
-    let Watching { recorder, applied, .. } = watching;
+    let Watching { recorder, vary, .. } = watching;
     let timeline = recorder.and_then(Recorder::finish);
+    let given_back = vary.finish();
     progress.finish();
-    if let Some((_, applied)) = applied {
-        applied.restore().context("a varied setting was not given back")?;
-    }
+    given_back?;
     Ok((outcome?, timeline))
 }
 
@@ -51,11 +122,7 @@ struct Watching<'a> {
     progress: &'a mut Progress,
     recorder: Option<Recorder>,
     cells: &'a [PlannedCell],
-    settings: &'a [Setting],
-    /// The hosts of each subject.
-    hosts: Vec<&'a [Arc<Host>]>,
-    /// Subject and setting in effect.
-    applied: Option<((usize, usize), Applied)>,
+    vary: &'a mut dyn Vary,
 }
 
 impl Observer for Watching<'_> {
@@ -71,6 +138,7 @@ impl Observer for Watching<'_> {
             tracing::info!(mode = subject.mode, workload = %cell.ask.task, reason, "void sample");
         }
         self.progress.sampled(done, total);
+        self.vary.sampled(sample);
     }
 
     fn sampling(&mut self, subject: &Subject, cell: &PlannedCell) {
@@ -87,20 +155,6 @@ impl Observer for Watching<'_> {
     }
 
     fn set(&mut self, _subject: &Subject, cell: &PlannedCell) -> Result<(), String> {
-        let wanted = cell.setting.map(|setting| (cell.subject, setting));
-        if self.applied.as_ref().map(|(which, _)| *which) == wanted {
-            return Ok(());
-        }
-        if let Some((_, applied)) = self.applied.take() {
-            applied
-                .restore()
-                .map_err(|error| format!("the setting was not given back: {error}"))?;
-        }
-        if let Some((subject, setting)) = wanted {
-            let applied = self.settings[setting].apply(self.hosts[subject]);
-            let applied = applied.map_err(|e| format!("{}: {e}", self.settings[setting]))?;
-            self.applied = Some(((subject, setting), applied));
-        }
-        Ok(())
+        self.vary.set(cell)
     }
 }

@@ -1,14 +1,18 @@
 //! Reading and writing one setting, where it is.
 
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+
 use netstate::Netlink;
 use netstate::interface::Interface;
+use netstate::namespace::discover;
 use netstate::proc::read_value;
 use sys::errno::Errno;
 use sys::ethtool::Ethtool;
 use sys::netns::NetNs;
 use sys::sysfs::Sysfs;
 
-use crate::change::{Attribute, Change, Device, Place, Setting};
+use crate::change::{Attribute, Change, Device, Place, Queues, Setting};
 
 /// Why a setting could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +30,16 @@ pub enum Error {
         object: String,
         /// What is gone.
         reason: String,
+    },
+    /// A command that failed, or could not be run.
+    #[error("{command}: {status}{}", .said.as_ref().map(|said| format!(": {said}")).unwrap_or_default())]
+    Command {
+        /// The command.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// The end of what it wrote to standard error.
+        said: Option<String>,
     },
     /// Another form than expected.
     #[error("{object}: expected {expected}, got {got:?}")]
@@ -76,10 +90,10 @@ pub fn read(change: &Change) -> Result<Value, Error> {
     within(change, |netns| read_here(change, netns)).map(Value)
 }
 
-/// Writes the setting.
+/// Writes the setting; a command is run.
 ///
 /// # Errors
-/// As [`read`], and what the kernel answers.
+/// As [`read`], and what the kernel answers; [`Error::Command`].
 pub fn write(change: &Change, value: &str) -> Result<(), Error> {
     within(change, |netns| write_here(change, netns, value))
 }
@@ -89,21 +103,56 @@ fn within<T: Send>(
     change: &Change,
     work: impl FnOnce(&NetNs) -> Result<T, Error> + Send,
 ) -> Result<T, Error> {
-    let gone = |reason: String| Error::Gone { object: change.object(), reason };
     let netns = match &change.place {
         None => NetNs::current()?,
-        Some(Place { path: None, .. }) => NetNs::current()?,
-        Some(Place { path: Some(path), .. }) => match NetNs::open(path.as_ref()) {
-            Err(error) if error.errno == Errno::ENOENT => {
-                return Err(gone(format!("namespace {path} is gone")));
-            }
-            answer => answer?,
+        Some(place) => {
+            let reason = || format!("namespace net:[{}] is gone", place.inode);
+            open(place)?.ok_or_else(|| Error::Gone { object: change.object(), reason: reason() })?
+        }
+    };
+    netns.run(|| work(&netns))?
+}
+
+/// A namespace, by the path that it had or, where another one is there by now, by
+/// whatever else leads to it.
+pub(crate) fn open(place: &Place) -> Result<Option<NetNs>, Error> {
+    let netns = match &place.path {
+        None => Some(NetNs::current()?),
+        Some(path) => match NetNs::open(path.as_ref()) {
+            Err(error) if error.errno == Errno::ENOENT => None,
+            answer => Some(answer?),
         },
     };
-    if let Some(place) = change.place.as_ref().filter(|place| place.inode != netns.inode()) {
-        return Err(gone(format!("namespace net:[{}] is gone", place.inode)));
+    if let Some(netns) = netns.filter(|netns| netns.inode() == place.inode) {
+        return Ok(Some(netns));
     }
-    netns.run(|| work(&netns))?
+    Ok(discover()?.namespaces.remove(&place.inode).map(|found| found.netns))
+}
+
+/// Runs a command for a shell to its end, in the calling thread's namespaces.
+fn run(command: &str) -> Result<(), Error> {
+    /// As much of what it said as a message can hold, bytes.
+    const SAID: usize = 300;
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null());
+    // What it leaves running must neither hold a pipe open nor write to a terminal.
+    let log = sys::memfd::create("overlane-command")?;
+    let written = std::fs::File::from(log);
+    let copy = written.try_clone().map_err(|e| sys::Error::io("dup", "command's log", &e))?;
+    let status = sys::program::end_with_thread(shell.stderr(copy)).status();
+    let failed = |status: String, said: Option<String>| Error::Command {
+        command: command.to_owned(),
+        status,
+        said,
+    };
+    let status = status.map_err(|error| failed(error.to_string(), None))?;
+    if status.success() {
+        return Ok(());
+    }
+    let mut said = vec![0; SAID];
+    let length = written.read_at(&mut said, 0).unwrap_or(0);
+    let said = String::from_utf8_lossy(&said[..length]).trim().to_owned();
+    Err(failed(status.to_string(), (!said.is_empty()).then_some(said)))
 }
 
 fn read_here(change: &Change, netns: &NetNs) -> Result<String, Error> {
@@ -148,6 +197,33 @@ fn read_here(change: &Change, netns: &NetNs) -> Result<String, Error> {
             interface(change, device)?;
             Ok(Ethtool::open()?.rings(&device.name)?.rx.now.to_string())
         }
+        Setting::TransmitRing { device } => {
+            interface(change, device)?;
+            Ok(Ethtool::open()?.rings(&device.name)?.tx.now.to_string())
+        }
+        Setting::Channels { device, which } => {
+            interface(change, device)?;
+            let channels = Ethtool::open()?.channels(&device.name)?;
+            let amount = match which {
+                Queues::Rx => channels.rx,
+                Queues::Tx => channels.tx,
+                Queues::Combined => channels.combined,
+            };
+            Ok(amount.now.to_string())
+        }
+        Setting::Coalesce { device, parameter } => {
+            interface(change, device)?;
+            Ok(Ethtool::open()?.coalesce(&device.name, parameter)?.to_string())
+        }
+        Setting::Sysfs { device, path } => {
+            device.as_ref().map(|device| interface(change, device)).transpose()?;
+            Ok(Sysfs::of(netns)?.read(path)?)
+        }
+        Setting::Command => Err(Error::Form {
+            object: change.object(),
+            expected: "a setting that can be read",
+            got: "a command".to_owned(),
+        }),
         Setting::Rps { device, queue } => {
             interface(change, device)?;
             Ok(Sysfs::of(netns)?.read(&rps_file(device, *queue))?)
@@ -190,6 +266,33 @@ fn write_here(change: &Change, netns: &NetNs, value: &str) -> Result<(), Error> 
             let tx = ethtool.rings(&device.name)?.tx.now;
             ethtool.set_rings(&device.name, number()?, tx)?;
         }
+        Setting::TransmitRing { device } => {
+            interface(change, device)?;
+            let ethtool = Ethtool::open()?;
+            let rx = ethtool.rings(&device.name)?.rx.now;
+            ethtool.set_rings(&device.name, rx, number()?)?;
+        }
+        Setting::Channels { device, which } => {
+            interface(change, device)?;
+            let ethtool = Ethtool::open()?;
+            let now = ethtool.channels(&device.name)?;
+            let (mut rx, mut tx, mut combined) = (now.rx.now, now.tx.now, now.combined.now);
+            match which {
+                Queues::Rx => rx = number()?,
+                Queues::Tx => tx = number()?,
+                Queues::Combined => combined = number()?,
+            }
+            ethtool.set_channels(&device.name, rx, tx, combined)?;
+        }
+        Setting::Coalesce { device, parameter } => {
+            interface(change, device)?;
+            Ethtool::open()?.set_coalesce(&device.name, parameter, number()?)?;
+        }
+        Setting::Sysfs { device, path } => {
+            device.as_ref().map(|device| interface(change, device)).transpose()?;
+            Sysfs::of(netns)?.write(path, value)?;
+        }
+        Setting::Command => run(value)?,
         Setting::Rps { device, queue } => {
             interface(change, device)?;
             Sysfs::of(netns)?.write(&rps_file(device, *queue), value)?;

@@ -2,6 +2,7 @@
 //! people, and as a value that can be kept in a journal.
 
 use serde::{Deserialize, Serialize};
+use sys::netns::NetNs;
 
 use crate::command::{inside, quote};
 use crate::host::Namespace;
@@ -33,6 +34,17 @@ pub struct Place {
     pub label: String,
 }
 
+impl Place {
+    /// The caller's own.
+    ///
+    /// # Errors
+    /// Where `/proc` is not mounted.
+    pub fn here() -> Result<Place, sys::Error> {
+        let inode = NetNs::current()?.inode();
+        Ok(Place { inode, path: None, label: "here".to_owned() })
+    }
+}
+
 /// A setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -61,6 +73,35 @@ pub enum Setting {
         /// Device.
         device: Device,
     },
+    /// Descriptors of a device's transmit ring.
+    TransmitRing {
+        /// Device.
+        device: Device,
+    },
+    /// A device's queues in use.
+    Channels {
+        /// Device.
+        device: Device,
+        /// Which of them.
+        which: Queues,
+    },
+    /// A parameter of a device's interrupt moderation.
+    Coalesce {
+        /// Device.
+        device: Device,
+        /// As `ethtool -C` names it.
+        parameter: String,
+    },
+    /// A file below `/sys`.
+    Sysfs {
+        /// The device that it is of, if it is below `class/net`.
+        device: Option<Device>,
+        /// As `class/net/eth0/gro_flush_timeout`.
+        path: String,
+    },
+    /// Whatever a command for a shell does: `to` is that command, `from` the one that
+    /// takes it back. What it changes cannot be read.
+    Command,
     /// CPUs that a receive queue's packets are spread over, as a hexadecimal mask.
     Rps {
         /// Device.
@@ -96,8 +137,30 @@ pub enum Attribute {
     State,
 }
 
+/// Which queues of a device, named as `ethtool -L` has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Queues {
+    /// Receive queues of their own.
+    Rx,
+    /// Transmit queues of their own.
+    Tx,
+    /// Queues for both ways.
+    Combined,
+}
+
+impl Queues {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Queues::Rx => "rx",
+            Queues::Tx => "tx",
+            Queues::Combined => "combined",
+        }
+    }
+}
+
 impl Attribute {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Attribute::Mtu => "mtu",
             Attribute::Txqueuelen => "txqueuelen",
@@ -161,6 +224,15 @@ impl Change {
         }
     }
 
+    /// Any command, and the one that takes it back, in the caller's namespace.
+    ///
+    /// # Errors
+    /// Where the namespace cannot be told.
+    pub fn command_with_inverse(command: &str, inverse: &str) -> Result<Change, sys::Error> {
+        let (from, to) = (inverse.to_owned(), command.to_owned());
+        Ok(Change { place: Some(Place::here()?), setting: Setting::Command, from, to })
+    }
+
     /// The command that makes it.
     pub fn command(&self) -> String {
         self.command_to(&self.to)
@@ -188,23 +260,41 @@ impl Change {
             Setting::ReceiveRing { device } => {
                 format!("ethtool -G {} rx {value_word}", quote(&device.name))
             }
-            Setting::Rps { device, queue } => {
-                let name = &device.name;
-                let file = format!("/sys/class/net/{name}/queues/rx-{queue}/rps_cpus");
-                let write = format!("echo {value_word} > {}", quote(&file));
-                // /sys shows the devices of whoever mounted it.
-                match self.place.as_ref().and_then(|place| place.path.as_ref()) {
-                    Some(_) => {
-                        let mounted = format!("mount -t sysfs sysfs /sys && {write}");
-                        format!("unshare --mount sh -c {}", quote(&mounted))
-                    }
-                    None => format!("sh -c {}", quote(&write)),
-                }
+            Setting::TransmitRing { device } => {
+                format!("ethtool -G {} tx {value_word}", quote(&device.name))
             }
+            Setting::Channels { device, which } => {
+                format!("ethtool -L {} {} {value_word}", quote(&device.name), which.word())
+            }
+            Setting::Coalesce { device, parameter } => {
+                format!("ethtool -C {} {parameter} {value_word}", quote(&device.name))
+            }
+            Setting::Rps { device, queue } => self.write_file(
+                &format!("class/net/{}/queues/rx-{queue}/rps_cpus", device.name),
+                value,
+            ),
+            Setting::Sysfs { path, .. } => self.write_file(path, value),
+            Setting::Command => value.to_owned(),
         };
-        match &self.place {
-            Some(place) => inside(place.path.as_deref(), &command),
-            None => command,
+        match (&self.place, &self.setting) {
+            // For a shell, which the namespace's program is not.
+            (Some(Place { path: Some(path), .. }), Setting::Command) => {
+                inside(Some(path), &format!("sh -c {}", quote(&command)))
+            }
+            (Some(place), _) => inside(place.path.as_deref(), &command),
+            (None, _) => command,
+        }
+    }
+
+    /// Writes a file below `/sys`, which shows the devices of whoever mounted it.
+    fn write_file(&self, path: &str, value: &str) -> String {
+        let write = format!("echo {} > {}", quote(value), quote(&format!("/sys/{path}")));
+        match self.place.as_ref().and_then(|place| place.path.as_ref()) {
+            Some(_) => {
+                let mounted = format!("mount -t sysfs sysfs /sys && {write}");
+                format!("unshare --mount sh -c {}", quote(&mounted))
+            }
+            None => format!("sh -c {}", quote(&write)),
         }
     }
 
@@ -223,6 +313,17 @@ impl Change {
                 format!("{place}: {} of {}", attribute.word(), device.name)
             }
             Setting::ReceiveRing { device } => format!("{place}: receive ring of {}", device.name),
+            Setting::TransmitRing { device } => {
+                format!("{place}: transmit ring of {}", device.name)
+            }
+            Setting::Channels { device, which } => {
+                format!("{place}: {} queues of {}", which.word(), device.name)
+            }
+            Setting::Coalesce { device, parameter } => {
+                format!("{place}: {parameter} of {}", device.name)
+            }
+            Setting::Sysfs { path, .. } => format!("{place}: /sys/{path}"),
+            Setting::Command => format!("{place}: {}", self.to),
             Setting::Rps { device, queue } => {
                 format!("{place}: CPUs of receive queue {queue} of {}", device.name)
             }

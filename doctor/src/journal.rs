@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use netstate::proc::read_value;
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::apply;
-use crate::change::Change;
+use crate::change::{Change, Setting};
 
 /// Where it is, unless told otherwise.
 pub const DIRECTORY: &str = "/var/lib/overlane/journal";
@@ -58,6 +59,9 @@ pub enum Error {
         /// What it is.
         got: String,
     },
+    /// Two trials at a time would measure one another.
+    #[error("another trial is running (its journal: {})", .0.display())]
+    Busy(PathBuf),
     /// The kernel took the value without an error, and did not keep it.
     #[error("{object}: set to {wanted}, reads {got}; taken back")]
     NotTaken {
@@ -89,6 +93,9 @@ pub struct Entry {
     pub made: bool,
     /// Seconds since 1970 after which it is to be taken back, unless confirmed.
     pub confirm_until_s: Option<u64>,
+    /// Of a [`crate::trial::Trial`]: not to outlive it.
+    #[serde(default)]
+    pub trial: bool,
 }
 
 /// What became of an undo.
@@ -104,6 +111,9 @@ pub enum Undone {
     },
     /// The namespace or device is gone, and its settings with it.
     Gone(String),
+    /// The command that takes it back failed; but its maker was killed, or the machine
+    /// started anew, so that there may have been nothing to take back.
+    Unsure(String),
 }
 
 /// The journal, locked.
@@ -126,13 +136,7 @@ impl Journal {
             .mode(0o700)
             .create(directory)
             .map_err(failed("create"))?;
-        let file = fs::OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(directory.join("lock"))
-            .map_err(failed("lock"))?;
+        let file = lock_file(&directory.join("lock"))?;
         let lock = Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, errno)| failed("lock")(std::io::Error::from(errno)))?;
         Ok(Journal { directory: directory.to_owned(), _lock: lock })
@@ -177,13 +181,26 @@ impl Journal {
         change: &Change,
         confirm_until_s: Option<u64>,
     ) -> Result<Entry, Error> {
-        let now = apply::read(change)?;
-        if !now.is(&change.from) {
-            return Err(Error::Changed {
-                object: change.object(),
-                expected: change.from.clone(),
-                got: now.to_string(),
-            });
+        self.make_for(code, change, confirm_until_s, false)
+    }
+
+    /// As [`Journal::make`], maybe for a trial.
+    pub(crate) fn make_for(
+        &self,
+        code: &str,
+        change: &Change,
+        confirm_until_s: Option<u64>,
+        trial: bool,
+    ) -> Result<Entry, Error> {
+        if change.setting != Setting::Command {
+            let now = apply::read(change)?;
+            if !now.is(&change.from) {
+                return Err(Error::Changed {
+                    object: change.object(),
+                    expected: change.from.clone(),
+                    got: now.to_string(),
+                });
+            }
         }
         let id = self.entries()?.last().map_or(1, |last| last.id + 1);
         let mut entry = Entry {
@@ -195,11 +212,15 @@ impl Journal {
             boot: boot(),
             made: false,
             confirm_until_s,
+            trial,
         };
         self.store(&entry)?;
-        let written = apply::write(change, &change.to).and_then(|()| apply::read(change));
-        match written {
-            Ok(got) if got.is(&change.to) => {
+        let read = || match change.setting {
+            Setting::Command => Ok(None),
+            _ => apply::read(change).map(Some),
+        };
+        match apply::write(change, &change.to).and_then(|()| read()) {
+            Ok(got) if got.as_ref().is_none_or(|got| got.is(&change.to)) => {
                 entry.made = true;
                 self.store(&entry)?;
                 Ok(entry)
@@ -207,7 +228,8 @@ impl Journal {
             Ok(got) => {
                 self.undo(&entry)?;
                 let (object, wanted) = (change.object(), change.to.clone());
-                Err(Error::NotTaken { object, wanted, got: got.to_string() })
+                let got = got.map_or_else(String::new, |got| got.to_string());
+                Err(Error::NotTaken { object, wanted, got })
             }
             Err(error) => {
                 self.undo(&entry)?;
@@ -223,6 +245,9 @@ impl Journal {
     /// what it was before; what the kernel answers. The entry then stays.
     pub fn undo(&self, entry: &Entry) -> Result<Undone, Error> {
         let change = &entry.change;
+        if change.setting == Setting::Command {
+            return self.undo_command(entry);
+        }
         let undone = match apply::read(change) {
             Ok(now) if now.is(&change.from) => {
                 Undone::AlreadyThere { rebooted: entry.boot != boot() }
@@ -253,6 +278,27 @@ impl Journal {
         Ok(undone)
     }
 
+    /// Runs the command that takes another one back. Whether one of the two has done
+    /// its work nobody can read: where either was interrupted, a failure says nothing.
+    fn undo_command(&self, entry: &Entry) -> Result<Undone, Error> {
+        let known = entry.made && entry.boot == boot();
+        if known {
+            // From here on nobody knows, should this process be killed.
+            self.store(&Entry { made: false, ..entry.clone() })?;
+        }
+        let undone = match apply::write(&entry.change, &entry.change.from) {
+            Ok(()) => Undone::Restored,
+            Err(apply::Error::Gone { reason, .. }) => Undone::Gone(reason),
+            Err(error) if known => {
+                self.store(entry)?;
+                return Err(error.into());
+            }
+            Err(error) => Undone::Unsure(error.to_string()),
+        };
+        self.forget(entry)?;
+        Ok(undone)
+    }
+
     /// Removes an entry and leaves its setting as it is.
     ///
     /// # Errors
@@ -275,7 +321,7 @@ impl Journal {
         self.store(&Entry { confirm_until_s: None, ..entry.clone() })
     }
 
-    /// Entries that must be taken back now: of makers that died in between, and
+    /// Entries that must be taken back now: of makers and trials that died, and
     /// those that nobody has confirmed in time. Latest first.
     ///
     /// # Errors
@@ -283,9 +329,39 @@ impl Journal {
     pub fn overdue(&self) -> Result<Vec<Entry>, Error> {
         let now = now_s();
         let mut all = self.entries()?;
-        all.retain(|entry| !entry.made || entry.confirm_until_s.is_some_and(|until| until <= now));
+        let trial_runs = self.trial_runs()?;
+        all.retain(|entry| {
+            !entry.made
+                || entry.trial && !trial_runs
+                || entry.confirm_until_s.is_some_and(|until| until <= now)
+        });
         all.reverse();
         Ok(all)
+    }
+
+    /// Lets a trial's change stay.
+    pub(crate) fn keep(&self, entry: &Entry) -> Result<(), Error> {
+        self.store(&Entry { trial: false, ..entry.clone() })
+    }
+
+    /// Whether a trial is running, whose entries are its own.
+    ///
+    /// # Errors
+    /// When its lock cannot be asked for.
+    pub fn trial_runs(&self) -> Result<bool, Error> {
+        Ok(self.lock_trial()?.is_none())
+    }
+
+    /// The lock that a trial holds for as long as it lives; `None` while another does.
+    pub(crate) fn lock_trial(&self) -> Result<Option<Flock<File>>, Error> {
+        let path = self.directory.join("trial");
+        match Flock::lock(lock_file(&path)?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(lock)),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => {
+                Err(Error::File { operation: "lock", path, error: std::io::Error::from(errno) })
+            }
+        }
     }
 
     fn file(&self, id: u64) -> PathBuf {
@@ -323,6 +399,16 @@ impl Journal {
             error,
         })
     }
+}
+
+fn lock_file(path: &Path) -> Result<File, Error> {
+    fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| Error::File { operation: "open", path: path.to_owned(), error })
 }
 
 fn now_s() -> u64 {

@@ -4,7 +4,7 @@
 //! it shows what moves. [`diagnose`] runs every check on it, and finds the paths
 //! of packets by the way. A host can be saved ([`dump`]) and diagnosed elsewhere.
 //! Only [`journal`] changes anything, one setting at a time, so that it can be taken
-//! back; nothing here prints.
+//! back, for good or on [`trial`]; nothing here prints.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,10 @@ pub mod finding;
 pub mod host;
 pub mod journal;
 pub mod path;
+pub mod proposal;
 pub mod scrub;
+mod shell;
+pub mod trial;
 pub mod view;
 
 pub use check::{CHECKS, Check};

@@ -17,3 +17,4 @@ pub mod sampler;
 pub mod stats;
 pub mod subject;
 mod summary;
+pub mod verdict;

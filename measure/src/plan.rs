@@ -278,7 +278,13 @@ pub struct Plan {
     pub idle_load: f64,
     /// How long a path may take to carry the first exchange, or stand still.
     pub setup_limit: Duration,
+    /// A cell whose path was not proved in its first so many samples is not tried
+    /// again: its path is broken, and each try may cost the set-up limit.
+    pub hopeless_after: usize,
 }
+
+/// [`Plan::hopeless_after`], where nothing is to be learned from more.
+pub const HOPELESS_AFTER: usize = 2;
 
 /// Every combination of subject and ask, with a baseline and an A/A cell for
 /// each offload profile, MTU and ask. Under each of the `settings` every mode is

@@ -16,10 +16,6 @@ use crate::stats::{SequentialPlan, StatsError, block_order, median, trend};
 use crate::subject::{ProbeError, Probes, ServerEnd, Subject};
 use crate::summary;
 
-/// A cell that gave no valid sample in its first this many blocks is not tried
-/// again: its path is broken, and each try may cost the set-up limit.
-const HOPELESS_AFTER: usize = 2;
-
 /// Told how a run gets on, on the thread that runs it.
 pub trait Observer {
     /// A sample was taken (valid or not): how many are done, of how many.
@@ -160,7 +156,7 @@ pub fn run(
             block_order(plan.seed, block, plan.cells.len()).into_iter().enumerate()
         {
             done += 1;
-            if cannot[at].is_some() || hopeless(&samples[at]) {
+            if cannot[at].is_some() || hopeless(&samples[at], plan) {
                 continue;
             }
             let cell = &plan.cells[at];
@@ -277,9 +273,9 @@ fn against_built_in(plan: &Plan, samples: &[Vec<Sample>], at: usize) -> Vec<f64>
         .collect()
 }
 
-fn hopeless(samples: &[Sample]) -> bool {
+fn hopeless(samples: &[Sample], plan: &Plan) -> bool {
     // Disturbance passes; a broken path does not.
-    samples.len() >= HOPELESS_AFTER && samples.iter().all(|sample| !sample.path_proved)
+    samples.len() >= plan.hopeless_after && samples.iter().all(|sample| !sample.path_proved)
 }
 
 /// Fills every sample's ratio to the baseline's sample of the same block.

@@ -60,6 +60,26 @@ impl From<ParseError> for ProcError {
 /// Result with [`ProcError`].
 pub type Result<T> = std::result::Result<T, ProcError>;
 
+/// A key of sysctl(8) as a path below `/proc/sys`: `net.ipv4.conf.eth0/12.rp_filter`
+/// or `net/ipv4/conf/eth0.12/rp_filter`, the first separator tells which. `None` for
+/// what is no key, or would lead elsewhere.
+pub fn sysctl_path(key: &str) -> Option<String> {
+    let dotted = key.find(['.', '/']).is_some_and(|at| key.as_bytes()[at] == b'.');
+    let turned = |c| match c {
+        '.' => '/',
+        '/' => '.',
+        c => c,
+    };
+    let path = if dotted { key.chars().map(turned).collect() } else { key.to_owned() };
+    let plain = |part: &str| {
+        !part.is_empty()
+            && part != ".."
+            && part != "."
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.@:".contains(&b))
+    };
+    path.split('/').all(plain).then_some(path)
+}
+
 /// A file of `/proc` or `/sys`, held open.
 #[derive(Debug)]
 pub struct ProcFile {
@@ -165,6 +185,21 @@ fn number(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_of_sysctl_is_a_path_and_leads_nowhere_else() {
+        for (key, path) in [
+            ("net.core.netdev_budget", "net/core/netdev_budget"),
+            ("net/core/netdev_budget", "net/core/netdev_budget"),
+            ("net.ipv4.conf.eth0/12.rp_filter", "net/ipv4/conf/eth0.12/rp_filter"),
+            ("net/ipv4/conf/eth0.12/rp_filter", "net/ipv4/conf/eth0.12/rp_filter"),
+        ] {
+            assert_eq!(sysctl_path(key).as_deref(), Some(path), "{key}");
+        }
+        for wrong in ["", "net..core", "net/../kernel/panic", "/net/core", "net.core.", "a b"] {
+            assert_eq!(sysctl_path(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn numbers_name_the_place_and_the_value() {

@@ -11,6 +11,7 @@
 //! - [`svg`]: the page's charts, a file each.
 //! - [`compare`]: what changed for certain between two files.
 //! - [`diagnosis_text`]: what `doctor` found: paths, findings, what was not looked at.
+//! - [`trial_text`]: what `try` came to.
 //! - [`summary`]: three sentences: what costs most, where super-packets are
 //!   cut, what to try.
 //!
@@ -36,6 +37,7 @@ mod style;
 mod summary;
 mod svg_files;
 mod text;
+mod trial;
 mod unit;
 mod work;
 
@@ -51,3 +53,4 @@ pub use style::Style;
 pub use summary::summary;
 pub use svg_files::{ChartFile, svg};
 pub use text::text;
+pub use trial::{Trial, Tried, carried_words, judged_words, trial_text};

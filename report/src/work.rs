@@ -1,7 +1,8 @@
 //! What a cell does, apart from where: everything that two cells must have in
 //! common for their figures to compare.
 
-use measure::results::{Cell, Interval, Offered, Results};
+use measure::results::{Cell, Offered, Results};
+pub(crate) use measure::verdict::{is_time, worth};
 
 use crate::style::plain;
 use crate::unit::{bytes, count, with_unit};
@@ -137,24 +138,6 @@ pub(crate) fn place(results: &Results, cell: &Cell) -> String {
     add(plan.engines.len() > 1, format!(" by {}", plain(&cell.engine)));
     add(true, format!(" with offload {}", plain(&cell.offload)));
     place
-}
-
-/// Whether less of a cell's value is better: latency at a load.
-pub(crate) fn is_time(cell: &Cell) -> bool {
-    cell.unit == "us"
-}
-
-/// A cell's ratio to the baseline, turned so that below 1 is worse.
-pub(crate) fn worth(cell: &Cell) -> Option<Interval> {
-    cell.ratio.map(|ratio| match is_time(cell) && ratio.low > 0.0 {
-        true => Interval {
-            median: 1.0 / ratio.median,
-            low: 1.0 / ratio.high,
-            high: 1.0 / ratio.low,
-            ..ratio
-        },
-        false => ratio,
-    })
 }
 
 /// 95, but 99.5.

@@ -1,5 +1,5 @@
-//! Device features, rings and queues by the ethtool ioctls: what `ethtool -k`,
-//! `-g` and `-l` show, and `-K`, `-G` and `-L` set.
+//! Device features, rings, queues and interrupt moderation by the ethtool ioctls:
+//! what `ethtool -k`, `-g`, `-l` and `-c` show, and `-K`, `-G`, `-L` and `-C` set.
 //!
 //! Acts on devices of the calling thread's network namespace at the time the
 //! [`Ethtool`] was opened. Layouts: `include/uapi/linux/ethtool.h`.
@@ -14,6 +14,8 @@ use crate::{Error, Result};
 
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GCOALESCE: u32 = 0x0e;
+const ETHTOOL_SCOALESCE: u32 = 0x0f;
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_SRINGPARAM: u32 = 0x11;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
@@ -30,6 +32,33 @@ const ETH_GSTRING_LEN: usize = 32;
 pub const HASH_PORTS: u64 = 1 << 6 | 1 << 7;
 /// More features than any kernel has (6.18: 64); bounds what is believed.
 const MAX_FEATURES: usize = 512;
+
+/// Parameters of interrupt moderation as `ethtool -C` names them, in the order of
+/// `struct ethtool_coalesce`.
+pub const COALESCE: [&str; 22] = [
+    "rx-usecs",
+    "rx-frames",
+    "rx-usecs-irq",
+    "rx-frames-irq",
+    "tx-usecs",
+    "tx-frames",
+    "tx-usecs-irq",
+    "tx-frames-irq",
+    "stats-block-usecs",
+    "adaptive-rx",
+    "adaptive-tx",
+    "pkt-rate-low",
+    "rx-usecs-low",
+    "rx-frames-low",
+    "tx-usecs-low",
+    "tx-frames-low",
+    "pkt-rate-high",
+    "rx-usecs-high",
+    "rx-frames-high",
+    "tx-usecs-high",
+    "tx-frames-high",
+    "sample-interval",
+];
 
 /// One feature of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,6 +256,35 @@ impl Ethtool {
         Ok(data.try_into().map_or(0, u64::from_ne_bytes))
     }
 
+    /// One of a device's parameters of interrupt moderation ([`COALESCE`]).
+    ///
+    /// # Errors
+    /// `EINVAL` for an unknown one, `EOPNOTSUPP` when the device has none, `ENODEV`.
+    pub fn coalesce(&self, device: &str, parameter: &str) -> Result<u32> {
+        let at = coalesce_word("ETHTOOL_GCOALESCE", device, parameter)?;
+        Ok(self.all_coalesce(device)?[at])
+    }
+
+    /// Sets it, and leaves the others.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver does not know the parameter, `EINVAL`, `EPERM`,
+    /// `ENODEV`.
+    pub fn set_coalesce(&self, device: &str, parameter: &str, value: u32) -> Result<()> {
+        let at = coalesce_word("ETHTOOL_SCOALESCE", device, parameter)?;
+        let mut request = self.all_coalesce(device)?;
+        (request[0], request[at]) = (ETHTOOL_SCOALESCE, value);
+        self.call("ETHTOOL_SCOALESCE", device, &mut request)
+    }
+
+    /// `struct ethtool_coalesce`: cmd, then the parameters.
+    fn all_coalesce(&self, device: &str) -> Result<[u32; 1 + COALESCE.len()]> {
+        let mut request = [0; 1 + COALESCE.len()];
+        request[0] = ETHTOOL_GCOALESCE;
+        self.call("ETHTOOL_GCOALESCE", device, &mut request)?;
+        Ok(request)
+    }
+
     /// `struct ethtool_ringparam` and `struct ethtool_channels`: cmd, four
     /// maxima, four values.
     fn nine(&self, operation: &'static str, command: u32, device: &str) -> Result<[u32; 9]> {
@@ -273,6 +331,14 @@ impl Ethtool {
         let answer = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &mut ifreq) };
         if answer < 0 { Err(Error::last(operation, device)) } else { Ok(()) }
     }
+}
+
+/// Where a parameter is in `struct ethtool_coalesce`.
+fn coalesce_word(operation: &'static str, device: &str, parameter: &str) -> Result<usize> {
+    let at = COALESCE.iter().position(|known| *known == parameter);
+    at.map(|at| at + 1).ok_or_else(|| {
+        Error::new(operation, format!("{device} parameter {parameter}"), Errno::EINVAL)
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! `sysctl:KEY=V` is written in every host that has the key, else on the machine
 //! (`net.core.netdev_budget`), where a guard process gives the earlier value back
 //! even if this one is killed. `ring`, `queues`, `txqueuelen` and `rps` are of
-//! the wire's NICs. Changes joined with `+` are one setting.
+//! the wire's NICs, as is `offload`. Changes joined with `+` are one setting.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use sys::ethtool::Ethtool;
 use sys::guard::Guard;
 use sys::sysfs::Sysfs;
 
-use crate::{Error, Host, NIC, Result};
+use crate::{Error, Host, NIC, OFFLOAD_FEATURES, Offload, Result};
 
 /// What is changed together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,8 @@ enum Change {
     TxQueueLen(u32),
     /// CPUs that the NICs spread received flows over; 0: none.
     Rps(u32),
+    /// What the NICs can do.
+    Offload(Offload),
 }
 
 /// A setting in effect; dropping it gives back what was there, as
@@ -50,6 +52,7 @@ enum Undo {
     Ring { host: Arc<Host>, rx: u32, tx: u32 },
     Queues { host: Arc<Host>, rx: u32, tx: u32, combined: u32 },
     Sysfs { host: Arc<Host>, path: String, value: String },
+    Features { host: Arc<Host>, earlier: Vec<(String, bool)> },
 }
 
 impl fmt::Display for Setting {
@@ -103,7 +106,7 @@ impl Setting {
 impl Change {
     fn parse_list(text: &str) -> std::result::Result<Vec<Change>, String> {
         const ALLOWED: &str = "allowed are sysctl:KEY=VALUE,…, ring=N,…, queues=N,…, \
-                               txqueuelen=N,… and rps=CPUS,…";
+                               txqueuelen=N,…, rps=CPUS,… and offload=PROFILE,…";
         let (kind, values) =
             text.trim().split_once('=').ok_or_else(|| format!("{text:?}: {ALLOWED}"))?;
         let number = |value: &str, least: u32| {
@@ -118,6 +121,9 @@ impl Change {
             "queues" => numbers(1, Change::Queues),
             "txqueuelen" => numbers(0, Change::TxQueueLen),
             "rps" => numbers(0, Change::Rps),
+            "offload" => {
+                values.split(',').map(|name| name.trim().parse().map(Change::Offload)).collect()
+            }
             _ => {
                 let key =
                     kind.strip_prefix("sysctl:").ok_or_else(|| format!("{text:?}: {ALLOWED}"))?;
@@ -137,6 +143,7 @@ impl Change {
             Change::Ring(n) | Change::Queues(n) | Change::TxQueueLen(n) | Change::Rps(n) => {
                 n.to_string()
             }
+            Change::Offload(profile) => profile.to_string(),
         }
     }
 
@@ -196,26 +203,26 @@ impl Change {
                 let mask = if n >= 32 { u32::MAX } else { (1 << n) - 1 };
                 write(host, "queues/rx-0/rps_cpus", &format!("{mask:x}"), undo)?;
             }
+            Change::Offload(profile) => {
+                let earlier = host.features(NIC)?.into_iter();
+                let earlier = earlier
+                    .filter(|(name, _)| OFFLOAD_FEATURES.contains(&name.as_str()))
+                    .map(|(name, feature)| (name, feature.active))
+                    .collect();
+                undo.push(Undo::Features { host: Arc::clone(host), earlier });
+                profile.apply(host, NIC)?;
+            }
             Change::Sysctl(..) => {}
         }
         Ok(())
     }
 }
 
-/// `net.core.netdev_budget` as a path below `/proc/sys`; `/` may stand for `.`,
-/// as in sysctl(8).
+/// A key below `net`, as a path below `/proc/sys`.
 fn sysctl_path(key: &str) -> std::result::Result<PathBuf, String> {
-    let path = if key.contains('/') { key.to_owned() } else { key.replace('.', "/") };
-    let plain = |part: &str| {
-        !part.is_empty()
-            && part != ".."
-            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
-    };
-    if path.split('/').all(plain) && path.starts_with("net/") {
-        Ok(PathBuf::from(path))
-    } else {
-        Err(format!("sysctl:{key}: a key below net, as net.core.netdev_budget"))
-    }
+    let path = netstate::proc::sysctl_path(key).filter(|path| path.starts_with("net/"));
+    path.map(PathBuf::from)
+        .ok_or_else(|| format!("sysctl:{key}: a key below net, as net.core.netdev_budget"))
 }
 
 fn sysctl(hosts: &[Arc<Host>], path: &Path, value: &str, undo: &mut Vec<Undo>) -> Result<()> {
@@ -302,6 +309,11 @@ impl Undo {
             Undo::Queues { host, rx, tx, combined } => {
                 ethtool(&host, |e| e.set_channels(NIC, rx, tx, combined))
             }
+            Undo::Features { host, earlier } => {
+                let wanted: Vec<(&str, bool)> =
+                    earlier.iter().map(|(name, on)| (name.as_str(), *on)).collect();
+                host.set_features(NIC, &wanted)
+            }
             Undo::Sysfs { host, path, value } => Ok(Sysfs::of(host.netns())?.write(&path, &value)?),
         }
     }
@@ -318,6 +330,7 @@ mod tests {
     #[test]
     fn a_list_is_a_setting_a_value() {
         assert_eq!(names("ring=512,4096"), ["ring=512", "ring=4096"]);
+        assert_eq!(names("offload=none"), ["offload=none"]);
         assert_eq!(
             names("sysctl:net.core.netdev_budget=300,1000"),
             ["sysctl:net.core.netdev_budget=300", "sysctl:net.core.netdev_budget=1000"]
@@ -334,6 +347,7 @@ mod tests {
             ("ringg=1", "allowed are sysctl:KEY"),
             ("ring=", "a number of at least 1"),
             ("queues=0", "a number of at least 1"),
+            ("offload=some", "known: full, no-tunnel, none"),
             ("ring=1,2+queues=1", "one value each"),
             ("sysctl:kernel.panic=1", "a key below net"),
             ("sysctl:net/../kernel/panic=1", "a key below net"),

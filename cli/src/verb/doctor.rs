@@ -77,7 +77,11 @@ fn verdict(diagnosis: &Diagnosis, fail_on: FailOn) -> Exit {
     if diagnosis.worst() >= Some(least) { Exit::Code(FOUND) } else { Exit::Done }
 }
 
-fn read(reading: &Reading) -> anyhow::Result<Host> {
+/// Reads this host.
+///
+/// # Errors
+/// Usage, and what the host cannot be read for.
+pub fn read(reading: &Reading) -> anyhow::Result<Host> {
     let watch = reading.watch;
     if !(0.0..=LONGEST_WATCH_S).contains(&watch) {
         let wanted = format!("{watch}: wanted 0 to {LONGEST_WATCH_S} seconds");

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use doctor::change::Change;
 use doctor::journal::{Journal, seconds_from_now};
-use doctor::{Host, diagnose};
+use doctor::{Check, Finding, Host, diagnose};
 
 use crate::exit::{Exit, usage};
 use crate::output::print;
@@ -32,11 +32,10 @@ pub fn run(
     read: impl FnOnce() -> anyhow::Result<Host>,
 ) -> anyhow::Result<Exit> {
     let check = check(wanted.code)?;
-    let journal = Journal::open(directory)?;
-    let mut partly = !repair(&journal)?;
-    let findings = diagnose(&read()?).findings;
+    // Not held while reading and asking: others may have to take something back.
+    let mut partly = !repair(&Journal::open(directory)?)?;
     let (mut changes, mut text) = (Vec::<Change>::new(), String::new());
-    for finding in findings.iter().filter(|finding| finding.code == check.code) {
+    for finding in &findings_of(check, &read()?) {
         let place = format!("{} {}", finding.namespace, finding.object);
         // Writing to a String cannot fail.
         match &finding.fix {
@@ -69,6 +68,7 @@ pub fn run(
     if !wanted.yes && !agreed(changes.len())? {
         return Ok(Exit::Partly);
     }
+    let journal = Journal::open(directory)?;
     let until = wanted.confirm_within_s.map(seconds_from_now);
     // Before the changes: one of them may cut off whoever is to start it.
     if let Some(seconds) = wanted.confirm_within_s {
@@ -91,6 +91,13 @@ pub fn run(
         print(&format!("taken back in {seconds} s, unless: overlane doctor confirm"))?;
     }
     Ok(if partly { Exit::Partly } else { Exit::Done })
+}
+
+/// What one check finds.
+pub fn findings_of(check: &Check, host: &Host) -> Vec<Finding> {
+    let mut findings = diagnose(host).findings;
+    findings.retain(|finding| finding.code == check.code);
+    findings
 }
 
 fn agreed(changes: usize) -> anyhow::Result<bool> {

@@ -13,7 +13,7 @@ use measure::results::{ModeRecord, Plan as PlanRecord, Results, SCHEMA, Status};
 use measure::run::Ended;
 use measure::sampler::Machine;
 use measure::subject::Subject;
-use testbed::{Offload, Privileges, Setting};
+use testbed::{Offload, Privileges};
 
 use crate::args::{Asking, Placement, Run, Steering};
 use crate::building::{Wanted, build, ended_early, failed, settings, subject, testbed_record};
@@ -22,7 +22,9 @@ use crate::load::{self, Asked, IDLE_WATCH, Manner, list};
 use crate::output::{Destination, deliver};
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::{interrupt, unmeasured, watching};
+use crate::variation::Variation;
+use crate::watching::{self, InTestbeds};
+use crate::{interrupt, unmeasured};
 
 /// Smallest MTU that IPv4 hosts must take (RFC 791); leaves room for a tunnel.
 const SMALLEST_MTU: u32 = 576;
@@ -38,9 +40,9 @@ struct Request {
     offloads: Vec<Offload>,
     mtus: Vec<u32>,
     steering: Steering,
-    /// What `--vary` said, and the settings it stands for.
+    /// What `--vary` and `--try` said, and the settings they stand for.
     vary: Vec<String>,
-    settings: Vec<Setting>,
+    settings: Vec<Variation>,
     plan: Option<String>,
     destination: Option<Destination>,
 }
@@ -135,8 +137,9 @@ fn measure(arguments: &Run, mut request: Request) -> anyhow::Result<Exit> {
     );
     let testbeds = built.iter().map(testbed_record).collect::<anyhow::Result<Vec<_>>>()?;
     let hosts = built.iter().map(|built| built.network.hosts()).collect();
+    let mut vary = InTestbeds::new(&request.settings, hosts);
     let (outcome, timeline) =
-        watching::run(&mut progress, &plan, &subjects, &machine, &request.settings, hosts, &stop)?;
+        watching::run(&mut progress, &plan, &subjects, &machine, &mut vary, &stop)?;
 
     let record = load::record(&request.asked, manner, &outcome);
     let mut warnings = warnings(privileges, &records, &plan, idle_load);
@@ -201,7 +204,10 @@ impl Request {
         // The baseline is part of every run, named or not.
         chosen.retain(|mode| mode.name() != baseline.name());
         chosen.insert(0, baseline);
-        let offloads = list("--offload", &arguments.offload, |name| {
+        // What is tried is compared under one profile, unless more are asked for.
+        let usual = if arguments.tries.is_empty() { "full,none" } else { "full" };
+        let offload = arguments.offload.as_deref().unwrap_or(usual);
+        let offloads = list("--offload", offload, |name| {
             Offload::from_str(name).map_err(|error| usage("--offload", error))
         })?;
         let mtus = list("--mtu", &arguments.mtu, check_mtu)?;
@@ -216,13 +222,16 @@ impl Request {
         }
         let mut settings = Vec::new();
         for text in &arguments.vary {
-            settings.extend(Setting::parse_list(text).map_err(|e| usage("--vary", e))?);
+            settings.extend(Variation::varied(text)?);
+        }
+        for text in &arguments.tries {
+            settings.push(Variation::tried(text)?);
         }
         Ok(Request {
             modes: chosen,
             baseline,
             asked,
-            vary: arguments.vary.clone(),
+            vary: arguments.vary.iter().chain(&arguments.tries).cloned().collect(),
             settings,
             plan: None,
             manner: Manner::check(&arguments.measuring)?,

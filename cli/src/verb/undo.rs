@@ -1,12 +1,14 @@
-//! `overlane undo`: what `doctor fix` has changed, taken back.
+//! `overlane undo`: what `doctor fix` and `try` have changed, taken back.
 
 use std::time::Duration;
 
+use doctor::change::Setting;
 use doctor::journal::{Entry, Journal, Undone};
 
 use crate::doctor_args::Undo;
 use crate::exit::{Exit, usage};
 use crate::output::print;
+use crate::trial_guard::was_killed;
 
 /// Takes changes back, or lists them.
 pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
@@ -14,9 +16,12 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
         // Entries count whole seconds.
         std::thread::sleep(Duration::from_secs(seconds.saturating_add(1)));
     }
+    if arguments.when_gone.is_some_and(|watched| !was_killed(watched)) {
+        return Ok(Exit::Done);
+    }
     let journal = Journal::open(&arguments.journal.directory)?;
     let mut whole = repair(&journal)?;
-    if arguments.when_due.is_some() {
+    if arguments.when_due.is_some() || arguments.when_gone.is_some() {
         return Ok(if whole { Exit::Done } else { Exit::Partly });
     }
     let mut entries = journal.entries()?;
@@ -34,6 +39,17 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
         if entries.is_empty() {
             return Err(usage("ID", format!("{id} is no change (overlane undo --list)")));
         }
+    }
+    // Those of one that is running: others were repaired above.
+    let (tried, entries): (Vec<Entry>, Vec<Entry>) =
+        entries.into_iter().partition(|entry| entry.trial);
+    for entry in &tried {
+        whole = false;
+        print(&format!(
+            "{}: {}: left to the try that is running",
+            entry.id,
+            entry.change.object()
+        ))?;
     }
     for entry in entries.iter().rev() {
         whole &= take_back(&journal, entry)?;
@@ -54,12 +70,19 @@ pub fn repair(journal: &Journal) -> anyhow::Result<bool> {
 fn take_back(journal: &Journal, entry: &Entry) -> anyhow::Result<bool> {
     let (id, object, from) = (entry.id, entry.change.object(), &entry.change.from);
     let (said, done) = match journal.undo(entry) {
+        Ok(Undone::Restored) if entry.change.setting == Setting::Command => {
+            (format!("{id}: {from}"), true)
+        }
         Ok(Undone::Restored) => (format!("{id}: {object}: {from} again"), true),
         Ok(Undone::AlreadyThere { rebooted: false }) => {
             (format!("{id}: {object}: {from} already"), true)
         }
         Ok(Undone::AlreadyThere { rebooted: true }) => {
             (format!("{id}: {object}: {from} since the machine was started anew"), true)
+        }
+        Ok(Undone::Unsure(reason)) => {
+            let whether = "whether there was anything to take back is not known";
+            (format!("{id}: {reason}: {whether}: see for yourself"), false)
         }
         Ok(Undone::Gone(reason)) => (format!("{id}: {reason}: nothing to take back"), true),
         Err(error) => (format!("{id}: not taken back: {error}"), false),
@@ -72,8 +95,14 @@ fn describe(entry: &Entry) -> String {
     let change = &entry.change;
     let waits = match entry.confirm_until_s {
         Some(_) => "; to be confirmed (overlane doctor confirm)",
+        None if entry.trial => "; on trial",
         None => "",
     };
     let (id, code) = (entry.id, &entry.code);
-    format!("{id}  {code}  {}: {} was {}{waits}", change.object(), change.to, change.from)
+    match change.setting {
+        Setting::Command => {
+            format!("{id}  {code}  {}: taken back by {}{waits}", change.object(), change.from)
+        }
+        _ => format!("{id}  {code}  {}: {} was {}{waits}", change.object(), change.to, change.from),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::launch::{OVERLANE, eventually, is_root, run};
+use super::launch::{OVERLANE, Running, eventually, is_root, run, turn};
 use super::schema;
 
 /// A named namespace with a veth pair whose ends differ in MTU; gone when dropped.
@@ -120,37 +120,66 @@ fn a_fix_is_made_listed_and_taken_back() {
     assert!(list.contains("1400 was 1500") && !list.contains("confirm"), "{list}");
 }
 
-/// Killed at any moment, a fix or an undo is repaired by the next undo.
+/// Killed at any moment, a fix, an undo or a trial is repaired: by the next undo, and a
+/// trial by itself.
 #[test]
-fn a_killed_fix_is_repaired() {
-    if !is_root("a_killed_fix_is_repaired") {
+fn a_killed_fix_undo_or_trial_is_repaired() {
+    const TEST: &str = "a_killed_fix_undo_or_trial_is_repaired";
+    if !is_root(TEST) {
         return;
     }
+    let _turn = turn();
     let namespace = Namespace::new("kill");
+    namespace.ip(&["-n", &namespace.0, "link", "set", "lo", "up"]);
     let directory = tempfile::tempdir().unwrap();
     let journal = ["--journal", directory.path().to_str().unwrap()];
+    let within = |words: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &namespace.0, OVERLANE]).args(words);
+        command
+    };
+    let mut server = Running::start(within(&["measure", "serve"]));
+    server.await_stdout("ready: ");
+
     let fix = ["doctor", "fix", "OV015", "--yes", "--netns", &namespace.0, "--watch", "0"];
-    let begun = std::time::Instant::now();
-    run([&fix[..], &journal].concat()).expect(0);
-    let whole = begun.elapsed();
-    run([&["undo", "--all"], &journal[..]].concat()).expect(0);
-    for round in 0..100_u32 {
-        let undo = ["undo", "--all"];
-        // Every other round the undo is what is killed.
-        let killed = if round % 2 == 0 { &fix[..] } else { &undo };
-        if round % 2 == 1 {
-            run([&fix[..], &journal].concat()).expect(0);
+    let mtu_change = "ip link set right mtu 1400";
+    let trial = ["try", mtu_change, "--against", "127.0.0.1", "--workloads", "tcp_rr"];
+    let quick = ["--blocks", "3", "--duration", "0.02", "--warmup", "0", "--disturbance", "100"];
+    let kinds = [
+        [&fix[..], &journal].concat(),
+        [&["undo", "--all"][..], &journal].concat(),
+        [&trial[..], &quick, &["--keep", "never"], &journal].concat(),
+    ];
+    let took = |words: &[&str]| {
+        let begun = std::time::Instant::now();
+        Running::start(within(words)).wait();
+        begun.elapsed()
+    };
+    let whole: Vec<_> = kinds.iter().map(|words| took(words)).collect();
+    for round in 0..100_usize {
+        let kind = round % 3;
+        // It needs something to take back.
+        if kind == 1 {
+            run(&kinds[0][..]).expect(0);
         }
-        let mut child = Command::new(OVERLANE)
-            .args([killed, &journal].concat())
+        let mut child = within(&kinds[kind])
             .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
         // Spread over all of its life.
-        std::thread::sleep(whole * (round / 2) / 45);
+        std::thread::sleep(whole[kind] * (round / 3) as u32 / 31);
         let _ = child.kill();
         child.wait().unwrap();
-        run([&["undo", "--all"], &journal[..]].concat()).expect(0);
+        if kind == 2 && round % 2 == 0 {
+            // Nobody else comes.
+            eventually("the trial's change is taken back", || match mtu(&namespace) {
+                now if now == "1500" => Ok(()),
+                now => Err(now),
+            });
+        }
+        let repaired = run([&["undo", "--all"], &journal[..]].concat());
+        assert_eq!(repaired.code, Some(0), "round {round}: {repaired:#?}");
         assert_eq!(mtu(&namespace), "1500", "round {round}");
         let list = run([&["undo", "--list"], &journal[..]].concat()).expect(0).stdout;
         assert!(list.contains("nothing"), "round {round}: {list}");

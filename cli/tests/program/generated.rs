@@ -4,7 +4,7 @@
 use super::launch::{entries, has, is_root, run};
 use super::schema;
 
-const VERBS: [&[&str]; 18] = [
+const VERBS: [&[&str]; 19] = [
     &[],
     &["lab"],
     &["lab", "list"],
@@ -19,6 +19,7 @@ const VERBS: [&[&str]; 18] = [
     &["doctor", "dump"],
     &["doctor", "fix"],
     &["doctor", "confirm"],
+    &["try"],
     &["undo"],
     &["report"],
     &["completions"],

@@ -20,4 +20,5 @@ mod schema;
 mod signals;
 mod standing;
 mod systemd;
+mod trial;
 mod unprivileged;

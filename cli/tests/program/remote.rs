@@ -25,14 +25,14 @@ const QUICK: [&str; 8] =
     ["--blocks", "2", "--duration", "0.05", "--warmup", "0.01", "--disturbance", "100"];
 
 /// Two hosts and a token.
-struct Two {
-    a: Host,
-    b: Host,
+pub struct Two {
+    pub a: Host,
+    pub b: Host,
     directory: tempfile::TempDir,
 }
 
 impl Two {
-    fn new() -> Two {
+    pub fn new() -> Two {
         let [a, b] = Wire { mtu: 1500, offload: Offload::Full }.hosts().unwrap();
         for (host, local, remote, own) in
             [(&a, Wire::A, Wire::B, "10.9.0.1"), (&b, Wire::B, Wire::A, "10.9.0.2")]
@@ -56,23 +56,23 @@ impl Two {
         two
     }
 
-    fn write(&self, name: &str, text: &str, mode: u32) -> String {
+    pub fn write(&self, name: &str, text: &str, mode: u32) -> String {
         let path = self.path(name);
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn token(&self) -> String {
+    pub fn token(&self) -> String {
         self.path("token").to_str().unwrap().to_owned()
     }
 
     /// The server in b, listening for anyone with the token.
-    fn serve(&self) -> Running {
+    pub fn serve(&self) -> Running {
         ready(inside(
             &self.b,
             overlane(&["measure", "serve", "--bind", "0.0.0.0", "--token", &self.token()]),
@@ -90,14 +90,14 @@ impl Two {
     }
 }
 
-fn overlane(arguments: &[&str]) -> Command {
+pub fn overlane(arguments: &[&str]) -> Command {
     let mut command = Command::new(OVERLANE);
     command.args(arguments);
     command
 }
 
 /// A command in a host's namespace.
-fn inside(host: &Host, command: Command) -> Command {
+pub fn inside(host: &Host, command: Command) -> Command {
     let fd = host.netns().as_fd().as_raw_fd();
     let mut inside = Command::new("nsenter");
     inside.arg(format!("--net=/proc/{}/fd/{fd}", std::process::id()));
@@ -106,13 +106,13 @@ fn inside(host: &Host, command: Command) -> Command {
 }
 
 /// A server, from its line that says it is ready on.
-fn ready(command: Command) -> Running {
+pub fn ready(command: Command) -> Running {
     let mut server = Running::start(command);
     server.await_stdout("ready: ");
     server
 }
 
-fn possible(test: &str) -> bool {
+pub fn possible(test: &str) -> bool {
     is_root(test) && has(test, &["nsenter", "unshare", "mount"])
 }
 

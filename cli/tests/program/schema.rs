@@ -22,8 +22,10 @@ pub fn errors(name: &str, value: &Value) -> Vec<String> {
     let testbed = read("lab-testbed.schema.json");
     let schema = read(&format!("{name}.schema.json"));
     assert!(jsonschema::meta::is_valid(&schema), "{name} is no JSON Schema");
-    let id = testbed["$id"].as_str().unwrap().to_owned();
-    let registry = jsonschema::Registry::new().add(id, testbed).unwrap().prepare().unwrap();
+    let results = read("results.schema.json");
+    let id = |schema: &Value| schema["$id"].as_str().unwrap().to_owned();
+    let registry = jsonschema::Registry::new().add(id(&testbed), testbed).unwrap();
+    let registry = registry.add(id(&results), results).unwrap().prepare().unwrap();
     let validator = jsonschema::options().with_registry(&registry).build(&schema).unwrap();
     validator
         .iter_errors(value)

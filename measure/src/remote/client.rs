@@ -164,6 +164,11 @@ impl Remote {
         self.gone.load(Ordering::Relaxed) >= GIVEN_UP_AFTER
     }
 
+    /// Whether the control connection stands, as far as anybody knows.
+    pub fn is_connected(&self) -> bool {
+        self.lock().as_ref().is_some_and(|channel| channel.is_gone().is_none())
+    }
+
     /// Has the server read its counters: the measured interval begins.
     ///
     /// # Errors

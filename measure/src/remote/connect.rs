@@ -35,10 +35,12 @@ pub enum RemoteError {
         hint: &'static str,
     },
     /// Nothing came back.
-    #[error("{server}: no answer within {CONNECT_LIMIT:.0?} (wrong address, or a filter?)")]
+    #[error("{server}: no answer within {limit:.0?} (wrong address, or a filter?)")]
     NoAnswer {
         /// Its address.
         server: SocketAddr,
+        /// How long it was waited for.
+        limit: Duration,
     },
     /// The other end of the connection is something else, or of another version.
     #[error("{server}: {error}")]
@@ -89,6 +91,19 @@ pub enum RemoteError {
     Stopped,
 }
 
+impl RemoteError {
+    /// Whether nothing came back at all: the path's doing, or nobody serves there.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            RemoteError::NoAnswer { .. } => true,
+            RemoteError::Connect { errno, .. } => {
+                matches!(errno, Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ETIMEDOUT)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// What an answer to another question is told as.
 pub(super) fn out_of_turn() -> String {
     "it answered something else than what was asked".to_owned()
@@ -100,8 +115,17 @@ pub(super) fn converse(
     request: &Request,
     stop: &AtomicBool,
 ) -> Result<Reply, ChannelError> {
+    converse_within(channel, request, ANSWER_LIMIT, stop)
+}
+
+fn converse_within(
+    channel: &mut Channel,
+    request: &Request,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Result<Reply, ChannelError> {
     channel.send(&emit(request))?;
-    let payload = channel.receive(ANSWER_LIMIT, &|| !stop.load(Ordering::Relaxed))?;
+    let payload = channel.receive(limit, &|| !stop.load(Ordering::Relaxed))?;
     parse_reply(&payload).map_err(|error| ChannelError::Io {
         operation: "read its answer",
         error: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
@@ -128,10 +152,43 @@ pub fn tunnels_of(
     }
 }
 
+/// Whether a server answers: connects, shakes hands and lets it describe itself,
+/// which takes frames of full size.
+///
+/// # Errors
+/// [`RemoteError`]; [`RemoteError::is_silence`] tells whether that is the path's.
+pub fn reach(
+    server: SocketAddr,
+    token: Option<&Token>,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Result<(), RemoteError> {
+    let deadline = Instant::now() + limit;
+    let mut channel = open_within(server, token, limit, stop)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    let reason = match converse_within(&mut channel, &Request::Describe, left, stop) {
+        Ok(Reply::Described(_)) => return Ok(()),
+        Ok(Reply::Refused(reason)) => return Err(RemoteError::Refused { server, reason }),
+        Ok(_) => out_of_turn(),
+        Err(ChannelError::Ended) => return Err(RemoteError::Stopped),
+        Err(_) => return Err(RemoteError::NoAnswer { server, limit }),
+    };
+    Err(RemoteError::Refused { server, reason })
+}
+
 /// Connects, and shakes hands.
 pub(super) fn open(
     server: SocketAddr,
     token: Option<&Token>,
+    stop: &AtomicBool,
+) -> Result<Channel, RemoteError> {
+    open_within(server, token, CONNECT_LIMIT, stop)
+}
+
+fn open_within(
+    server: SocketAddr,
+    token: Option<&Token>,
+    limit: Duration,
     stop: &AtomicBool,
 ) -> Result<Channel, RemoteError> {
     let failed = |(operation, errno)| RemoteError::Connect {
@@ -153,21 +210,21 @@ pub(super) fn open(
         if stop.load(Ordering::Relaxed) {
             return Err(RemoteError::Stopped);
         }
-        if begun.elapsed() >= CONNECT_LIMIT {
-            return Err(RemoteError::NoAnswer { server });
+        if begun.elapsed() >= limit {
+            return Err(RemoteError::NoAnswer { server, limit });
         }
     }
     let Some(stream) = connecting.into_stream() else {
-        return Err(RemoteError::NoAnswer { server });
+        return Err(RemoteError::NoAnswer { server, limit });
     };
 
-    let deadline = Instant::now() + CONNECT_LIMIT;
+    let deadline = Instant::now() + limit;
     let alive = || !stop.load(Ordering::Relaxed);
     let broken = |error: ChannelError| match error {
         ChannelError::Ended => RemoteError::Stopped,
         ChannelError::Slow => RemoteError::Refused {
             server,
-            reason: format!("it said nothing within {CONNECT_LIMIT:.0?}: no overlane measure"),
+            reason: format!("it said nothing within {limit:.0?}: no overlane measure"),
         },
         error => RemoteError::Refused { server, reason: format!("{error} during the handshake") },
     };

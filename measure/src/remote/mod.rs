@@ -33,7 +33,7 @@ pub mod handshake;
 pub mod message;
 
 pub use client::Remote;
-pub use connect::{RemoteError, tunnels_of};
+pub use connect::{RemoteError, reach, tunnels_of};
 pub use limits::Limits;
 pub use peer::PeerSample;
 pub(crate) use peer::{Work, service_demand};

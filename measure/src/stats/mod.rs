@@ -10,6 +10,7 @@
 //! - [`SequentialPlan`]: when to look, so that stopping early keeps the coverage.
 //! - [`trend`]: a drift within a sequence of samples (Mann-Kendall, Theil-Sen).
 //! - [`mann_whitney`], [`ratio_of_medians`]: two runs against each other.
+//! - [`separation_p_value`]: one side never worked, the other always.
 //! - [`median`], [`percentile`], [`relative_mad`]: descriptions of samples.
 //! - [`block_order`]: the random order of a block's cells.
 
@@ -18,6 +19,7 @@ mod bootstrap;
 mod describe;
 mod interval;
 mod mann_whitney;
+mod separation;
 mod sequential;
 mod sign;
 mod student;
@@ -28,6 +30,7 @@ pub use block::block_order;
 pub use describe::{median, percentile, relative_mad};
 pub use interval::{StatsError, ratio_interval, relative_half_width};
 pub use mann_whitney::{MannWhitney, mann_whitney, smallest_p_value};
+pub use separation::separation_p_value;
 pub use sequential::{Look, SequentialPlan};
 pub use trend::{Trend, trend};
 pub use two_sample::ratio_of_medians;

@@ -53,5 +53,6 @@ pub fn plan(cells: Vec<PlannedCell>, blocks: u32, duration: Duration) -> Plan {
         limits: Limits { steal_share: 1.0, throttled_share: 1.0, other_share: 1.0 },
         idle_load: 0.0,
         setup_limit: Duration::from_secs(5),
+        hopeless_after: measure::plan::HOPELESS_AFTER,
     }
 }

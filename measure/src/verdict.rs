@@ -1,0 +1,122 @@
+//! What a run proves of a setting that was tried: each workload better, worse, or
+//! not told apart.
+
+use serde::Serialize;
+
+use crate::results::{Cell, Interval, Sample};
+use crate::stats::separation_p_value;
+
+/// What is proven of a setting, at the confidence of the run's intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// More throughput or transactions, or less latency at a load; or the path carries
+    /// with it only.
+    Better,
+    /// Less of it; or the path carries without it only.
+    Worse,
+    /// Not told apart.
+    Undecided,
+    /// No samples that could be compared.
+    Unmeasured,
+}
+
+/// The verdict on one workload.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Judged {
+    /// Index of the tried cell among the run's cells.
+    pub cell: usize,
+    /// What is proven.
+    pub verdict: Verdict,
+    /// Where no ratio can be taken, since one side carried nothing.
+    pub carried: Option<Carried>,
+}
+
+/// How often the path carried the load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Carried {
+    /// Samples as found, the second series (A/A) among them, and those that carried.
+    pub as_found: (usize, usize),
+    /// Samples with the change, and those that carried.
+    pub changed: (usize, usize),
+    /// Probability that chance alone divides them so (Fisher's exact test, two-sided).
+    pub p_value: f64,
+}
+
+/// As many failures of a side as, with the other side always carrying in the same
+/// blocks, prove at this confidence (0..1): each block has two samples as found.
+pub fn blocks_to_prove(confidence: f64) -> usize {
+    let proves = |blocks: &usize| separation_p_value(2 * blocks, *blocks) <= 1.0 - confidence;
+    (1..64).find(proves).unwrap_or(64)
+}
+
+/// The verdict on every cell with a setting, against the same path as found.
+pub fn judge(cells: &[Cell], confidence: f64) -> Vec<Judged> {
+    let tried = cells.iter().enumerate().filter(|(_, cell)| cell.setting.is_some());
+    tried.map(|(at, cell)| judge_one(cells, at, cell, confidence)).collect()
+}
+
+fn judge_one(cells: &[Cell], at: usize, cell: &Cell, confidence: f64) -> Judged {
+    if let Some(ratio) = worth(cell) {
+        let verdict = match ratio {
+            _ if ratio.low > 1.0 => Verdict::Better,
+            _ if ratio.high < 1.0 => Verdict::Worse,
+            _ => Verdict::Undecided,
+        };
+        return Judged { cell: at, verdict, carried: None };
+    }
+    let found = || cells.iter().filter(|other| is_as_found(cell, other));
+    let last = |of: &mut dyn Iterator<Item = &Sample>| of.map(|sample| sample.block).max();
+    // Only what was tried side by side: one that is hopeless is given up.
+    let until =
+        last(&mut found().flat_map(|cell| &cell.samples)).min(last(&mut cell.samples.iter()));
+    let count = |samples: &mut dyn Iterator<Item = &Sample>| {
+        samples
+            .filter(|sample| Some(sample.block) <= until)
+            .fold((0, 0), |(all, proved), sample| {
+                (all + 1, proved + usize::from(sample.path_proved))
+            })
+    };
+    let as_found = count(&mut found().flat_map(|cell| &cell.samples));
+    let changed = count(&mut cell.samples.iter());
+    let (side, failed, worked) = match (as_found, changed) {
+        ((a, 0), (b, proved)) if b == proved => (Verdict::Better, a, b),
+        ((a, proved), (b, 0)) if a == proved => (Verdict::Worse, b, a),
+        _ => return Judged { cell: at, verdict: Verdict::Unmeasured, carried: None },
+    };
+    let p_value = separation_p_value(failed, worked);
+    let verdict = if p_value <= 1.0 - confidence { side } else { Verdict::Undecided };
+    Judged { cell: at, verdict, carried: Some(Carried { as_found, changed, p_value }) }
+}
+
+/// Whether `other` is `cell` without its setting, the baseline or its second series.
+fn is_as_found(cell: &Cell, other: &Cell) -> bool {
+    let key = |cell: &Cell| {
+        let Cell { mtu, message_bytes, flows, outstanding, socket_buffer_bytes, gso, .. } = *cell;
+        (mtu, message_bytes, flows, outstanding, socket_buffer_bytes, gso)
+    };
+    let names = |cell: &Cell| {
+        [&cell.mode, &cell.offload, &cell.workload, &cell.engine, &cell.unit].map(String::clone)
+    };
+    let load = |cell: &Cell| cell.offered.map(|offered| offered.percent);
+    other.setting.is_none()
+        && (key(cell), names(cell), load(cell)) == (key(other), names(other), load(other))
+}
+
+/// Whether less of a cell's value is better: latency at a load.
+pub fn is_time(cell: &Cell) -> bool {
+    cell.unit == "us"
+}
+
+/// A cell's ratio, turned so that above 1 is better: of a latency less is.
+pub fn worth(cell: &Cell) -> Option<Interval> {
+    cell.ratio.map(|ratio| match is_time(cell) {
+        true if ratio.low > 0.0 => Interval {
+            median: 1.0 / ratio.median,
+            low: 1.0 / ratio.high,
+            high: 1.0 / ratio.low,
+            ..ratio
+        },
+        _ => ratio,
+    })
+}
