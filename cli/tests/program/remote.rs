@@ -120,6 +120,13 @@ fn cells(results: &Value) -> &[Value] {
     results["cells"].as_array().unwrap()
 }
 
+/// Whether every sample of a workload is valid.
+fn whole(results: &Value, workload: &Value) -> bool {
+    let cells = cells(results).iter().filter(|cell| cell["workload"] == *workload);
+    let mut samples = cells.flat_map(|cell| cell["samples"].as_array().unwrap());
+    samples.all(|sample| sample["valid"] == true)
+}
+
 /// As between two machines: the server has another boot identifier.
 #[test]
 fn every_workload_over_a_tunnel_against_the_hosts_own_path() {
@@ -166,7 +173,10 @@ fn every_workload_over_a_tunnel_against_the_hosts_own_path() {
         let what = format!("{} {} {}", cell["mode"], cell["workload"], cell["reason"]);
         assert_eq!(cell["status"], "ok", "{what}");
         assert!(cell["median"].as_f64().unwrap() > 0.0, "{what}");
-        assert_eq!(cell["ratio"].is_null(), cell["role"] == "baseline", "{what}");
+        // Two blocks have no ratio when one of them is void, as on a starved machine.
+        if whole(&results, &cell["workload"]) {
+            assert_eq!(cell["ratio"].is_null(), cell["role"] == "baseline", "{what}");
+        }
         let device = if cell["mode"] == "vxlan" { TUNNEL } else { NIC };
         let hops: Vec<_> =
             cell["hops"].as_array().unwrap().iter().map(|h| (&h["host"], &h["device"])).collect();
