@@ -1,9 +1,15 @@
 //! `overlane undo`: what `doctor fix` and `try` have changed, taken back.
 
-use std::time::Duration;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use doctor::change::Setting;
 use doctor::journal::{Entry, Journal, Undone};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use crate::doctor_args::Undo;
 use crate::exit::{Exit, usage};
@@ -12,14 +18,17 @@ use crate::trial_guard::was_killed;
 
 /// Takes changes back, or lists them.
 pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
-    if let Some(seconds) = arguments.when_due {
+    let directory = &arguments.journal.directory;
+    if let Some(seconds) = arguments.when_due
         // Entries count whole seconds.
-        std::thread::sleep(Duration::from_secs(seconds.saturating_add(1)));
+        && !is_due_after(directory, Duration::from_secs(seconds.saturating_add(1)))?
+    {
+        return Ok(Exit::Done);
     }
     if arguments.when_gone.is_some_and(|watched| !was_killed(watched)) {
         return Ok(Exit::Done);
     }
-    let journal = Journal::open(&arguments.journal.directory)?;
+    let journal = Journal::open(directory)?;
     let mut whole = repair(&journal)?;
     if arguments.when_due.is_some() || arguments.when_gone.is_some() {
         return Ok(if whole { Exit::Done } else { Exit::Partly });
@@ -55,6 +64,33 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
         whole &= take_back(&journal, entry)?;
     }
     Ok(if whole { Exit::Done } else { Exit::Partly })
+}
+
+/// Waits; whether there is still something at the end that nobody has confirmed or
+/// taken back. Returns early when there is not.
+fn is_due_after(directory: &Path, wait: Duration) -> anyhow::Result<bool> {
+    let start = Instant::now();
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC).context("inotify")?;
+    let events = AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_DELETE;
+    inotify.add_watch(directory, events).context("watch the journal")?;
+    loop {
+        // Whoever makes the changes has the journal until they are made.
+        let entries = Journal::open(directory)?.entries()?;
+        if entries.iter().all(|entry| entry.confirm_until_s.is_none()) {
+            return Ok(false);
+        }
+        let left = wait.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Ok(true);
+        }
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(inotify.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => drop(inotify.read_events().context("inotify")?),
+            Err(error) => return Err(error).context("poll"),
+        }
+    }
 }
 
 /// Takes back what a killed process or an absent confirmation has left; says

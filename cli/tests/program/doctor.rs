@@ -118,6 +118,18 @@ fn a_fix_is_made_listed_and_taken_back() {
     run([&["doctor", "confirm"], &journal[..]].concat()).expect(0);
     let list = run([&["undo", "--list"], &journal[..]].concat()).expect(0).stdout;
     assert!(list.contains("1400 was 1500") && !list.contains("confirm"), "{list}");
+    // Whoever waited for the 600 seconds has nothing left to wait for.
+    let waiting = |process: &std::path::Path| {
+        let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains(journal[1])
+    };
+    eventually("nobody waits any more", || {
+        let mut processes = std::fs::read_dir("/proc").unwrap().flatten();
+        match processes.find(|entry| waiting(&entry.path())) {
+            None => Ok(()),
+            Some(process) => Err(format!("{process:?}")),
+        }
+    });
 }
 
 /// Killed at any moment, a fix, an undo or a trial is repaired: by the next undo, and a
