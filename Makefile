@@ -7,7 +7,7 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-datapath bench-accel soak-vtep install clean
+.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-doctor bench-datapath bench-accel soak-vtep install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -81,6 +81,11 @@ bench-packet:
 bench-compare: build
 	@scripts/setup bench
 	$(AS_ROOT) scripts/bench-compare $(OVERLANE)
+
+# How long doctor takes among a thousand namespaces.
+bench-doctor: build
+	cargo build --release --locked -p overlane-doctor --examples
+	$(AS_ROOT) target/release/examples/many_namespaces 1000 $(OVERLANE)
 
 # The two-TAP bridge against the naive loop and a veth pair; the VXLAN endpoint
 # against the kernel's and Open vSwitch's.

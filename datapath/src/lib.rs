@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bpf;
 pub mod copy_loop;
 pub mod counters;
 mod error;

@@ -15,13 +15,11 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 
-use libbpf_rs::{
-    ErrorKind, MapCore, MapFlags, MapHandle, ObjectBuilder, PrintLevel, TC_EGRESS, TC_INGRESS,
-    TcHook, TcHookBuilder,
-};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 
 use super::super::netmap::Netmap;
 use super::super::{Bridge, Port, Side};
+use crate::bpf::load;
 use crate::counters::Counters;
 use sys::netns::NetNs;
 use sys::tap::Offload;
@@ -66,8 +64,6 @@ impl Redirect {
                 right.name()
             ));
         }
-        // libbpf would print to stderr.
-        libbpf_rs::set_print(Some((PrintLevel::Debug, |_, _| {})));
         let indices = [index(left, &netns)?, index(right, &netns)?];
         let netmap = bridge.netmap.as_ref();
         let from_left = redirect(indices[0], indices[1], netmap, &netns);
@@ -120,22 +116,7 @@ fn redirect(
     netmap: Option<&Netmap>,
     netns: &NetNs,
 ) -> Result<MapHandle, String> {
-    let mut object = ObjectBuilder::default()
-        .open_memory(OBJECT)
-        .map_err(|e| format!("opening the BPF object: {e}"))?;
-    let mut constants = object
-        .maps_mut()
-        .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
-        .ok_or("the BPF object has no constants")?;
-    constants
-        .set_initial_value(&settings(to, netmap))
-        .map_err(|e| format!("setting the BPF object's constants: {e}"))?;
-    let object = object.load().map_err(|e| match e.kind() {
-        ErrorKind::PermissionDenied => {
-            format!("loading BPF programs needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")
-        }
-        _ => format!("loading the BPF program: {e}"),
-    })?;
+    let object = load(OBJECT, &settings(to, netmap))?;
     let moved = object
         .maps()
         .find(|map| map.name() == OsStr::new("moved"))

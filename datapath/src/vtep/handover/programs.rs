@@ -9,8 +9,10 @@ use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{ErrorKind, Object, ObjectBuilder, PrintLevel};
+use libbpf_rs::Object;
 use sys::tcx::{self, Hook};
+
+use crate::bpf::load;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/handover.bpf.o"));
 
@@ -52,23 +54,7 @@ impl Settings {
 /// # Errors
 /// Why not, in words; nothing is attached then.
 pub(super) fn attach(settings: Settings) -> Result<[OwnedFd; 2], String> {
-    // libbpf would print to stderr.
-    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, _| {})));
-    let mut object = ObjectBuilder::default()
-        .open_memory(OBJECT)
-        .map_err(|e| format!("opening the BPF object: {e}"))?;
-    object
-        .maps_mut()
-        .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
-        .ok_or("the BPF object has no constants")?
-        .set_initial_value(&settings.to_bytes())
-        .map_err(|e| format!("setting the BPF object's constants: {e}"))?;
-    let object = object.load().map_err(|e| match e.kind() {
-        ErrorKind::PermissionDenied => {
-            format!("loading BPF programs needs CAP_BPF and CAP_NET_ADMIN (root): {e}")
-        }
-        _ => format!("loading the BPF programs: {e}"),
-    })?;
+    let object = load(OBJECT, &settings.to_bytes())?;
     // First the way out: a packet that comes in may be answered.
     let send = link(&object, "send", settings.tap)?;
     Ok([send, link(&object, "receive", settings.nic)?])
