@@ -211,6 +211,8 @@ struct Mirror {
     looked_at: BTreeSet<u32>,
     occupied: BTreeSet<u32>,
     beats: u64,
+    /// Everything was read, and had changed again by then.
+    unsettled: bool,
     read_at: Instant,
 }
 
@@ -231,6 +233,7 @@ impl Mirror {
             looked_at: BTreeSet::new(),
             occupied: BTreeSet::new(),
             beats: 0,
+            unsettled: false,
             read_at: Instant::now(),
         })
     }
@@ -268,7 +271,8 @@ impl Mirror {
         }
         self.maps.beat()?;
         self.beats += 1;
-        if legacy_tables() != self.legacy
+        if self.unsettled
+            || legacy_tables() != self.legacy
             || (self.beats.is_multiple_of(LOOK) && self.occupied() != self.occupied)
         {
             return self.rebuild();
@@ -312,13 +316,15 @@ impl Mirror {
                 if attempt < ATTEMPTS {
                     continue;
                 }
-                // So much changes that the slow path is the right one; the audit
-                // comes back to it.
+                // So much changes that the slow path is the right one; the next
+                // beat comes back to it.
+                self.unsettled = true;
                 self.note(plan, 0);
                 return Ok(());
             }
             self.hook(&plan, &facts.overlay)?;
             let left_out = self.maps.publish(&plan)?;
+            self.unsettled = false;
             self.note(plan, left_out);
             return Ok(());
         }

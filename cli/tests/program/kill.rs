@@ -169,7 +169,11 @@ fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime
             !daemon || killed_at.as_str() > at,
             "{victim:?} killed, and nobody said so: {ended:#?}"
         );
-        assert_eq!(ended.code, Some(0), "{ended:#?}");
+        // A cell whose only sample was void, as the kill itself may make one, or a
+        // starved machine, has nothing to show.
+        let cells = results["cells"].as_array().unwrap();
+        let empty = cells.iter().any(|cell| cell["status"] == "failed");
+        assert_eq!(ended.code, Some(i32::from(empty)), "{ended:#?}");
         return;
     }
     if daemon {
