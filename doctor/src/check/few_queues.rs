@@ -18,6 +18,7 @@ pub(super) const CHECK: Check = Check {
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     let Some(facts) = view.host().machine.facts.get() else { return };
     let cpus = u32::try_from(facts.online_cpus).unwrap_or(u32::MAX);
+    let busy = outcome.busy_with_softirqs(view);
     for spot in view.devices().filter(|spot| spot.is_physical() && spot.interface.up) {
         let Some(channels) = spot.device.and_then(|device| device.channels) else { continue };
         // A driver has receive queues of their own, or queues for both ways.
@@ -38,7 +39,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             )
             .cost(Cost::estimated(0.1, "packets of several flows"))
             .confidence(Confidence::Medium);
-        if let Some(busy) = outcome.busy_with_softirqs(view) {
+        if let Some(busy) = busy {
             finding = finding
                 .severity(Severity::Warn)
                 .evidence(Busy::evidence(busy.cpu), "/proc/stat")

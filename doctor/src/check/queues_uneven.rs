@@ -16,9 +16,9 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
+    let Some(busy) = outcome.busy_with_softirqs(view) else { return };
     for spot in view.devices().filter(|spot| spot.is_physical()) {
         let Some((most, all)) = uneven(&view.receive_interrupts(spot)) else { continue };
-        let Some(busy) = outcome.busy_with_softirqs(view) else { return };
         outcome.add(
             CHECK
                 .on(spot)
