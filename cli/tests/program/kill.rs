@@ -97,7 +97,8 @@ fn killed_at_random_moments() {
         let directory = tempfile::tempdir().unwrap();
         let running = start(&directory.path().join("r.json"));
         let mark = running.mark().to_owned();
-        let ended = running.wait().expect(0);
+        let ended = running.wait();
+        assert_is_complete(&ended, &whole(&directory.path().join("r.json")).unwrap());
         nothing_left(&mark);
         ended.took
     };
@@ -116,7 +117,8 @@ fn killed_at_random_moments() {
         let victims = if others.is_empty() || random.below(3) == 0 { &own } else { &others };
         if victims.is_empty() {
             // Sooner over than the undisturbed one.
-            running.wait().expect(0);
+            let ended = running.wait();
+            assert_is_complete(&ended, &whole(&out).unwrap());
             continue;
         }
         let victim = victims[random.below(victims.len())].clone();
@@ -147,6 +149,16 @@ fn killed_at_random_moments() {
     eprintln!("{TEST}: killed {killed:?}");
 }
 
+/// A run that went to its end. A cell whose only sample was void, as a kill may make
+/// one, or a starved machine, has nothing to show.
+#[track_caller]
+fn assert_is_complete(ended: &super::launch::Ended, results: &Value) {
+    assert_eq!(results["complete"], true, "{ended:#?}");
+    let cells = results["cells"].as_array().unwrap();
+    let empty = cells.iter().any(|cell| cell["status"] == "failed");
+    assert_eq!(ended.code, Some(i32::from(empty)), "{ended:#?}");
+}
+
 /// A run whose `victim` was killed goes on and says which mode failed and why.
 fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime, results: &Value) {
     let bad: Vec<&Value> =
@@ -169,11 +181,7 @@ fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime
             !daemon || killed_at.as_str() > at,
             "{victim:?} killed, and nobody said so: {ended:#?}"
         );
-        // A cell whose only sample was void, as the kill itself may make one, or a
-        // starved machine, has nothing to show.
-        let cells = results["cells"].as_array().unwrap();
-        let empty = cells.iter().any(|cell| cell["status"] == "failed");
-        assert_eq!(ended.code, Some(i32::from(empty)), "{ended:#?}");
+        assert_is_complete(ended, results);
         return;
     }
     if daemon {

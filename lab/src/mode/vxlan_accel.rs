@@ -1,8 +1,9 @@
 //! `vxlan+accel`: the testbed of `vxlan`, with `overlane accel`'s fast path in
 //! both hosts: packets pass bridge and VXLAN device by.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use accel::reason::Reason;
 use accel::{Accel, Status, Wanted};
@@ -14,6 +15,9 @@ use super::bridge::{PORT_DEVICE, Tenants};
 use super::vxlan::{DEVICE, TENANT_B, tunnelled};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// How long the fast path may take to know the tenants.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// The mode.
 pub struct VxlanAccel;
@@ -41,6 +45,7 @@ impl Mode for VxlanAccel {
 /// The network of these tenants, with the fast path in both hosts.
 pub(super) fn accelerated(tenants: Tenants, server: Ipv4Addr, mtu: u32) -> Result<Network> {
     let (from_a, from_b) = (start(&tenants.a)?, start(&tenants.b)?);
+    settle(&tenants, server, [&from_a, &from_b])?;
     let hops = vec![
         // What the fast path delivers to a tenant is handed to its end of the
         // pair directly.
@@ -81,6 +86,47 @@ fn start(host: &Host) -> Result<Arc<Accel>> {
     }
 }
 
+/// Sends between the tenants until both hosts take packets both ways: bridges and
+/// neighbour tables learn from the first, and the mirror follows those.
+fn settle(tenants: &Tenants, server: Ipv4Addr, both: [&Accel; 2]) -> Result<()> {
+    let socket = |host: &Host, address: Ipv4Addr| {
+        let socket = host.netns().run(|| UdpSocket::bind((address, 0)))?;
+        let socket = socket.and_then(|socket| {
+            socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+            Ok(socket)
+        });
+        socket.map_err(|e| sys::Error::io("bind UDP socket in", host.name(), &e))
+    };
+    let one = socket(&tenants.tenant_a, Ipv4Addr::UNSPECIFIED)?;
+    let other = socket(&tenants.tenant_b, server)?;
+    let to = other.local_addr().map_err(|e| sys::Error::io("name", "UDP socket", &e))?;
+    // A lost datagram is another attempt's.
+    let there_and_back = || {
+        let mut buffer = [0; 1];
+        one.send_to(&buffer, to)?;
+        let (_, from) = other.recv_from(&mut buffer)?;
+        other.send_to(&buffer, from)?;
+        one.recv_from(&mut buffer).map(drop)
+    };
+    let taken = || {
+        both.map(|accel| {
+            let carried = carried(&accel.status()).carried;
+            [carried.tx_packets, carried.rx_packets]
+        })
+    };
+    testbed::poll("the fast path of both hosts", LIMIT, || {
+        let before = taken();
+        let answered = there_and_back();
+        let now = taken();
+        let all = before.iter().flatten().zip(now.iter().flatten()).all(|(b, n)| n > b);
+        Ok((answered.is_ok() && all).then_some(()).ok_or_else(|| {
+            let left = both.map(|accel| carried(&accel.status()).left);
+            format!("packets sent and received at a and b: {now:?}, left to the kernel: {left:?}")
+        }))
+    })?;
+    Ok(())
+}
+
 /// Asks a fast path for its counters, without keeping it.
 fn meter(accel: &Arc<Accel>, read: fn(&Status) -> Metered) -> Meter {
     let accel: Weak<Accel> = Arc::downgrade(accel);
@@ -97,7 +143,8 @@ fn carried(status: &Status) -> Metered {
             Reason::EgressHit | Reason::EgressShortcut => (&mut *tx_packets, &mut *tx_bytes),
             Reason::IngressHit => (&mut *rx_packets, &mut *rx_bytes),
             _ => {
-                metered.left.insert(reason.meaning().to_owned(), counted.packets);
+                // Both directions have a reason of this meaning.
+                *metered.left.entry(reason.meaning().to_owned()).or_default() += counted.packets;
                 continue;
             }
         };
