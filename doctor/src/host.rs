@@ -16,6 +16,7 @@ use netstate::interrupts::Interrupts;
 use netstate::machine::MachineFacts;
 use netstate::namespace::{Holder, Member};
 use netstate::neighbour_table::NeighbourTable;
+use netstate::netfilter::Clamp;
 use netstate::qdisc::Qdisc;
 use netstate::route::Way;
 use netstate::snmp;
@@ -194,6 +195,9 @@ pub struct Namespace {
     pub conntrack: Reading<Pair<Conntrack>>,
     /// Packet filter chains that packets are handed to.
     pub chains: Reading<Vec<Chain>>,
+    /// Packet filter rules that clamp the maximum segment size of TCP.
+    #[serde(default = "not_saved")]
+    pub clamps: Reading<Vec<Clamp>>,
     /// Settings by their path below `/proc/sys`; what the kernel does not have is
     /// left out.
     pub sysctls: BTreeMap<String, String>,

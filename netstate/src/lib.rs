@@ -10,6 +10,7 @@ pub mod addr;
 pub mod cgroup;
 pub mod conntrack;
 pub mod cpu;
+mod dump;
 pub mod entry;
 pub mod hop;
 pub mod interface;

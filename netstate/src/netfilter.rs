@@ -1,9 +1,14 @@
-//! Whether packet filters have rules in this namespace.
+//! Packet filters in this namespace: which there are, and which of their rules
+//! clamp the maximum segment size of TCP.
+
+mod clamp;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 
+pub use clamp::{Clamp, Match, legacy_clamps, nft_clamps};
+
+use crate::dump::{attribute, attributes, dump, text};
 use crate::netlink::{Error, Result};
 
 // include/uapi/linux/netfilter/nfnetlink.h, nf_tables.h.
@@ -13,11 +18,8 @@ const NFT_MSG_GETCHAIN: u16 = 4;
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_CHAIN_HOOK: u16 = 4;
+const NFTA_HOOK_HOOKNUM: u16 = 1;
 const NFPROTO_ARP: u8 = 3;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_DUMP: u16 = 0x300;
 
 /// A chain that packets are handed to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct BaseChain {
     pub table: String,
     /// Chain.
     pub chain: String,
+    /// Number of its hook (`NF_INET_…` of `linux/netfilter.h` for IP families).
+    pub hook: u32,
 }
 
 /// Chains of nftables, those of iptables-nft among them, in the calling thread's
@@ -36,83 +40,61 @@ pub struct BaseChain {
 /// # Errors
 /// When the kernel refuses the dump for another reason than not having nftables.
 pub fn base_chains() -> Result<Vec<BaseChain>> {
-    let failed = |operation| {
-        move |e: std::io::Error| Error::Sys(sys::Error::io(operation, "nftables chains", &e))
-    };
-    let mut socket = Socket::new(NETLINK_NETFILTER).map_err(failed("socket"))?;
-    socket.bind_auto().map_err(failed("bind"))?;
-    // nlmsghdr and nfgenmsg (family unspecified: all).
-    let mut request = Vec::new();
-    request.extend(20u32.to_ne_bytes());
-    request.extend((NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN).to_ne_bytes());
-    request.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    request.extend([0; 12]);
-    socket.send_to(&request, &SocketAddr::new(0, 0), 0).map_err(failed("list"))?;
     let mut chains = Vec::new();
-    loop {
-        let (bytes, _) = socket.recv_from_full().map_err(failed("list"))?;
-        let mut rest = &bytes[..];
-        while let Some((kind, payload, next)) = message(rest) {
-            rest = next;
-            match kind {
-                NLMSG_DONE => return Ok(chains),
-                NLMSG_ERROR => {
-                    let code = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
-                    return match Errno::from_raw(-code) {
-                        // A kernel without nftables.
-                        Errno::EOPNOTSUPP | Errno::EINVAL => Ok(chains),
-                        errno => Err(Error::Kernel {
-                            operation: "list",
-                            object: "nftables chains".to_owned(),
-                            errno,
-                        }),
-                    };
-                }
-                kind if kind == NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN => {
-                    chains.extend(base_chain(payload));
-                }
-                _ => {}
-            }
+    dump_all(NFT_MSG_GETCHAIN, "nftables chains", |kind, payload| {
+        if kind == NFT_MSG_NEWCHAIN {
+            chains.extend(base_chain(payload));
         }
+    })?;
+    Ok(chains)
+}
+
+/// Every object of nftables of a kind, of all families; its message's type and
+/// payload, which begins with `nfgenmsg`, go to `each`.
+fn dump_all(ask: u16, object: &'static str, mut each: impl FnMut(u16, &[u8])) -> Result<()> {
+    let request = (NFNL_SUBSYS_NFTABLES << 8 | ask, &[0; 4][..]);
+    let answer = dump(NETLINK_NETFILTER, request, object, |kind, payload| {
+        if kind >> 8 == NFNL_SUBSYS_NFTABLES {
+            each(kind & 0xff, payload);
+        }
+    });
+    match answer {
+        // A kernel without nftables.
+        Err(Error::Kernel { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => Ok(()),
+        answer => answer,
     }
 }
 
-/// Type, payload and what follows of the first netlink message.
-fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
-    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-    let payload = bytes.get(16..length)?;
-    Some((kind, payload, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+/// The family of an answer, `None` for ARP's.
+fn family(payload: &[u8]) -> Option<&'static str> {
+    match *payload.first()? {
+        NFPROTO_ARP => None,
+        1 => Some("inet"),
+        2 => Some("ip"),
+        5 => Some("netdev"),
+        7 => Some("bridge"),
+        10 => Some("ip6"),
+        _ => Some("other"),
+    }
 }
 
 fn base_chain(payload: &[u8]) -> Option<BaseChain> {
-    let family = match *payload.first()? {
-        NFPROTO_ARP => return None,
-        1 => "inet",
-        2 => "ip",
-        5 => "netdev",
-        7 => "bridge",
-        10 => "ip6",
-        _ => "other",
-    };
-    let mut chain = BaseChain { family, table: String::new(), chain: String::new() };
-    let mut hooked = false;
-    let mut rest = payload.get(4..)?;
-    while let Some(header) = rest.first_chunk::<4>() {
-        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-        // The two highest bits are flags.
-        let kind = u16::from_ne_bytes([header[2], header[3]]) & 0x3fff;
-        let value = rest.get(4..length)?;
-        let text = || String::from_utf8_lossy(value).trim_end_matches('\0').to_owned();
+    let family = family(payload)?;
+    let (mut table, mut chain, mut hook) = (String::new(), String::new(), None);
+    for (kind, value) in attributes(payload.get(4..)?) {
         match kind {
-            NFTA_CHAIN_TABLE => chain.table = text(),
-            NFTA_CHAIN_NAME => chain.chain = text(),
-            NFTA_CHAIN_HOOK => hooked = true,
+            NFTA_CHAIN_TABLE => table = text(value),
+            NFTA_CHAIN_NAME => chain = text(value),
+            NFTA_CHAIN_HOOK => hook = Some(big_endian(attribute(value, NFTA_HOOK_HOOKNUM))),
             _ => {}
         }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    hooked.then_some(chain)
+    Some(BaseChain { family, table, chain, hook: hook? })
+}
+
+/// A number as nftables sends it; the largest where there is none.
+fn big_endian(value: Option<&[u8]>) -> u32 {
+    value.and_then(|value| value.first_chunk()).map_or(u32::MAX, |bytes| u32::from_be_bytes(*bytes))
 }
 
 /// Tables of the older iptables and ip6tables that exist in the calling thread's
@@ -120,10 +102,14 @@ fn base_chain(payload: &[u8]) -> Option<BaseChain> {
 pub fn legacy_tables() -> Vec<String> {
     let mut tables = Vec::new();
     for (file, program) in [("ip_tables_names", "iptables"), ("ip6_tables_names", "ip6tables")] {
-        // Missing where the kernel has none of them.
-        let names =
-            std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-        tables.extend(names.lines().map(|table| format!("{program}-legacy {table}")));
+        tables.extend(legacy_names(file).map(|table| format!("{program}-legacy {table}")));
     }
     tables
+}
+
+/// Names of a file of tables; none where the kernel has no such file.
+fn legacy_names(file: &str) -> impl Iterator<Item = String> {
+    let names =
+        std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+    names.lines().map(str::to_owned).collect::<Vec<_>>().into_iter()
 }

@@ -4,6 +4,7 @@ use netlink_sys::protocols::NETLINK_XFRM;
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 
+use crate::dump::attribute;
 use crate::netlink::{Error, Result};
 
 // include/uapi/linux/xfrm.h, include/uapi/linux/netlink.h.
@@ -79,17 +80,8 @@ fn answer(bytes: &[u8], asked: u16) -> Result<Vec<u8>> {
 /// in, go out or are forwarded: its first three numbers.
 fn counted(payload: &[u8]) -> bool {
     // Behind 32 bits of flags.
-    let mut rest = payload.get(4..).unwrap_or_default();
-    while let Some(header) = rest.first_chunk::<4>() {
-        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-        let kind = u16::from_ne_bytes([header[2], header[3]]);
-        let Some(value) = rest.get(4..length) else { return false };
-        if kind == XFRMA_SPD_INFO {
-            return value.iter().take(12).any(|byte| *byte != 0);
-        }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    false
+    let info = attribute(payload.get(4..).unwrap_or_default(), XFRMA_SPD_INFO);
+    info.is_some_and(|counts| counts.iter().take(12).any(|byte| *byte != 0))
 }
 
 /// Whether `struct xfrm_userpolicy_default` blocks in any direction.

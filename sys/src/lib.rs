@@ -28,6 +28,7 @@ pub mod tcp;
 pub mod tcx;
 pub mod udp;
 pub mod userns;
+pub mod xtables;
 
 pub use error::{Error, Result};
 /// Error numbers, as [`Error`] carries them.

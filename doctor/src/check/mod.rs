@@ -35,6 +35,7 @@ mod netdev_max_backlog;
 mod nic_gro;
 mod nic_segmentation;
 mod numa_distance;
+mod overlay_mss;
 mod overlay_mtu;
 mod overlay_mtu_differs;
 mod ovs_user_space;
@@ -149,6 +150,7 @@ pub const CHECKS: &[Check] = &[
     enic_interrupts::CHECK,
     flow_limit::CHECK,
     far_end::CHECK,
+    overlay_mss::CHECK,
 ];
 
 /// A check by code, in any case.

@@ -1,5 +1,6 @@
 //! OV030: Connection tracking is active where the tunnel's outer packets pass.
 
+use super::nat_mtu::translates;
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
 use crate::command::inside;
 use crate::host::Reading;
@@ -26,10 +27,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         }
         let Reading::Read(pair) = &namespace.conntrack else { continue };
         let Some(chains) = outcome.need(&namespace.label, &namespace.chains) else { continue };
-        let tracks = chains.iter().any(|chain| {
-            chain.table.to_ascii_lowercase().contains("nat") && chain.family != "bridge"
-        });
-        if !tracks || pair.after.count == 0 {
+        if !translates(chains) || pair.after.count == 0 {
             continue;
         }
         let port = vxlan.port;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use netstate::Netlink;
 use netstate::conntrack::{Conntrack, ConntrackFiles};
 use netstate::interface::{Counters, Interface};
-use netstate::netfilter::{base_chains, legacy_tables};
+use netstate::netfilter::{Clamp, base_chains, legacy_clamps, legacy_tables, nft_clamps};
 use netstate::proc::read_value;
 use netstate::qdisc::Qdisc;
 use netstate::snmp::{self, SnmpFiles};
@@ -62,6 +62,7 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         snmp: not(reason),
         conntrack: not(reason),
         chains: not(reason),
+        clamps: not(reason),
         sysctls: BTreeMap::new(),
         tunnels: Vec::new(),
     }
@@ -90,22 +91,7 @@ fn inside(subject: &Subject) -> Namespace {
     }
     namespace.sysctls = sysctls(interfaces);
     namespace.udp_sockets = Reading::from_result(netstate::udp_socket::read());
-    namespace.chains = Reading::from_result(base_chains().map(|chains| {
-        let mut all: Vec<Chain> = chains
-            .into_iter()
-            .map(|chain| Chain {
-                family: chain.family.to_owned(),
-                table: chain.table,
-                chain: chain.chain,
-            })
-            .collect();
-        all.extend(legacy_tables().into_iter().map(|table| Chain {
-            family: "iptables-legacy".to_owned(),
-            table,
-            chain: String::new(),
-        }));
-        all
-    }));
+    (namespace.chains, namespace.clamps) = filters();
     // The pairs' first halves, completed by [`Later::join`].
     let Moving { snmp, conntrack, qdiscs, .. } = moving();
     let twice = |value| Pair { before: value, after: snmp::Counters::default() };
@@ -116,6 +102,34 @@ fn inside(subject: &Subject) -> Namespace {
     namespace.qdiscs =
         Reading::from_result(qdiscs.map(|value| Pair { before: value, after: Vec::new() }));
     namespace
+}
+
+/// Packet filter chains, and the rules in them that clamp.
+fn filters() -> (Reading<Vec<Chain>>, Reading<Vec<Clamp>>) {
+    let chains = match base_chains() {
+        Ok(chains) => chains,
+        Err(error) => {
+            let reason = error.to_string();
+            return (Reading::Unread(reason.clone()), Reading::Unread(reason));
+        }
+    };
+    // Without a chain no rule is asked for: there may be thousands of namespaces.
+    let nft = if chains.is_empty() { Ok(Vec::new()) } else { nft_clamps(&chains) };
+    let clamps = nft.and_then(|mut clamps| {
+        clamps.extend(legacy_clamps()?);
+        Ok(clamps)
+    });
+    let nft = chains.into_iter().map(|chain| Chain {
+        family: chain.family.to_owned(),
+        table: chain.table,
+        chain: chain.chain,
+    });
+    let legacy = legacy_tables().into_iter().map(|table| Chain {
+        family: "iptables-legacy".to_owned(),
+        table,
+        chain: String::new(),
+    });
+    (Reading::Read(nft.chain(legacy).collect()), Reading::from_result(clamps))
 }
 
 /// What is read twice.

@@ -678,4 +678,16 @@ pub const FAULTS: &[Fault] = &[
             host.far_ends.push(FarEnd { address: Wire::B.into(), tunnels: vec![there] });
         }),
     ),
+    fault(
+        "OV064",
+        "vxlan-routed",
+        Set(|network| {
+            // A network behind host a, with frames as large as the underlay's.
+            ip(network, "a", "link add veth9 type veth peer name eth9");
+            for device in ["veth9", "eth9"] {
+                ip(network, "a", &format!("link set dev {device} up"));
+            }
+            ip(network, "a", "address add 192.0.2.1/24 dev veth9");
+        }),
+    ),
 ];
