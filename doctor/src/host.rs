@@ -17,6 +17,7 @@ use netstate::machine::MachineFacts;
 use netstate::namespace::{Holder, Member};
 use netstate::neighbour_table::NeighbourTable;
 use netstate::netfilter::Clamp;
+use netstate::openvswitch::Datapaths;
 use netstate::qdisc::Qdisc;
 use netstate::route::Way;
 use netstate::snmp;
@@ -198,6 +199,9 @@ pub struct Namespace {
     /// Packet filter rules that clamp the maximum segment size of TCP.
     #[serde(default = "not_saved")]
     pub clamps: Reading<Vec<Clamp>>,
+    /// Datapaths of Open vSwitch.
+    #[serde(default = "not_saved")]
+    pub datapaths: Reading<Pair<Datapaths>>,
     /// Settings by their path below `/proc/sys`; what the kernel does not have is
     /// left out.
     pub sysctls: BTreeMap<String, String>,

@@ -23,6 +23,7 @@ pub mod neigh;
 pub mod neighbour_table;
 pub mod netfilter;
 pub mod netlink;
+pub mod openvswitch;
 pub mod overlay;
 pub mod packet_diag;
 pub mod proc;

@@ -28,6 +28,7 @@ mod interrupts_on_one_cpu;
 mod known_broken;
 mod large_receive_offload;
 mod link_down;
+mod lost_upcalls;
 mod nat_mtu;
 mod neighbour_failed;
 mod neighbour_table_full;
@@ -151,6 +152,7 @@ pub const CHECKS: &[Check] = &[
     flow_limit::CHECK,
     far_end::CHECK,
     overlay_mss::CHECK,
+    lost_upcalls::CHECK,
 ];
 
 /// A check by code, in any case.

@@ -7,6 +7,7 @@ use netstate::Netlink;
 use netstate::conntrack::{Conntrack, ConntrackFiles};
 use netstate::interface::{Counters, Interface};
 use netstate::netfilter::{Clamp, base_chains, legacy_clamps, legacy_tables, nft_clamps};
+use netstate::openvswitch::{self, Datapaths};
 use netstate::proc::read_value;
 use netstate::qdisc::Qdisc;
 use netstate::snmp::{self, SnmpFiles};
@@ -63,6 +64,7 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         conntrack: not(reason),
         chains: not(reason),
         clamps: not(reason),
+        datapaths: not(reason),
         sysctls: BTreeMap::new(),
         tunnels: Vec::new(),
     }
@@ -93,7 +95,7 @@ fn inside(subject: &Subject) -> Namespace {
     namespace.udp_sockets = Reading::from_result(netstate::udp_socket::read());
     (namespace.chains, namespace.clamps) = filters();
     // The pairs' first halves, completed by [`Later::join`].
-    let Moving { snmp, conntrack, qdiscs, .. } = moving();
+    let Moving { snmp, conntrack, qdiscs, datapaths, .. } = moving(subject);
     let twice = |value| Pair { before: value, after: snmp::Counters::default() };
     namespace.snmp = Reading::from_result(snmp.map(twice));
     namespace.conntrack = Reading::from_result(
@@ -101,6 +103,9 @@ fn inside(subject: &Subject) -> Namespace {
     );
     namespace.qdiscs =
         Reading::from_result(qdiscs.map(|value| Pair { before: value, after: Vec::new() }));
+    namespace.datapaths = Reading::from_result(
+        datapaths.map(|value| Pair { before: value, after: Datapaths::default() }),
+    );
     namespace
 }
 
@@ -138,9 +143,10 @@ struct Moving {
     conntrack: Result<Conntrack, String>,
     qdiscs: Result<Vec<Qdisc>, String>,
     links: Result<BTreeMap<u32, Counters>, String>,
+    datapaths: Result<Datapaths, String>,
 }
 
-fn moving() -> Moving {
+fn moving(subject: &Subject) -> Moving {
     let conntrack = || {
         let files = ConntrackFiles::open().map_err(|error| error.to_string())?;
         let files = files.map_err(|absent| absent.reason)?;
@@ -152,6 +158,11 @@ fn moving() -> Moving {
         let all = netlink.links().map_err(|error| error.to_string())?;
         Ok(all.into_iter().map(|link| (link.index, link.counters)).collect())
     };
+    let members = subject.members.iter();
+    let daemons: Vec<u32> = members
+        .filter(|member| member.command == openvswitch::DAEMON)
+        .map(|member| member.pid)
+        .collect();
     Moving {
         snmp: snmp.and_then(|files| files.read().map_err(|error| error.to_string())),
         conntrack: conntrack(),
@@ -160,6 +171,7 @@ fn moving() -> Moving {
             .map_err(Clone::clone)
             .and_then(|netlink| netlink.qdiscs().map_err(|error| error.to_string())),
         links: netlink.and_then(|netlink| of_links(&netlink)),
+        datapaths: openvswitch::datapaths(&daemons).map_err(|error| error.to_string()),
     }
 }
 
@@ -167,7 +179,7 @@ fn moving() -> Moving {
 pub(super) struct Later(Result<Moving, String>);
 
 pub(super) fn read_later(subject: &Subject) -> Later {
-    Later(subject.netns.run(moving).map_err(|error| error.to_string()))
+    Later(subject.netns.run(|| moving(subject)).map_err(|error| error.to_string()))
 }
 
 impl Later {
@@ -186,12 +198,14 @@ impl Later {
                 second(&mut namespace.snmp, moving.snmp);
                 second(&mut namespace.conntrack, moving.conntrack);
                 second(&mut namespace.qdiscs, moving.qdiscs);
+                second(&mut namespace.datapaths, moving.datapaths);
                 namespace.later = Reading::from_result(moving.links);
             }
             Err(reason) => {
                 namespace.snmp = Reading::Unread(reason.clone());
                 namespace.conntrack = Reading::Unread(reason.clone());
                 namespace.qdiscs = Reading::Unread(reason.clone());
+                namespace.datapaths = Reading::Unread(reason.clone());
                 namespace.later = Reading::Unread(reason);
             }
         }

@@ -690,4 +690,13 @@ pub const FAULTS: &[Fault] = &[
             ip(network, "a", "address add 192.0.2.1/24 dev veth9");
         }),
     ),
+    fault(
+        "OV065",
+        "ovs-vxlan",
+        Written(|host| {
+            // A datapath in user space asks itself: only the kernel's loses.
+            let datapaths = get(&mut namespace(host, "a").datapaths);
+            datapaths.after.known.first_mut().unwrap().lost += 3;
+        }),
+    ),
 ];
