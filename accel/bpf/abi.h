@@ -20,14 +20,30 @@ struct state {
 _Static_assert(sizeof(struct state) == 24, "Rust writes 24 bytes");
 
 /* Addresses are known by domain: the ifindex of a bridge, or of a device that is
- * no port of one.
+ * no port of one. An ifindex is one of a namespace: they are numbered, the NICs' is 0.
  */
 
-/* By ifindex: a tenant's device whose packets may be taken. */
+/* A device. */
+struct place {
+	u32 netns;
+	u32 ifindex;
+};
+_Static_assert(sizeof(struct place) == 8, "Rust writes 8 bytes");
+
+/* By place: a tenant's device whose packets may be taken. */
 struct port {
 	u32 domain;
 };
 _Static_assert(sizeof(struct port) == 4, "Rust writes 4 bytes");
+
+/* Where packets cross between a sandbox and the NICs' namespace, the mark says to
+ * which device; it is gone behind the crossing. Nobody else's packet has one there:
+ * what is sent by a veth pair into another namespace loses it (__dev_forward_skb).
+ */
+#define MARK_PEER 0x80000000	/* to that device's peer directly */
+
+/* Of a domain: br_netfilter looks at IP headers and drops what is malformed. */
+#define DOMAIN_CHECKED 1
 
 struct vtep_key {
 	u32 vni; /* in the first three bytes, as in the VXLAN header */
@@ -40,13 +56,16 @@ struct vtep {
 	u32 domain; /* the VXLAN device's */
 	u32 nic;
 	u32 local;
+	u32 netns;	/* of the domain */
+	u32 trampoline;	/* ifindex: the NICs' end of the veth pair to there; 0: none */
+	u32 flags;	/* DOMAIN_* */
 };
-_Static_assert(sizeof(struct vtep) == 12, "Rust writes 12 bytes");
+_Static_assert(sizeof(struct vtep) == 24, "Rust writes 24 bytes");
 
 struct mac_key {
 	u32 device; /* ifindex: the domain in the FDB, the port of a source */
 	u16 mac[3];
-	u16 pad;
+	u16 netns; /* of the device */
 };
 _Static_assert(sizeof(struct mac_key) == 12, "Rust writes 12 bytes");
 
@@ -54,15 +73,18 @@ _Static_assert(sizeof(struct mac_key) == 12, "Rust writes 12 bytes");
 struct source {
 	u64 refreshed;
 	u32 domain;
+	u32 trampoline; /* ifindex: this end of the veth pair to the NICs; 0: none */
+	u32 flags;	/* DOMAIN_* */
 	u32 pad;
 };
-_Static_assert(sizeof(struct source) == 16, "Rust writes 16 bytes");
+_Static_assert(sizeof(struct source) == 24, "Rust writes 24 bytes");
 
 #define FDB_LOCAL 1	/* behind a port of this host; else behind a remote VTEP */
 #define FDB_PEER 2	/* its device is a veth's peer in another namespace, with this address */
 #define FDB_CHECKSUM 4	/* the VXLAN device sends outer checksums */
 #define FDB_OWN 8	/* the host's own: packets to it are routed */
 #define FDB_OWN_IPV6 16	/* those of IPv6, too */
+#define FDB_PROXY 32	/* the VXLAN device answers neighbour solicitations */
 
 struct fdb {
 	u64 refreshed_tx;
@@ -70,7 +92,7 @@ struct fdb {
 	u32 flags;
 	u32 port;	/* ifindex: the tenant's device, or the underlay NIC */
 	u32 mtu;	/* largest inner layer 3 packet, bytes */
-	u32 netns;	/* of the veth's peer, as this namespace numbers it */
+	u32 netns;	/* of the veth's peer, as the NICs' namespace numbers it */
 	/* Of a remote only. */
 	u32 vxlan;	/* ifindex */
 	u32 vni;

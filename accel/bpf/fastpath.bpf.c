@@ -8,6 +8,11 @@
  * which src/maps.rs keeps in step with the kernel. A packet for which anything
  * is not as expected goes on untouched, to the bridge, routes and the VXLAN device, and
  * is counted by reason.
+ *
+ * Where bridge and VXLAN device are in a sandbox namespace and the NIC is not (Docker's
+ * overlay networks), a veth pair joins the two: `egress` and `ingress` decide and change
+ * the packet, `outward` and `inward`, each at the end of the pair that it comes out of,
+ * only pass it on.
  */
 #include "bpf.h"
 #include "abi.h"
@@ -115,6 +120,7 @@ static __always_inline u32 ip_summed(const struct sk_buff *skb)
 	return value;
 }
 
+#define IPPROTO_ICMPV6 58
 #define IP_HLEN 20
 #define IPV6_HLEN 40
 /* Outer IPv4, UDP, VXLAN (RFC 7348), inner Ethernet: what encapsulation adds. */
@@ -162,7 +168,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, u32);
+	__type(key, struct place);
 	__type(value, struct port);
 } ports SEC(".maps");
 
@@ -198,6 +204,9 @@ struct {
 	__type(key, u32);
 	__type(value, struct count);
 } counts SEC(".maps");
+
+/* The number of the namespace that these programs are attached in. */
+const volatile u32 netns = 0;
 
 /* IP identifications, one counter for a few destinations, as the kernel has it
  * (net/ipv4/route.c, ip_idents); each on a cache line of its own.
@@ -266,9 +275,11 @@ static __always_inline int due(u64 *last, u64 now, u64 interval)
 	return 1;
 }
 
-static __always_inline struct fdb *lookup(u32 domain, const u16 *mac)
+static __always_inline struct fdb *lookup(u32 where, u32 domain, const u16 *mac)
 {
-	struct mac_key key = { .device = domain, .mac = { mac[0], mac[1], mac[2] } };
+	struct mac_key key = {
+		.device = domain, .mac = { mac[0], mac[1], mac[2] }, .netns = where
+	};
 
 	return bpf_map_lookup_elem(&fdb, &key);
 }
@@ -381,6 +392,15 @@ static __always_inline int outer_checksum(struct __sk_buff *skb, struct outer *o
 
 #include "route.h"
 
+static __always_inline int is_icmpv6(u16 proto, const u8 *ip)
+{
+	u32 next = ip[6];
+
+	/* As in segment_headers(). */
+	asm volatile("" : "+r"(next));
+	return proto == htons(ETH_P_IPV6) && next == IPPROTO_ICMPV6;
+}
+
 /* Whether this family is routed at an address of the host. */
 static __always_inline u32 own_flag(u16 proto)
 {
@@ -394,7 +414,8 @@ int egress(struct __sk_buff *skb)
 	u32 ifindex = skb->ifindex, len = skb->len, hash, total, segments, longest;
 	struct front front = {};
 	struct bpf_fib_lookup way;
-	struct mac_key key = { .device = ifindex };
+	struct mac_key key = { .device = ifindex, .netns = netns };
+	struct place port = { .netns = netns, .ifindex = ifindex };
 	struct state *mirror;
 	struct source *from;
 	struct fdb *to;
@@ -426,12 +447,14 @@ int egress(struct __sk_buff *skb)
 	__builtin_memcpy(key.mac, front.outer.inner.source, 6);
 	from = bpf_map_lookup_elem(&sources, &key);
 	if (!from)
-		return pass(skb, bpf_map_lookup_elem(&ports, &ifindex) ? EGRESS_SOURCE :
+		return pass(skb, bpf_map_lookup_elem(&ports, &port) ? EGRESS_SOURCE :
 									 EGRESS_PORT);
 	longest = largest(skb, ETH_HLEN, len - ETH_HLEN, proto, ip);
 	if (!longest || len + OVERHEAD - ETH_HLEN > 0xffff)
 		return pass(skb, EGRESS_MTU);
-	to = lookup(from->domain, front.outer.inner.dest);
+	if (from->flags & DOMAIN_CHECKED && !is_sound(proto, ip, len - ETH_HLEN))
+		return pass(skb, EGRESS_MALFORMED);
+	to = lookup(netns, from->domain, front.outer.inner.dest);
 	if (to && to->flags & FDB_OWN) {
 		if (!is_plain(proto, ip, len - ETH_HLEN) || !(to->flags & own_flag(proto)))
 			return pass(skb, EGRESS_MALFORMED);
@@ -439,7 +462,7 @@ int egress(struct __sk_buff *skb)
 			return pass(skb, EGRESS_TTL);
 		if (route(skb, from->domain, proto, ip, longest, &way))
 			return pass(skb, EGRESS_ROUTE);
-		to = lookup(way.ifindex, way.dmac);
+		to = lookup(netns, way.ifindex, way.dmac);
 		/* Not to a bridge with a VXLAN device, which nothing has tested. */
 		if (to && to->vxlan != way.ifindex)
 			return pass(skb, EGRESS_ROUTE);
@@ -450,6 +473,9 @@ int egress(struct __sk_buff *skb)
 	}
 	if (!to || to->flags & (FDB_LOCAL | FDB_OWN))
 		return pass(skb, EGRESS_DESTINATION);
+	/* drivers/net/vxlan, vxlan_xmit: unicast solicitations, too. */
+	if (to->flags & FDB_PROXY && is_icmpv6(proto, ip))
+		return pass(skb, EGRESS_PROTOCOL);
 	if (longest > to->mtu)
 		return pass(skb, EGRESS_MTU);
 	if (due(&from->refreshed, now, mirror->refresh) |
@@ -518,9 +544,42 @@ int egress(struct __sk_buff *skb)
 		count(EGRESS_LOST, len);
 		return TC_ACT_SHOT;
 	}
-	verdict = bpf_redirect(to->port, 0);
+	if (from->trampoline) {
+		skb->mark = to->port;
+		verdict = bpf_redirect_peer(from->trampoline, 0);
+	} else {
+		verdict = bpf_redirect(to->port, 0);
+	}
 	count(EGRESS_HIT, len);
 	return verdict;
+}
+
+/* From a sandbox to the NIC: what `egress` has sent here. Nothing else has business
+ * on this device.
+ */
+SEC("tcx/ingress")
+int outward(struct __sk_buff *skb)
+{
+	u32 nic = skb->mark;
+
+	if (!nic)
+		return TC_ACT_SHOT;
+	skb->mark = 0;
+	return bpf_redirect(nic, 0);
+}
+
+/* Into a sandbox to the tenant: what `ingress` has sent here. */
+SEC("tcx/ingress")
+int inward(struct __sk_buff *skb)
+{
+	u32 port = skb->mark;
+
+	if (!port)
+		return TC_ACT_SHOT;
+	skb->mark = 0;
+	if (port & MARK_PEER)
+		return bpf_redirect_peer(port & ~MARK_PEER, 0);
+	return bpf_redirect(port, 0);
 }
 
 /* Whether a connection of the tenant's own takes the super-packet. Its
@@ -616,12 +675,14 @@ int ingress(struct __sk_buff *skb)
 	if (ecn == ECN_CE || (ecn && !(tos & ECN_MASK)))
 		return pass(skb, INGRESS_ECN);
 	/* The VXLAN device would learn an address that has moved. */
-	from = lookup(vtep->domain, front.outer.inner.source);
+	from = lookup(vtep->netns, vtep->domain, front.outer.inner.source);
 	if (!from || from->flags & FDB_LOCAL || from->remote != front.outer.ip.saddr ||
 	    from->vni != front.outer.vxlan.vni || from->port != skb->ifindex)
 		return pass(skb, INGRESS_SOURCE);
 	longest = len - OVERHEAD - ETH_HLEN;
-	to = lookup(vtep->domain, front.outer.inner.dest);
+	if (vtep->flags & DOMAIN_CHECKED && !is_sound(proto, ip, longest))
+		return pass(skb, INGRESS_MALFORMED);
+	to = lookup(vtep->netns, vtep->domain, front.outer.inner.dest);
 	/* Only where the VXLAN device is a domain by itself: routed, not bridged. */
 	if (to && to->flags & FDB_OWN && vtep->domain == from->vxlan) {
 		if (!is_plain(proto, ip, longest) || !(to->flags & own_flag(proto)))
@@ -631,7 +692,7 @@ int ingress(struct __sk_buff *skb)
 		longest = largest(skb, sizeof(front.outer), longest, proto, ip);
 		if (!longest || route(skb, vtep->domain, proto, ip, longest, &way))
 			return pass(skb, INGRESS_ROUTE);
-		to = lookup(way.ifindex, way.dmac);
+		to = lookup(vtep->netns, way.ifindex, way.dmac);
 		__builtin_memcpy(&front.outer.inner.dest, way.dmac, 6);
 		__builtin_memcpy(&front.outer.inner.source, way.smac, 6);
 		age(proto, ip);
@@ -670,6 +731,10 @@ int ingress(struct __sk_buff *skb)
 	skb->mark = 0;
 	skb->priority = 0;
 	count(INGRESS_HIT, len - OVERHEAD);
+	if (vtep->trampoline) {
+		skb->mark = to->port | (to->flags & FDB_PEER ? MARK_PEER : 0);
+		return bpf_redirect_peer(vtep->trampoline, 0);
+	}
 	if (to->flags & FDB_PEER)
 		return bpf_redirect_peer(to->port, 0);
 	return bpf_redirect(to->port, 0);

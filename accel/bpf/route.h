@@ -49,19 +49,27 @@ static __always_inline int plain6(const u8 *address)
 	       !(address[0] == 0xfe && (address[1] & 0xc0) == 0x80);
 }
 
-/* Whether a router forwards such a header as it is, time to live apart; `len` is
- * the whole packet's.
+/* Whether an IP header says what the packet is, whose length is `len`: no options, no
+ * padding behind it, no wrong sum. ip_rcv and br_netfilter drop or trim others.
  */
-static __always_inline int is_plain(u16 proto, const u8 *ip, u32 len)
+static __always_inline int is_sound(u16 proto, const u8 *ip, u32 len)
 {
 	if (proto == htons(ETH_P_IP))
-		/* Options, padding behind the packet, wrong sums. */
 		return ip[0] == 0x45 && *(const u16 *)(ip + 2) == htons(len) &&
-		       fold(add(ip, IP_HLEN / 2)) == 0xffff && plain4(ip + 12) &&
-		       plain4(ip + 16);
+		       fold(add(ip, IP_HLEN / 2)) == 0xffff;
 	/* Hop-by-hop options ask something of every router. */
 	return len >= IPV6_HLEN && *(const u16 *)(ip + 4) == htons(len - IPV6_HLEN) &&
-	       ip[6] != IPPROTO_HOPOPTS && plain6(ip + 8) && plain6(ip + 24);
+	       ip[6] != IPPROTO_HOPOPTS;
+}
+
+/* Whether a router forwards such a header as it is, time to live apart. */
+static __always_inline int is_plain(u16 proto, const u8 *ip, u32 len)
+{
+	if (!is_sound(proto, ip, len))
+		return 0;
+	if (proto == htons(ETH_P_IP))
+		return plain4(ip + 12) && plain4(ip + 16);
+	return plain6(ip + 8) && plain6(ip + 24);
 }
 
 static __always_inline int hops(u16 proto, const u8 *ip)

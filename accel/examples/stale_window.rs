@@ -15,6 +15,9 @@ mod change;
 #[path = "../tests/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;
+#[path = "../tests/fastpath/sandbox.rs"]
+#[allow(dead_code)]
+mod sandbox;
 
 const BOUND: Duration = Duration::from_millis(10);
 

@@ -15,18 +15,25 @@ pub const FDB_OWN: u32 = 8;
 /// Those of IPv6, too.
 pub const FDB_OWN_IPV6: u32 = 16;
 
+/// The VXLAN device answers neighbour solicitations.
+pub const FDB_PROXY: u32 = 32;
+/// br_netfilter looks at the IP headers of a domain.
+pub const DOMAIN_CHECKED: u32 = 1;
+
 /// `struct state`.
 pub const STATE: usize = 24;
+/// `struct place`.
+pub const PLACE: usize = 8;
 /// `struct port`.
 pub const PORT: usize = 4;
 /// `struct vtep_key`.
 pub const VTEP_KEY: usize = 8;
 /// `struct vtep`.
-pub const VTEP: usize = 12;
+pub const VTEP: usize = 24;
 /// `struct mac_key`.
 pub const MAC_KEY: usize = 12;
 /// `struct source`.
-pub const SOURCE: usize = 16;
+pub const SOURCE: usize = 24;
 /// `struct fdb`.
 pub const FDB: usize = 72;
 /// `struct count`.
@@ -63,11 +70,46 @@ pub fn state(heartbeat: u64, generation: u64, refresh: u64) -> [u8; STATE] {
         .end()
 }
 
+/// A device of one of the namespaces: the NICs' (0) or a sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Number of the namespace.
+    pub netns: u16,
+    /// Index there.
+    pub index: u32,
+}
+
+impl Place {
+    /// `struct place`.
+    pub fn bytes(&self) -> [u8; PLACE] {
+        let netns = u32::from(self.netns).to_ne_bytes();
+        Writer::new().put(&netns).put(&self.index.to_ne_bytes()).end()
+    }
+}
+
+/// What is common to the addresses of a bridge, or of a device that is no port of one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Domain {
+    /// The bridge or device.
+    pub place: Place,
+    /// Indices of the veth pair to the NICs' namespace, where the domain is in another:
+    /// the domain's end, the NICs' end.
+    pub trampoline: Option<(u32, u32)>,
+    /// br_netfilter looks at IP headers.
+    pub checked: bool,
+}
+
+impl Domain {
+    fn flags(&self) -> u32 {
+        if self.checked { DOMAIN_CHECKED } else { 0 }
+    }
+}
+
 /// A VTEP of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vtep {
-    /// Index of the bridge, or of the VXLAN device where that is no port of one.
-    pub domain: u32,
+    /// The bridge, or the VXLAN device where that is no port of one.
+    pub domain: Domain,
     /// Index of the underlay NIC.
     pub nic: u32,
     /// Own address.
@@ -82,22 +124,33 @@ pub fn vtep_key(vni: u32, port: u16) -> [u8; VTEP_KEY] {
 impl Vtep {
     /// `struct vtep`.
     pub fn bytes(&self) -> [u8; VTEP] {
+        let outer = self.domain.trampoline.map_or(0, |(_, outer)| outer);
         Writer::new()
-            .put(&self.domain.to_ne_bytes())
+            .put(&self.domain.place.index.to_ne_bytes())
             .put(&self.nic.to_ne_bytes())
             .put(&self.local.octets())
+            .put(&u32::from(self.domain.place.netns).to_ne_bytes())
+            .put(&outer.to_ne_bytes())
+            .put(&self.domain.flags().to_ne_bytes())
             .end()
     }
 }
 
 /// `struct mac_key`: an address in a domain, or at one of its ports.
-pub fn mac_key(device: u32, mac: MacAddr) -> [u8; MAC_KEY] {
-    Writer::new().put(&device.to_ne_bytes()).put(&mac.0).put(&[0; 2]).end()
+pub fn mac_key(device: Place, mac: MacAddr) -> [u8; MAC_KEY] {
+    let netns = device.netns.to_ne_bytes();
+    Writer::new().put(&device.index.to_ne_bytes()).put(&mac.0).put(&netns).end()
 }
 
 /// `struct source`, never used yet.
-pub fn source(domain: u32) -> [u8; SOURCE] {
-    Writer::new().put(&[0; 8]).put(&domain.to_ne_bytes()).put(&[0; 4]).end()
+pub fn source(domain: &Domain) -> [u8; SOURCE] {
+    Writer::new()
+        .put(&[0; 8])
+        .put(&domain.place.index.to_ne_bytes())
+        .put(&domain.trampoline.map_or(0, |(inner, _)| inner).to_ne_bytes())
+        .put(&domain.flags().to_ne_bytes())
+        .put(&[0; 4])
+        .end()
 }
 
 /// Where frames to an address go.
@@ -145,6 +198,8 @@ pub struct Remote {
     pub dont_fragment: bool,
     /// Outer checksums are sent.
     pub checksum: bool,
+    /// Neighbour solicitations are answered by the VXLAN device.
+    pub proxy: bool,
     /// Outer time to live.
     pub ttl: u8,
     /// Outer type of service, without ECN.
@@ -174,7 +229,8 @@ impl Fdb {
                 writer.put(&flags.to_ne_bytes()).put(&[0; FDB - 20]).end()
             }
             Fdb::Remote(remote) => {
-                let flags = if remote.checksum { FDB_CHECKSUM } else { 0 };
+                let flag = |set: bool, flag| if set { flag } else { 0 };
+                let flags = flag(remote.checksum, FDB_CHECKSUM) | flag(remote.proxy, FDB_PROXY);
                 let fragment: u16 = if remote.dont_fragment { 0x4000 } else { 0 };
                 let words = [flags, remote.nic, remote.mtu, 0, remote.vxlan];
                 words

@@ -3,7 +3,9 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, Program};
+use libbpf_rs::{
+    ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, Program,
+};
 use sys::tcx::{self, Hook};
 
 use crate::{Error, Result};
@@ -17,6 +19,10 @@ pub(crate) enum Role {
     Egress,
     /// At an underlay NIC.
     Ingress,
+    /// At the NICs' end of the veth pair to a sandbox.
+    Outward,
+    /// At the sandbox's end of it.
+    Inward,
 }
 
 /// The loaded programs.
@@ -28,27 +34,57 @@ fn failed(operation: &'static str, object: impl Into<String>, problem: String) -
     Error::Bpf { operation, object: object.into(), problem }
 }
 
+/// Maps that the programs of all namespaces share.
+const SHARED: [&str; 6] = ["state", "ports", "vteps", "fdb", "sources", "counts"];
+
+fn open() -> Result<OpenObject> {
+    // libbpf would print to stderr.
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{text}"))));
+    ObjectBuilder::default()
+        .open_memory(OBJECT)
+        .map_err(|e| failed("open", "BPF object", e.to_string()))
+}
+
+fn load(object: OpenObject) -> Result<Programs> {
+    let object = object.load().map_err(|e| {
+        failed(
+            "load",
+            "BPF programs",
+            match e.kind() {
+                ErrorKind::PermissionDenied => {
+                    format!("needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")
+                }
+                _ => format!("needs Linux 6.6 with BTF: {e}"),
+            },
+        )
+    })?;
+    Ok(Programs { object })
+}
+
 impl Programs {
-    /// Loads them; nothing is attached yet.
+    /// Loads them for the NICs' namespace; nothing is attached yet.
     pub(crate) fn load() -> Result<Programs> {
-        // libbpf would print to stderr.
-        libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{text}"))));
-        let object = ObjectBuilder::default()
-            .open_memory(OBJECT)
-            .map_err(|e| failed("open", "BPF object", e.to_string()))?;
-        let object = object.load().map_err(|e| {
-            failed(
-                "load",
-                "BPF programs",
-                match e.kind() {
-                    ErrorKind::PermissionDenied => {
-                        format!("needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")
-                    }
-                    _ => format!("needs Linux 6.6 with BTF: {e}"),
-                },
-            )
-        })?;
-        Ok(Programs { object })
+        load(open()?)
+    }
+
+    /// Loads them for another namespace, with this number and the same maps.
+    pub(crate) fn load_for(&self, netns: u16) -> Result<Programs> {
+        let mut object = open()?;
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            let problem =
+                |e: libbpf_rs::Error| failed("set up", format!("map {name}"), e.to_string());
+            if SHARED.contains(&name.as_str()) {
+                let found = self.object.maps().find(|map| map.name() == OsStr::new(&name));
+                let shared =
+                    found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))?;
+                map.reuse_fd(shared.as_fd()).map_err(problem)?;
+            } else if name.ends_with(".rodata") {
+                // Its only constant.
+                map.set_initial_value(&u32::from(netns).to_ne_bytes()).map_err(problem)?;
+            }
+        }
+        load(object)
     }
 
     /// A map, whose values have `size` bytes.
@@ -68,6 +104,8 @@ impl Programs {
         let name = match role {
             Role::Egress => "egress",
             Role::Ingress => "ingress",
+            Role::Outward => "outward",
+            Role::Inward => "inward",
         };
         let found = self.object.progs().find(|program| program.name() == OsStr::new(name));
         found.ok_or_else(|| failed("find", format!("program {name}"), "none".into()))

@@ -7,26 +7,25 @@
 //! attached by a link, path MTUs, sysctls).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
-use netstate::Netlink;
-use netstate::netfilter::legacy_tables;
-use netstate::watch::Watch;
+use netstate::overlay::Overlay;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
-use sys::tcx::{self, Hook};
 
+use crate::abi::Place;
 use crate::bpf::{Programs, Role};
-use crate::facts::gather;
 use crate::maps::{Maps, counts};
-use crate::plan::Plan;
+use crate::plan::{DevicePlan, Facts, Plan, Sandboxed};
+use crate::sandbox::{Sandbox, Search};
+use crate::space::Space;
 use crate::status::{Counted, DeviceStatus, PartStatus, Status};
-use crate::{Result, abi};
+use crate::trampoline::Trampoline;
+use crate::{Result, abi, facts, sandbox, trampoline};
 
 /// Between heartbeats; the programs allow 100 ms.
 const BEAT: u16 = 20;
@@ -51,9 +50,9 @@ pub fn probe(netns: &NetNs) -> Result<()> {
 /// Which VXLAN devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// Every one of the namespace.
+    /// Every one of the namespace, and of sandboxes whose underlay it is.
     All,
-    /// These, when they are there.
+    /// These, when they are there; one of a sandbox is `NAMESPACE/DEVICE`.
     Named(BTreeSet<String>),
 }
 
@@ -62,6 +61,14 @@ impl Wanted {
         match self {
             Wanted::All => true,
             Wanted::Named(names) => names.contains(name),
+        }
+    }
+
+    /// Whether some may be in sandboxes: their names are those of namespace and device.
+    fn wants_sandboxes(&self) -> bool {
+        match self {
+            Wanted::All => true,
+            Wanted::Named(names) => names.iter().any(|name| name.contains('/')),
         }
     }
 }
@@ -121,7 +128,7 @@ impl Accel {
                 let mirror = netns
                     .enter_for_good()
                     .map_err(Into::into)
-                    .and_then(|()| Mirror::new(programs, theirs))
+                    .and_then(|()| Mirror::new(&netns, programs, theirs))
                     .and_then(|mut mirror| mirror.rebuild().map(|()| mirror));
                 match mirror {
                     Ok(mut mirror) => {
@@ -198,18 +205,15 @@ impl Drop for Accel {
 /// The thread's own.
 struct Mirror {
     shared: Arc<Shared>,
-    watch: Watch,
-    netlink: Netlink,
     maps: Maps,
-    // Links before the programs: detached first.
-    hooks: BTreeMap<(u32, Role), OwnedFd>,
-    programs: Programs,
+    home: Space,
+    /// By inode.
+    sandboxes: BTreeMap<u64, Sandbox>,
+    /// The next one's number.
+    next: u16,
+    search: Option<Search>,
     plan: Plan,
     wanted: Wanted,
-    legacy: Vec<String>,
-    /// Links that matter, to look at for programs of others.
-    looked_at: BTreeSet<u32>,
-    occupied: BTreeSet<u32>,
     beats: u64,
     /// Everything was read, and had changed again by then.
     unsettled: bool,
@@ -217,31 +221,34 @@ struct Mirror {
 }
 
 impl Mirror {
-    fn new(programs: Programs, shared: Arc<Shared>) -> Result<Mirror> {
+    fn new(netns: &NetNs, programs: Programs, shared: Arc<Shared>) -> Result<Mirror> {
         let wanted = lock(&shared.wanted).clone();
-        Ok(Mirror {
+        let mut mirror = Mirror {
             shared,
-            // Before the first reading: nothing is missed between.
-            watch: Watch::open()?,
-            netlink: Netlink::open()?,
             maps: Maps::of(&programs)?,
-            hooks: BTreeMap::new(),
-            programs,
+            home: Space::new(0, netns.try_clone()?, programs)?,
+            sandboxes: BTreeMap::new(),
+            next: 1,
+            search: None,
             plan: Plan::default(),
             wanted,
-            legacy: Vec::new(),
-            looked_at: BTreeSet::new(),
-            occupied: BTreeSet::new(),
             beats: 0,
             unsettled: false,
             read_at: Instant::now(),
-        })
+        };
+        trampoline::remove_stale(&mirror.home.netlink)?;
+        mirror.look_for_sandboxes()?;
+        Ok(mirror)
     }
 
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            let mut fds: Vec<PollFd> =
-                self.watch.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            let spaces =
+                std::iter::once(&self.home).chain(self.sandboxes.values().map(|s| &s.space));
+            let mut fds: Vec<PollFd> = spaces
+                .flat_map(|space| space.watch.fds())
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+                .collect();
             let _ = poll(&mut fds, PollTimeout::from(BEAT));
             if self.shared.paused.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(BEAT.into()));
@@ -262,25 +269,38 @@ impl Mirror {
 
     fn step(&mut self) -> Result<()> {
         let wanted = lock(&self.shared.wanted).clone();
-        if self.watch.changed() || wanted != self.wanted {
+        let (changed, others) = (self.changed(), self.adopt()?);
+        if changed && let Some(search) = &self.search {
+            search.wake();
+        }
+        if changed || others || wanted != self.wanted {
             // Before anything is read: from now on nothing is forwarded by what
             // may no longer be so.
             self.maps.withdraw()?;
-            self.wanted = wanted;
+            if wanted != self.wanted {
+                self.wanted = wanted;
+                self.look_for_sandboxes()?;
+            }
             return self.rebuild();
         }
         self.maps.beat()?;
         self.beats += 1;
-        if self.unsettled
-            || legacy_tables() != self.legacy
-            || (self.beats.is_multiple_of(LOOK) && self.occupied() != self.occupied)
-        {
+        let look = self.beats.is_multiple_of(LOOK);
+        let mut anew = self.unsettled || self.home.has_changed(look)?;
+        for sandbox in self.sandboxes.values() {
+            anew |= sandbox.space.has_changed(look)?;
+        }
+        if anew {
             return self.rebuild();
         }
         if self.read_at.elapsed() >= AUDIT {
             self.read_at = Instant::now();
-            let facts = gather(&self.netlink, &self.occupied)?;
-            let plan = Plan::new(&facts, |name| self.wanted.wants(name));
+            let home = self.home.read()?;
+            let mut sandboxes = BTreeMap::new();
+            for sandbox in self.sandboxes.values() {
+                sandboxes.insert(sandbox.space.number, sandbox.facts(sandbox.space.read()?)?);
+            }
+            let plan = self.decide(home, &sandboxes)?.0;
             if plan != self.plan || self.maps.generation() & 1 == 1 {
                 return self.rebuild();
             }
@@ -288,15 +308,90 @@ impl Mirror {
         Ok(())
     }
 
-    /// Links at whose hooks there are other programs than ours: one at the egress of a
-    /// VXLAN device or a tenant's port would be passed by.
-    fn occupied(&self) -> BTreeSet<u32> {
-        let ours = |index: u32| self.hooks.keys().filter(|(at, _)| *at == index).count() as u32;
-        // A device that has gone has none.
-        let at = |index: u32, hook| tcx::count(index, hook).unwrap_or(0);
-        let is_occupied =
-            |index: &u32| at(*index, Hook::Ingress) > ours(*index) || at(*index, Hook::Egress) > 0;
-        self.looked_at.iter().copied().filter(is_occupied).collect()
+    /// Whether any namespace has changed; forgets it.
+    fn changed(&self) -> bool {
+        let mut changed = self.home.watch.changed();
+        for sandbox in self.sandboxes.values() {
+            changed |= sandbox.space.watch.changed();
+        }
+        changed
+    }
+
+    /// Looks for sandboxes now, and from now on where some are wanted.
+    fn look_for_sandboxes(&mut self) -> Result<()> {
+        if !self.wanted.wants_sandboxes() {
+            self.search = None;
+            return Ok(());
+        }
+        if self.search.is_none() {
+            self.search = Some(Search::start(&self.home.netns)?);
+        }
+        self.follow(sandbox::find(&self.home.netns)?)?;
+        Ok(())
+    }
+
+    /// Takes up sandboxes that were found, lets go those that nobody keeps; whether
+    /// there were any.
+    fn adopt(&mut self) -> Result<bool> {
+        let gone: Vec<u64> = (self.sandboxes.iter())
+            .filter(|(_, sandbox)| !sandbox.is_kept() || self.search.is_none())
+            .map(|(inode, _)| *inode)
+            .collect();
+        for inode in &gone {
+            self.maps.withdraw()?;
+            self.let_go(*inode);
+        }
+        let found = self.search.as_ref().and_then(Search::found).unwrap_or_default();
+        Ok(self.follow(found)? || !gone.is_empty())
+    }
+
+    fn follow(&mut self, found: Vec<sandbox::Found>) -> Result<bool> {
+        let mut any = false;
+        for found in found {
+            let inode = found.inode();
+            if self.sandboxes.contains_key(&inode) || self.next == u16::MAX {
+                continue;
+            }
+            match Sandbox::new(self.next, found, &self.home.programs) {
+                Ok(sandbox) => drop(self.sandboxes.insert(inode, sandbox)),
+                // Tried again when it is found again; the others go on.
+                Err(error) => {
+                    tracing::warn!("net:[{inode}] stays slow: {error}");
+                    continue;
+                }
+            }
+            self.next += 1;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    fn let_go(&mut self, inode: u64) {
+        let Some(mut sandbox) = self.sandboxes.remove(&inode) else { return };
+        // Those at the tenants' first: none may send into a pair without programs.
+        let _ = sandbox.space.hook(&BTreeSet::new(), &Overlay::default());
+        if sandbox.trampoline.is_some() {
+            Trampoline::remove(&self.home, &sandbox.space);
+        }
+    }
+
+    /// The plan, and the home's facts.
+    fn decide(
+        &self,
+        mut home: Facts,
+        sandboxes: &BTreeMap<u16, Sandboxed>,
+    ) -> Result<(Plan, Facts)> {
+        let netlink = &self.home.netlink;
+        let overlay = home.overlay.clone();
+        facts::add_routes(netlink, &mut home, 0, &overlay)?;
+        for (number, sandboxed) in sandboxes {
+            facts::add_routes(netlink, &mut home, *number, &sandboxed.facts.overlay)?;
+        }
+        for trampoline in self.sandboxes.values().filter_map(|sandbox| sandbox.trampoline) {
+            home.overlay.links.remove(&trampoline.outer);
+        }
+        let plan = Plan::new(&home, sandboxes, |name| self.wanted.wants(name));
+        Ok((plan, home))
     }
 
     /// Reads everything and brings maps and hooks to it.
@@ -304,15 +399,17 @@ impl Mirror {
         self.maps.withdraw()?;
         for attempt in 0.. {
             self.read_at = Instant::now();
-            let mut facts = gather(&self.netlink, &self.occupied)?;
-            self.looked_at = facts.overlay.links.keys().copied().collect();
-            self.occupied = self.occupied();
-            facts.occupied = self.occupied.clone();
-            self.legacy = legacy_tables();
-            let plan = Plan::new(&facts, |name| self.wanted.wants(name));
+            let home = self.home.read_anew()?;
+            let mut sandboxes = BTreeMap::new();
+            for sandbox in self.sandboxes.values_mut() {
+                let facts = sandbox.space.read_anew()?;
+                sandboxes.insert(sandbox.space.number, sandbox.facts(facts)?);
+            }
+            let (plan, home) = self.decide(home, &sandboxes)?;
+            let joined = self.join(&plan)?;
             // The answers may be of different moments when something changed
             // between them; then they are not published.
-            if self.watch.changed() {
+            if self.changed() || joined {
                 if attempt < ATTEMPTS {
                     continue;
                 }
@@ -322,7 +419,7 @@ impl Mirror {
                 self.note(plan, 0);
                 return Ok(());
             }
-            self.hook(&plan, &facts.overlay)?;
+            self.hook(&plan, &home.overlay, &sandboxes)?;
             let left_out = self.maps.publish(&plan)?;
             self.unsettled = false;
             self.note(plan, left_out);
@@ -331,16 +428,55 @@ impl Mirror {
         Ok(())
     }
 
-    fn hook(&mut self, plan: &Plan, overlay: &netstate::overlay::Overlay) -> Result<()> {
-        let wanted: BTreeSet<(u32, Role)> = (plan.ports.keys().map(|port| (*port, Role::Egress)))
-            .chain(plan.nics.iter().map(|nic| (*nic, Role::Ingress)))
-            .collect();
-        self.hooks.retain(|hook, _| wanted.contains(hook));
-        for hook in wanted {
-            if !self.hooks.contains_key(&hook) {
-                let name = overlay.links.get(&hook.0).map_or("?", |link| link.name.as_str());
-                self.hooks.insert(hook, self.programs.attach(hook.1, hook.0, name)?);
+    /// Joins sandboxes that need it to the NICs' namespace, and parts those that are not
+    /// wanted any more; whether there were any.
+    fn join(&mut self, plan: &Plan) -> Result<bool> {
+        let mut any = false;
+        for sandbox in self.sandboxes.values_mut() {
+            let of = |device: &&DevicePlan| device.sandbox == Some(sandbox.space.number);
+            let mut devices = plan.devices.iter().filter(of);
+            match sandbox.trampoline {
+                None if devices.any(|device| device.refused.is_none()) => {
+                    match Trampoline::make(&self.home, &sandbox.space) {
+                        Ok(both) => sandbox.trampoline = Some(both),
+                        // The others go on.
+                        Err(error) => sandbox.problem = Some(error.to_string()),
+                    }
+                    any = true;
+                }
+                Some(_) if devices.next().is_none() => {
+                    // As in let_go().
+                    sandbox.space.hook(&BTreeSet::new(), &Overlay::default())?;
+                    Trampoline::remove(&self.home, &sandbox.space);
+                    sandbox.trampoline = None;
+                    any = true;
+                }
+                _ => {}
             }
+        }
+        Ok(any)
+    }
+
+    fn hook(
+        &mut self,
+        plan: &Plan,
+        home: &Overlay,
+        sandboxes: &BTreeMap<u16, Sandboxed>,
+    ) -> Result<()> {
+        let ports = |number: u16| {
+            let of = move |place: &&Place| place.netns == number;
+            plan.ports.keys().filter(of).map(|place| (place.index, Role::Egress))
+        };
+        let pairs = self.sandboxes.values().filter_map(|sandbox| sandbox.trampoline);
+        let wanted = (ports(0).chain(plan.nics.iter().map(|nic| (*nic, Role::Ingress))))
+            .chain(pairs.map(|pair| (pair.outer, Role::Outward)))
+            .collect();
+        self.home.hook(&wanted, home)?;
+        for sandbox in self.sandboxes.values_mut() {
+            let number = sandbox.space.number;
+            let pair = sandbox.trampoline.map(|pair| (pair.inner, Role::Inward));
+            let wanted = ports(number).chain(pair).collect();
+            sandbox.space.hook(&wanted, &sandboxes[&number].facts.overlay)?;
         }
         Ok(())
     }
@@ -379,5 +515,14 @@ impl Mirror {
         *lock(&self.shared.in_force) = self.wanted.clone();
         self.shared.followed.notify_all();
         self.plan = plan;
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        let inodes: Vec<u64> = self.sandboxes.keys().copied().collect();
+        for inode in inodes {
+            self.let_go(inode);
+        }
     }
 }

@@ -6,19 +6,22 @@ use netstate::netfilter;
 use netstate::overlay::{Device, Overlay};
 use netstate::{Error, Netlink};
 
+use crate::abi::Place;
+use crate::filter::Ruleset;
 use crate::plan::Facts;
 use crate::routed::Forwarding;
 
 /// Reads the state of the calling thread's namespace, in which `netlink` is.
 pub(crate) fn gather(netlink: &Netlink, occupied: &BTreeSet<u32>) -> netstate::Result<Facts> {
     let overlay = netlink.overlay()?;
-    let mut filters: Vec<String> = netfilter::base_chains()?
-        .into_iter()
-        .map(|chain| format!("nftables {} {} {}", chain.family, chain.table, chain.chain))
-        .collect();
-    filters.extend(netfilter::legacy_tables());
+    let chains = netfilter::base_chains()?;
+    let rules = if chains.is_empty() { Vec::new() } else { netfilter::rules()? };
     let mut facts = Facts {
-        filters,
+        ruleset: Ruleset { chains, rules },
+        filters: netfilter::legacy_tables(),
+        bridge_netfilter: ["iptables", "ip6tables"].iter().any(|table| {
+            sysctl(&format!("net/bridge/bridge-nf-call-{table}")).is_some_and(|on| on != "0")
+        }),
         occupied: occupied.clone(),
         local_ports: local_ports(),
         ipsec: netstate::xfrm::has_policies()?,
@@ -48,20 +51,32 @@ pub(crate) fn gather(netlink: &Netlink, occupied: &BTreeSet<u32>) -> netstate::R
             }
         }
     }
+    facts.overlay = overlay;
+    Ok(facts)
+}
+
+/// Adds to `underlay`, the facts of the namespace that `netlink` is in, its ways to the
+/// remote VTEPs of the VXLAN devices of namespace `number`.
+pub(crate) fn add_routes(
+    netlink: &Netlink,
+    underlay: &mut Facts,
+    number: u16,
+    overlay: &Overlay,
+) -> netstate::Result<()> {
     for ((index, _), entries) in &overlay.vxlan_fdb {
         let Some(vxlan) = overlay.links.get(index).and_then(|link| link.vxlan.as_ref()) else {
             continue;
         };
+        let place = Place { netns: number, index: *index };
         for remote in entries.iter().filter_map(|entry| entry.remote) {
-            if remote.is_multicast() || facts.routes.contains_key(&(*index, remote)) {
+            if remote.is_multicast() || underlay.routes.contains_key(&(place, remote)) {
                 continue;
             }
             let found = netlink.route_to(remote, vxlan.local, vxlan.link)?;
-            facts.routes.insert((*index, remote), found);
+            underlay.routes.insert((place, remote), found);
         }
     }
-    facts.overlay = overlay;
-    Ok(facts)
+    Ok(())
 }
 
 fn forwarding(device: &str) -> Forwarding {

@@ -13,11 +13,15 @@ pub mod abi;
 mod bpf;
 pub mod daemon;
 mod facts;
+pub mod filter;
 pub mod maps;
 pub mod plan;
 pub mod reason;
 pub mod routed;
+mod sandbox;
+mod space;
 pub mod status;
+mod trampoline;
 
 pub use daemon::{Accel, Wanted, probe};
 pub use status::Status;

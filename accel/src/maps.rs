@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::abi::{self, Fdb};
+use crate::abi::{self, Fdb, Place};
 use crate::bpf::Programs;
 use crate::plan::Plan;
 use crate::reason::Reason;
@@ -107,7 +107,9 @@ impl Maps {
         let ports = plan.ports.iter();
         left_out += self.ports.set(
             ports
-                .map(|(port, domain)| (port.to_ne_bytes().to_vec(), domain.to_ne_bytes().to_vec()))
+                .map(|(port, domain)| {
+                    (port.bytes().to_vec(), domain.place.index.to_ne_bytes().to_vec())
+                })
                 .collect(),
         )?;
         let vteps = plan.vteps.iter();
@@ -127,7 +129,9 @@ impl Maps {
         )?;
         let sources = plan.fdb.iter().filter_map(|((domain, mac), entry)| match entry {
             Fdb::Local { port, .. } => {
-                Some((abi::mac_key(*port, *mac).to_vec(), abi::source(*domain).to_vec()))
+                let port = Place { index: *port, ..*domain };
+                let domain = abi::source(plan.ports.get(&port)?);
+                Some((abi::mac_key(port, *mac).to_vec(), domain.to_vec()))
             }
             Fdb::Remote(_) | Fdb::Own { .. } => None,
         });

@@ -9,7 +9,8 @@ use std::time::Duration;
 use netstate::overlay::{BridgeEntry, Device, Found, Overlay, VxlanDevice, VxlanEntry};
 use packet::ethernet::MacAddr;
 
-use crate::abi::{Fdb, Remote, Vtep};
+use crate::abi::{Domain, Fdb, Place, Remote, Vtep};
+use crate::filter::{Flow, Ruleset};
 use crate::routed::{self, Forwarding};
 
 /// Bytes that VXLAN adds before the inner IP packet over IPv4.
@@ -26,10 +27,17 @@ pub struct Facts {
     pub overlay: Overlay,
     /// The other ends of veth pairs in other namespaces, by this end's index.
     pub peers: BTreeMap<u32, Device>,
-    /// Ways to remote VTEPs, by VXLAN device and address.
-    pub routes: BTreeMap<(u32, Ipv4Addr), Option<Found>>,
-    /// Packet filters that see packets of this namespace.
+    /// In a sandbox: the numbers of the tenants' namespaces here, to those in the
+    /// namespace with the NICs.
+    pub numbers: Option<BTreeMap<u32, u32>>,
+    /// Ways to remote VTEPs from here, by VXLAN device and address.
+    pub routes: BTreeMap<(Place, Ipv4Addr), Option<Found>>,
+    /// Chains of nftables.
+    pub ruleset: Ruleset,
+    /// Packet filters that see packets of this namespace, whatever is in them.
     pub filters: Vec<String>,
+    /// br_netfilter is on.
+    pub bridge_netfilter: bool,
     /// IPsec has policies here.
     pub ipsec: bool,
     /// What devices that are no ports forward.
@@ -44,20 +52,35 @@ pub struct Facts {
     pub default_ttl: u8,
 }
 
+/// A namespace with VXLAN devices whose underlay is in the NICs' namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandboxed {
+    /// What it is called.
+    pub name: String,
+    /// Its state.
+    pub facts: Facts,
+    /// The NICs' namespace, as this one numbers it.
+    pub underlay: u32,
+    /// Its veth pair to the NICs' namespace: its own end, the other.
+    pub trampoline: Option<(u32, u32)>,
+    /// Why there can be none.
+    pub problem: Option<String>,
+}
+
 /// What is to be in the maps and at the hooks, and what to say of the rest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// VXLAN devices asked for.
     pub devices: Vec<DevicePlan>,
-    /// Tenants' devices that packets are taken from: index to that of their domain,
-    /// a bridge or the device itself.
-    pub ports: BTreeMap<u32, u32>,
+    /// Tenants' devices that packets are taken from, to their domain: a bridge or the
+    /// device itself.
+    pub ports: BTreeMap<Place, Domain>,
     /// Underlay NICs that packets are taken from.
     pub nics: BTreeSet<u32>,
     /// VTEPs of this host, by VNI and UDP port.
     pub vteps: BTreeMap<(u32, u16), Vtep>,
     /// Forwarding entries by domain and address.
-    pub fdb: BTreeMap<(u32, MacAddr), Fdb>,
+    pub fdb: BTreeMap<(Place, MacAddr), Fdb>,
     /// How often an entry's packet goes by the slow path.
     pub refresh: Duration,
 }
@@ -69,6 +92,8 @@ pub struct DevicePlan {
     pub index: u32,
     /// Name.
     pub name: String,
+    /// Number of the sandbox that it is in.
+    pub sandbox: Option<u16>,
     /// Why it stays slow.
     pub refused: Option<String>,
     /// Packets come to it by a route, not by a bridge.
@@ -80,42 +105,93 @@ pub struct DevicePlan {
     pub remotes: BTreeMap<Ipv4Addr, Option<String>>,
 }
 
+/// A namespace with VXLAN devices, as it is being planned.
+#[derive(Clone, Copy)]
+pub(crate) struct Space<'a> {
+    /// Its own state.
+    pub(crate) facts: &'a Facts,
+    /// That of the namespace with the NICs.
+    pub(crate) underlay: &'a Facts,
+    /// Its number.
+    number: u16,
+    /// Its veth pair to the NICs: its own end, the other.
+    trampoline: Option<(u32, u32)>,
+    /// Why there can be none.
+    problem: Option<&'a str>,
+}
+
+impl Space<'_> {
+    pub(crate) fn domain(&self, index: u32) -> Domain {
+        let place = Place { netns: self.number, index };
+        let checked = self.facts.bridge_netfilter
+            || (self.facts.overlay.links.get(&index))
+                .and_then(|link| link.bridge.as_ref())
+                .is_some_and(|bridge| bridge.calls_filters);
+        Domain { place, trampoline: self.trampoline, checked }
+    }
+}
+
 impl Plan {
-    /// Decides for the devices that `wanted` names.
-    pub fn new(facts: &Facts, wanted: impl Fn(&str) -> bool) -> Plan {
+    /// Decides for the devices that `wanted` names: those of the NICs' namespace, and
+    /// those of sandboxes, by number.
+    pub fn new(
+        facts: &Facts,
+        sandboxes: &BTreeMap<u16, Sandboxed>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Plan {
         let mut plan = Plan { refresh: REFRESH, ..Plan::default() };
+        let here = Space { facts, underlay: facts, number: 0, trampoline: None, problem: None };
         for (index, device) in &facts.overlay.links {
             if let Some(vxlan) = &device.vxlan
                 && wanted(&device.name)
             {
-                let entry = plan.device(facts, *index, device, vxlan);
+                let entry = plan.device(here, *index, device.name.clone(), vxlan);
                 plan.devices.push(entry);
             }
         }
-        plan.route(facts);
+        plan.route(here);
+        for (number, sandbox) in sandboxes {
+            let space = Space {
+                facts: &sandbox.facts,
+                underlay: facts,
+                number: *number,
+                trampoline: sandbox.trampoline,
+                problem: sandbox.problem.as_deref(),
+            };
+            for (index, device) in &sandbox.facts.overlay.links {
+                let name = format!("{}/{}", sandbox.name, device.name);
+                if let Some(vxlan) = &device.vxlan
+                    && device.link_netns == Some(sandbox.underlay)
+                    && wanted(&name)
+                {
+                    let mut entry = plan.device(space, *index, name, vxlan);
+                    entry.sandbox = Some(*number);
+                    plan.devices.push(entry);
+                }
+            }
+        }
         plan
     }
 
     fn device(
         &mut self,
-        facts: &Facts,
+        space: Space<'_>,
         index: u32,
-        device: &Device,
+        name: String,
         vxlan: &VxlanDevice,
     ) -> DevicePlan {
-        let mut result = DevicePlan {
-            index,
-            name: device.name.clone(),
-            refused: None,
-            routed: device.master.is_none(),
-            ports: Vec::new(),
-            remotes: BTreeMap::new(),
-        };
-        let attempt = refusal(facts, index, device, vxlan).and_then(|()| {
-            if result.routed {
+        let facts = space.facts;
+        let device = &facts.overlay.links[&index];
+        let routed = device.master.is_none();
+        let mut result = DevicePlan { index, name, routed, ..DevicePlan::default() };
+        let attempt = refusal(space, index, device, vxlan).and_then(|()| {
+            if routed && space.number != 0 {
+                return Err("in another namespace than its NIC, and no bridge's port".into());
+            }
+            if routed {
                 routed::refusal(facts, index, device)?;
-                self.tunnel(facts, index, index, routed::addresses(facts, index), &mut result)?;
-                self.own(facts, index, device, &mut result);
+                self.tunnel(space, index, index, routed::addresses(facts, index), &mut result)?;
+                self.own(space, index, device, &mut result);
                 return Ok(());
             }
             let bridge = bridge_of(facts, device)?;
@@ -123,8 +199,8 @@ impl Plan {
                 (*of == bridge && entry.port == index && !entry.own).then_some(*mac)
             };
             let addresses = facts.overlay.bridge_fdb.iter().filter_map(behind).collect();
-            self.tunnel(facts, index, bridge, addresses, &mut result)?;
-            self.ports_of(facts, bridge, &mut result.ports);
+            self.tunnel(space, index, bridge, addresses, &mut result)?;
+            self.ports_of(space, bridge, &mut result.ports);
             Ok(())
         });
         result.refused = attempt.err();
@@ -134,22 +210,21 @@ impl Plan {
     /// Entries of a VXLAN device: in `domain` for these addresses behind remote VTEPs.
     fn tunnel(
         &mut self,
-        facts: &Facts,
+        space: Space<'_>,
         index: u32,
         domain: u32,
         addresses: BTreeSet<MacAddr>,
         result: &mut DevicePlan,
     ) -> Result<(), String> {
-        let device = &facts.overlay.links[&index];
-        let Some(vxlan) = &device.vxlan else { return Ok(()) };
+        let Some(vxlan) = &space.facts.overlay.links[&index].vxlan else { return Ok(()) };
         let key = (vxlan.vni, vxlan.port);
         if self.vteps.contains_key(&key) {
             return Err(format!("VNI {} on port {} is another device's", key.0, key.1));
         }
         let mut remotes = BTreeMap::new();
         for mac in addresses {
-            let Some(destination) = destination(facts, index, vxlan, mac) else { continue };
-            let way = way(facts, index, device, vxlan, destination);
+            let Some(destination) = destination(space.facts, index, vxlan, mac) else { continue };
+            let way = way(space, index, vxlan, destination);
             let reason = way.as_ref().err().cloned();
             result.remotes.insert(destination, reason);
             remotes.extend(way.ok().map(|way| (mac, way)));
@@ -159,12 +234,14 @@ impl Plan {
         if nics.len() > 1 || locals.len() > 1 {
             return Err("remote VTEPs are reached by several NICs or addresses".into());
         }
+        let domain = space.domain(domain);
         if let (Some(nic), Some(local)) = (nics.first(), locals.first()) {
             self.nics.insert(*nic);
             self.vteps.insert(key, Vtep { domain, nic: *nic, local: *local });
         }
-        self.fdb
-            .extend(remotes.into_iter().map(|(mac, remote)| ((domain, mac), Fdb::Remote(remote))));
+        self.fdb.extend(
+            remotes.into_iter().map(|(mac, remote)| ((domain.place, mac), Fdb::Remote(remote))),
+        );
         // The FDB may not age what is in use.
         self.refresh_within(Duration::from_secs(vxlan.ageing.into()));
         Ok(())
@@ -173,10 +250,12 @@ impl Plan {
     /// Entries of a bridge's other ports.
     pub(crate) fn ports_of(
         &mut self,
-        facts: &Facts,
+        space: Space<'_>,
         bridge: u32,
         ports: &mut Vec<(String, Option<String>)>,
     ) {
+        let facts = space.facts;
+        let domain = space.domain(bridge);
         let mut usable = BTreeMap::new();
         for (port, link) in &facts.overlay.links {
             if link.master != Some(bridge) || link.vxlan.is_some() {
@@ -195,9 +274,11 @@ impl Plan {
             let peer = peer(facts, entry.port, link, *mac);
             let mtu = peer.map_or(link.mtu, |(_, mtu)| mtu.min(link.mtu));
             let peer = peer.map(|(netns, _)| netns);
-            self.fdb.insert((bridge, *mac), Fdb::Local { port: entry.port, mtu, peer });
+            let entry = Fdb::Local { port: entry.port, mtu, peer };
+            self.fdb.insert((domain.place, *mac), entry);
         }
-        self.ports.extend(usable.keys().map(|port| (*port, bridge)));
+        let place = |index: &u32| Place { index: *index, ..domain.place };
+        self.ports.extend(usable.keys().map(|port| (place(port), domain)));
         let ageing = facts.overlay.links[&bridge].bridge.as_ref().map_or(0, |b| b.ageing);
         self.refresh_within(Duration::from_millis(u64::from(ageing) * 10));
     }
@@ -211,7 +292,12 @@ impl Plan {
 }
 
 /// Why a VXLAN device stays slow, whatever is in front of it.
-fn refusal(facts: &Facts, index: u32, device: &Device, vxlan: &VxlanDevice) -> Result<(), String> {
+fn refusal(
+    space: Space<'_>,
+    index: u32,
+    device: &Device,
+    vxlan: &VxlanDevice,
+) -> Result<(), String> {
     if let Some(option) = vxlan.options.first() {
         return Err(format!("VXLAN option {option}"));
     }
@@ -224,24 +310,34 @@ fn refusal(facts: &Facts, index: u32, device: &Device, vxlan: &VxlanDevice) -> R
     if vxlan.ipv6 {
         return Err("IPv6 underlay: not yet".into());
     }
-    if device.link_netns.is_some() {
-        return Err("its underlay is in another namespace: not yet".into());
+    if space.number == 0 && device.link_netns.is_some() {
+        return Err("its underlay is in another namespace: accelerate it from there".into());
     }
     if !device.running {
         return Err("it is down".into());
     }
+    if let Some(problem) = space.problem {
+        return Err(problem.to_owned());
+    }
+    let facts = space.facts;
     interference(facts, index, device)?;
     queued(device)?;
-    if let Some(filter) = facts.filters.first() {
-        return Err(format!("packet filter: {filter}"));
+    // Frames of a bridge and packets that are routed may come to any of them.
+    if let Some(chain) = facts.ruleset.chains.first() {
+        return Err(format!("packet filter: nftables {chain}"));
     }
-    if facts.ipsec {
-        return Err("IPsec policies".into());
+    for facts in [facts, space.underlay] {
+        if let Some(filter) = facts.filters.first() {
+            return Err(format!("packet filter: {filter}"));
+        }
+        if facts.ipsec {
+            return Err("IPsec policies".into());
+        }
+        if let Some(rule) = facts.overlay.rules.first() {
+            return Err(format!("policy routing: {rule}"));
+        }
     }
-    match facts.overlay.rules.first() {
-        Some(rule) => Err(format!("policy routing: {rule}")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// The bridge that a VXLAN device is a port of, or why it stays slow.
@@ -320,7 +416,12 @@ pub(crate) fn peer(facts: &Facts, index: u32, port: &Device, mac: MacAddr) -> Op
     }
     let peer = facts.peers.get(&index)?;
     let fit = peer.running && !peer.xdp && peer.mac == Some(mac);
-    fit.then_some((port.link_netns?, peer.mtu))
+    // As the namespace with the NICs numbers it, where packets are decapsulated.
+    let netns = match &facts.numbers {
+        Some(numbers) => *numbers.get(&port.link_netns?)?,
+        None => port.link_netns?,
+    };
+    fit.then_some((netns, peer.mtu))
 }
 
 /// The one VTEP that a VXLAN device sends frames for an address to.
@@ -340,14 +441,10 @@ fn destination(facts: &Facts, index: u32, vxlan: &VxlanDevice, mac: MacAddr) -> 
 }
 
 /// The way to a remote VTEP, or why its packets stay slow.
-fn way(
-    facts: &Facts,
-    index: u32,
-    device: &Device,
-    vxlan: &VxlanDevice,
-    to: Ipv4Addr,
-) -> Result<Remote, String> {
-    let route = facts.routes.get(&(index, to)).and_then(Option::as_ref);
+fn way(space: Space<'_>, index: u32, vxlan: &VxlanDevice, to: Ipv4Addr) -> Result<Remote, String> {
+    let (facts, number) = (space.underlay, space.number);
+    let device = &space.facts.overlay.links[&index];
+    let route = facts.routes.get(&(Place { netns: number, index }, to)).and_then(Option::as_ref);
     let route = route.ok_or("no unicast IPv4 route")?;
     let covers = |network: Ipv4Addr, length: u8| {
         let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
@@ -371,6 +468,11 @@ fn way(
     if !facts.overlay.addresses.contains(&local) {
         return Err(format!("{local} is not an address of this host"));
     }
+    if number != 0 {
+        // Of its own namespace's chains there are none: refusal().
+        let flow = Flow { local, remote: to, port: vxlan.port, nic: (route.link, &nic.name) };
+        facts.ruleset.passes(&flow)?;
+    }
     let hop = route.via.unwrap_or(to);
     let next_hop = facts.overlay.neighbours.get(&(route.link, hop));
     let next_hop = *next_hop.ok_or(format!("{hop}: no usable neighbour entry"))?;
@@ -385,9 +487,10 @@ fn way(
         local,
         remote: to,
         udp_port: vxlan.port,
-        source_ports: if first < last { (first, last) } else { facts.local_ports },
+        source_ports: if first < last { (first, last) } else { space.facts.local_ports },
         dont_fragment: vxlan.df == Some(true),
         checksum: vxlan.checksum,
+        proxy: vxlan.proxy,
         ttl: ttl.unwrap_or(facts.default_ttl),
         tos: vxlan.tos & !ECN,
         next_hop,

@@ -10,7 +10,7 @@ use netstate::overlay::Device;
 use packet::ethernet::MacAddr;
 
 use crate::abi::Fdb;
-use crate::plan::{self, DevicePlan, Facts, Plan};
+use crate::plan::{self, DevicePlan, Facts, Plan, Space};
 
 /// What a device forwards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,18 +62,19 @@ impl Plan {
     /// Frames to a device's own address are routed.
     pub(crate) fn own(
         &mut self,
-        facts: &Facts,
+        space: Space<'_>,
         index: u32,
         device: &Device,
         result: &mut DevicePlan,
     ) {
+        let facts = space.facts;
         let forwards = facts.forwarding.get(&index).is_some_and(|forwarding| forwarding.ipv6);
         let refused = facts
             .no_ipv6
             .clone()
             .or_else(|| (!forwards).then(|| format!("{}: IPv6 forwarding is off", device.name)));
         if let Some(mac) = device.mac {
-            self.fdb.insert((index, mac), Fdb::Own { ipv6: refused.is_none() });
+            self.fdb.insert((space.domain(index).place, mac), Fdb::Own { ipv6: refused.is_none() });
         }
         if let Some(reason) = refused {
             result.ports.push(("IPv6".into(), Some(reason)));
@@ -82,7 +83,8 @@ impl Plan {
 
     /// Adds the devices that tenants' packets are routed from, where there is a VXLAN
     /// device for them.
-    pub(crate) fn route(&mut self, facts: &Facts) {
+    pub(crate) fn route(&mut self, space: Space<'_>) {
+        let facts = space.facts;
         let is_routed = |device: &DevicePlan| device.routed && device.refused.is_none();
         if !self.devices.iter().any(is_routed) {
             return;
@@ -95,8 +97,8 @@ impl Plan {
                     || plan::queued(link).and_then(|()| plan::bridge_refusal(facts, *index, link));
                 match refused.map_or_else(bridge, Err) {
                     Ok(()) => {
-                        self.own(facts, *index, link, &mut tenants);
-                        self.ports_of(facts, *index, &mut tenants.ports);
+                        self.own(space, *index, link, &mut tenants);
+                        self.ports_of(space, *index, &mut tenants.ports);
                     }
                     Err(reason) => tenants.ports.push((link.name.clone(), Some(reason))),
                 }
@@ -104,7 +106,7 @@ impl Plan {
                 && link.kind.as_deref() == Some("veth")
                 && !self.nics.contains(index)
             {
-                let refused = self.alone(facts, *index, link, &mut tenants).err();
+                let refused = self.alone(space, *index, link, &mut tenants).err();
                 tenants.ports.push((link.name.clone(), refused));
             }
         }
@@ -117,11 +119,12 @@ impl Plan {
     /// the other end.
     fn alone(
         &mut self,
-        facts: &Facts,
+        space: Space<'_>,
         index: u32,
         link: &Device,
         tenants: &mut DevicePlan,
     ) -> Result<(), String> {
+        let facts = space.facts;
         facts.unrouted(index, link).map_or(Ok(()), Err)?;
         if !link.running {
             return Err(format!("{} is down or has no carrier", link.name));
@@ -132,9 +135,10 @@ impl Plan {
         let peer = plan::peer(facts, index, link, tenant);
         let mtu = peer.map_or(link.mtu, |(_, mtu)| mtu.min(link.mtu));
         let peer = peer.map(|(netns, _)| netns);
-        self.own(facts, index, link, tenants);
-        self.fdb.insert((index, tenant), Fdb::Local { port: index, mtu, peer });
-        self.ports.insert(index, index);
+        self.own(space, index, link, tenants);
+        let domain = space.domain(index);
+        self.fdb.insert((domain.place, tenant), Fdb::Local { port: index, mtu, peer });
+        self.ports.insert(domain.place, domain);
         Ok(())
     }
 }

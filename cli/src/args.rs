@@ -82,10 +82,11 @@ pub enum AccelVerb {
     after_help = "Whatever cannot be accelerated goes on by the slow path; `overlane accel status` says why. When the process ends, by any cause, the kernel detaches the fast path. Readiness of `run`: a line on standard output, and sd_notify for systemd."
 )]
 pub struct AccelDevices {
-    /// VXLAN device
+    /// VXLAN device; one in another namespace, over this one's NICs: NETNS/DEV
     #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "DEV")]
     pub device: Option<String>,
-    /// Every VXLAN device of the namespace, those to come among them
+    /// Every VXLAN device of the namespace, and those in others over its NICs (Docker
+    /// Swarm's), those to come among them
     #[arg(long)]
     pub all: bool,
     /// Network namespace of the devices: name, process id or path [default: this one]

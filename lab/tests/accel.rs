@@ -60,29 +60,40 @@ fn traffic_passes_bridge_and_device_by() {
     for mode in ["vxlan+accel", "vxlan-routed+accel"] {
         for offload in Offload::ALL {
             let Some(network) = network(mode, offload) else { return };
-            testbed::poll("the fast path", LIMIT, || {
-                echo(&network, &[1, 64, 1400]);
-                let carried = exchange(&network);
-                let wrong = network.hops.iter().zip(&carried).find(|(hop, [forward, reverse])| {
-                    let passed = |way| {
-                        hop.bypass.as_ref().is_some_and(|b| b.way == way || b.way == Way::Both)
-                    };
-                    // At least as many as the largest super-packets make.
-                    let enough = |packets: u64| packets as usize >= BYTES / 65536;
-                    let few = |packets: u64| (packets as usize) < BYTES / 65536 / 3;
-                    let right =
-                        |way, packets| if passed(way) { few(packets) } else { enough(packets) };
-                    !right(Way::Forward, *forward) || !right(Way::Reverse, *reverse)
-                });
-                Ok(match wrong {
-                    None => Ok(()),
-                    Some((hop, carried)) => Err(format!("{mode} {offload}: {hop:?}: {carried:?}")),
-                })
-            })
-            .unwrap();
-            segmented_datagrams_arrive(&network);
+            is_passed_by(&network, &format!("{mode} {offload}"));
         }
     }
+}
+
+#[test]
+fn traffic_passes_docker_s_sandbox_by() {
+    for offload in [Offload::Full, Offload::None] {
+        let Some(network) = network("swarm+accel", offload) else { return };
+        is_passed_by(&network, &format!("swarm+accel {offload}"));
+    }
+}
+
+/// What is to be passed by carries nothing of note, the rest carries everything.
+fn is_passed_by(network: &Network, what: &str) {
+    testbed::poll("the fast path", LIMIT, || {
+        echo(network, &[1, 64, 1400]);
+        let carried = exchange(network);
+        let wrong = network.hops.iter().zip(&carried).find(|(hop, [forward, reverse])| {
+            let passed =
+                |way| hop.bypass.as_ref().is_some_and(|b| b.way == way || b.way == Way::Both);
+            // At least as many as the largest super-packets make.
+            let enough = |packets: u64| packets as usize >= BYTES / 65536;
+            let few = |packets: u64| (packets as usize) < BYTES / 65536 / 3;
+            let right = |way, packets| if passed(way) { few(packets) } else { enough(packets) };
+            !right(Way::Forward, *forward) || !right(Way::Reverse, *reverse)
+        });
+        Ok(match wrong {
+            None => Ok(()),
+            Some((hop, carried)) => Err(format!("{what}: {hop:?}: {carried:?}")),
+        })
+    })
+    .unwrap();
+    segmented_datagrams_arrive(network);
 }
 
 #[test]

@@ -17,7 +17,7 @@ const TYPE_MASK: u16 = 0x3fff;
 
 /// The attributes (`struct nlattr`) of a message's or another attribute's payload,
 /// by type. Ends at the first one that does not fit.
-pub(crate) fn attributes(payload: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(payload: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = payload;
     std::iter::from_fn(move || {
         let header = rest.first_chunk::<4>()?;
@@ -30,12 +30,12 @@ pub(crate) fn attributes(payload: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The first attribute of a type.
-pub(crate) fn attribute(payload: &[u8], wanted: u16) -> Option<&[u8]> {
+pub fn attribute(payload: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(payload).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
 /// A text with its terminating zero.
-pub(crate) fn text(value: &[u8]) -> String {
+pub fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
 }
 

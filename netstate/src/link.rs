@@ -276,6 +276,16 @@ impl Netlink {
         self.set(name, "move", |message| message.attributes.push(LinkAttribute::NetNsFd(fd)))
     }
 
+    /// Sets a link's alias, a text for people.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn set_alias(&self, name: &str, alias: &str) -> Result<()> {
+        self.set(name, "set alias of", |message| {
+            message.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
+        })
+    }
+
     /// Deletes a link.
     ///
     /// # Errors

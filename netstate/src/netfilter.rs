@@ -1,14 +1,17 @@
-//! Packet filters in this namespace: which there are, and which of their rules
+//! Packet filters in this namespace: which there are, their rules, and which of these
 //! clamp the maximum segment size of TCP.
 
 mod clamp;
+mod rule;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
 pub use clamp::{Clamp, Match, legacy_clamps, nft_clamps};
+pub use rule::{Expression, Rule, rules};
 
-use crate::dump::{attribute, attributes, dump, text};
+pub use crate::dump::{attribute, text};
+use crate::dump::{attributes, dump};
 use crate::netlink::{Error, Result};
 
 // include/uapi/linux/netfilter/nfnetlink.h, nf_tables.h.
@@ -18,7 +21,9 @@ const NFT_MSG_GETCHAIN: u16 = 4;
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_CHAIN_HOOK: u16 = 4;
+const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_HOOK_HOOKNUM: u16 = 1;
+const NF_DROP: u32 = 0;
 const NFPROTO_ARP: u8 = 3;
 
 /// A chain that packets are handed to.
@@ -32,6 +37,14 @@ pub struct BaseChain {
     pub chain: String,
     /// Number of its hook (`NF_INET_…` of `linux/netfilter.h` for IP families).
     pub hook: u32,
+    /// What comes to its end is dropped.
+    pub drops: bool,
+}
+
+impl std::fmt::Display for BaseChain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}", self.family, self.table, self.chain)
+    }
 }
 
 /// Chains of nftables, those of iptables-nft among them, in the calling thread's
@@ -81,15 +94,17 @@ fn family(payload: &[u8]) -> Option<&'static str> {
 fn base_chain(payload: &[u8]) -> Option<BaseChain> {
     let family = family(payload)?;
     let (mut table, mut chain, mut hook) = (String::new(), String::new(), None);
+    let mut drops = false;
     for (kind, value) in attributes(payload.get(4..)?) {
         match kind {
             NFTA_CHAIN_TABLE => table = text(value),
             NFTA_CHAIN_NAME => chain = text(value),
+            NFTA_CHAIN_POLICY => drops = big_endian(Some(value)) == NF_DROP,
             NFTA_CHAIN_HOOK => hook = Some(big_endian(attribute(value, NFTA_HOOK_HOOKNUM))),
             _ => {}
         }
     }
-    Some(BaseChain { family, table, chain, hook: hook? })
+    Some(BaseChain { family, table, chain, hook: hook?, drops })
 }
 
 /// A number as nftables sends it; the largest where there is none.

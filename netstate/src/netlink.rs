@@ -228,4 +228,48 @@ impl Netlink {
         })?;
         Ok(number)
     }
+
+    /// The number that the namespace with number `there` has given to the one with number
+    /// `of`, both as the socket's namespace numbers them; `None`: none.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or there are no such numbers.
+    pub fn number_there(&self, of: u32, there: u32) -> Result<Option<u32>> {
+        let mut message = NsidMessage::default();
+        message.attributes = vec![
+            NsidAttribute::Id(of.cast_signed()),
+            NsidAttribute::TargetNsid(there.cast_signed()),
+        ];
+        let object = format!("number of namespace id {of} in id {there}");
+        let mut number = None;
+        let request = RouteNetlinkMessage::GetNsId(message);
+        self.get(request, "find", &object, |answer| {
+            if let RouteNetlinkMessage::NewNsId(message) = answer {
+                for attribute in message.attributes {
+                    if let NsidAttribute::Id(id) = attribute {
+                        number = u32::try_from(id).ok();
+                    }
+                }
+            }
+        })?;
+        Ok(number)
+    }
+
+    /// Gives another namespace a number in the socket's own, where it has none.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn give_number(&self, netns: &NetNs) -> Result<()> {
+        if self.number_of(netns)?.is_some() {
+            return Ok(());
+        }
+        let mut message = NsidMessage::default();
+        message.attributes = vec![
+            NsidAttribute::Fd(netns.as_fd().as_raw_fd().unsigned_abs()),
+            // Any.
+            NsidAttribute::Id(-1),
+        ];
+        let object = format!("net:[{}]", netns.inode());
+        self.change(RouteNetlinkMessage::NewNsId(message), 0, "give a number to", &object)
+    }
 }

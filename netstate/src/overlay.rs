@@ -75,6 +75,8 @@ pub struct Device {
     pub qdisc: Option<String>,
     /// An XDP program is attached.
     pub xdp: bool,
+    /// Alias.
+    pub alias: Option<String>,
     /// VXLAN attributes.
     pub vxlan: Option<VxlanDevice>,
     /// Bridge attributes.
@@ -110,6 +112,8 @@ pub struct VxlanDevice {
     pub ageing: u32,
     /// Sends outer checksums.
     pub checksum: bool,
+    /// Answers for neighbours that it knows (`proxy`).
+    pub proxy: bool,
     /// Options that change what packets look like or where they go, by their
     /// names in `ip link`.
     pub options: Vec<&'static str>,
@@ -120,6 +124,9 @@ pub struct VxlanDevice {
 pub struct BridgeDevice {
     /// VLAN filtering.
     pub vlan_filtering: bool,
+    /// Its frames are handed to iptables (`nf_call_iptables` and the like), whatever the
+    /// namespace's sysctls say.
+    pub calls_filters: bool,
     /// Time after which learned entries go, 1/100 s.
     pub ageing: u32,
 }
@@ -459,6 +466,7 @@ fn device(message: LinkMessage) -> Device {
         link_netns: None,
         qdisc: None,
         xdp: false,
+        alias: None,
         vxlan: None,
         bridge: None,
         port: None,
@@ -472,6 +480,7 @@ fn device(message: LinkMessage) -> Device {
             LinkAttribute::Link(index) => device.link = Some(index),
             LinkAttribute::LinkNetNsId(id) => device.link_netns = u32::try_from(id).ok(),
             LinkAttribute::Qdisc(qdisc) => device.qdisc = Some(qdisc),
+            LinkAttribute::IfAlias(alias) => device.alias = Some(alias),
             LinkAttribute::Xdp(attributes) => {
                 device.xdp = attributes.iter().any(|attribute| {
                     matches!(attribute, LinkXdp::Attached(how) if *how != XdpAttached::None)
@@ -520,7 +529,7 @@ fn vxlan(data: Vec<InfoVxlan>) -> VxlanDevice {
             InfoVxlan::Df(VxlanDf::Set) => device.df = Some(true),
             InfoVxlan::Df(_) => device.df = None,
             InfoVxlan::CollectMetadata(on) => option("external", on),
-            InfoVxlan::Proxy(on) => option("proxy", on),
+            InfoVxlan::Proxy(on) => device.proxy = on,
             InfoVxlan::Rsc(on) => option("rsc", on),
             InfoVxlan::RemCsumTX(on) => option("remcsumtx", on),
             InfoVxlan::RemCsumRX(on) => option("remcsumrx", on),
@@ -540,6 +549,9 @@ fn bridge(data: &[InfoBridge]) -> BridgeDevice {
     for attribute in data {
         match attribute {
             InfoBridge::VlanFiltering(on) => device.vlan_filtering = *on,
+            InfoBridge::NfCallIpTables(on) | InfoBridge::NfCallIp6Tables(on) => {
+                device.calls_filters |= *on;
+            }
             InfoBridge::AgeingTime(time) => device.ageing = *time,
             _ => {}
         }

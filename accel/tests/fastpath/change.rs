@@ -30,12 +30,21 @@ const GAP: Duration = Duration::from_micros(100);
 /// Without a datagram the old way for so long, none will come.
 const QUIET: Duration = Duration::from_millis(200);
 
+/// How tenants' packets come to the VXLAN device, and where that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    Bridged,
+    Routed,
+    /// Bridged, in a namespace of their own.
+    Sandboxed,
+}
+
 /// A kind of change in the sending host.
 pub struct Change {
     /// What changes.
     pub name: &'static str,
-    /// Packets are routed, not bridged.
-    pub routed: bool,
+    /// The testbed.
+    pub shape: Shape,
     /// Prepares it: what is ready has only to be given its input.
     prepare: fn(&Pair) -> Ready,
     /// Whether a frame on the wire left as it did before.
@@ -80,7 +89,7 @@ impl Ready {
 pub const CHANGES: &[Change] = &[
     Change {
         name: "FDB entry moved",
-        routed: false,
+        shape: Shape::Bridged,
         prepare: |_| {
             Ready::Call(|pair| {
                 let moved = mac("tenant-b", "eth0");
@@ -91,7 +100,7 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "neighbour changed",
-        routed: false,
+        shape: Shape::Bridged,
         prepare: |_| {
             Ready::Call(|pair| {
                 pair.a.netlink().add_neighbour(NIC, Wire::B.into(), ELSEWHERE_MAC).unwrap();
@@ -101,7 +110,7 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "route changed",
-        routed: false,
+        shape: Shape::Bridged,
         prepare: |_| {
             Ready::Call(|pair| {
                 let route = Route {
@@ -118,13 +127,13 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "VXLAN device down",
-        routed: false,
+        shape: Shape::Bridged,
         prepare: |_| Ready::Call(|pair| pair.a.netlink().set_down(DEVICE).unwrap()),
         old: |_| true,
     },
     Change {
         name: "address removed",
-        routed: false,
+        shape: Shape::Bridged,
         prepare: |pair| {
             Ready::program(&pair.a, &["ip", "-batch", "-"], "address del 10.0.0.1/24 dev nic0\n")
         },
@@ -132,7 +141,7 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "nftables rule added",
-        routed: false,
+        shape: Shape::Bridged,
         prepare: |pair| {
             Ready::program(
                 &pair.a,
@@ -144,7 +153,7 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "routed: route changed",
-        routed: true,
+        shape: Shape::Routed,
         prepare: |pair| {
             Ready::program(
                 &pair.a,
@@ -156,7 +165,7 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "routed: neighbour changed",
-        routed: true,
+        shape: Shape::Routed,
         prepare: |_| {
             Ready::Call(|pair| {
                 let gateway = Ipv4Addr::new(10, 1, 12, 0);
@@ -167,7 +176,7 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "routed: FDB entry moved",
-        routed: true,
+        shape: Shape::Routed,
         prepare: |_| {
             Ready::Call(|pair| {
                 let moved = mac("b", DEVICE);
@@ -178,25 +187,25 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "routed: device down",
-        routed: true,
+        shape: Shape::Routed,
         prepare: |_| Ready::Call(|pair| pair.a.netlink().set_down(DEVICE).unwrap()),
         old: |_| true,
     },
     Change {
         name: "routed: bridge down",
-        routed: true,
+        shape: Shape::Routed,
         prepare: |_| Ready::Call(|pair| pair.a.netlink().set_down(BRIDGE).unwrap()),
         old: |_| true,
     },
     Change {
         name: "routed: forwarding off",
-        routed: true,
+        shape: Shape::Routed,
         prepare: |_| Ready::Call(|pair| pair.a.sysctl("net/ipv4/ip_forward", "0").unwrap()),
         old: |_| true,
     },
     Change {
         name: "routed: IPsec policy added",
-        routed: true,
+        shape: Shape::Routed,
         prepare: |pair| {
             Ready::program(
                 &pair.a,
@@ -208,7 +217,7 @@ pub const CHANGES: &[Change] = &[
     },
     Change {
         name: "routed: nftables rule added",
-        routed: true,
+        shape: Shape::Routed,
         prepare: |pair| {
             Ready::program(
                 &pair.a,
@@ -218,15 +227,67 @@ pub const CHANGES: &[Change] = &[
         },
         old: |_| true,
     },
+    Change {
+        name: "sandbox: FDB entry moved",
+        shape: Shape::Sandboxed,
+        prepare: |_| {
+            Ready::Call(|pair| {
+                let moved = mac("tenant-b", "eth0");
+                let sandbox = pair.sandbox_a().netlink();
+                sandbox.add_vxlan_fdb(DEVICE, moved, ELSEWHERE.into()).unwrap();
+            })
+        },
+        old: |frame| frame[30..34] == Wire::B.octets(),
+    },
+    Change {
+        name: "sandbox: bridge down",
+        shape: Shape::Sandboxed,
+        prepare: |_| Ready::Call(|pair| pair.sandbox_a().netlink().set_down(BRIDGE).unwrap()),
+        old: |_| true,
+    },
+    Change {
+        name: "sandbox: rule in it",
+        shape: Shape::Sandboxed,
+        prepare: |pair| {
+            Ready::program(
+                pair.sandbox_a(),
+                &["nft", "-f", "-"],
+                "table bridge t { chain c { type filter hook forward priority 0; drop; }; }\n",
+            )
+        },
+        old: |_| true,
+    },
+    Change {
+        name: "sandbox: rule in the host",
+        shape: Shape::Sandboxed,
+        prepare: |pair| {
+            Ready::program(
+                &pair.a,
+                &["nft", "-f", "-"],
+                "table ip t { chain c { type filter hook output priority 0; drop; }; }\n",
+            )
+        },
+        old: |_| true,
+    },
+    Change {
+        name: "sandbox: host's neighbour",
+        shape: Shape::Sandboxed,
+        prepare: |_| {
+            Ready::Call(|pair| {
+                pair.a.netlink().add_neighbour(NIC, Wire::B.into(), ELSEWHERE_MAC).unwrap();
+            })
+        },
+        old: |frame| frame[..6] == mac("b", NIC).0,
+    },
 ];
 
 impl Change {
     /// Makes the change while datagrams are sent.
     pub fn window(&self) -> Window {
-        let pair = if self.routed {
-            Pair::routed(Offload::Full, true, true)
-        } else {
-            Pair::new(Offload::Full, true)
+        let pair = match self.shape {
+            Shape::Bridged => Pair::new(Offload::Full, true),
+            Shape::Routed => Pair::routed(Offload::Full, true, true),
+            Shape::Sandboxed => Pair::sandboxed(Offload::Full, true),
         };
         // Whoever is sent to by the change is known before it.
         pair.a.netlink().add_neighbour(NIC, ELSEWHERE.into(), ELSEWHERE_MAC).unwrap();

@@ -5,9 +5,12 @@
 mod build;
 mod change;
 mod differential;
+mod filters;
 mod pair;
 mod refusals;
 mod routed;
+mod sandbox;
+mod sandboxed;
 mod stale;
 mod traffic;
 mod wire;

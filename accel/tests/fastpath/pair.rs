@@ -11,6 +11,8 @@ use netstate::link::Vxlan;
 use packet::vxlan::Vni;
 use testbed::{Host, NIC, Offload, Wire, mac, poll};
 
+use crate::sandbox::Sandbox;
+
 pub const LIMIT: Duration = Duration::from_secs(20);
 pub const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
 pub const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
@@ -28,11 +30,18 @@ pub fn privileged() -> bool {
     may
 }
 
+/// Runs a shell's script in a host, every command of which must succeed.
+pub fn sh(host: &Host, script: &str) {
+    host.run(Command::new("sh").args(["-ec", script])).unwrap();
+}
+
 pub struct Pair {
     pub a: Host,
     pub b: Host,
     pub tenant_a: Host,
     pub tenant_b: Host,
+    /// Where bridges and VXLAN devices are, when not in `a` and `b`.
+    pub sandboxes: Option<[Sandbox; 2]>,
 }
 
 impl Pair {
@@ -43,6 +52,7 @@ impl Pair {
             b: Host::new("b").unwrap(),
             tenant_a: Host::with_ipv6("tenant-a").unwrap(),
             tenant_b: Host::with_ipv6("tenant-b").unwrap(),
+            sandboxes: None,
         };
         pair.a.connect(PORT, &pair.tenant_a, "eth0", MTU).unwrap();
         pair.b.connect(PORT, &pair.tenant_b, "eth0", MTU).unwrap();
@@ -82,6 +92,7 @@ impl Pair {
             b: host("b"),
             tenant_a: host("tenant-a"),
             tenant_b: host("tenant-b"),
+            sandboxes: None,
         };
         let wire = Wire { mtu: 1500, offload };
         wire.join(&pair.a, &pair.b).unwrap();

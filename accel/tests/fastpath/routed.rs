@@ -6,8 +6,8 @@ use accel::Accel;
 use netstate::Counters;
 use testbed::{Host, NIC, Offload};
 
-use crate::pair::{DEVICE, Pair, TENANT_B, privileged, since};
-use crate::refusals::{refused, sh};
+use crate::pair::{DEVICE, Pair, TENANT_B, privileged, sh, since};
+use crate::refusals::refused;
 
 fn counters(host: &Host, device: &str) -> Counters {
     host.netlink().link(device).unwrap().counters

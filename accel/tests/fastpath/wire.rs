@@ -96,6 +96,11 @@ fn captures_of_both_paths_are_the_same_behind_a_router_without_a_bridge() {
     captures_are_the_same(|udp_csum| Pair::routed(Offload::None, udp_csum, false));
 }
 
+#[test]
+fn captures_of_both_paths_are_the_same_across_namespaces() {
+    captures_are_the_same(|udp_csum| Pair::sandboxed(Offload::None, udp_csum));
+}
+
 fn captures_are_the_same(pair: fn(bool) -> Pair) {
     if !privileged() {
         return;

@@ -131,6 +131,10 @@ pub fn status(arguments: &AccelStatus) -> anyhow::Result<Exit> {
 /// The device must be there now, and a VXLAN device.
 fn check(arguments: &AccelDevices, netns: &NetNs) -> anyhow::Result<()> {
     let Some(device) = &arguments.device else { return Ok(()) };
+    if device.contains('/') {
+        // In another namespace: it may come later, and the status tells.
+        return Ok(());
+    }
     let link = Netlink::open_in(netns)?.link(device).map_err(|error| usage("DEV", error))?;
     match link.kind.as_deref() {
         Some("vxlan") => Ok(()),

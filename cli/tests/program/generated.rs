@@ -127,6 +127,8 @@ fn lab_list_says_of_every_mode_whether_and_why_not() {
         "vxlan",
         "vxlan-routed",
         "vxlan-routed+accel",
+        "swarm",
+        "swarm+accel",
         "ovs-vlan",
         "ovs-vxlan",
         "tap",

@@ -15,6 +15,7 @@ mod ovs_vxlan;
 mod routed;
 mod same_host;
 mod swarm;
+mod swarm_accel;
 mod tap;
 mod tap_netmap;
 mod tapbridge;
@@ -70,6 +71,7 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &vxlan_routed::VxlanRouted,
         &vxlan_routed_accel::VxlanRoutedAccel,
         &swarm::Swarm,
+        &swarm_accel::SwarmAccel,
         &ovs_vlan::OvsVlan,
         &ovs_vxlan::OvsVxlan,
         &tap::Tap,

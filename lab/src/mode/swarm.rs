@@ -8,7 +8,7 @@ use std::time::Duration;
 use netstate::{Hop, MacAddr};
 use testbed::{Host, NIC, Process, Processes, Wire};
 
-use super::vxlan::{TENANT_A, TENANT_B};
+use super::vxlan::{DEVICE, TENANT_A, TENANT_B};
 use crate::docker::{Engine, IMAGE};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
@@ -25,9 +25,8 @@ const SUBNET: &str = "10.1.0.0/24";
 const POOL: &str = "10.2.0.0/16";
 /// Manager's port.
 const PORT: u16 = 2377;
-/// The container's device on the overlay network, and what is in the sandbox.
+/// The container's device on the overlay network.
 const TENANT_NIC: &str = "eth0";
-const DEVICE: &str = "vxlan0";
 /// How long the two engines may take to tell each other of their containers.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -51,18 +50,42 @@ impl Mode for Swarm {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let [a, b] = params.wire().hosts()?;
-        let [member_a, member_b] = join(&a, &b, params)?;
-        let hops = vec![
-            Hop::tx("tenant-a", TENANT_NIC),
-            Hop::rx("sandbox-a", &member_a.port),
-            Hop::tx("sandbox-a", DEVICE),
-            Hop::tx("a", NIC),
-            Hop::rx("b", NIC),
-            Hop::rx("sandbox-b", DEVICE),
-            Hop::tx("sandbox-b", &member_b.port),
-            Hop::rx("tenant-b", TENANT_NIC),
-        ];
+        Swarmed::new(params)?.network(params, |a, b| {
+            Ok(vec![
+                Hop::tx("tenant-a", TENANT_NIC),
+                Hop::rx("sandbox-a", &a.port),
+                Hop::tx("sandbox-a", DEVICE),
+                Hop::tx("a", NIC),
+                Hop::rx("b", NIC),
+                Hop::rx("sandbox-b", DEVICE),
+                Hop::tx("sandbox-b", &b.port),
+                Hop::rx("tenant-b", TENANT_NIC),
+            ])
+        })
+    }
+}
+
+/// Two hosts with a member of the Swarm in each.
+pub(super) struct Swarmed {
+    pub(super) hosts: [Host; 2],
+    pub(super) members: [Member; 2],
+}
+
+impl Swarmed {
+    pub(super) fn new(params: &Params) -> Result<Swarmed> {
+        let hosts = params.wire().hosts()?;
+        let members = join(&hosts[0], &hosts[1], params)?;
+        Ok(Swarmed { hosts, members })
+    }
+
+    /// The network between the two containers, past these hops.
+    pub(super) fn network(
+        self,
+        params: &Params,
+        hops: impl FnOnce(&Member, &Member) -> Result<Vec<Hop>>,
+    ) -> Result<Network> {
+        let ([a, b], [member_a, member_b]) = (self.hosts, self.members);
+        let hops = hops(&member_a, &member_b)?;
         let hosts =
             vec![a, b, member_a.sandbox, member_b.sandbox, member_a.tenant, member_b.tenant];
         let (tree_a, daemon_a) = member_a.programs;
@@ -75,14 +98,14 @@ impl Mode for Swarm {
 }
 
 /// Docker in a host of the Swarm, and what it made there.
-struct Member {
+pub(super) struct Member {
     programs: (Processes, Process),
     /// Where bridge and VXLAN device are.
     sandbox: Host,
     /// The container.
-    tenant: Host,
+    pub(super) tenant: Host,
     /// The container's port of the sandbox's bridge.
-    port: String,
+    pub(super) port: String,
 }
 
 /// Makes a Swarm of two hosts, with a container in each.

@@ -44,51 +44,69 @@ impl Mode for VxlanAccel {
 
 /// The network of these tenants, with the fast path in both hosts.
 pub(super) fn accelerated(tenants: Tenants, server: Ipv4Addr, mtu: u32) -> Result<Network> {
-    let (from_a, from_b) = (start(&tenants.a)?, start(&tenants.b)?);
-    settle(&tenants, server, [&from_a, &from_b])?;
-    let hops = vec![
-        // What the fast path delivers to a tenant is handed to its end of the
-        // pair directly.
-        Hop::rx("a", PORT_DEVICE).bypassed(Way::Reverse),
-        Hop::stage("a", "accel", Side::Tx, meter(&from_a, carried)),
-        Hop::tx("a", DEVICE).bypassed_but_for(Way::Both, meter(&from_a, shortcut)),
-        Hop::tx("a", NIC),
-        Hop::rx("b", NIC),
-        Hop::stage("b", "accel", Side::Rx, meter(&from_b, carried)),
-        Hop::rx("b", DEVICE).bypassed_but_for(Way::Both, meter(&from_b, shortcut)),
-        Hop::tx("b", PORT_DEVICE).bypassed(Way::Forward),
-    ];
+    let both = [start(&tenants.a)?, start(&tenants.b)?];
+    settle([&tenants.tenant_a, &tenants.tenant_b], server, &both)?;
+    let hops = hops(&both, [("a", PORT_DEVICE), ("b", PORT_DEVICE)]);
+    let [from_a, from_b] = both;
     Ok(tenants
         .network_between(server, mtu, hops)
         .keeping(Box::new(from_a))
         .keeping(Box::new(from_b))
-        .noting(
-            "super-packets whose outer checksums the VXLAN device is to send pass the bridge by, not the device (excused in its hop); the threads that mirror the kernel's state are not pinned",
-        ))
+        .noting(SHORTCUTS)
+        .noting(MIRRORS))
+}
+
+/// What a reader of the figures has to know.
+pub(super) const SHORTCUTS: &str = "super-packets whose outer checksums the VXLAN device is to send pass the bridge by, not the device (excused in its hop)";
+pub(super) const MIRRORS: &str = "the threads that mirror the kernel's state are not pinned";
+
+/// The hops where bridge and VXLAN device are passed by; `at`: the namespace of each
+/// side that has them, and the tenant's port there.
+pub(super) fn hops(both: &[Arc<Accel>; 2], at: [(&str, &str); 2]) -> Vec<Hop> {
+    let ([from_a, from_b], [(a, port_a), (b, port_b)]) = (both, at);
+    vec![
+        // What the fast path delivers to a tenant is handed to its end of the
+        // pair directly.
+        Hop::rx(a, port_a).bypassed(Way::Reverse),
+        Hop::stage("a", "accel", Side::Tx, meter(from_a, carried)),
+        Hop::tx(a, DEVICE).bypassed_but_for(Way::Both, meter(from_a, shortcut)),
+        Hop::tx("a", NIC),
+        Hop::rx("b", NIC),
+        Hop::stage("b", "accel", Side::Rx, meter(from_b, carried)),
+        Hop::rx(b, DEVICE).bypassed_but_for(Way::Both, meter(from_b, shortcut)),
+        Hop::tx(b, port_b).bypassed(Way::Forward),
+    ]
 }
 
 /// The fast path of a host, which must take the device.
 fn start(host: &Host) -> Result<Arc<Accel>> {
-    let failed = |problem: String| {
-        sys::Error::new(
-            "accelerate",
-            format!("{DEVICE} in {}: {problem}", host.name()),
-            Errno::EOPNOTSUPP,
-        )
-    };
-    let accel =
-        Accel::start(host.netns(), Wanted::All).map_err(|error| failed(error.to_string()))?;
+    let accel = run(host)?;
     let status = accel.status();
     let refused = status.devices.iter().find_map(|device| device.refused.clone());
     match refused.or(status.problem) {
-        Some(reason) => Err(failed(reason).into()),
-        None => Ok(Arc::new(accel)),
+        Some(reason) => Err(failed(host, &reason).into()),
+        None => Ok(accel),
     }
+}
+
+/// The fast path of a host, for whatever devices it takes.
+pub(super) fn run(host: &Host) -> Result<Arc<Accel>> {
+    let accel = Accel::start(host.netns(), Wanted::All);
+    Ok(Arc::new(accel.map_err(|error| failed(host, &error.to_string()))?))
+}
+
+fn failed(host: &Host, problem: &str) -> sys::Error {
+    let object = format!("{DEVICE} in {}: {problem}", host.name());
+    sys::Error::new("accelerate", object, Errno::EOPNOTSUPP)
 }
 
 /// Sends between the tenants until both hosts take packets both ways: bridges and
 /// neighbour tables learn from the first, and the mirror follows those.
-fn settle(tenants: &Tenants, server: Ipv4Addr, both: [&Accel; 2]) -> Result<()> {
+pub(super) fn settle(
+    [client, serving]: [&Host; 2],
+    server: Ipv4Addr,
+    both: &[Arc<Accel>; 2],
+) -> Result<()> {
     let socket = |host: &Host, address: Ipv4Addr| {
         let socket = host.netns().run(|| UdpSocket::bind((address, 0)))?;
         let socket = socket.and_then(|socket| {
@@ -97,8 +115,8 @@ fn settle(tenants: &Tenants, server: Ipv4Addr, both: [&Accel; 2]) -> Result<()> 
         });
         socket.map_err(|e| sys::Error::io("bind UDP socket in", host.name(), &e))
     };
-    let one = socket(&tenants.tenant_a, Ipv4Addr::UNSPECIFIED)?;
-    let other = socket(&tenants.tenant_b, server)?;
+    let one = socket(client, Ipv4Addr::UNSPECIFIED)?;
+    let other = socket(serving, server)?;
     let to = other.local_addr().map_err(|e| sys::Error::io("name", "UDP socket", &e))?;
     // A lost datagram is another attempt's.
     let there_and_back = || {
@@ -109,7 +127,7 @@ fn settle(tenants: &Tenants, server: Ipv4Addr, both: [&Accel; 2]) -> Result<()> 
         one.recv_from(&mut buffer).map(drop)
     };
     let taken = || {
-        both.map(|accel| {
+        both.each_ref().map(|accel| {
             let carried = carried(&accel.status()).carried;
             [carried.tx_packets, carried.rx_packets]
         })
@@ -120,11 +138,26 @@ fn settle(tenants: &Tenants, server: Ipv4Addr, both: [&Accel; 2]) -> Result<()> 
         let now = taken();
         let all = before.iter().flatten().zip(now.iter().flatten()).all(|(b, n)| n > b);
         Ok((answered.is_ok() && all).then_some(()).ok_or_else(|| {
-            let left = both.map(|accel| carried(&accel.status()).left);
+            let left =
+                both.each_ref().map(|accel| (carried(&accel.status()).left, slow(&accel.status())));
             format!("packets sent and received at a and b: {now:?}, left to the kernel: {left:?}")
         }))
     })?;
     Ok(())
+}
+
+/// What stays slow, and why.
+fn slow(status: &Status) -> Vec<String> {
+    let mut all = Vec::new();
+    for device in &status.devices {
+        let parts = device.ports.iter().chain(&device.remotes);
+        let reasons = parts.map(|part| (part.name.as_str(), &part.refused));
+        let own = std::iter::once((device.device.as_str(), &device.refused));
+        for (name, refused) in own.chain(reasons) {
+            all.extend(refused.iter().map(|reason| format!("{name}: {reason}")));
+        }
+    }
+    all
 }
 
 /// Asks a fast path for its counters, without keeping it.

@@ -11,18 +11,11 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use sys::xtables::{self, Table};
 
-use super::{BaseChain, big_endian, dump_all, family, legacy_names};
-use crate::dump::{attribute, attributes, text};
+use super::{BaseChain, Rule, big_endian, legacy_names, rules};
+use crate::dump::{attribute, text};
 use crate::netlink::Result;
 
 // include/uapi/linux/netfilter/nf_tables.h.
-const NFT_MSG_NEWRULE: u16 = 6;
-const NFT_MSG_GETRULE: u16 = 7;
-const NFTA_RULE_TABLE: u16 = 1;
-const NFTA_RULE_CHAIN: u16 = 2;
-const NFTA_RULE_EXPRESSIONS: u16 = 4;
-const NFTA_EXPR_NAME: u16 = 1;
-const NFTA_EXPR_DATA: u16 = 2;
 const NFTA_DATA_VALUE: u16 = 1;
 const NFTA_META_DREG: u16 = 1;
 const NFTA_META_KEY: u16 = 2;
@@ -120,12 +113,7 @@ pub fn nft_clamps(chains: &[BaseChain]) -> Result<Vec<Clamp>> {
         .filter(|chain| here(chain) && ["ip", "ip6", "inet"].contains(&chain.family))
         .map(|chain| (chain.family, chain.table.as_str(), chain.chain.as_str()))
         .collect();
-    let mut clamps = Vec::new();
-    dump_all(NFT_MSG_GETRULE, "nftables rules", |kind, payload| {
-        if kind == NFT_MSG_NEWRULE {
-            clamps.extend(nft_clamp(payload));
-        }
-    })?;
+    let mut clamps: Vec<Clamp> = rules()?.into_iter().filter_map(clamp).collect();
     clamps.retain(|clamp| {
         let place = (clamp.family.as_str(), clamp.table.as_str(), clamp.chain.as_str());
         !local.contains(&place)
@@ -146,22 +134,16 @@ struct Seen {
     mss: Option<Option<u16>>,
 }
 
-/// The clamp of a rule (`struct nfgenmsg` and attributes), where it is one.
-pub fn nft_clamp(payload: &[u8]) -> Option<Clamp> {
-    let family = family(payload)?;
-    let rule = payload.get(4..)?;
-    let expressions = attribute(rule, NFTA_RULE_EXPRESSIONS)?;
+/// The clamp of a rule, where it is one.
+fn clamp(rule: Rule) -> Option<Clamp> {
     let mut seen = Seen::default();
-    for (_, expression) in attributes(expressions) {
-        let name = text(attribute(expression, NFTA_EXPR_NAME).unwrap_or_default());
-        let data = attribute(expression, NFTA_EXPR_DATA).unwrap_or_default();
-        seen.expression(&name, data);
+    for expression in &rule.expressions {
+        seen.expression(&expression.name, &expression.data);
     }
-    let named = |kind| text(attribute(rule, kind).unwrap_or_default());
     Some(Clamp {
-        family: family.to_owned(),
-        table: named(NFTA_RULE_TABLE),
-        chain: named(NFTA_RULE_CHAIN),
+        family: rule.family.to_owned(),
+        table: rule.table,
+        chain: rule.chain,
         input: seen.input,
         output: seen.output,
         mss: seen.mss?,

@@ -1,0 +1,200 @@
+//! Packet filters in the host of a sandbox: what provably leaves the tunnel's datagrams
+//! alone is no reason, everything else is.
+
+use std::process::Command;
+
+use accel::Accel;
+use testbed::{Offload, poll};
+
+use crate::pair::{LIMIT, Pair, privileged, sh, since};
+use crate::refusals::refused;
+
+/// What dockerd 20.10 and its Swarm make in a host, with a published port of each
+/// protocol.
+const DOCKER: &str = "
+    iptables-nft -P FORWARD DROP
+    for chain in DOCKER DOCKER-USER DOCKER-INGRESS DOCKER-ISOLATION-STAGE-1 \
+        DOCKER-ISOLATION-STAGE-2; do iptables-nft -N $chain; done
+    iptables-nft -A FORWARD -j DOCKER-USER
+    iptables-nft -A FORWARD -j DOCKER-INGRESS
+    iptables-nft -A FORWARD -j DOCKER-ISOLATION-STAGE-1
+    iptables-nft -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+    iptables-nft -A FORWARD -o docker0 -j DOCKER
+    iptables-nft -A FORWARD -i docker0 ! -o docker0 -j ACCEPT
+    iptables-nft -A DOCKER-ISOLATION-STAGE-1 -i docker0 ! -o docker0 -j DOCKER-ISOLATION-STAGE-2
+    iptables-nft -A DOCKER-ISOLATION-STAGE-2 -o docker0 -j DROP
+    iptables-nft -A DOCKER-USER -j RETURN
+    iptables-nft -t nat -N DOCKER
+    iptables-nft -t nat -N DOCKER-INGRESS
+    iptables-nft -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER-INGRESS
+    iptables-nft -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+    iptables-nft -t nat -A OUTPUT -m addrtype --dst-type LOCAL -j DOCKER-INGRESS
+    iptables-nft -t nat -A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER
+    iptables-nft -t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
+    iptables-nft -t nat -A POSTROUTING -o docker_gwbridge -m addrtype --src-type LOCAL -j MASQUERADE
+    iptables-nft -t nat -A POSTROUTING -s 172.17.0.2/32 -d 172.17.0.2/32 -p tcp --dport 80 -j MASQUERADE
+    iptables-nft -t nat -A DOCKER -i docker0 -j RETURN
+    iptables-nft -t nat -A DOCKER ! -i docker0 -p tcp --dport 8080 -j DNAT --to-destination 172.17.0.2:80
+    iptables-nft -t nat -A DOCKER ! -i docker0 -p udp --dport 5353 -j DNAT --to-destination 172.17.0.2:53
+    iptables-nft -t nat -A DOCKER-INGRESS -p tcp --dport 8081 -j DNAT --to-destination 172.18.0.2:8081
+    iptables-nft -t nat -A DOCKER-INGRESS -j RETURN";
+
+/// A base chain of `t` with these words.
+fn chain(family: &str, words: &str) -> String {
+    format!("nft 'table {family} t {{ chain c {{ type {words} }}; }}'")
+}
+
+/// No packet goes by the fast path; whether any arrives is the rule's affair.
+fn is_slow(pair: &Pair, accel: &Accel) {
+    let before = accel.status();
+    let mut ping = Command::new("ping");
+    let _ = pair.tenant_a.run(ping.args(["-n", "-c", "2", "-i", "0.01", "-W", "0.1", "10.1.0.12"]));
+    assert_eq!(since(accel, &before, "egress_hit"), 0);
+    assert_eq!(since(accel, &before, "ingress_hit"), 0);
+}
+
+/// A change after this generation is in force, and refuses nothing.
+fn followed(accel: &Accel, generation: u64, change: &str) {
+    poll(&format!("{change} to be followed"), LIMIT, || {
+        let status = accel.status();
+        let remotes = status.devices.iter().flat_map(|device| &device.remotes);
+        let refused = remotes.into_iter().find_map(|remote| remote.refused.clone());
+        assert_eq!(refused, None, "{change}");
+        let done = status.generation > generation && status.generation & 1 == 0;
+        Ok(done.then_some(()).ok_or_else(|| format!("{status:#?}")))
+    })
+    .unwrap();
+}
+
+#[test]
+fn docker_s_own_chains_are_no_reason() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::sandboxed(Offload::Full, true);
+    let accels = pair.accelerate();
+    if pair.a.run(Command::new("iptables-nft").arg("-L")).is_err() {
+        eprintln!("skipped: iptables-nft does not work here");
+        return;
+    }
+    let generation = accels[0].status().generation;
+    sh(&pair.a, DOCKER);
+    followed(&accels[0], generation, "Docker's chains");
+    pair.settle(&accels);
+    // The same ones are, where they are for the tunnel's port.
+    for (rule, expected) in [
+        (
+            "-t nat -A DOCKER -p udp --sport 1 --dport 4789 -j DNAT --to-destination 172.17.0.2",
+            "DNAT",
+        ),
+        (
+            "-t nat -A DOCKER -p udp --sport 1 --dport 4000:5000 -j DNAT --to-destination 172.17.0.2",
+            "DNAT",
+        ),
+        (
+            "-t nat -A POSTROUTING -s 10.0.0.0/8 ! -o docker0 -p udp --sport 1 -j MASQUERADE",
+            "MASQUERADE",
+        ),
+        (
+            "-t nat -A POSTROUTING -o nic0 -p udp --sport 1 -m addrtype --src-type LOCAL -j MASQUERADE",
+            "MASQUERADE",
+        ),
+        ("-A INPUT -p udp -m policy --dir in --pol none -j DROP", "drop"),
+        (
+            "-A INPUT -p udp -m statistic --mode random --probability 0.5 -j ACCEPT",
+            "match statistic",
+        ),
+        ("-t mangle -A OUTPUT -p udp --dport 4789 -j MARK --set-mark 1", "MARK"),
+    ] {
+        sh(&pair.a, &format!("iptables-nft {rule}"));
+        refused(&accels[0], &format!(": {expected}]"), rule);
+        is_slow(&pair, &accels[0]);
+        sh(&pair.a, &format!("iptables-nft {}", rule.replace("-A ", "-D ")));
+        pair.settle(&accels);
+    }
+}
+
+#[test]
+fn rules_that_may_do_something_to_the_tunnel_are_a_reason() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::sandboxed(Offload::Full, true);
+    let accels = pair.accelerate();
+    for (family, words, expected) in [
+        ("ip", "filter hook output priority 0; udp dport 4789 drop;", "drop"),
+        ("ip", "filter hook output priority 0; udp dport != 53 drop;", "drop"),
+        ("inet", "filter hook input priority 0; ct state invalid drop;", "drop"),
+        ("inet", "filter hook input priority 0; policy drop;", "policy drop"),
+        ("inet", "filter hook input priority 0; policy drop; ct state new accept;", "policy drop"),
+        (
+            "ip",
+            "nat hook postrouting priority 100; ip saddr 10.0.0.0/24 udp sport 1 masquerade;",
+            "masq",
+        ),
+        (
+            "ip",
+            "nat hook prerouting priority -100; iifname nic0 udp sport 1 dnat to 10.9.0.1;",
+            "nat",
+        ),
+        ("ip", "filter hook output priority 0; meta mark set 1;", "meta set"),
+        ("ip", "filter hook output priority 0; ip dscp set 1;", "payload set"),
+        ("ip", "filter hook prerouting priority -300; notrack;", "notrack"),
+        ("ip", "filter hook output priority 0; limit rate 1/second accept;", "limit"),
+        ("ip", "filter hook input priority 0; log;", "log"),
+        (
+            "ip",
+            "filter hook output priority 0; ip saddr 10.0.0.1 ip daddr { 10.0.0.2, 10.0.0.3 } drop;",
+            "drop",
+        ),
+        ("ip", "filter hook output priority 0; oif nic0 reject;", "reject"),
+    ] {
+        sh(&pair.a, &chain(family, words));
+        refused(
+            &accels[0],
+            &format!("[10.0.0.2: packet filter: nftables {family} t c: {expected}]"),
+            words,
+        );
+        is_slow(&pair, &accels[0]);
+        sh(&pair.a, &format!("nft delete table {family} t"));
+        pair.settle(&accels);
+    }
+    sh(&pair.a, &chain("netdev", "filter hook ingress device nic0 priority 0;"));
+    refused(&accels[0], "[10.0.0.2: packet filter: nftables netdev t c]", "netdev");
+}
+
+#[test]
+fn rules_that_do_nothing_to_the_tunnel_are_none() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::sandboxed(Offload::Full, true);
+    let accels = pair.accelerate();
+    for (family, words) in [
+        ("ip", "filter hook forward priority 0; policy drop;"),
+        ("ip6", "filter hook output priority 0; policy drop;"),
+        ("ip", "filter hook output priority 0; ip daddr 10.9.0.0/16 drop;"),
+        ("ip", "filter hook output priority 0; oifname \"docker0\" drop;"),
+        ("ip", "filter hook output priority 0; oifname \"docker*\" drop;"),
+        ("ip", "filter hook input priority 0; iifname != \"nic0\" drop;"),
+        ("ip", "filter hook input priority 0; tcp dport 4789 drop;"),
+        ("ip", "filter hook input priority 0; udp dport 4790-5000 drop;"),
+        ("ip", "filter hook input priority 0; policy drop; ip saddr 10.0.0.2 counter accept;"),
+        (
+            "inet",
+            "filter hook input priority 0; policy drop; meta nfproto ipv4 udp dport 4789 accept;",
+        ),
+        ("inet", "filter hook input priority 0; ct state established accept;"),
+        (
+            "ip",
+            "nat hook postrouting priority 100; ip saddr 10.0.0.0/24 oifname \"eth9\" masquerade;",
+        ),
+    ] {
+        let generation = accels[0].status().generation;
+        sh(&pair.a, &chain(family, words));
+        followed(&accels[0], generation, words);
+        pair.settle(&accels);
+        sh(&pair.a, &format!("nft delete table {family} t"));
+        pair.settle(&accels);
+    }
+}
