@@ -7,12 +7,13 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-doctor bench-datapath bench-accel soak-vtep install clean
+.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-doctor bench-datapath bench-accel soak install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
 	@echo "make test    all tests, those that need root included"
 	@echo "make bench   benchmarks of the load engine, the samplers and the packet library"
+	@echo "make soak    vtep and tapbridge for an hour among malformed packets"
 	@echo "make install program, man pages and completions below PREFIX (/usr/local)"
 
 demo: build
@@ -106,12 +107,13 @@ bench-accel: build
 	cargo build --release --locked -p overlane-accel --examples
 	$(AS_ROOT) target/release/examples/stale_window
 
-# The VXLAN endpoint among malformed packets and endpoints that come and go.
-SOAK ?= 3600
-soak-vtep:
+# vtep and tapbridge under traffic among malformed packets, while devices, peers and
+# configurations come and go: an hour, or OVERLANE_SOAK_SECONDS.
+OVERLANE_SOAK_SECONDS ?= 3600
+soak:
 	@scripts/setup test
-	$(RUNNER)="$(AS_ROOT)" OVERLANE_SOAK_SECONDS=$(SOAK) cargo test --locked --release \
-		-p overlane-datapath --test vtep -- --nocapture nothing_grows
+	$(RUNNER)="$(AS_ROOT)" OVERLANE_SOAK_SECONDS=$(OVERLANE_SOAK_SECONDS) cargo test --locked \
+		--release -p overlane --test soak -- --nocapture
 
 PREFIX ?= /usr/local
 install: build

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 
-use datapath::counters::{Counters, DropReason};
+use datapath::counters::{Counters, DropReason, Resolution};
 use datapath::vtep::{Config, Report, Way};
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,10 @@ pub struct Network {
     pub configured: usize,
     /// Learned addresses.
     pub learned: usize,
+    /// Configured neighbours.
+    pub neighbours_configured: usize,
+    /// Learned neighbours.
+    pub neighbours_learned: usize,
 }
 
 /// One direction: received = forwarded + answered + dropped.
@@ -55,7 +59,7 @@ pub struct Direction {
     pub forwarded: u64,
     /// Their bytes.
     pub forwarded_bytes: u64,
-    /// Answered with ICMP.
+    /// Answered with ICMP, ARP or a neighbour advertisement.
     pub answered: u64,
     /// Pieces in which they were handed to the kernel.
     pub handed_over: u64,
@@ -65,6 +69,8 @@ pub struct Direction {
     pub replicas_lost: u64,
     /// Addresses that were not learned for want of room.
     pub unlearned: u64,
+    /// Questions for neighbours, by what became of them; those that there were.
+    pub resolutions: BTreeMap<String, u64>,
     /// By reason; those that there were.
     pub dropped: BTreeMap<String, u64>,
 }
@@ -73,6 +79,8 @@ impl Direction {
     fn of(counters: &Counters) -> Direction {
         let reasons = DropReason::ALL.into_iter().map(|r| (r, counters.dropped_by(r)));
         let dropped = reasons.filter(|(_, n)| *n > 0).map(|(r, n)| (r.name().to_owned(), n));
+        let outcomes = Resolution::ALL.into_iter().map(|r| (r, counters.resolved(r)));
+        let resolutions = outcomes.filter(|(_, n)| *n > 0).map(|(r, n)| (r.name().to_owned(), n));
         Direction {
             received: counters.received,
             received_bytes: counters.received_bytes,
@@ -83,6 +91,7 @@ impl Direction {
             replicas: counters.replicas,
             replicas_lost: counters.replicas_lost,
             unlearned: counters.unlearned,
+            resolutions: resolutions.collect(),
             dropped: dropped.collect(),
         }
     }
@@ -121,8 +130,14 @@ impl Direction {
                 let _ = write!(line, "; {what} {number}");
             }
         }
+        let words = |counted: &BTreeMap<String, u64>| -> Vec<String> {
+            counted.iter().map(|(why, n)| format!("{why} {n}")).collect()
+        };
+        if !self.resolutions.is_empty() {
+            let _ = write!(line, "; neighbours asked for: {}", words(&self.resolutions).join(", "));
+        }
         let _ = write!(line, "; dropped {}", self.dropped.values().sum::<u64>());
-        let reasons: Vec<_> = self.dropped.iter().map(|(why, n)| format!("{why} {n}")).collect();
+        let reasons = words(&self.dropped);
         if !reasons.is_empty() {
             let _ = write!(line, " ({})", reasons.join(", "));
         }
@@ -140,6 +155,8 @@ impl Status {
             from_wire: Direction::of(&network.back),
             configured: network.configured,
             learned: network.learned,
+            neighbours_configured: network.neighbours[0],
+            neighbours_learned: network.neighbours[1],
         });
         Status {
             local: SocketAddr::new(config.local, config.port),
@@ -157,7 +174,13 @@ impl Status {
             let Network { vni, tap, configured, learned, .. } = network;
             lines.push(network.to_wire.describe(&format!("VNI {vni} {tap} to wire")));
             let back = network.from_wire.describe(&format!("VNI {vni} wire to {tap}"));
-            lines.push(format!("{back}; addresses: {configured} configured, {learned} learned"));
+            let mut line = format!("{back}; addresses: {configured} configured, {learned} learned");
+            let (given, heard) = (network.neighbours_configured, network.neighbours_learned);
+            if given + heard > 0 {
+                // Writing to a String cannot fail.
+                let _ = write!(line, "; neighbours: {given} configured, {heard} learned");
+            }
+            lines.push(line);
         }
         lines.push(self.of_no_network.describe("of no network"));
         lines.join("\n")
@@ -182,22 +205,32 @@ impl Status {
                 let _ = writeln!(text, "overlane_vtep_{name}_total{{{labels}}} {value}");
             }
         }
-        text.push_str("# TYPE overlane_vtep_dropped_packets_total counter\n");
-        for (labels, direction) in &directions {
-            for reason in DropReason::ALL.map(DropReason::name) {
-                let value = direction.dropped.get(reason).copied().unwrap_or(0);
-                let labels = format!("{labels},reason=\"{reason}\"");
-                let _ = writeln!(text, "overlane_vtep_dropped_packets_total{{{labels}}} {value}");
+        let mut counted = |name: &str, label: &str, words: &[&str], of: Counted| {
+            let _ = writeln!(text, "# TYPE overlane_vtep_{name}_total counter");
+            for (labels, direction) in &directions {
+                for word in words {
+                    let value = of(direction).get(*word).copied().unwrap_or(0);
+                    let labels = format!("{labels},{label}=\"{word}\"");
+                    let _ = writeln!(text, "overlane_vtep_{name}_total{{{labels}}} {value}");
+                }
             }
-        }
-        text.push_str("# TYPE overlane_vtep_addresses gauge\n");
-        for network in &self.networks {
-            let labels =
-                format!("local=\"{local}\",vni=\"{}\",tap=\"{}\"", network.vni, network.tap);
-            for (kind, value) in [("configured", network.configured), ("learned", network.learned)]
-            {
-                let _ =
-                    writeln!(text, "overlane_vtep_addresses{{{labels},kind=\"{kind}\"}} {value}");
+        };
+        let reasons = DropReason::ALL.map(DropReason::name);
+        counted("dropped_packets", "reason", &reasons, |direction| &direction.dropped);
+        let outcomes = Resolution::ALL.map(Resolution::name);
+        counted("neighbour_questions", "outcome", &outcomes, |direction| &direction.resolutions);
+        for (name, kinds) in [
+            ("addresses", (|n| [n.configured, n.learned]) as fn(&Network) -> [usize; 2]),
+            ("neighbours", |n| [n.neighbours_configured, n.neighbours_learned]),
+        ] {
+            let _ = writeln!(text, "# TYPE overlane_vtep_{name} gauge");
+            for network in &self.networks {
+                let labels =
+                    format!("local=\"{local}\",vni=\"{}\",tap=\"{}\"", network.vni, network.tap);
+                for (kind, value) in ["configured", "learned"].into_iter().zip(kinds(network)) {
+                    let _ =
+                        writeln!(text, "overlane_vtep_{name}{{{labels},kind=\"{kind}\"}} {value}");
+                }
             }
         }
         text.push_str("# TYPE overlane_vtep_whole gauge\n");
@@ -205,6 +238,9 @@ impl Status {
         text
     }
 }
+
+/// What of a direction is counted by words.
+type Counted = fn(&Direction) -> &BTreeMap<String, u64>;
 
 /// What the sockets of endpoints are named, in their network namespaces.
 const PREFIX: &str = "overlane-vtep/";

@@ -55,6 +55,16 @@ pub struct Vtep {
     /// How often an address may move to another end within a minute
     #[arg(long, value_name = "N")]
     pub max_moves: Option<u32>,
+    /// Answer ARP requests and IPv6 neighbour solicitations of the device, where the answer
+    /// is known from ARP and neighbour discovery that has passed, instead of flooding them
+    #[arg(long)]
+    pub neigh_suppress: bool,
+    /// Who has an IP address, as 10.1.0.7=02:00:00:00:00:07; may be given several times
+    #[arg(long, value_name = "IP=MAC", requires = "neigh_suppress")]
+    pub neighbour: Vec<String>,
+    /// Most learned neighbours
+    #[arg(long, value_name = "N", requires = "neigh_suppress")]
+    pub max_neighbours: Option<usize>,
     /// UDP port of all ends
     #[arg(long, default_value_t = packet::vxlan::PORT, value_name = "PORT")]
     pub port: u16,

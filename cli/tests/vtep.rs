@@ -139,7 +139,8 @@ fn it_tells_what_it_has_counted_to_who_asks() {
         place = Some(metrics.clone());
         ["--vni", "10", "--tap", "tap0:10.1.0.1/24", "--netns", tenant, "--local", "10.0.0.1"]
             .into_iter()
-            .chain(["--remote", "10.0.0.2", "--metrics", &metrics])
+            .chain(["--remote", "10.0.0.2", "--metrics", &metrics, "--neigh-suppress"])
+            .chain(["--neighbour", "10.1.0.7=02:00:00:00:00:07"])
             .map(str::to_owned)
             .collect()
     };
@@ -172,6 +173,8 @@ fn it_tells_what_it_has_counted_to_who_asks() {
     for line in [
         format!("overlane_vtep_forwarded_packets_total{{{labels}}} "),
         format!("overlane_vtep_dropped_packets_total{{{labels},reason=\"spoofed\"}} 0\n"),
+        format!("overlane_vtep_neighbour_questions_total{{{labels},outcome=\"unknown\"}} 0\n"),
+        "tap=\"tap0\",kind=\"configured\"} 1\n".to_owned(),
         "overlane_vtep_whole{local=\"10.0.0.1:4789\"} 1\n".to_owned(),
     ] {
         assert!(answer.contains(&line), "{line}: {answer}");
@@ -264,6 +267,9 @@ fn what_cannot_be_is_refused_with_its_name() {
         (&["--queues", "0"], "queues"),
         (&["--mtu", "10"], "mtu"),
         (&["--metrics", "9472"], "wanted unix:PATH"),
+        (&["--neighbour", "10.1.0.7=02:00:00:00:00:07"], "--neigh-suppress"),
+        (&["--neigh-suppress", "--neighbour", "10.1.0.7"], "IP=MAC"),
+        (&["--neigh-suppress", "--neighbour", "10.1.0.7=7"], "hardware address"),
         (&["--proxy"], "--proxy"),
     ] {
         let output = vtep(&[&whole[..], more].concat());

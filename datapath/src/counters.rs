@@ -122,6 +122,46 @@ impl DropReason {
     }
 }
 
+/// What became of a question of the TAP for a neighbour's hardware address. Endpoint
+/// only, where it answers such.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Resolution {
+    /// An ARP request was answered.
+    Arp,
+    /// A neighbour solicitation was answered.
+    Discovery,
+    /// Duplicate address detection: the owner's to answer, if there is one.
+    Duplicate,
+    /// For an address of the asker's own side, where its owner hears it.
+    OwnSide,
+    /// Nobody is known to have the address.
+    Unknown,
+}
+
+impl Resolution {
+    /// All, in the order of their numbers. The first two are answers; the others were
+    /// flooded.
+    pub const ALL: [Resolution; 5] = [
+        Resolution::Arp,
+        Resolution::Discovery,
+        Resolution::Duplicate,
+        Resolution::OwnSide,
+        Resolution::Unknown,
+    ];
+
+    /// One word, as counters are printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Resolution::Arp => "arp-answered",
+            Resolution::Discovery => "nd-answered",
+            Resolution::Duplicate => "duplicate-check",
+            Resolution::OwnSide => "own-side",
+            Resolution::Unknown => "unknown",
+        }
+    }
+}
+
 /// One direction of a bridge or of a network, or what an endpoint dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters<T = u64> {
@@ -134,7 +174,8 @@ pub struct Counters<T = u64> {
     pub forwarded: T,
     /// Their bytes.
     pub forwarded_bytes: T,
-    /// Answered instead: ARP requests; packets too long for the path.
+    /// Answered instead: ARP requests, neighbour solicitations; packets too long for
+    /// the path.
     pub answered: T,
     /// Forwarded by the kernel without crossing into user space; part of `received`
     /// and `forwarded`. Bridge only.
@@ -152,6 +193,8 @@ pub struct Counters<T = u64> {
     pub replicas_lost: T,
     /// Addresses that were not learned because the table was full. Endpoint only.
     pub unlearned: T,
+    /// Questions for neighbours, by [`Resolution`].
+    pub resolutions: [T; Resolution::ALL.len()],
     /// Dropped, by [`DropReason`].
     pub drops: [T; DropReason::ALL.len()],
 }
@@ -165,6 +208,11 @@ impl Counters {
     /// Dropped for one reason.
     pub fn dropped_by(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
+    }
+
+    /// Questions for neighbours with that outcome.
+    pub fn resolved(&self, resolution: Resolution) -> u64 {
+        self.resolutions[resolution as usize]
     }
 
     /// How many were dropped, and of each reason that there was:
@@ -200,6 +248,7 @@ impl Counters {
                 (&mut sum.unlearned, &tally.unlearned),
             ]
             .into_iter()
+            .chain(sum.resolutions.iter_mut().zip(&tally.resolutions))
             .chain(sum.drops.iter_mut().zip(&tally.drops))
             {
                 *sum += more.load(Ordering::Relaxed);
@@ -234,6 +283,10 @@ impl Tally {
 
     pub(crate) fn answer(&self) {
         add(&self.0.answered, 1);
+    }
+
+    pub(crate) fn resolve(&self, resolution: Resolution) {
+        add(&self.0.resolutions[resolution as usize], 1);
     }
 
     pub(crate) fn cut(&self, pieces: usize) {

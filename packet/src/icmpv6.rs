@@ -54,8 +54,8 @@ pub enum Message {
         target: Ipv6Addr,
         /// Its owner's hardware address.
         link: Option<MacAddr>,
-        /// The R, S and O flags in the lowest three bits.
-        flags: u8,
+        /// The R, S and O flags.
+        flags: Advertised,
     },
     /// Any other.
     Other {
@@ -112,7 +112,7 @@ impl<'a> Icmpv6<'a> {
             (136, Some((target, options))) => Message::NeighborAdvertisement {
                 target: (*target).into(),
                 link: link_address(options, 2),
-                flags: self.header[4] >> 5,
+                flags: Advertised(self.header[4] >> 5),
             },
             _ => Message::Other { kind, code },
         }
@@ -196,8 +196,40 @@ pub fn packet_too_big(
     })
 }
 
-/// Writes an IPv6 packet in which `owner` answers, solicited, that it has the
-/// address `target`, and returns its length in bytes ([`ADVERTISEMENT_LEN`]).
+/// The flags of a neighbour advertisement, the R flag the highest of three bits:
+/// RFC 4861, section 4.4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Advertised(pub u8);
+
+impl Advertised {
+    /// O: it replaces what is known.
+    pub const OVERRIDE: Advertised = Advertised(1);
+    /// S: it answers a solicitation.
+    pub const SOLICITED: Advertised = Advertised(2);
+    /// R: the sender is a router.
+    pub const ROUTER: Advertised = Advertised(4);
+
+    /// Whether all flags of `other` are set.
+    pub const fn contains(self, other: Advertised) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These flags and those of `other`, if `set`.
+    #[must_use]
+    pub const fn with(self, other: Advertised, set: bool) -> Advertised {
+        Advertised(if set { self.0 | other.0 } else { self.0 })
+    }
+}
+
+/// The group that solicitations for an address are sent to: RFC 4291, section 2.7.1.
+pub fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = target.octets();
+    let low = u16::from_be_bytes([b, c]);
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), low)
+}
+
+/// Writes an IPv6 packet in which `owner` tells `asker` that it has the address
+/// `target`, and returns its length in bytes ([`ADVERTISEMENT_LEN`]).
 ///
 /// # Errors
 /// When the buffer is too small.
@@ -205,6 +237,7 @@ pub fn neighbor_advertisement(
     target: Ipv6Addr,
     owner: MacAddr,
     asker: Ipv6Addr,
+    flags: Advertised,
     buffer: &mut [u8],
 ) -> Result<usize, EmitError> {
     let header = Ipv6Header {
@@ -217,8 +250,7 @@ pub fn neighbor_advertisement(
         destination: asker,
     };
     emit(header, (136, 0), HEADER_LEN + 24, buffer, |body| {
-        // Solicited and override.
-        body[..4].copy_from_slice(&[0x60, 0, 0, 0]);
+        body[..4].copy_from_slice(&[flags.0 << 5, 0, 0, 0]);
         body[4..20].copy_from_slice(&target.octets());
         body[20..22].copy_from_slice(&[2, 1]);
         body[22..28].copy_from_slice(&owner.0);
@@ -274,13 +306,21 @@ mod tests {
     fn an_advertisement_answers() {
         let mut out = [0; ADVERTISEMENT_LEN];
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        assert_eq!(neighbor_advertisement(A, mac, B, &mut out), Ok(ADVERTISEMENT_LEN));
+        let flags = Advertised::SOLICITED.with(Advertised::OVERRIDE, true);
+        let flags = flags.with(Advertised::ROUTER, false);
+        assert_eq!(neighbor_advertisement(A, mac, B, flags, &mut out), Ok(ADVERTISEMENT_LEN));
         let ip = Ipv6::parse(&out).unwrap();
         assert_eq!((ip.hop_limit(), ip.destination()), (255, B));
         let icmp = Icmpv6::parse(ip.payload()).unwrap();
         assert!(icmp.checksum_is_valid(&ip));
-        let wanted = Message::NeighborAdvertisement { target: A, link: Some(mac), flags: 3 };
+        let wanted = Message::NeighborAdvertisement { target: A, link: Some(mac), flags };
         assert_eq!(icmp.message(), wanted);
+    }
+
+    #[test]
+    fn solicitations_go_to_a_group() {
+        let target = "fe80::1:2345:6789".parse().unwrap();
+        assert_eq!(solicited_node(target).to_string(), "ff02::1:ff45:6789");
     }
 
     #[test]

@@ -180,6 +180,13 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
         let (mac, remote) = entry.split_once('=').ok_or_else(wanted)?;
         network.fdb.insert(mac.to_owned(), remote.parse().map_err(|_| wanted())?);
     }
+    network.neigh_suppress = arguments.neigh_suppress;
+    network.max_neighbours = arguments.max_neighbours.unwrap_or(network.max_neighbours);
+    for entry in &arguments.neighbour {
+        let wanted = || usage("--neighbour", format!("{entry:?}: wanted IP=MAC"));
+        let (ip, mac) = entry.split_once('=').ok_or_else(wanted)?;
+        network.neighbours.insert(ip.to_owned(), mac.to_owned());
+    }
     let config = Config {
         port: arguments.port,
         ttl: arguments.ttl,

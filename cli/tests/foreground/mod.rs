@@ -37,7 +37,7 @@ pub fn ping(host: &Host, target: &str) {
 
 /// Killed when dropped.
 pub struct Foreground {
-    child: Child,
+    pub child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 

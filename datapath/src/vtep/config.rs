@@ -20,7 +20,9 @@ use packet::ethernet::MacAddr;
 use packet::vxlan::{self, Vni};
 use serde::Deserialize;
 
-use super::fdb::Limits;
+use super::fdb::Place;
+use super::neighbour::Neighbour;
+use super::table::Limits;
 use crate::tapbridge::QUEUES_MAX;
 
 /// Most remote ends a frame is replicated to: one frame becomes so many packets.
@@ -180,6 +182,36 @@ pub struct NetworkConfig {
     /// Addresses that are never learned: hardware address = remote end.
     #[serde(default)]
     pub fdb: BTreeMap<String, IpAddr>,
+    /// Whether ARP requests and neighbour solicitations of the TAP are answered where
+    /// the answer is known, instead of being flooded.
+    #[serde(default)]
+    pub neigh_suppress: bool,
+    /// Most neighbours that are learned from ARP and neighbour discovery.
+    #[serde(default = "entries")]
+    pub max_neighbours: usize,
+    /// Neighbours that are never learned: IP address = hardware address. They are
+    /// answered for as hosts, not as routers.
+    #[serde(default)]
+    pub neighbours: BTreeMap<String, String>,
+}
+
+/// The entries of a network that are never learned.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Entries {
+    /// Where a hardware address is.
+    pub fdb: Vec<(MacAddr, IpAddr)>,
+    /// Who has an IP address.
+    pub neighbours: Vec<(IpAddr, MacAddr)>,
+}
+
+impl Entries {
+    pub(super) fn places(&self) -> impl Iterator<Item = (MacAddr, Place)> {
+        self.fdb.iter().map(|(mac, remote)| (*mac, Place::Remote(*remote)))
+    }
+
+    pub(super) fn neighbours(&self) -> impl Iterator<Item = (IpAddr, Neighbour)> {
+        self.neighbours.iter().map(|(ip, mac)| (*ip, Neighbour::host(*mac)))
+    }
 }
 
 fn port() -> u16 {
@@ -317,6 +349,9 @@ impl NetworkConfig {
             max_learned: entries(),
             max_moves: moves(),
             fdb: BTreeMap::new(),
+            neigh_suppress: false,
+            max_neighbours: entries(),
+            neighbours: BTreeMap::new(),
         }
     }
 
@@ -330,20 +365,43 @@ impl NetworkConfig {
         Limits { ageing: self.ageing, entries: self.max_learned, moves: self.max_moves }
     }
 
+    /// The bounds of the neighbours that are learned; `None`: nobody is answered.
+    pub fn neighbour_limits(&self) -> Option<Limits> {
+        // Who has said it last has the address, as hosts themselves have it.
+        let moves = u32::MAX;
+        let limits = Limits { ageing: self.ageing, entries: self.max_neighbours, moves };
+        self.neigh_suppress.then_some(limits)
+    }
+
     /// The entries that are never learned.
     ///
     /// # Errors
-    /// A key that is no unicast hardware address.
-    pub fn entries(&self) -> Result<Vec<(MacAddr, IpAddr)>, ConfigError> {
-        let entry = |(mac, remote): (&String, &IpAddr)| {
-            let key = format!("fdb of VNI {}", self.vni);
-            let mac: MacAddr = mac.parse().map_err(|e| wrong(&key, format!("{e}")))?;
-            if !mac.is_unicast() {
-                return Err(wrong(&key, format!("{mac} is no unicast address")));
+    /// What is no unicast hardware address, or no host's address.
+    pub fn entries(&self) -> Result<Entries, ConfigError> {
+        let key = |name: &str| format!("{name} of VNI {}", self.vni);
+        let mac = |key: &str, text: &str| {
+            let mac: MacAddr = text.parse().map_err(|e| wrong(key, format!("{e}")))?;
+            match mac.is_unicast() {
+                true => Ok(mac),
+                false => Err(wrong(key, format!("{mac} is no unicast address"))),
             }
-            Ok((mac, *remote))
         };
-        self.fdb.iter().map(entry).collect()
+        let fdb = self.fdb.iter().map(|(text, remote)| Ok((mac(&key("fdb"), text)?, *remote)));
+        let neighbour = |(ip, text): (&String, &String)| {
+            let key = key("neighbours");
+            let ip: IpAddr = ip
+                .parse()
+                .map_err(|_| wrong(&key, format!("{ip:?}: wanted an IPv4 or IPv6 address")))?;
+            if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
+                return Err(wrong(&key, format!("{ip} is no neighbour's address")));
+            }
+            Ok((ip, mac(&key, text)?))
+        };
+        let neighbours = self.neighbours.iter().map(neighbour);
+        Ok(Entries {
+            fdb: fdb.collect::<Result<_, _>>()?,
+            neighbours: neighbours.collect::<Result<_, _>>()?,
+        })
     }
 
     fn validate(&self, local: IpAddr) -> Result<(), ConfigError> {
@@ -391,9 +449,15 @@ impl NetworkConfig {
         if self.remotes.is_empty() && !self.any_remote {
             return Err(wrong(key("remotes"), "there is none, and any-remote is not set"));
         }
-        if self.max_learned > ENTRIES_MAX {
-            let problem = format!("{} is more than {ENTRIES_MAX}", self.max_learned);
-            return Err(wrong(key("max-learned"), problem));
+        for (name, most) in
+            [("max-learned", self.max_learned), ("max-neighbours", self.max_neighbours)]
+        {
+            if most > ENTRIES_MAX {
+                return Err(wrong(key(name), format!("{most} is more than {ENTRIES_MAX}")));
+            }
+        }
+        if !self.neighbours.is_empty() && !self.neigh_suppress {
+            return Err(wrong(key("neighbours"), "nobody is told without neigh-suppress = true"));
         }
         self.entries().map(drop)
     }
@@ -427,7 +491,7 @@ mod tests {
         assert_eq!((config.engine, &config.cpus[..]), (Engine::Uring, &[0, 1][..]));
         let network = &config.networks[0];
         assert_eq!(network.replication(), ["10.0.0.2".parse::<IpAddr>().unwrap()]);
-        assert_eq!(network.entries().unwrap()[0].0, MacAddr([2, 0, 0, 0, 0, 7]));
+        assert_eq!(network.entries().unwrap().fdb[0].0, MacAddr([2, 0, 0, 0, 0, 7]));
         assert_eq!(network.limits(), Limits { ageing: 300, entries: 4096, moves: 5 });
     }
 
@@ -436,6 +500,27 @@ mod tests {
         for (from, to, named) in [
             ("queues = 2", "queues = 0", "queues"),
             ("queues = 2", "arp-suppression = true", "arp-suppression"),
+            (
+                "vni = 11",
+                "vni = 11\nneighbours = { \"10.1.0.9\" = \"02:00:00:00:00:09\" }",
+                "neigh-suppress",
+            ),
+            (
+                "vni = 11",
+                "vni = 11\nneighbours = { \"ten\" = \"02:00:00:00:00:09\" }\nneigh-suppress = true",
+                "\"ten\"",
+            ),
+            (
+                "vni = 11",
+                "vni = 11\nneighbours = { \"ff02::1\" = \"02:00:00:00:00:09\" }\nneigh-suppress = true",
+                "ff02::1 is no neighbour",
+            ),
+            (
+                "vni = 11",
+                "vni = 11\nneighbours = { \"10.1.0.9\" = \"03:00:00:00:00:09\" }\nneigh-suppress = true",
+                "03:00:00:00:00:09 is no unicast",
+            ),
+            ("vni = 11", "vni = 11\nmax-neighbours = 99999999", "max-neighbours"),
             ("vni = 11", "vni = 10", "twice"),
             ("vni = 11", "vni = 16777216", "16777216"),
             ("tap1", "tap0", "twice"),

@@ -12,7 +12,7 @@ use packet::ethernet::MacAddr;
 use packet::vnet_hdr::{Layout, VnetHdr};
 use packet::vxlan::{self, Vni};
 
-use super::config::{Config, MTU, NetworkConfig, REMOTES_MAX, REPLICATION_MAX};
+use super::config::{Config, Entries, MTU, NetworkConfig, REMOTES_MAX, REPLICATION_MAX};
 use super::lane::{Lane, Writer};
 use super::network::{Network, Policy};
 use super::receive::{Intake, Message};
@@ -43,10 +43,12 @@ pub fn config(data: &[u8]) {
         assert!(network.replication().len() <= REPLICATION_MAX);
         assert!(network.mtu.is_none_or(|mtu| MTU.contains(&mtu)));
         let entries = network.entries().unwrap();
-        assert!(entries.iter().all(|(mac, remote)| mac.is_unicast() && of_family(remote)));
+        assert!(entries.fdb.iter().all(|(mac, remote)| mac.is_unicast() && of_family(remote)));
+        assert!(entries.neighbours.iter().all(|(_, mac)| mac.is_unicast()));
         let policy = Policy::without_paths(network);
         let made = Network::new(network, &entries, policy, TAP_MTU);
-        assert_eq!(made.fdb.count(), (entries.len(), 0));
+        assert_eq!(made.fdb.count(), (entries.fdb.len(), 0));
+        assert_eq!(made.neighbours.count(), (entries.neighbours.len(), 0));
     }
 }
 
@@ -112,10 +114,12 @@ fn lanes() -> Vec<Lane> {
                 remotes: vec![REMOTE],
                 max_learned: 4,
                 max_moves: 1,
+                neigh_suppress: true,
+                max_neighbours: 4,
                 ..NetworkConfig::new(Vni::new(vni).unwrap(), format!("tap{vni}"))
             };
             let policy = Policy::without_paths(&config);
-            let entries = [(ELSEWHERE, STRANGER)];
+            let entries = Entries { fdb: vec![(ELSEWHERE, STRANGER)], ..Entries::default() };
             let network = Arc::new(Network::new(&config, &entries, policy, TAP_MTU));
             Lane {
                 policy: network.policy(),
@@ -161,6 +165,7 @@ impl Bench {
             let out = Counters::sum([&*lane.out].into_iter());
             assert_eq!(out, Counters::default(), "nothing may go to the wire");
             assert!(lane.network.fdb.count().1 <= 4);
+            assert!(lane.network.neighbours.count().1 <= 4);
         }
         reasons
     }

@@ -1,8 +1,8 @@
 //! A VXLAN tunnel endpoint in user space (RFC 7348).
 //!
 //! A packet's way out: [`crate::tapbridge::Port`] is the tenants' TAP, whose
-//! super-packets `transmit` reads, finds their remote end in [`fdb`], and hands over
-//! whole by the second TAP of `handover`, or cuts and sends through the sockets of
+//! super-packets `transmit` reads, finds their remote end in [`fdb`] (or, where it is
+//! asked for a [`neighbour`], answers), and hands over whole by the second TAP of `handover`, or cuts and sends through the sockets of
 //! `underlay`. The way in: `receive` takes packets from both, believes nothing,
 //! merges, and writes to the TAP. `engine` is a thread per queue that does both ways,
 //! `paths` one that watches routes; [`config`] says what it is to do, [`crate::counters`]
@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //! - received = forwarded + answered + dropped, each drop with its reason.
-//! - Nothing is allocated per packet; what packets can make grow (the forwarding
-//!   table) has a bound.
+//! - Nothing is allocated per packet; what packets can make grow ([`table`]) has a
+//!   bound.
 //! - What comes from the wire never goes to the wire. What comes from a TAP goes to
 //!   one remote end, or once to each of the replication list.
 //! - Packets of one flow that one thread handles keep their order.
@@ -26,9 +26,11 @@ pub mod fdb;
 pub mod fuzz;
 mod handover;
 mod lane;
+pub mod neighbour;
 mod network;
 mod paths;
 mod receive;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -264,6 +266,8 @@ pub struct NetworkReport {
     pub configured: usize,
     /// Learned addresses.
     pub learned: usize,
+    /// Neighbours: configured and learned.
+    pub neighbours: [usize; 2],
 }
 
 /// An endpoint at work; dropping it ends it and removes its TAPs.
@@ -299,6 +303,7 @@ impl Running {
                 back: sum(index, 1),
                 configured,
                 learned,
+                neighbours: network.neighbours.count().into(),
             }
         });
         let strangers = Counters::sum(self.strangers.iter().map(|thread| &**thread));
@@ -306,7 +311,7 @@ impl Running {
     }
 
     /// Takes over what may change: remote ends, replication, forwarding entries,
-    /// learning and its bounds. On an error everything stays as it was.
+    /// neighbours, learning and its bounds. On an error everything stays as it was.
     ///
     /// # Errors
     /// When anything else differs, or a remote end has no route.
@@ -354,8 +359,8 @@ fn unchangeable(old: &Config, new: &Config) -> Result<()> {
     }
     Err(ConfigError::Value {
         key: "reload".to_owned(),
-        problem: "only remotes, replicate, any-remote, fdb, learning and its bounds can change \
-                  while the endpoint runs; start it anew for the others"
+        problem: "only remotes, replicate, any-remote, fdb, neighbours, learning and its bounds \
+                  can change while the endpoint runs; start it anew for the others"
             .to_owned(),
     }
     .into())

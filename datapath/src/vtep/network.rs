@@ -9,9 +9,12 @@ use packet::encap::Encap;
 use packet::ethernet::MacAddr;
 use packet::vxlan::Vni;
 
-use super::config::NetworkConfig;
-use super::fdb::{Fdb, Learned, Limits, Place};
+use super::config::{Entries, NetworkConfig};
+use super::fdb::{Fdb, Place};
+use super::neighbour::{Claim, Neighbour, Neighbours, Who};
+use super::table::{Learned, Limits};
 use super::underlay::Underlay;
+use crate::counters::Resolution;
 
 /// Seconds between two questions for a path's MTU.
 const PROBE_INTERVAL: u32 = 1;
@@ -36,6 +39,8 @@ pub(super) struct Policy {
     any_remote: bool,
     learning: bool,
     limits: Limits,
+    /// Of neighbours; `None`: nothing is answered.
+    neighbours: Option<Limits>,
     /// By address.
     remotes: Vec<Remote>,
     /// MTU of the path to remote ends that are not among these, in bytes.
@@ -88,11 +93,17 @@ impl Policy {
             any_remote: config.any_remote,
             learning: config.learning,
             limits: config.limits(),
+            neighbours: config.neighbour_limits(),
             remotes,
             // What nobody knows is not judged here; the kernel does when it is sent.
             other_mtu: least.unwrap_or(u32::from(u16::MAX)),
             replication,
         })
+    }
+
+    /// Whether questions for neighbours are answered.
+    pub(super) fn suppresses(&self) -> bool {
+        self.neighbours.is_some()
     }
 
     fn remote(&self, address: IpAddr) -> Option<&Remote> {
@@ -160,6 +171,7 @@ pub(super) struct Network {
     /// MTU of the TAP in bytes.
     pub(super) mtu: u32,
     pub(super) fdb: Fdb,
+    pub(super) neighbours: Neighbours,
     policy: Mutex<Arc<Policy>>,
     generation: AtomicU64,
 }
@@ -167,14 +179,15 @@ pub(super) struct Network {
 impl Network {
     pub(super) fn new(
         config: &NetworkConfig,
-        entries: &[(MacAddr, IpAddr)],
+        entries: &Entries,
         policy: Policy,
         mtu: u32,
     ) -> Network {
         Network {
             vni: config.vni,
             mtu,
-            fdb: Fdb::new(entries),
+            fdb: Fdb::new(entries.places()),
+            neighbours: Neighbours::new(entries.neighbours()),
             policy: Mutex::new(Arc::new(policy)),
             generation: AtomicU64::new(0),
         }
@@ -191,16 +204,21 @@ impl Network {
     }
 
     /// Replaces what is configured.
-    pub(super) fn reload(&self, policy: Policy, entries: &[(MacAddr, IpAddr)]) {
+    pub(super) fn reload(&self, policy: Policy, entries: &Entries) {
         let policy = Arc::new(policy);
         *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy.clone();
         self.generation.fetch_add(1, Ordering::Release);
-        self.fdb.configure(entries, |remote| policy.may_send(remote));
+        self.fdb.configure(entries.places(), |place| match place {
+            Place::Local => true,
+            Place::Remote(remote) => policy.may_send(*remote),
+        });
+        // What is said of a hardware address that is nowhere is not told on.
+        self.neighbours.configure(entries.neighbours(), |_| policy.suppresses());
     }
 
     /// Where an address is, by what is configured and learned.
     pub(super) fn find(&self, policy: &Policy, mac: MacAddr, now: u32) -> Option<Place> {
-        self.fdb.find(mac, now, &policy.limits)
+        self.fdb.find(mac, now, &policy.limits).map(|(place, _)| place)
     }
 
     /// Takes notice of a source address.
@@ -209,5 +227,57 @@ impl Network {
             return self.fdb.learn(mac, place, now, &policy.limits);
         }
         if self.fdb.contradicts(mac, place) { Learned::Configured } else { Learned::Known }
+    }
+
+    /// Takes notice of what a sender says about itself.
+    pub(super) fn notice(&self, policy: &Policy, claim: Claim, place: Place, now: u32) -> Learned {
+        let Some(limits) = &policy.neighbours else { return Learned::Known };
+        let (Claim::Has(ip, _) | Claim::Uses(ip, _)) = claim;
+        if place == Place::Local {
+            // Neighbours of the same side answer for themselves.
+            self.neighbours.forget(ip);
+            return Learned::Known;
+        }
+        let known = self.neighbours.find(ip, now, limits).map(|(neighbour, _)| neighbour);
+        match (claim, known) {
+            // RFC 4861, section 7.2.5: it does not replace another's.
+            (Claim::Has(_, new), Some(known)) if !new.overrides && new.mac != known.mac => {
+                Learned::Known
+            }
+            (Claim::Has(_, new), _) => self.neighbours.learn(ip, new, now, limits),
+            (Claim::Uses(_, mac), Some(known)) if known.mac == mac => {
+                self.neighbours.learn(ip, known, now, limits)
+            }
+            // It may be a router or none: that an advertisement will say.
+            (Claim::Uses(..), _) => {
+                self.neighbours.forget(ip);
+                Learned::Known
+            }
+        }
+    }
+
+    /// Who it is that is asked for, if it is at a remote end.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub(super) fn resolve(
+        &self,
+        policy: &Policy,
+        who: &Who,
+        now: u32,
+    ) -> Result<Neighbour, Resolution> {
+        let limits = policy.neighbours.as_ref().ok_or(Resolution::Unknown)?;
+        let known = self.neighbours.find(who.target, now, limits);
+        let (neighbour, configured) = known.ok_or(Resolution::Unknown)?;
+        if neighbour.mac == who.mac {
+            return Err(Resolution::OwnSide);
+        }
+        match self.find(policy, neighbour.mac, now) {
+            Some(Place::Remote(_)) => Ok(neighbour),
+            Some(Place::Local) => Err(Resolution::OwnSide),
+            None if configured => Ok(neighbour),
+            // It may be anywhere by now.
+            None => Err(Resolution::Unknown),
+        }
     }
 }

@@ -27,8 +27,10 @@ use packet::tcp::Flags;
 use packet::vnet_hdr::{self, VnetHdr, flags, gso_type};
 use packet::vxlan::{self, Vni, Vxlan};
 
-use super::fdb::{Learned, Place};
+use super::fdb::Place;
 use super::lane::{HEADER, Lane};
+use super::neighbour;
+use super::table::Learned;
 use crate::counters::{DropReason, Tally};
 use crate::tapbridge::LAYOUT;
 
@@ -285,11 +287,19 @@ fn check(
         Egress::Forward(_) | Egress::ForwardUnexpected(_) => {}
         Egress::Drop => return Err(DropReason::Congestion),
     }
-    match network.learn(policy, source, Place::Remote(sender.from), now) {
+    let place = Place::Remote(sender.from);
+    match network.learn(policy, source, place, now) {
         Learned::Known | Learned::New | Learned::Moved => {}
         Learned::Full => lane.back.leave_unlearned(),
         Learned::Configured => return Err(DropReason::Spoofed),
         Learned::TooOften => return Err(DropReason::Moving),
+    }
+    if policy.suppresses()
+        && !vnet.needs_csum()
+        && let Some(claim) = neighbour::examine(frame).and_then(|resolving| resolving.claim)
+        && network.notice(policy, claim, place, now) == Learned::Full
+    {
+        lane.back.leave_unlearned();
     }
     Ok(vnet)
 }

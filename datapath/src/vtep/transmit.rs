@@ -25,10 +25,12 @@ use sys::datagram::{Outgoing, SendSlots, wait_writable};
 use sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS};
 
 use super::answer;
-use super::fdb::{Learned, Place};
+use super::fdb::Place;
 use super::lane::{HEADER, Lane};
+use super::neighbour::{self, Question};
+use super::table::Learned;
 use super::underlay::Underlay;
-use crate::counters::DropReason;
+use crate::counters::{DropReason, Resolution};
 use crate::tapbridge::LAYOUT;
 
 /// Bytes of datagrams that wait for the system call.
@@ -137,6 +139,9 @@ impl Transmitter {
             // What comes from the TAP is there, however often it has moved.
             Learned::Known | Learned::New | Learned::Moved | Learned::TooOften => {}
         }
+        if policy.suppresses() && !vnet.needs_csum() && self.resolve(lane, frame, now) {
+            return;
+        }
         let known = match network.find(policy, link.destination(), now) {
             Some(Place::Remote(remote)) if !link.destination().is_multicast() => Some(remote),
             // Local: it has been here; whether it still is nobody knows.
@@ -204,6 +209,43 @@ impl Transmitter {
                 at = end;
             }
         }
+    }
+
+    /// Answers a question for a neighbour; true if the frame need go nowhere.
+    fn resolve(&self, lane: &Lane, frame: &[u8], now: u32) -> bool {
+        let (network, policy, tally) = (&lane.network, &lane.policy, &lane.out);
+        let Some(resolving) = neighbour::examine(frame) else { return false };
+        if let Some(claim) = resolving.claim {
+            network.notice(policy, claim, Place::Local, now);
+        }
+        let who = match resolving.question {
+            None => return false,
+            Some(Question::Duplicate) => {
+                tally.resolve(Resolution::Duplicate);
+                return false;
+            }
+            Some(Question::Who(who)) => who,
+        };
+        let owner = match network.resolve(policy, &who, now) {
+            Ok(owner) => owner,
+            Err(reason) => {
+                tally.resolve(reason);
+                return false;
+            }
+        };
+        let mut answer = [0; neighbour::ANSWER_LEN];
+        let length = who.answer(&owner, &mut answer);
+        match lane.tap.write(&[0; HEADER], &answer[..length]) {
+            Ok(()) => {
+                tally.answer();
+                tally.resolve(match who.target {
+                    IpAddr::V4(_) => Resolution::Arp,
+                    IpAddr::V6(_) => Resolution::Discovery,
+                });
+            }
+            Err(error) => tally.discard(DropReason::of_write(&error), 1),
+        }
+        true
     }
 
     /// Hands a super-packet over whole, once for each remote end.

@@ -9,11 +9,11 @@ use testbed::Host;
 
 use super::*;
 
-/// tcpdump at a host's NIC; ended when dropped.
-struct Capture(Child);
+/// tcpdump at a host's NIC of all UDP; ended when dropped.
+pub struct Capture(Child);
 
 impl Capture {
-    fn start(host: &Host, file: &Path) -> Option<Capture> {
+    pub fn start(host: &Host, file: &Path) -> Option<Capture> {
         let mut command = Command::new("tcpdump");
         command.args(["-n", "-U", "-B", "65536", "-s", "0", "-i", NIC, "udp", "-w"]).arg(file);
         let spawned = host.netns().run(|| command.stderr(Stdio::piped()).spawn()).unwrap();
@@ -32,7 +32,8 @@ impl Drop for Capture {
     }
 }
 
-fn tshark(file: &Path, more: &[&str]) -> Option<String> {
+/// What tshark says about a capture.
+pub fn tshark(file: &Path, more: &[&str]) -> Option<String> {
     let mut command = Command::new("tshark");
     command.arg("-r").arg(file);
     for checked in ["ip", "udp", "tcp"] {

@@ -14,7 +14,7 @@ use traffic::{LIMIT, ping, privileged, tcp};
 
 mod capture;
 mod endpoint;
-mod soak;
+mod suppression;
 #[path = "../traffic/mod.rs"]
 mod traffic;
 

@@ -1,0 +1,215 @@
+//! Address resolution among the tenants (ARP, IPv6 neighbour discovery): what a frame
+//! claims, what it asks, and the answer in the owner's stead, so that the question
+//! need not be flooded (RFC 9161 calls it proxy ARP/ND; the kernel's bridge,
+//! `neigh_suppress`).
+//!
+//! Pure: bytes in, bytes out. When in doubt a frame claims and asks nothing, and goes
+//! its way as any other:
+//! - Frames with VLAN tags: the tables know no VLANs.
+//! - Questions to one host: it is asked whether it still is there (RFC 4861, 7.3).
+//! - Duplicate address detection (RFC 5227's probes, RFC 4862's solicitations without
+//!   a source): only the owner knows whether it still has the address.
+//! - Whose link-layer and resolved addresses differ: a proxy, or a lie.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use packet::arp::{self, Arp, Operation};
+use packet::ethernet::{self, EtherType, Ethernet, EthernetHeader, MacAddr};
+use packet::icmpv6::{self, Advertised, Icmpv6, Message};
+use packet::ipv4::Protocol;
+use packet::ipv6::Ipv6;
+
+use super::table::Table;
+
+/// Who has an address, by what it has said about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Neighbour {
+    /// Its hardware address.
+    pub mac: MacAddr,
+    /// Whether it routes (the R flag): who is told otherwise routes by it no more.
+    pub router: bool,
+    /// Whether it replaces what is known (the O flag); not so of anycast and proxies.
+    pub overrides: bool,
+}
+
+impl Neighbour {
+    /// A host with that hardware address.
+    pub fn host(mac: MacAddr) -> Neighbour {
+        Neighbour { mac, router: false, overrides: true }
+    }
+}
+
+/// The neighbours of one network.
+pub type Neighbours = Table<IpAddr, Neighbour>;
+
+/// Longest answer in bytes.
+pub(super) const ANSWER_LEN: usize = ethernet::HEADER_LEN + icmpv6::ADVERTISEMENT_LEN;
+const _: () = assert!(icmpv6::ADVERTISEMENT_LEN >= arp::PACKET_LEN);
+
+/// What the sender says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// It has an address.
+    Has(IpAddr, Neighbour),
+    /// It uses an address; whether it routes is not said.
+    Uses(IpAddr, MacAddr),
+}
+
+/// What the sender asks everyone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Whether an address that it will use is somebody's.
+    Duplicate,
+    /// Who has an address.
+    Who(Who),
+}
+
+/// Who has `target`?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Who {
+    /// The asker's hardware address.
+    pub(super) mac: MacAddr,
+    /// The asker's address, of the same family as `target`.
+    asker: IpAddr,
+    /// The address in question.
+    pub(super) target: IpAddr,
+}
+
+/// What a frame is to address resolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Resolving {
+    pub(super) claim: Option<Claim>,
+    pub(super) question: Option<Question>,
+}
+
+/// Looks at a frame whose checksums are finished; `None` for one that neither claims
+/// nor asks anything.
+pub(super) fn examine(frame: &[u8]) -> Option<Resolving> {
+    let link = Ethernet::parse(frame).ok()?;
+    let found = match link.ether_type() {
+        EtherType::ARP => by_arp(&link)?,
+        EtherType::IPV6 => by_discovery(&link)?,
+        _ => return None,
+    };
+    (found != Resolving::default()).then_some(found)
+}
+
+fn by_arp(link: &Ethernet<'_>) -> Option<Resolving> {
+    let arp = Arp::parse(link.payload()).ok()?;
+    if arp.sender_mac() != link.source() || !link.source().is_unicast() {
+        return None;
+    }
+    let (sender, target) = (arp.sender_ip(), arp.target_ip());
+    let claim = (is_host4(sender)
+        && [Operation::REQUEST, Operation::REPLY].contains(&arp.operation()))
+    .then(|| Claim::Has(sender.into(), Neighbour::host(arp.sender_mac())));
+    // An announcement (sender is target) asks nothing (RFC 5227, section 3).
+    let asks = arp.operation() == Operation::REQUEST
+        && link.destination().is_broadcast()
+        && sender != target
+        && is_host4(target);
+    let question = match asks {
+        true if sender.is_unspecified() => Some(Question::Duplicate),
+        true if is_host4(sender) => Some(Question::Who(Who {
+            mac: arp.sender_mac(),
+            asker: sender.into(),
+            target: target.into(),
+        })),
+        _ => None,
+    };
+    Some(Resolving { claim, question })
+}
+
+fn by_discovery(link: &Ethernet<'_>) -> Option<Resolving> {
+    let ip = Ipv6::parse(link.payload()).ok()?;
+    // No extension header may be before it, no router on its way: RFC 4861, section
+    // 7.1. Nearly everything ends here.
+    if ip.next_header() != Protocol::ICMPV6 || ip.hop_limit() != 255 {
+        return None;
+    }
+    let icmp = Icmpv6::parse(ip.payload()).ok()?;
+    let own = link.source();
+    if !own.is_unicast() || !icmp.checksum_is_valid(&ip) {
+        return None;
+    }
+    match icmp.message() {
+        Message::NeighborAdvertisement { target, link: Some(mac), flags } => {
+            let neighbour = Neighbour {
+                mac,
+                router: flags.contains(Advertised::ROUTER),
+                overrides: flags.contains(Advertised::OVERRIDE),
+            };
+            let claim =
+                (mac == own && is_host6(target)).then_some(Claim::Has(target.into(), neighbour));
+            Some(Resolving { claim, question: None })
+        }
+        Message::NeighborSolicitation { target, source } => {
+            let asker = ip.source();
+            let to_all = link.destination().is_multicast()
+                && ip.destination() == icmpv6::solicited_node(target)
+                && is_host6(target)
+                && asker != target;
+            if asker.is_unspecified() {
+                let question = to_all.then_some(Question::Duplicate);
+                return Some(Resolving { claim: None, question });
+            }
+            // Without its hardware address it is asked for that in turn.
+            if source != Some(own) || !is_host6(asker) {
+                return None;
+            }
+            let who = Who { mac: own, asker: asker.into(), target: target.into() };
+            Some(Resolving {
+                claim: Some(Claim::Uses(asker.into(), own)),
+                question: to_all.then_some(Question::Who(who)),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Whether that can be one host's.
+fn is_host4(ip: Ipv4Addr) -> bool {
+    ip.octets()[0] != 0 && !ip.is_loopback() && !ip.is_multicast() && !ip.is_broadcast()
+}
+
+fn is_host6(ip: Ipv6Addr) -> bool {
+    !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast()
+}
+
+impl Who {
+    /// Writes the frame with which `owner` answers, and returns its length in bytes.
+    pub(super) fn answer(&self, owner: &Neighbour, out: &mut [u8; ANSWER_LEN]) -> usize {
+        let (ether_type, written) = match (self.asker, self.target) {
+            (IpAddr::V4(asker), IpAddr::V4(target)) => {
+                let reply = arp::ArpPacket {
+                    operation: Operation::REPLY,
+                    sender_mac: owner.mac,
+                    sender_ip: target,
+                    target_mac: self.mac,
+                    target_ip: asker,
+                };
+                let packet = &mut out[ethernet::HEADER_LEN..][..arp::PACKET_LEN];
+                packet.copy_from_slice(&reply.to_bytes());
+                (EtherType::ARP, arp::PACKET_LEN)
+            }
+            (IpAddr::V6(asker), IpAddr::V6(target)) => {
+                let flags = Advertised::SOLICITED
+                    .with(Advertised::ROUTER, owner.router)
+                    .with(Advertised::OVERRIDE, owner.overrides);
+                let packet = &mut out[ethernet::HEADER_LEN..];
+                // There is room for exactly this.
+                let written =
+                    icmpv6::neighbor_advertisement(target, owner.mac, asker, flags, packet);
+                (EtherType::IPV6, written.unwrap_or(0))
+            }
+            // Both are read from one packet.
+            _ => return 0,
+        };
+        let link = EthernetHeader { destination: self.mac, source: owner.mac, ether_type };
+        out[..ethernet::HEADER_LEN].copy_from_slice(&link.to_bytes());
+        ethernet::HEADER_LEN + written
+    }
+}
+
+#[cfg(test)]
+mod tests;

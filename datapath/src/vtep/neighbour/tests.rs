@@ -1,0 +1,411 @@
+//! Questions and answers, by themselves, damaged, and beside the kernel's bridge.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+use std::sync::Arc;
+
+use packet::arp::ArpPacket;
+use packet::ipv6::Ipv6Header;
+use packet::vxlan::Vni;
+use proptest::prelude::*;
+use sys::tap::{Tap, TapOptions};
+use testbed::Host;
+
+use super::*;
+use crate::counters::Resolution;
+use crate::vtep::config::{Entries, NetworkConfig};
+use crate::vtep::fdb::Place;
+use crate::vtep::network::{Network, Policy};
+
+const ASKER: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const OWNER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const BESIDE: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
+const REMOTE: [u8; 4] = [10, 0, 0, 2];
+
+fn ip4(last: u8) -> Ipv4Addr {
+    [10, 1, 0, last].into()
+}
+
+fn ip6(last: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, last)
+}
+
+fn framed(destination: MacAddr, source: MacAddr, ether_type: EtherType, body: &[u8]) -> Vec<u8> {
+    [&EthernetHeader { destination, source, ether_type }.to_bytes()[..], body].concat()
+}
+
+fn request(destination: MacAddr, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Vec<u8> {
+    let operation = Operation::REQUEST;
+    let target_mac = MacAddr::ZERO;
+    let arp = ArpPacket { operation, sender_mac: ASKER, sender_ip, target_mac, target_ip };
+    framed(destination, ASKER, EtherType::ARP, &arp.to_bytes())
+}
+
+/// A neighbour message of any kind; its checksum is right.
+fn discovery(
+    link: (MacAddr, MacAddr),
+    ends: (Ipv6Addr, Ipv6Addr),
+    kind: u8,
+    flags: u8,
+    target: Ipv6Addr,
+    option: Option<(u8, MacAddr)>,
+) -> Vec<u8> {
+    let mut message = vec![kind, 0, 0, 0, flags, 0, 0, 0];
+    message.extend(target.octets());
+    if let Some((kind, mac)) = option {
+        message.extend([kind, 1]);
+        message.extend(mac.0);
+    }
+    let length = message.len() as u32;
+    let sum = packet::checksum::pseudo_header_v6(ends.0, ends.1, 58, length);
+    let checksum = sum.plus_bytes(&message).checksum();
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let header = Ipv6Header {
+        traffic_class: 0,
+        flow_label: 0,
+        next_header: Protocol::ICMPV6,
+        hop_limit: 255,
+        source: ends.0,
+        destination: ends.1,
+    };
+    let body = [&header.to_bytes(message.len()).unwrap()[..], &message].concat();
+    framed(link.0, link.1, EtherType::IPV6, &body)
+}
+
+fn group_mac(group: Ipv6Addr) -> MacAddr {
+    let [.., a, b, c, d] = group.octets();
+    MacAddr([0x33, 0x33, a, b, c, d])
+}
+
+fn solicitation(source: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+    let group = icmpv6::solicited_node(target);
+    let option = (!source.is_unspecified()).then_some((1, ASKER));
+    discovery((group_mac(group), ASKER), (source, group), 135, 0, target, option)
+}
+
+fn advertisement(owner: MacAddr, target: Ipv6Addr, flags: u8) -> Vec<u8> {
+    discovery((ASKER, owner), (target, ip6(1)), 136, flags, target, Some((2, owner)))
+}
+
+/// A network that knows of the owner at a remote end, and of who is at the asker's side.
+fn network(config: &NetworkConfig) -> (Network, Arc<Policy>) {
+    let entries = Entries { fdb: vec![(OWNER, REMOTE.into())], ..Entries::default() };
+    let network = Network::new(config, &entries, Policy::without_paths(config), 1450);
+    let policy = network.policy();
+    network.learn(&policy, BESIDE, Place::Local, 0);
+    (network, policy)
+}
+
+fn config() -> NetworkConfig {
+    NetworkConfig {
+        remotes: vec![REMOTE.into()],
+        neigh_suppress: true,
+        max_neighbours: 3,
+        ..NetworkConfig::new(Vni::new(10).unwrap(), "tap0")
+    }
+}
+
+/// What a frame from a remote end tells.
+fn told(network: &Network, policy: &Policy, frame: &[u8], now: u32) {
+    let claim = examine(frame).and_then(|resolving| resolving.claim).expect("a claim");
+    network.notice(policy, claim, Place::Remote(REMOTE.into()), now);
+}
+
+/// The answer to a frame of the TAP, or why there is none; `None`: it asks nothing.
+fn asked(network: &Network, frame: &[u8], now: u32) -> Option<Result<Vec<u8>, Resolution>> {
+    match examine(frame)?.question? {
+        Question::Duplicate => Some(Err(Resolution::Duplicate)),
+        Question::Who(who) => Some(network.resolve(&network.policy(), &who, now).map(|owner| {
+            let mut out = [0; ANSWER_LEN];
+            let length = who.answer(&owner, &mut out);
+            out[..length].to_vec()
+        })),
+    }
+}
+
+fn reply_of(owner: MacAddr, ip: Ipv4Addr) -> Vec<u8> {
+    let arp = ArpPacket {
+        operation: Operation::REPLY,
+        sender_mac: owner,
+        sender_ip: ip,
+        target_mac: ASKER,
+        target_ip: ip4(1),
+    };
+    framed(ASKER, owner, EtherType::ARP, &arp.to_bytes())
+}
+
+#[test]
+fn what_was_said_is_told_on_as_long_as_it_holds() {
+    let (network, policy) = network(&config());
+    let who4 = request(MacAddr::BROADCAST, ip4(1), ip4(2));
+    let who6 = solicitation(ip6(1), ip6(2));
+    assert_eq!(asked(&network, &who4, 0), Some(Err(Resolution::Unknown)));
+    assert_eq!(asked(&network, &who6, 0), Some(Err(Resolution::Unknown)));
+    let announced = framed(ASKER, OWNER, EtherType::ARP, &reply_of(OWNER, ip4(2))[14..]);
+    told(&network, &policy, &announced, 10);
+    // A router, which said so.
+    told(&network, &policy, &advertisement(OWNER, ip6(2), 0xe0), 10);
+    assert_eq!(asked(&network, &who4, 310), Some(Ok(reply_of(OWNER, ip4(2)))));
+    let answer = asked(&network, &who6, 310).unwrap().unwrap();
+    assert_eq!(answer, advertisement(OWNER, ip6(2), 0xe0));
+    assert_eq!(asked(&network, &who4, 311), Some(Err(Resolution::Unknown)), "it has aged");
+
+    // Its hardware address is elsewhere, or it is claimed from the asker's own side.
+    told(&network, &policy, &announced, 320);
+    network.fdb.configure([], |_| true);
+    assert_eq!(asked(&network, &who4, 320), Some(Err(Resolution::Unknown)));
+    network.learn(&policy, OWNER, Place::Local, 320);
+    assert_eq!(asked(&network, &who4, 320), Some(Err(Resolution::OwnSide)));
+    network.learn(&policy, OWNER, Place::Remote(REMOTE.into()), 320);
+    assert!(asked(&network, &who4, 320).unwrap().is_ok());
+    let claim = examine(&announced).unwrap().claim.unwrap();
+    network.notice(&policy, claim, Place::Local, 320);
+    assert_eq!(asked(&network, &who4, 320), Some(Err(Resolution::Unknown)));
+}
+
+#[test]
+fn who_asks_only_is_not_known_to_route_or_not() {
+    let (network, policy) = network(&config());
+    let asks = |mac: MacAddr| {
+        let group = icmpv6::solicited_node(ip6(1));
+        let link = (group_mac(group), mac);
+        discovery(link, (ip6(2), group), 135, 0, ip6(1), Some((1, mac)))
+    };
+    let who = solicitation(ip6(1), ip6(2));
+    told(&network, &policy, &asks(OWNER), 0);
+    assert_eq!(asked(&network, &who, 0), Some(Err(Resolution::Unknown)));
+    told(&network, &policy, &advertisement(OWNER, ip6(2), 0x60), 0);
+    // What it is known for is confirmed.
+    told(&network, &policy, &asks(OWNER), 200);
+    assert!(asked(&network, &who, 400).unwrap().is_ok());
+    // Another says that it has it, too, without the O flag: an anycast address.
+    told(&network, &policy, &advertisement(BESIDE, ip6(2), 0x40), 400);
+    assert_eq!(asked(&network, &who, 400).unwrap().unwrap()[6..12], OWNER.0);
+    // Another uses it: whoever has it now will say so when asked.
+    told(&network, &policy, &asks(BESIDE), 400);
+    assert_eq!(asked(&network, &who, 400), Some(Err(Resolution::Unknown)));
+}
+
+#[test]
+fn what_is_configured_is_told_and_stays() {
+    let mut config = config();
+    config.neighbours.insert(ip4(9).to_string(), OWNER.to_string());
+    let policy = Policy::without_paths(&config);
+    let network = Network::new(&config, &config.entries().unwrap(), policy, 1450);
+    let who = request(MacAddr::BROADCAST, ip4(1), ip4(9));
+    // Wherever it is.
+    assert!(asked(&network, &who, 1_000_000).unwrap().is_ok());
+    let lie = framed(ASKER, BESIDE, EtherType::ARP, &reply_of(BESIDE, ip4(9))[14..]);
+    told(&network, &network.policy(), &lie, 0);
+    assert_eq!(asked(&network, &who, 0), Some(Ok(reply_of(OWNER, ip4(9)))));
+}
+
+#[test]
+fn the_number_of_neighbours_is_bounded() {
+    let (network, policy) = network(&config());
+    for last in 10..100 {
+        let said = framed(ASKER, OWNER, EtherType::ARP, &reply_of(OWNER, ip4(last))[14..]);
+        told(&network, &policy, &said, 0);
+        told(&network, &policy, &advertisement(OWNER, ip6(last.into()), 0x60), 0);
+    }
+    assert_eq!(network.neighbours.count(), (0, 3));
+}
+
+/// Frames that ask or say something; most of them in a way that must not be answered.
+fn odd_ones() -> Vec<(&'static str, Vec<u8>)> {
+    let group = icmpv6::solicited_node(ip6(2));
+    let to_group = (group_mac(group), ASKER);
+    let solicit = |link, ends, option| discovery(link, ends, 135, 0, ip6(2), option);
+    let source = Some((1, ASKER));
+    let mut gateway = request(MacAddr::BROADCAST, ip4(1), ip4(2));
+    gateway[22..28].copy_from_slice(&BESIDE.0);
+    let mut hops = solicitation(ip6(1), ip6(2));
+    hops[21] = 254;
+    let mut sum = solicitation(ip6(1), ip6(2));
+    sum[57] ^= 1;
+    let broadcast = |sender, target| request(MacAddr::BROADCAST, sender, target);
+    vec![
+        ("who has", broadcast(ip4(1), ip4(2))),
+        ("who has, IPv6", solicitation(ip6(1), ip6(2))),
+        ("unknown", broadcast(ip4(1), ip4(77))),
+        ("unknown, IPv6", solicitation(ip6(1), ip6(77))),
+        ("own side", broadcast(ip4(1), ip4(3))),
+        ("own side, IPv6", solicitation(ip6(1), ip6(3))),
+        ("probe", broadcast(Ipv4Addr::UNSPECIFIED, ip4(2))),
+        ("probe, IPv6", solicitation(Ipv6Addr::UNSPECIFIED, ip6(2))),
+        ("announcement", broadcast(ip4(2), ip4(2))),
+        ("still there", request(OWNER, ip4(1), ip4(2))),
+        ("still there, IPv6", solicit((OWNER, ASKER), (ip6(1), ip6(2)), source)),
+        ("multicast target", broadcast(ip4(1), [224, 0, 0, 1].into())),
+        ("loopback target", broadcast(ip4(1), [127, 0, 0, 1].into())),
+        ("hop limit", hops),
+        ("checksum", sum),
+        ("without its address", solicit(to_group, (ip6(1), group), None)),
+        ("for another", solicit(to_group, (ip6(1), group), Some((1, BESIDE)))),
+        ("sender is another", gateway),
+        ("cut off", broadcast(ip4(1), ip4(2))[..41].to_vec()),
+        ("tagged", {
+            let frame = broadcast(ip4(1), ip4(2));
+            [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat()
+        }),
+    ]
+}
+
+/// The same network that the kernel's bridge has in the test below.
+fn as_the_bridge_has_it() -> Network {
+    let (network, policy) = network(&NetworkConfig { max_neighbours: 8, ..config() });
+    for (mac, last) in [(OWNER, 2), (BESIDE, 3)] {
+        let said = framed(ASKER, mac, EtherType::ARP, &reply_of(mac, ip4(last))[14..]);
+        told(&network, &policy, &said, 0);
+        told(&network, &policy, &advertisement(mac, ip6(last.into()), 0x60), 0);
+    }
+    network
+}
+
+#[test]
+fn nothing_odd_is_answered() {
+    let network = as_the_bridge_has_it();
+    for (name, frame) in odd_ones() {
+        let got = asked(&network, &frame, 0);
+        let wanted = match name {
+            "who has" => Some(Ok(reply_of(OWNER, ip4(2)))),
+            "who has, IPv6" => Some(Ok(advertisement(OWNER, ip6(2), 0x60))),
+            "unknown" | "unknown, IPv6" => Some(Err(Resolution::Unknown)),
+            "own side" | "own side, IPv6" => Some(Err(Resolution::OwnSide)),
+            "probe" | "probe, IPv6" => Some(Err(Resolution::Duplicate)),
+            _ => None,
+        };
+        assert_eq!(got, wanted, "{name}");
+    }
+}
+
+/// The kernel's bridge with `neigh_suppress` on its tunnel, a TAP of ours as another
+/// port, and neighbours at both.
+fn bridge() -> (Host, Tap) {
+    let host = Host::with_ipv6("oracle").unwrap();
+    let tap = host.netns().run(|| Tap::open(&TapOptions::named("tap0")).unwrap()).unwrap();
+    tap.set_nonblocking(true).unwrap();
+    host.bridge("br0", 1500, &["tap0"]).unwrap();
+    host.netlink().set_up("tap0").unwrap();
+    let run = |program: &str, arguments: &str| {
+        host.run(Command::new(program).args(arguments.split(' '))).unwrap();
+    };
+    run("ip", "link add vxlan0 type vxlan id 10 dstport 4789 nolearning local 127.0.0.1");
+    run("ip", "link set vxlan0 master br0 up");
+    run("bridge", "link set dev vxlan0 neigh_suppress on learning off");
+    // What it says of its own accord would be taken for answers.
+    host.sysctl("net/ipv6/conf/br0/accept_dad", "0").unwrap();
+    run("ip", "link set br0 type bridge mcast_snooping 0");
+    for (mac, last, port) in [(OWNER, 2, "vxlan0"), (BESIDE, 3, "tap0")] {
+        run("bridge", &format!("fdb add {mac} dev {port} master static"));
+        for ip in [IpAddr::from(ip4(last)), ip6(last.into()).into()] {
+            run("ip", &format!("neigh add {ip} dev br0 lladdr {mac} nud permanent"));
+        }
+    }
+    (host, tap)
+}
+
+#[test]
+fn the_kernels_bridge_answers_the_same() {
+    if !sys::userns::may_administer_networks() || sys::tap::available().is_err() {
+        return eprintln!("skipped: needs root (CAP_NET_ADMIN) and /dev/net/tun");
+    }
+    let (host, tap) = bridge();
+    let mut buffer = [0; 2048];
+    let network = as_the_bridge_has_it();
+    for (name, frame) in odd_ones() {
+        // It believes any hop limit and checksum, takes the link-layer address for what
+        // is not said, answers what has a tag without one if it filters no VLANs, and
+        // before Linux 6.15 lets no host say itself whether it is still there.
+        let lenient = [
+            "tagged",
+            "hop limit",
+            "checksum",
+            "without its address",
+            "for another",
+            "sender is another",
+            "still there",
+            "still there, IPv6",
+        ];
+        if lenient.contains(&name) {
+            continue;
+        }
+        // A question that it does answer comes last, so that nothing is waited for.
+        let mark = request(MacAddr::BROADCAST, ip4(200), ip4(2));
+        tap.write(&frame).unwrap();
+        tap.write(&mark).unwrap();
+        let mut answers: Vec<Vec<u8>> = Vec::new();
+        let is_mark = |frame: &[u8]| frame[12..14] == [8, 6] && frame[38..42] == ip4(200).octets();
+        testbed::poll("the bridge's answer", std::time::Duration::from_secs(10), || {
+            while let Ok(length) = tap.read(&mut buffer) {
+                // Of ours only: the bridge has questions of its own.
+                if buffer[..6] == ASKER.0 {
+                    answers.push(buffer[..length].to_vec());
+                }
+            }
+            let done = answers.last().is_some_and(|frame| is_mark(frame));
+            Ok(if done { Ok(()) } else { Err(format!("{name}: {answers:?}")) })
+        })
+        .unwrap();
+        answers.pop();
+        let ours = asked(&network, &frame, 0).and_then(Result::ok);
+        assert_eq!(answers, Vec::from_iter(ours), "{name}");
+    }
+    drop(host);
+}
+
+/// One of these frames, damaged.
+fn damaged() -> impl Strategy<Value = Vec<u8>> {
+    let frames: Vec<_> = odd_ones()
+        .into_iter()
+        .map(|(_, frame)| frame)
+        .chain([advertisement(OWNER, ip6(2), 0xe0), reply_of(OWNER, ip4(2))])
+        .collect();
+    let changes =
+        proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3), 0..5);
+    (proptest::sample::select(frames), changes).prop_map(|(mut frame, changes)| {
+        for (at, value, kind) in changes {
+            let at = at.index(frame.len().max(1));
+            match kind {
+                0 if at < frame.len() => frame[at] = value,
+                1 => frame.insert(at.min(frame.len()), value),
+                _ => frame.truncate(at),
+            }
+        }
+        frame
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    /// Whatever comes: an answer names an owner that is known, to the asker alone, for
+    /// the address in question; and what is claimed is the sender's own.
+    #[test]
+    fn an_answer_is_always_to_the_question(frame in damaged()) {
+        let network = as_the_bridge_has_it();
+        let link = Ethernet::parse(&frame).map(|link| (link.source(), link.destination()));
+        if let Some(claim) = examine(&frame).and_then(|resolving| resolving.claim) {
+            let (Claim::Has(ip, Neighbour { mac, .. }) | Claim::Uses(ip, mac)) = claim;
+            prop_assert_eq!(Ok(mac), link.map(|(source, _)| source));
+            prop_assert!(mac.is_unicast() && !ip.is_unspecified() && !ip.is_multicast());
+        }
+        if let Some(Ok(answer)) = asked(&network, &frame, 0) {
+            let (source, destination) = link.unwrap();
+            prop_assert!(destination.is_multicast());
+            prop_assert_eq!(&answer[..6], &source.0);
+            prop_assert_eq!(&answer[6..12], &OWNER.0);
+            match etherparse::SlicedPacket::from_ethernet(&answer).unwrap().transport {
+                Some(etherparse::TransportSlice::Icmpv6(icmp)) => {
+                    prop_assert!(frame.windows(16).any(|w| w == ip6(2).octets()));
+                    prop_assert_eq!(icmp.type_u8(), 136);
+                }
+                _ => {
+                    prop_assert_eq!(&frame[38..42], &ip4(2).octets());
+                    prop_assert_eq!(&answer[28..32], &ip4(2).octets());
+                    prop_assert_eq!(&answer[38..42], &frame[28..32]);
+                }
+            }
+        }
+    }
+}
