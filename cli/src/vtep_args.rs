@@ -37,6 +37,10 @@ pub struct Vtep {
     /// given several times [default: every --remote]
     #[arg(long, value_name = "ADDRESS")]
     pub replicate: Vec<IpAddr>,
+    /// Multicast group of the underlay that gets these instead, joined on the link that has
+    /// --local
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "replicate")]
+    pub group: Option<IpAddr>,
     /// Let anyone send
     #[arg(long)]
     pub any_remote: bool,

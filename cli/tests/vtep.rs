@@ -262,6 +262,8 @@ fn what_cannot_be_is_refused_with_its_name() {
     for (more, named) in [
         (&["--remote", "fd00::2"][..], "fd00::2"),
         (&["--remote", "239.0.0.1"], "multicast group"),
+        (&["--group", "10.0.0.9"], "no multicast group"),
+        (&["--group", "239.0.0.1", "--replicate", "10.0.0.2"], "--replicate"),
         (&["--fdb", "02:00"], "MAC=REMOTE"),
         (&["--replicate", "10.0.0.9"], "10.0.0.9 is not among"),
         (&["--queues", "0"], "queues"),

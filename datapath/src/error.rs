@@ -9,6 +9,9 @@ pub enum Error {
     /// A system call.
     #[error(transparent)]
     Sys(#[from] sys::Error),
+    /// A question to the kernel's network stack.
+    #[error(transparent)]
+    Netlink(#[from] netstate::Error),
     /// Both ports of a bridge need as many queues.
     #[error("{left} has {left_queues} queues, {right} has {right_queues}: wanted as many")]
     Queues {

@@ -170,6 +170,7 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
     network.mtu = arguments.mtu;
     network.remotes = arguments.remote.clone();
     network.replicate = (!arguments.replicate.is_empty()).then(|| arguments.replicate.clone());
+    network.group = arguments.group;
     network.any_remote = arguments.any_remote;
     network.learning = !arguments.no_learning;
     network.ageing = arguments.ageing.unwrap_or(network.ageing);

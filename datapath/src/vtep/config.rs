@@ -161,9 +161,13 @@ pub struct NetworkConfig {
     #[serde(default)]
     pub remotes: Vec<IpAddr>,
     /// Who gets broadcast, multicast and packets to unknown addresses; none:
-    /// all remote ends.
+    /// all remote ends, or the group.
     #[serde(default)]
     pub replicate: Option<Vec<IpAddr>>,
+    /// A multicast group of the underlay that gets these instead, once. It is joined
+    /// on the link that has the endpoint's address.
+    #[serde(default)]
+    pub group: Option<IpAddr>,
     /// Whether anyone may send.
     #[serde(default)]
     pub any_remote: bool,
@@ -343,6 +347,7 @@ impl NetworkConfig {
             mtu: None,
             remotes: Vec::new(),
             replicate: None,
+            group: None,
             any_remote: false,
             learning: true,
             ageing: ageing(),
@@ -357,7 +362,11 @@ impl NetworkConfig {
 
     /// Who gets what is replicated.
     pub fn replication(&self) -> &[IpAddr] {
-        self.replicate.as_deref().unwrap_or(&self.remotes)
+        match (&self.replicate, &self.group) {
+            (Some(replicate), _) => replicate,
+            (None, Some(group)) => std::slice::from_ref(group),
+            (None, None) => &self.remotes,
+        }
     }
 
     /// The bounds of what is learned.
@@ -414,7 +423,17 @@ impl NetworkConfig {
             let problem = format!("{mtu} is not {} to {}", MTU.start(), MTU.end());
             return Err(wrong(key("mtu"), problem));
         }
-        let all = self.remotes.iter().chain(self.replication()).chain(self.fdb.values());
+        if let Some(group) = self.group {
+            if !group.is_multicast() || group.is_ipv4() != local.is_ipv4() {
+                let problem = format!("{group} is no multicast group of the family of {local}");
+                return Err(wrong(key("group"), problem));
+            }
+            if self.replicate.is_some() {
+                return Err(wrong(key("group"), "and replicate exclude each other"));
+            }
+        }
+        let replicate = self.replicate.iter().flatten();
+        let all = self.remotes.iter().chain(replicate.clone()).chain(self.fdb.values());
         for remote in all {
             if remote.is_ipv4() != local.is_ipv4() {
                 let problem = format!("{remote} is not of the family of local = {local}");
@@ -422,8 +441,8 @@ impl NetworkConfig {
             }
             if remote.is_multicast() {
                 let problem = format!(
-                    "{remote} is a multicast group, which is not supported: \
-                     name the remote ends, who get what is replicated each"
+                    "{remote} is a multicast group: say group for who gets what is flooded, and \
+                     the remote ends, or any-remote, for who may send"
                 );
                 return Err(wrong(key("remotes"), problem));
             }
@@ -433,7 +452,7 @@ impl NetworkConfig {
         }
         // Who gets something without being able to answer is a mistake.
         let known = |remote: &&IpAddr| self.any_remote || self.remotes.contains(remote);
-        let others = self.replication().iter().chain(self.fdb.values());
+        let others = replicate.chain(self.fdb.values());
         if let Some(stranger) = others.into_iter().find(|remote| !known(remote)) {
             let problem = format!("{stranger} is not among the remotes");
             return Err(wrong(key("replicate and fdb"), problem));
@@ -528,6 +547,9 @@ mod tests {
             ("[\"10.0.0.2\"]", "[\"10.0.0.4\"]", "10.0.0.4 is not among"),
             ("[\"10.0.0.2\", ", "[\"fd00::1\", ", "fd00::1"),
             ("[\"10.0.0.2\", ", "[\"239.1.1.1\", ", "multicast group"),
+            ("vni = 11", "vni = 11\ngroup = \"10.0.0.9\"", "no multicast group"),
+            ("vni = 11", "vni = 11\ngroup = \"ff02::9\"", "no multicast group"),
+            ("vni = 10", "vni = 10\ngroup = \"239.1.1.1\"", "exclude each other"),
             ("02:00:00:00:00:07", "03:00:00:00:00:07", "unicast"),
             ("02:00:00:00:00:07", "02:00", "hardware address"),
             ("local = \"10.0.0.1\"", "local = \"host\"", "local"),

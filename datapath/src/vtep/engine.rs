@@ -1,9 +1,10 @@
-//! A thread per queue: its receiving socket, and its queue of each TAP.
+//! A thread per queue: its receiving sockets, and its queue of each TAP.
 //!
 //! A thread sleeps in `epoll_wait`; what is ready is read until it is empty, but
 //! no more than [`BUDGET`] reads of one while others wait. Or its ring brings the
-//! TAPs' frames by batches (io_uring), and says when the socket has something.
+//! TAPs' frames by batches (io_uring), and says when a socket has something.
 
+use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,10 +37,6 @@ const MESSAGES: usize = 16;
 const FRAME: usize = 17 * 4096;
 const _: () = assert!(FRAME >= HEADER + ethernet::HEADER_LEN + 8 + 65_536);
 
-/// The sources' order: the socket, each TAP, the second TAP where there is one.
-const WIRE: usize = 0;
-const TAPS: usize = 1;
-
 /// One thread's work.
 pub(super) struct Worker {
     pub(super) index: usize,
@@ -60,7 +57,9 @@ impl Worker {
         if let Some(ring) = ring {
             return Ok(threads.spawn(&name, move || self.run_by_ring(ring))?);
         }
-        let mut sources = vec![(self.underlay.receiver(self.index).as_fd(), "UDP socket")];
+        // Their order: the sockets, each TAP, the second TAP where there is one.
+        let sockets = self.underlay.receivers(self.index);
+        let mut sources: Vec<_> = sockets.map(|socket| (socket.as_fd(), "UDP socket")).collect();
         let taps = self.lanes.iter().filter_map(|lane| lane.tap.tap());
         sources.extend(taps.map(|tap| (tap.as_fd(), tap.name())));
         if let Some(second) = self.underlay.second_tap() {
@@ -72,7 +71,9 @@ impl Worker {
     }
 
     fn run(mut self, mut sources: Sources) -> Result<()> {
-        let second = TAPS + self.lanes.len();
+        let underlay = self.underlay.clone();
+        let sockets: Vec<_> = underlay.receivers(self.index).collect();
+        let second = sockets.len() + self.lanes.len();
         let mut ready = vec![false; second + 1];
         let mut transmitter = Transmitter::new(self.underlay.clone(), self.index, self.seed);
         let mut intake = Intake::new(self.merge, self.merge_udp);
@@ -85,13 +86,15 @@ impl Worker {
                     return Ok(());
                 }
                 let now = self.now(&mut looked)?;
-                if ready[WIRE] {
-                    ready[WIRE] = self.wire(&mut intake, &mut slots, now)?;
+                for (socket, ready) in sockets.iter().zip(&mut ready) {
+                    if *ready {
+                        *ready = self.wire(socket, &mut intake, &mut slots, now)?;
+                    }
                 }
                 if ready[second] {
                     ready[second] = self.second_tap(&mut intake, &mut frame, now)?;
                 }
-                for (index, ready) in ready[TAPS..second].iter_mut().enumerate() {
+                for (index, ready) in ready[sockets.len()..second].iter_mut().enumerate() {
                     if *ready {
                         *ready = self.tap(index, &mut transmitter, &mut frame, now)?;
                     }
@@ -105,8 +108,10 @@ impl Worker {
         let mut transmitter = Transmitter::new(self.underlay.clone(), self.index, self.seed);
         let mut intake = Intake::new(self.merge, self.merge_udp);
         let mut slots = ReceiveSlots::new(MESSAGES);
-        let (taps, port) = (self.lanes.len(), self.underlay.port());
-        let wire = ring_order(&self.lanes, &self.underlay);
+        let underlay = self.underlay.clone();
+        let sockets: Vec<_> = underlay.receivers(self.index).collect();
+        let (taps, port) = (self.lanes.len(), underlay.port());
+        let frames = taps + usize::from(underlay.second_tap().is_some());
         let mut looked = None;
         loop {
             ring.wait()?;
@@ -120,11 +125,13 @@ impl Worker {
                     Some(Event::Frame(_, bytes)) => {
                         intake.encapsulated(&self.lanes, &self.strangers, bytes, port, now);
                     }
-                    // What is left after this is told anew.
-                    Some(Event::Readable(at)) if at == wire => {
-                        self.wire(&mut intake, &mut slots, now)?;
-                    }
-                    Some(Event::Readable(_)) => return Ok(()),
+                    Some(Event::Readable(at)) => match sockets.get(at - frames) {
+                        // What is left after this is told anew.
+                        Some(socket) => {
+                            self.wire(socket, &mut intake, &mut slots, now)?;
+                        }
+                        None => return Ok(()),
+                    },
                     Some(Event::Failed(at, errno)) => return Err(self.failed(at, errno)),
                 }
             }
@@ -196,8 +203,13 @@ impl Worker {
     }
 
     /// Messages of the wire to the TAPs; true if there may be more.
-    fn wire(&self, intake: &mut Intake, slots: &mut ReceiveSlots, now: u32) -> Result<bool> {
-        let socket = self.underlay.receiver(self.index);
+    fn wire(
+        &self,
+        socket: &UdpSocket,
+        intake: &mut Intake,
+        slots: &mut ReceiveSlots,
+        now: u32,
+    ) -> Result<bool> {
         // Each batch of messages is as much work as some frames.
         for _ in 0..BUDGET / MESSAGES {
             let count = match slots.receive(socket) {
@@ -261,7 +273,7 @@ impl Worker {
 }
 
 /// A thread's ring: its queue of each TAP and of the second TAP where there is one,
-/// then its socket, then the end.
+/// then its sockets, then the end.
 ///
 /// # Errors
 /// Why the kernel has no such ring for us.
@@ -273,13 +285,9 @@ pub(super) fn ring(
 ) -> sys::Result<FrameRing> {
     let second = underlay.second_tap().map(|second| second.queue(thread));
     let frames: Vec<_> = taps.iter().copied().chain(second).map(AsFd::as_fd).collect();
-    let polled = [underlay.receiver(thread).as_fd(), threads.stopping()];
+    let sockets = underlay.receivers(thread).map(AsFd::as_fd);
+    let polled: Vec<_> = sockets.chain([threads.stopping()]).collect();
     FrameRing::new(&frames, &polled, BUFFERS, FRAME)
-}
-
-/// The socket's place in a ring.
-fn ring_order(lanes: &[Lane], underlay: &Underlay) -> usize {
-    lanes.len() + usize::from(underlay.second_tap().is_some())
 }
 
 enum Read {

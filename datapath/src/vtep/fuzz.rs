@@ -39,6 +39,8 @@ pub fn config(data: &[u8]) {
         let of_family =
             |remote: &IpAddr| remote.is_ipv4() == config.local.is_ipv4() && *remote != config.local;
         assert!(network.remotes.iter().chain(network.replication()).all(of_family));
+        assert!(network.remotes.iter().all(|remote| !remote.is_multicast()));
+        assert!(network.group.is_none_or(|group| network.replication() == [group]));
         assert!(network.remotes.len() <= REMOTES_MAX);
         assert!(network.replication().len() <= REPLICATION_MAX);
         assert!(network.mtu.is_none_or(|mtu| MTU.contains(&mtu)));

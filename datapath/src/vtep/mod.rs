@@ -145,17 +145,18 @@ fn mtu(config: &Config, network: &NetworkConfig, policy: &Policy) -> Result<u32>
         |problem| ConfigError::Value { key: format!("mtu of VNI {}", network.vni), problem };
     let path = policy.least_mtu();
     let room = path.saturating_sub(config.overhead()).min(*config::MTU.end());
+    let unknown = network.remotes.is_empty() && network.group.is_none();
     match network.mtu {
         // It would be a black hole but for the ICMP answers.
-        Some(mtu) if config.df && mtu > room && !network.remotes.is_empty() => Err(wrong(format!(
+        Some(mtu) if config.df && mtu > room && !unknown => Err(wrong(format!(
             "{mtu} and {} of the tunnel exceed the path's {path}; with df = false packets are \
              fragmented",
             config.overhead()
         ))
         .into()),
         Some(mtu) => Ok(mtu),
-        None if network.remotes.is_empty() => {
-            Err(wrong("cannot be found out without remotes; say which".to_owned()).into())
+        None if unknown => {
+            Err(wrong("cannot be found out without remotes or group; say which".to_owned()).into())
         }
         None if room < *config::MTU.start() => {
             Err(wrong(format!("the path's {path} leave no room")).into())
@@ -350,6 +351,7 @@ fn unchangeable(old: &Config, new: &Config) -> Result<()> {
             netns: network.netns.clone(),
             address: network.address.clone(),
             mtu: network.mtu,
+            group: network.group,
             ..NetworkConfig::new(network.vni, network.tap.clone())
         });
         Config { networks: networks.collect(), ..config.clone() }

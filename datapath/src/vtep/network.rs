@@ -19,7 +19,7 @@ use crate::counters::Resolution;
 /// Seconds between two questions for a path's MTU.
 const PROBE_INTERVAL: u32 = 1;
 
-/// A remote end.
+/// A remote end, or the group of all.
 #[derive(Debug)]
 pub(super) struct Remote {
     address: IpAddr,
@@ -55,7 +55,8 @@ impl Policy {
                 address,
                 mtu: underlay.path_mtu(address)?.into(),
                 probed: 0.into(),
-                encap: underlay.encap(config.vni, address),
+                // Only the sockets know the way to a group.
+                encap: underlay.encap(config.vni, address).filter(|_| !address.is_multicast()),
                 whole: underlay.second_tap().is_some_and(|tap| tap.leads_to(address)).into(),
             })
         })
@@ -82,6 +83,7 @@ impl Policy {
         remote: impl Fn(IpAddr) -> sys::Result<Remote>,
     ) -> sys::Result<Policy> {
         let mut addresses = config.remotes.clone();
+        addresses.extend(config.group);
         addresses.sort_unstable();
         addresses.dedup();
         let remotes = addresses.into_iter().map(remote).collect::<sys::Result<Vec<_>>>()?;

@@ -4,12 +4,15 @@
 //! them over paths and NICs over queues. A UDP socket has one source port, so
 //! there are [`SENDERS`] of them, bound to ports of the range that the RFC
 //! recommends and shared by all threads; a flow's hash picks one. Receiving has
-//! its own sockets, one a thread, at the tunnel's port.
+//! its own sockets, one a thread, at the tunnel's port. What is sent to a multicast
+//! group comes by a socket of its own, which the first thread reads: each socket of a
+//! group would get a copy.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use netstate::Netlink;
 use packet::ecn::Ingress;
 use packet::encap::{Addresses, Dscp, Encap, OuterChecksum, SOURCE_PORTS, Tunnel, source_port};
 use packet::vxlan::Vni;
@@ -41,6 +44,8 @@ pub(super) struct Underlay {
     checksum: bool,
     senders: Vec<UdpSocket>,
     receivers: Vec<UdpSocket>,
+    /// Of multicast groups.
+    groups: Vec<UdpSocket>,
     probe: Mutex<PathProbe>,
     /// Whether the kernel cuts what is sent into datagrams.
     cuts: AtomicBool,
@@ -70,7 +75,7 @@ impl Underlay {
         }
     }
 
-    fn sockets(config: &Config, netns: &NetNs, merged: bool) -> sys::Result<Underlay> {
+    fn sockets(config: &Config, netns: &NetNs, merged: bool) -> Result<Underlay, Error> {
         netns.run(|| {
             let at = |port| SocketAddr::new(config.local, port);
             let options = ReceiverOptions {
@@ -81,7 +86,21 @@ impl Underlay {
             let receivers = (0..config.queues)
                 .map(|_| datagram::receiver(at(config.port), &options))
                 .collect::<sys::Result<_>>()?;
+            let mut groups: Vec<_> =
+                config.networks.iter().filter_map(|network| network.group).collect();
+            groups.sort_unstable();
+            groups.dedup();
+            // Groups are joined on the link that has the endpoint's address.
+            let link = if groups.is_empty() { None } else { Some(link_of(config.local)?) };
+            let groups = groups
+                .into_iter()
+                .zip(link.into_iter().cycle())
+                .map(|(group, link)| {
+                    datagram::group_receiver(group, config.port, (link, config.local), &options)
+                })
+                .collect::<sys::Result<_>>()?;
             let options = SenderOptions {
+                group_link: link,
                 ttl: config.ttl,
                 dont_fragment: config.df,
                 checksum: config.checksum,
@@ -97,10 +116,10 @@ impl Underlay {
                 match datagram::sender(at(source_port(hash, &SOURCE_PORTS)), &options) {
                     Ok(socket) => senders.push(socket),
                     Err(error) if error.errno == Errno::EADDRINUSE && attempt < TRIES => {}
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 }
             }
-            let probe = Mutex::new(PathProbe::new(config.local)?);
+            let probe = Mutex::new(PathProbe::new(config.local, link)?);
             // The kernel has no UDP_SEGMENT without checksums (udp_send_skb).
             let cuts = AtomicBool::new(config.checksum);
             let ports = senders.iter().map(local_port).collect::<sys::Result<_>>()?;
@@ -114,6 +133,7 @@ impl Underlay {
                 checksum,
                 senders,
                 receivers,
+                groups,
                 probe,
                 cuts,
                 ports,
@@ -191,9 +211,10 @@ impl Underlay {
         &self.senders
     }
 
-    /// The receiving socket of that thread.
-    pub(super) fn receiver(&self, thread: usize) -> &UdpSocket {
-        &self.receivers[thread]
+    /// The receiving sockets of that thread.
+    pub(super) fn receivers(&self, thread: usize) -> impl Iterator<Item = &UdpSocket> {
+        let groups = if thread == 0 { &self.groups[..] } else { &[] };
+        std::iter::once(&self.receivers[thread]).chain(groups)
     }
 
     /// The MTU of the path to a remote end in bytes, as the kernel knows it now.
@@ -211,6 +232,15 @@ impl Underlay {
     pub(super) fn cut_no_more(&self) {
         self.cuts.store(false, Ordering::Relaxed);
     }
+}
+
+/// Index of the link with that address, in the calling thread's namespace.
+fn link_of(local: IpAddr) -> Result<u32, Error> {
+    let addresses = Netlink::open()?.addresses()?;
+    let found = addresses.iter().find(|address| address.address == local);
+    let none =
+        || sys::Error::new("join groups by the link of", local.to_string(), Errno::EADDRNOTAVAIL);
+    Ok(found.ok_or_else(none)?.link)
 }
 
 fn local_port(socket: &UdpSocket) -> sys::Result<u16> {

@@ -123,11 +123,16 @@ impl Vtep {
 
 /// The kernel's VXLAN device in `host`, with inner addresses on itself.
 pub fn kernel(plan: &Plan, host: &Host, end: usize, remote: usize) {
+    kernel_to(plan, host, end, plan.underlay(remote));
+}
+
+/// The same, flooding to an address, which may be a group's.
+pub fn kernel_to(plan: &Plan, host: &Host, end: usize, remote: IpAddr) {
     let device = Vxlan {
         name: "vxlan0",
         vni: Vni::new(VNI).unwrap(),
         local: plan.underlay(end),
-        remote: Some(plan.underlay(remote)),
+        remote: Some(remote),
         underlay: NIC,
         port: PORT,
         learning: true,

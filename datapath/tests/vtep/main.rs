@@ -14,6 +14,7 @@ use traffic::{LIMIT, ping, privileged, tcp};
 
 mod capture;
 mod endpoint;
+mod group;
 mod suppression;
 #[path = "../traffic/mod.rs"]
 mod traffic;

@@ -6,7 +6,7 @@ mod slots;
 
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::errno::Errno;
@@ -40,6 +40,8 @@ pub struct SenderOptions {
     pub checksum: bool,
     /// Send buffer in bytes.
     pub buffer: usize,
+    /// Index of the link by which groups are sent to; none: by their route.
+    pub group_link: Option<u32>,
 }
 
 /// What is set on a receiving socket.
@@ -84,6 +86,9 @@ fn set(
 pub fn sender(address: SocketAddr, options: &SenderOptions) -> Result<UdpSocket> {
     let socket = open(address, false)?;
     take_nothing(&socket)?;
+    if let Some(link) = options.group_link {
+        lead_groups_by(&socket, address, link, options.ttl)?;
+    }
     let discovery = if options.dont_fragment { PMTUDISC_DO } else { PMTUDISC_DONT };
     let ttl = options.ttl.into();
     match address {
@@ -120,22 +125,85 @@ pub fn sender(address: SocketAddr, options: &SenderOptions) -> Result<UdpSocket>
 /// `EADDRNOTAVAIL`, `ENOPROTOOPT` before Linux 5.0.
 pub fn receiver(address: SocketAddr, options: &ReceiverOptions) -> Result<UdpSocket> {
     let socket = open(address, true)?;
-    match address {
-        SocketAddr::V4(_) => {
-            let name = (libc::IPPROTO_IP, libc::IP_RECVTOS);
-            set(&socket, "setsockopt(IP_RECVTOS)", name, 1)?;
-        }
-        SocketAddr::V6(_) => {
-            let name = (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS);
-            set(&socket, "setsockopt(IPV6_RECVTCLASS)", name, 1)?;
-            let name = (libc::SOL_UDP, UDP_NO_CHECK6_RX);
-            set(&socket, "setsockopt(UDP_NO_CHECK6_RX)", name, options.zero_checksum.into())?;
-        }
+    set_received(&socket, address.is_ipv6(), options)?;
+    Ok(socket)
+}
+
+fn set_received(socket: &UdpSocket, v6: bool, options: &ReceiverOptions) -> Result<()> {
+    if v6 {
+        let name = (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS);
+        set(socket, "setsockopt(IPV6_RECVTCLASS)", name, 1)?;
+        let name = (libc::SOL_UDP, UDP_NO_CHECK6_RX);
+        set(socket, "setsockopt(UDP_NO_CHECK6_RX)", name, options.zero_checksum.into())?;
+    } else {
+        set(socket, "setsockopt(IP_RECVTOS)", (libc::IPPROTO_IP, libc::IP_RECVTOS), 1)?;
     }
     if options.merged {
-        crate::udp::set_gro(&socket)?;
+        crate::udp::set_gro(socket)?;
     }
-    set_receive_buffer(&socket, options.buffer)?;
+    set_receive_buffer(socket, options.buffer)?;
+    Ok(())
+}
+
+/// What is sent to groups leaves by that link, with that TTL or hop limit, and does not
+/// come back to this host.
+fn lead_groups_by(socket: &UdpSocket, address: SocketAddr, link: u32, ttl: u8) -> Result<()> {
+    let v6 = address.is_ipv6();
+    let options = match address {
+        // The link of this address (struct in_addr).
+        SocketAddr::V4(own) => [
+            ("setsockopt(IP_MULTICAST_IF)", libc::IP_MULTICAST_IF, {
+                libc::c_int::from_ne_bytes(own.ip().octets())
+            }),
+            ("setsockopt(IP_MULTICAST_TTL)", libc::IP_MULTICAST_TTL, ttl.into()),
+            ("setsockopt(IP_MULTICAST_LOOP)", libc::IP_MULTICAST_LOOP, 0),
+        ],
+        SocketAddr::V6(_) => [
+            ("setsockopt(IPV6_MULTICAST_IF)", libc::IPV6_MULTICAST_IF, link.cast_signed()),
+            ("setsockopt(IPV6_MULTICAST_HOPS)", libc::IPV6_MULTICAST_HOPS, ttl.into()),
+            ("setsockopt(IPV6_MULTICAST_LOOP)", libc::IPV6_MULTICAST_LOOP, 0),
+        ],
+    };
+    let level = if v6 { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
+    options
+        .into_iter()
+        .try_for_each(|(operation, name, value)| set(socket, operation, (level, name), value))
+}
+
+/// A nonblocking socket that receives what is sent to a group by way of that link,
+/// which it joins, otherwise as [`receiver`]. `local` is an address of the link.
+///
+/// # Errors
+/// `EADDRINUSE` when another has the group's port; `ENODEV`.
+pub fn group_receiver(
+    group: IpAddr,
+    port: u16,
+    (link, local): (u32, IpAddr),
+    options: &ReceiverOptions,
+) -> Result<UdpSocket> {
+    let failed = |operation: &'static str| {
+        move |error: io::Error| Error::io(operation, format!("group {group}"), &error)
+    };
+    // Each socket of a group gets a copy, so there is one, and nobody shares it.
+    let (socket, joined) = match (group, local) {
+        (IpAddr::V4(group), IpAddr::V4(local)) => {
+            let socket = open(SocketAddr::new(group.into(), port), false)?;
+            let joined = socket.join_multicast_v4(&group, &local);
+            (socket, joined)
+        }
+        (IpAddr::V6(group), _) => {
+            // Those of link-local scope are bound on a link.
+            let socket = open(SocketAddrV6::new(group, port, 0, link).into(), false)?;
+            let joined = socket.join_multicast_v6(&group, link);
+            (socket, joined)
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) => {
+            let family = io::Error::from(Errno::EAFNOSUPPORT);
+            return Err(failed("join")(family));
+        }
+    };
+    joined.map_err(failed("join"))?;
+    set_received(&socket, group.is_ipv6(), options)?;
     Ok(socket)
 }
 
@@ -168,12 +236,17 @@ pub struct PathProbe {
 }
 
 impl PathProbe {
-    /// A probe from that address, in the calling thread's namespace.
+    /// A probe from that address, in the calling thread's namespace; groups are asked
+    /// for by way of that link.
     ///
     /// # Errors
     /// `EADDRNOTAVAIL`.
-    pub fn new(local: IpAddr) -> Result<PathProbe> {
-        let socket = open(SocketAddr::new(local, 0), false)?;
+    pub fn new(local: IpAddr, group_link: Option<u32>) -> Result<PathProbe> {
+        let local = SocketAddr::new(local, 0);
+        let socket = open(local, false)?;
+        if let Some(link) = group_link {
+            lead_groups_by(&socket, local, link, 1)?;
+        }
         take_nothing(&socket)?;
         Ok(PathProbe { socket })
     }
@@ -225,8 +298,13 @@ pub fn wait_writable(socket: &UdpSocket, limit: PollTimeout) -> io::Result<bool>
 mod tests {
     use super::*;
 
-    const SENDER: SenderOptions =
-        SenderOptions { ttl: 64, dont_fragment: true, checksum: true, buffer: 1 << 20 };
+    const SENDER: SenderOptions = SenderOptions {
+        ttl: 64,
+        dont_fragment: true,
+        checksum: true,
+        buffer: 1 << 20,
+        group_link: None,
+    };
 
     #[test]
     fn unlike_datagrams_arrive_with_what_goes_beside_them() {
@@ -263,7 +341,7 @@ mod tests {
             // What is sent to a sender goes nowhere.
             receiver.send_to(&[1], sender.local_addr().unwrap()).unwrap();
             assert_eq!(got.receive(&sender), Err(Errno::EAGAIN));
-            assert!(PathProbe::new(any.ip()).unwrap().mtu(to).unwrap() > 1500);
+            assert!(PathProbe::new(any.ip(), None).unwrap().mtu(to).unwrap() > 1500);
         }
     }
 }

@@ -1,0 +1,102 @@
+//! A multicast group of the underlay gets what is flooded.
+
+use std::net::IpAddr;
+
+use super::capture::{Capture, tshark};
+use super::*;
+
+fn group(plan: &Plan) -> IpAddr {
+    if plan.v6 { "ff15::10".parse().unwrap() } else { [239, 1, 1, 10].into() }
+}
+
+fn config(plan: &Plan, end: usize, remotes: &[usize]) -> Config {
+    let mut config = plan.config(end, remotes);
+    config.networks[0].group = Some(group(plan));
+    config.networks[0].any_remote = remotes.is_empty();
+    config
+}
+
+#[test]
+fn the_kernels_vxlan_and_we_hear_each_other_by_a_group() {
+    if !privileged() {
+        return;
+    }
+    for plan in [
+        PLAN,
+        Plan { queues: 2, profile: Offload::None, ..CUT },
+        Plan { v6: true, queues: 2, ..PLAN },
+        Plan { v6: true, ..CUT },
+        Plan { checksum: false, ..CUT },
+        Plan { engine: Engine::Uring, queues: 2, ..CUT },
+    ] {
+        if plan.engine == Engine::Uring && !rings() {
+            continue;
+        }
+        eprintln!("{plan:?}");
+        let [a, b] = hosts(&plan);
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("wire.pcap");
+        let capture = Capture::start(&b, &file);
+        let vtep = Vtep::new(&plan, &a, 0, &config(&plan, 0, &[1]));
+        kernel_to(&plan, &b, 1, group(&plan));
+        // The kernel asks first: by the group, which is the only way it knows.
+        ping(&b, INNER_V4[0], 56);
+        ping(&b, INNER_V6[0], 56);
+        // By now the tenant knows who has asked it; it is to ask, too.
+        let mut command = Command::new("ip");
+        vtep.tenant.run(command.args(["neigh", "flush", "dev", "tap0"])).unwrap();
+        everything_crosses(&vtep.tenant, &b);
+        let report = vtep.end();
+        let network = &report.networks[0];
+        expect_no_drops(&network.out);
+        expect_no_drops(&network.back);
+        assert!(network.learned >= 2, "{network:?}");
+        let Some(capture) = capture else { continue };
+        drop(capture);
+        let all = if plan.v6 { "ipv6" } else { "ip" };
+        let to_group = |end: usize, more: &str| {
+            let (from, to) = (plan.underlay(end), group(&plan));
+            let filter = format!("{all}.src == {from} && {all}.dst == {to} && {more}");
+            tshark(&file, &["-Y", &filter])
+        };
+        let Some(asked) = to_group(0, "arp.opcode == 1") else { continue };
+        assert!(!asked.is_empty(), "we have not asked by the group");
+        assert!(!to_group(1, "arp.opcode == 1").unwrap().is_empty(), "nor has the kernel");
+        // What was learned is not flooded.
+        assert_eq!(to_group(0, "tcp").unwrap(), "");
+    }
+}
+
+#[test]
+fn two_endpoints_hear_each_other_by_a_group_and_not_themselves() {
+    if !privileged() {
+        return;
+    }
+    for plan in [CUT, Plan { v6: true, ..CUT }] {
+        let [host_a, host_b] = hosts(&plan);
+        // Whoever is in the group; the MTU is that of the way to it.
+        let a = Vtep::new(&plan, &host_a, 0, &config(&plan, 0, &[]));
+        let b = Vtep::new(&plan, &host_b, 1, &config(&plan, 1, &[]));
+        everything_crosses(&a.tenant, &b.tenant);
+        for vtep in [a, b] {
+            let report = vtep.end();
+            expect_no_drops(&report.networks[0].out);
+            expect_no_drops(&report.networks[0].back);
+        }
+    }
+}
+
+#[test]
+fn who_is_in_the_group_but_no_remote_end_is_not_heard() {
+    if !privileged() {
+        return;
+    }
+    let [a, b] = hosts(&PLAN);
+    let vtep = Vtep::new(&PLAN, &a, 0, &config(&PLAN, 0, &[2]));
+    kernel_to(&PLAN, &b, 1, group(&PLAN));
+    let mut command = Command::new("ping");
+    b.run(command.args(["-c", "1", "-W", "1", INNER_V4[0]])).unwrap_err();
+    wait(&vtep, |report| report.networks[0].back.dropped_by(DropReason::Stranger) > 0);
+    let back = vtep.end().networks[0].back;
+    assert_eq!(back.forwarded, 0, "{back:?}");
+}
