@@ -96,6 +96,12 @@ impl Space {
             if !self.hooks.contains_key(hook) {
                 let name = at.links.get(&hook.0).map_or("?", |link| link.name.as_str());
                 let link = self.programs.attach(hook.1, hook.0, name)?;
+                let link = match hook.1 {
+                    // In a killed process these go first: none may send to the end of a
+                    // veth pair whose program has gone.
+                    Role::Egress | Role::Ingress => tcx::released_early(link)?,
+                    Role::Outward | Role::Inward => link,
+                };
                 self.hooks.insert(*hook, link);
             }
         }

@@ -119,3 +119,19 @@ pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Owned
     // else knows its number. It is close-on-exec (bpf_link_prime).
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
+
+/// Gives a link's descriptor a high number. When a process ends, by any cause, the kernel
+/// releases what it has opened from the highest number down: `close_files` goes up, and
+/// `task_work_run` does what was put off last first (`fs/file.c`, `kernel/task_work.c`).
+///
+/// # Errors
+/// When descriptors have run out (`RLIMIT_NOFILE`).
+pub fn released_early(link: OwnedFd) -> Result<OwnedFd> {
+    const HIGH: libc::c_int = 512;
+    // SAFETY: fcntl reads no memory for this command; the descriptor is open.
+    let fd = unsafe { libc::fcntl(link.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HIGH) };
+    let fd = Errno::result(fd)
+        .map_err(|errno| Error::new("fcntl(F_DUPFD_CLOEXEC)", "tcx link".to_owned(), errno))?;
+    // SAFETY: as in attach().
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
