@@ -18,6 +18,7 @@ use testbed::{Host, NIC, Offload, Wire, mac};
 
 use crate::build::Random;
 use crate::pair::{DEVICE, LIMIT, privileged};
+use crate::sandbox::{Keeper, Sandbox};
 
 mod case;
 mod topology;
@@ -151,6 +152,7 @@ struct Bench {
     wire: OwnedFd,
     accels: [Accel; 2],
     _hosts: [Host; 2],
+    _sandboxes: Option<[Sandbox; 2]>,
     /// Where the sender's frames go.
     to: MacAddr,
     described: String,
@@ -160,6 +162,7 @@ impl Bench {
     fn random(number: usize, random: &mut Random) -> Bench {
         let shape = Shape::nth(number, random);
         let hosts = shape.hosts();
+        let mut sandboxes = shape.sandboxes();
         let profile = [Offload::Full, Offload::NoTunnel, Offload::None][random.below(3)];
         let wire = Wire { mtu: 1500, offload: profile };
         wire.join(&hosts[0], &hosts[1]).unwrap();
@@ -187,13 +190,17 @@ impl Bench {
             host.netlink().set_up(PORT).unwrap();
             tap
         };
-        let tap = open(&hosts[0]);
+        let inner = |number: usize| match &sandboxes {
+            Some(sandboxes) => &*sandboxes[number],
+            None => &hosts[number],
+        };
+        let tap = open(inner(0));
         let behind =
             (shape == Shape::Alone || random.once_in(2)).then(|| Host::new("tenant-b").unwrap());
         let other = match &behind {
-            None => Some(open(&hosts[1])),
+            None => Some(open(inner(1))),
             Some(tenant) => {
-                hosts[1].connect(PORT, tenant, "eth0", MTU).unwrap();
+                inner(1).connect(PORT, tenant, "eth0", MTU).unwrap();
                 tenant.netlink().set_down("eth0").unwrap();
                 tenant.netlink().set_mac("eth0", MacAddr(MAC_B)).unwrap();
                 tenant.netlink().set_up("eth0").unwrap();
@@ -203,12 +210,16 @@ impl Bench {
         };
         let harmless = topology::HARMLESS[random.below(topology::HARMLESS.len())];
         for (number, host) in hosts.iter().enumerate() {
-            shape.build(host, number, &options);
+            let sandbox = sandboxes.as_ref().map(|sandboxes| &sandboxes[number]);
+            shape.build(host, sandbox, number, &options);
             topology::sh(host, harmless);
             // What GRO merges depends on when packets come.
-            for device in [DEVICE, NIC] {
+            for (host, device) in [(inner(number), DEVICE), (host, NIC)] {
                 host.set_features(device, &[("rx-gro", false)]).unwrap();
             }
+        }
+        if let (Some(sandboxes), Some(tenant)) = (&mut sandboxes, &behind) {
+            sandboxes[1].tenant = Some(Keeper::of(tenant));
         }
         let wire = hosts[1].netns().run(frames).unwrap();
         let accels = hosts.each_ref().map(|host| Accel::start(host.netns(), Wanted::All).unwrap());
@@ -228,7 +239,16 @@ impl Bench {
         let described = format!(
             "{shape:?}, {harmless:?}, {profile}, to a {what}, finished checksums {finished}, {options}"
         );
-        let bench = Bench { tap, tenant, wire, accels, _hosts: hosts, to, described };
+        let bench = Bench {
+            tap,
+            tenant,
+            wire,
+            accels,
+            _hosts: hosts,
+            _sandboxes: sandboxes,
+            to,
+            described,
+        };
         bench.fast();
         bench
     }

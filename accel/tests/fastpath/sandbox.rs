@@ -8,10 +8,30 @@ use testbed::{Host, Offload, Wire, mac};
 
 use crate::pair::{BRIDGE, DEVICE, PORT, Pair, TENANT_A, TENANT_B, sh};
 
-/// A namespace that a process keeps: what only this one holds is not looked for.
+/// A process that keeps a namespace: what only this one holds is not looked for.
+pub struct Keeper(Child);
+
+impl Keeper {
+    pub fn of(host: &Host) -> Keeper {
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped());
+        Keeper(host.netns().run(|| command.spawn()).unwrap().unwrap())
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A namespace that a process keeps.
 pub struct Sandbox {
     host: Host,
-    keeper: Option<Child>,
+    keeper: Option<Keeper>,
+    /// Of the tenant's namespace.
+    pub tenant: Option<Keeper>,
 }
 
 impl Deref for Sandbox {
@@ -23,16 +43,13 @@ impl Deref for Sandbox {
 }
 
 impl Sandbox {
-    fn new(name: &str) -> Sandbox {
-        let mut sandbox = Sandbox { host: Host::with_ipv6(name).unwrap(), keeper: None };
-        sandbox.keep();
-        sandbox
+    pub fn of(host: Host) -> Sandbox {
+        let keeper = Some(Keeper::of(&host));
+        Sandbox { host, keeper, tenant: None }
     }
 
     pub fn keep(&mut self) {
-        let mut command = Command::new("cat");
-        command.stdin(Stdio::piped());
-        self.keeper = Some(self.host.netns().run(|| command.spawn()).unwrap().unwrap());
+        self.keeper = Some(Keeper::of(&self.host));
     }
 
     /// What a device of the sandbox is called in a status.
@@ -42,16 +59,18 @@ impl Sandbox {
 
     /// Nobody keeps it any more, but for this process.
     pub fn abandon(&mut self) {
-        if let Some(mut keeper) = self.keeper.take() {
-            let _ = keeper.kill();
-            let _ = keeper.wait();
-        }
+        self.keeper = None;
     }
-}
 
-impl Drop for Sandbox {
-    fn drop(&mut self) {
-        self.abandon();
+    /// Brings the VXLAN device of `host` here and makes the rest around it.
+    pub fn adopt(&self, host: &Host, mtu: u32, port: &str, bridge_netfilter: bool) {
+        host.netlink().set_netns(DEVICE, self.netns()).unwrap();
+        self.netlink().set_up(DEVICE).unwrap();
+        self.bridge(BRIDGE, mtu, &[DEVICE, port]).unwrap();
+        for table in ["iptables", "ip6tables", "arptables"] {
+            let path = format!("net/bridge/bridge-nf-call-{table}");
+            self.sysctl_if_present(&path, if bridge_netfilter { "1" } else { "0" }).unwrap();
+        }
     }
 }
 
@@ -70,7 +89,10 @@ impl Pair {
         let wire = Wire { mtu: 1500, offload };
         wire.join(&pair.a, &pair.b).unwrap();
         wire.address(&pair.a, &pair.b).unwrap();
-        let sandboxes = ["sandbox-a", "sandbox-b"].map(Sandbox::new);
+        let sandbox = |name| Sandbox::of(Host::with_ipv6(name).unwrap());
+        let mut sandboxes = ["sandbox-a", "sandbox-b"].map(sandbox);
+        sandboxes[0].tenant = Some(Keeper::of(&pair.tenant_a));
+        sandboxes[1].tenant = Some(Keeper::of(&pair.tenant_b));
         let checksum = if udp_csum { "udpcsum" } else { "noudpcsum" };
         let [sandbox_a, sandbox_b] = &sandboxes;
         for (host, sandbox, tenant, own, other, other_tenant, remote) in [
@@ -85,14 +107,8 @@ impl Pair {
                     mac(sandbox.name(), DEVICE)
                 ),
             );
-            host.netlink().set_netns(DEVICE, sandbox.netns()).unwrap();
-            sandbox.netlink().set_up(DEVICE).unwrap();
             sandbox.connect(PORT, tenant, "eth0", 1450).unwrap();
-            sandbox.bridge(BRIDGE, 1450, &[DEVICE, PORT]).unwrap();
-            for table in ["iptables", "ip6tables", "arptables"] {
-                let path = format!("net/bridge/bridge-nf-call-{table}");
-                sandbox.sysctl_if_present(&path, "1").unwrap();
-            }
+            sandbox.adopt(host, 1450, PORT, true);
             let there = mac(other_tenant, "eth0");
             sandbox.netlink().add_vxlan_fdb(DEVICE, there, remote.into()).unwrap();
             sandbox.netlink().add_neighbour(DEVICE, other.into(), there).unwrap();

@@ -8,6 +8,7 @@ use testbed::{Host, NIC, mac};
 use super::{CLIENT, MAC_A, MAC_B, MTU, PORT, SERVER};
 use crate::build::Random;
 use crate::pair::{BRIDGE, DEVICE};
+use crate::sandbox::Sandbox;
 
 /// How tenants' frames come to the VXLAN device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,11 @@ pub enum Shape {
     Routed {
         /// `net.ipv4.conf.all.rp_filter`.
         rp_filter: u8,
+    },
+    /// By a bridge, which with the VXLAN device is in another namespace than the NIC.
+    Sandboxed {
+        /// br_netfilter looks at what crosses the bridge.
+        bridge_netfilter: bool,
     },
     /// By a route; the receiving tenant is alone on its veth pair.
     Alone,
@@ -37,9 +43,10 @@ pub const HARMLESS: &[&str] = &[
 impl Shape {
     /// The shape of the `number`th network: every few of each.
     pub fn nth(number: usize, random: &mut Random) -> Shape {
-        match number % 4 {
+        match number % 5 {
             0 => Shape::Routed { rp_filter: random.below(3) as u8 },
             2 => Shape::Alone,
+            3 => Shape::Sandboxed { bridge_netfilter: random.once_in(2) },
             _ => Shape::Bridged,
         }
     }
@@ -47,9 +54,15 @@ impl Shape {
     pub fn hosts(self) -> [Host; 2] {
         ["a", "b"].map(|name| match self {
             // IPv6 of a host would only say things that nobody asked.
-            Shape::Bridged => Host::new(name).unwrap(),
+            Shape::Bridged | Shape::Sandboxed { .. } => Host::new(name).unwrap(),
             _ => Host::with_ipv6(name).unwrap(),
         })
+    }
+
+    /// The namespaces of bridges and VXLAN devices, where the hosts are not.
+    pub fn sandboxes(self) -> Option<[Sandbox; 2]> {
+        let sandbox = |name| Sandbox::of(Host::new(name).unwrap());
+        matches!(self, Shape::Sandboxed { .. }).then(|| ["sandbox-a", "sandbox-b"].map(sandbox))
     }
 
     /// The device of a host that the tenant's frames come to.
@@ -60,7 +73,7 @@ impl Shape {
     /// The addresses that the tenants send to.
     pub fn doors(self) -> [MacAddr; 2] {
         match self {
-            Shape::Bridged => [MacAddr(MAC_B), MacAddr(MAC_A)],
+            Shape::Bridged | Shape::Sandboxed { .. } => [MacAddr(MAC_B), MacAddr(MAC_A)],
             _ => [mac("a", self.inner(0)), mac("b", self.inner(1))],
         }
     }
@@ -69,7 +82,9 @@ impl Shape {
     pub fn tenant(self, tenant: &Host, router: MacAddr) {
         let (server, client) = (SERVER.ip(), CLIENT.ip());
         let (length, hop, neighbour, address) = match self {
-            Shape::Bridged => (24, String::new(), client.to_string(), MacAddr(MAC_A)),
+            Shape::Bridged | Shape::Sandboxed { .. } => {
+                (24, String::new(), client.to_string(), MacAddr(MAC_A))
+            }
             _ => {
                 let hop = "ip route add default via 192.0.2.11 dev eth0 onlink".to_owned();
                 (32, hop, "192.0.2.11".to_owned(), router)
@@ -86,7 +101,7 @@ impl Shape {
     }
 
     /// Builds a host, the first or the second; its tenant's port is there.
-    pub fn build(self, host: &Host, number: usize, options: &str) {
+    pub fn build(self, host: &Host, sandbox: Option<&Sandbox>, number: usize, options: &str) {
         let other = 1 - number;
         // The tenants' addresses are those that `Spec` writes, so the underlay has others.
         let device = mac(host.name(), DEVICE);
@@ -99,12 +114,19 @@ impl Shape {
                  ip link set {DEVICE} mtu {MTU} up",
                 match self {
                     Shape::Bridged => format!("remote 192.168.7.1{other}"),
+                    Shape::Sandboxed { .. } =>
+                        format!("remote 192.168.7.1{other} proxy l2miss l3miss"),
                     _ => "nolearning".to_owned(),
                 }
             ),
         );
-        match self {
-            Shape::Bridged => host.bridge(BRIDGE, MTU, &[DEVICE, PORT]).unwrap(),
+        match (self, sandbox) {
+            (Shape::Sandboxed { bridge_netfilter }, Some(sandbox)) => {
+                sandbox.adopt(host, MTU, PORT, bridge_netfilter);
+                // The source ports are the sandbox's, not the host's.
+                sandbox.sysctl("net/ipv4/ip_local_port_range", "20000 29999").unwrap();
+            }
+            (Shape::Bridged, _) => host.bridge(BRIDGE, MTU, &[DEVICE, PORT]).unwrap(),
             _ => self.route(host, number),
         }
     }
