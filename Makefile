@@ -97,14 +97,15 @@ bench-datapath: build
 	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes vxlan,vtep,vtep-cut,ovs-vxlan \
 		--baseline vxlan --offload full,no-tunnel,none --flows $$flows || exit; done
 
-# The fast path against the kernel's VXLAN and the bare host; how soon it follows
-# changes.
+# The fast path against the kernel's VXLAN and the bare host; what crossing namespaces
+# costs; how soon it follows changes.
 bench-accel: build
 	@scripts/setup lab
 	$(AS_ROOT) $(OVERLANE) lab run --modes host,vxlan,vxlan+accel --offload full,none \
 		--workloads tcp_stream,tcp_rr,tcp_crr,udp_stream --sizes 64,1400,65507 \
 		--out accel.json
 	cargo build --release --locked -p overlane-accel --examples
+	$(AS_ROOT) target/release/examples/border_cost
 	$(AS_ROOT) target/release/examples/stale_window
 
 # vtep and tapbridge under traffic among malformed packets, while devices, peers and
