@@ -7,13 +7,14 @@ OVERLANE := target/release/overlane
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-doctor bench-datapath bench-accel soak install clean
+.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-doctor bench-datapath bench-accel soak fuzz install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
 	@echo "make test    all tests, those that need root included"
 	@echo "make bench   benchmarks of the load engine, the samplers and the packet library"
 	@echo "make soak    vtep and tapbridge for an hour among malformed packets"
+	@echo "make fuzz    every fuzz target for five minutes (nightly compiler)"
 	@echo "make install program, man pages and completions below PREFIX (/usr/local)"
 
 demo: build
@@ -115,6 +116,12 @@ soak:
 	@scripts/setup test
 	$(RUNNER)="$(AS_ROOT)" OVERLANE_SOAK_SECONDS=$(OVERLANE_SOAK_SECONDS) cargo test --locked \
 		--release -p overlane --test soak -- --nocapture
+
+# Every fuzz target for some minutes.
+FUZZ_SECONDS ?= 300
+fuzz:
+	@scripts/setup build
+	scripts/fuzz $(FUZZ_SECONDS)
 
 PREFIX ?= /usr/local
 install: build

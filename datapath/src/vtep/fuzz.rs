@@ -13,7 +13,9 @@ use packet::vnet_hdr::{Layout, VnetHdr};
 use packet::vxlan::{self, Vni};
 
 use super::config::{Config, Entries, MTU, NetworkConfig, REMOTES_MAX, REPLICATION_MAX};
+use super::fdb::Place;
 use super::lane::{Lane, Writer};
+use super::neighbour::{self, Claim, Question};
 use super::network::{Network, Policy};
 use super::receive::{Intake, Message};
 use crate::counters::{Counters, DropReason, Tally};
@@ -105,6 +107,44 @@ pub fn receive(mut data: &[u8]) {
     assert!(all.forwarded <= all.received);
     let written: usize = (0..bench.lanes.len()).map(|lane| bench.written(lane).len()).sum();
     assert!(written as u64 <= all.forwarded, "{written} written, {all:?}");
+}
+
+/// Frames of tenants of both sides, each behind three bytes that say where from, when
+/// and how long: what is answered is a question's answer, by who is at a remote end, and
+/// the tables stay within their bounds.
+pub fn neighbours(mut data: &[u8]) {
+    let lanes = lanes();
+    let lane = &lanes[0];
+    let (network, policy) = (&lane.network, &lane.policy);
+    let mut now = 0;
+    while let Some((head, rest)) = data.split_first_chunk::<3>() {
+        let [how, later, length] = *head;
+        let (frame, rest) = rest.split_at(usize::from(length).min(rest.len()));
+        data = rest;
+        now += u32::from(later);
+        let Ok(link) = packet::ethernet::Ethernet::parse(frame) else { continue };
+        if !link.source().is_unicast() {
+            continue;
+        }
+        let place = if how & 1 == 0 { Place::Local } else { Place::Remote(REMOTE) };
+        network.learn(policy, link.source(), place, now);
+        let Some(resolving) = neighbour::examine(frame) else { continue };
+        if let Some(claim) = resolving.claim {
+            network.notice(policy, claim, place, now);
+        }
+        assert!(network.neighbours.count().1 <= 4);
+        let Some(Question::Who(who)) = resolving.question else { continue };
+        assert!(link.destination().is_multicast() && who.mac == link.source());
+        let Ok(owner) = network.resolve(policy, &who, now) else { continue };
+        assert!(matches!(network.find(policy, owner.mac, now), Some(Place::Remote(_))));
+        assert_ne!(owner.mac, who.mac);
+        let mut answer = [0; neighbour::ANSWER_LEN];
+        let length = who.answer(&owner, &mut answer);
+        // Who hears it learns just that.
+        let told = neighbour::examine(&answer[..length]).unwrap();
+        assert_eq!(told.claim, Some(Claim::Has(who.target, owner)));
+        assert_eq!(told.question, None);
+    }
 }
 
 /// Networks 10 and 11 behind writers that keep what is written.

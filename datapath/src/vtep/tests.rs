@@ -236,6 +236,7 @@ fn damaged(target: &'static str) -> impl Strategy<Value = Vec<u8>> {
 fn what_fuzzing_has_kept_harms_no_more() {
     corpus("vtep_receive").iter().for_each(|data| super::fuzz::receive(data));
     corpus("vtep_config").iter().for_each(|data| super::fuzz::config(data));
+    corpus("vtep_neighbours").iter().for_each(|data| super::fuzz::neighbours(data));
 }
 
 proptest! {
@@ -245,6 +246,11 @@ proptest! {
     #[test]
     fn damaged_datagrams(data in damaged("vtep_receive")) {
         super::fuzz::receive(&data);
+    }
+
+    #[test]
+    fn damaged_questions(data in damaged("vtep_neighbours")) {
+        super::fuzz::neighbours(&data);
     }
 
     #[test]

@@ -354,6 +354,26 @@ fn the_kernels_bridge_answers_the_same() {
     drop(host);
 }
 
+/// Writes well-formed inputs for libFuzzer to begin with:
+/// `cargo test -p overlane-datapath --lib -- --ignored write_seeds`.
+#[test]
+#[ignore = "writes fuzz/corpus"]
+fn write_seeds() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/vtep_neighbours");
+    std::fs::create_dir_all(directory).unwrap();
+    for (name, frame) in odd_ones() {
+        let mut data = Vec::new();
+        // Who is asked for has spoken before.
+        for (how, frame) in
+            [(1, &reply_of(OWNER, ip4(2))), (1, &advertisement(OWNER, ip6(2), 0xe0)), (0, &frame)]
+        {
+            data.extend([how, 1, frame.len() as u8]);
+            data.extend(frame);
+        }
+        std::fs::write(format!("{directory}/{}", name.replace([' ', ','], "_")), data).unwrap();
+    }
+}
+
 /// One of these frames, damaged.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let frames: Vec<_> = odd_ones()
