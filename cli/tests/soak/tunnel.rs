@@ -30,6 +30,7 @@ pub struct Era {
     engine: &'static str,
     queues: usize,
     suppress: bool,
+    group: Option<&'static str>,
 }
 
 impl Era {
@@ -41,6 +42,7 @@ impl Era {
             engine: "epoll",
             queues: 1,
             suppress: false,
+            group: None,
         },
         Era {
             v6: true,
@@ -49,6 +51,7 @@ impl Era {
             engine: "epoll",
             queues: 2,
             suppress: true,
+            group: None,
         },
         Era {
             v6: true,
@@ -57,6 +60,7 @@ impl Era {
             engine: "uring",
             queues: 2,
             suppress: true,
+            group: Some("ff15::10"),
         },
         Era {
             v6: false,
@@ -65,8 +69,15 @@ impl Era {
             engine: "epoll",
             queues: 1,
             suppress: false,
+            group: Some("239.1.1.10"),
         },
     ];
+
+    /// A peer, which floods to the endpoint or to the group.
+    fn peer(self, switch: &Host, name: &str, end: End) -> Host {
+        let flood = self.group.map(|group| group.parse().unwrap());
+        peer(switch, name, end, flood.unwrap_or(End::A.underlay(self.v6)), self.checksum)
+    }
 }
 
 /// What was counted in all lives.
@@ -186,7 +197,7 @@ impl Life {
     fn begin(era: Era, file: PathBuf) -> Life {
         let switch = switch();
         let a = join(&switch, "a", &[End::A]);
-        let b = peer(&switch, "b", End::B, era.v6, era.checksum);
+        let b = era.peer(&switch, "b", End::B);
         let tenant = Host::with_ipv6("tenant").unwrap();
         configure(&file, era, &tenant, false, "");
         let mut command = Command::new(OVERLANE);
@@ -207,7 +218,7 @@ impl Life {
             0 => {
                 // The namespace goes with its last holder, and the NIC on the switch with it.
                 self.switch.netlink().delete_link("b").unwrap();
-                self.b = peer(&self.switch, "b", End::B, self.era.v6, self.era.checksum);
+                self.b = self.era.peer(&self.switch, "b", End::B);
                 "peers made anew"
             }
             1 => {
@@ -216,7 +227,7 @@ impl Life {
                         self.switch.netlink().delete_link("c").unwrap();
                         None
                     }
-                    None => Some(peer(&self.switch, "c", End::C, self.era.v6, self.era.checksum)),
+                    None => Some(self.era.peer(&self.switch, "c", End::C)),
                 };
                 self.reload("", "reloaded");
                 "peers that came or went"
@@ -353,18 +364,21 @@ pub fn reached(host: &Host, target: &str) {
 }
 
 fn configure(file: &PathBuf, era: Era, tenant: &Host, with_c: bool, more: &str) {
-    let Era { v6, checksum, hand_over, engine, queues, suppress } = era;
+    let Era { v6, checksum, hand_over, engine, queues, suppress, group } = era;
     let ends: &[End] = if with_c { &[End::B, End::C, End::Known] } else { &[End::B, End::Known] };
     let all: Vec<_> = ends.iter().map(|end| end.underlay(v6).to_string()).collect();
+    let flood = match group {
+        Some(group) => format!("group = {group:?}"),
+        None => format!("replicate = {:?}", &all[..all.len() - 1]),
+    };
     let text = format!(
         "local = \"{}\"\nchecksum = {checksum}\nzero-checksum6 = {}\nhand-over = \
          \"{hand_over}\"\nengine = \"{engine}\"\nqueues = {queues}\n{more}\n[[network]]\nvni = \
-         {VNI}\ntap = \"tap0\"\nnetns = \"{}\"\nremotes = {all:?}\nreplicate = {:?}\nageing = \
+         {VNI}\ntap = \"tap0\"\nnetns = \"{}\"\nremotes = {all:?}\n{flood}\nageing = \
          10\nmax-learned = 256\nneigh-suppress = {suppress}\nmax-neighbours = 64\n",
         End::A.underlay(v6),
         !checksum,
         path(tenant),
-        &all[..all.len() - 1],
     );
     std::fs::write(file, text).unwrap();
 }

@@ -59,14 +59,15 @@ pub fn switch() -> Host {
     switch
 }
 
-/// A host whose tenant is its VXLAN device.
-pub fn peer(switch: &Host, name: &str, end: End, v6: bool, checksum: bool) -> Host {
+/// A host whose tenant is its VXLAN device, which floods to that address.
+pub fn peer(switch: &Host, name: &str, end: End, flood: IpAddr, checksum: bool) -> Host {
+    let v6 = flood.is_ipv6();
     let host = join(switch, name, &[end]);
     let device = Vxlan {
         name: "vxlan0",
         vni: Vni::new(VNI).unwrap(),
         local: end.underlay(v6),
-        remote: Some(End::A.underlay(v6)),
+        remote: Some(flood),
         underlay: NIC,
         port: PORT,
         learning: true,
