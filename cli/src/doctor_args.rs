@@ -31,8 +31,8 @@ pub struct Doctor {
 /// What to look at.
 #[derive(Debug, Args)]
 pub struct Reading {
-    /// Network namespaces to look at: `all` that can be found, or one by name, process id
-    /// or path
+    /// Network namespaces to look at: `all` that can be found, or some by name, process id
+    /// or path, comma-separated
     #[arg(long, default_value = "all", value_name = "NETNS")]
     pub netns: String,
     /// Seconds between the two readings that show what moves

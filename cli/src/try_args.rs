@@ -31,8 +31,8 @@ pub struct Try {
     /// When the change stays; `overlane undo` takes it back later
     #[arg(long, value_enum, default_value_t = Keep::Proven)]
     pub keep: Keep,
-    /// With --finding: network namespaces to look at, `all` that can be found, or one by
-    /// name, process id or path
+    /// With --finding: network namespaces to look at, `all` that can be found, or some by
+    /// name, process id or path, comma-separated
     #[arg(long, default_value = "all", value_name = "NETNS")]
     pub netns: String,
     /// With --finding: seconds between the two readings that show what moves

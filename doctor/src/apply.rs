@@ -1,11 +1,12 @@
 //! Reading and writing one setting, where it is.
 
+use std::net::Ipv4Addr;
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
 use netstate::Netlink;
 use netstate::interface::Interface;
-use netstate::namespace::discover;
+use netstate::namespace::{discover, first};
 use netstate::proc::read_value;
 use sys::errno::Errno;
 use sys::ethtool::Ethtool;
@@ -13,6 +14,7 @@ use sys::netns::NetNs;
 use sys::sysfs::Sysfs;
 
 use crate::change::{Attribute, Change, Device, Place, Queues, Setting};
+use crate::view::vxlan_overhead;
 
 /// Why a setting could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +42,16 @@ pub enum Error {
         status: String,
         /// The end of what it wrote to standard error.
         said: Option<String>,
+    },
+    /// A value that could not be put back.
+    #[error("{object}: not changed, as {from} could not be put back: {reason}")]
+    OneWay {
+        /// The setting.
+        object: String,
+        /// The value there is.
+        from: String,
+        /// What the kernel would say to it.
+        reason: String,
     },
     /// Another form than expected.
     #[error("{object}: expected {expected}, got {got:?}")]
@@ -98,19 +110,76 @@ pub fn write(change: &Change, value: &str) -> Result<(), Error> {
     within(change, |netns| write_here(change, netns, value))
 }
 
+/// Whether the kernel would take the earlier value again, as far as that can be known
+/// before.
+///
+/// # Errors
+/// [`Error::OneWay`] where it would not; as [`read`].
+pub(crate) fn can_be_taken_back(change: &Change) -> Result<(), Error> {
+    let Setting::Link { device, attribute: Attribute::Mtu } = &change.setting else {
+        return Ok(());
+    };
+    within(change, |_| {
+        let links = Netlink::open()?.links()?;
+        let reason = match links.iter().find(|link| link.index == device.index) {
+            Some(link) => mtu_is_above(link, &links, &change.from),
+            None => None,
+        };
+        reason.map_or(Ok(()), |reason| {
+            let (object, from) = (change.object(), change.from.clone());
+            Err(Error::OneWay { object, from, reason })
+        })
+    })
+}
+
+/// Why a device would not take this MTU: one that was made on another device may have
+/// its MTU at the most, less what it adds (`vxlan_change_mtu`, `macvlan_change_mtu`,
+/// `vlan_dev_change_mtu`). It keeps a larger one when that device's is lowered later.
+pub(crate) fn mtu_is_above(link: &Interface, links: &[Interface], mtu: &str) -> Option<String> {
+    let mtu: u32 = mtu.parse().ok()?;
+    if link.link_netns.is_some() {
+        return None;
+    }
+    let (index, added) = match link.kind.as_deref()? {
+        "vxlan" => {
+            let vxlan = link.vxlan.as_ref()?;
+            // With neither address it is IPv4's.
+            let any = vxlan.remote.or(vxlan.local).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+            (vxlan.device?, vxlan_overhead(any))
+        }
+        "macvlan" | "ipvlan" | "vlan" => (link.link?, 0),
+        _ => return None,
+    };
+    let below = links.iter().find(|link| link.index == index)?;
+    let most = below.mtu.saturating_sub(added);
+    (mtu > most).then(|| format!("{} has {}: at most {most}", below.name, below.mtu))
+}
+
 /// Runs in the change's namespace.
 fn within<T: Send>(
     change: &Change,
     work: impl FnOnce(&NetNs) -> Result<T, Error> + Send,
 ) -> Result<T, Error> {
     let netns = match &change.place {
-        None => NetNs::current()?,
+        None => of_the_machine(&change.setting)?,
         Some(place) => {
             let reason = || format!("namespace net:[{}] is gone", place.inode);
             open(place)?.ok_or_else(|| Error::Gone { object: change.object(), reason: reason() })?
         }
     };
     netns.run(|| work(&netns))?
+}
+
+/// The namespace that a setting of the machine is written in: those of the network can
+/// be read in some, and written in the first only.
+fn of_the_machine(setting: &Setting) -> Result<NetNs, Error> {
+    match setting {
+        Setting::Sysctl { path } if path.starts_with("net/") => {
+            // Without the right to it the answer is the file's.
+            first().map_or_else(|| Ok(NetNs::current()?), Ok)
+        }
+        _ => Ok(NetNs::current()?),
+    }
 }
 
 /// A namespace, by the path that it had or, where another one is there by now, by

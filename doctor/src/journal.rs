@@ -201,6 +201,7 @@ impl Journal {
                     got: now.to_string(),
                 });
             }
+            apply::can_be_taken_back(change)?;
         }
         let id = self.entries()?.last().map_or(1, |last| last.id + 1);
         let mut entry = Entry {

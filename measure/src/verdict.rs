@@ -10,8 +10,8 @@ use crate::stats::separation_p_value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// More throughput or transactions, or less latency at a load; or the path carries
-    /// with it only.
+    /// More throughput or transactions, or less latency at a load; or less CPU time a
+    /// unit of work where that is not told apart; or the path carries with it only.
     Better,
     /// Less of it; or the path carries without it only.
     Worse,
@@ -30,6 +30,8 @@ pub struct Judged {
     pub verdict: Verdict,
     /// Where no ratio can be taken, since one side carried nothing.
     pub carried: Option<Carried>,
+    /// The ratio of CPU time a unit of work, where that is what is proven.
+    pub cpu: Option<Interval>,
 }
 
 /// How often the path carried the load.
@@ -58,12 +60,9 @@ pub fn judge(cells: &[Cell], confidence: f64) -> Vec<Judged> {
 
 fn judge_one(cells: &[Cell], at: usize, cell: &Cell, confidence: f64) -> Judged {
     if let Some(ratio) = worth(cell) {
-        let verdict = match ratio {
-            _ if ratio.low > 1.0 => Verdict::Better,
-            _ if ratio.high < 1.0 => Verdict::Worse,
-            _ => Verdict::Undecided,
-        };
-        return Judged { cell: at, verdict, carried: None };
+        let demand = cell.service_demand.as_ref().and_then(|demand| demand.ratio);
+        let (verdict, cpu) = decide(ratio, demand);
+        return Judged { cell: at, verdict, carried: None, cpu };
     }
     let found = || cells.iter().filter(|other| is_as_found(cell, other));
     let last = |of: &mut dyn Iterator<Item = &Sample>| of.map(|sample| sample.block).max();
@@ -82,11 +81,28 @@ fn judge_one(cells: &[Cell], at: usize, cell: &Cell, confidence: f64) -> Judged 
     let (side, failed, worked) = match (as_found, changed) {
         ((a, 0), (b, proved)) if b == proved => (Verdict::Better, a, b),
         ((a, proved), (b, 0)) if a == proved => (Verdict::Worse, b, a),
-        _ => return Judged { cell: at, verdict: Verdict::Unmeasured, carried: None },
+        _ => return Judged { cell: at, verdict: Verdict::Unmeasured, carried: None, cpu: None },
     };
     let p_value = separation_p_value(failed, worked);
     let verdict = if p_value <= 1.0 - confidence { side } else { Verdict::Undecided };
-    Judged { cell: at, verdict, carried: Some(Carried { as_found, changed, p_value }) }
+    let carried = Some(Carried { as_found, changed, p_value });
+    Judged { cell: at, verdict, carried, cpu: None }
+}
+
+/// By what is carried; where that is not told apart, by the CPU time it takes, which is
+/// what many a change saves on a path that something else limits. More CPU time forbids
+/// nothing: to spread work over CPUs costs some.
+fn decide(worth: Interval, demand: Option<Interval>) -> (Verdict, Option<Interval>) {
+    if worth.low > 1.0 {
+        return (Verdict::Better, None);
+    }
+    if worth.high < 1.0 {
+        return (Verdict::Worse, None);
+    }
+    match demand.filter(|demand| demand.high < 1.0) {
+        Some(less) => (Verdict::Better, Some(less)),
+        None => (Verdict::Undecided, None),
+    }
 }
 
 /// Whether `other` is `cell` without its setting, the baseline or its second series.
@@ -119,4 +135,29 @@ pub fn worth(cell: &Cell) -> Option<Interval> {
         },
         _ => ratio,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_carried_decides_before_cpu_time() {
+        let interval = |low: f64, high: f64| {
+            let median = f64::midpoint(low, high);
+            Interval { median, low, high, confidence: 0.95, samples: 10 }
+        };
+        let (more, less, same) = (interval(1.1, 1.2), interval(0.8, 0.9), interval(0.9, 1.1));
+        for (worth, demand, verdict, by_cpu) in [
+            (more, Some(more), Verdict::Better, false),
+            (less, Some(less), Verdict::Worse, false),
+            (same, Some(less), Verdict::Better, true),
+            (same, Some(more), Verdict::Undecided, false),
+            (same, Some(same), Verdict::Undecided, false),
+            (same, None, Verdict::Undecided, false),
+        ] {
+            let (decided, cpu) = decide(worth, demand);
+            assert_eq!((decided, cpu.is_some()), (verdict, by_cpu), "{worth:?} {demand:?}");
+        }
+    }
 }

@@ -39,8 +39,8 @@ pub struct Interface {
     pub loopback: bool,
     /// Index of the bridge (or other controller) that it is a port of.
     pub master: Option<u32>,
-    /// Index of the link that belongs to it: a veth's peer, what a VXLAN device,
-    /// VLAN or macvlan is on.
+    /// Index of the link that belongs to it: a veth's peer, what a VLAN or macvlan is
+    /// on.
     pub link: Option<u32>,
     /// The namespace of `link`, as this one numbers it; `None`: this one.
     pub link_netns: Option<u32>,
@@ -90,6 +90,9 @@ pub struct Vxlan {
     pub checksum6: bool,
     /// VNI and remote come with each packet (`external`): Open vSwitch, Cilium.
     pub external: bool,
+    /// Index of the link that it was made on (`dev`), where there is one.
+    #[serde(default)]
+    pub device: Option<u32>,
 }
 
 /// A bridge's attributes.
@@ -257,6 +260,7 @@ fn vxlan(data: &[InfoVxlan]) -> Vxlan {
             InfoVxlan::Local6(local) => device.local = Some(local.into()),
             InfoVxlan::Group(remote) => device.remote = Some(remote.into()),
             InfoVxlan::Group6(remote) => device.remote = Some(remote.into()),
+            InfoVxlan::Link(link) => device.device = (link != 0).then_some(link),
             InfoVxlan::Port(port) => device.port = port,
             InfoVxlan::Learning(on) => device.learning = on,
             InfoVxlan::UDPCsum(on) => device.checksum = on,

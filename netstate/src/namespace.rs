@@ -65,6 +65,16 @@ pub struct Machine {
     pub unread: usize,
 }
 
+/// The machine's first network namespace, in which the settings are that all share;
+/// `None` where no process of it may be looked into, as in a container.
+pub fn first() -> Option<NetNs> {
+    // Kernel threads are in no other; their parent is the second process, where process
+    // numbers are the machine's own.
+    let is_parent = fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm.trim() == "kthreadd");
+    let of_parent = || NetNs::open("/proc/2/ns/net".as_ref()).ok();
+    is_parent.then(of_parent)?
+}
+
 /// Looks at every process.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::proc::{ParseError, ProcFile, Result, hexadecimal};
 
 /// IPv4's table.
-pub const ARP_CACHE: &str = "/proc/net/stat/arp_cache";
+pub const ARP_CACHE: &str = "/proc/thread-self/net/stat/arp_cache";
 /// IPv6's table.
 pub const NDISC_CACHE: &str = "/proc/net/stat/ndisc_cache";
 

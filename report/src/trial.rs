@@ -176,6 +176,9 @@ pub fn judged_words(results: &Results, judged: &Judged) -> String {
             round(100.0 * ratio.confidence)
         )
     };
+    if let Some(cpu) = judged.cpu {
+        return format!("{work} is proven to cost less CPU time, {}", interval(cpu));
+    }
     match (judged.verdict, cell.ratio, &judged.carried) {
         (Verdict::Unmeasured, ..) => {
             let why = cell.reason.as_deref().unwrap_or("no block has samples of both sides");

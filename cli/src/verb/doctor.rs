@@ -89,7 +89,10 @@ pub fn read(reading: &Reading) -> anyhow::Result<Host> {
     }
     let scope = match reading.netns.as_str() {
         "all" => Scope::All,
-        one => Scope::Some(vec![(one.to_owned(), netns("--netns", Some(one))?)]),
+        some => {
+            let named = |one: &str| Ok((one.to_owned(), netns("--netns", Some(one))?));
+            Scope::Some(some.split(',').map(named).collect::<anyhow::Result<_>>()?)
+        }
     };
     let token = token(reading.token.as_deref())?;
     let peers = reading.peer.iter().map(|text| Target::parse("--peer", text)?.resolve("--peer"));

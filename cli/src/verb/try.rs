@@ -52,9 +52,10 @@ pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
     let asked = Asked::check(&arguments.asking)?;
     away::check_engines(&asked)?;
     let mut manner = Manner::check(&arguments.measuring)?;
-    // Each workload may keep the change or forbid it: their errors add up.
+    // Each workload may keep the change or forbid it, by what it carries and by its CPU
+    // time: their errors add up.
     let level = &mut manner.stopping.level;
-    *level = 1.0 - (1.0 - *level) / asked.asks.len() as f64;
+    *level = 1.0 - (1.0 - *level) / (2 * asked.asks.len()) as f64;
     let destination = arguments.out.as_deref().map(Destination::check).transpose()?;
     let token = token(arguments.token.as_deref())?;
     let address = Target::parse("--against", &arguments.against)?.resolve("--against")?;

@@ -49,16 +49,16 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
             return Err(usage("ID", format!("{id} is no change (overlane undo --list)")));
         }
     }
-    // Those of one that is running: others were repaired above.
     let (tried, entries): (Vec<Entry>, Vec<Entry>) =
         entries.into_iter().partition(|entry| entry.trial);
+    let running = journal.trial_runs()?;
     for entry in &tried {
         whole = false;
-        print(&format!(
-            "{}: {}: left to the try that is running",
-            entry.id,
-            entry.change.object()
-        ))?;
+        // Where none is running, what could not be taken back was told above.
+        if running {
+            let (id, object) = (entry.id, entry.change.object());
+            print(&format!("{id}: {object}: left to the try that is running"))?;
+        }
     }
     for entry in entries.iter().rev() {
         whole &= take_back(&journal, entry)?;

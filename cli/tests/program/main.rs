@@ -14,6 +14,7 @@ mod launch;
 mod machine;
 mod plans;
 mod remote;
+mod repair;
 mod report;
 mod run;
 mod schema;

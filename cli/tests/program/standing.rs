@@ -9,16 +9,16 @@ use super::machine::{marked, nothing_left};
 use super::schema;
 
 /// A standing testbed, removed when dropped.
-struct Testbed {
-    name: String,
+pub struct Testbed {
+    pub name: String,
     mark: String,
-    described: Value,
+    pub described: Value,
 }
 
 impl Testbed {
     /// Builds a mode under a name that no other test or user of the machine has.
     #[track_caller]
-    fn up(mode: &str, part: &str) -> Testbed {
+    pub fn up(mode: &str, part: &str) -> Testbed {
         let name = format!("test-{}-{part}", std::process::id());
         let running = Running::start(overlane(["lab", "up", mode, "--name", &name, "--json"]));
         let mark = running.mark().to_owned();
@@ -29,7 +29,7 @@ impl Testbed {
     }
 
     /// Runs a command in one of its hosts.
-    fn exec(&self, host: &str, command: &[&str]) -> Ended {
+    pub fn exec(&self, host: &str, command: &[&str]) -> Ended {
         let at = format!("{}/{host}", self.name);
         run([&["lab", "exec", &at, "--"], command].concat())
     }

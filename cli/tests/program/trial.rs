@@ -225,6 +225,29 @@ fn what_ends_a_trial_takes_the_change_back() {
     assert!(undo(&two, "--list").expect(0).stdout.contains("nothing"));
 }
 
+/// A VXLAN device keeps an MTU above what its NIC's allows, and takes none again.
+#[test]
+fn what_could_not_be_put_back_is_not_changed() {
+    let test = "what_could_not_be_put_back_is_not_changed";
+    if !possible(test) || !has(test, &["ip", "ethtool", "bridge"]) {
+        return;
+    }
+    let _turn = turn();
+    let two = Two::new();
+    two.a.netlink().set_mtu("nic0", 1400).unwrap();
+    let before = state(&two);
+    let lower = ["ip link set vxlan0 mtu 1350", "--against", "10.9.0.2"];
+    let refused = trial(&two, &lower).wait().expect(1);
+    assert!(refused.stderr.contains("1450 could not be put back"), "{refused:#?}");
+    let journal = journal(&two);
+    let here = ["--netns", "/proc/self/ns/net", "--watch", "0", "--journal", &journal];
+    let fix = [&["doctor", "fix", "OV013", "--yes"], &here[..]].concat();
+    let by_hand = Running::start(inside(&two.a, overlane(&fix))).wait().expect(1);
+    assert!(by_hand.stdout.contains("by hand only: ip link set dev vxlan0"), "{by_hand:#?}");
+    assert_eq!(state(&two), before);
+    assert!(undo(&two, "--list").expect(0).stdout.contains("nothing to take back"));
+}
+
 #[test]
 fn what_try_refuses() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! OV013: Overlay MTU plus overhead is over the underlay MTU.
 
 use super::{Check, Cost, Outcome, Severity, View};
+use crate::apply::mtu_is_above;
 use crate::change::Change;
 use crate::view::vxlan_overhead;
 
@@ -37,26 +38,35 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         if mtu <= room {
             continue;
         }
-        outcome.add(
-            CHECK
-                .on(tunnel)
-                .evidence(format!("MTU of {}: {mtu}", tunnel.name()), "IFLA_MTU")
-                .evidence(
-                    format!(
-                        "MTU to {} by {} {}: {underlay_mtu}; less {} for VXLAN: {room}",
-                        underlay.remote,
-                        underlay.nic.namespace.label,
-                        underlay.nic.name(),
-                        vxlan_overhead(underlay.remote),
-                    ),
-                    "RTM_GETROUTE, IFLA_MTU",
-                )
-                .cost(Cost::estimated(1.0, "all packets of full size"))
-                .set(
-                    Change::mtu(tunnel, room),
-                    "bridge, veth and tenant devices above need the same MTU (OV014, OV015); open \
-                     connections go on",
+        let finding = CHECK
+            .on(tunnel)
+            .evidence(format!("MTU of {}: {mtu}", tunnel.name()), "IFLA_MTU")
+            .evidence(
+                format!(
+                    "MTU to {} by {} {}: {underlay_mtu}; less {} for VXLAN: {room}",
+                    underlay.remote,
+                    underlay.nic.namespace.label,
+                    underlay.nic.name(),
+                    vxlan_overhead(underlay.remote),
                 ),
-        );
+                "RTM_GETROUTE, IFLA_MTU",
+            )
+            .cost(Cost::estimated(1.0, "all packets of full size"));
+        let change = Change::mtu(tunnel, room);
+        let links = tunnel.namespace.interfaces.get().map_or(&[][..], Vec::as_slice);
+        // The kernel would not put the earlier value back.
+        outcome.add(match mtu_is_above(tunnel.interface, links, &change.from) {
+            Some(reason) => finding.by_hand(
+                change.command(),
+                "bridge, veth and tenant devices above need the same MTU (OV014, OV015); cannot \
+                 be undone while the underlay's MTU is what it is",
+                format!("not possible: {reason}"),
+            ),
+            None => finding.set(
+                change,
+                "bridge, veth and tenant devices above need the same MTU (OV014, OV015); open \
+                 connections go on",
+            ),
+        });
     }
 }

@@ -42,7 +42,6 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 true => finding.severity(Severity::Info),
                 false => finding,
             });
-            break;
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use netstate::cpu::{CpuStat, PROC_STAT};
 use netstate::interrupts::{Interrupts, PROC_INTERRUPTS};
 use netstate::machine::MachineFacts;
+use netstate::namespace::first;
 use netstate::neighbour_table::{ARP_CACHE, NeighbourTable};
 use netstate::proc::{ProcError, ProcFile, read_value};
 use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
@@ -23,6 +24,13 @@ const SYSCTLS: [&str; 8] = [
     "net/core/wmem_default",
 ];
 
+/// Reads in the machine's first namespace, where some of its settings and counters are
+/// only; in the caller's where it cannot be entered.
+fn in_the_first<T: Send>(read: impl Fn() -> T + Send + Sync) -> T {
+    let there = first().and_then(|netns| netns.run(&read).ok());
+    there.unwrap_or_else(read)
+}
+
 /// The first reading.
 pub(super) struct Early {
     softnet: Result<SoftnetStat, ProcError>,
@@ -33,32 +41,30 @@ pub(super) struct Early {
 
 impl Early {
     pub(super) fn read() -> Early {
-        Early {
+        in_the_first(|| Early {
             softnet: softnet(),
             cpu: cpu(),
             arp: NeighbourTable::read(ARP_CACHE),
             interrupts: interrupts(),
-        }
+        })
     }
 
     /// Reads once more, and what does not move.
     pub(super) fn finish(self) -> Machine {
-        let sysctls: BTreeMap<String, Reading<String>> = SYSCTLS
-            .into_iter()
-            .map(|path| {
-                let value = read_value(format!("/proc/sys/{path}"));
-                (path.to_owned(), Reading::from_result(value))
-            })
-            .collect();
+        let later = Early::read();
+        let sysctls: BTreeMap<String, Reading<String>> = in_the_first(|| {
+            let value = |path| Reading::from_result(read_value(format!("/proc/sys/{path}")));
+            SYSCTLS.into_iter().map(|path| (path.to_owned(), value(path))).collect()
+        });
         Machine {
             facts: Reading::from_result(MachineFacts::read()),
             sysctls,
-            softnet: pair(self.softnet, softnet()),
-            cpu: pair(self.cpu, cpu()),
-            interrupts: pair(self.interrupts, interrupts()),
+            softnet: pair(self.softnet, later.softnet),
+            cpu: pair(self.cpu, later.cpu),
+            interrupts: pair(self.interrupts, later.interrupts),
             nodes: nodes(),
             scaling: scaling(),
-            arp: pair(self.arp, NeighbourTable::read(ARP_CACHE)),
+            arp: pair(self.arp, later.arp),
             kernel_openvswitch: std::path::Path::new("/sys/module/openvswitch").exists(),
         }
     }

@@ -251,7 +251,7 @@ pub const FAULTS: &[Fault] = &[
         "OV010",
         "vxlan",
         Set(|network| {
-            features(network, "a", NIC, &[("tx-generic-segmentation", false)]);
+            features(network, "a", NIC, &[("tx-tcp-segmentation", false)]);
         }),
     ),
     fault(
