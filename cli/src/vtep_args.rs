@@ -50,7 +50,7 @@ pub struct Vtep {
     /// Learn no addresses from packets
     #[arg(long)]
     pub no_learning: bool,
-    /// Seconds after which a learned address is forgotten
+    /// Seconds after which a learned address or neighbour is forgotten
     #[arg(long, value_name = "SECONDS")]
     pub ageing: Option<u32>,
     /// Most learned addresses

@@ -9,6 +9,8 @@
 //! address = ["10.1.0.1/24"]
 //! remotes = ["10.0.0.2", "10.0.0.3"]
 //! fdb = { "02:00:00:00:00:07" = "10.0.0.3" }
+//! neigh-suppress = true
+//! neighbours = { "10.1.0.7" = "02:00:00:00:00:07" }
 //! ```
 //!
 //! Unknown keys are refused, so that none is thought to be in force.
@@ -174,7 +176,7 @@ pub struct NetworkConfig {
     /// Whether addresses are learned from packets.
     #[serde(default = "yes")]
     pub learning: bool,
-    /// Seconds after which a learned address is forgotten.
+    /// Seconds after which a learned address or neighbour is forgotten.
     #[serde(default = "ageing")]
     pub ageing: u32,
     /// Most learned addresses.
