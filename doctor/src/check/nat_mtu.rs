@@ -61,13 +61,14 @@ pub(super) fn translates(chains: &[Chain]) -> bool {
         .any(|chain| chain.table.to_ascii_lowercase().contains("nat") && chain.family != "bridge")
 }
 
-/// Devices of a namespace that are up and have addresses: packets are routed
+/// Devices of a namespace that are up and have an IPv4 address: packets are routed
 /// between them.
 pub(super) fn routed<'a>(view: &View<'a>, at: usize) -> Vec<Spot<'a>> {
     let namespace = view.host().namespaces.get(at);
     let addresses = namespace.and_then(|namespace| namespace.addresses.get());
-    let addressed: std::collections::BTreeSet<u32> =
-        addresses.into_iter().flatten().map(|known| known.link).collect();
+    // Every device that is up has one of IPv6.
+    let addresses = addresses.into_iter().flatten().filter(|known| known.address.is_ipv4());
+    let addressed: std::collections::BTreeSet<u32> = addresses.map(|known| known.link).collect();
     view.devices_of(at)
         .filter(|spot| spot.interface.up && addressed.contains(&spot.interface.index))
         .collect()

@@ -188,7 +188,7 @@ fn channels(now: u32, most: u32) -> Channels {
 static HELD: Mutex<Option<Tap>> = Mutex::new(None);
 
 /// Written are those that hardware, a hypervisor or the whole machine would have to
-/// have.
+/// have; most of them `tests/guest.rs` makes in a guest.
 pub const FAULTS: &[Fault] = &[
     fault(
         "OV001",
@@ -694,7 +694,7 @@ pub const FAULTS: &[Fault] = &[
         "OV065",
         "ovs-vxlan",
         Written(|host| {
-            // A datapath in user space asks itself: only the kernel's loses.
+            // A datapath in user space asks itself; the kernel's loses, in a guest.
             let datapaths = get(&mut namespace(host, "a").datapaths);
             datapaths.after.known.first_mut().unwrap().lost += 3;
         }),

@@ -1,12 +1,15 @@
-//! A QEMU guest with a stock Debian kernel, in software emulation and without a
-//! network: runs one program to its end. It shows what this machine's kernel
-//! lacks, functionally; its timings mean nothing.
+//! A QEMU guest with a stock Debian kernel, in software emulation and, unless told,
+//! without a network: runs one program to its end. It shows what this machine's
+//! kernel lacks, functionally; its timings mean nothing.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use sys::netns::NetNs;
 
 #[path = "archive.rs"]
 mod archive;
@@ -19,8 +22,20 @@ const KERNEL_VARIABLE: &str = "OVERLANE_GUEST_KERNEL";
 const MODULE_DIRECTORIES: [&str; 4] =
     ["kernel/net/", "kernel/drivers/net/ipvlan/", "kernel/drivers/net/vxlan/", "kernel/lib/"];
 /// ... and by name. CRC32c is asked for by its algorithm, not by a symbol.
-const MODULES: [&str; 9] =
-    ["veth", "macvlan", "macvtap", "tun", "tap", "dummy", "ifb", "crc32c_generic", "crc32c-intel"];
+const MODULES: [&str; 12] = [
+    "veth",
+    "macvlan",
+    "macvtap",
+    "tun",
+    "tap",
+    "dummy",
+    "ifb",
+    "crc32c_generic",
+    "crc32c-intel",
+    "virtio_net",
+    "virtio_pci",
+    "vmxnet3",
+];
 /// Programs that modes use, copied in where this machine has them.
 const PROGRAMS: [&str; 8] = [
     "nft",
@@ -47,6 +62,10 @@ pub struct Guest {
     modules: PathBuf,
     fetch: Vec<String>,
     limit: Duration,
+    programs: Vec<String>,
+    devices: Vec<String>,
+    two_nodes: bool,
+    netns: Option<Arc<NetNs>>,
 }
 
 /// What became of the program.
@@ -83,6 +102,10 @@ impl Guest {
             modules,
             fetch: Vec::new(),
             limit: Duration::from_secs(300),
+            programs: Vec::new(),
+            devices: Vec::new(),
+            two_nodes: false,
+            netns: None,
         })
     }
 
@@ -99,6 +122,30 @@ impl Guest {
         self
     }
 
+    /// Copies more programs in, where this machine has them.
+    pub fn with_programs(mut self, names: &[&str]) -> Guest {
+        self.programs.extend(names.iter().map(|name| (*name).to_owned()));
+        self
+    }
+
+    /// Gives it devices: QEMU's arguments, separated by blanks.
+    pub fn with_devices(mut self, arguments: &str) -> Guest {
+        self.devices.extend(arguments.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// Puts each of its two CPUs on a NUMA node of its own, with half the memory.
+    pub fn with_two_nodes(mut self) -> Guest {
+        self.two_nodes = true;
+        self
+    }
+
+    /// Starts QEMU in a network namespace, whose TAP devices it then finds.
+    pub fn inside(mut self, netns: Arc<NetNs>) -> Guest {
+        self.netns = Some(netns);
+        self
+    }
+
     /// Runs a program of this machine in the guest, as root.
     ///
     /// # Panics
@@ -109,7 +156,7 @@ impl Guest {
         let initrd = self.archive(program, arguments);
         std::fs::write(at("initrd"), &initrd).expect("write the initial RAM disk");
         // The archive is in memory twice while it is unpacked.
-        let memory = 768 + 3 * initrd.len().div_ceil(1 << 20);
+        let memory = (768 + 3 * initrd.len().div_ceil(1 << 20)).next_multiple_of(2);
         let mut command = Command::new(&self.qemu);
         command
             .args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", &memory.to_string()])
@@ -128,13 +175,24 @@ impl Guest {
             .arg(at("initrd"))
             .args(["-append", "console=ttyS0 panic=-1 quiet loglevel=4"])
             .stdin(Stdio::null());
+        for node in (0..2).filter(|_| self.two_nodes) {
+            let size = memory / 2;
+            command
+                .args(["-object", &format!("memory-backend-ram,id=node{node},size={size}M")])
+                .args(["-numa", &format!("node,cpus={node},memdev=node{node}")]);
+        }
+        command.args(&self.devices);
         let ports = ["console", "stdout", "stderr", "status"];
         for port in ports {
             command.arg("-serial").arg(format!("file:{}", at(port).display()));
         }
         let log = std::fs::File::create(at("qemu")).expect("a file for QEMU's messages");
         command.stdout(log.try_clone().expect("dup")).stderr(log);
-        let qemu = Running(command.spawn().expect("start QEMU"));
+        let mut spawn = || command.spawn().expect("start QEMU");
+        let qemu = Running(match &self.netns {
+            Some(netns) => netns.run(spawn).expect("enter the namespace"),
+            None => spawn(),
+        });
         let ended = qemu.wait(self.limit + BOOT);
         let read = |name: &str| std::fs::read(at(name)).unwrap_or_default();
         let text = |name: &str| String::from_utf8_lossy(&read(name)).into_owned();
@@ -155,7 +213,8 @@ impl Guest {
         archive.link("usr/bin/sh", "busybox");
         // Where the kernel looks for it (CONFIG_MODPROBE_PATH).
         archive.program(&self.modprobe, "sbin/modprobe");
-        for path in PROGRAMS.into_iter().filter_map(find_program) {
+        let more = self.programs.iter().map(String::as_str);
+        for path in PROGRAMS.into_iter().chain(more).filter_map(find_program) {
             archive.program(&path, &path);
         }
         for path in DATA.map(Path::new).into_iter().filter(|path| path.exists()) {
