@@ -70,16 +70,24 @@ pub fn read(from: impl Read) -> Result<Host, Error> {
         }
         let mut text = Vec::new();
         entry.take(MOST_BYTES).read_to_end(&mut text)?;
-        // The version first: another one may have another form.
-        #[derive(serde::Deserialize)]
-        struct Version {
-            format: u32,
-        }
-        let Version { format: got } = serde_json::from_slice(&text)?;
-        if got != FORMAT {
-            return Err(Error::Format { got });
-        }
-        return Ok(serde_json::from_slice(&text)?);
+        return parse(&text);
     }
     Err(Error::Empty)
+}
+
+/// Reads the text of a saved host.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse(text: &[u8]) -> Result<Host, Error> {
+    // The version first: another one may have another form.
+    #[derive(serde::Deserialize)]
+    struct Version {
+        format: u32,
+    }
+    let Version { format: got } = serde_json::from_slice(text)?;
+    if got != FORMAT {
+        return Err(Error::Format { got });
+    }
+    Ok(serde_json::from_slice(text)?)
 }

@@ -57,7 +57,8 @@ impl Interrupts {
             let entry = counts.entry(name.to_owned()).or_default();
             for (cpu, word) in cpus.iter().zip(numbers) {
                 let count = decimal(file, index + 1, &format!("{label} CPU{cpu}"), Some(word))?;
-                *entry.entry(*cpu).or_default() += count;
+                let sum = entry.entry(*cpu).or_default();
+                *sum = sum.saturating_add(count);
             }
         }
         Ok(Interrupts { counts })
@@ -74,7 +75,8 @@ impl Interrupts {
         // seem to go backwards by less than that.
         let moved = |cpu: &usize, count: u64| {
             let before = *before.get(cpu)?;
-            Some(count.checked_sub(before).unwrap_or((count + (1 << 32)).saturating_sub(before)))
+            let wrapped = || count.saturating_add(1 << 32).saturating_sub(before);
+            Some(count.checked_sub(before).unwrap_or_else(wrapped))
         };
         after.iter().filter_map(|(cpu, count)| Some((*cpu, moved(cpu, *count)?))).collect()
     }

@@ -7,7 +7,7 @@ mod rule;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
-pub use clamp::{Clamp, Match, legacy_clamps, nft_clamps};
+pub use clamp::{Clamp, Match, legacy_clamps, nft_clamp, nft_clamps, table_clamps};
 pub use rule::{Expression, Rule, rules};
 
 pub use crate::dump::{attribute, text};

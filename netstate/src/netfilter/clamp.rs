@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use sys::xtables::{self, Table};
 
-use super::{BaseChain, Rule, big_endian, legacy_names, rules};
+use super::rule::{Rule, rule, rules};
+use super::{BaseChain, big_endian, legacy_names};
 use crate::dump::{attribute, text};
 use crate::netlink::Result;
 
@@ -134,7 +135,12 @@ struct Seen {
     mss: Option<Option<u16>>,
 }
 
-/// The clamp of a rule, where it is one.
+/// The clamp of a rule from an answer of nftables (`struct nfgenmsg` and attributes),
+/// where it is one.
+pub fn nft_clamp(payload: &[u8]) -> Option<Clamp> {
+    clamp(rule(payload)?)
+}
+
 fn clamp(rule: Rule) -> Option<Clamp> {
     let mut seen = Seen::default();
     for expression in &rule.expressions {

@@ -1,0 +1,9 @@
+//! libFuzzer's way to what `overlane doctor` reads.
+
+#![no_main]
+
+#[path = "../src/doctor.rs"]
+#[allow(dead_code, reason = "each target calls one")]
+mod entries;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| entries::answer(data));
