@@ -10,20 +10,32 @@ use anyhow::{Context, bail};
 /// What such a program begins its first line with when it is ready.
 pub const READY: &str = "ready";
 
+/// This program with these arguments, away from the terminal and its directory.
+///
+/// # Errors
+/// Where its path is not known.
+pub fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("path of this program")?);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .current_dir("/")
+        // Neither Ctrl-C at this terminal nor its end is meant for it.
+        .process_group(0);
+    Ok(command)
+}
+
 /// Starts it with these arguments and waits until it is ready; `who` it is, for
 /// errors. It starts in the root directory.
 ///
 /// # Errors
 /// What it said instead.
 pub fn start(who: &str, arguments: &[&OsStr]) -> anyhow::Result<()> {
-    let mut child = Command::new(std::env::current_exe().context("path of this program")?)
-        .args(arguments)
-        .stdin(Stdio::null())
+    let mut child = command(arguments)?
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .current_dir("/")
-        // Ctrl-C at this terminal is not meant for it.
-        .process_group(0)
         .spawn()
         .with_context(|| format!("start {who}"))?;
     let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {

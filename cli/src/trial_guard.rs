@@ -1,11 +1,14 @@
 //! A process of its own that takes back what a killed trial has left.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
+
+use crate::background;
 
 /// Told by this that the trial has ended by itself.
 const DONE: &[u8] = b"d";
@@ -19,17 +22,11 @@ impl Guard {
     /// # Errors
     /// When this program cannot be started again.
     pub fn start(directory: &Path) -> anyhow::Result<Guard> {
-        use std::os::unix::process::CommandExt;
         let directory = std::path::absolute(directory).context("path of --journal")?;
-        let child = Command::new(std::env::current_exe().context("path of this program")?)
-            .args(["undo", "--when-gone", &std::process::id().to_string(), "--journal"])
-            .arg(directory)
+        let watched = std::process::id().to_string();
+        let words = ["undo", "--when-gone", &watched, "--journal"].map(OsStr::new);
+        let child = background::command(words.into_iter().chain([directory.as_os_str()]))?
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .current_dir("/")
-            // Neither Ctrl-C at this terminal nor its end is meant for it.
-            .process_group(0)
             .spawn()
             .context("start the process that watches this one")?;
         Ok(Guard(child))

@@ -1,15 +1,16 @@
 //! `overlane doctor fix` and `confirm`: a finding's setting changed, journal first.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io::{BufRead, IsTerminal};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use doctor::change::Change;
 use doctor::journal::{Journal, seconds_from_now};
 use doctor::{Check, Finding, Host, diagnose};
 
+use crate::background;
 use crate::exit::{Exit, usage};
 use crate::output::print;
 use crate::verb::doctor::check;
@@ -112,17 +113,10 @@ fn agreed(changes: usize) -> anyhow::Result<bool> {
 
 /// A process of its own that takes back what nobody has confirmed.
 fn start_waiting(directory: &Path, seconds: u64) -> anyhow::Result<()> {
-    use std::os::unix::process::CommandExt;
     let directory = std::path::absolute(directory).context("path of --journal")?;
-    Command::new(std::env::current_exe().context("path of this program")?)
-        .args(["undo", "--when-due", &seconds.to_string(), "--journal"])
-        .arg(directory)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .current_dir("/")
-        // Neither Ctrl-C at this terminal nor its end is meant for it.
-        .process_group(0)
+    let seconds = seconds.to_string();
+    let words = ["undo", "--when-due", &seconds, "--journal"].map(OsStr::new);
+    background::command(words.into_iter().chain([directory.as_os_str()]))?
         .spawn()
         .context("start the process that takes changes back")?;
     Ok(())
