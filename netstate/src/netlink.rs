@@ -213,20 +213,7 @@ impl Netlink {
         let mut message = NsidMessage::default();
         let descriptor = netns.as_fd().as_raw_fd().unsigned_abs();
         message.attributes.push(NsidAttribute::Fd(descriptor));
-        let object = format!("net:[{}]", netns.inode());
-        let mut number = None;
-        let request = RouteNetlinkMessage::GetNsId(message);
-        self.get(request, "find number of", &object, |answer| {
-            if let RouteNetlinkMessage::NewNsId(message) = answer {
-                for attribute in message.attributes {
-                    if let NsidAttribute::Id(id) = attribute {
-                        // NETNSA_NSID_NOT_ASSIGNED is -1.
-                        number = u32::try_from(id).ok();
-                    }
-                }
-            }
-        })?;
-        Ok(number)
+        self.number(message, &format!("net:[{}]", netns.inode()))
     }
 
     /// The number that the namespace with number `there` has given to the one with number
@@ -240,13 +227,17 @@ impl Netlink {
             NsidAttribute::Id(of.cast_signed()),
             NsidAttribute::TargetNsid(there.cast_signed()),
         ];
-        let object = format!("number of namespace id {of} in id {there}");
+        self.number(message, &format!("namespace id {of} in id {there}"))
+    }
+
+    fn number(&self, message: NsidMessage, object: &str) -> Result<Option<u32>> {
         let mut number = None;
         let request = RouteNetlinkMessage::GetNsId(message);
-        self.get(request, "find", &object, |answer| {
+        self.get(request, "find number of", object, |answer| {
             if let RouteNetlinkMessage::NewNsId(message) = answer {
                 for attribute in message.attributes {
                     if let NsidAttribute::Id(id) = attribute {
+                        // NETNSA_NSID_NOT_ASSIGNED is -1.
                         number = u32::try_from(id).ok();
                     }
                 }

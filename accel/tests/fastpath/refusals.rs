@@ -35,8 +35,25 @@ pub fn refused(accel: &Accel, expected: &str, after: &str) {
     .unwrap();
 }
 
-/// (what is done in a host, what undoes it, reason, whether traffic still goes)
-pub const CASES: &[(&str, &str, &str, bool)] = &[
+/// What is done in a host, what undoes it, reason, whether traffic still goes.
+pub type Case = (&'static str, &'static str, &'static str, bool);
+
+/// Each is refused while it is there, and packets go the fast way again after it.
+pub fn refused_in_turn(pair: &Pair, cases: &[Case]) {
+    let accels = pair.accelerate();
+    for (change, undo, expected, flows) in cases {
+        sh(&pair.a, change);
+        refused(&accels[0], expected, change);
+        if *flows {
+            pair.ping(&[]);
+            pair.ping6();
+        }
+        sh(&pair.a, undo);
+        pair.settle(&accels);
+    }
+}
+
+pub const CASES: &[Case] = &[
     (
         "nft 'table inet t { chain c { type filter hook input priority 0; }; }'",
         "nft delete table inet t",
@@ -147,17 +164,7 @@ fn what_would_be_passed_by_is_refused_while_it_is_there() {
     if !privileged() {
         return;
     }
-    let pair = Pair::new(Offload::Full, true);
-    let accels = pair.accelerate();
-    for (change, undo, expected, flows) in CASES {
-        sh(&pair.a, change);
-        refused(&accels[0], expected, change);
-        if *flows {
-            pair.ping(&[]);
-        }
-        sh(&pair.a, undo);
-        pair.settle(&accels);
-    }
+    refused_in_turn(&Pair::new(Offload::Full, true), CASES);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use netstate::Counters;
 use testbed::{Host, NIC, Offload};
 
 use crate::pair::{DEVICE, Pair, TENANT_B, privileged, sh, since};
-use crate::refusals::refused;
+use crate::refusals::{Case, refused_in_turn};
 
 fn counters(host: &Host, device: &str) -> Counters {
     host.netlink().link(device).unwrap().counters
@@ -56,7 +56,7 @@ fn routed_traffic_goes_both_ways_past_routes_and_device() {
 }
 
 /// (what is done in a host, what undoes it, reason, whether traffic still goes)
-const CASES: &[(&str, &str, &str, bool)] = &[
+const CASES: &[Case] = &[
     (
         "sysctl -qw net.ipv4.ip_forward=0",
         "sysctl -qw net.ipv4.ip_forward=1",
@@ -174,18 +174,7 @@ fn what_a_router_would_ask_is_refused_while_it_is_there() {
     if !privileged() {
         return;
     }
-    let pair = Pair::routed(Offload::Full, true, true);
-    let accels = pair.accelerate();
-    for (change, undo, expected, flows) in CASES {
-        sh(&pair.a, change);
-        refused(&accels[0], expected, change);
-        if *flows {
-            pair.ping(&[]);
-            pair.ping6();
-        }
-        sh(&pair.a, undo);
-        pair.settle(&accels);
-    }
+    refused_in_turn(&Pair::routed(Offload::Full, true, true), CASES);
 }
 
 #[test]
@@ -193,25 +182,21 @@ fn a_device_of_its_own_is_refused_like_a_bridge() {
     if !privileged() {
         return;
     }
-    let pair = Pair::routed(Offload::Full, true, false);
-    let accels = pair.accelerate();
-    for (change, undo, expected) in [
+    let cases = [
         (
             "sysctl -qw net.ipv4.conf.veth0.forwarding=0",
             "sysctl -qw net.ipv4.conf.veth0.forwarding=1",
             "[veth0: veth0: IPv4 forwarding is off]",
+            false,
         ),
         (
             "tc qdisc add dev veth0 clsact",
             "tc qdisc del dev veth0 clsact",
             "[veth0: veth0: tc filters (clsact qdisc)]",
+            true,
         ),
-    ] {
-        sh(&pair.a, change);
-        refused(&accels[0], expected, change);
-        sh(&pair.a, undo);
-        pair.settle(&accels);
-    }
+    ];
+    refused_in_turn(&Pair::routed(Offload::Full, true, false), &cases);
 }
 
 #[test]
