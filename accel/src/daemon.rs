@@ -3,8 +3,8 @@
 //! A notification first withdraws the maps, then everything is read anew. The
 //! heartbeat is written by the same thread: when it hangs, packets take the slow
 //! path. What the kernel does not notify is looked at with each heartbeat (tables
-//! of iptables-legacy), each fifth (tcx programs of others) or once a second (XDP
-//! attached by a link, path MTUs, sysctls).
+//! of iptables-legacy), each fifth (tcx programs of others; in sandboxes those tables,
+//! too) or once a second (XDP attached by a link, path MTUs, sysctls).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -287,8 +287,11 @@ impl Mirror {
         self.beats += 1;
         let look = self.beats.is_multiple_of(LOOK);
         let mut anew = self.unsettled || self.home.has_changed(look)?;
-        for sandbox in self.sandboxes.values() {
-            anew |= sandbox.space.has_changed(look)?;
+        // Entering a namespace is not for free.
+        if look {
+            for sandbox in self.sandboxes.values() {
+                anew |= sandbox.space.has_changed(look)?;
+            }
         }
         if anew {
             return self.rebuild();
