@@ -377,12 +377,13 @@ fn the_kernel_redirects_within_a_namespace_only() {
             other => panic!("{other:?}"),
         }
     };
+    // A name each: a child that another test is just starting may still hold the last.
     let (all, none) = (Offload::ALL, Offload::NONE);
     let reason = refused(open(&one, "tap0", all), open(&other, "tap1", all));
     assert!(reason.contains("different network namespaces"), "{reason}");
-    let reason = refused(open(&one, "tap0", all), open(&one, "tap1", none));
+    let reason = refused(open(&one, "tap2", all), open(&one, "tap3", none));
     assert!(reason.contains("never cuts"), "{reason}");
-    let ports = (open(&one, "tap0", none), open(&one, "tap1", none));
+    let ports = (open(&one, "tap4", none), open(&one, "tap5", none));
     let bridge = Bridge::new(ports.0, ports.1, None).unwrap();
     let running = bridge.engine(EngineChoice::Auto).unwrap().start().unwrap();
     assert_eq!(running.engine(), Engine::Epoll);
