@@ -17,7 +17,8 @@ pub fn cpu_seconds(pid: u32) -> f64 {
 /// What a process holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Resident memory, bytes.
+    /// Resident memory that is no file's (`RssAnon`), bytes: pages of the program itself
+    /// come one after the other as they are first used.
     pub memory: u64,
     /// Open descriptors.
     pub descriptors: usize,
@@ -28,9 +29,10 @@ pub struct Held {
 impl Held {
     pub fn by(pid: u32) -> Held {
         let count = |what| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
-        let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
-        let pages: u64 = text.split(' ').nth(1).unwrap().parse().unwrap();
-        Held { memory: pages * 4096, descriptors: count("fd"), threads: count("task") }
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        let kib: u64 = line.trim_end_matches("kB").trim().parse().unwrap();
+        Held { memory: kib << 10, descriptors: count("fd"), threads: count("task") }
     }
 }
 
