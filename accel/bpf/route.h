@@ -8,6 +8,7 @@
 #define OVERLANE_ACCEL_ROUTE_H
 
 #include "abi.h"
+#include "frame.h"
 
 /* include/uapi/linux/bpf.h. */
 #define BPF_FIB_LOOKUP_SKIP_NEIGH (1U << 2)

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * What the kernel offers to programs, beyond bpf.h: helpers, their flags, and its own
+ * view of a packet.
+ */
+#ifndef OVERLANE_ACCEL_KERNEL_H
+#define OVERLANE_ACCEL_KERNEL_H
+
+#include "bpf.h"
+
+/* include/uapi/linux/bpf.h. */
+#define BPF_F_NO_PREALLOC 1
+#define BPF_ADJ_ROOM_MAC 1
+#define BPF_F_ADJ_ROOM_FIXED_GSO (1ULL << 0)
+#define BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 (1ULL << 1)
+#define BPF_F_ADJ_ROOM_ENCAP_L4_UDP (1ULL << 4)
+#define BPF_F_ADJ_ROOM_NO_CSUM_RESET (1ULL << 5)
+#define BPF_F_ADJ_ROOM_ENCAP_L2(len) ((u64)(len) << 56)
+#define BPF_F_ADJ_ROOM_ENCAP_L2_ETH (1ULL << 6)
+#define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
+#define BPF_CSUM_LEVEL_DEC 2
+#define BPF_TCP_LISTEN 10
+#define BPF_TCP_NEW_SYN_RECV 12
+
+struct bpf_sock {
+	u32 bound_dev_if;
+	u32 family;
+	u32 type;
+	u32 protocol;
+	u32 mark;
+	u32 priority;
+	u32 src_ip4;
+	u32 src_ip6[4];
+	u32 src_port;
+	u16 dst_port;
+	u16 : 16;
+	u32 dst_ip4;
+	u32 dst_ip6[4];
+	u32 state;
+};
+
+struct bpf_sock_tuple {
+	union {
+		struct {
+			u32 saddr;
+			u32 daddr;
+			u16 sport;
+			u16 dport;
+		} ipv4;
+		struct {
+			u32 saddr[4];
+			u32 daddr[4];
+			u16 sport;
+			u16 dport;
+		} ipv6;
+	};
+};
+
+static u32 (*const bpf_get_hash_recalc)(struct __sk_buff *skb) = (void *)34;
+static long (*const bpf_skb_adjust_room)(struct __sk_buff *skb, s32 len_diff, u32 mode,
+					 u64 flags) = (void *)50;
+static long (*const bpf_sk_release)(void *sock) = (void *)86;
+static struct bpf_sock *(*const bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple,
+						     u32 size, u64 netns,
+						     u64 flags) = (void *)99;
+static long (*const bpf_csum_level)(struct __sk_buff *skb, u64 level) = (void *)135;
+static long (*const bpf_redirect_peer)(u32 ifindex, u64 flags) = (void *)155;
+static u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
+
+/* The kernel's own view of the packet (Linux 6.2): the checksum's state is in
+ * no helper.
+ */
+struct sk_buff {
+	u8 ip_summed : 2;
+	u16 csum_start;
+	u16 csum_offset;
+	u16 mac_header;
+} __attribute__((preserve_access_index));
+extern void *bpf_cast_to_kern_ctx(void *ctx) __attribute__((section(".ksyms")));
+
+/* include/linux/skbuff.h. */
+#define CHECKSUM_NONE 0
+#define CHECKSUM_UNNECESSARY 1
+#define CHECKSUM_COMPLETE 2
+#define CHECKSUM_PARTIAL 3
+
+static __always_inline u32 ip_summed(const struct sk_buff *skb)
+{
+	/* A bit field's place, size and shifts as CO-RE finds them. */
+	const void *place = (const void *)skb +
+			    __builtin_preserve_field_info(skb->ip_summed, 0);
+	u64 value = 0;
+
+	asm volatile("" : "=r"(place) : "0"(place));
+	switch (__builtin_preserve_field_info(skb->ip_summed, 1)) {
+	case 1:
+		value = *(const u8 *)place;
+		break;
+	case 2:
+		value = *(const u16 *)place;
+		break;
+	case 4:
+		value = *(const u32 *)place;
+		break;
+	case 8:
+		value = *(const u64 *)place;
+		break;
+	}
+	value <<= __builtin_preserve_field_info(skb->ip_summed, 4);
+	value >>= __builtin_preserve_field_info(skb->ip_summed, 5);
+	return value;
+}
+
+#endif

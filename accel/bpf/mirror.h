@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The maps: what src/maps.rs keeps in step with the kernel, and what programs count.
+ */
+#ifndef OVERLANE_ACCEL_MIRROR_H
+#define OVERLANE_ACCEL_MIRROR_H
+
+#include "abi.h"
+#include "kernel.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct state);
+} state SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct place);
+	__type(value, struct port);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct vtep_key);
+	__type(value, struct vtep);
+} vteps SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct mac_key);
+	__type(value, struct fdb);
+} fdb SEC(".maps");
+
+/* The FDB's entries at accelerated ports once more: one look-up tells that the
+ * port is one, and that the address is where it was.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct mac_key);
+	__type(value, struct source);
+} sources SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REASONS);
+	__type(key, u32);
+	__type(value, struct count);
+} counts SEC(".maps");
+
+/* The number of the namespace that these programs are attached in. */
+const volatile u32 netns = 0;
+
+/* IP identifications, one counter for a few destinations, as the kernel has it
+ * (net/ipv4/route.c, ip_idents); each on a cache line of its own.
+ */
+struct {
+	u32 next;
+	u32 pad[15];
+} idents[64] SEC(".bss") __attribute__((aligned(64)));
+
+static __always_inline void count(u32 reason, u32 len)
+{
+	struct count *counter = bpf_map_lookup_elem(&counts, &reason);
+
+	if (counter) {
+		counter->packets++;
+		counter->bytes += len;
+	}
+}
+
+/* The packet goes on as it came; programs of others have their turn. */
+static __always_inline int pass(struct __sk_buff *skb, u32 reason)
+{
+	count(reason, skb->len);
+	return TCX_NEXT;
+}
+
+
+/* The mirror's state where it is whole and fresh, NULL otherwise. The time is that
+ * of the last tick: cheaper, and old by 10 ms at the most.
+ */
+static __always_inline struct state *fresh(u64 now)
+{
+	u32 zero = 0;
+	struct state *mirror = bpf_map_lookup_elem(&state, &zero);
+
+	/* Odd: being rewritten. A heartbeat from the future is one between two
+	 * readings of the clock.
+	 */
+	if (!mirror || mirror->generation & 1 ||
+	    (now > mirror->heartbeat && now - mirror->heartbeat > STALE_NS))
+		return 0;
+	return mirror;
+}
+
+/* Whether the slow path is due a packet of this entry: it learns from it, ages
+ * by it and counts it.
+ */
+static __always_inline int due(u64 *last, u64 now, u64 interval)
+{
+	if (now - *last <= interval)
+		return 0;
+	*last = now;
+	return 1;
+}
+
+static __always_inline struct fdb *lookup(u32 where, u32 domain, const u16 *mac)
+{
+	struct mac_key key = {
+		.device = domain, .mac = { mac[0], mac[1], mac[2] }, .netns = where
+	};
+
+	return bpf_map_lookup_elem(&fdb, &key);
+}
+
+#endif
