@@ -225,6 +225,8 @@ impl Datagram<'_> {
                     let to = attribute(verdict, 2).unwrap_or_default();
                     return Ok(Some((holds, code.cast_signed(), text(to))));
                 }
+                // NFTA_LOOKUP_DREG, NFT_REG_VERDICT: what it comes to is in the map.
+                "lookup" if value(3) == Some(0) => return Err("verdict map".to_owned()),
                 _ if MATCHES.contains(&name) => {
                     register = None;
                     holds = holds.and(Holds::Maybe);

@@ -148,6 +148,12 @@ fn rules_that_may_do_something_to_the_tunnel_are_a_reason() {
             "drop",
         ),
         ("ip", "filter hook output priority 0; oif nic0 reject;", "reject"),
+        ("ip", "filter hook output priority 0; ip daddr vmap { 10.0.0.2 : drop };", "verdict map"),
+        (
+            "inet",
+            "filter hook input priority 0; udp dport vmap { 53 : accept, 4789 : drop };",
+            "verdict map",
+        ),
     ] {
         sh(&pair.a, &chain(family, words));
         refused(

@@ -323,6 +323,7 @@ fn a_full_connection_table_is_found_and_a_larger_one_proven() {
 
 #[test]
 fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
+    const RULES: u8 = 120;
     let test = "one_cpu_that_receives_everything_is_found_and_steering_proven";
     if !is_root(test) || !has(test, &["nft", "ip", "sysctl", "ethtool"]) {
         return;
@@ -335,6 +336,10 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
     for host in ["a", "b"] {
         overlay.at(host, &format!("ethtool -K nic0 {} off", off.join(" off ")));
     }
+    // A firewall makes receiving the dearer half by far.
+    let rules: Vec<String> = (1..=RULES).map(|n| format!("ip saddr 10.77.0.{n} drop;")).collect();
+    let chain = format!("type filter hook input priority 0; {}", rules.join(" "));
+    overlay.at("tenant-b", &format!("nft 'table inet firewall {{ chain in {{ {chain} }}; }}'"));
     let before = overlay.state();
     let netns = overlay.netns();
     let finding = ["--finding", "OV023", "--netns", &netns, "--flows", "8"];
@@ -381,5 +386,7 @@ fn load(stop: &AtomicBool) {
             // Refused: nobody listens.
             let _ = socket.send(&message);
         }
+        // Its own CPU is to have time left.
+        std::thread::sleep(std::time::Duration::from_micros(200));
     }
 }
