@@ -60,6 +60,7 @@ pub struct Try {
 pub enum Keep {
     /// Never: it is measured only
     Never,
-    /// When a workload is proven better and none worse
+    /// When a workload is proven better, by what is carried or else by its CPU time, and
+    /// none worse
     Proven,
 }
