@@ -3,15 +3,11 @@
 use std::process::Command;
 
 use accel::Accel;
-use netstate::Counters;
-use testbed::{Host, NIC, Offload};
+use testbed::Offload;
 
-use crate::pair::{DEVICE, Pair, TENANT_B, privileged, sh, since};
+use crate::pair::{Pair, privileged, sh, since};
 use crate::refusals::{Case, refused_in_turn};
-
-fn counters(host: &Host, device: &str) -> Counters {
-    host.netlink().link(device).unwrap().counters
-}
+use crate::traffic::past_device;
 
 #[test]
 fn routed_traffic_goes_both_ways_past_routes_and_device() {
@@ -28,30 +24,7 @@ fn routed_traffic_goes_both_ways_past_routes_and_device() {
         let what = format!("{offload}, checksum {udp_csum}, bridge {bridge}");
         let accels = pair.accelerate();
         pair.ping6();
-        let before = accels.each_ref().map(Accel::status);
-        let device = counters(&pair.b, DEVICE);
-        let nic = counters(&pair.b, NIC);
-        pair.stream(TENANT_B.into(), 3_000_000);
-        pair.stream("fd00::12".parse().unwrap(), 3_000_000);
-        pair.ping(&[]);
-        pair.ping6();
-        for (accel, before) in accels.iter().zip(&before) {
-            let sent = since(accel, before, "egress_hit") + since(accel, before, "egress_shortcut");
-            let hits = since(accel, before, "ingress_hit");
-            assert!(hits > 20 && sent > 20, "{what}: {:#?}", accel.status());
-            if !udp_csum {
-                assert_eq!(since(accel, before, "egress_shortcut"), 0, "{what}");
-            }
-        }
-        let slow = counters(&pair.b, DEVICE).since(&device);
-        let all = counters(&pair.b, NIC).since(&nic);
-        let hits = since(&accels[1], &before[1], "ingress_hit");
-        assert!(
-            slow.rx_packets + hits <= all.rx_packets,
-            "{what}: the VXLAN device received {} and the fast path {hits} of {} packets",
-            slow.rx_packets,
-            all.rx_packets
-        );
+        past_device(&pair, &accels, udp_csum, &what);
     }
 }
 

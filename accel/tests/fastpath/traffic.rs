@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use testbed::{NIC, Offload, poll};
+use accel::Accel;
+use testbed::{Host, NIC, Offload, poll};
 
 use crate::pair::{DEVICE, LIMIT, Pair, TENANT_B, privileged, since};
 
@@ -15,39 +16,44 @@ fn traffic_goes_both_ways_past_bridge_and_device() {
         for udp_csum in [false, true] {
             let pair = Pair::new(offload, udp_csum);
             let accels = pair.accelerate();
-            let counters =
-                |host: &testbed::Host, device: &str| host.netlink().link(device).unwrap().counters;
-            // What comes while they are read is counted at the NIC at least.
-            let nic = counters(&pair.b, NIC);
-            let device = counters(&pair.b, DEVICE);
-            let before = accels.each_ref().map(accel::Accel::status);
-            let six: IpAddr = "fd00::12".parse().unwrap();
-            // On a starved machine some of it waits for the mirror the slow way.
-            poll("packets on the fast path, both ways", LIMIT, || {
-                pair.stream(TENANT_B.into(), 3_000_000);
-                pair.stream(six, 3_000_000);
-                pair.ping(&[]);
-                pair.ping6();
-                let taken = accels.iter().zip(&before).all(|(accel, before)| {
-                    let shortcuts = since(accel, before, "egress_shortcut");
-                    assert!(udp_csum || shortcuts == 0, "{offload}: {:#?}", accel.status());
-                    since(accel, before, "ingress_hit") > 20
-                        && since(accel, before, "egress_hit") + shortcuts > 20
-                });
-                let seen = || format!("{:#?}", accels.each_ref().map(accel::Accel::status));
-                Ok(taken.then_some(()).ok_or_else(seen))
-            })
-            .unwrap();
-            // What was delivered here, the device has not seen.
-            let hits = since(&accels[1], &before[1], "ingress_hit");
-            let slow = counters(&pair.b, DEVICE).since(&device);
-            let all = counters(&pair.b, NIC).since(&nic);
-            assert!(
-                slow.rx_packets + hits <= all.rx_packets,
-                "{offload} checksum {udp_csum}: the VXLAN device received {} and the fast path {hits} of {} packets",
-                slow.rx_packets,
-                all.rx_packets
-            );
+            past_device(&pair, &accels, udp_csum, &format!("{offload} checksum {udp_csum}"));
         }
     }
+}
+
+/// Streams and echoes go both ways, and those that the fast path takes pass the VXLAN
+/// device by.
+pub fn past_device(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str) {
+    let counters = |host: &Host, device: &str| host.netlink().link(device).unwrap().counters;
+    // What comes while they are read is counted at the NIC at least.
+    let nic = counters(&pair.b, NIC);
+    let device = counters(&pair.b, DEVICE);
+    let before = accels.each_ref().map(Accel::status);
+    let six: IpAddr = "fd00::12".parse().unwrap();
+    // On a starved machine some of it waits for the mirror the slow way.
+    poll("packets on the fast path, both ways", LIMIT, || {
+        pair.stream(TENANT_B.into(), 3_000_000);
+        pair.stream(six, 3_000_000);
+        pair.ping(&[]);
+        pair.ping6();
+        let taken = accels.iter().zip(&before).all(|(accel, before)| {
+            let shortcuts = since(accel, before, "egress_shortcut");
+            assert!(udp_csum || shortcuts == 0, "{what}: {:#?}", accel.status());
+            since(accel, before, "ingress_hit") > 20
+                && since(accel, before, "egress_hit") + shortcuts > 20
+        });
+        let seen = || format!("{:#?}", accels.each_ref().map(Accel::status));
+        Ok(taken.then_some(()).ok_or_else(seen))
+    })
+    .unwrap();
+    // What was delivered here, the device has not seen.
+    let hits = since(&accels[1], &before[1], "ingress_hit");
+    let slow = counters(&pair.b, DEVICE).since(&device);
+    let all = counters(&pair.b, NIC).since(&nic);
+    assert!(
+        slow.rx_packets + hits <= all.rx_packets,
+        "{what}: the VXLAN device received {} and the fast path {hits} of {} packets",
+        slow.rx_packets,
+        all.rx_packets
+    );
 }
