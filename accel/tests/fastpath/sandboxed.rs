@@ -1,7 +1,7 @@
 //! The fast path across the border between a sandbox and its host.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use testbed::{Host, Offload, poll};
 
 use crate::pair::{BRIDGE, DEVICE, LIMIT, Pair, TENANT_B, privileged, sh, since};
 use crate::refusals::{CASES, refused};
+use crate::traffic::stream_past;
 
 #[test]
 fn traffic_crosses_the_border_past_bridge_and_device() {
@@ -25,24 +26,7 @@ fn traffic_crosses_the_border_past_bridge_and_device() {
             let accels = pair.accelerate();
             let device = |sandbox: &Host| sandbox.netlink().link(DEVICE).unwrap().counters;
             let all = || device(pair.sandbox_b()).rx_packets;
-            let before = accels.each_ref().map(Accel::status);
-            let six: IpAddr = "fd00::12".parse().unwrap();
-            poll("packets on the fast path, both ways", LIMIT, || {
-                pair.stream(TENANT_B.into(), 3_000_000);
-                pair.stream(six, 3_000_000);
-                pair.ping(&[]);
-                let taken = accels.iter().zip(&before).all(|(accel, before)| {
-                    let shortcuts = since(accel, before, "egress_shortcut");
-                    assert!(udp_csum || shortcuts == 0, "{offload}: {:#?}", accel.status());
-                    since(accel, before, "ingress_hit") > 20
-                        && since(accel, before, "egress_hit") + shortcuts > 20
-                        // The tenant's sockets are asked from the host's namespace.
-                        && since(accel, before, "ingress_gso") < since(accel, before, "ingress_hit")
-                });
-                let seen = || format!("{:#?}", accels.each_ref().map(Accel::status));
-                Ok(taken.then_some(()).ok_or_else(seen))
-            })
-            .unwrap();
+            stream_past(&pair, &accels, udp_csum, &format!("{offload}, checksum {udp_csum}"));
             // What was delivered here, the device has not seen.
             poll("pings that the device does not see", LIMIT, || {
                 let (hits, slow) = (accels[1].status().packets("ingress_hit"), all());

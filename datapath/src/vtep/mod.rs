@@ -2,9 +2,9 @@
 //!
 //! A packet's way out: [`crate::tapbridge::Port`] is the tenants' TAP, whose
 //! super-packets `transmit` reads, finds their remote end in [`fdb`] (or, where it is
-//! asked for a [`neighbour`], answers), and hands over whole by the second TAP of `handover`, or cuts and sends through the sockets of
-//! `underlay`. The way in: `receive` takes packets from both, believes nothing,
-//! merges, and writes to the TAP. `engine` is a thread per queue that does both ways,
+//! asked for a [`neighbour`], answers), and hands over whole by the second TAP of
+//! `handover`, or cuts and sends through the sockets of `underlay`. The way in:
+//! `receive` takes packets from both, believes nothing, merges, and writes to the TAP. `engine` is a thread per queue that does both ways,
 //! `paths` one that watches routes; [`config`] says what it is to do, [`crate::counters`]
 //! what became of every packet.
 //!
