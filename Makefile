@@ -89,14 +89,13 @@ bench-doctor: build
 	cargo build --release --locked -p overlane-doctor --examples
 	$(AS_ROOT) target/release/examples/many_namespaces 1000 $(OVERLANE)
 
-# The two-TAP bridge against the naive loop and a veth pair; the VXLAN endpoint
-# against the kernel's and Open vSwitch's.
+# The two-TAP bridge by each engine against the naive loop, veth pairs and, with netmap,
+# loopback; the VXLAN endpoint in its variants against the kernel's and Open vSwitch's.
+# BENCH_ARGUMENTS: more options of `lab run` (--quick, --blocks N, --duration S …).
 bench-datapath: build
 	@scripts/setup lab
-	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes tap,tapbridge,same-host \
-		--baseline same-host --offload full --flows $$flows || exit; done
-	for flows in 1 8; do $(AS_ROOT) $(OVERLANE) lab run --modes vxlan,vtep,vtep-cut,ovs-vxlan \
-		--baseline vxlan --offload full,no-tunnel,none --flows $$flows || exit; done
+	for plan in tapbridge tap-netmap vtep; do $(AS_ROOT) $(OVERLANE) lab run \
+		--plan scripts/plans/$$plan.toml --out target/$$plan.json $(BENCH_ARGUMENTS) || exit; done
 
 # The fast path against the kernel's VXLAN and the bare host; what crossing namespaces
 # costs; how soon it follows changes.

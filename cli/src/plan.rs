@@ -309,6 +309,24 @@ mod tests {
         assert_eq!(plan.with(&given, false).unwrap().run.measuring.blocks, None);
     }
 
+    /// `make bench-datapath` asks for things that there are.
+    #[test]
+    fn plans_of_the_makefile_can_be_carried_out() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/plans");
+        let mut count = 0;
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let plan = Plan::find(path.to_str().unwrap()).unwrap();
+            let planned = plan.with(&[], false).unwrap();
+            assert!(planned.parts.len() == 3 && !plan.description.is_empty(), "{path:?}");
+            for mode in planned.run.modes.split(',').chain([&*planned.run.baseline]) {
+                assert!(lab::find(mode).is_some(), "{path:?}: {mode}");
+            }
+            count += 1;
+        }
+        assert_eq!(count, 3);
+    }
+
     #[test]
     fn a_value_that_is_not_allowed_names_the_plan() {
         let plan = Plan::parse("x.toml", "blocks = \"many\"\n").unwrap();

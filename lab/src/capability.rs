@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
+use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions};
 use netstate::Error as NetlinkError;
 use nix::errno::Errno;
 use testbed::{Host, Privileges};
@@ -38,6 +39,7 @@ pub struct Capabilities {
     nftables: Mutex<BTreeMap<&'static str, Supported>>,
     open_vswitch: OnceLock<Supported>,
     fast_path: OnceLock<Supported>,
+    engines: Mutex<BTreeMap<&'static str, Supported>>,
 }
 
 impl Capabilities {
@@ -53,6 +55,7 @@ impl Capabilities {
             nftables: Mutex::default(),
             open_vswitch: OnceLock::new(),
             fast_path: OnceLock::new(),
+            engines: Mutex::default(),
         })
     }
 
@@ -178,6 +181,34 @@ impl Capabilities {
                 })
             })
             .clone()
+    }
+
+    /// Whether two TAPs can be joined by that engine of `overlane tapbridge`: `vtep`
+    /// reads its TAPs as `epoll` and `uring` do.
+    pub fn engine(&self, engine: Engine) -> Supported {
+        self.tun()?;
+        let mut known = self.engines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        known.entry(engine.name()).or_insert_with(|| self.try_engine(engine)).clone()
+    }
+
+    fn try_engine(&self, engine: Engine) -> Supported {
+        let open = |name: &str| Port::open(&PortOptions::named(name), self.scratch.netns());
+        let joined = open("probe0").and_then(|left| Ok((left, open("probe1")?)));
+        let joined = joined.map_err(datapath::Error::from).and_then(|(left, right)| {
+            Bridge::new(left, right, None)?.engine(EngineChoice::Only(engine)).map(drop)
+        });
+        joined.map_err(|error| {
+            let remedy = match engine {
+                Engine::Epoll => "run as root",
+                Engine::Uring => {
+                    "use Linux 6.7 or later and allow io_uring (sysctl kernel.io_uring_disabled=0)"
+                }
+                Engine::Bpf => {
+                    "run as root on a kernel with CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS"
+                }
+            };
+            Unsupported::new(error.to_string(), remedy)
+        })
     }
 
     /// Whether this process may open `/dev/net/tun`.

@@ -82,7 +82,7 @@ fn every_buildable_mode_carries_traffic_over_its_hops() {
                 .unwrap_or_else(|error| panic!("{}: {error}", mode.name()));
             drive(&network);
             for hop in &network.hops {
-                // Stages and what they pass by: tests/accel.rs.
+                // Stages and what they pass by: below, and tests/accel.rs.
                 if hop.kind != HopKind::Device || hop.bypass.is_some() {
                     continue;
                 }
@@ -101,6 +101,36 @@ fn every_buildable_mode_carries_traffic_over_its_hops() {
                 );
             }
         }
+    }
+}
+
+/// What is redirected moves no counter of a TAP but that of the bridge.
+#[test]
+fn what_the_kernel_redirects_crosses_no_user_space() {
+    let Some(machine) = privileged() else { return };
+    for name in ["tapbridge-bpf", "tap-netmap-bpf"] {
+        let mode = lab::find(name).unwrap();
+        if let Err(unsupported) = mode.probe(&machine) {
+            eprintln!("skipped: {name}: {}", unsupported.reason);
+            continue;
+        }
+        let network = mode.build(&Params { mtu: 1500, offload: Offload::Full }).unwrap();
+        drive(&network);
+        let stage = network.hops.iter().find_map(|hop| hop.meter.clone()).unwrap();
+        let carried = stage.read().carried;
+        assert!(carried.tx_bytes > BYTES as u64 && carried.rx_packets > 0, "{name}: {carried:?}");
+        let bypassed: Vec<_> = network.hops.iter().filter(|hop| hop.bypass.is_some()).collect();
+        assert_eq!(bypassed.len(), 2, "{name}");
+        for hop in bypassed {
+            let host = network.host(&hop.host).unwrap();
+            let counters = host.netlink().link(&hop.device).unwrap().counters;
+            // Questions for an address, and what a device says when it comes up.
+            let bytes = counters.tx_bytes + counters.rx_bytes;
+            assert!(bytes < BYTES as u64 / 20, "{name} {}: {counters:?}", hop.device);
+        }
+        drop(network);
+        // A hop does not keep what it asks.
+        assert_eq!(stage.read(), netstate::Metered::default(), "{name}");
     }
 }
 

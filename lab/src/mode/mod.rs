@@ -19,6 +19,7 @@ mod swarm_accel;
 mod tap;
 mod tap_netmap;
 mod tapbridge;
+mod tapbridge_bpf;
 mod vlan;
 mod vtep;
 mod vxlan;
@@ -75,11 +76,17 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &ovs_vlan::OvsVlan,
         &ovs_vxlan::OvsVxlan,
         &tap::Tap,
-        &tapbridge::TapBridge,
+        &tapbridge::EPOLL,
+        &tapbridge::URING,
+        &tapbridge_bpf::TapBridgeBpf,
         &vtep::AUTO,
         &vtep::CUT,
+        &vtep::URING,
+        &vtep::TWO_QUEUES,
         &loopback::Loopback,
         &tap_netmap::UNCUT,
+        &tap_netmap::URING,
+        &tap_netmap::BPF,
         &tap_netmap::NAIVE,
     ]
 }

@@ -10,6 +10,7 @@ use netstate::Hop;
 use sys::tap::{Tap as Device, TapOptions};
 use testbed::Host;
 
+use super::tapbridge::UNPINNED;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
 /// The mode.
@@ -52,6 +53,7 @@ impl Mode for Tap {
         ];
         Ok(Network::new(vec![tenant_a, tenant_b], 0, 1, TENANT_B, params.mtu, hops)
             .keeping(Box::new(copying))
-            .noting("crosses no wire: the offload profile does not apply; the loop's thread is not pinned"))
+            .noting("crosses no wire: the offload profile does not apply")
+            .noting(UNPINNED))
     }
 }

@@ -1,24 +1,26 @@
-//! `tap-netmap`, `tap-netmap-naive`: the two-TAP bridge test of 2009. A host
-//! reaches its own second address through two TAP devices and a program that
-//! exchanges the network parts of the addresses: 192.168.64.64 connects to
-//! 192.168.64.32 and reaches 192.168.32.32. With super-packets, and with none, as
-//! then. Measured when they are asked for by name.
+//! `tap-netmap`, `tap-netmap-uring`, `tap-netmap-bpf`, `tap-netmap-naive`: the two-TAP
+//! bridge test of 2009. A host reaches its own second address through two TAP devices
+//! and a program that exchanges the network parts of the addresses: 192.168.64.64
+//! connects to 192.168.64.32 and reaches 192.168.32.32. With super-packets by each
+//! engine, and with none, as then. Measured when they are asked for by name.
 
 use std::net::Ipv4Addr;
 
 use datapath::tapbridge::netmap::{Address, Netmap};
-use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions};
+use datapath::tapbridge::{Bridge, Engine, Port, PortOptions};
 use netstate::Hop;
 use sys::tap::Offload;
 use testbed::Host;
 
-use super::tapbridge::failed;
+use super::tapbridge::{UNPINNED, dropped, start};
+use super::tapbridge_bpf::redirected;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// The mode, with super-packets or without.
+/// The mode, by engine, with super-packets or without.
 pub struct TapNetmap {
     name: &'static str,
     path: &'static str,
+    engine: Engine,
     offload: Offload,
 }
 
@@ -26,12 +28,23 @@ pub struct TapNetmap {
 pub const UNCUT: TapNetmap = TapNetmap {
     name: "tap-netmap",
     path: "host's TAP - super-packets through user space, networks exchanged - its other TAP",
+    engine: Engine::Epoll,
+    offload: Offload::ALL,
+};
+/// Frames read by batches.
+pub const URING: TapNetmap = TapNetmap { name: "tap-netmap-uring", engine: Engine::Uring, ..UNCUT };
+/// Redirected, and the addresses written, in the kernel.
+pub const BPF: TapNetmap = TapNetmap {
+    name: "tap-netmap-bpf",
+    path: "host's TAP - redirected in the kernel, networks exchanged - its other TAP",
+    engine: Engine::Bpf,
     offload: Offload::ALL,
 };
 /// Whole packets with finished checksums, one a system call.
 pub const NAIVE: TapNetmap = TapNetmap {
     name: "tap-netmap-naive",
     path: "host's TAP - packet by packet through user space, networks exchanged - its other TAP",
+    engine: Engine::Epoll,
     offload: Offload::NONE,
 };
 
@@ -56,7 +69,7 @@ impl Mode for TapNetmap {
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
-        machine.tun()
+        machine.engine(self.engine)
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
@@ -73,15 +86,20 @@ impl Mode for TapNetmap {
         let netmap = Netmap::new(LEFT_ADDRESS, RIGHT_ADDRESS).map_err(|error| {
             sys::Error::new("netmap", error.to_string(), sys::errno::Errno::EINVAL)
         })?;
-        let running = Bridge::new(left, right, Some(netmap))
-            .and_then(|bridge| bridge.engine(EngineChoice::Only(Engine::Epoll))?.start())
-            .map_err(failed)?;
-        let hops = vec![Hop::tx("a", LEFT), Hop::rx("a", RIGHT)];
+        let running = start(Bridge::new(left, right, Some(netmap)), self.engine)?;
+        let mut note = format!(
+            "crosses no wire: the offload profile does not apply; engine {}, uncut: {uncut}",
+            self.engine
+        );
+        let hops = if self.engine == Engine::Bpf {
+            redirected("a", [LEFT, RIGHT], &running).into()
+        } else {
+            note = format!("{note}; {UNPINNED}");
+            vec![Hop::tx("a", LEFT).before("tapbridge", dropped(&running)), Hop::rx("a", RIGHT)]
+        };
         Ok(Network::new(vec![host], 0, 0, RIGHT_ADDRESS.ip, params.mtu, hops)
             .published_at(TARGET)
             .keeping(Box::new(running))
-            .noting(format!(
-                "crosses no wire: the offload profile does not apply; uncut: {uncut}; its thread is not pinned"
-            )))
+            .noting(note))
     }
 }

@@ -1,34 +1,52 @@
-//! `tapbridge`: tenants on TAP devices, joined by `overlane tapbridge`'s engine:
-//! super-packets cross user space uncut. `tap` is the same without that.
+//! `tapbridge`, `tapbridge-uring`: tenants on TAP devices, joined by `overlane
+//! tapbridge`'s engine: super-packets cross user space uncut. `tap` is the same without
+//! that, `tapbridge-bpf` past user space. The second is measured when it is asked for by
+//! name.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use datapath::tapbridge::{Bridge, EngineChoice, Port, PortOptions, Running, Side};
+use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions, Running, Side};
 use netstate::Hop;
 use sys::errno::Errno;
 use testbed::Host;
 
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// The mode.
-pub struct TapBridge;
+/// The mode, by engine.
+pub struct TapBridge {
+    name: &'static str,
+    engine: Engine,
+}
+
+/// As `overlane tapbridge` does by itself between two namespaces.
+pub const EPOLL: TapBridge = TapBridge { name: "tapbridge", engine: Engine::Epoll };
+/// Frames read by batches.
+pub const URING: TapBridge = TapBridge { name: "tapbridge-uring", engine: Engine::Uring };
 
 const DEVICE: &str = "tap0";
 const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
 
+/// What a reader of the figures has to know of every program that forwards in user
+/// space: they are compared with each other.
+pub(super) const UNPINNED: &str = "the threads that forward in user space are not pinned";
+
 impl Mode for TapBridge {
     fn name(&self) -> &'static str {
-        "tapbridge"
+        self.name
     }
 
     fn path(&self) -> &'static str {
         "tenant's TAP - super-packets through user space - tenant's TAP"
     }
 
+    fn in_all(&self) -> bool {
+        self.engine == Engine::Epoll
+    }
+
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
-        machine.tun()
+        machine.engine(self.engine)
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
@@ -41,28 +59,33 @@ impl Mode for TapBridge {
         };
         let (left, right) = (open(&tenant_a, TENANT_A)?, open(&tenant_b, TENANT_B)?);
         let uncut = left.offload();
-        let running = Bridge::new(left, right, None)
-            .and_then(|bridge| bridge.engine(EngineChoice::Auto)?.start())
-            .map_err(failed)?;
-        let engine = running.engine();
-        let running = Arc::new(running);
-        let counted = Arc::downgrade(&running);
-        let dropped = move || {
-            let dropped = |bridge: Arc<Running>| {
-                let from = |side| bridge.counters(side).dropped();
-                from(Side::Left) + from(Side::Right)
-            };
-            counted.upgrade().map_or(0, dropped)
-        };
+        let running = start(Bridge::new(left, right, None), self.engine)?;
         let hops = vec![
-            Hop::tx("tenant-a", DEVICE).before("tapbridge", dropped),
+            Hop::tx("tenant-a", DEVICE).before("tapbridge", dropped(&running)),
             Hop::rx("tenant-b", DEVICE),
         ];
         Ok(Network::new(vec![tenant_a, tenant_b], 0, 1, TENANT_B, params.mtu, hops)
             .keeping(Box::new(running))
             .noting(format!(
-                "crosses no wire: the offload profile does not apply; engine {engine}, uncut: {uncut}; its thread is not pinned"
-            )))
+                "crosses no wire: the offload profile does not apply; engine {}, uncut: {uncut}",
+                self.engine
+            ))
+            .noting(UNPINNED))
+    }
+}
+
+/// Starts a bridge with that engine or not at all.
+pub(super) fn start(bridge: datapath::Result<Bridge>, engine: Engine) -> Result<Arc<Running>> {
+    let running = bridge.and_then(|bridge| bridge.engine(EngineChoice::Only(engine))?.start());
+    Ok(Arc::new(running.map_err(failed)?))
+}
+
+/// Asks a bridge how many frames it has dropped, without keeping it.
+pub(super) fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
+    let counted = Arc::downgrade(running);
+    move || {
+        let Some(running) = counted.upgrade() else { return 0 };
+        Side::BOTH.into_iter().map(|from| running.counters(from).dropped()).sum()
     }
 }
 

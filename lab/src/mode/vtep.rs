@@ -1,25 +1,28 @@
-//! `vtep`, `vtep-cut`: tenants on TAP devices, VXLAN by `overlane vtep`'s engine in
-//! each host. Super-packets cross user space; they leave whole where the kernel
-//! takes them so, or, always in `vtep-cut`, cut and by UDP GSO. The latter is
-//! measured when it is asked for by name.
+//! `vtep`, `vtep-cut`, `vtep-uring`, `vtep-2q`: tenants on TAP devices, VXLAN by
+//! `overlane vtep`'s engine in each host. Super-packets cross user space; they leave
+//! whole where the kernel takes them so, or, always in `vtep-cut`, cut and by UDP GSO.
+//! In `vtep-uring` the TAPs are read by batches, in `vtep-2q` they have two queues with a
+//! thread each. All but the first are measured when they are asked for by name.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use datapath::tapbridge::{Port, PortOptions};
-use datapath::vtep::{Config, Endpoint, HandOver, NetworkConfig, Running};
+use datapath::tapbridge::{Engine as TapEngine, Port, PortOptions};
+use datapath::vtep::{Config, Endpoint, Engine, HandOver, NetworkConfig, Running};
 use netstate::Hop;
 use testbed::{Host, NIC, Wire};
 
-use super::tapbridge::failed;
+use super::tapbridge::{UNPINNED, failed};
 use super::vxlan::{TENANT_A, TENANT_B, UDP_PORT, VNI};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// The mode, by how super-packets leave.
+/// The mode, by how super-packets leave, how TAPs are read, and their queues.
 pub struct Vtep {
     name: &'static str,
     path: &'static str,
     hand_over: HandOver,
+    engine: Engine,
+    queues: usize,
 }
 
 /// As `overlane vtep` does by itself.
@@ -27,12 +30,24 @@ pub const AUTO: Vtep = Vtep {
     name: "vtep",
     path: "tenant's TAP - VXLAN in user space, super-packets - wire",
     hand_over: HandOver::Auto,
+    engine: Engine::Epoll,
+    queues: 1,
 };
 /// Super-packets cut in user space.
 pub const CUT: Vtep = Vtep {
     name: "vtep-cut",
     path: "tenant's TAP - VXLAN in user space, super-packets cut there - wire",
     hand_over: HandOver::UdpSegment,
+    ..AUTO
+};
+/// The TAPs read by batches.
+pub const URING: Vtep = Vtep { name: "vtep-uring", engine: Engine::Uring, ..AUTO };
+/// Two threads in each host.
+pub const TWO_QUEUES: Vtep = Vtep {
+    name: "vtep-2q",
+    path: "tenant's TAP with two queues - VXLAN in user space, super-packets - wire",
+    queues: 2,
+    ..AUTO
 };
 
 const DEVICE: &str = "tap0";
@@ -47,19 +62,22 @@ impl Mode for Vtep {
     }
 
     fn in_all(&self) -> bool {
-        self.hand_over == HandOver::Auto
+        self.name == AUTO.name
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
-        machine.tun()?;
+        machine.engine(match self.engine {
+            Engine::Epoll => TapEngine::Epoll,
+            Engine::Uring => TapEngine::Uring,
+        })?;
         machine.links(&["veth"])
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
         let [a, b] = params.wire().hosts()?;
         let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
-        let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A, self.hand_over)?;
-        let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B, self.hand_over)?;
+        let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A, self)?;
+        let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B, self)?;
         let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
         let way = from_a.way();
         let (from_a, from_b) = (Arc::new(from_a), Arc::new(from_b));
@@ -69,11 +87,12 @@ impl Mode for Vtep {
             Hop::rx("b", NIC).before("vtep", dropped(&from_b)),
             Hop::rx("tenant-b", DEVICE),
         ];
-        let note = format!("engine epoll, one queue; its threads are not pinned; hand-over {way}");
+        let note = format!("engine {}, queues: {}; hand-over {way}", self.engine, self.queues);
         Ok(Network::new(vec![a, b, tenant_a, tenant_b], 2, 3, TENANT_B, tenant_mtu, hops)
             .keeping(Box::new(from_a))
             .keeping(Box::new(from_b))
-            .noting(note))
+            .noting(note)
+            .noting(UNPINNED))
     }
 }
 
@@ -94,18 +113,24 @@ fn endpoint(
     tenant: &Host,
     [local, remote]: [Ipv4Addr; 2],
     address: Ipv4Addr,
-    hand_over: HandOver,
+    mode: &Vtep,
 ) -> Result<Running> {
     let network =
         NetworkConfig { remotes: vec![IpAddr::V4(remote)], ..NetworkConfig::new(VNI, DEVICE) };
     let config = Config {
         port: UDP_PORT,
-        hand_over,
+        hand_over: mode.hand_over,
+        engine: mode.engine,
+        queues: mode.queues,
         networks: vec![network],
         ..Config::new(IpAddr::V4(local))
     };
     let endpoint = Endpoint::open(&config, host.netns()).map_err(failed)?;
-    let options = PortOptions { offload: Endpoint::OFFLOAD, ..PortOptions::named(DEVICE) };
+    let options = PortOptions {
+        offload: Endpoint::OFFLOAD,
+        queues: mode.queues,
+        ..PortOptions::named(DEVICE)
+    };
     let port = Port::open(&options, tenant.netns())?;
     tenant.netlink().set_mtu(DEVICE, endpoint.mtu(0))?;
     tenant.address(DEVICE, address, 24)?;
