@@ -296,11 +296,12 @@ fn attributed(
     for hop in hops.iter().filter(|hop| hop.direction == "forward").filter(of_device) {
         devices.push((format!("{}/{}", hop.host, hop.device), hop.drops));
     }
-    let first = hops.iter().find(|hop| hop.direction == "forward");
+    let carries = |hop: &&HopRecord| hop.direction == "forward" && hop.kind != "bypassed";
+    let first = hops.iter().find(carries);
     let per_skb = first.map_or(1.0, |hop| {
         if hop.packets > 0 { datagrams.sent as f64 / hop.packets as f64 } else { 1.0 }
     });
-    let last = hops.iter().rfind(|hop| hop.direction == "forward");
+    let last = hops.iter().rfind(carries);
     let per_receive = last.map_or(1.0, |hop| {
         if hop.packets > 0 { datagrams.received as f64 / hop.packets as f64 } else { 1.0 }
     });

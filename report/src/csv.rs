@@ -78,7 +78,7 @@ const HEADER: [&str; 64] = [
 /// ends with the machine and the plan, so that rows of several files can be put
 /// together. Fields without a value are empty.
 ///
-/// `smallest_mean_skb_bytes` is the smallest mean skb of any device from client
+/// `smallest_mean_skb_bytes` is the smallest mean skb of any device or stage from client
 /// to server (layer 3): at most the MTU where super-packets were cut.
 /// `hop_drops` is the median per sample, all hops together.
 pub fn csv(results: &Results) -> String {

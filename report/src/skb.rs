@@ -18,14 +18,15 @@ pub(crate) enum Fate<'a> {
     NeverBuilt,
 }
 
-/// Devices on the way to the server, in the order of the path.
+/// Devices, and stages that are none, on the way to the server, in the order of the path.
 fn forward(cell: &Cell) -> impl Iterator<Item = &HopRecord> {
-    cell.hops
-        .iter()
-        .filter(|hop| hop.direction == "forward" && hop.kind == "device" && hop.packets > 0)
+    cell.hops.iter().filter(|hop| {
+        let carries = matches!(hop.kind.as_str(), "device" | "stage");
+        hop.direction == "forward" && carries && hop.packets > 0
+    })
 }
 
-/// Smallest mean skb of any device on the way, layer-3 bytes.
+/// Smallest mean skb of any device or stage on the way, layer-3 bytes.
 pub(crate) fn smallest(cell: &Cell) -> Option<f64> {
     forward(cell).map(|hop| hop.mean_skb_bytes).reduce(f64::min)
 }
