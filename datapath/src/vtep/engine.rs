@@ -15,6 +15,7 @@ use sys::datagram::ReceiveSlots;
 use sys::frame_ring::{Event, FrameRing};
 use sys::tap::Tap;
 
+use super::company::Company;
 use super::lane::{HEADER, Lane};
 use super::receive::{Intake, Message};
 use super::transmit::Transmitter;
@@ -79,6 +80,7 @@ impl Worker {
         let mut intake = Intake::new(self.merge, self.merge_udp);
         let mut slots = ReceiveSlots::new(MESSAGES);
         let mut frame = vec![0; FRAME].into_boxed_slice();
+        let mut companies: Vec<_> = self.lanes.iter().map(|_| Company::default()).collect();
         let mut looked = None;
         while sources.wait(&mut ready)? {
             while ready.contains(&true) {
@@ -96,7 +98,8 @@ impl Worker {
                 }
                 for (index, ready) in ready[sockets.len()..second].iter_mut().enumerate() {
                     if *ready {
-                        *ready = self.tap(index, &mut transmitter, &mut frame, now)?;
+                        let company = &mut companies[index];
+                        *ready = self.tap(index, &mut transmitter, &mut frame, company, now)?;
                     }
                 }
             }
@@ -182,14 +185,23 @@ impl Worker {
         index: usize,
         transmitter: &mut Transmitter,
         frame: &mut [u8],
+        company: &mut Company,
         now: u32,
     ) -> Result<bool> {
         let Some(tap) = self.lanes[index].tap.tap() else { return Ok(false) };
-        let mut more = true;
-        for _ in 0..BUDGET {
+        let full = HEADER + ethernet::HEADER_LEN + self.lanes[index].network.mtu as usize;
+        let (mut more, mut budget, mut last) = (true, BUDGET, 0);
+        while budget > 0 {
             match read(tap, frame)? {
                 Read::Frame(length) => {
                     transmitter.frame(&self.lanes, index, &frame[..length], now);
+                    company.came();
+                    last = length;
+                    budget -= 1;
+                }
+                Read::Nothing if last == full && company.expected(Instant::now()) => {
+                    // The sender may have been on this CPU.
+                    std::thread::yield_now();
                 }
                 Read::Nothing => {
                     more = false;

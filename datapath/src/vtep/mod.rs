@@ -19,6 +19,7 @@
 //!   ends.
 
 mod answer;
+mod company;
 pub mod config;
 mod engine;
 pub mod fdb;
