@@ -113,7 +113,7 @@ impl Accel {
             in_force: Mutex::new(wanted),
             followed: Condvar::new(),
             status: Mutex::new(Status {
-                pid: std::process::id(),
+                pid: Some(std::process::id()),
                 netns: netns.inode(),
                 ..Status::default()
             }),

@@ -25,6 +25,7 @@ mod trampoline;
 
 pub use daemon::{Accel, Wanted, probe};
 pub use status::Status;
+pub use trampoline::{left_behind, remove_left_behind};
 
 /// What can keep the fast path from starting.
 #[derive(Debug, thiserror::Error)]

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// The whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Process.
-    pub pid: u32,
+    /// Process; none: nothing is accelerated.
+    pub pid: Option<u32>,
     /// Inode of the network namespace.
     pub netns: u64,
     /// Generation of the maps; odd while every packet takes the slow path.
@@ -23,6 +23,9 @@ pub struct Status {
     pub devices: Vec<DeviceStatus>,
     /// Packets by what became of them; those that are zero are left out.
     pub packets: BTreeMap<String, Counted>,
+    /// Devices that a killed process has left.
+    #[serde(default)]
+    pub left_behind: Vec<String>,
 }
 
 /// A VXLAN device.

@@ -4,9 +4,10 @@
 //! that is handed to one end's peer appears at the other end as received. Nothing else
 //! uses the pair, and programs at both ends drop what else comes. It is removed with the
 //! mirror. A killed process leaves it behind, without programs: no address, no IPv6, no
-//! route, so nothing uses it; the next start removes it.
+//! route, so nothing uses it; the next start removes it, or who asks for that.
 
 use netstate::{MacAddr, Netlink};
+use sys::netns::NetNs;
 use sys::tcx::{self, Hook};
 
 use crate::Result;
@@ -72,16 +73,42 @@ fn set_up(space: &Space, name: &str) -> Result<u32> {
     Ok(space.netlink.link(name)?.index)
 }
 
-/// Removes what a killed process left in the calling thread's namespace: pairs of ours
-/// without a program.
-pub(crate) fn remove_stale(netlink: &Netlink) -> Result<()> {
-    for (index, link) in netlink.overlay()?.links {
+/// What a killed process left in the calling thread's namespace: pairs of ours without a
+/// program, by name.
+fn stale(netlink: &Netlink) -> Result<Vec<String>> {
+    let links = netlink.overlay()?.links.into_iter();
+    let stale = links.filter(|(index, link)| {
         let ours = link.alias.as_deref() == Some(ALIAS)
             && link.name.starts_with(PREFIX)
             && link.kind.as_deref() == Some("veth");
-        if ours && tcx::count(index, Hook::Ingress).is_ok_and(|count| count == 0) {
-            netlink.delete_link(&link.name)?;
-        }
+        ours && tcx::count(*index, Hook::Ingress).is_ok_and(|count| count == 0)
+    });
+    Ok(stale.map(|(_, link)| link.name).collect())
+}
+
+/// Removes it, and says what it was.
+pub(crate) fn remove_stale(netlink: &Netlink) -> Result<Vec<String>> {
+    let stale = stale(netlink)?;
+    for name in &stale {
+        netlink.delete_link(name)?;
     }
-    Ok(())
+    Ok(stale)
+}
+
+/// What a killed process left in `netns`, by the names of devices. Where a process serves
+/// that namespace, what it is about to make may be among them.
+///
+/// # Errors
+/// When the namespace's devices cannot be read.
+pub fn left_behind(netns: &NetNs) -> Result<Vec<String>> {
+    netns.run(|| stale(&Netlink::open()?))?
+}
+
+/// Removes what a killed process left in `netns`, and names it. No process may serve that
+/// namespace meanwhile.
+///
+/// # Errors
+/// When the devices cannot be read or removed.
+pub fn remove_left_behind(netns: &NetNs) -> Result<Vec<String>> {
+    netns.run(|| remove_stale(&Netlink::open()?))?
 }

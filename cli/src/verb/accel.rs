@@ -97,13 +97,28 @@ fn start(arguments: &AccelDevices, netns: &NetNs) -> anyhow::Result<Status> {
     accelerator::ask(netns.inode(), &Request::Status)?.context("the accelerator has ended")
 }
 
-/// Gives devices back to the slow path.
+/// Gives devices back to the slow path; where no process has any, removes what one left
+/// that was killed.
 pub fn off(arguments: &AccelDevices) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
+    let status = accelerator::ask(netns.inode(), &Request::Status)?;
+    let left = match status {
+        None => {
+            // Whoever starts one here meanwhile is told that it is served.
+            let _claimed = accelerator::claim(netns.inode())?;
+            accel::remove_left_behind(&netns)?
+        }
+        Some(_) => Vec::new(),
+    };
+    for device in &left {
+        print(&format!("{device}: removed; a killed process had left it"))?;
+    }
     let request = match &arguments.device {
         Some(device) => {
-            let status = accelerator::ask(netns.inode(), &Request::Status)?;
             let known = status.is_some_and(|s| s.devices.iter().any(|d| d.device == *device));
+            if !known && !left.is_empty() {
+                return Ok(Exit::Done);
+            }
             if !known {
                 let problem = format!("{device:?} is not accelerated (overlane accel status)");
                 return Err(usage("DEV", problem));
@@ -119,7 +134,12 @@ pub fn off(arguments: &AccelDevices) -> anyhow::Result<Exit> {
 /// Shows what is accelerated.
 pub fn status(arguments: &AccelStatus) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
-    let status = accelerator::ask(netns.inode(), &Request::Status)?;
+    let mut status = accelerator::ask(netns.inode(), &Request::Status)?;
+    if status.is_none() {
+        let left_behind = accel::left_behind(&netns)?;
+        let left = |left_behind| Status { netns: netns.inode(), left_behind, ..Status::default() };
+        status = (!left_behind.is_empty()).then(|| left(left_behind));
+    }
     match (status, arguments.json) {
         (status, true) => print_json(&status)?,
         (Some(status), false) => print(&describe(&status))?,
@@ -154,6 +174,13 @@ fn state(refused: &Option<String>) -> String {
 
 /// A status for people.
 fn describe(status: &Status) -> String {
+    let Some(pid) = status.pid else {
+        let left = status.left_behind.join(", ");
+        return format!(
+            "nothing is accelerated\nleft by a killed process: {left} (unused; `overlane accel \
+             off --all` removes it, as does the next start)"
+        );
+    };
     let mut text = String::new();
     // Writing to a String cannot fail.
     if let Some(problem) = &status.problem {
@@ -172,8 +199,8 @@ fn describe(status: &Status) -> String {
     }
     let _ = write!(
         text,
-        "process {}, {} forwarding entries, generation {}",
-        status.pid, status.entries, status.generation
+        "process {pid}, {} forwarding entries, generation {}",
+        status.entries, status.generation
     );
     if status.left_out > 0 {
         let _ = write!(text, ", {} entries without room stay slow", status.left_out);

@@ -43,11 +43,17 @@ pub struct Foreground {
 
 impl Foreground {
     /// Starts it in a host and waits until it says that it is ready, and how.
-    pub fn start(
+    pub fn start(host: &Host, command: Command, notify: Option<&Notify>) -> (Foreground, String) {
+        let (foreground, ready) = Foreground::attempt(host, command, notify);
+        (foreground, ready.unwrap())
+    }
+
+    /// The same of one that may end without a word.
+    pub fn attempt(
         host: &Host,
         mut command: Command,
         notify: Option<&Notify>,
-    ) -> (Foreground, String) {
+    ) -> (Foreground, Option<String>) {
         if let Some(notify) = notify {
             command.env("NOTIFY_SOCKET", notify.directory.path().join("notify"));
         }
@@ -55,7 +61,7 @@ impl Foreground {
         let mut child = host.netns().run(spawn).unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut foreground = Foreground { child, lines };
-        let ready = foreground.line();
+        let ready = foreground.lines.next().map(Result::unwrap);
         (foreground, ready)
     }
 

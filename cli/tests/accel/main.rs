@@ -1,24 +1,21 @@
 //! `overlane accel` as a program: on, off, status, and its violent end, under a
 //! connection that must not notice.
 
-use std::io::{BufRead, BufReader, Read, Write};
+#[path = "../foreground/mod.rs"]
+#[allow(dead_code, reason = "it is also of verbs with TAPs")]
+mod foreground;
+mod sandbox;
+
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
+use foreground::{Foreground, LIMIT, OVERLANE, path};
 use lab::{Network, Params};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
-use testbed::{Offload, poll};
-
-const OVERLANE: &str = env!("CARGO_BIN_EXE_overlane");
-const LIMIT: Duration = Duration::from_secs(60);
-
-fn overlane(arguments: &[&str]) -> Output {
-    Command::new(OVERLANE).args(arguments).stdin(Stdio::null()).output().unwrap()
-}
+use testbed::{Host, Offload, poll};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -26,22 +23,27 @@ fn text(bytes: &[u8]) -> String {
 
 /// A host's fast path; ended when dropped, however the test ends.
 struct Served {
+    host: Arc<Host>,
     netns: String,
 }
 
 impl Served {
     fn of(network: &Network, host: &str) -> Served {
-        let netns = network.host(host).unwrap().netns();
-        let fd = netns.as_fd().as_raw_fd();
-        Served { netns: format!("/proc/{}/fd/{fd}", std::process::id()) }
+        let host = network.host(host).unwrap().clone();
+        let netns = path(&host);
+        Served { host, netns }
     }
 
-    fn on(&self, device: &str) -> Output {
-        overlane(&["accel", "on", "--netns", &self.netns, device])
+    /// `overlane accel` with a verb and what it is about. In the host: the process that
+    /// serves it can be asked where it was started.
+    fn accel(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(OVERLANE);
+        command.args(["accel", arguments[0], "--netns", &self.netns]).args(&arguments[1..]);
+        self.host.netns().run(|| command.stdin(Stdio::null()).output().unwrap()).unwrap()
     }
 
     fn status(&self) -> Value {
-        let output = overlane(&["accel", "status", "--netns", &self.netns, "--json"]);
+        let output = self.accel(&["status", "--json"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
@@ -53,7 +55,7 @@ impl Served {
     }
 
     fn off(&self) -> Output {
-        overlane(&["accel", "off", "--netns", &self.netns, "--all"])
+        self.accel(&["off", "--all"])
     }
 }
 
@@ -120,16 +122,18 @@ fn network() -> Option<Network> {
     Some(lab::find("vxlan").unwrap().build(&params).unwrap())
 }
 
-fn run(served: &Served) -> Child {
-    let mut child = Command::new(OVERLANE)
-        .args(["accel", "run", "--netns", &served.netns, "vxlan0"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("ready: vxlan0: accelerated"), "{line}");
-    child
+/// A process that accelerates in the foreground, and what it says first.
+fn run(served: &Served, devices: &str) -> (Foreground, String) {
+    let mut command = Command::new(OVERLANE);
+    command.args(["accel", "run", devices]);
+    Foreground::start(&served.host, command, None)
+}
+
+/// One that accelerates `vxlan0`.
+fn run_one(served: &Served) -> Foreground {
+    let (foreground, said) = run(served, "vxlan0");
+    assert!(said.starts_with("ready: vxlan0: accelerated"), "{said}");
+    foreground
 }
 
 #[test]
@@ -139,28 +143,27 @@ fn a_connection_survives_on_off_and_kill() {
     let mut connection = Connection::new(&network);
     connection.exchange();
 
-    let output = a.on("vxlan0");
+    let output = a.accel(&["on", "vxlan0"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).starts_with("vxlan0: accelerated\n"), "{}", text(&output.stdout));
-    let mut foreground = run(&b);
+    let mut foreground = run_one(&b);
     connection.until_taken(&a);
     connection.until_taken(&b);
 
     // Killed: the kernel detaches, and the slow path goes on.
-    foreground.kill().unwrap();
-    foreground.wait().unwrap();
+    foreground.child.kill().unwrap();
+    assert_eq!(foreground.end(), None);
     connection.exchange();
     assert!(b.status().is_null(), "{}", b.status());
 
     // Nothing is left that another one would find at the hooks.
-    let mut foreground = run(&b);
+    let mut foreground = run_one(&b);
     connection.until_taken(&b);
-    let pid = Pid::from_raw(foreground.id().cast_signed());
-    kill(pid, Signal::SIGTERM).unwrap();
-    assert!(foreground.wait().unwrap().success());
+    foreground.signal(Signal::SIGTERM);
+    assert_eq!(foreground.end(), Some(0));
     connection.exchange();
 
-    let output = overlane(&["accel", "off", "--netns", &a.netns, "vxlan0"]);
+    let output = a.accel(&["off", "vxlan0"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(a.status().is_null(), "{}", a.status());
     connection.exchange();
@@ -170,15 +173,15 @@ fn a_connection_survives_on_off_and_kill() {
 fn one_process_serves_a_namespace() {
     let Some(network) = network() else { return };
     let a = Served::of(&network, "a");
-    let mut foreground = run(&a);
-    let output = overlane(&["accel", "run", "--netns", &a.netns, "--all"]);
+    let mut foreground = run_one(&a);
+    let output = a.accel(&["run", "--all"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("is accelerated already"), "{}", text(&output.stderr));
     // A second device is taken up by the one that runs.
-    assert!(overlane(&["accel", "on", "--netns", &a.netns, "--all"]).status.success());
-    assert_eq!(a.status()["pid"], foreground.id());
+    assert!(a.accel(&["on", "--all"]).status.success());
+    assert_eq!(a.status()["pid"], foreground.child.id());
     assert!(a.off().status.success());
-    assert!(foreground.wait().unwrap().success());
+    assert_eq!(foreground.end(), Some(0));
 }
 
 #[test]
@@ -190,8 +193,7 @@ fn wrong_devices_are_named() {
         (["run", "br0"], "DEV: br0 is a bridge device, not vxlan"),
         (["off", "vxlan0"], "DEV: \"vxlan0\" is not accelerated"),
     ] {
-        let [verb, device] = arguments;
-        let output = overlane(&["accel", verb, "--netns", &a.netns, device]);
+        let output = a.accel(&arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }

@@ -1,0 +1,191 @@
+//! The fast path beside devices in a sandbox, as Docker's Swarm has them: with the rights
+//! that the units give, and killed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use lab::Network;
+use serde_json::Value;
+use sys::tcx::{self, Hook};
+use testbed::{Host, poll};
+
+use super::foreground::{Foreground, LIMIT, OVERLANE};
+use super::{Connection, Served, network, run, text};
+
+const DEVICE: &str = "vxlan0";
+const PORT: &str = "veth0";
+const BRIDGE: &str = "br0";
+
+/// Moves what is not the NIC of a host into a namespace of its own.
+fn sandbox(network: &Network, host: &str) -> Host {
+    let host = network.host(host).unwrap().netlink();
+    let sandbox = Host::new("sandbox").unwrap();
+    let mtu = host.link(DEVICE).unwrap().mtu;
+    host.delete_link(BRIDGE).unwrap();
+    for device in [DEVICE, PORT] {
+        host.set_netns(device, sandbox.netns()).unwrap();
+        sandbox.netlink().set_up(device).unwrap();
+    }
+    sandbox.bridge(BRIDGE, mtu, &[DEVICE, PORT]).unwrap();
+    sandbox
+}
+
+/// What a sandbox's device is called.
+fn device(sandbox: &Host) -> String {
+    format!("net:[{}]/{DEVICE}", sandbox.netns().inode())
+}
+
+fn links(host: &Host) -> BTreeSet<String> {
+    host.netlink().links().unwrap().into_iter().map(|link| link.name).collect()
+}
+
+/// Programs at all devices of a host.
+fn programs(host: &Host) -> u32 {
+    let links = host.netlink().links().unwrap();
+    let at = |index, hook| tcx::count(index, hook).unwrap();
+    let all = || {
+        links.iter().map(|link| at(link.index, Hook::Ingress) + at(link.index, Hook::Egress)).sum()
+    };
+    host.netns().run(all).unwrap()
+}
+
+#[test]
+fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_remove() {
+    let Some(network) = network() else { return };
+    let sandboxes = ["a", "b"].map(|host| sandbox(&network, host));
+    let served = Served::of(&network, "b");
+    let host = network.host("b").unwrap();
+    let mut connection = Connection::new(&network);
+    connection.exchange();
+    let before = [links(host), links(&sandboxes[1])];
+    let pair = format!("ovl{}", sandboxes[1].netns().inode());
+    let with_pair = before.clone().map(|mut links| {
+        links.insert(pair.clone());
+        links
+    });
+
+    for removed_by_off in [true, false] {
+        let (mut killed, _) = run(&served, "--all");
+        connection.until_taken(&served);
+        assert!(programs(host) >= 2 && programs(&sandboxes[1]) >= 2);
+
+        // Under traffic that must not notice.
+        let (done, exchanged) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let traffic = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    connection.exchange();
+                    exchanged.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let more = |what: &str| {
+                let before = exchanged.load(Ordering::Relaxed);
+                poll(what, LIMIT, || {
+                    let now = exchanged.load(Ordering::Relaxed);
+                    let gone_on = now > before + 1 || traffic.is_finished();
+                    Ok(gone_on.then_some(()).ok_or_else(|| format!("{now} exchanges")))
+                })
+                .unwrap();
+            };
+            more("traffic");
+            killed.child.kill().unwrap();
+            assert_eq!(killed.end(), None);
+            more("traffic after the kill");
+            done.store(true, Ordering::Relaxed);
+            traffic.join().unwrap();
+        });
+
+        // Nothing but the pair, of which nobody makes use.
+        poll("the end of the programs", LIMIT, || {
+            let left = programs(host) + programs(&sandboxes[1]);
+            Ok(if left == 0 { Ok(()) } else { Err(format!("{left} programs")) })
+        })
+        .unwrap();
+        assert_eq!([links(host), links(&sandboxes[1])], with_pair);
+        let status = served.status();
+        assert_eq!(status["left_behind"], serde_json::json!([pair]), "{status}");
+        assert_eq!(status["pid"], Value::Null);
+        let said = served.accel(&["status"]);
+        assert!(text(&said.stdout).contains(&format!("left by a killed process: {pair} ")));
+
+        if removed_by_off {
+            let said = served.off();
+            assert!(said.status.success(), "{}", text(&said.stderr));
+            assert!(text(&said.stdout).starts_with(&format!("{pair}: removed")));
+            assert_eq!([links(host), links(&sandboxes[1])], before);
+            assert!(served.status().is_null(), "{}", served.status());
+        }
+    }
+
+    // What is left by now is replaced, and works.
+    let (mut next, _) = run(&served, "--all");
+    assert_eq!([links(host), links(&sandboxes[1])], with_pair);
+    connection.until_taken(&served);
+    assert_eq!(served.status()["left_behind"], serde_json::json!([]));
+    assert!(served.off().status.success());
+    assert_eq!(next.end(), Some(0));
+    assert_eq!([links(host), links(&sandboxes[1])], before);
+    connection.exchange();
+}
+
+/// A unit's command, and the capabilities it leaves, as setpriv has them.
+fn unit(name: &str) -> (Vec<String>, Vec<String>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/systemd").join(name);
+    let unit = std::fs::read_to_string(&path).unwrap();
+    let value = |key: &str| {
+        let line = unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        line.split(' ').map(|word| word.trim_start_matches("CAP_").to_lowercase()).collect()
+    };
+    let command: Vec<String> = value("ExecStart=/usr/bin/overlane ");
+    (command, value("CapabilityBoundingSet="))
+}
+
+/// Starts a unit's command with these capabilities, and tells whether that accelerates
+/// the device.
+fn start(
+    served: &Served,
+    command: &[String],
+    capabilities: &[&str],
+    device: &str,
+) -> (Foreground, bool) {
+    let set: String = capabilities.iter().map(|name| format!(",+{name}")).collect();
+    let mut confined = Command::new("setpriv");
+    let bounds = format!("--bounding-set=-all{set}");
+    confined.args(["--no-new-privs", "--inh-caps=-all", &bounds, OVERLANE]);
+    confined.args(command.iter().map(|word| word.replace("%i", DEVICE)));
+    confined.stderr(Stdio::null());
+    let (running, said) = Foreground::attempt(&served.host, confined, None);
+    (running, said.is_some_and(|said| said.contains(&format!("{device}: accelerated"))))
+}
+
+#[test]
+fn a_unit_gives_the_rights_that_its_command_needs_and_no_more() {
+    let Some(network) = network() else { return };
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        eprintln!("skipped: setpriv is not installed (apt install util-linux)");
+        return;
+    }
+    let mut connection = Connection::new(&network);
+    let served = Served::of(&network, "b");
+    let mut check = |name: &str, device: &str| {
+        let (command, all) = unit(name);
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let (running, _) = start(&served, &command, &all, device);
+        // A process that ended for want of rights is not there to be asked.
+        assert!(!served.status().is_null(), "{name}: {all:?} do not suffice");
+        connection.until_taken(&served);
+        drop(running);
+        for without in &all {
+            // The next one finds nothing of the last.
+            served.off();
+            let fewer: Vec<&str> = all.iter().copied().filter(|name| name != without).collect();
+            let (_running, accelerated) = start(&served, &command, &fewer, device);
+            assert!(!accelerated, "{name}: {without} is not needed");
+        }
+    };
+    check("overlane-accel@.service", DEVICE);
+    let sandbox = sandbox(&network, "b");
+    check("overlane-accel.service", &device(&sandbox));
+}
