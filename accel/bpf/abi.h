@@ -44,23 +44,26 @@ _Static_assert(sizeof(struct port) == 4, "Rust writes 4 bytes");
 
 /* Of a domain: br_netfilter looks at IP headers and drops what is malformed. */
 #define DOMAIN_CHECKED 1
+/* Of a VTEP over IPv6: takes datagrams without an outer checksum (RFC 6935). */
+#define VTEP_ZERO_CHECKSUM 2
 
 struct vtep_key {
 	u32 vni; /* in the first three bytes, as in the VXLAN header */
 	u16 port;
-	u16 pad;
+	u16 ipv6; /* 1 over IPv6: the two families have sockets of their own */
 };
 _Static_assert(sizeof(struct vtep_key) == 8, "Rust writes 8 bytes");
 
 struct vtep {
 	u32 domain; /* the VXLAN device's */
 	u32 nic;
-	u32 local;
 	u32 netns;	/* of the domain */
 	u32 trampoline;	/* ifindex: the NICs' end of the veth pair to there; 0: none */
-	u32 flags;	/* DOMAIN_* */
+	u32 flags;	/* DOMAIN_*, VTEP_* */
+	u32 vxlan;	/* ifindex */
+	u32 local[4];	/* over IPv4 the first only */
 };
-_Static_assert(sizeof(struct vtep) == 24, "Rust writes 24 bytes");
+_Static_assert(sizeof(struct vtep) == 40, "Rust writes 40 bytes");
 
 struct mac_key {
 	u32 device; /* ifindex: the domain in the FDB, the port of a source */
@@ -85,6 +88,7 @@ _Static_assert(sizeof(struct source) == 24, "Rust writes 24 bytes");
 #define FDB_OWN 8	/* the host's own: packets to it are routed */
 #define FDB_OWN_IPV6 16	/* those of IPv6, too */
 #define FDB_PROXY 32	/* the VXLAN device answers neighbour solicitations */
+#define FDB_IPV6 64	/* the underlay is IPv6 */
 
 struct fdb {
 	u64 refreshed_tx;
@@ -96,8 +100,8 @@ struct fdb {
 	/* Of a remote only. */
 	u32 vxlan;	/* ifindex */
 	u32 vni;
-	u32 local;
-	u32 remote;
+	u32 remote[4];	/* over IPv4 the first only */
+	u32 local[4];
 	u16 udp_port;
 	u16 port_min;	/* host byte order */
 	u16 port_max;	/* host byte order */
@@ -106,9 +110,11 @@ struct fdb {
 	u8 tos;
 	u8 outer_dest[6];
 	u8 outer_source[6];
-	u16 pad;
+	u16 pseudo;	/* sum of addresses and protocol, for the outer checksum */
+	u32 label;	/* IPv6: the outer flow label, where it is in the header */
+	u32 pad;
 };
-_Static_assert(sizeof(struct fdb) == 72, "Rust writes 72 bytes");
+_Static_assert(sizeof(struct fdb) == 104, "Rust writes 104 bytes");
 
 struct count {
 	u64 packets;

@@ -18,6 +18,7 @@
 #include "kernel.h"
 #include "mirror.h"
 #include "frame.h"
+#include "outer.h"
 #include "route.h"
 
 /* Whether this family is routed at an address of the host. */
@@ -30,7 +31,7 @@ SEC("tcx/ingress")
 int egress(struct __sk_buff *skb)
 {
 	u64 now = bpf_ktime_get_coarse_ns();
-	u32 ifindex = skb->ifindex, len = skb->len, hash, total, segments, longest;
+	u32 ifindex = skb->ifindex, len = skb->len, hash, longest, reason;
 	struct front front = {};
 	struct bpf_fib_lookup way;
 	struct mac_key key = { .device = ifindex, .netns = netns };
@@ -47,12 +48,12 @@ int egress(struct __sk_buff *skb)
 		return pass(skb, EGRESS_STALE);
 	if (skb->vlan_present)
 		return pass(skb, EGRESS_VLAN);
-	if (load(skb, 0, &front.outer.inner, ETH_HLEN))
+	if (load(skb, 0, &front.inner, ETH_HLEN))
 		return pass(skb, EGRESS_MALFORMED);
 	/* Group bit: the first on the wire. Replication is the slow path's. */
-	if (*(u8 *)&front.outer.inner.dest & 1)
+	if (*(u8 *)&front.inner.dest & 1)
 		return pass(skb, EGRESS_GROUP);
-	proto = front.outer.inner.proto;
+	proto = front.inner.proto;
 	if (skb->protocol != proto ||
 	    (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6)))
 		return pass(skb, EGRESS_PROTOCOL);
@@ -63,17 +64,17 @@ int egress(struct __sk_buff *skb)
 	if (tos < 0)
 		return pass(skb, EGRESS_MALFORMED);
 	/* The bridge would learn an address that has moved. */
-	__builtin_memcpy(key.mac, front.outer.inner.source, 6);
+	__builtin_memcpy(key.mac, front.inner.source, 6);
 	from = bpf_map_lookup_elem(&sources, &key);
 	if (!from)
 		return pass(skb, bpf_map_lookup_elem(&ports, &port) ? EGRESS_SOURCE :
 									 EGRESS_PORT);
 	longest = largest(skb, ETH_HLEN, len - ETH_HLEN, proto, ip);
-	if (!longest || len + OVERHEAD - ETH_HLEN > 0xffff)
+	if (!longest || len + OVERHEAD4 - ETH_HLEN > 0xffff)
 		return pass(skb, EGRESS_MTU);
 	if (from->flags & DOMAIN_CHECKED && !is_sound(proto, ip, len - ETH_HLEN))
 		return pass(skb, EGRESS_MALFORMED);
-	to = lookup(netns, from->domain, front.outer.inner.dest);
+	to = lookup(netns, from->domain, front.inner.dest);
 	if (to && to->flags & FDB_OWN) {
 		if (!is_plain(proto, ip, len - ETH_HLEN) || !(to->flags & own_flag(proto)))
 			return pass(skb, EGRESS_MALFORMED);
@@ -85,8 +86,8 @@ int egress(struct __sk_buff *skb)
 		/* Not to a bridge with a VXLAN device, which nothing has tested. */
 		if (to && to->vxlan != way.ifindex)
 			return pass(skb, EGRESS_ROUTE);
-		__builtin_memcpy(&front.outer.inner.dest, way.dmac, 6);
-		__builtin_memcpy(&front.outer.inner.source, way.smac, 6);
+		__builtin_memcpy(&front.inner.dest, way.dmac, 6);
+		__builtin_memcpy(&front.inner.source, way.smac, 6);
 		age(proto, ip);
 		routed = 1;
 	}
@@ -108,22 +109,20 @@ int egress(struct __sk_buff *skb)
 
 	/* include/net/udp.h, udp_flow_src_port. */
 	hash ^= hash << 16;
-	front.outer.udp.source =
+	front.udp.source =
 		htons((((u64)hash * (to->port_max - to->port_min)) >> 32) + to->port_min);
-	front.outer.udp.dest = to->udp_port;
-	front.outer.udp.len = htons(len + 16);
-	front.outer.vxlan.flags = htonl(0x08000000);
-	front.outer.vxlan.vni = to->vni;
-	front.outer.ip.saddr = to->local;
-	front.outer.ip.daddr = to->remote;
+	front.udp.dest = to->udp_port;
+	front.udp.len = htons(len + 16);
+	front.vxlan.flags = htonl(VXLAN_FLAGS);
+	front.vxlan.vni = to->vni;
 	if (to->flags & FDB_CHECKSUM) {
 		/* BPF cannot ask for the checksum of each segment
 		 * (SKB_GSO_UDP_TUNNEL_CSUM), nor sum up a payload: the VXLAN
 		 * device does; its FDB has the same entry. Only the bridge is
 		 * saved.
 		 */
-		if (skb->gso_size || outer_checksum(skb, &front.outer, ip, len)) {
-			if (routed && bpf_skb_store_bytes(skb, 0, &front.outer.inner,
+		if (skb->gso_size || outer_checksum(skb, &front, ip, to->pseudo)) {
+			if (routed && bpf_skb_store_bytes(skb, 0, &front.inner,
 							  ETH_HLEN + CHANGED, 0)) {
 				count(EGRESS_LOST, len);
 				return TC_ACT_SHOT;
@@ -132,34 +131,14 @@ int egress(struct __sk_buff *skb)
 			return bpf_redirect(to->vxlan, 0);
 		}
 	}
-	segments = skb->gso_size ? skb->gso_segs : 1;
-	if (!segments)
-		segments = 1;
-	total = len + OVERHEAD - ETH_HLEN;
-	front.outer.ip.version_ihl = 0x45;
 	/* RFC 6040, normal mode (include/net/inet_ecn.h, INET_ECN_encapsulate). */
 	tos &= ECN_MASK;
-	front.outer.ip.tos = to->tos | (tos == ECN_CE ? ECN_ECT_0 : tos);
-	front.outer.ip.tot_len = htons(total);
-	front.outer.ip.id = htons((u16)__sync_fetch_and_add(
-		&idents[(to->remote ^ to->remote >> 16 ^ to->remote >> 24) & 63].next, segments));
-	front.outer.ip.frag_off = to->frag_off;
-	front.outer.ip.ttl = to->ttl;
-	front.outer.ip.protocol = IPPROTO_UDP;
-	front.outer.ip.check = ~fold(add(&front.outer.ip, IP_HLEN / 2));
-	__builtin_memcpy(front.outer.eth.dest, to->outer_dest, 6);
-	__builtin_memcpy(front.outer.eth.source, to->outer_source, 6);
-	front.outer.eth.proto = htons(ETH_P_IP);
-	/* What it refuses (UFO, tunnels in tunnels) it has not touched. */
-	if (bpf_skb_adjust_room(skb, OVERHEAD, BPF_ADJ_ROOM_MAC,
-				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET |
-					BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 |
-					BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
-					BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
-					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_HLEN)))
+	tos = to->tos | (tos == ECN_CE ? ECN_ECT_0 : tos);
+	reason = to->flags & FDB_IPV6 ? wrap6(skb, &front, to, tos) :
+					wrap4(skb, &front, to, tos);
+	if (reason == EGRESS_UNFIT)
 		return pass(skb, EGRESS_UNFIT);
-	/* Half changed it may not go on. */
-	if (bpf_skb_store_bytes(skb, 0, &front, sizeof(front), 0)) {
+	if (reason == EGRESS_LOST) {
 		count(EGRESS_LOST, len);
 		return TC_ACT_SHOT;
 	}
@@ -206,26 +185,24 @@ int inward(struct __sk_buff *skb)
  * mislead a device that the tenant forwards it to.
  */
 static __always_inline int is_taken(struct __sk_buff *skb, const struct fdb *to, u16 proto,
-				    const u8 *ip)
+				    const u8 *ip, u32 at)
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sock;
-	u32 at, size, listening;
+	u32 size, listening;
 
 	if (proto == htons(ETH_P_IP)) {
 		if (ip[9] != IPPROTO_TCP || ip[0] != 0x45)
 			return 0;
 		__builtin_memcpy(&tuple.ipv4, ip + 12, 8);
-		at = 64 + IP_HLEN;
-		if (bpf_skb_load_bytes(skb, at, &tuple.ipv4.sport, 4))
+		if (bpf_skb_load_bytes(skb, at + IP_HLEN, &tuple.ipv4.sport, 4))
 			return 0;
 		size = sizeof(tuple.ipv4);
 	} else {
 		if (ip[6] != IPPROTO_TCP)
 			return 0;
 		__builtin_memcpy(&tuple.ipv6, ip + 8, 32);
-		at = 64 + IPV6_HLEN;
-		if (bpf_skb_load_bytes(skb, at, &tuple.ipv6.sport, 4))
+		if (bpf_skb_load_bytes(skb, at + IPV6_HLEN, &tuple.ipv6.sport, 4))
 			return 0;
 		size = sizeof(tuple.ipv6);
 	}
@@ -238,14 +215,17 @@ static __always_inline int is_taken(struct __sk_buff *skb, const struct fdb *to,
 	return !listening;
 }
 
-SEC("tcx/ingress")
-int ingress(struct __sk_buff *skb)
+/* What comes by the NIC. `six` is a constant: each family has its own code, and pays for
+ * none of the other's.
+ */
+static __always_inline int receive(struct __sk_buff *skb, const int six)
 {
+	const u32 overhead = six ? OVERHEAD6 : OVERHEAD4;
 	u64 now = bpf_ktime_get_coarse_ns(), flags;
 	u32 len = skb->len, summed, longest;
 	struct front front;
 	struct bpf_fib_lookup way;
-	struct vtep_key key = {};
+	struct vtep_key key = { .ipv6 = six };
 	struct vtep *vtep;
 	struct state *mirror;
 	struct fdb *from, *to;
@@ -254,35 +234,34 @@ int ingress(struct __sk_buff *skb)
 	u16 proto;
 
 	/* What is no VXLAN for this host is not even counted. */
-	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present ||
-	    load(skb, 0, &front.outer, sizeof(front.outer)) ||
-	    front.outer.ip.version_ihl != 0x45 || front.outer.ip.protocol != IPPROTO_UDP)
+	if (six ? read6(skb, &front) : read4(skb, &front))
 		return TCX_NEXT;
-	key.vni = front.outer.vxlan.vni;
-	key.port = front.outer.udp.dest;
+	key.vni = front.vxlan.vni;
+	key.port = front.udp.dest;
 	vtep = bpf_map_lookup_elem(&vteps, &key);
 	if (!vtep)
 		return TCX_NEXT;
 	mirror = fresh(now);
 	if (!mirror)
 		return pass(skb, INGRESS_STALE);
-	if (skb->pkt_type || front.outer.ip.daddr != vtep->local || skb->ifindex != vtep->nic)
+	if (skb->pkt_type || skb->ifindex != vtep->nic ||
+	    (six ? !is_same(front.six.ip.daddr, vtep->local) :
+		   front.four.ip.daddr != vtep->local[0]))
 		return pass(skb, INGRESS_NOT_OURS);
-	if (front.outer.ip.frag_off & htons(0x3fff))
+	/* Of IPv6 there is another header in front of UDP then. */
+	if (!six && front.four.ip.frag_off & htons(0x3fff))
 		return pass(skb, INGRESS_FRAGMENT);
 	/* Wrong lengths, flags and sums the slow path judges; it also trims. */
-	if (front.outer.ip.tot_len != htons(len - ETH_HLEN) ||
-	    front.outer.udp.len != htons(len - ETH_HLEN - IP_HLEN) || len - ETH_HLEN > 0xffff ||
-	    front.outer.vxlan.flags != htonl(0x08000000) ||
-	    fold(add(&front.outer.ip, IP_HLEN / 2)) != 0xffff)
+	if (len - ETH_HLEN > 0xffff || front.vxlan.flags != htonl(VXLAN_FLAGS) ||
+	    !(six ? is_whole6(&front, len) : is_whole4(&front, len)))
 		return pass(skb, INGRESS_MALFORMED);
-	if (*(u8 *)&front.outer.inner.dest & 1)
+	if (*(u8 *)&front.inner.dest & 1)
 		return pass(skb, INGRESS_GROUP);
-	proto = front.outer.inner.proto;
+	proto = front.inner.proto;
 	if (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6))
 		return pass(skb, INGRESS_PROTOCOL);
-	if (proto == htons(ETH_P_IP) ? load(skb, sizeof(front.outer), ip, IP_HLEN) :
-				       load(skb, sizeof(front.outer), ip, IPV6_HLEN))
+	if (proto == htons(ETH_P_IP) ? load(skb, ETH_HLEN + overhead, ip, IP_HLEN) :
+				       load(skb, ETH_HLEN + overhead, ip, IPV6_HLEN))
 		return pass(skb, INGRESS_MALFORMED);
 	tos = inner_tos(proto, ip);
 	if (tos < 0)
@@ -290,41 +269,46 @@ int ingress(struct __sk_buff *skb)
 	/* Congestion is to be marked inside, or the packet dropped, or the
 	 * oddity logged: RFC 6040, include/net/inet_ecn.h.
 	 */
-	ecn = front.outer.ip.tos & ECN_MASK;
+	ecn = (six ? class6(&front) : front.four.ip.tos) & ECN_MASK;
 	if (ecn == ECN_CE || (ecn && !(tos & ECN_MASK)))
 		return pass(skb, INGRESS_ECN);
 	/* The VXLAN device would learn an address that has moved. */
-	from = lookup(vtep->netns, vtep->domain, front.outer.inner.source);
-	if (!from || from->flags & FDB_LOCAL || from->remote != front.outer.ip.saddr ||
-	    from->vni != front.outer.vxlan.vni || from->port != skb->ifindex)
+	from = lookup(vtep->netns, vtep->domain, front.inner.source);
+	if (!from || from->flags & FDB_LOCAL || from->vxlan != vtep->vxlan ||
+	    from->port != skb->ifindex ||
+	    (six ? !is_same(front.six.ip.saddr, from->remote) :
+		   front.four.ip.saddr != from->remote[0]))
 		return pass(skb, INGRESS_SOURCE);
-	longest = len - OVERHEAD - ETH_HLEN;
+	longest = len - overhead - ETH_HLEN;
 	if (vtep->flags & DOMAIN_CHECKED && !is_sound(proto, ip, longest))
 		return pass(skb, INGRESS_MALFORMED);
-	to = lookup(vtep->netns, vtep->domain, front.outer.inner.dest);
+	to = lookup(vtep->netns, vtep->domain, front.inner.dest);
 	/* Only where the VXLAN device is a domain by itself: routed, not bridged. */
 	if (to && to->flags & FDB_OWN && vtep->domain == from->vxlan) {
 		if (!is_plain(proto, ip, longest) || !(to->flags & own_flag(proto)))
 			return pass(skb, INGRESS_MALFORMED);
 		if (hops(proto, ip) <= 1)
 			return pass(skb, INGRESS_TTL);
-		longest = largest(skb, sizeof(front.outer), longest, proto, ip);
+		longest = largest(skb, ETH_HLEN + overhead, longest, proto, ip);
 		if (!longest || route(skb, vtep->domain, proto, ip, longest, &way))
 			return pass(skb, INGRESS_ROUTE);
 		to = lookup(vtep->netns, way.ifindex, way.dmac);
-		__builtin_memcpy(&front.outer.inner.dest, way.dmac, 6);
-		__builtin_memcpy(&front.outer.inner.source, way.smac, 6);
+		__builtin_memcpy(&front.inner.dest, way.dmac, 6);
+		__builtin_memcpy(&front.inner.source, way.smac, 6);
 		age(proto, ip);
 		routed = 1;
 	}
 	if (!to || !(to->flags & FDB_LOCAL))
 		return pass(skb, INGRESS_DESTINATION);
 	summed = ip_summed(bpf_cast_to_kern_ctx(skb));
-	/* The outer sum is the slow path's to check, unless done or left out. */
-	if (summed == CHECKSUM_COMPLETE || (summed == CHECKSUM_NONE && front.outer.udp.check))
+	/* The outer sum is the slow path's to check, unless done or left out; over IPv6
+	 * it may be left out only where the device says so.
+	 */
+	if (summed == CHECKSUM_COMPLETE || (summed == CHECKSUM_NONE && front.udp.check) ||
+	    (six && !front.udp.check && !(vtep->flags & VTEP_ZERO_CHECKSUM)))
 		return pass(skb, INGRESS_CHECKSUM);
 	if (skb->gso_size) {
-		if (!(to->flags & FDB_PEER) || !is_taken(skb, to, proto, ip))
+		if (!(to->flags & FDB_PEER) || !is_taken(skb, to, proto, ip, ETH_HLEN + overhead))
 			return pass(skb, INGRESS_GSO);
 	} else if (longest > to->mtu) {
 		return pass(skb, INGRESS_MTU);
@@ -337,19 +321,21 @@ int ingress(struct __sk_buff *skb)
 	flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 	if (proto == htons(ETH_P_IPV6))
 		flags |= BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
-	if (bpf_skb_adjust_room(skb, -OVERHEAD, BPF_ADJ_ROOM_MAC, flags))
+	else if (six)
+		flags |= BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
+	if (bpf_skb_adjust_room(skb, -(s32)overhead, BPF_ADJ_ROOM_MAC, flags))
 		return pass(skb, INGRESS_UNFIT);
 	__builtin_memcpy(front.ip, ip, CHANGED);
-	if (bpf_skb_store_bytes(skb, 0, &front.outer.inner, ETH_HLEN + CHANGED, 0)) {
+	if (bpf_skb_store_bytes(skb, 0, &front.inner, ETH_HLEN + CHANGED, 0)) {
 		count(INGRESS_LOST, len);
 		return TC_ACT_SHOT;
 	}
-	/* The outer sum is verified and gone (udp4_csum_init). */
+	/* The outer sum is verified and gone (udp4_csum_init, udp6_csum_init). */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 	/* What crosses namespaces loses both (__dev_forward_skb). */
 	skb->mark = 0;
 	skb->priority = 0;
-	count(INGRESS_HIT, len - OVERHEAD);
+	count(INGRESS_HIT, len - overhead);
 	if (vtep->trampoline) {
 		skb->mark = to->port | (to->flags & FDB_PEER ? MARK_PEER : 0);
 		return bpf_redirect_peer(vtep->trampoline, 0);
@@ -357,4 +343,18 @@ int ingress(struct __sk_buff *skb)
 	if (to->flags & FDB_PEER)
 		return bpf_redirect_peer(to->port, 0);
 	return bpf_redirect(to->port, 0);
+}
+
+SEC("tcx/ingress")
+int ingress(struct __sk_buff *skb)
+{
+	u32 proto = skb->protocol;
+
+	if (skb->vlan_present)
+		return TCX_NEXT;
+	if (proto == htons(ETH_P_IP))
+		return receive(skb, 0);
+	if (proto == htons(ETH_P_IPV6))
+		return receive(skb, 1);
+	return TCX_NEXT;
 }

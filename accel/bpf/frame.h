@@ -10,8 +10,9 @@
 #define IPPROTO_ICMPV6 58
 #define IP_HLEN 20
 #define IPV6_HLEN 40
-/* Outer IPv4, UDP, VXLAN (RFC 7348), inner Ethernet: what encapsulation adds. */
-#define OVERHEAD 50
+/* Outer IP, UDP, VXLAN (RFC 7348), inner Ethernet: what encapsulation adds. */
+#define OVERHEAD4 50
+#define OVERHEAD6 70
 #define ECN_MASK 3
 #define ECN_CE 3
 #define ECN_ECT_0 2
@@ -27,23 +28,43 @@ struct vxlanhdr {
 	u32 vni; /* the VNI is its first three bytes */
 } __attribute__((packed));
 
-struct outer {
-	struct ethhdr eth;
-	struct iphdr ip;
-	struct udphdr udp;
-	struct vxlanhdr vxlan;
-	struct ethhdr inner;
-} __attribute__((packed, aligned(8)));
+struct ipv6hdr {
+	u32 flow; /* version, traffic class, flow label */
+	u16 payload_len;
+	u8 nexthdr;
+	u8 hop_limit;
+	u32 saddr[4];
+	u32 daddr[4];
+} __attribute__((packed));
 
 /* As much of the inner IP header as a router changes, up to the next 8 bytes. */
 #define CHANGED 16
 
-/* What is written in front of the rest of a packet. */
+/* What is in front of the rest of a packet. Behind the outer IP header all is at the
+ * same place for both families, and IPv4 is where it can be copied 8 bytes at a time.
+ */
 struct front {
-	struct outer outer;
+	union {
+		struct {
+			u8 unused[24];
+			struct ethhdr eth;
+			struct iphdr ip;
+		} __attribute__((packed)) four;
+		struct {
+			u8 unused[4];
+			struct ethhdr eth;
+			struct ipv6hdr ip;
+		} __attribute__((packed)) six;
+	};
+	struct udphdr udp;
+	struct vxlanhdr vxlan;
+	struct ethhdr inner;
 	u8 ip[CHANGED];
 } __attribute__((packed, aligned(8)));
-_Static_assert(sizeof(struct front) == 14 + 20 + 8 + 8 + 14 + CHANGED, "written as it is");
+_Static_assert(sizeof(struct front) == 24 + ETH_HLEN + OVERHEAD4 + CHANGED,
+	       "written as it is");
+_Static_assert(sizeof(struct front) == 4 + ETH_HLEN + OVERHEAD6 + CHANGED,
+	       "written as it is");
 
 /* Bytes of the packet: from its linear part, where most drivers have the headers,
  * without a call. The kernel lets packets be read at any address where that is
@@ -134,8 +155,8 @@ static __always_inline u32 largest(struct __sk_buff *skb, u32 start, u32 len, u1
  * device and thus known without its payload (include/net/udp_tunnel.h,
  * lco_csum). Fails where the kernel would do it otherwise.
  */
-static __always_inline int outer_checksum(struct __sk_buff *skb, struct outer *outer,
-					  const u8 *ip, u32 len)
+static __always_inline int outer_checksum(struct __sk_buff *skb, struct front *front,
+					  const u8 *ip, u32 pseudo)
 {
 	struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
 	u32 start, field;
@@ -155,13 +176,10 @@ static __always_inline int outer_checksum(struct __sk_buff *skb, struct outer *o
 	if (bpf_skb_load_bytes(skb, field, &inner, sizeof(inner)))
 		return -1;
 	sum += (u16)~inner;
-	sum += add(&outer->udp, (8 + 8 + ETH_HLEN) / 2);
-	/* Pseudo header. */
-	sum += add(&outer->ip.saddr, 4);
-	sum += htons(IPPROTO_UDP);
-	sum += outer->udp.len;
+	sum += add(&front->udp, (8 + 8 + ETH_HLEN) / 2);
+	sum += pseudo + front->udp.len;
 	inner = ~fold(sum);
-	outer->udp.check = inner ? inner : 0xffff;
+	front->udp.check = inner ? inner : 0xffff;
 	return 0;
 }
 

@@ -17,6 +17,9 @@ mod pair;
 #[path = "../tests/fastpath/sandbox.rs"]
 #[allow(dead_code)]
 mod sandbox;
+#[path = "../tests/fastpath/underlay.rs"]
+#[allow(dead_code)]
+mod underlay;
 
 const DATAGRAMS: u32 = 40_000;
 /// (name, fast path in a, in b)

@@ -18,6 +18,9 @@ mod pair;
 #[path = "../tests/fastpath/sandbox.rs"]
 #[allow(dead_code)]
 mod sandbox;
+#[path = "../tests/fastpath/underlay.rs"]
+#[allow(dead_code)]
+mod underlay;
 
 const BOUND: Duration = Duration::from_millis(10);
 

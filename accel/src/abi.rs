@@ -1,6 +1,6 @@
 //! The structs of `bpf/abi.h`, written byte by byte: no layout is assumed.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use packet::ethernet::MacAddr;
 
@@ -17,8 +17,12 @@ pub const FDB_OWN_IPV6: u32 = 16;
 
 /// The VXLAN device answers neighbour solicitations.
 pub const FDB_PROXY: u32 = 32;
+/// The underlay is IPv6.
+pub const FDB_IPV6: u32 = 64;
 /// br_netfilter looks at the IP headers of a domain.
 pub const DOMAIN_CHECKED: u32 = 1;
+/// Datagrams over IPv6 are taken without an outer checksum.
+pub const VTEP_ZERO_CHECKSUM: u32 = 2;
 
 /// `struct state`.
 pub const STATE: usize = 24;
@@ -29,13 +33,13 @@ pub const PORT: usize = 4;
 /// `struct vtep_key`.
 pub const VTEP_KEY: usize = 8;
 /// `struct vtep`.
-pub const VTEP: usize = 24;
+pub const VTEP: usize = 40;
 /// `struct mac_key`.
 pub const MAC_KEY: usize = 12;
 /// `struct source`.
 pub const SOURCE: usize = 24;
 /// `struct fdb`.
-pub const FDB: usize = 72;
+pub const FDB: usize = 104;
 /// `struct count`.
 pub const COUNT: usize = 16;
 
@@ -105,6 +109,28 @@ impl Domain {
     }
 }
 
+/// By what a datagram is known as a VXLAN device's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VtepKey {
+    /// VNI.
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+    /// Over IPv6.
+    pub ipv6: bool,
+}
+
+impl VtepKey {
+    /// `struct vtep_key`.
+    pub fn bytes(&self) -> [u8; VTEP_KEY] {
+        Writer::new()
+            .put(&(self.vni << 8).to_be_bytes())
+            .put(&self.port.to_be_bytes())
+            .put(&u16::from(self.ipv6).to_ne_bytes())
+            .end()
+    }
+}
+
 /// A VTEP of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vtep {
@@ -112,26 +138,37 @@ pub struct Vtep {
     pub domain: Domain,
     /// Index of the underlay NIC.
     pub nic: u32,
+    /// Index of the VXLAN device.
+    pub vxlan: u32,
     /// Own address.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
+    /// Datagrams over IPv6 are taken without an outer checksum.
+    pub takes_zero_checksum: bool,
 }
 
-/// `struct vtep_key`.
-pub fn vtep_key(vni: u32, port: u16) -> [u8; VTEP_KEY] {
-    Writer::new().put(&(vni << 8).to_be_bytes()).put(&port.to_be_bytes()).put(&[0; 2]).end()
+/// An address in the four words that there are for either family.
+fn four_words(address: IpAddr) -> [u8; 16] {
+    let mut words = [0; 16];
+    match address {
+        IpAddr::V4(address) => words[..4].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => words = address.octets(),
+    }
+    words
 }
 
 impl Vtep {
     /// `struct vtep`.
     pub fn bytes(&self) -> [u8; VTEP] {
         let outer = self.domain.trampoline.map_or(0, |(_, outer)| outer);
+        let zero = if self.takes_zero_checksum { VTEP_ZERO_CHECKSUM } else { 0 };
         Writer::new()
             .put(&self.domain.place.index.to_ne_bytes())
             .put(&self.nic.to_ne_bytes())
-            .put(&self.local.octets())
             .put(&u32::from(self.domain.place.netns).to_ne_bytes())
             .put(&outer.to_ne_bytes())
-            .put(&self.domain.flags().to_ne_bytes())
+            .put(&(self.domain.flags() | zero).to_ne_bytes())
+            .put(&self.vxlan.to_ne_bytes())
+            .put(&four_words(self.local))
             .end()
     }
 }
@@ -187,14 +224,14 @@ pub struct Remote {
     /// VNI.
     pub vni: u32,
     /// Own address.
-    pub local: Ipv4Addr,
-    /// The VTEP's.
-    pub remote: Ipv4Addr,
+    pub local: IpAddr,
+    /// The VTEP's, of the same family.
+    pub remote: IpAddr,
     /// The VTEP's UDP port.
     pub udp_port: u16,
     /// Source ports: from the first up to, not including, the second.
     pub source_ports: (u16, u16),
-    /// Outer don't-fragment flag.
+    /// Outer don't-fragment flag of IPv4.
     pub dont_fragment: bool,
     /// Outer checksums are sent.
     pub checksum: bool,
@@ -204,10 +241,27 @@ pub struct Remote {
     pub ttl: u8,
     /// Outer type of service, without ECN.
     pub tos: u8,
+    /// Outer flow label of IPv6.
+    pub label: u32,
     /// Next hop's address.
     pub next_hop: MacAddr,
     /// The NIC's address.
     pub source: MacAddr,
+}
+
+impl Remote {
+    /// The part of the outer UDP checksum that is the same for all datagrams: the
+    /// pseudo header but for the length, added up as the bytes are, in one's complement
+    /// (RFC 768, RFC 8200 section 8.1).
+    fn pseudo(&self) -> u16 {
+        const UDP: [u8; 2] = [0, 17];
+        let addresses = [four_words(self.local), four_words(self.remote)];
+        let pairs = addresses.iter().flat_map(|address| address.as_chunks::<2>().0).chain([&UDP]);
+        let sum: u32 = pairs.map(|pair| u32::from(u16::from_ne_bytes(*pair))).sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        // Of at most 17 words the carry is small: what it is added to has room.
+        (folded & 0xffff) as u16 + (folded >> 16) as u16
+    }
 }
 
 impl Fdb {
@@ -230,15 +284,17 @@ impl Fdb {
             }
             Fdb::Remote(remote) => {
                 let flag = |set: bool, flag| if set { flag } else { 0 };
-                let flags = flag(remote.checksum, FDB_CHECKSUM) | flag(remote.proxy, FDB_PROXY);
+                let flags = flag(remote.checksum, FDB_CHECKSUM)
+                    | flag(remote.proxy, FDB_PROXY)
+                    | flag(remote.remote.is_ipv6(), FDB_IPV6);
                 let fragment: u16 = if remote.dont_fragment { 0x4000 } else { 0 };
                 let words = [flags, remote.nic, remote.mtu, 0, remote.vxlan];
                 words
                     .iter()
                     .fold(writer, |writer, word| writer.put(&word.to_ne_bytes()))
                     .put(&(remote.vni << 8).to_be_bytes())
-                    .put(&remote.local.octets())
-                    .put(&remote.remote.octets())
+                    .put(&four_words(remote.remote))
+                    .put(&four_words(remote.local))
                     .put(&remote.udp_port.to_be_bytes())
                     .put(&remote.source_ports.0.to_ne_bytes())
                     .put(&remote.source_ports.1.to_ne_bytes())
@@ -246,7 +302,9 @@ impl Fdb {
                     .put(&[remote.ttl, remote.tos])
                     .put(&remote.next_hop.0)
                     .put(&remote.source.0)
-                    .put(&[0; 2])
+                    .put(&remote.pseudo().to_ne_bytes())
+                    .put(&remote.label.to_be_bytes())
+                    .put(&[0; 4])
                     .end()
             }
         }

@@ -69,7 +69,9 @@ pub(crate) fn add_routes(
         };
         let place = Place { netns: number, index: *index };
         for remote in entries.iter().filter_map(|entry| entry.remote) {
-            if remote.is_multicast() || underlay.routes.contains_key(&(place, remote)) {
+            // Of a group's or of the other family's address there is nothing to ask.
+            let asked = remote.is_ipv6() == vxlan.ipv6 && !remote.is_multicast();
+            if !asked || underlay.routes.contains_key(&(place, remote)) {
                 continue;
             }
             let found = netlink.route_to(remote, vxlan.local, vxlan.link)?;
@@ -102,7 +104,8 @@ fn no_ipv6(overlay: &Overlay) -> Option<String> {
     if let Some(rule) = overlay.rules6.first() {
         return Some(format!("policy routing of IPv6: {rule}"));
     }
-    overlay.odd_routes6.first().map(|why| format!("an IPv6 route with {why}"))
+    let mut odd = overlay.odd_routes.iter().filter(|(to, ..)| to.is_ipv6());
+    odd.next().map(|(_, _, why)| format!("an IPv6 route with {why}"))
 }
 
 fn sysctl(path: &str) -> Option<String> {

@@ -5,7 +5,7 @@
 //! may come to do more than count and accept concern the flow; so does an expression
 //! that is not known here.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use netstate::netfilter::{BaseChain, Expression, Rule, attribute, text};
 
@@ -22,9 +22,9 @@ pub struct Ruleset {
 #[derive(Debug, Clone, Copy)]
 pub struct Flow<'a> {
     /// Own address.
-    pub local: Ipv4Addr,
-    /// The other VTEP's.
-    pub remote: Ipv4Addr,
+    pub local: IpAddr,
+    /// The other VTEP's, of the same family.
+    pub remote: IpAddr,
     /// UDP port of both.
     pub port: u16,
     /// NIC: index and name.
@@ -34,6 +34,7 @@ pub struct Flow<'a> {
 // include/uapi/linux/netfilter.h, netfilter/nf_tables.h.
 const NF_INET_PRE_ROUTING: u32 = 0;
 const NF_INET_LOCAL_IN: u32 = 1;
+const NF_INET_FORWARD: u32 = 2;
 const NF_INET_LOCAL_OUT: u32 = 3;
 const NF_INET_POST_ROUTING: u32 = 4;
 const NF_DROP: i32 = 0;
@@ -44,6 +45,7 @@ const NFT_JUMP: i32 = -3;
 const NFT_GOTO: i32 = -4;
 const NFT_RETURN: i32 = -5;
 const NFPROTO_IPV4: u8 = 2;
+const NFPROTO_IPV6: u8 = 10;
 const IPPROTO_UDP: u8 = 17;
 /// `NFT_JUMP_STACK_SIZE`: the kernel takes no deeper rule set.
 const DEPTH: usize = 16;
@@ -96,12 +98,18 @@ impl Ruleset {
     /// # Errors
     /// The chain, and what it may do.
     pub fn passes(&self, flow: &Flow<'_>) -> Result<(), String> {
+        let (ours, others) = if flow.local.is_ipv4() { ("ip", "ip6") } else { ("ip6", "ip") };
         for chain in &self.chains {
+            // The datagrams are of one family, and the host's own.
             let sent = match (chain.family, chain.hook) {
-                // The datagrams are IPv4, and the host's own.
-                ("ip" | "inet", NF_INET_LOCAL_OUT | NF_INET_POST_ROUTING) => true,
-                ("ip" | "inet", NF_INET_PRE_ROUTING | NF_INET_LOCAL_IN) => false,
-                ("ip" | "inet", 2) | ("ip6" | "bridge", _) => continue,
+                ("bridge", _) => continue,
+                (family, _) if family == others => continue,
+                (family, hook) if family == ours || family == "inet" => match hook {
+                    NF_INET_LOCAL_OUT | NF_INET_POST_ROUTING => true,
+                    NF_INET_PRE_ROUTING | NF_INET_LOCAL_IN => false,
+                    NF_INET_FORWARD => continue,
+                    _ => return Err(format!("packet filter: nftables {chain}")),
+                },
                 _ => return Err(format!("packet filter: nftables {chain}")),
             };
             let concerns = |what| format!("packet filter: nftables {chain}: {what}");
@@ -250,10 +258,12 @@ impl Datagram<'_> {
         }
         // NFT_META_*; what a datagram that is sent came by depends on the kernel.
         match (key, self.sent) {
-            (1, _) => known(&[8, 0]),
+            (1, _) => known(if self.flow.local.is_ipv4() { &[8, 0] } else { &[0x86, 0xdd] }),
             (4, false) | (5, true) => known(&index.to_ne_bytes()),
             (6, false) | (7, true) => known(&padded),
-            (15, _) => known(&[NFPROTO_IPV4]),
+            (15, _) => {
+                known(&[if self.flow.local.is_ipv4() { NFPROTO_IPV4 } else { NFPROTO_IPV6 }])
+            }
             (16, _) => known(&[IPPROTO_UDP]),
             _ => vec![None; 16],
         }
@@ -262,20 +272,25 @@ impl Datagram<'_> {
     fn payload(&self, base: u32, offset: usize, len: usize) -> Value {
         let Flow { local, remote, port, .. } = self.flow;
         let (from, to) = if self.sent { (local, remote) } else { (remote, local) };
-        let mut header: Value = vec![None; 20];
+        let mut header: Value = vec![None; 40];
         let mut put = |at: usize, bytes: &[u8]| {
             for (to, from) in header[at..].iter_mut().zip(bytes) {
                 *to = Some(*from);
             }
         };
-        match base {
-            1 => {
+        match (base, from, to) {
+            (1, IpAddr::V4(from), IpAddr::V4(to)) => {
                 put(0, &[0x45]);
                 put(9, &[IPPROTO_UDP]);
                 put(12, &from.octets());
                 put(16, &to.octets());
             }
-            2 => put(2, &port.to_be_bytes()),
+            (1, IpAddr::V6(from), IpAddr::V6(to)) => {
+                put(6, &[IPPROTO_UDP]);
+                put(8, &from.octets());
+                put(24, &to.octets());
+            }
+            (2, ..) => put(2, &port.to_be_bytes()),
             _ => {}
         }
         (offset..offset.saturating_add(len).min(offset.saturating_add(64)))

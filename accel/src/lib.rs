@@ -22,6 +22,7 @@ mod sandbox;
 mod space;
 pub mod status;
 mod trampoline;
+mod way;
 
 pub use daemon::{Accel, Wanted, probe};
 pub use status::Status;

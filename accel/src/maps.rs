@@ -114,11 +114,7 @@ impl Maps {
         )?;
         let vteps = plan.vteps.iter();
         left_out += self.vteps.set(
-            vteps
-                .map(|((vni, port), vtep)| {
-                    (abi::vtep_key(*vni, *port).to_vec(), vtep.bytes().to_vec())
-                })
-                .collect(),
+            vteps.map(|(key, vtep)| (key.bytes().to_vec(), vtep.bytes().to_vec())).collect(),
         )?;
         let fdb = plan.fdb.iter();
         left_out += self.fdb.set(

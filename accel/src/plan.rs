@@ -3,20 +3,17 @@
 //! When in doubt, refuse: the slow path is always right.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use netstate::overlay::{BridgeEntry, Device, Found, Overlay, VxlanDevice, VxlanEntry};
+use netstate::overlay::{BridgeEntry, Device, Found, Overlay, VxlanDevice};
 use packet::ethernet::MacAddr;
 
-use crate::abi::{Domain, Fdb, Place, Remote, Vtep};
-use crate::filter::{Flow, Ruleset};
+use crate::abi::{Domain, Fdb, Place, Vtep, VtepKey};
+use crate::filter::Ruleset;
 use crate::routed::{self, Forwarding};
+use crate::way::{destination, unusable, way};
 
-/// Bytes that VXLAN adds before the inner IP packet over IPv4.
-const OVERHEAD: u32 = 50;
-/// Bits of the type of service that are ECN's.
-const ECN: u8 = 3;
 /// At least one packet of an entry in this time by the slow path.
 const REFRESH: Duration = Duration::from_secs(5);
 
@@ -31,7 +28,7 @@ pub struct Facts {
     /// namespace with the NICs.
     pub numbers: Option<BTreeMap<u32, u32>>,
     /// Ways to remote VTEPs from here, by VXLAN device and address.
-    pub routes: BTreeMap<(Place, Ipv4Addr), Option<Found>>,
+    pub routes: BTreeMap<(Place, IpAddr), Option<Found>>,
     /// Chains of nftables.
     pub ruleset: Ruleset,
     /// Packet filters that see packets of this namespace, whatever is in them.
@@ -77,8 +74,8 @@ pub struct Plan {
     pub ports: BTreeMap<Place, Domain>,
     /// Underlay NICs that packets are taken from.
     pub nics: BTreeSet<u32>,
-    /// VTEPs of this host, by VNI and UDP port.
-    pub vteps: BTreeMap<(u32, u16), Vtep>,
+    /// VTEPs of this host.
+    pub vteps: BTreeMap<VtepKey, Vtep>,
     /// Forwarding entries by domain and address.
     pub fdb: BTreeMap<(Place, MacAddr), Fdb>,
     /// How often an entry's packet goes by the slow path.
@@ -102,7 +99,7 @@ pub struct DevicePlan {
     /// they stay slow.
     pub ports: Vec<(String, Option<String>)>,
     /// Remote VTEPs, and why they stay slow.
-    pub remotes: BTreeMap<Ipv4Addr, Option<String>>,
+    pub remotes: BTreeMap<IpAddr, Option<String>>,
 }
 
 /// A namespace with VXLAN devices, as it is being planned.
@@ -113,7 +110,7 @@ pub(crate) struct Space<'a> {
     /// That of the namespace with the NICs.
     pub(crate) underlay: &'a Facts,
     /// Its number.
-    number: u16,
+    pub(crate) number: u16,
     /// Its veth pair to the NICs: its own end, the other.
     trampoline: Option<(u32, u32)>,
     /// Why there can be none.
@@ -217,9 +214,9 @@ impl Plan {
         result: &mut DevicePlan,
     ) -> Result<(), String> {
         let Some(vxlan) = &space.facts.overlay.links[&index].vxlan else { return Ok(()) };
-        let key = (vxlan.vni, vxlan.port);
+        let key = VtepKey { vni: vxlan.vni, port: vxlan.port, ipv6: vxlan.ipv6 };
         if self.vteps.contains_key(&key) {
-            return Err(format!("VNI {} on port {} is another device's", key.0, key.1));
+            return Err(format!("VNI {} on port {} is another device's", key.vni, key.port));
         }
         let mut remotes = BTreeMap::new();
         for mac in addresses {
@@ -230,14 +227,16 @@ impl Plan {
             remotes.extend(way.ok().map(|way| (mac, way)));
         }
         let nics: BTreeSet<u32> = remotes.values().map(|way| way.nic).collect();
-        let locals: BTreeSet<Ipv4Addr> = remotes.values().map(|way| way.local).collect();
+        let locals: BTreeSet<IpAddr> = remotes.values().map(|way| way.local).collect();
         if nics.len() > 1 || locals.len() > 1 {
             return Err("remote VTEPs are reached by several NICs or addresses".into());
         }
         let domain = space.domain(domain);
         if let (Some(nic), Some(local)) = (nics.first(), locals.first()) {
             self.nics.insert(*nic);
-            self.vteps.insert(key, Vtep { domain, nic: *nic, local: *local });
+            let takes_zero_checksum = vxlan.takes_zero_checksum;
+            let (nic, local) = (*nic, *local);
+            self.vteps.insert(key, Vtep { domain, nic, vxlan: index, local, takes_zero_checksum });
         }
         self.fdb.extend(
             remotes.into_iter().map(|(mac, remote)| ((domain.place, mac), Fdb::Remote(remote))),
@@ -304,11 +303,12 @@ fn refusal(
     if vxlan.tos == 1 {
         return Err("VXLAN option tos inherit".into());
     }
-    if vxlan.df.is_none() {
+    // IPv6 has no such flag, and the kernel no use for the option then.
+    if vxlan.df.is_none() && !vxlan.ipv6 {
         return Err("VXLAN option df inherit".into());
     }
-    if vxlan.ipv6 {
-        return Err("IPv6 underlay: not yet".into());
+    if let Some(why) = vxlan.local.and_then(unusable) {
+        return Err(format!("its own address is {why}"));
     }
     if space.number == 0 && device.link_netns.is_some() {
         return Err("its underlay is in another namespace: accelerate it from there".into());
@@ -337,7 +337,10 @@ fn refusal(
             return Err(format!("policy routing: {rule}"));
         }
     }
-    Ok(())
+    match space.underlay.overlay.rules6.first() {
+        Some(rule) if vxlan.ipv6 => Err(format!("policy routing of IPv6: {rule}")),
+        _ => Ok(()),
+    }
 }
 
 /// The bridge that a VXLAN device is a port of, or why it stays slow.
@@ -422,78 +425,4 @@ pub(crate) fn peer(facts: &Facts, index: u32, port: &Device, mac: MacAddr) -> Op
         None => port.link_netns?,
     };
     fit.then_some((netns, peer.mtu))
-}
-
-/// The one VTEP that a VXLAN device sends frames for an address to.
-fn destination(facts: &Facts, index: u32, vxlan: &VxlanDevice, mac: MacAddr) -> Option<Ipv4Addr> {
-    let plain = |entries: &Vec<VxlanEntry>| match entries.as_slice() {
-        [VxlanEntry { remote, port: None, vni: None, link: None }] => {
-            remote.filter(|remote| !remote.is_multicast() && !remote.is_unspecified())
-        }
-        _ => None,
-    };
-    match facts.overlay.vxlan_fdb.get(&(index, mac)) {
-        Some(entries) => plain(entries),
-        // With learning there will be an entry soon.
-        None if vxlan.learning => None,
-        None => plain(facts.overlay.vxlan_fdb.get(&(index, MacAddr([0; 6])))?),
-    }
-}
-
-/// The way to a remote VTEP, or why its packets stay slow.
-fn way(space: Space<'_>, index: u32, vxlan: &VxlanDevice, to: Ipv4Addr) -> Result<Remote, String> {
-    let (facts, number) = (space.underlay, space.number);
-    let device = &space.facts.overlay.links[&index];
-    let route = facts.routes.get(&(Place { netns: number, index }, to)).and_then(Option::as_ref);
-    let route = route.ok_or("no unicast IPv4 route")?;
-    let covers = |network: Ipv4Addr, length: u8| {
-        let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-        u32::from(to) & mask == u32::from(network) & mask
-    };
-    if let Some((_, _, why)) =
-        facts.overlay.odd_routes.iter().find(|(network, length, _)| covers(*network, *length))
-    {
-        return Err(format!("a route with {why}"));
-    }
-    let nic = facts.overlay.links.get(&route.link).ok_or("its NIC is unknown")?;
-    let source = nic.mac.filter(|_| nic.ethernet).ok_or(format!("{}: no Ethernet", nic.name))?;
-    if !nic.running {
-        return Err(format!("{} is down or has no carrier", nic.name));
-    }
-    if nic.master.is_some() {
-        return Err(format!("{}: port of a bridge, bond or VRF", nic.name));
-    }
-    interference(facts, route.link, nic)?;
-    let local = vxlan.local.or(route.source).ok_or("no source address")?;
-    if !facts.overlay.addresses.contains(&local) {
-        return Err(format!("{local} is not an address of this host"));
-    }
-    if number != 0 {
-        // Of its own namespace's chains there are none: refusal().
-        let flow = Flow { local, remote: to, port: vxlan.port, nic: (route.link, &nic.name) };
-        facts.ruleset.passes(&flow)?;
-    }
-    let hop = route.via.unwrap_or(to);
-    let next_hop = facts.overlay.neighbours.get(&(route.link, hop));
-    let next_hop = *next_hop.ok_or(format!("{hop}: no usable neighbour entry"))?;
-    let path = route.mtu.unwrap_or(nic.mtu).min(nic.mtu);
-    let (first, last) = vxlan.source_ports;
-    let ttl = if vxlan.ttl != 0 { Some(vxlan.ttl) } else { route.ttl };
-    Ok(Remote {
-        nic: route.link,
-        mtu: path.saturating_sub(OVERHEAD).min(device.mtu),
-        vxlan: index,
-        vni: vxlan.vni,
-        local,
-        remote: to,
-        udp_port: vxlan.port,
-        source_ports: if first < last { (first, last) } else { space.facts.local_ports },
-        dont_fragment: vxlan.df == Some(true),
-        checksum: vxlan.checksum,
-        proxy: vxlan.proxy,
-        ttl: ttl.unwrap_or(facts.default_ttl),
-        tos: vxlan.tos & !ECN,
-        next_hop,
-        source,
-    })
 }

@@ -40,7 +40,8 @@ impl Facts {
 /// Why a VXLAN device that is no bridge's port stays slow.
 pub(crate) fn refusal(facts: &Facts, index: u32, device: &Device) -> Result<(), String> {
     // Of several next hops a flow's is chosen by a hash that programs do not see.
-    if let Some((to, length, why)) = facts.overlay.odd_routes.first() {
+    let mut odd = facts.overlay.odd_routes.iter().filter(|(to, ..)| to.is_ipv4());
+    if let Some((to, length, why)) = odd.next() {
         return Err(format!("routing: {to}/{length} has {why}"));
     }
     facts.unrouted(index, device).map_or(Ok(()), Err)

@@ -1,24 +1,25 @@
 //! Bridges, VXLAN devices, what forwards for them and what might interfere, as
 //! one snapshot of a namespace.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+mod way;
 
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
-    BridgePortState, InfoBridge, InfoBridgePort, InfoData, InfoPortData, InfoVxlan, LinkAttribute,
-    LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, VxlanDf, XdpAttached,
+    AfSpecInet6, AfSpecUnspec, BridgePortState, InfoBridge, InfoBridgePort, InfoData, InfoPortData,
+    InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, VxlanDf,
+    XdpAttached,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
-};
-use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
 use netlink_packet_route::tc::{TcAttribute, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use packet::ethernet::MacAddr;
+
+pub use way::Found;
 
 use crate::netlink::{Netlink, Result};
 
@@ -32,18 +33,16 @@ pub struct Overlay {
     pub bridge_fdb: BTreeMap<(u32, MacAddr), BridgeEntry>,
     /// VXLAN devices' forwarding entries: (device, address) to destinations.
     pub vxlan_fdb: BTreeMap<(u32, MacAddr), Vec<VxlanEntry>>,
-    /// Usable IPv4 neighbours: (link, address).
-    pub neighbours: BTreeMap<(u32, Ipv4Addr), MacAddr>,
-    /// IPv4 addresses of this namespace.
-    pub addresses: Vec<Ipv4Addr>,
+    /// Usable neighbours: (link, address).
+    pub neighbours: BTreeMap<(u32, IpAddr), MacAddr>,
+    /// Addresses of this namespace, but those of IPv6 that may be another's (RFC 4862).
+    pub addresses: Vec<IpAddr>,
     /// Routing rules beyond the three every namespace has, described.
     pub rules: Vec<String>,
-    /// IPv4 routes that no single next hop tells: network, prefix length, why.
-    pub odd_routes: Vec<(Ipv4Addr, u8, &'static str)>,
+    /// Routes that no single next hop tells: network, prefix length, why.
+    pub odd_routes: Vec<(IpAddr, u8, &'static str)>,
     /// Rules of IPv6 beyond the two every namespace has, described.
     pub rules6: Vec<String>,
-    /// Why there are IPv6 routes that no single next hop tells.
-    pub odd_routes6: BTreeSet<&'static str>,
     /// Links with a route that has an MTU of its own.
     pub route_mtus: BTreeSet<u32>,
     /// Links with an ingress or clsact qdisc, on which tc filters hang.
@@ -77,6 +76,8 @@ pub struct Device {
     pub xdp: bool,
     /// Alias.
     pub alias: Option<String>,
+    /// What it does with IPv6, where that is not disabled.
+    pub ipv6: Option<Ipv6Settings>,
     /// VXLAN attributes.
     pub vxlan: Option<VxlanDevice>,
     /// Bridge attributes.
@@ -85,14 +86,23 @@ pub struct Device {
     pub port: Option<BridgePort>,
 }
 
+/// A link's settings of IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv6Settings {
+    /// `net.ipv6.conf.*.mtu`: of its routes that have none of their own, bytes.
+    pub mtu: u32,
+    /// `net.ipv6.conf.*.hop_limit`: of its routes that have none of their own.
+    pub hop_limit: u8,
+}
+
 /// A VXLAN device's attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VxlanDevice {
     /// VXLAN network identifier.
     pub vni: u32,
-    /// Own IPv4 address on the underlay.
-    pub local: Option<Ipv4Addr>,
-    /// Its underlay is IPv6.
+    /// Own address on the underlay.
+    pub local: Option<IpAddr>,
+    /// Its underlay is IPv6; so are all its remote VTEPs.
     pub ipv6: bool,
     /// Link of the underlay that it is bound to.
     pub link: Option<u32>,
@@ -104,14 +114,18 @@ pub struct VxlanDevice {
     pub ttl: u8,
     /// Type of service; 1: the inner packet's.
     pub tos: u8,
-    /// Outer don't-fragment flag set; `None`: as the inner packet has it.
+    /// Outer don't-fragment flag of IPv4 set; `None`: as the inner packet has it.
     pub df: Option<bool>,
     /// Learns from what it receives.
     pub learning: bool,
     /// Time after which learned entries go, s.
     pub ageing: u32,
-    /// Sends outer checksums.
+    /// Sends outer checksums, over whichever family its underlay is.
     pub checksum: bool,
+    /// Takes datagrams over IPv6 without an outer checksum.
+    pub takes_zero_checksum: bool,
+    /// Flow label of outer IPv6 headers.
+    pub label: u32,
     /// Answers for neighbours that it knows (`proxy`).
     pub proxy: bool,
     /// Options that change what packets look like or where they go, by their
@@ -152,29 +166,14 @@ pub struct BridgeEntry {
 /// A VXLAN device's forwarding entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VxlanEntry {
-    /// Remote VTEP; `None`: over IPv6, or by a next hop group.
-    pub remote: Option<Ipv4Addr>,
+    /// Remote VTEP; `None`: by a next hop group.
+    pub remote: Option<IpAddr>,
     /// Where it is not the device's: UDP port.
     pub port: Option<u16>,
     /// VNI.
     pub vni: Option<u32>,
     /// Link.
     pub link: Option<u32>,
-}
-
-/// What a route look-up answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// Link to leave by.
-    pub link: u32,
-    /// Next hop, where it is not the destination.
-    pub via: Option<Ipv4Addr>,
-    /// Source address that the kernel prefers.
-    pub source: Option<Ipv4Addr>,
-    /// MTU of the route or path, bytes.
-    pub mtu: Option<u32>,
-    /// Hop limit of the route.
-    pub ttl: Option<u8>,
 }
 
 impl Netlink {
@@ -191,14 +190,13 @@ impl Netlink {
             }
         })?;
         self.entries(AddressFamily::Bridge, |message| all.forwarding(message))?;
-        self.entries(AddressFamily::Inet, |message| all.neighbour(message))?;
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            self.entries(family, |message| all.neighbour(message))?;
+        }
         let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         self.dump(addresses, "list", "addresses", |answer| {
             if let RouteNetlinkMessage::NewAddress(message) = answer {
-                all.addresses.extend(message.attributes.iter().find_map(|a| match a {
-                    AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
-                    _ => None,
-                }));
+                all.addresses.extend(own(&message));
             }
         })?;
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -216,30 +214,6 @@ impl Netlink {
             }
         })?;
         Ok(all)
-    }
-
-    /// Rules and routes, as far as they are unusual.
-    fn routing(&self, family: AddressFamily, all: &mut Overlay) -> Result<()> {
-        let four = family == AddressFamily::Inet;
-        let mut rules = RuleMessage::default();
-        rules.header.family = family;
-        self.dump(RouteNetlinkMessage::GetRule(rules), "list", "rules", |answer| {
-            if let RouteNetlinkMessage::NewRule(rule) = answer {
-                if four { &mut all.rules } else { &mut all.rules6 }.extend(unusual(&rule));
-            }
-        })?;
-        let mut routes = RouteMessage::default();
-        routes.header.address_family = family;
-        self.dump(RouteNetlinkMessage::GetRoute(routes), "list", "routes", |answer| {
-            let RouteNetlinkMessage::NewRoute(route) = answer else { return };
-            all.route_mtus.extend(has_mtu(&route));
-            let Some((network, length, why)) = odd(&route) else { return };
-            if four {
-                all.odd_routes.push((network, length, why));
-            } else {
-                all.odd_routes6.insert(why);
-            }
-        })
     }
 
     fn entries(&self, family: AddressFamily, mut each: impl FnMut(NeighbourMessage)) -> Result<()> {
@@ -270,48 +244,6 @@ impl Netlink {
         })?;
         Ok(found)
     }
-
-    /// Asks the kernel for the way to an address: `None` where it is not unicast
-    /// or there is none.
-    ///
-    /// # Errors
-    /// When the kernel refuses for another reason.
-    pub fn route_to(
-        &self,
-        to: Ipv4Addr,
-        from: Option<Ipv4Addr>,
-        link: Option<u32>,
-    ) -> Result<Option<Found>> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = AddressFamily::Inet;
-        message.header.destination_prefix_length = 32;
-        message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(to)));
-        if let Some(from) = from {
-            message.header.source_prefix_length = 32;
-            message.attributes.push(RouteAttribute::Source(RouteAddress::Inet(from)));
-        }
-        message.attributes.extend(link.map(RouteAttribute::Oif));
-        let mut found = None;
-        let request = RouteNetlinkMessage::GetRoute(message);
-        let answer = self.get(request, "find route to", &to.to_string(), |answer| {
-            if let RouteNetlinkMessage::NewRoute(route) = answer {
-                found = way(route);
-            }
-        });
-        match answer {
-            Ok(()) => Ok(found),
-            Err(error) => match error.errno() {
-                Some(
-                    nix::errno::Errno::ENETUNREACH
-                    | nix::errno::Errno::EHOSTUNREACH
-                    | nix::errno::Errno::EINVAL
-                    | nix::errno::Errno::ENODEV
-                    | nix::errno::Errno::EACCES,
-                ) => Ok(None),
-                _ => Err(error),
-            },
-        }
-    }
 }
 
 impl Overlay {
@@ -327,14 +259,7 @@ impl Overlay {
                 NeighbourAttribute::Vlan(id) => vlan = *id != 0,
                 NeighbourAttribute::Destination(address) => {
                     has_destination = true;
-                    entry.remote = match address {
-                        NeighbourAddress::Inet(address) => Some(*address),
-                        NeighbourAddress::Other(bytes) => {
-                            // In this family the address is told by its length.
-                            <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from)
-                        }
-                        _ => None,
-                    };
+                    entry.remote = remote(address);
                 }
                 NeighbourAttribute::Port(port) => entry.port = Some(*port),
                 NeighbourAttribute::Vni(vni) => entry.vni = Some(*vni),
@@ -366,7 +291,10 @@ impl Overlay {
         let (mut address, mut mac) = (None, None);
         for attribute in message.attributes {
             match attribute {
-                NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => address = Some(to),
+                // Groups have entries of IPv6, too.
+                NeighbourAttribute::Destination(to) => {
+                    address = remote(&to).filter(|to| !to.is_multicast());
+                }
                 NeighbourAttribute::LinkLayerAddress(bytes) => {
                     mac = bytes.try_into().ok().map(MacAddr);
                 }
@@ -379,77 +307,39 @@ impl Overlay {
     }
 }
 
-fn way(route: RouteMessage) -> Option<Found> {
-    if route.header.kind != RouteType::Unicast {
+/// An address by which the host can be reached now.
+fn own(message: &AddressMessage) -> Option<IpAddr> {
+    let unsure = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if message.header.flags.intersects(unsure) {
         return None;
     }
-    let mut found = Found { link: 0, via: None, source: None, mtu: None, ttl: None };
-    for attribute in route.attributes {
+    let (mut local, mut address) = (None, None);
+    for attribute in &message.attributes {
         match attribute {
-            RouteAttribute::Oif(index) => found.link = index,
-            RouteAttribute::Gateway(RouteAddress::Inet(via)) => found.via = Some(via),
-            RouteAttribute::PrefSource(RouteAddress::Inet(source)) => found.source = Some(source),
-            // An IPv4 destination by way of an IPv6 neighbour (RFC 5549).
-            RouteAttribute::Via(_) => return None,
-            RouteAttribute::Metrics(metrics) => {
-                for metric in metrics {
-                    match metric {
-                        RouteMetric::Mtu(mtu) => found.mtu = Some(mtu),
-                        RouteMetric::Hoplimit(ttl) => found.ttl = u8::try_from(ttl).ok(),
-                        _ => {}
-                    }
-                }
-            }
+            AddressAttribute::Local(own) => local = Some(*own),
+            // IPv6's, where there is no other end.
+            AddressAttribute::Address(own @ IpAddr::V6(_)) => address = Some(*own),
             _ => {}
         }
     }
-    (found.link != 0).then_some(found)
+    local.or(address)
 }
 
-/// A rule that is none of the three of a new namespace (`fib_default_rules_init`).
-fn unusual(rule: &RuleMessage) -> Option<String> {
-    let (mut priority, mut table) = (0, u32::from(rule.header.table));
-    let mut selects = rule.header.dst_len > 0 || rule.header.src_len > 0 || rule.header.tos > 0;
-    for attribute in &rule.attributes {
-        match attribute {
-            RuleAttribute::Priority(value) => priority = *value,
-            RuleAttribute::Table(value) => table = *value,
-            RuleAttribute::SuppressPrefixLen(u32::MAX) | RuleAttribute::Protocol(_) => {}
-            RuleAttribute::Other(_) => {}
-            _ => selects = true,
+/// A neighbour's or a remote VTEP's address.
+fn remote(address: &NeighbourAddress) -> Option<IpAddr> {
+    match address {
+        NeighbourAddress::Inet(address) => Some((*address).into()),
+        NeighbourAddress::Inet6(address) => Some((*address).into()),
+        // Of a bridge's family the address is told by its length.
+        NeighbourAddress::Other(bytes) => {
+            let four =
+                <[u8; 4]>::try_from(bytes.as_slice()).map(|four| Ipv4Addr::from(four).into());
+            let six =
+                || <[u8; 16]>::try_from(bytes.as_slice()).map(|six| Ipv6Addr::from(six).into());
+            four.or_else(|_| six()).ok()
         }
+        _ => None,
     }
-    let usual = !selects && [(0, 255), (32766, 254), (32767, 253)].contains(&(priority, table));
-    (!usual).then(|| format!("rule {priority} (table {table})"))
-}
-
-fn odd(route: &RouteMessage) -> Option<(Ipv4Addr, u8, &'static str)> {
-    let (mut to, mut why) = (Ipv4Addr::UNSPECIFIED, None);
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Destination(RouteAddress::Inet(network)) => to = *network,
-            RouteAttribute::MultiPath(_) => why = Some("several next hops"),
-            RouteAttribute::NhId(_) => why = Some("a next hop object"),
-            RouteAttribute::Encap(_) => why = Some("an encapsulation"),
-            _ => {}
-        }
-    }
-    Some((to, route.header.destination_prefix_length, why?))
-}
-
-/// The link of a route whose metrics have an MTU.
-fn has_mtu(route: &RouteMessage) -> Option<u32> {
-    let (mut link, mut has) = (None, false);
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Oif(index) => link = Some(*index),
-            RouteAttribute::Metrics(metrics) => {
-                has = metrics.iter().any(|metric| matches!(metric, RouteMetric::Mtu(_)));
-            }
-            _ => {}
-        }
-    }
-    link.filter(|_| has)
 }
 
 fn device(message: LinkMessage) -> Device {
@@ -467,6 +357,7 @@ fn device(message: LinkMessage) -> Device {
         qdisc: None,
         xdp: false,
         alias: None,
+        ipv6: None,
         vxlan: None,
         bridge: None,
         port: None,
@@ -486,6 +377,7 @@ fn device(message: LinkMessage) -> Device {
                     matches!(attribute, LinkXdp::Attached(how) if *how != XdpAttached::None)
                 });
             }
+            LinkAttribute::AfSpecUnspec(families) => device.ipv6 = ipv6(&families),
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
                     match info {
@@ -507,16 +399,35 @@ fn device(message: LinkMessage) -> Device {
     device
 }
 
+fn ipv6(families: &[AfSpecUnspec]) -> Option<Ipv6Settings> {
+    let settings = families.iter().find_map(|family| match family {
+        AfSpecUnspec::Inet6(settings) => Some(settings),
+        _ => None,
+    })?;
+    settings.iter().find_map(|setting| match setting {
+        AfSpecInet6::DevConf(conf) if conf.disable_ipv6 == 0 => Some(Ipv6Settings {
+            mtu: conf.mtu6.try_into().ok()?,
+            hop_limit: conf.hoplimit.try_into().ok()?,
+        }),
+        _ => None,
+    })
+}
+
 fn vxlan(data: Vec<InfoVxlan>) -> VxlanDevice {
     // What the kernel leaves out of a dump is off, IPv4 checksums apart: they are
     // told as "on" or not at all by some versions.
     let mut device = VxlanDevice { df: Some(false), ..VxlanDevice::default() };
+    let (mut checksum4, mut checksum6) = (false, true);
     for attribute in data {
         let mut option = |name, on| device.options.extend(on_then(on, name));
         match attribute {
             InfoVxlan::Id(vni) => device.vni = vni,
-            InfoVxlan::Group6(_) | InfoVxlan::Local6(_) => device.ipv6 = true,
-            InfoVxlan::Local(local) => device.local = Some(local),
+            InfoVxlan::Group6(_) => device.ipv6 = true,
+            InfoVxlan::Local6(local) => {
+                device.ipv6 = true;
+                device.local = Some(local.into());
+            }
+            InfoVxlan::Local(local) => device.local = Some(local.into()),
             InfoVxlan::Link(link) => device.link = (link != 0).then_some(link),
             InfoVxlan::Port(port) => device.port = port,
             InfoVxlan::PortRange(range) => device.source_ports = range,
@@ -524,7 +435,12 @@ fn vxlan(data: Vec<InfoVxlan>) -> VxlanDevice {
             InfoVxlan::Tos(tos) => device.tos = tos,
             InfoVxlan::Learning(on) => device.learning = on,
             InfoVxlan::Ageing(seconds) => device.ageing = seconds,
-            InfoVxlan::UDPCsum(on) => device.checksum = on,
+            InfoVxlan::UDPCsum(on) => checksum4 = on,
+            InfoVxlan::UDPZeroCsumTX(zero) => checksum6 = !zero,
+            InfoVxlan::UDPZeroCsumRX(zero) => device.takes_zero_checksum = zero,
+            InfoVxlan::Label(label) => device.label = label,
+            // VXLAN_LABEL_FIXED is 0.
+            InfoVxlan::LabelPolicy(policy) => option("flowlabel inherit", policy != 0),
             InfoVxlan::Df(VxlanDf::Unset) => device.df = Some(false),
             InfoVxlan::Df(VxlanDf::Set) => device.df = Some(true),
             InfoVxlan::Df(_) => device.df = None,
@@ -541,6 +457,7 @@ fn vxlan(data: Vec<InfoVxlan>) -> VxlanDevice {
             _ => {}
         }
     }
+    device.checksum = if device.ipv6 { checksum6 } else { checksum4 };
     device
 }
 
@@ -582,4 +499,24 @@ fn port(data: &[InfoBridgePort]) -> BridgePort {
 
 fn on_then(on: bool, name: &'static str) -> Option<&'static str> {
     on.then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_those_of_the_underlay_s_family() {
+        let both = [InfoVxlan::UDPCsum(false), InfoVxlan::UDPZeroCsumTX(false)];
+        assert!(!vxlan(both.to_vec()).checksum);
+        let six = [InfoVxlan::Local6(Ipv6Addr::LOCALHOST)];
+        let device = vxlan([&both[..], &six].concat());
+        assert!(device.checksum && device.ipv6 && !device.takes_zero_checksum);
+    }
+
+    #[test]
+    fn a_flow_label_of_the_inner_packet_s_is_an_option_that_is_told() {
+        assert_eq!(vxlan(vec![InfoVxlan::LabelPolicy(1)]).options, ["flowlabel inherit"]);
+        assert!(vxlan(vec![InfoVxlan::LabelPolicy(0)]).options.is_empty());
+    }
 }

@@ -2,7 +2,7 @@
 //! that left as before.
 
 use std::io::{IoSliceMut, Write};
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +19,11 @@ use packet::ethernet::MacAddr;
 use testbed::{Host, NIC, Offload, Wire, mac};
 
 use crate::pair::{BRIDGE, DEVICE, LIMIT, Pair, TENANT_B};
+use crate::underlay::Underlay;
 
 /// Datagrams' destination port.
 const PORT: u16 = 5404;
-/// Nobody's: where datagrams are sent by a change.
-const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
+/// Of [`Underlay::nobody`], where datagrams are sent by a change.
 const ELSEWHERE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 99]);
 /// Between datagrams.
 const GAP: Duration = Duration::from_micros(100);
@@ -34,6 +34,8 @@ const QUIET: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     Bridged,
+    /// Bridged, over IPv6.
+    Bridged6,
     Routed,
     /// Bridged, in a namespace of their own.
     Sandboxed,
@@ -85,6 +87,17 @@ impl Ready {
     }
 }
 
+impl Shape {
+    fn underlay(self) -> Underlay {
+        if self == Shape::Bridged6 { Underlay::V6 } else { Underlay::V4 }
+    }
+}
+
+/// Outer destination over IPv6.
+fn is_to_b6(frame: &[u8]) -> bool {
+    matches!(Underlay::V6.addresses()[1], IpAddr::V6(b) if frame[38..54] == b.octets())
+}
+
 /// Every kind.
 pub const CHANGES: &[Change] = &[
     Change {
@@ -93,7 +106,7 @@ pub const CHANGES: &[Change] = &[
         prepare: |_| {
             Ready::Call(|pair| {
                 let moved = mac("tenant-b", "eth0");
-                pair.a.netlink().add_vxlan_fdb(DEVICE, moved, ELSEWHERE.into()).unwrap();
+                pair.a.netlink().add_vxlan_fdb(DEVICE, moved, Underlay::V4.nobody()).unwrap();
             })
         },
         old: |frame| frame[30..34] == Wire::B.octets(),
@@ -116,7 +129,7 @@ pub const CHANGES: &[Change] = &[
                 let route = Route {
                     to: Wire::B.into(),
                     prefix: 32,
-                    via: Some(ELSEWHERE.into()),
+                    via: Some(Underlay::V4.nobody()),
                     link: NIC,
                     onlink: false,
                 };
@@ -152,6 +165,65 @@ pub const CHANGES: &[Change] = &[
         old: |_| true,
     },
     Change {
+        name: "IPv6: FDB entry moved",
+        shape: Shape::Bridged6,
+        prepare: |_| {
+            Ready::Call(|pair| {
+                let moved = mac("tenant-b", "eth0");
+                pair.a.netlink().add_vxlan_fdb(DEVICE, moved, Underlay::V6.nobody()).unwrap();
+            })
+        },
+        old: is_to_b6,
+    },
+    Change {
+        name: "IPv6: neighbour changed",
+        shape: Shape::Bridged6,
+        prepare: |_| {
+            Ready::Call(|pair| {
+                let [_, b] = Underlay::V6.addresses();
+                pair.a.netlink().add_neighbour(NIC, b, ELSEWHERE_MAC).unwrap();
+            })
+        },
+        old: |frame| frame[..6] == mac("b", NIC).0,
+    },
+    Change {
+        name: "IPv6: route changed",
+        shape: Shape::Bridged6,
+        prepare: |_| {
+            Ready::Call(|pair| {
+                let route = Route {
+                    to: Underlay::V6.addresses()[1],
+                    prefix: 128,
+                    via: Some(Underlay::V6.nobody()),
+                    link: NIC,
+                    onlink: false,
+                };
+                pair.a.netlink().add_route(&route).unwrap();
+            })
+        },
+        old: |frame| frame[..6] == mac("b", NIC).0,
+    },
+    Change {
+        name: "IPv6: address removed",
+        shape: Shape::Bridged6,
+        prepare: |pair| {
+            Ready::program(&pair.a, &["ip", "-batch", "-"], "address del fd07::1/64 dev nic0\n")
+        },
+        old: |_| true,
+    },
+    Change {
+        name: "IPv6: routing rule added",
+        shape: Shape::Bridged6,
+        prepare: |pair| {
+            Ready::program(
+                &pair.a,
+                &["ip", "-6", "-batch", "-"],
+                "rule add to fd07::2 prio 1 unreachable\n",
+            )
+        },
+        old: |_| true,
+    },
+    Change {
         name: "routed: route changed",
         shape: Shape::Routed,
         prepare: |pair| {
@@ -168,8 +240,8 @@ pub const CHANGES: &[Change] = &[
         shape: Shape::Routed,
         prepare: |_| {
             Ready::Call(|pair| {
-                let gateway = Ipv4Addr::new(10, 1, 12, 0);
-                pair.a.netlink().add_neighbour(DEVICE, gateway.into(), ELSEWHERE_MAC).unwrap();
+                let gateway = [10, 1, 12, 0].into();
+                pair.a.netlink().add_neighbour(DEVICE, gateway, ELSEWHERE_MAC).unwrap();
             })
         },
         old: |frame| frame[50..56] == mac("b", DEVICE).0,
@@ -180,7 +252,7 @@ pub const CHANGES: &[Change] = &[
         prepare: |_| {
             Ready::Call(|pair| {
                 let moved = mac("b", DEVICE);
-                pair.a.netlink().add_vxlan_fdb(DEVICE, moved, ELSEWHERE.into()).unwrap();
+                pair.a.netlink().add_vxlan_fdb(DEVICE, moved, Underlay::V4.nobody()).unwrap();
             })
         },
         old: |frame| frame[30..34] == Wire::B.octets(),
@@ -234,7 +306,7 @@ pub const CHANGES: &[Change] = &[
             Ready::Call(|pair| {
                 let moved = mac("tenant-b", "eth0");
                 let sandbox = pair.sandbox_a().netlink();
-                sandbox.add_vxlan_fdb(DEVICE, moved, ELSEWHERE.into()).unwrap();
+                sandbox.add_vxlan_fdb(DEVICE, moved, Underlay::V4.nobody()).unwrap();
             })
         },
         old: |frame| frame[30..34] == Wire::B.octets(),
@@ -284,13 +356,14 @@ pub const CHANGES: &[Change] = &[
 impl Change {
     /// Makes the change while datagrams are sent.
     pub fn window(&self) -> Window {
+        let underlay = self.shape.underlay();
         let pair = match self.shape {
-            Shape::Bridged => Pair::new(Offload::Full, true),
+            Shape::Bridged | Shape::Bridged6 => Pair::over(underlay, Offload::Full, true),
             Shape::Routed => Pair::routed(Offload::Full, true, true),
             Shape::Sandboxed => Pair::sandboxed(Offload::Full, true),
         };
         // Whoever is sent to by the change is known before it.
-        pair.a.netlink().add_neighbour(NIC, ELSEWHERE.into(), ELSEWHERE_MAC).unwrap();
+        pair.a.netlink().add_neighbour(NIC, underlay.nobody(), ELSEWHERE_MAC).unwrap();
         let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();
         pair.settle_sender(&accel);
         let ready = (self.prepare)(&pair);
@@ -314,7 +387,7 @@ impl Change {
                 }
             });
             let ended = Ended(&stop);
-            let mut frames = Frames { tap: &tap, buffer: vec![0; 70_000] };
+            let mut frames = Frames { tap: &tap, underlay, buffer: vec![0; 70_000] };
             let before = accel.status().packets("egress_hit");
             testbed::poll("datagrams by the fast path", LIMIT, || {
                 let old = frames.next().is_some_and(|(_, frame)| (self.old)(frame));
@@ -358,6 +431,7 @@ impl Drop for Ended<'_> {
 
 struct Frames<'a, T: AsRawFd> {
     tap: &'a T,
+    underlay: Underlay,
     buffer: Vec<u8>,
 }
 
@@ -378,11 +452,9 @@ impl<T: AsRawFd> Frames<'_, T> {
             (message.bytes, at)
         };
         let frame = &self.buffer[..length];
+        let inner = self.underlay.inner(frame)?;
         let word = |at: usize| frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
-        let ours = word(12) == Some(0x0800)
-            && word(36) == Some(4789)
-            && word(62) == Some(0x0800)
-            && word(64 + 22) == Some(PORT);
+        let ours = word(inner + 12) == Some(0x0800) && word(inner + 14 + 22) == Some(PORT);
         ours.then_some((at, frame))
     }
 }

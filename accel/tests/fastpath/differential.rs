@@ -14,11 +14,12 @@ use nix::sys::socket::{
 use packet::ethernet::MacAddr;
 use packet::vnet_hdr::{Layout, flags};
 use sys::tap::{Offload as TapOffload, Tap, TapOptions};
-use testbed::{Host, NIC, Offload, Wire, mac};
+use testbed::{Host, NIC, Offload, mac};
 
 use crate::build::Random;
 use crate::pair::{DEVICE, LIMIT, privileged};
 use crate::sandbox::{Keeper, Sandbox};
+use crate::underlay::Underlay;
 
 mod case;
 mod topology;
@@ -32,7 +33,6 @@ const BATCH: usize = 100;
 /// With nothing in the sockets for so long, ms, nothing will come.
 const QUIET: u16 = 100;
 const PORT: &str = "port0";
-const MTU: u32 = 1450;
 const MAC_A: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 1];
 const MAC_B: [u8; 6] = [0x06, 0xbb, 0, 0, 0, 2];
 const VNET: usize = 10;
@@ -149,6 +149,7 @@ fn frames() -> OwnedFd {
 struct Bench {
     tap: Tap,
     tenant: Tenant,
+    underlay: Underlay,
     wire: OwnedFd,
     accels: [Accel; 2],
     _hosts: [Host; 2],
@@ -164,8 +165,10 @@ impl Bench {
         let hosts = shape.hosts();
         let mut sandboxes = shape.sandboxes();
         let profile = [Offload::Full, Offload::NoTunnel, Offload::None][random.below(3)];
-        let wire = Wire { mtu: 1500, offload: profile };
-        wire.join(&hosts[0], &hosts[1]).unwrap();
+        let underlay = Underlay::BOTH[random.below(2)];
+        let mtu = underlay.mtu();
+        let addresses = topology::addresses(underlay);
+        underlay.join_at(&hosts[0], &hosts[1], profile, shape.speaks(), addresses);
         // With checksums finished by the NIC that sends, or not at all.
         let finished = random.once_in(2);
         hosts[0].set_features(NIC, &[("tx-checksum-ip-generic", !finished)]).unwrap();
@@ -174,7 +177,7 @@ impl Bench {
             1 + random.below(255),
             random.next() as u8 & 0xfc,
             ["unset", "set"][random.below(2)],
-            ["udpcsum", "noudpcsum"][random.below(2)],
+            topology::checksums(underlay, random),
             // 0 0: the namespace's local ports.
             [0, 49152][random.below(2)],
             0,
@@ -186,7 +189,7 @@ impl Bench {
             let tap = host.netns().run(|| Tap::open(&options).unwrap()).unwrap();
             tap.negotiate_offload(TapOffload::PLAIN).unwrap();
             tap.set_nonblocking(true).unwrap();
-            host.netlink().set_mtu(PORT, MTU).unwrap();
+            host.netlink().set_mtu(PORT, mtu).unwrap();
             host.netlink().set_up(PORT).unwrap();
             tap
         };
@@ -200,7 +203,7 @@ impl Bench {
         let other = match &behind {
             None => Some(open(inner(1))),
             Some(tenant) => {
-                inner(1).connect(PORT, tenant, "eth0", MTU).unwrap();
+                inner(1).connect(PORT, tenant, "eth0", mtu).unwrap();
                 tenant.netlink().set_down("eth0").unwrap();
                 tenant.netlink().set_mac("eth0", MacAddr(MAC_B)).unwrap();
                 tenant.netlink().set_up("eth0").unwrap();
@@ -208,10 +211,10 @@ impl Bench {
                 None
             }
         };
-        let harmless = topology::HARMLESS[random.below(topology::HARMLESS.len())];
+        let harmless = topology::harmless(underlay, random);
         for (number, host) in hosts.iter().enumerate() {
             let sandbox = sandboxes.as_ref().map(|sandboxes| &sandboxes[number]);
-            shape.build(host, sandbox, number, &options);
+            shape.build(host, sandbox, number, (underlay, &options));
             topology::sh(host, harmless);
             // What GRO merges depends on when packets come.
             for (host, device) in [(inner(number), DEVICE), (host, NIC)] {
@@ -237,11 +240,12 @@ impl Bench {
         };
         let what = if matches!(tenant, Tenant::Tap(_)) { "TAP" } else { "veth" };
         let described = format!(
-            "{shape:?}, {harmless:?}, {profile}, to a {what}, finished checksums {finished}, {options}"
+            "{shape:?} over {underlay:?}, {harmless:?}, {profile}, to a {what}, finished checksums {finished}, {options}"
         );
         let bench = Bench {
             tap,
             tenant,
+            underlay,
             wire,
             accels,
             _hosts: hosts,
@@ -310,7 +314,7 @@ impl Bench {
             }
             while let Ok(length) = recv(self.wire.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)
             {
-                outcome.wire.extend(tunnelled(&buffer[..length]));
+                outcome.wire.extend(tunnelled(self.underlay, &buffer[..length]));
             }
         }
         for frames in [&mut outcome.wire, &mut outcome.there, &mut outcome.back] {
@@ -337,19 +341,16 @@ fn seen(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A VXLAN frame on the wire, without identification and checksum of its IP header.
-fn tunnelled(frame: &[u8]) -> Option<Vec<u8>> {
-    let ours = frame.len() > 42
-        && frame[12..14] == [8, 0]
-        && frame[23] == 17
-        && frame[36..38] == 4789u16.to_be_bytes();
-    ours.then(|| {
-        let mut frame = frame.to_vec();
+/// A VXLAN frame on the wire, without identification and checksum of its IPv4 header.
+fn tunnelled(underlay: Underlay, frame: &[u8]) -> Option<Vec<u8>> {
+    let inner = underlay.inner(frame)?;
+    let mut frame = frame.to_vec();
+    if underlay == Underlay::V4 {
         frame[18..20].fill(0);
         frame[24..26].fill(0);
-        topology::without_own_id(frame.get_mut(50..).unwrap_or_default());
-        frame
-    })
+    }
+    topology::without_own_id(frame.get_mut(inner..).unwrap_or_default());
+    Some(frame)
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -7,11 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use accel::{Accel, Status, Wanted};
-use netstate::link::Vxlan;
-use packet::vxlan::Vni;
-use testbed::{Host, NIC, Offload, Wire, mac, poll};
+use testbed::{Host, NIC, Offload, mac, poll};
 
 use crate::sandbox::Sandbox;
+use crate::underlay::Underlay;
 
 pub const LIMIT: Duration = Duration::from_secs(20);
 pub const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
@@ -19,7 +18,6 @@ pub const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
 pub const DEVICE: &str = "vxlan0";
 pub const BRIDGE: &str = "br0";
 pub const PORT: &str = "veth0";
-const MTU: u32 = 1450;
 
 /// Whether this test may run; says why not.
 pub fn privileged() -> bool {
@@ -47,6 +45,11 @@ pub struct Pair {
 impl Pair {
     /// With outer checksums or without.
     pub fn new(offload: Offload, udp_csum: bool) -> Pair {
+        Pair::over(Underlay::V4, offload, udp_csum)
+    }
+
+    /// The same, whatever the underlay.
+    pub fn over(underlay: Underlay, offload: Offload, udp_csum: bool) -> Pair {
         let pair = Pair {
             a: Host::new("a").unwrap(),
             b: Host::new("b").unwrap(),
@@ -54,31 +57,29 @@ impl Pair {
             tenant_b: Host::with_ipv6("tenant-b").unwrap(),
             sandboxes: None,
         };
-        pair.a.connect(PORT, &pair.tenant_a, "eth0", MTU).unwrap();
-        pair.b.connect(PORT, &pair.tenant_b, "eth0", MTU).unwrap();
+        let mtu = underlay.mtu();
+        underlay.join(&pair.a, &pair.b, offload, false);
+        pair.a.connect(PORT, &pair.tenant_a, "eth0", mtu).unwrap();
+        pair.b.connect(PORT, &pair.tenant_b, "eth0", mtu).unwrap();
         for (tenant, address, six) in
             [(&pair.tenant_a, TENANT_A, "fd00::11"), (&pair.tenant_b, TENANT_B, "fd00::12")]
         {
             tenant.address("eth0", address, 24).unwrap();
             tenant.address("eth0", six.parse::<IpAddr>().unwrap(), 64).unwrap();
         }
-        let wire = Wire { mtu: 1500, offload };
-        wire.join(&pair.a, &pair.b).unwrap();
-        wire.address(&pair.a, &pair.b).unwrap();
-        for (host, local, remote) in [(&pair.a, Wire::A, Wire::B), (&pair.b, Wire::B, Wire::A)] {
-            let device = Vxlan {
-                name: DEVICE,
-                vni: Vni::new(42).unwrap(),
-                local: local.into(),
-                remote: Some(remote.into()),
-                underlay: NIC,
-                port: 4789,
-                learning: true,
-                udp_csum,
-            };
-            host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), MTU).unwrap();
-            host.netlink().set_up(DEVICE).unwrap();
-            host.bridge(BRIDGE, MTU, &[DEVICE, PORT]).unwrap();
+        let [a, b] = underlay.addresses();
+        for (host, local, remote) in [(&pair.a, a, b), (&pair.b, b, a)] {
+            sh(
+                host,
+                &format!(
+                    "ip link add {DEVICE} address {} type vxlan id 42 local {local} \
+                        remote {remote} dev {NIC} dstport 4789 learning {}
+                     ip link set {DEVICE} mtu {mtu} up",
+                    mac(host.name(), DEVICE),
+                    underlay.options(udp_csum)
+                ),
+            );
+            host.bridge(BRIDGE, mtu, &[DEVICE, PORT]).unwrap();
         }
         pair
     }
@@ -86,6 +87,11 @@ impl Pair {
     /// The same addresses, routed: a host's neighbour is the other host's VXLAN device,
     /// its FDB entry static. Tenants are behind bridges or alone on their veth pairs.
     pub fn routed(offload: Offload, udp_csum: bool, bridge: bool) -> Pair {
+        Pair::routed_over(Underlay::V4, offload, udp_csum, bridge)
+    }
+
+    /// The same, whatever the underlay.
+    pub fn routed_over(underlay: Underlay, offload: Offload, udp_csum: bool, bridge: bool) -> Pair {
         let host = |name| Host::with_ipv6(name).unwrap();
         let pair = Pair {
             a: host("a"),
@@ -94,19 +100,19 @@ impl Pair {
             tenant_b: host("tenant-b"),
             sandboxes: None,
         };
-        let wire = Wire { mtu: 1500, offload };
-        wire.join(&pair.a, &pair.b).unwrap();
-        wire.address(&pair.a, &pair.b).unwrap();
-        let checksum = if udp_csum { "udpcsum" } else { "noudpcsum" };
+        let mtu = underlay.mtu();
+        underlay.join(&pair.a, &pair.b, offload, true);
+        let checksum = underlay.options(udp_csum);
+        let [a, b] = underlay.addresses();
         for (here, tenant, there, own, other, (local, remote)) in [
-            (&pair.a, &pair.tenant_a, &pair.b, 11, 12, (Wire::A, Wire::B)),
-            (&pair.b, &pair.tenant_b, &pair.a, 12, 11, (Wire::B, Wire::A)),
+            (&pair.a, &pair.tenant_a, &pair.b, 11, 12, (a, b)),
+            (&pair.b, &pair.tenant_b, &pair.a, 12, 11, (b, a)),
         ] {
             here.forward().unwrap();
             here.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
-            here.connect(PORT, tenant, "eth0", MTU).unwrap();
+            here.connect(PORT, tenant, "eth0", mtu).unwrap();
             if bridge {
-                here.bridge(BRIDGE, MTU, &[PORT]).unwrap();
+                here.bridge(BRIDGE, mtu, &[PORT]).unwrap();
             }
             let inner = if bridge { BRIDGE } else { PORT };
             let (here_mac, there_mac) = (mac(here.name(), DEVICE), mac(there.name(), DEVICE));
@@ -116,7 +122,7 @@ impl Pair {
                 &format!(
                     "ip link add {DEVICE} address {here_mac} type vxlan id 42 local {local} \
                     dev {NIC} dstport 4789 nolearning {checksum}
-                 ip link set {DEVICE} mtu {MTU} up
+                 ip link set {DEVICE} mtu {mtu} up
                  ip addr add 10.1.{own}.0/32 dev {DEVICE}
                  ip addr add fd00:{own}::/128 dev {DEVICE} nodad
                  ip addr add 10.1.0.1/32 dev {inner}
@@ -195,10 +201,15 @@ impl Pair {
         self.tenant_a.run(command.arg(TENANT_B.to_string())).unwrap();
     }
 
+    /// Until it is answered: the first ones may wait for neighbours for longer than `ping`
+    /// does, where the machine is busy.
     pub fn ping6(&self) {
-        let mut command = Command::new("ping");
-        command.args(["-n", "-c", "3", "-i", "0.01", "-W", "5", "fd00::12"]);
-        self.tenant_a.run(&mut command).unwrap();
+        poll("an answer over IPv6", LIMIT, || {
+            let mut command = Command::new("ping");
+            command.args(["-n", "-c", "3", "-i", "0.01", "-W", "5", "fd00::12"]);
+            Ok(self.tenant_a.run(&mut command).map(drop).map_err(|error| error.to_string()))
+        })
+        .unwrap();
     }
 
     /// Sends `bytes` over TCP from one tenant to the other and back.

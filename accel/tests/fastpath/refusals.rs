@@ -200,7 +200,8 @@ fn devices_with_options_that_are_not_done_are_refused() {
     if !privileged() {
         return;
     }
-    let host = Host::new("a").unwrap();
+    let host = Host::with_ipv6("a").unwrap();
+    sh(&host, "ip link add nic0 type veth peer name nic1; ip link set nic0 up");
     let accel = Accel::start(host.netns(), Wanted::All).unwrap();
     for (options, expected) in [
         ("external", "VXLAN option external"),
@@ -211,7 +212,9 @@ fn devices_with_options_that_are_not_done_are_refused() {
         ("id 9 remote 10.0.0.2 remcsumtx", "VXLAN option remcsumtx"),
         ("id 9 remote 10.0.0.2 remcsumrx", "VXLAN option remcsumrx"),
         ("id 9 remote 10.0.0.2 rsc", "VXLAN option rsc"),
-        ("id 9 remote fd00::2 local fd00::1", "IPv6 underlay: not yet"),
+        ("id 9 remote fd00::2 local fd00::1 df inherit", "it is down"),
+        ("id 9 remote fd00::2 local fd00::1 ttl inherit", "VXLAN option ttl inherit"),
+        ("id 9 remote fe80::2 local fe80::1 dev nic0", "its own address is link-local"),
         ("id 9 remote 10.0.0.2", "it is down"),
     ] {
         sh(&host, &format!("ip link add vx9 type vxlan dstport 4799 {options}"));

@@ -8,20 +8,25 @@ use testbed::Offload;
 use crate::pair::{Pair, privileged, sh, since};
 use crate::refusals::{Case, refused_in_turn};
 use crate::traffic::past_device;
+use crate::underlay::Underlay;
 
 #[test]
 fn routed_traffic_goes_both_ways_past_routes_and_device() {
     if !privileged() {
         return;
     }
-    for (offload, udp_csum, bridge) in [
-        (Offload::Full, true, true),
-        (Offload::Full, false, false),
-        (Offload::NoTunnel, false, true),
-        (Offload::None, true, false),
+    for (underlay, offload, udp_csum, bridge) in [
+        (Underlay::V4, Offload::Full, true, true),
+        (Underlay::V4, Offload::Full, false, false),
+        (Underlay::V4, Offload::NoTunnel, false, true),
+        (Underlay::V4, Offload::None, true, false),
+        (Underlay::V6, Offload::Full, true, false),
+        (Underlay::V6, Offload::Full, false, true),
+        (Underlay::V6, Offload::NoTunnel, true, true),
+        (Underlay::V6, Offload::None, false, false),
     ] {
-        let pair = Pair::routed(offload, udp_csum, bridge);
-        let what = format!("{offload}, checksum {udp_csum}, bridge {bridge}");
+        let pair = Pair::routed_over(underlay, offload, udp_csum, bridge);
+        let what = format!("{offload} over {underlay:?}, checksum {udp_csum}, bridge {bridge}");
         let accels = pair.accelerate();
         pair.ping6();
         past_device(&pair, &accels, udp_csum, &what);

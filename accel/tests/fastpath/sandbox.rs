@@ -4,9 +4,10 @@
 use std::ops::Deref;
 use std::process::{Child, Command, Stdio};
 
-use testbed::{Host, Offload, Wire, mac};
+use testbed::{Host, Offload, mac};
 
 use crate::pair::{BRIDGE, DEVICE, PORT, Pair, TENANT_A, TENANT_B, sh};
+use crate::underlay::Underlay;
 
 /// A process that keeps a namespace: what only this one holds is not looked for.
 pub struct Keeper(Child);
@@ -79,6 +80,12 @@ impl Pair {
     /// underlay, an own or a default remote address, with `proxy l2miss l3miss`, then
     /// moved; static entries for the other tenant; bridge-nf-call on.
     pub fn sandboxed(offload: Offload, udp_csum: bool) -> Pair {
+        Pair::sandboxed_over(Underlay::V4, offload, udp_csum)
+    }
+
+    /// The same, whatever the underlay; over IPv6 the device has an own address: that is
+    /// what tells its family.
+    pub fn sandboxed_over(underlay: Underlay, offload: Offload, udp_csum: bool) -> Pair {
         let mut pair = Pair {
             a: Host::new("a").unwrap(),
             b: Host::new("b").unwrap(),
@@ -86,31 +93,52 @@ impl Pair {
             tenant_b: Host::with_ipv6("tenant-b").unwrap(),
             sandboxes: None,
         };
-        let wire = Wire { mtu: 1500, offload };
-        wire.join(&pair.a, &pair.b).unwrap();
-        wire.address(&pair.a, &pair.b).unwrap();
+        let mtu = underlay.mtu();
+        underlay.join(&pair.a, &pair.b, offload, false);
         let sandbox = |name| Sandbox::of(Host::with_ipv6(name).unwrap());
         let mut sandboxes = ["sandbox-a", "sandbox-b"].map(sandbox);
         sandboxes[0].tenant = Some(Keeper::of(&pair.tenant_a));
         sandboxes[1].tenant = Some(Keeper::of(&pair.tenant_b));
-        let checksum = if udp_csum { "udpcsum" } else { "noudpcsum" };
+        let checksum = underlay.options(udp_csum);
+        let [address_a, address_b] = underlay.addresses();
+        let local = |address| match underlay {
+            Underlay::V4 => String::new(),
+            Underlay::V6 => format!("local {address}"),
+        };
         let [sandbox_a, sandbox_b] = &sandboxes;
-        for (host, sandbox, tenant, own, other, other_tenant, remote) in [
-            (&pair.a, sandbox_a, &pair.tenant_a, TENANT_A, TENANT_B, "tenant-b", Wire::B),
-            (&pair.b, sandbox_b, &pair.tenant_b, TENANT_B, TENANT_A, "tenant-a", Wire::A),
+        for (host, sandbox, tenant, own, other, other_tenant, [address, remote]) in [
+            (
+                &pair.a,
+                sandbox_a,
+                &pair.tenant_a,
+                TENANT_A,
+                TENANT_B,
+                "tenant-b",
+                [address_a, address_b],
+            ),
+            (
+                &pair.b,
+                sandbox_b,
+                &pair.tenant_b,
+                TENANT_B,
+                TENANT_A,
+                "tenant-a",
+                [address_b, address_a],
+            ),
         ] {
             sh(
                 host,
                 &format!(
-                    "ip link add {DEVICE} address {} mtu 1450 type vxlan id 4097 dstport 4789 \
-                     proxy learning l2miss l3miss {checksum}",
-                    mac(sandbox.name(), DEVICE)
+                    "ip link add {DEVICE} address {} mtu {mtu} type vxlan id 4097 dstport 4789 \
+                     proxy learning l2miss l3miss {checksum} {}",
+                    mac(sandbox.name(), DEVICE),
+                    local(address)
                 ),
             );
-            sandbox.connect(PORT, tenant, "eth0", 1450).unwrap();
-            sandbox.adopt(host, 1450, PORT, true);
+            sandbox.connect(PORT, tenant, "eth0", mtu).unwrap();
+            sandbox.adopt(host, mtu, PORT, true);
             let there = mac(other_tenant, "eth0");
-            sandbox.netlink().add_vxlan_fdb(DEVICE, there, remote.into()).unwrap();
+            sandbox.netlink().add_vxlan_fdb(DEVICE, there, remote).unwrap();
             sandbox.netlink().add_neighbour(DEVICE, other.into(), there).unwrap();
             tenant.address("eth0", own, 24).unwrap();
             // Docker's tenants have IPv4 only; there is no flood to ask for others by.

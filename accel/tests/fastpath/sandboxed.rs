@@ -1,32 +1,33 @@
 //! The fast path across the border between a sandbox and its host.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::UdpSocket;
-use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use accel::{Accel, Wanted};
-use nix::sys::socket::{setsockopt, sockopt};
-use sys::netns::NetNs;
 use testbed::{Host, Offload, poll};
 
-use crate::pair::{BRIDGE, DEVICE, LIMIT, Pair, TENANT_B, privileged, sh, since};
+use crate::pair::{BRIDGE, DEVICE, LIMIT, Pair, privileged, sh, since};
 use crate::refusals::{CASES, refused};
 use crate::traffic::stream_past;
+use crate::underlay::Underlay;
 
 #[test]
 fn traffic_crosses_the_border_past_bridge_and_device() {
     if !privileged() {
         return;
     }
-    for offload in Offload::ALL {
+    let all = Offload::ALL.map(|offload| [(Underlay::V4, offload), (Underlay::V6, offload)]);
+    for (underlay, offload) in all.into_iter().flatten() {
         for udp_csum in [false, true] {
-            let pair = Pair::sandboxed(offload, udp_csum);
+            let pair = Pair::sandboxed_over(underlay, offload, udp_csum);
             let accels = pair.accelerate();
             let device = |sandbox: &Host| sandbox.netlink().link(DEVICE).unwrap().counters;
             let all = || device(pair.sandbox_b()).rx_packets;
-            stream_past(&pair, &accels, udp_csum, &format!("{offload}, checksum {udp_csum}"));
+            stream_past(
+                &pair,
+                &accels,
+                udp_csum,
+                &format!("{offload} over {underlay:?}, checksum {udp_csum}"),
+            );
             // What was delivered here, the device has not seen.
             poll("pings that the device does not see", LIMIT, || {
                 let (hits, slow) = (accels[1].status().packets("ingress_hit"), all());
@@ -110,108 +111,9 @@ fn a_sandbox_is_found_let_go_and_found_again() {
 }
 
 /// Veth pairs of the fast path.
-fn pairs(host: &Host) -> Vec<String> {
+pub fn pairs(host: &Host) -> Vec<String> {
     let links = host.netlink().links().unwrap();
     links.into_iter().map(|link| link.name).filter(|name| name.starts_with("ovl")).collect()
-}
-
-/// Where the process that is to be killed finds its namespace.
-const NETNS: &str = "OVERLANE_ACCEL_TEST_NETNS";
-const STANDING: &str = "sandboxed::stands_until_killed";
-
-#[test]
-#[ignore = "runs in a process of its own"]
-fn stands_until_killed() {
-    let Ok(path) = std::env::var(NETNS) else { return };
-    let netns = NetNs::open(path.as_ref()).unwrap();
-    let accel = Accel::start(&netns, Wanted::All).unwrap();
-    println!("\nstands");
-    // What is counted, each time it is asked; until it is killed.
-    for _ in std::io::stdin().lines() {
-        let status = accel.status();
-        println!("{} {}", status.packets("egress_hit"), status.packets("ingress_hit"));
-    }
-}
-
-#[test]
-fn a_kill_loses_no_packet_and_what_it_left_is_removed_by_the_next() {
-    if !privileged() {
-        return;
-    }
-    let pair = Pair::sandboxed(Offload::Full, false);
-    // A killed process's programs go one after the other.
-    for round in 0..5 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", STANDING, "--ignored", "--nocapture"])
-            .env(
-                NETNS,
-                format!("/proc/{}/fd/{}", std::process::id(), pair.b.netns().as_fd().as_raw_fd()),
-            )
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap() == "stands"));
-        let mut input = child.stdin.take().unwrap();
-        let mut hits = || {
-            writeln!(input).unwrap();
-            let line = lines.next().unwrap().unwrap();
-            let mut words = line.split(' ').map(|word| word.parse::<u64>().unwrap());
-            [words.next().unwrap(), words.next().unwrap()]
-        };
-        poll("the fast path of b", LIMIT, || {
-            let before = hits();
-            pair.ping(&[]);
-            let now = hits();
-            let both = now[0] > before[0] && now[1] > before[1];
-            Ok(both.then_some(()).ok_or_else(|| format!("{now:?}")))
-        })
-        .unwrap();
-        let socket = |host: &Host| host.netns().run(|| UdpSocket::bind("0.0.0.0:5405").unwrap());
-        let (one, other) = (socket(&pair.tenant_a).unwrap(), socket(&pair.tenant_b).unwrap());
-        one.connect((TENANT_B, 5405)).unwrap();
-        other.connect((crate::pair::TENANT_A, 5405)).unwrap();
-        for socket in [&one, &other] {
-            socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-            setsockopt(socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
-        }
-        const SENT: u32 = 20_000;
-        let send = |socket: &UdpSocket| {
-            for number in 0..SENT {
-                socket.send(&number.to_ne_bytes()).unwrap();
-                std::thread::sleep(Duration::from_micros(20));
-            }
-        };
-        let receive = |socket: &UdpSocket| {
-            let mut buffer = [0; 4];
-            std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count() as u32
-        };
-        let received = std::thread::scope(|scope| {
-            let received = [&one, &other].map(|socket| scope.spawn(|| receive(socket)));
-            scope.spawn(|| send(&one));
-            scope.spawn(|| send(&other));
-            poll("datagrams by the fast path", LIMIT, || {
-                let before = hits();
-                std::thread::sleep(Duration::from_millis(10));
-                let now = hits();
-                let both = now[0] > before[0] + 10 && now[1] > before[1] + 10;
-                Ok(both.then_some(()).ok_or_else(|| format!("{now:?}")))
-            })
-            .unwrap();
-            child.kill().unwrap();
-            received.map(|thread| thread.join().unwrap())
-        });
-        child.wait().unwrap();
-        assert_eq!(received, [SENT, SENT], "round {round}");
-        // Without programs, and of no use to anyone.
-        assert_eq!(pairs(&pair.b).len(), 1);
-        pair.ping(&[]);
-    }
-    let accel = Accel::start(pair.b.netns(), Wanted::All).unwrap();
-    assert_eq!(pairs(&pair.b).len(), 1);
-    drop(accel);
-    assert_eq!(pairs(&pair.b), Vec::<String>::new());
 }
 
 #[test]

@@ -6,17 +6,21 @@ use accel::Accel;
 use testbed::{Host, NIC, Offload, poll};
 
 use crate::pair::{DEVICE, LIMIT, Pair, TENANT_B, privileged, since};
+use crate::underlay::Underlay;
 
 #[test]
 fn traffic_goes_both_ways_past_bridge_and_device() {
     if !privileged() {
         return;
     }
-    for offload in Offload::ALL {
-        for udp_csum in [false, true] {
-            let pair = Pair::new(offload, udp_csum);
-            let accels = pair.accelerate();
-            past_device(&pair, &accels, udp_csum, &format!("{offload} checksum {udp_csum}"));
+    for underlay in Underlay::BOTH {
+        for offload in Offload::ALL {
+            for udp_csum in [false, true] {
+                let pair = Pair::over(underlay, offload, udp_csum);
+                let accels = pair.accelerate();
+                let what = format!("{offload} over {underlay:?}, checksum {udp_csum}");
+                past_device(&pair, &accels, udp_csum, &what);
+            }
         }
     }
 }

@@ -1,14 +1,16 @@
 //! The networks between the two tenants.
 
+use std::net::IpAddr;
 use std::process::Command;
 
 use packet::ethernet::MacAddr;
 use testbed::{Host, NIC, mac};
 
-use super::{CLIENT, MAC_A, MAC_B, MTU, PORT, SERVER};
+use super::{CLIENT, MAC_A, MAC_B, PORT, SERVER};
 use crate::build::Random;
 use crate::pair::{BRIDGE, DEVICE};
 use crate::sandbox::Sandbox;
+use crate::underlay::Underlay;
 
 /// How tenants' frames come to the VXLAN device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +31,48 @@ pub enum Shape {
     Alone,
 }
 
+/// The tenants' addresses are those that `Spec` writes, so the underlay has others.
+pub fn addresses(underlay: Underlay) -> [IpAddr; 2] {
+    [0, 1].map(|number| match underlay {
+        Underlay::V4 => [192, 168, 7, 10 + number].into(),
+        Underlay::V6 => [0xfd07, 0, 0, 0, 0, 0, 0, 0x10 + u16::from(number)].into(),
+    })
+}
+
+/// Options of a VXLAN device about outer checksums: over IPv6 a host that sends none
+/// takes datagrams without.
+pub fn checksums(underlay: Underlay, random: &mut Random) -> String {
+    match underlay {
+        Underlay::V4 => ["udpcsum", "noudpcsum"][random.below(2)].to_owned(),
+        Underlay::V6 => {
+            let sums = [
+                "noudp6zerocsumtx noudp6zerocsumrx",
+                "noudp6zerocsumtx udp6zerocsumrx",
+                "udp6zerocsumtx udp6zerocsumrx",
+            ];
+            let label = [0, random.next() & 0xfffff][random.below(2)];
+            format!("{} flowlabel 0x{label:x}", sums[random.below(3)])
+        }
+    }
+}
+
+/// Something harmless.
+pub fn harmless(underlay: Underlay, random: &mut Random) -> &'static str {
+    let of_ipv6 = if underlay == Underlay::V6 { HARMLESS6 } else { &[] };
+    let at = random.below(HARMLESS.len() + of_ipv6.len());
+    HARMLESS.get(at).copied().unwrap_or_else(|| of_ipv6[at - HARMLESS.len()])
+}
+
+/// What concerns no packet of the tenants, and is no reason to leave them slow; where the
+/// hosts speak IPv6.
+const HARMLESS6: &[&str] = &[
+    "ip route add fd09::/64 dev nic0; ip route add unreachable fd08::/64",
+    "ip neigh add fd07::9 lladdr 02:00:00:00:00:07 dev nic0",
+    "ip addr add fd06::1/64 dev nic0 nodad; ip route add default via fe80::9 dev nic0",
+];
+
 /// What concerns no packet of the tenants, and is no reason to leave them slow.
-pub const HARMLESS: &[&str] = &[
+const HARMLESS: &[&str] = &[
     "true",
     "nft 'table arp t { chain c { type filter hook input priority 0; }; }'",
     "nft 'table inet t { chain c { drop; }; }'",
@@ -57,6 +99,11 @@ impl Shape {
             Shape::Bridged | Shape::Sandboxed { .. } => Host::new(name).unwrap(),
             _ => Host::with_ipv6(name).unwrap(),
         })
+    }
+
+    /// Whether IPv6 of a host is asked for more than its underlay.
+    pub fn speaks(self) -> bool {
+        !matches!(self, Shape::Bridged | Shape::Sandboxed { .. })
     }
 
     /// The namespaces of bridges and VXLAN devices, where the hosts are not.
@@ -101,41 +148,46 @@ impl Shape {
     }
 
     /// Builds a host, the first or the second; its tenant's port is there.
-    pub fn build(self, host: &Host, sandbox: Option<&Sandbox>, number: usize, options: &str) {
-        let other = 1 - number;
-        // The tenants' addresses are those that `Spec` writes, so the underlay has others.
+    pub fn build(
+        self,
+        host: &Host,
+        sandbox: Option<&Sandbox>,
+        number: usize,
+        (underlay, options): (Underlay, &str),
+    ) {
+        let mtu = underlay.mtu();
+        let (local, remote) = (addresses(underlay)[number], addresses(underlay)[1 - number]);
         let device = mac(host.name(), DEVICE);
         sh(
             host,
             &format!(
-                "ip addr add 192.168.7.1{number}/24 dev {NIC}
-                 ip link add {DEVICE} address {device} type vxlan id 42 dev {NIC} \
-                    local 192.168.7.1{number} dstport 4789 {options} {}
-                 ip link set {DEVICE} mtu {MTU} up",
+                "ip link add {DEVICE} address {device} type vxlan id 42 dev {NIC} \
+                    local {local} dstport 4789 {options} {}
+                 ip link set {DEVICE} mtu {mtu} up",
                 match self {
-                    Shape::Bridged => format!("remote 192.168.7.1{other}"),
-                    Shape::Sandboxed { .. } =>
-                        format!("remote 192.168.7.1{other} proxy l2miss l3miss"),
+                    Shape::Bridged => format!("remote {remote}"),
+                    Shape::Sandboxed { .. } => format!("remote {remote} proxy l2miss l3miss"),
                     _ => "nolearning".to_owned(),
                 }
             ),
         );
         match (self, sandbox) {
             (Shape::Sandboxed { bridge_netfilter }, Some(sandbox)) => {
-                sandbox.adopt(host, MTU, PORT, bridge_netfilter);
+                sandbox.adopt(host, mtu, PORT, bridge_netfilter);
                 // The source ports are the sandbox's, not the host's.
                 sandbox.sysctl("net/ipv4/ip_local_port_range", "20000 29999").unwrap();
             }
-            (Shape::Bridged, _) => host.bridge(BRIDGE, MTU, &[DEVICE, PORT]).unwrap(),
-            _ => self.route(host, number),
+            (Shape::Bridged, _) => host.bridge(BRIDGE, mtu, &[DEVICE, PORT]).unwrap(),
+            _ => self.route(host, number, underlay),
         }
     }
 
-    fn route(self, host: &Host, number: usize) {
+    fn route(self, host: &Host, number: usize, underlay: Underlay) {
         let (inner, other) = (self.inner(number), 1 - number);
         if inner == BRIDGE {
-            host.bridge(BRIDGE, MTU, &[PORT]).unwrap();
+            host.bridge(BRIDGE, underlay.mtu(), &[PORT]).unwrap();
         }
+        let remote = addresses(underlay)[other];
         let (here, there) = (number + 1, other + 1);
         let tenant = MacAddr([MAC_A, MAC_B][number]);
         let gateway = mac(["a", "b"][other], DEVICE);
@@ -160,7 +212,7 @@ impl Shape {
                  ip route add fd00::{there}/128 via 2001:db8::2{other} dev {DEVICE} onlink
                  ip neigh add 192.0.2.2{other} lladdr {gateway} dev {DEVICE}
                  ip neigh add 2001:db8::2{other} lladdr {gateway} dev {DEVICE}
-                 bridge fdb add {gateway} dev {DEVICE} dst 192.168.7.1{other} self permanent
+                 bridge fdb add {gateway} dev {DEVICE} dst {remote} self permanent
                  # Without it the kernel says so, and so often only.
                  ip route add blackhole default
                  ip -6 route add blackhole default"
