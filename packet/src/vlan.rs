@@ -14,6 +14,11 @@ pub const TAG_LEN: usize = 4;
 pub struct VlanId(u16);
 
 impl VlanId {
+    /// Of a tag that says a priority and no VLAN: the frame is as one without a tag.
+    pub const PRIORITY: VlanId = VlanId(0);
+    /// Reserved by IEEE 802.1Q.
+    pub const RESERVED: VlanId = VlanId(0x0fff);
+
     /// An identifier.
     ///
     /// # Errors
@@ -79,6 +84,16 @@ impl<'a> Vlan<'a> {
     /// What follows the tag.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
+    }
+
+    /// The tag, to be written again.
+    pub fn tag(&self) -> VlanTag {
+        VlanTag {
+            id: self.id(),
+            priority: self.priority(),
+            drop_eligible: self.drop_eligible(),
+            ether_type: self.ether_type(),
+        }
     }
 }
 

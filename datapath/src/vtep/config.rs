@@ -23,7 +23,7 @@ use packet::vxlan::{self, Vni};
 use serde::Deserialize;
 
 use super::fdb::Place;
-use super::neighbour::Neighbour;
+use super::neighbour::{Address, Neighbour};
 use super::table::Limits;
 use crate::tapbridge::QUEUES_MAX;
 
@@ -196,7 +196,7 @@ pub struct NetworkConfig {
     #[serde(default = "entries")]
     pub max_neighbours: usize,
     /// Neighbours that are never learned: IP address = hardware address. They are
-    /// answered for as hosts, not as routers.
+    /// answered for as hosts, not as routers, and to questions without a VLAN tag.
     #[serde(default)]
     pub neighbours: BTreeMap<String, String>,
 }
@@ -215,8 +215,9 @@ impl Entries {
         self.fdb.iter().map(|(mac, remote)| (*mac, Place::Remote(*remote)))
     }
 
-    pub(super) fn neighbours(&self) -> impl Iterator<Item = (IpAddr, Neighbour)> {
-        self.neighbours.iter().map(|(ip, mac)| (*ip, Neighbour::host(*mac)))
+    pub(super) fn neighbours(&self) -> impl Iterator<Item = (Address, Neighbour)> {
+        let neighbours = self.neighbours.iter();
+        neighbours.map(|(ip, mac)| (Address::untagged(*ip), Neighbour::host(*mac)))
     }
 }
 

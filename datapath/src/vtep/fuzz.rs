@@ -142,7 +142,7 @@ pub fn neighbours(mut data: &[u8]) {
         let length = who.answer(&owner, &mut answer);
         // Who hears it learns just that.
         let told = neighbour::examine(&answer[..length]).unwrap();
-        assert_eq!(told.claim, Some(Claim::Has(who.target, owner)));
+        assert_eq!(told.claim, Some(Claim::Has(who.address(), owner)));
         assert_eq!(told.question, None);
     }
 }

@@ -3,9 +3,12 @@
 //! need not be flooded (RFC 9161 calls it proxy ARP/ND; the kernel's bridge,
 //! `neigh_suppress`).
 //!
-//! Pure: bytes in, bytes out. When in doubt a frame claims and asks nothing, and goes
-//! its way as any other:
-//! - Frames with VLAN tags: the tables know no VLANs.
+//! Pure: bytes in, bytes out. Each VLAN has neighbours of its own: what is asked with a
+//! tag (IEEE 802.1Q) is answered with it, by what was said with a tag of that VLAN, as a
+//! bridge that filters VLANs does (`net/bridge/br_arp_nd_proxy.c`; one that does not
+//! answers without the tag, and so nobody). When in doubt a frame claims and asks nothing,
+//! and goes its way as any other:
+//! - Frames with several tags, or a service tag (IEEE 802.1ad).
 //! - Questions to one host: it is asked whether it still is there (RFC 4861, 7.3).
 //! - Duplicate address detection (RFC 5227's probes, RFC 4862's solicitations without
 //!   a source): only the owner knows whether it still has the address.
@@ -18,8 +21,25 @@ use packet::ethernet::{self, EtherType, Ethernet, EthernetHeader, MacAddr};
 use packet::icmpv6::{self, Advertised, Icmpv6, Message};
 use packet::ipv4::Protocol;
 use packet::ipv6::Ipv6;
+use packet::vlan::{self, Vlan, VlanId, VlanTag};
 
 use super::table::Table;
+
+/// An address among the tenants: in two VLANs it is two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// VLAN; [`VlanId::PRIORITY`]: that of frames without a tag.
+    pub vlan: VlanId,
+    /// The address.
+    pub ip: IpAddr,
+}
+
+impl Address {
+    /// One of frames without a tag.
+    pub fn untagged(ip: IpAddr) -> Address {
+        Address { vlan: VlanId::PRIORITY, ip }
+    }
+}
 
 /// Who has an address, by what it has said about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,19 +60,20 @@ impl Neighbour {
 }
 
 /// The neighbours of one network.
-pub type Neighbours = Table<IpAddr, Neighbour>;
+pub type Neighbours = Table<Address, Neighbour>;
 
 /// Longest answer in bytes.
-pub(super) const ANSWER_LEN: usize = ethernet::HEADER_LEN + icmpv6::ADVERTISEMENT_LEN;
+pub(super) const ANSWER_LEN: usize =
+    ethernet::HEADER_LEN + vlan::TAG_LEN + icmpv6::ADVERTISEMENT_LEN;
 const _: () = assert!(icmpv6::ADVERTISEMENT_LEN >= arp::PACKET_LEN);
 
 /// What the sender says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
     /// It has an address.
-    Has(IpAddr, Neighbour),
+    Has(Address, Neighbour),
     /// It uses an address; whether it routes is not said.
-    Uses(IpAddr, MacAddr),
+    Uses(Address, MacAddr),
 }
 
 /// What the sender asks everyone.
@@ -69,6 +90,8 @@ pub(super) enum Question {
 pub(super) struct Who {
     /// The asker's hardware address.
     pub(super) mac: MacAddr,
+    /// The question's tag, if it names a VLAN.
+    tag: Option<VlanTag>,
     /// The asker's address, of the same family as `target`.
     asker: IpAddr,
     /// The address in question.
@@ -82,11 +105,43 @@ pub(super) struct Resolving {
     pub(super) question: Option<Question>,
 }
 
+/// A frame, its tag taken off.
+struct Untagged<'a> {
+    source: MacAddr,
+    destination: MacAddr,
+    /// Where it names a VLAN.
+    tag: Option<VlanTag>,
+    ether_type: EtherType,
+    payload: &'a [u8],
+}
+
+impl<'a> Untagged<'a> {
+    fn parse(frame: &'a [u8]) -> Option<Untagged<'a>> {
+        let link = Ethernet::parse(frame).ok()?;
+        let (source, destination) = (link.source(), link.destination());
+        let (mut tag, mut ether_type, mut payload) = (None, link.ether_type(), link.payload());
+        if ether_type == EtherType::VLAN {
+            let vlan = Vlan::parse(payload).ok()?;
+            if vlan.id() == VlanId::RESERVED {
+                return None;
+            }
+            tag = Some(vlan.tag()).filter(|tag| tag.id != VlanId::PRIORITY);
+            (ether_type, payload) = (vlan.ether_type(), vlan.payload());
+        }
+        Some(Untagged { source, destination, tag, ether_type, payload })
+    }
+
+    /// An address in the frame's VLAN.
+    fn address(&self, ip: impl Into<IpAddr>) -> Address {
+        Address { vlan: self.tag.map_or(VlanId::PRIORITY, |tag| tag.id), ip: ip.into() }
+    }
+}
+
 /// Looks at a frame whose checksums are finished; `None` for one that neither claims
 /// nor asks anything.
 pub(super) fn examine(frame: &[u8]) -> Option<Resolving> {
-    let link = Ethernet::parse(frame).ok()?;
-    let found = match link.ether_type() {
+    let link = Untagged::parse(frame)?;
+    let found = match link.ether_type {
         EtherType::ARP => by_arp(&link)?,
         EtherType::IPV6 => by_discovery(&link)?,
         _ => return None,
@@ -94,24 +149,25 @@ pub(super) fn examine(frame: &[u8]) -> Option<Resolving> {
     (found != Resolving::default()).then_some(found)
 }
 
-fn by_arp(link: &Ethernet<'_>) -> Option<Resolving> {
-    let arp = Arp::parse(link.payload()).ok()?;
-    if arp.sender_mac() != link.source() || !link.source().is_unicast() {
+fn by_arp(link: &Untagged<'_>) -> Option<Resolving> {
+    let arp = Arp::parse(link.payload).ok()?;
+    if arp.sender_mac() != link.source || !link.source.is_unicast() {
         return None;
     }
     let (sender, target) = (arp.sender_ip(), arp.target_ip());
     let claim = (is_host4(sender)
         && [Operation::REQUEST, Operation::REPLY].contains(&arp.operation()))
-    .then(|| Claim::Has(sender.into(), Neighbour::host(arp.sender_mac())));
+    .then(|| Claim::Has(link.address(sender), Neighbour::host(arp.sender_mac())));
     // An announcement (sender is target) asks nothing (RFC 5227, section 3).
     let asks = arp.operation() == Operation::REQUEST
-        && link.destination().is_broadcast()
+        && link.destination.is_broadcast()
         && sender != target
         && is_host4(target);
     let question = match asks {
         true if sender.is_unspecified() => Some(Question::Duplicate),
         true if is_host4(sender) => Some(Question::Who(Who {
             mac: arp.sender_mac(),
+            tag: link.tag,
             asker: sender.into(),
             target: target.into(),
         })),
@@ -120,15 +176,15 @@ fn by_arp(link: &Ethernet<'_>) -> Option<Resolving> {
     Some(Resolving { claim, question })
 }
 
-fn by_discovery(link: &Ethernet<'_>) -> Option<Resolving> {
-    let ip = Ipv6::parse(link.payload()).ok()?;
+fn by_discovery(link: &Untagged<'_>) -> Option<Resolving> {
+    let ip = Ipv6::parse(link.payload).ok()?;
     // No extension header may be before it, no router on its way: RFC 4861, section
     // 7.1. Nearly everything ends here.
     if ip.next_header() != Protocol::ICMPV6 || ip.hop_limit() != 255 {
         return None;
     }
     let icmp = Icmpv6::parse(ip.payload()).ok()?;
-    let own = link.source();
+    let own = link.source;
     if !own.is_unicast() || !icmp.checksum_is_valid(&ip) {
         return None;
     }
@@ -139,13 +195,13 @@ fn by_discovery(link: &Ethernet<'_>) -> Option<Resolving> {
                 router: flags.contains(Advertised::ROUTER),
                 overrides: flags.contains(Advertised::OVERRIDE),
             };
-            let claim =
-                (mac == own && is_host6(target)).then_some(Claim::Has(target.into(), neighbour));
+            let claim = (mac == own && is_host6(target))
+                .then_some(Claim::Has(link.address(target), neighbour));
             Some(Resolving { claim, question: None })
         }
         Message::NeighborSolicitation { target, source } => {
             let asker = ip.source();
-            let to_all = link.destination().is_multicast()
+            let to_all = link.destination.is_multicast()
                 && ip.destination() == icmpv6::solicited_node(target)
                 && is_host6(target)
                 && asker != target;
@@ -157,9 +213,9 @@ fn by_discovery(link: &Ethernet<'_>) -> Option<Resolving> {
             if source != Some(own) || !is_host6(asker) {
                 return None;
             }
-            let who = Who { mac: own, asker: asker.into(), target: target.into() };
+            let who = Who { mac: own, tag: link.tag, asker: asker.into(), target: target.into() };
             Some(Resolving {
-                claim: Some(Claim::Uses(asker.into(), own)),
+                claim: Some(Claim::Uses(link.address(asker), own)),
                 question: to_all.then_some(Question::Who(who)),
             })
         }
@@ -177,8 +233,16 @@ fn is_host6(ip: Ipv6Addr) -> bool {
 }
 
 impl Who {
+    /// What is asked for, in the VLAN of the question.
+    pub(super) fn address(&self) -> Address {
+        let vlan = self.tag.map_or(VlanId::PRIORITY, |tag| tag.id);
+        Address { vlan, ip: self.target }
+    }
+
     /// Writes the frame with which `owner` answers, and returns its length in bytes.
     pub(super) fn answer(&self, owner: &Neighbour, out: &mut [u8; ANSWER_LEN]) -> usize {
+        let start = ethernet::HEADER_LEN + if self.tag.is_some() { vlan::TAG_LEN } else { 0 };
+        let (head, packet) = out.split_at_mut(start);
         let (ether_type, written) = match (self.asker, self.target) {
             (IpAddr::V4(asker), IpAddr::V4(target)) => {
                 let reply = arp::ArpPacket {
@@ -188,16 +252,14 @@ impl Who {
                     target_mac: self.mac,
                     target_ip: asker,
                 };
-                let packet = &mut out[ethernet::HEADER_LEN..][..arp::PACKET_LEN];
-                packet.copy_from_slice(&reply.to_bytes());
+                packet[..arp::PACKET_LEN].copy_from_slice(&reply.to_bytes());
                 (EtherType::ARP, arp::PACKET_LEN)
             }
             (IpAddr::V6(asker), IpAddr::V6(target)) => {
                 let flags = Advertised::SOLICITED
                     .with(Advertised::ROUTER, owner.router)
                     .with(Advertised::OVERRIDE, owner.overrides);
-                let packet = &mut out[ethernet::HEADER_LEN..];
-                // There is room for exactly this.
+                // There is room for it.
                 let written =
                     icmpv6::neighbor_advertisement(target, owner.mac, asker, flags, packet);
                 (EtherType::IPV6, written.unwrap_or(0))
@@ -205,9 +267,16 @@ impl Who {
             // Both are read from one packet.
             _ => return 0,
         };
-        let link = EthernetHeader { destination: self.mac, source: owner.mac, ether_type };
-        out[..ethernet::HEADER_LEN].copy_from_slice(&link.to_bytes());
-        ethernet::HEADER_LEN + written
+        let (link, tag) = head.split_at_mut(ethernet::HEADER_LEN);
+        let outermost = if self.tag.is_some() { EtherType::VLAN } else { ether_type };
+        let header =
+            EthernetHeader { destination: self.mac, source: owner.mac, ether_type: outermost };
+        link.copy_from_slice(&header.to_bytes());
+        // The priority of the question, too, as the kernel's bridge has it.
+        if let Some(asked) = self.tag {
+            tag.copy_from_slice(&VlanTag { ether_type, ..asked }.to_bytes());
+        }
+        start + written
     }
 }
 

@@ -234,25 +234,25 @@ impl Network {
     /// Takes notice of what a sender says about itself.
     pub(super) fn notice(&self, policy: &Policy, claim: Claim, place: Place, now: u32) -> Learned {
         let Some(limits) = &policy.neighbours else { return Learned::Known };
-        let (Claim::Has(ip, _) | Claim::Uses(ip, _)) = claim;
+        let (Claim::Has(address, _) | Claim::Uses(address, _)) = claim;
         if place == Place::Local {
             // Neighbours of the same side answer for themselves.
-            self.neighbours.forget(ip);
+            self.neighbours.forget(address);
             return Learned::Known;
         }
-        let known = self.neighbours.find(ip, now, limits).map(|(neighbour, _)| neighbour);
+        let known = self.neighbours.find(address, now, limits).map(|(neighbour, _)| neighbour);
         match (claim, known) {
             // RFC 4861, section 7.2.5: it does not replace another's.
             (Claim::Has(_, new), Some(known)) if !new.overrides && new.mac != known.mac => {
                 Learned::Known
             }
-            (Claim::Has(_, new), _) => self.neighbours.learn(ip, new, now, limits),
+            (Claim::Has(_, new), _) => self.neighbours.learn(address, new, now, limits),
             (Claim::Uses(_, mac), Some(known)) if known.mac == mac => {
-                self.neighbours.learn(ip, known, now, limits)
+                self.neighbours.learn(address, known, now, limits)
             }
             // It may be a router or none: that an advertisement will say.
             (Claim::Uses(..), _) => {
-                self.neighbours.forget(ip);
+                self.neighbours.forget(address);
                 Learned::Known
             }
         }
@@ -269,7 +269,7 @@ impl Network {
         now: u32,
     ) -> Result<Neighbour, Resolution> {
         let limits = policy.neighbours.as_ref().ok_or(Resolution::Unknown)?;
-        let known = self.neighbours.find(who.target, now, limits);
+        let known = self.neighbours.find(who.address(), now, limits);
         let (neighbour, configured) = known.ok_or(Resolution::Unknown)?;
         if neighbour.mac == who.mac {
             return Err(Resolution::OwnSide);

@@ -1,5 +1,9 @@
 //! Questions and answers, by themselves, damaged, and beside the kernel's bridge.
 
+#[path = "../../../../lab/tests/guest/qemu.rs"]
+#[allow(dead_code, reason = "lab/tests/guest.rs asks other things of it")]
+mod qemu;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::sync::Arc;
@@ -123,6 +127,14 @@ fn asked(network: &Network, frame: &[u8], now: u32) -> Option<Result<Vec<u8>, Re
     }
 }
 
+/// The same frame with tags in front: protocol and control information of each.
+fn tagged(frame: &[u8], tags: &[[u8; 4]]) -> Vec<u8> {
+    [&frame[..12], &tags.concat(), &frame[12..]].concat()
+}
+
+/// VLAN 5, priority 3.
+const VLAN_5: [u8; 4] = [0x81, 0, 0x60, 5];
+
 fn reply_of(owner: MacAddr, ip: Ipv4Addr) -> Vec<u8> {
     let arp = ArpPacket {
         operation: Operation::REPLY,
@@ -187,6 +199,41 @@ fn who_asks_only_is_not_known_to_route_or_not() {
 }
 
 #[test]
+fn each_vlan_has_neighbours_of_its_own() {
+    let (network, policy) = network(&NetworkConfig { max_neighbours: 4, ..config() });
+    let vlan_6 = [0x81, 0, 0, 6];
+    let who = [request(MacAddr::BROADCAST, ip4(1), ip4(2)), solicitation(ip6(1), ip6(2))];
+    let say = |mac: MacAddr| {
+        let arp = framed(ASKER, mac, EtherType::ARP, &reply_of(mac, ip4(2))[14..]);
+        [arp, advertisement(mac, ip6(2), 0x60)]
+    };
+    for said in say(OWNER) {
+        // By the VLAN alone; the priority is any.
+        told(&network, &policy, &tagged(&said, &[[0x81, 0, 0, 5]]), 0);
+    }
+    for who in &who {
+        assert_eq!(asked(&network, who, 0), Some(Err(Resolution::Unknown)));
+        let elsewhere = asked(&network, &tagged(who, &[vlan_6]), 0);
+        assert_eq!(elsewhere, Some(Err(Resolution::Unknown)));
+    }
+    let owner = [reply_of(OWNER, ip4(2)), advertisement(OWNER, ip6(2), 0x60)];
+    for (who, answer) in who.iter().zip(&owner) {
+        let got = asked(&network, &tagged(who, &[VLAN_5]), 0);
+        assert_eq!(got, Some(Ok(tagged(answer, &[VLAN_5]))));
+    }
+    // The same address in another VLAN is another's.
+    network.learn(&policy, BESIDE, Place::Remote(REMOTE.into()), 0);
+    for said in say(BESIDE) {
+        told(&network, &policy, &tagged(&said, &[vlan_6]), 0);
+    }
+    let answer = tagged(&reply_of(BESIDE, ip4(2)), &[vlan_6]);
+    assert_eq!(asked(&network, &tagged(&who[0], &[vlan_6]), 0), Some(Ok(answer)));
+    let got = asked(&network, &tagged(&who[0], &[VLAN_5]), 0);
+    assert_eq!(got, Some(Ok(tagged(&owner[0], &[VLAN_5]))));
+    assert_eq!(network.neighbours.count(), (0, 4));
+}
+
+#[test]
 fn what_is_configured_is_told_and_stays() {
     let mut config = config();
     config.neighbours.insert(ip4(9).to_string(), OWNER.to_string());
@@ -244,10 +291,13 @@ fn odd_ones() -> Vec<(&'static str, Vec<u8>)> {
         ("for another", solicit(to_group, (ip6(1), group), Some((1, BESIDE)))),
         ("sender is another", gateway),
         ("cut off", broadcast(ip4(1), ip4(2))[..41].to_vec()),
-        ("tagged", {
-            let frame = broadcast(ip4(1), ip4(2));
-            [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat()
-        }),
+        ("priority", tagged(&broadcast(ip4(1), ip4(2)), &[[0x81, 0, 0xe0, 0]])),
+        ("priority, IPv6", tagged(&solicitation(ip6(1), ip6(2)), &[[0x81, 0, 0xe0, 0]])),
+        ("tagged", tagged(&broadcast(ip4(1), ip4(2)), &[VLAN_5])),
+        ("tagged, IPv6", tagged(&solicitation(ip6(1), ip6(2)), &[VLAN_5])),
+        ("reserved tag", tagged(&broadcast(ip4(1), ip4(2)), &[[0x81, 0, 0x0f, 0xff]])),
+        ("service tag", tagged(&broadcast(ip4(1), ip4(2)), &[[0x88, 0xa8, 0, 5]])),
+        ("two tags", tagged(&broadcast(ip4(1), ip4(2)), &[VLAN_5, VLAN_5])),
     ]
 }
 
@@ -268,9 +318,11 @@ fn nothing_odd_is_answered() {
     for (name, frame) in odd_ones() {
         let got = asked(&network, &frame, 0);
         let wanted = match name {
-            "who has" => Some(Ok(reply_of(OWNER, ip4(2)))),
-            "who has, IPv6" => Some(Ok(advertisement(OWNER, ip6(2), 0x60))),
-            "unknown" | "unknown, IPv6" => Some(Err(Resolution::Unknown)),
+            "who has" | "priority" => Some(Ok(reply_of(OWNER, ip4(2)))),
+            "who has, IPv6" | "priority, IPv6" => Some(Ok(advertisement(OWNER, ip6(2), 0x60))),
+            "unknown" | "unknown, IPv6" | "tagged" | "tagged, IPv6" => {
+                Some(Err(Resolution::Unknown))
+            }
             "own side" | "own side, IPv6" => Some(Err(Resolution::OwnSide)),
             "probe" | "probe, IPv6" => Some(Err(Resolution::Duplicate)),
             _ => None,
@@ -284,6 +336,8 @@ fn nothing_odd_is_answered() {
 enum Oracle {
     /// The bridge, `neigh_suppress` on its tunnel.
     Bridge,
+    /// The same that filters VLANs; the neighbours are in VLAN 5.
+    VlanBridge,
     /// The VXLAN device, with `proxy`.
     Vxlan,
 }
@@ -300,7 +354,7 @@ fn bridge(oracle: Oracle) -> (Host, Tap) {
         host.run(Command::new(program).args(arguments.split(' '))).unwrap();
     };
     let (device, port) = match oracle {
-        Oracle::Bridge => ("", "neigh_suppress on learning off"),
+        Oracle::Bridge | Oracle::VlanBridge => ("", "neigh_suppress on learning off"),
         Oracle::Vxlan => (" proxy", "learning off"),
     };
     let device =
@@ -309,9 +363,21 @@ fn bridge(oracle: Oracle) -> (Host, Tap) {
     run("ip", "link set vxlan0 master br0 up");
     run("bridge", &format!("link set dev vxlan0 {port}"));
     run("ip", "link set br0 type bridge mcast_snooping 0");
+    let (knows, vlan) = match oracle {
+        Oracle::Bridge => ("br0", ""),
+        Oracle::VlanBridge => ("br0.5", " vlan 5"),
+        Oracle::Vxlan => ("vxlan0", ""),
+    };
+    if oracle == Oracle::VlanBridge {
+        run("ip", "link set br0 type bridge vlan_filtering 1");
+        for port in ["tap0", "vxlan0", "br0 self"] {
+            run("bridge", &format!("vlan add vid 5 dev {port}"));
+        }
+        run("ip", "link add link br0 name br0.5 type vlan id 5");
+        run("ip", "link set br0.5 up");
+    }
     for (mac, last, port) in [(OWNER, 2, "vxlan0"), (BESIDE, 3, "tap0")] {
-        run("bridge", &format!("fdb add {mac} dev {port} master static"));
-        let knows = if oracle == Oracle::Bridge { "br0" } else { "vxlan0" };
+        run("bridge", &format!("fdb add {mac} dev {port} master static{vlan}"));
         for ip in [IpAddr::from(ip4(last)), ip6(last.into()).into()] {
             run("ip", &format!("neigh add {ip} dev {knows} lladdr {mac} nud permanent"));
         }
@@ -319,11 +385,14 @@ fn bridge(oracle: Oracle) -> (Host, Tap) {
     (host, tap)
 }
 
-/// What comes back for a frame.
-fn answers(tap: &Tap, frame: &[u8]) -> Vec<Vec<u8>> {
+/// What comes back for a frame; the neighbours are in the VLAN of these tags.
+fn answers(tap: &Tap, frame: &[u8], vlan: &[[u8; 4]]) -> Vec<Vec<u8>> {
     // A question that is answered comes last, so that nothing is waited for.
-    let mark = request(MacAddr::BROADCAST, ip4(200), ip4(2));
-    let is_mark = |frame: &[u8]| frame[12..14] == [8, 6] && frame[38..42] == ip4(200).octets();
+    let mark = tagged(&request(MacAddr::BROADCAST, ip4(200), ip4(2)), vlan);
+    let body = 14 + 4 * vlan.len();
+    let is_mark = |frame: &[u8]| {
+        frame[body - 2..body] == [8, 6] && frame[body + 24..body + 28] == ip4(200).octets()
+    };
     tap.write(frame).unwrap();
     tap.write(&mark).unwrap();
     let mut buffer = [0; 2048];
@@ -354,10 +423,13 @@ fn the_kernel_answers_the_same() {
         for (name, frame) in odd_ones() {
             // It believes any hop limit and checksum, takes the link-layer address for
             // what is not said, answers what has a tag without one if it filters no
-            // VLANs, and before Linux 6.15 lets no host say itself whether it is still
-            // there.
+            // VLANs (a service tag is to it as any), and before Linux 6.15 lets no host
+            // say itself whether it is still there.
             let lenient = [
                 "tagged",
+                "tagged, IPv6",
+                "reserved tag",
+                "service tag",
                 "hop limit",
                 "checksum",
                 "without its address",
@@ -368,14 +440,69 @@ fn the_kernel_answers_the_same() {
             ];
             // The VXLAN device answers for who is on the asker's side, and breaks
             // duplicate address detection.
-            let proxies = ["who has", "who has, IPv6", "unknown", "unknown, IPv6"];
+            let proxies = ["who has", "who has, IPv6", "unknown", "unknown, IPv6", "two tags"];
             if lenient.contains(&name) || oracle == Oracle::Vxlan && !proxies.contains(&name) {
                 continue;
             }
             let ours = asked(&network, &frame, 0).and_then(Result::ok);
-            assert_eq!(answers(&tap, &frame), Vec::from_iter(ours), "{oracle:?}: {name}");
+            assert_eq!(answers(&tap, &frame, &[]), Vec::from_iter(ours), "{oracle:?}: {name}");
         }
     }
+}
+
+/// Whether the kernel's bridge filters VLANs and has devices for them.
+fn filters_vlans() -> bool {
+    let host = Host::new("probe").unwrap();
+    host.bridge("br0", 1500, &[]).unwrap();
+    ["link set br0 type bridge vlan_filtering 1", "link add link br0 name v type vlan id 5"]
+        .iter()
+        .all(|what| host.run(Command::new("ip").args(what.split(' '))).is_ok())
+}
+
+#[test]
+fn the_kernel_answers_the_same_in_a_vlan() {
+    if !sys::userns::may_administer_networks() || sys::tap::available().is_err() {
+        return eprintln!("skipped: needs root (CAP_NET_ADMIN) and /dev/net/tun");
+    }
+    if !filters_vlans() {
+        return eprintln!("skipped: the kernel has no CONFIG_BRIDGE_VLAN_FILTERING or no 8021q");
+    }
+    let (network, policy) = network(&NetworkConfig { max_neighbours: 8, ..config() });
+    for (mac, last) in [(OWNER, 2), (BESIDE, 3)] {
+        let said = framed(ASKER, mac, EtherType::ARP, &reply_of(mac, ip4(last))[14..]);
+        told(&network, &policy, &tagged(&said, &[VLAN_5]), 0);
+        let said = advertisement(mac, ip6(last.into()), 0x60);
+        told(&network, &policy, &tagged(&said, &[VLAN_5]), 0);
+    }
+    let (_host, tap) = bridge(Oracle::VlanBridge);
+    // Older kernels answer duplicate address detection.
+    let alike = ["who has", "who has, IPv6", "unknown", "unknown, IPv6", "own side"];
+    for (name, frame) in odd_ones() {
+        let without = ["tagged", "tagged, IPv6", "priority", "two tags", "service tag"];
+        let frame = match name {
+            _ if without.contains(&name) => frame,
+            _ if alike.contains(&name) => tagged(&frame, &[VLAN_5]),
+            _ => continue,
+        };
+        let ours = asked(&network, &frame, 0).and_then(Result::ok);
+        assert_eq!(ours.is_some(), name.starts_with("who has") || name.starts_with("tagged"));
+        assert_eq!(answers(&tap, &frame, &[VLAN_5]), Vec::from_iter(ours), "{name}");
+    }
+}
+
+/// The same where this machine's kernel cannot be asked: a stock kernel can.
+#[test]
+fn a_stock_kernel_answers_the_same_in_a_vlan() {
+    const INSIDE: &str = "vtep::neighbour::tests::the_kernel_answers_the_same_in_a_vlan";
+    let guest = match qemu::Guest::find() {
+        Ok(guest) => guest.with_programs(&["ip", "bridge"]),
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let here = std::env::current_exe().unwrap();
+    let output = guest.run(&here, &["--exact", INSIDE, "--nocapture"]);
+    assert_eq!(output.status, Some(0), "{output:#?}");
+    let was_run = output.stdout.contains("1 passed") && !output.stderr.contains("skipped");
+    assert!(was_run, "{output:#?}");
 }
 
 /// Writes well-formed inputs for libFuzzer to begin with:
@@ -430,7 +557,8 @@ proptest! {
         let network = as_the_bridge_has_it();
         let link = Ethernet::parse(&frame).map(|link| (link.source(), link.destination()));
         if let Some(claim) = examine(&frame).and_then(|resolving| resolving.claim) {
-            let (Claim::Has(ip, Neighbour { mac, .. }) | Claim::Uses(ip, mac)) = claim;
+            let (Claim::Has(Address { ip, .. }, Neighbour { mac, .. })
+            | Claim::Uses(Address { ip, .. }, mac)) = claim;
             prop_assert_eq!(Ok(mac), link.map(|(source, _)| source));
             prop_assert!(mac.is_unicast() && !ip.is_unspecified() && !ip.is_multicast());
         }
@@ -445,6 +573,8 @@ proptest! {
                     prop_assert_eq!(icmp.type_u8(), 136);
                 }
                 _ => {
+                    // A tag for priority only is not answered with one.
+                    let frame = if frame[12] == 0x81 { &frame[4..] } else { &frame[..] };
                     prop_assert_eq!(&frame[38..42], &ip4(2).octets());
                     prop_assert_eq!(&answer[28..32], &ip4(2).octets());
                     prop_assert_eq!(&answer[38..42], &frame[28..32]);
