@@ -107,6 +107,7 @@ bench-accel: build
 	cargo build --release --locked -p overlane-accel --examples
 	$(AS_ROOT) target/release/examples/border_cost
 	$(AS_ROOT) target/release/examples/stale_window
+	$(AS_ROOT) target/release/examples/daemon_cost
 
 # vtep and tapbridge under traffic among malformed packets, while devices, peers and
 # configurations come and go: an hour, or OVERLANE_SOAK_SECONDS.

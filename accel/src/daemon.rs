@@ -19,8 +19,9 @@ use sys::netns::NetNs;
 
 use crate::abi::Place;
 use crate::bpf::{Programs, Role};
+use crate::facts::{Extent, Seen};
 use crate::maps::{Maps, counts};
-use crate::plan::{DevicePlan, Facts, Plan, Sandboxed};
+use crate::plan::{DevicePlan, Plan, Sandboxed};
 use crate::sandbox::{Sandbox, Search};
 use crate::space::Space;
 use crate::status::{Counted, DeviceStatus, PartStatus, Status};
@@ -31,8 +32,10 @@ use crate::{Result, abi, facts, sandbox, trampoline};
 const BEAT: u16 = 20;
 /// Programs of others are looked for each so many heartbeats.
 const LOOK: u64 = 5;
-/// Everything is read anew after this time, whatever was notified.
+/// After this time everything but entries is read anew, whatever was notified.
 const AUDIT: Duration = Duration::from_secs(1);
+/// Entries, too, each so many times; there may be many, and the kernel tells of each.
+const WHOLE: u64 = 30;
 /// Attempts to read the state without a change meanwhile.
 const ATTEMPTS: usize = 10;
 
@@ -212,9 +215,11 @@ struct Mirror {
     /// The next one's number.
     next: u16,
     search: Option<Search>,
-    plan: Plan,
+    /// What the maps are made from.
+    seen: Seen,
     wanted: Wanted,
     beats: u64,
+    audits: u64,
     /// Everything was read, and had changed again by then.
     unsettled: bool,
     read_at: Instant,
@@ -230,9 +235,10 @@ impl Mirror {
             sandboxes: BTreeMap::new(),
             next: 1,
             search: None,
-            plan: Plan::default(),
+            seen: Seen::default(),
             wanted,
             beats: 0,
+            audits: 0,
             unsettled: false,
             read_at: Instant::now(),
         };
@@ -298,17 +304,34 @@ impl Mirror {
         }
         if self.read_at.elapsed() >= AUDIT {
             self.read_at = Instant::now();
-            let home = self.home.read()?;
-            let mut sandboxes = BTreeMap::new();
-            for sandbox in self.sandboxes.values() {
-                sandboxes.insert(sandbox.space.number, sandbox.facts(sandbox.space.read()?)?);
-            }
-            let plan = self.decide(home, &sandboxes)?.0;
-            if plan != self.plan || self.maps.generation() & 1 == 1 {
+            if self.maps.generation() & 1 == 1 || !self.is_as_seen()? {
                 return self.rebuild();
             }
         }
         Ok(())
+    }
+
+    /// Whether everything is as it was when the plan was made.
+    fn is_as_seen(&mut self) -> Result<bool> {
+        self.audits += 1;
+        let whole = self.audits.is_multiple_of(WHOLE);
+        let extent = if whole { Extent::Whole } else { Extent::ButEntries };
+        let mut now = Seen { home: self.home.read(extent)?, ..Seen::default() };
+        for sandbox in self.sandboxes.values() {
+            let sandboxed = sandbox.facts(sandbox.space.read(extent)?)?;
+            now.sandboxes.insert(sandbox.space.number, sandboxed);
+        }
+        if whole {
+            self.add_routes(&mut now)?;
+            return Ok(now == self.seen);
+        }
+        // Which routes are asked for depends on the entries.
+        now.give_entries(self.seen.take_entries());
+        let routed = self.add_routes(&mut now);
+        let entries = now.take_entries();
+        let same = now == self.seen;
+        self.seen.give_entries(entries);
+        routed.map(|()| same)
     }
 
     /// Whether any namespace has changed; forgets it.
@@ -378,23 +401,21 @@ impl Mirror {
         }
     }
 
-    /// The plan, and the home's facts.
-    fn decide(
-        &self,
-        mut home: Facts,
-        sandboxes: &BTreeMap<u16, Sandboxed>,
-    ) -> Result<(Plan, Facts)> {
+    /// Completes what was read by the ways to remote VTEPs, and leaves out our own pairs.
+    fn add_routes(&self, seen: &mut Seen) -> Result<()> {
+        let Seen { home, sandboxes } = seen;
         let netlink = &self.home.netlink;
-        let overlay = home.overlay.clone();
-        facts::add_routes(netlink, &mut home, 0, &overlay)?;
+        let overlay = std::mem::take(&mut home.overlay);
+        let added = facts::add_routes(netlink, home, 0, &overlay);
+        home.overlay = overlay;
+        added?;
         for (number, sandboxed) in sandboxes {
-            facts::add_routes(netlink, &mut home, *number, &sandboxed.facts.overlay)?;
+            facts::add_routes(netlink, home, *number, &sandboxed.facts.overlay)?;
         }
         for trampoline in self.sandboxes.values().filter_map(|sandbox| sandbox.trampoline) {
             home.overlay.links.remove(&trampoline.outer);
         }
-        let plan = Plan::new(&home, sandboxes, |name| self.wanted.wants(name));
-        Ok((plan, home))
+        Ok(())
     }
 
     /// Reads everything and brings maps and hooks to it.
@@ -402,13 +423,13 @@ impl Mirror {
         self.maps.withdraw()?;
         for attempt in 0.. {
             self.read_at = Instant::now();
-            let home = self.home.read_anew()?;
-            let mut sandboxes = BTreeMap::new();
+            let mut seen = Seen { home: self.home.read_anew()?, ..Seen::default() };
             for sandbox in self.sandboxes.values_mut() {
                 let facts = sandbox.space.read_anew()?;
-                sandboxes.insert(sandbox.space.number, sandbox.facts(facts)?);
+                seen.sandboxes.insert(sandbox.space.number, sandbox.facts(facts)?);
             }
-            let (plan, home) = self.decide(home, &sandboxes)?;
+            self.add_routes(&mut seen)?;
+            let plan = Plan::new(&seen.home, &seen.sandboxes, |name| self.wanted.wants(name));
             let joined = self.join(&plan)?;
             // The answers may be of different moments when something changed
             // between them; then they are not published.
@@ -422,8 +443,9 @@ impl Mirror {
                 self.note(plan, 0);
                 return Ok(());
             }
-            self.hook(&plan, &home.overlay, &sandboxes)?;
+            self.hook(&plan, &seen.home.overlay, &seen.sandboxes)?;
             let left_out = self.maps.publish(&plan)?;
+            self.seen = seen;
             self.unsettled = false;
             self.note(plan, left_out);
             return Ok(());
@@ -517,7 +539,6 @@ impl Mirror {
         drop(status);
         *lock(&self.shared.in_force) = self.wanted.clone();
         self.shared.followed.notify_all();
-        self.plan = plan;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Gathers what a plan is made from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netstate::netfilter;
 use netstate::overlay::{Device, Overlay};
@@ -8,12 +8,59 @@ use netstate::{Error, Netlink};
 
 use crate::abi::Place;
 use crate::filter::Ruleset;
-use crate::plan::Facts;
+use crate::plan::{Facts, Sandboxed};
 use crate::routed::Forwarding;
 
+/// What a plan is made from: the state of the NICs' namespace and of sandboxes, by number.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) home: Facts,
+    pub(crate) sandboxes: BTreeMap<u16, Sandboxed>,
+}
+
+impl Seen {
+    /// Forwarding entries and neighbours out of it, by namespace.
+    pub(crate) fn take_entries(&mut self) -> BTreeMap<u16, Overlay> {
+        let mut taken = BTreeMap::new();
+        for (number, overlay) in self.overlays() {
+            overlay.swap_entries(taken.entry(number).or_default());
+        }
+        taken
+    }
+
+    /// Puts them into it.
+    pub(crate) fn give_entries(&mut self, mut entries: BTreeMap<u16, Overlay>) {
+        for (number, overlay) in self.overlays() {
+            overlay.swap_entries(entries.entry(number).or_default());
+        }
+    }
+
+    fn overlays(&mut self) -> impl Iterator<Item = (u16, &mut Overlay)> {
+        let sandboxes = self.sandboxes.iter_mut();
+        std::iter::once((0, &mut self.home.overlay))
+            .chain(sandboxes.map(|(number, sandboxed)| (*number, &mut sandboxed.facts.overlay)))
+    }
+}
+
+/// How much of a namespace's state is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All.
+    Whole,
+    /// All but forwarding entries and neighbours.
+    ButEntries,
+}
+
 /// Reads the state of the calling thread's namespace, in which `netlink` is.
-pub(crate) fn gather(netlink: &Netlink, occupied: &BTreeSet<u32>) -> netstate::Result<Facts> {
-    let overlay = netlink.overlay()?;
+pub(crate) fn gather(
+    netlink: &Netlink,
+    occupied: &BTreeSet<u32>,
+    extent: Extent,
+) -> netstate::Result<Facts> {
+    let overlay = match extent {
+        Extent::Whole => netlink.overlay()?,
+        Extent::ButEntries => netlink.overlay_but_entries()?,
+    };
     let chains = netfilter::base_chains()?;
     let rules = if chains.is_empty() { Vec::new() } else { netfilter::rules()? };
     let mut facts = Facts {

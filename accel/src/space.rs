@@ -12,7 +12,7 @@ use sys::tcx::{self, Hook};
 
 use crate::Result;
 use crate::bpf::{Programs, Role};
-use crate::facts::gather;
+use crate::facts::{Extent, gather};
 use crate::plan::Facts;
 
 pub(crate) struct Space {
@@ -54,15 +54,15 @@ impl Space {
     }
 
     /// Reads its state.
-    pub(crate) fn read(&self) -> Result<Facts> {
+    pub(crate) fn read(&self, extent: Extent) -> Result<Facts> {
         let _inside = self.enter()?;
-        Ok(gather(&self.netlink, &self.occupied)?)
+        Ok(gather(&self.netlink, &self.occupied, extent)?)
     }
 
     /// Reads its state, and looks for what is not notified.
     pub(crate) fn read_anew(&mut self) -> Result<Facts> {
         let _inside = self.enter()?;
-        let mut facts = gather(&self.netlink, &self.occupied)?;
+        let mut facts = gather(&self.netlink, &self.occupied, Extent::Whole)?;
         self.looked_at = facts.overlay.links.keys().copied().collect();
         self.occupied = self.occupied();
         facts.occupied = self.occupied.clone();

@@ -182,6 +182,20 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses a dump.
     pub fn overlay(&self) -> Result<Overlay> {
+        let mut all = self.overlay_but_entries()?;
+        self.entries(AddressFamily::Bridge, |message| all.forwarding(message))?;
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            self.entries(family, |message| all.neighbour(message))?;
+        }
+        Ok(all)
+    }
+
+    /// Reads the snapshot without forwarding entries and neighbours, of which there may
+    /// be many and of each of which the kernel tells.
+    ///
+    /// # Errors
+    /// When the kernel refuses a dump.
+    pub fn overlay_but_entries(&self) -> Result<Overlay> {
         let mut all = Overlay::default();
         let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
         self.dump(links, "list", "links", |answer| {
@@ -189,10 +203,6 @@ impl Netlink {
                 all.links.insert(message.header.index, device(message));
             }
         })?;
-        self.entries(AddressFamily::Bridge, |message| all.forwarding(message))?;
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            self.entries(family, |message| all.neighbour(message))?;
-        }
         let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         self.dump(addresses, "list", "addresses", |answer| {
             if let RouteNetlinkMessage::NewAddress(message) = answer {
@@ -247,6 +257,13 @@ impl Netlink {
 }
 
 impl Overlay {
+    /// Exchanges what [`Netlink::overlay_but_entries`] leaves out.
+    pub fn swap_entries(&mut self, other: &mut Overlay) {
+        std::mem::swap(&mut self.bridge_fdb, &mut other.bridge_fdb);
+        std::mem::swap(&mut self.vxlan_fdb, &mut other.vxlan_fdb);
+        std::mem::swap(&mut self.neighbours, &mut other.neighbours);
+    }
+
     fn forwarding(&mut self, message: NeighbourMessage) {
         let (mut mac, mut bridge, mut vlan, mut has_destination) = (None, None, false, false);
         let mut entry = VxlanEntry { remote: None, port: None, vni: None, link: None };
