@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Command, Output};
 
-use foreground::{Foreground, Notify, OVERLANE, path, ping, privileged};
+use foreground::{Foreground, LIMIT, Notify, OVERLANE, path, ping, privileged};
 use netstate::link::Vxlan;
 use nix::sys::signal::Signal;
 use packet::vxlan::{PORT, Vni};
@@ -17,7 +17,7 @@ struct Vtep {
     tenant: Host,
     ready: String,
     a: Host,
-    _b: Host,
+    b: Host,
 }
 
 impl Vtep {
@@ -41,7 +41,7 @@ impl Vtep {
         let (program, ready) = Foreground::start(&a, command, notify);
         let wanted = "ready: 10.0.0.1 port 4789; VNI 10 on tap0, MTU 1450, uncut: CSUM|TSO4";
         assert!(ready.starts_with(wanted), "{ready}");
-        Vtep { program, tenant, ready, a, _b: b }
+        Vtep { program, tenant, ready, a, b }
     }
 
     fn by_arguments(notify: Option<&Notify>) -> Vtep {
@@ -90,6 +90,47 @@ fn it_says_when_it_is_ready_shows_counters_and_ends_when_told() {
     assert_eq!(vtep.program.end(), Some(0));
     notify.expect("STOPPING=1");
     assert!(vtep.tenant.netlink().link("tap0").is_err(), "the device stayed");
+}
+
+/// With the rights it has left.
+#[test]
+fn it_joins_its_group_on_a_link_made_anew() {
+    if !privileged() {
+        return;
+    }
+    const GROUP: &str = "239.1.1.10";
+    for hand_over in ["auto", "udp-segment"] {
+        let mut vtep = Vtep::start(
+            |tenant| {
+                ["--vni", "10", "--tap", "tap0:10.1.0.1/24", "--netns", tenant]
+                    .into_iter()
+                    .chain(["--local", "10.0.0.1", "--remote", "10.0.0.2", "--group", GROUP])
+                    .chain(["--hand-over", hand_over])
+                    .map(str::to_owned)
+                    .collect()
+            },
+            None,
+        );
+        let expect_joined = || {
+            testbed::poll("the group", LIMIT, || {
+                let mut command = Command::new("ip");
+                let joined = vtep.a.run(command.args(["maddr", "show", "dev", NIC]))?;
+                Ok(if joined.contains(GROUP) { Ok(()) } else { Err(joined) })
+            })
+            .unwrap();
+        };
+        expect_joined();
+        vtep.a.netlink().delete_link(NIC).unwrap();
+        let wire = Wire { mtu: 1500, offload: Offload::Full };
+        wire.join(&vtep.a, &vtep.b).unwrap();
+        wire.address(&vtep.a, &vtep.b).unwrap();
+        expect_joined();
+        vtep.program.signal(Signal::SIGTERM);
+        for _ in 0..3 {
+            assert!(vtep.program.line().contains(": received "));
+        }
+        assert_eq!(vtep.program.end(), Some(0));
+    }
 }
 
 #[test]

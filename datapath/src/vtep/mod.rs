@@ -25,6 +25,7 @@ mod engine;
 pub mod fdb;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod groups;
 mod handover;
 mod lane;
 pub mod neighbour;

@@ -1,5 +1,5 @@
 //! A thread that notices what becomes of the paths to the remote ends: routes,
-//! path MTUs, packet filters.
+//! path MTUs, packet filters, and the link of multicast groups.
 //!
 //! What goes through a socket learns of these by the kernel's answer. What is
 //! handed over whole ([`super::handover`]) is past that, so this thread looks: at
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sys::netns::NetNs;
 
+use super::handover::SecondTap;
 use super::network::Network;
 use super::underlay::Underlay;
 use crate::Result;
@@ -22,33 +23,42 @@ const INTERVAL_MS: u16 = 1000;
 /// At least that between two: notifications come in bursts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Starts the thread; none where nothing is handed over whole.
+/// Starts the thread; none where nothing is handed over whole and there is no group.
 pub(super) fn spawn(
     underlay: &Arc<Underlay>,
     networks: &[Arc<Network>],
     threads: &mut Threads,
 ) -> Result<()> {
-    let Some(tap) = underlay.second_tap() else { return Ok(()) };
     let names = ["links and routes", "nftables", "IPsec policies"];
-    let watched: Vec<_> = tap.watched().zip(names).collect();
+    let by_tap = underlay.second_tap().into_iter().flat_map(|tap| tap.watched().zip(names));
+    let by_groups = underlay.groups().into_iter().flat_map(|g| g.watched().zip(names));
+    let watched: Vec<_> = by_tap.chain(by_groups).collect();
+    if watched.is_empty() {
+        return Ok(());
+    }
     let sources = threads.sources(&watched)?;
     let (underlay, networks) = (underlay.clone(), networks.to_vec());
     Ok(threads.spawn("vtep paths", move || watch(&underlay, &networks, sources))?)
 }
 
 fn watch(underlay: &Underlay, networks: &[Arc<Network>], mut sources: Sources) -> Result<()> {
-    let Some(tap) = underlay.second_tap() else { return Ok(()) };
+    let tap = underlay.second_tap();
     // Entering needs a right that a program has given up by now; its threads are
     // there already.
-    if NetNs::current()?.inode() != tap.netns().inode() {
+    if let Some(tap) = tap
+        && NetNs::current()?.inode() != tap.netns().inode()
+    {
         tap.netns().enter_for_good()?;
     }
     while sources.wait_for(&mut [false; 2], INTERVAL_MS)? {
-        let routes = tap.look();
-        for network in networks {
-            network.policy().look_at_paths(underlay, routes);
+        let regrouped = underlay.follow_groups();
+        let routes = tap.is_some_and(SecondTap::look);
+        if tap.is_some() || regrouped {
+            for network in networks {
+                network.policy().look_at_paths(underlay, routes);
+            }
         }
-        if routes {
+        if routes || underlay.groups().is_some() {
             std::thread::sleep(PAUSE);
         }
     }

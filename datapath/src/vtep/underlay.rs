@@ -5,14 +5,13 @@
 //! there are [`SENDERS`] of them, bound to ports of the range that the RFC
 //! recommends and shared by all threads; a flow's hash picks one. Receiving has
 //! its own sockets, one a thread, at the tunnel's port. What is sent to a multicast
-//! group comes by a socket of its own, which the first thread reads: each socket of a
-//! group would get a copy.
+//! group ([`super::groups`]) comes by a socket of its own, which the first thread reads:
+//! each socket of a group would get a copy.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use netstate::Netlink;
 use packet::ecn::Ingress;
 use packet::encap::{Addresses, Dscp, Encap, OuterChecksum, SOURCE_PORTS, Tunnel, source_port};
 use packet::vxlan::Vni;
@@ -21,6 +20,7 @@ use sys::errno::Errno;
 use sys::netns::NetNs;
 
 use super::config::{Config, HandOver};
+use super::groups::Groups;
 use super::handover::{SecondTap, Way};
 use crate::Error;
 
@@ -44,8 +44,7 @@ pub(super) struct Underlay {
     checksum: bool,
     senders: Vec<UdpSocket>,
     receivers: Vec<UdpSocket>,
-    /// Of multicast groups.
-    groups: Vec<UdpSocket>,
+    groups: Option<Groups>,
     probe: Mutex<PathProbe>,
     /// Whether the kernel cuts what is sent into datagrams.
     cuts: AtomicBool,
@@ -86,19 +85,8 @@ impl Underlay {
             let receivers = (0..config.queues)
                 .map(|_| datagram::receiver(at(config.port), &options))
                 .collect::<sys::Result<_>>()?;
-            let mut groups: Vec<_> =
-                config.networks.iter().filter_map(|network| network.group).collect();
-            groups.sort_unstable();
-            groups.dedup();
-            // Groups are joined on the link that has the endpoint's address.
-            let link = if groups.is_empty() { None } else { Some(link_of(config.local)?) };
-            let groups = groups
-                .into_iter()
-                .zip(link.into_iter().cycle())
-                .map(|(group, link)| {
-                    datagram::group_receiver(group, config.port, (link, config.local), &options)
-                })
-                .collect::<sys::Result<_>>()?;
+            let groups = Groups::join(config, &options)?;
+            let link = groups.as_ref().and_then(Groups::link);
             let options = SenderOptions {
                 group_link: link,
                 ttl: config.ttl,
@@ -213,8 +201,26 @@ impl Underlay {
 
     /// The receiving sockets of that thread.
     pub(super) fn receivers(&self, thread: usize) -> impl Iterator<Item = &UdpSocket> {
-        let groups = if thread == 0 { &self.groups[..] } else { &[] };
+        let groups = self.groups.as_ref().filter(|_| thread == 0);
+        let groups = groups.into_iter().flat_map(Groups::sockets);
         std::iter::once(&self.receivers[thread]).chain(groups)
+    }
+
+    /// The multicast groups, if there are any.
+    pub(super) fn groups(&self) -> Option<&Groups> {
+        self.groups.as_ref()
+    }
+
+    /// Has the groups follow the endpoint's address to another link; true if they did.
+    pub(super) fn follow_groups(&self) -> bool {
+        let Some(groups) = &self.groups else { return false };
+        groups.follow(|link| {
+            for sender in &self.senders {
+                datagram::lead_groups_by(sender, SocketAddr::new(self.local, 0), link, self.ttl)?;
+            }
+            let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
+            probe.lead_groups_by(self.local, link)
+        })
     }
 
     /// The MTU of the path to a remote end in bytes, as the kernel knows it now.
@@ -232,15 +238,6 @@ impl Underlay {
     pub(super) fn cut_no_more(&self) {
         self.cuts.store(false, Ordering::Relaxed);
     }
-}
-
-/// Index of the link with that address, in the calling thread's namespace.
-fn link_of(local: IpAddr) -> Result<u32, Error> {
-    let addresses = Netlink::open()?.addresses()?;
-    let found = addresses.iter().find(|address| address.address == local);
-    let none =
-        || sys::Error::new("join groups by the link of", local.to_string(), Errno::EADDRNOTAVAIL);
-    Ok(found.ok_or_else(none)?.link)
 }
 
 fn local_port(socket: &UdpSocket) -> sys::Result<u16> {

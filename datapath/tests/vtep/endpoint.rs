@@ -70,12 +70,17 @@ impl Plan {
 /// Two hosts on a wire, with underlay addresses; the second has all others'.
 pub fn hosts(plan: &Plan) -> [Host; 2] {
     let hosts = ["a", "b"].map(|name| Host::with_ipv6(name).unwrap());
-    Wire { mtu: 1500, offload: plan.profile }.join(&hosts[0], &hosts[1]).unwrap();
+    wire(plan, hosts.each_ref());
+    hosts
+}
+
+/// The wire between them, with those addresses.
+pub fn wire(plan: &Plan, hosts: [&Host; 2]) {
+    Wire { mtu: 1500, offload: plan.profile }.join(hosts[0], hosts[1]).unwrap();
     let prefix = if plan.v6 { 64 } else { 24 };
     for (host, end) in [(0, 0), (1, 1), (1, 2), (1, 3)] {
-        address(&hosts[host], NIC, plan.underlay(end), prefix);
+        address(hosts[host], NIC, plan.underlay(end), prefix);
     }
-    hosts
 }
 
 pub fn address(host: &Host, device: &str, address: IpAddr, prefix: u8) {

@@ -86,6 +86,60 @@ fn two_endpoints_hear_each_other_by_a_group_and_not_themselves() {
     }
 }
 
+/// Who is on the other side of the wire is asked by the group, both ways, until it answers.
+fn found_by_the_group(tenant: &Host, kernel: &Host) {
+    for (host, device, inner) in [
+        (kernel, "vxlan0", [INNER_V4[0], INNER_V6[0]]),
+        (tenant, "tap0", [INNER_V4[1], INNER_V6[1]]),
+    ] {
+        for target in inner {
+            testbed::poll("an answer", LIMIT, || {
+                // Whom it knows it does not ask for.
+                host.run(Command::new("ip").args(["neigh", "flush", "dev", device]))?;
+                let mut command = Command::new("ping");
+                let answer = host.run(command.args(["-n", "-c", "1", "-W", "1", target]));
+                Ok(answer.map(drop).map_err(|error| error.to_string()))
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn groups_are_joined_again_where_the_link_comes_back() {
+    if !privileged() {
+        return;
+    }
+    let auto = Plan { hand_over: HandOver::Auto, ..PLAN };
+    for plan in [CUT, auto, Plan { v6: true, ..CUT }] {
+        eprintln!("{plan:?}");
+        let [a, b] = hosts(&plan);
+        let vtep = Vtep::new(&plan, &a, 0, &config(&plan, 0, &[1]));
+        kernel_to(&plan, &b, 1, group(&plan));
+        found_by_the_group(&vtep.tenant, &b);
+
+        // Down and up. An IPv6 address does not survive that.
+        a.netlink().set_down(NIC).unwrap();
+        a.netlink().set_up(NIC).unwrap();
+        if plan.v6 {
+            address(&a, NIC, plan.underlay(0), 64);
+        }
+        found_by_the_group(&vtep.tenant, &b);
+
+        // Removed, and the kernel's VXLAN device at the other end with it; made anew.
+        let old = a.netlink().link(NIC).unwrap().index;
+        a.netlink().delete_link(NIC).unwrap();
+        // So that it gets another index.
+        a.netlink().add_kind("other", "bridge").unwrap();
+        wire(&plan, [&a, &b]);
+        assert_ne!(a.netlink().link(NIC).unwrap().index, old);
+        kernel_to(&plan, &b, 1, group(&plan));
+        found_by_the_group(&vtep.tenant, &b);
+        everything_crosses(&vtep.tenant, &b);
+        vtep.end();
+    }
+}
+
 #[test]
 fn who_is_in_the_group_but_no_remote_end_is_not_heard() {
     if !privileged() {

@@ -6,7 +6,7 @@ mod slots;
 
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::errno::Errno;
@@ -145,9 +145,12 @@ fn set_received(socket: &UdpSocket, v6: bool, options: &ReceiverOptions) -> Resu
     Ok(())
 }
 
-/// What is sent to groups leaves by that link, with that TTL or hop limit, and does not
-/// come back to this host.
-fn lead_groups_by(socket: &UdpSocket, address: SocketAddr, link: u32, ttl: u8) -> Result<()> {
+/// What is sent to groups leaves by that link, which has the address, with that TTL or hop
+/// limit, and does not come back to this host.
+///
+/// # Errors
+/// `EADDRNOTAVAIL`, `ENODEV`.
+pub fn lead_groups_by(socket: &UdpSocket, address: SocketAddr, link: u32, ttl: u8) -> Result<()> {
     let v6 = address.is_ipv6();
     let options = match address {
         // The link of this address (struct in_addr).
@@ -185,26 +188,68 @@ pub fn group_receiver(
         move |error: io::Error| Error::io(operation, format!("group {group}"), &error)
     };
     // Each socket of a group gets a copy, so there is one, and nobody shares it.
-    let (socket, joined) = match (group, local) {
-        (IpAddr::V4(group), IpAddr::V4(local)) => {
-            let socket = open(SocketAddr::new(group.into(), port), false)?;
-            let joined = socket.join_multicast_v4(&group, &local);
-            (socket, joined)
-        }
-        (IpAddr::V6(group), _) => {
-            // Those of link-local scope are bound on a link.
-            let socket = open(SocketAddrV6::new(group, port, 0, link).into(), false)?;
-            let joined = socket.join_multicast_v6(&group, link);
-            (socket, joined)
-        }
+    let socket = match (group, local) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => open(SocketAddr::new(group, port), false)?,
+        // Those of link-local scope are bound on a link.
+        (IpAddr::V6(group), _) => open(SocketAddrV6::new(group, port, 0, link).into(), false)?,
         (IpAddr::V4(_), IpAddr::V6(_)) => {
             let family = io::Error::from(Errno::EAFNOSUPPORT);
             return Err(failed("join")(family));
         }
     };
-    joined.map_err(failed("join"))?;
+    join_group(&socket, group, link)?;
     set_received(&socket, group.is_ipv6(), options)?;
     Ok(socket)
+}
+
+/// Joins a group on a link.
+///
+/// # Errors
+/// `ENODEV`; `EADDRINUSE` when the socket has joined it there.
+pub fn join_group(socket: &UdpSocket, group: IpAddr, link: u32) -> Result<()> {
+    let joined = match group {
+        IpAddr::V4(group) => set_membership(socket, libc::IP_ADD_MEMBERSHIP, group, link),
+        IpAddr::V6(group) => socket.join_multicast_v6(&group, link),
+    };
+    joined.map_err(|error| Error::io("join", format!("group {group}"), &error))
+}
+
+/// Leaves a group that was joined on a link, which may have gone.
+///
+/// # Errors
+/// `EADDRNOTAVAIL` when the socket has not joined it there.
+pub fn leave_group(socket: &UdpSocket, group: IpAddr, link: u32) -> Result<()> {
+    let left = match group {
+        IpAddr::V4(group) => set_membership(socket, libc::IP_DROP_MEMBERSHIP, group, link),
+        IpAddr::V6(group) => socket.leave_multicast_v6(&group, link),
+    };
+    left.map_err(|error| Error::io("leave", format!("group {group}"), &error))
+}
+
+/// By the link's index: by an address that has moved to another link, the kernel would
+/// take the membership from that one.
+fn set_membership(
+    socket: &UdpSocket,
+    option: libc::c_int,
+    group: Ipv4Addr,
+    link: u32,
+) -> io::Result<()> {
+    let request = libc::ip_mreqn {
+        imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(group.octets()) },
+        imr_address: libc::in_addr { s_addr: 0 },
+        imr_ifindex: link.cast_signed(),
+    };
+    // SAFETY: both options read one ip_mreqn of the length given, alive meanwhile.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            option,
+            (&raw const request).cast(),
+            size_of::<libc::ip_mreqn>() as libc::socklen_t,
+        )
+    };
+    Ok(Errno::result(answer).map(drop)?)
 }
 
 fn take_nothing(socket: &UdpSocket) -> Result<()> {
@@ -249,6 +294,14 @@ impl PathProbe {
         }
         take_nothing(&socket)?;
         Ok(PathProbe { socket })
+    }
+
+    /// From now on groups are asked for by way of that link, which has the address.
+    ///
+    /// # Errors
+    /// As [`lead_groups_by`].
+    pub fn lead_groups_by(&self, local: IpAddr, link: u32) -> Result<()> {
+        lead_groups_by(&self.socket, SocketAddr::new(local, 0), link, 1)
     }
 
     /// The MTU in bytes, IP header included. Nothing is sent.
