@@ -3,13 +3,10 @@
 
 mod traffic;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-
 use lab::{Capabilities, Network, Params};
 use libbpf_rs::Program;
 use netstate::{Counters, HopKind, Side, Way};
-use testbed::{Offload, Privileges};
+use testbed::{Offload, Privileges, Standing, stands};
 use traffic::{BYTES, LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
 fn network(mode: &str, offload: Offload) -> Option<Network> {
@@ -129,9 +126,8 @@ const STANDING: &str = "stands_until_killed";
 #[ignore = "runs in a process of its own"]
 fn stands_until_killed() {
     let network = network("vxlan+accel", Offload::Full).unwrap();
-    println!("\nstands");
-    // Until it is killed, or whoever waits for it is gone.
-    let _ = std::io::stdin().lines().next();
+    // Until it is killed.
+    let _ = stands("").next();
     drop(network);
 }
 
@@ -140,15 +136,8 @@ fn nothing_of_it_outlives_a_kill() {
     if network("vxlan+accel", Offload::Full).is_none() {
         return;
     }
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", STANDING, "--ignored", "--nocapture"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap() == "stands"));
-    let fds = format!("/proc/{}/fdinfo", child.id());
+    let mut standing = Standing::start(STANDING, &[]).unwrap();
+    let fds = format!("/proc/{}/fdinfo", standing.pid());
     let mut programs: Vec<u32> = std::fs::read_dir(fds)
         .unwrap()
         .filter_map(|fd| std::fs::read_to_string(fd.ok()?.path()).ok())
@@ -160,8 +149,7 @@ fn nothing_of_it_outlives_a_kill() {
     programs.dedup();
     // Two in each host.
     assert!(programs.len() >= 4, "{programs:?}");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    standing.kill().unwrap();
     testbed::poll("the end of the programs", LIMIT, || {
         let there = |id: &&u32| Program::fd_from_id(**id).is_ok();
         let left: Vec<_> = programs.iter().filter(there).collect();

@@ -2,12 +2,10 @@
 
 mod traffic;
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 use lab::{Capabilities, Network, Params};
-use testbed::{Offload, Privileges};
+use testbed::{Offload, Privileges, Standing, stands};
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
 fn network(mtu: u32, offload: Offload) -> Option<Network> {
@@ -101,9 +99,8 @@ const STANDING: &str = "stands_until_killed";
 fn stands_until_killed() {
     let network = network(1500, Offload::Full).unwrap();
     echo(&network, &[64]);
-    println!("\nstands {}", network.cgroups().collect::<Vec<_>>().join(" "));
-    // Until it is killed, told to end, or whoever waits for it is gone.
-    let _ = std::io::stdin().lines().next();
+    // Until it is killed or told to end.
+    let _ = stands(&network.cgroups().collect::<Vec<_>>().join(" ")).next();
     drop(network);
 }
 
@@ -120,28 +117,12 @@ fn nothing_is_left_after_its_end_or_a_kill() {
         })
         .unwrap();
         let (files, mounted) = (written(), mounts());
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", STANDING, "--ignored", "--nocapture"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let groups: Vec<String> = lines
-            .find_map(|line| Some(line.strip_prefix("stands ")?.to_owned()))
-            .expect("it stands")
-            .split(' ')
-            .map(str::to_owned)
-            .collect();
+        let mut standing = Standing::start(STANDING, &[]).unwrap();
+        let groups: Vec<String> = standing.said().split(' ').map(str::to_owned).collect();
         assert_eq!(groups.len(), 2, "{groups:?}");
         assert!(control_groups(&groups).len() >= 2, "the test looks where they are");
         assert!(processes(&PROGRAMS).len() >= 4);
-        if killed {
-            child.kill().unwrap();
-        } else {
-            drop(child.stdin.take());
-        }
-        child.wait().unwrap();
+        if killed { standing.kill() } else { standing.end() }.unwrap();
         testbed::poll("the end of Docker", LIMIT, || {
             let mut left = processes(&PROGRAMS);
             left.extend(control_groups(&groups).iter().map(|path| path.display().to_string()));

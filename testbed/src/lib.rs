@@ -13,6 +13,7 @@ mod offload;
 mod privilege;
 mod process;
 mod setting;
+mod standing;
 mod wire;
 
 pub use host::{Host, Tenant, mac};
@@ -20,6 +21,7 @@ pub use offload::{OFFLOAD_FEATURES, Offload};
 pub use privilege::{Privileges, acquire};
 pub use process::{Process, Processes};
 pub use setting::{Applied, Setting};
+pub use standing::{Standing, stands};
 pub use wire::{NIC, Wire};
 
 /// Anything that can fail while a testbed is built or used.

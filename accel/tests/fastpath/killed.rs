@@ -1,15 +1,13 @@
 //! A process that is killed under datagrams both ways: none of them is lost.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use accel::{Accel, Wanted};
 use nix::sys::socket::{setsockopt, sockopt};
 use sys::netns::NetNs;
-use testbed::{Host, Offload, poll};
+use testbed::{Host, Offload, Standing, poll, stands};
 
 use crate::pair::{LIMIT, Pair, TENANT_A, TENANT_B, privileged};
 use crate::sandboxed::pairs;
@@ -25,9 +23,8 @@ fn stands_until_killed() {
     let Ok(path) = std::env::var(NETNS) else { return };
     let netns = NetNs::open(path.as_ref()).unwrap();
     let accel = Accel::start(&netns, Wanted::All).unwrap();
-    println!("\nstands");
     // What is counted, each time it is asked; until it is killed.
-    for _ in std::io::stdin().lines() {
+    for _ in stands("") {
         let status = accel.status();
         println!("{} {}", status.packets("egress_hit"), status.packets("ingress_hit"));
     }
@@ -58,33 +55,24 @@ fn a_kill_loses_no_packet_and_what_it_left_is_removed_by_the_next() {
     }
 }
 
+/// Packets that it has sent and received by the fast path.
+fn hits(standing: &mut Standing) -> [u64; 2] {
+    let line = standing.ask("").unwrap();
+    let mut words = line.split(' ').map(|word| word.parse().unwrap());
+    [words.next().unwrap(), words.next().unwrap()]
+}
+
 /// Kills a process that accelerates the second host.
 fn kill(pair: &Pair, rounds: usize) {
     // A killed process's programs go one after the other.
     for round in 0..rounds {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", STANDING, "--ignored", "--nocapture"])
-            .env(
-                NETNS,
-                format!("/proc/{}/fd/{}", std::process::id(), pair.b.netns().as_fd().as_raw_fd()),
-            )
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap() == "stands"));
-        let mut input = child.stdin.take().unwrap();
-        let mut hits = || {
-            writeln!(input).unwrap();
-            let line = lines.next().unwrap().unwrap();
-            let mut words = line.split(' ').map(|word| word.parse::<u64>().unwrap());
-            [words.next().unwrap(), words.next().unwrap()]
-        };
+        let fd = pair.b.netns().as_fd().as_raw_fd();
+        let path = format!("/proc/{}/fd/{fd}", std::process::id());
+        let mut standing = Standing::start(STANDING, &[(NETNS, &path)]).unwrap();
         poll("the fast path of b", LIMIT, || {
-            let before = hits();
+            let before = hits(&mut standing);
             pair.ping(&[]);
-            let now = hits();
+            let now = hits(&mut standing);
             let both = now[0] > before[0] && now[1] > before[1];
             Ok(both.then_some(()).ok_or_else(|| format!("{now:?}")))
         })
@@ -113,17 +101,16 @@ fn kill(pair: &Pair, rounds: usize) {
             scope.spawn(|| send(&one));
             scope.spawn(|| send(&other));
             poll("datagrams by the fast path", LIMIT, || {
-                let before = hits();
+                let before = hits(&mut standing);
                 std::thread::sleep(Duration::from_millis(10));
-                let now = hits();
+                let now = hits(&mut standing);
                 let both = now[0] > before[0] + 10 && now[1] > before[1] + 10;
                 Ok(both.then_some(()).ok_or_else(|| format!("{now:?}")))
             })
             .unwrap();
-            child.kill().unwrap();
+            standing.kill().unwrap();
             received.map(|thread| thread.join().unwrap())
         });
-        child.wait().unwrap();
         assert_eq!(received, [SENT, SENT], "round {round}");
         // Without programs, and of no use to anyone.
         assert_eq!(pairs(&pair.b).len(), usize::from(pair.sandboxes.is_some()));
