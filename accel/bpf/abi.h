@@ -19,6 +19,12 @@ struct state {
 };
 _Static_assert(sizeof(struct state) == 24, "Rust writes 24 bytes");
 
+/* Packets are counted by reason in the slot of a device: a tenant's those that come from
+ * it, a VXLAN device's those that come from the wire; those that are taken at the one
+ * where they go to, too. 0: of all that have none.
+ */
+#define SLOTS 512
+
 /* Addresses are known by domain: the ifindex of a bridge, or of a device that is
  * no port of one. An ifindex is one of a namespace: they are numbered, the NICs' is 0.
  */
@@ -33,8 +39,9 @@ _Static_assert(sizeof(struct place) == 8, "Rust writes 8 bytes");
 /* By place: a tenant's device whose packets may be taken. */
 struct port {
 	u32 domain;
+	u32 slot;
 };
-_Static_assert(sizeof(struct port) == 4, "Rust writes 4 bytes");
+_Static_assert(sizeof(struct port) == 8, "Rust writes 8 bytes");
 
 /* Where packets cross between a sandbox and the NICs' namespace, the mark says to
  * which device; it is gone behind the crossing. Nobody else's packet has one there:
@@ -62,8 +69,10 @@ struct vtep {
 	u32 flags;	/* DOMAIN_*, VTEP_* */
 	u32 vxlan;	/* ifindex */
 	u32 local[4];	/* over IPv4 the first only */
+	u32 slot;
+	u32 pad;
 };
-_Static_assert(sizeof(struct vtep) == 40, "Rust writes 40 bytes");
+_Static_assert(sizeof(struct vtep) == 48, "Rust writes 48 bytes");
 
 struct mac_key {
 	u32 device; /* ifindex: the domain in the FDB, the port of a source */
@@ -78,7 +87,7 @@ struct source {
 	u32 domain;
 	u32 trampoline; /* ifindex: this end of the veth pair to the NICs; 0: none */
 	u32 flags;	/* DOMAIN_* */
-	u32 pad;
+	u32 slot;	/* the port's */
 };
 _Static_assert(sizeof(struct source) == 24, "Rust writes 24 bytes");
 
@@ -112,7 +121,7 @@ struct fdb {
 	u8 outer_source[6];
 	u16 pseudo;	/* sum of addresses and protocol, for the outer checksum */
 	u32 label;	/* IPv6: the outer flow label, where it is in the header */
-	u32 pad;
+	u32 slot;	/* of the port, or of the VXLAN device */
 };
 _Static_assert(sizeof(struct fdb) == 104, "Rust writes 104 bytes");
 

@@ -35,7 +35,6 @@ int egress(struct __sk_buff *skb)
 	struct front front = {};
 	struct bpf_fib_lookup way;
 	struct mac_key key = { .device = ifindex, .netns = netns };
-	struct place port = { .netns = netns, .ifindex = ifindex };
 	struct state *mirror;
 	struct source *from;
 	struct fdb *to;
@@ -45,67 +44,70 @@ int egress(struct __sk_buff *skb)
 
 	mirror = fresh(now);
 	if (!mirror)
-		return pass(skb, EGRESS_STALE);
+		return pass_port(skb, EGRESS_STALE);
 	if (skb->vlan_present)
-		return pass(skb, EGRESS_VLAN);
+		return pass_port(skb, EGRESS_VLAN);
 	if (load(skb, 0, &front.inner, ETH_HLEN))
-		return pass(skb, EGRESS_MALFORMED);
+		return pass_port(skb, EGRESS_MALFORMED);
 	/* Group bit: the first on the wire. Replication is the slow path's. */
 	if (*(u8 *)&front.inner.dest & 1)
-		return pass(skb, EGRESS_GROUP);
+		return pass_port(skb, EGRESS_GROUP);
 	proto = front.inner.proto;
 	if (skb->protocol != proto ||
 	    (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6)))
-		return pass(skb, EGRESS_PROTOCOL);
+		return pass_port(skb, EGRESS_PROTOCOL);
 	if (proto == htons(ETH_P_IP) ? load(skb, ETH_HLEN, ip, IP_HLEN) :
 				       load(skb, ETH_HLEN, ip, IPV6_HLEN))
-		return pass(skb, EGRESS_MALFORMED);
+		return pass_port(skb, EGRESS_MALFORMED);
 	tos = inner_tos(proto, ip);
 	if (tos < 0)
-		return pass(skb, EGRESS_MALFORMED);
+		return pass_port(skb, EGRESS_MALFORMED);
 	/* The bridge would learn an address that has moved. */
 	__builtin_memcpy(key.mac, front.inner.source, 6);
 	from = bpf_map_lookup_elem(&sources, &key);
-	if (!from)
-		return pass(skb, bpf_map_lookup_elem(&ports, &port) ? EGRESS_SOURCE :
-									 EGRESS_PORT);
+	if (!from) {
+		struct place place = { .netns = netns, .ifindex = ifindex };
+		struct port *port = bpf_map_lookup_elem(&ports, &place);
+
+		return pass(skb, port ? port->slot : 0, port ? EGRESS_SOURCE : EGRESS_PORT);
+	}
 	longest = largest(skb, ETH_HLEN, len - ETH_HLEN, proto, ip);
 	if (!longest || len + OVERHEAD4 - ETH_HLEN > 0xffff)
-		return pass(skb, EGRESS_MTU);
+		return pass(skb, from->slot, EGRESS_MTU);
 	if (from->flags & DOMAIN_CHECKED && !is_sound(proto, ip, len - ETH_HLEN))
-		return pass(skb, EGRESS_MALFORMED);
+		return pass(skb, from->slot, EGRESS_MALFORMED);
 	to = lookup(netns, from->domain, front.inner.dest);
 	if (to && to->flags & FDB_OWN) {
 		if (!is_plain(proto, ip, len - ETH_HLEN) || !(to->flags & own_flag(proto)))
-			return pass(skb, EGRESS_MALFORMED);
+			return pass(skb, from->slot, EGRESS_MALFORMED);
 		if (hops(proto, ip) <= 1)
-			return pass(skb, EGRESS_TTL);
+			return pass(skb, from->slot, EGRESS_TTL);
 		if (route(skb, from->domain, proto, ip, longest, &way))
-			return pass(skb, EGRESS_ROUTE);
+			return pass(skb, from->slot, EGRESS_ROUTE);
 		to = lookup(netns, way.ifindex, way.dmac);
 		/* Not to a bridge with a VXLAN device, which nothing has tested. */
 		if (to && to->vxlan != way.ifindex)
-			return pass(skb, EGRESS_ROUTE);
+			return pass(skb, from->slot, EGRESS_ROUTE);
 		__builtin_memcpy(&front.inner.dest, way.dmac, 6);
 		__builtin_memcpy(&front.inner.source, way.smac, 6);
 		age(proto, ip);
 		routed = 1;
 	}
 	if (!to || to->flags & (FDB_LOCAL | FDB_OWN))
-		return pass(skb, EGRESS_DESTINATION);
+		return pass(skb, from->slot, EGRESS_DESTINATION);
 	/* drivers/net/vxlan, vxlan_xmit: unicast solicitations, too. */
 	if (to->flags & FDB_PROXY && is_icmpv6(proto, ip))
-		return pass(skb, EGRESS_PROTOCOL);
+		return pass(skb, from->slot, EGRESS_PROTOCOL);
 	if (longest > to->mtu)
-		return pass(skb, EGRESS_MTU);
+		return pass(skb, from->slot, EGRESS_MTU);
 	if (due(&from->refreshed, now, mirror->refresh) |
 	    due(&to->refreshed_tx, now, mirror->refresh))
-		return pass(skb, EGRESS_REFRESH);
+		return pass(skb, from->slot, EGRESS_REFRESH);
 	__builtin_memcpy(front.ip, ip, CHANGED);
 	/* drivers/net/vxlan hashes the Ethernet header then. */
 	hash = bpf_get_hash_recalc(skb);
 	if (!hash)
-		return pass(skb, EGRESS_HASH);
+		return pass(skb, from->slot, EGRESS_HASH);
 
 	/* include/net/udp.h, udp_flow_src_port. */
 	hash ^= hash << 16;
@@ -124,10 +126,11 @@ int egress(struct __sk_buff *skb)
 		if (skb->gso_size || outer_checksum(skb, &front, ip, to->pseudo)) {
 			if (routed && bpf_skb_store_bytes(skb, 0, &front.inner,
 							  ETH_HLEN + CHANGED, 0)) {
-				count(EGRESS_LOST, len);
+				count(from->slot, EGRESS_LOST, len);
 				return TC_ACT_SHOT;
 			}
-			count(EGRESS_SHORTCUT, len);
+			count(from->slot, EGRESS_SHORTCUT, len);
+			count(to->slot, EGRESS_SHORTCUT, len);
 			return bpf_redirect(to->vxlan, 0);
 		}
 	}
@@ -137,9 +140,9 @@ int egress(struct __sk_buff *skb)
 	reason = to->flags & FDB_IPV6 ? wrap6(skb, &front, to, tos) :
 					wrap4(skb, &front, to, tos);
 	if (reason == EGRESS_UNFIT)
-		return pass(skb, EGRESS_UNFIT);
+		return pass(skb, from->slot, EGRESS_UNFIT);
 	if (reason == EGRESS_LOST) {
-		count(EGRESS_LOST, len);
+		count(from->slot, EGRESS_LOST, len);
 		return TC_ACT_SHOT;
 	}
 	if (from->trampoline) {
@@ -148,7 +151,8 @@ int egress(struct __sk_buff *skb)
 	} else {
 		verdict = bpf_redirect(to->port, 0);
 	}
-	count(EGRESS_HIT, len);
+	count(from->slot, EGRESS_HIT, len);
+	count(to->slot, EGRESS_HIT, len);
 	return verdict;
 }
 
@@ -243,55 +247,55 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 		return TCX_NEXT;
 	mirror = fresh(now);
 	if (!mirror)
-		return pass(skb, INGRESS_STALE);
+		return pass(skb, vtep->slot, INGRESS_STALE);
 	if (skb->pkt_type || skb->ifindex != vtep->nic ||
 	    (six ? !is_same(front.six.ip.daddr, vtep->local) :
 		   front.four.ip.daddr != vtep->local[0]))
-		return pass(skb, INGRESS_NOT_OURS);
+		return pass(skb, vtep->slot, INGRESS_NOT_OURS);
 	/* Of IPv6 there is another header in front of UDP then. */
 	if (!six && front.four.ip.frag_off & htons(0x3fff))
-		return pass(skb, INGRESS_FRAGMENT);
+		return pass(skb, vtep->slot, INGRESS_FRAGMENT);
 	/* Wrong lengths, flags and sums the slow path judges; it also trims. */
 	if (len - ETH_HLEN > 0xffff || front.vxlan.flags != htonl(VXLAN_FLAGS) ||
 	    !(six ? is_whole6(&front, len) : is_whole4(&front, len)))
-		return pass(skb, INGRESS_MALFORMED);
+		return pass(skb, vtep->slot, INGRESS_MALFORMED);
 	if (*(u8 *)&front.inner.dest & 1)
-		return pass(skb, INGRESS_GROUP);
+		return pass(skb, vtep->slot, INGRESS_GROUP);
 	proto = front.inner.proto;
 	if (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6))
-		return pass(skb, INGRESS_PROTOCOL);
+		return pass(skb, vtep->slot, INGRESS_PROTOCOL);
 	if (proto == htons(ETH_P_IP) ? load(skb, ETH_HLEN + overhead, ip, IP_HLEN) :
 				       load(skb, ETH_HLEN + overhead, ip, IPV6_HLEN))
-		return pass(skb, INGRESS_MALFORMED);
+		return pass(skb, vtep->slot, INGRESS_MALFORMED);
 	tos = inner_tos(proto, ip);
 	if (tos < 0)
-		return pass(skb, INGRESS_MALFORMED);
+		return pass(skb, vtep->slot, INGRESS_MALFORMED);
 	/* Congestion is to be marked inside, or the packet dropped, or the
 	 * oddity logged: RFC 6040, include/net/inet_ecn.h.
 	 */
 	ecn = (six ? class6(&front) : front.four.ip.tos) & ECN_MASK;
 	if (ecn == ECN_CE || (ecn && !(tos & ECN_MASK)))
-		return pass(skb, INGRESS_ECN);
+		return pass(skb, vtep->slot, INGRESS_ECN);
 	/* The VXLAN device would learn an address that has moved. */
 	from = lookup(vtep->netns, vtep->domain, front.inner.source);
 	if (!from || from->flags & FDB_LOCAL || from->vxlan != vtep->vxlan ||
 	    from->port != skb->ifindex ||
 	    (six ? !is_same(front.six.ip.saddr, from->remote) :
 		   front.four.ip.saddr != from->remote[0]))
-		return pass(skb, INGRESS_SOURCE);
+		return pass(skb, vtep->slot, INGRESS_SOURCE);
 	longest = len - overhead - ETH_HLEN;
 	if (vtep->flags & DOMAIN_CHECKED && !is_sound(proto, ip, longest))
-		return pass(skb, INGRESS_MALFORMED);
+		return pass(skb, vtep->slot, INGRESS_MALFORMED);
 	to = lookup(vtep->netns, vtep->domain, front.inner.dest);
 	/* Only where the VXLAN device is a domain by itself: routed, not bridged. */
 	if (to && to->flags & FDB_OWN && vtep->domain == from->vxlan) {
 		if (!is_plain(proto, ip, longest) || !(to->flags & own_flag(proto)))
-			return pass(skb, INGRESS_MALFORMED);
+			return pass(skb, vtep->slot, INGRESS_MALFORMED);
 		if (hops(proto, ip) <= 1)
-			return pass(skb, INGRESS_TTL);
+			return pass(skb, vtep->slot, INGRESS_TTL);
 		longest = largest(skb, ETH_HLEN + overhead, longest, proto, ip);
 		if (!longest || route(skb, vtep->domain, proto, ip, longest, &way))
-			return pass(skb, INGRESS_ROUTE);
+			return pass(skb, vtep->slot, INGRESS_ROUTE);
 		to = lookup(vtep->netns, way.ifindex, way.dmac);
 		__builtin_memcpy(&front.inner.dest, way.dmac, 6);
 		__builtin_memcpy(&front.inner.source, way.smac, 6);
@@ -299,24 +303,24 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 		routed = 1;
 	}
 	if (!to || !(to->flags & FDB_LOCAL))
-		return pass(skb, INGRESS_DESTINATION);
+		return pass(skb, vtep->slot, INGRESS_DESTINATION);
 	summed = ip_summed(bpf_cast_to_kern_ctx(skb));
 	/* The outer sum is the slow path's to check, unless done or left out; over IPv6
 	 * it may be left out only where the device says so.
 	 */
 	if (summed == CHECKSUM_COMPLETE || (summed == CHECKSUM_NONE && front.udp.check) ||
 	    (six && !front.udp.check && !(vtep->flags & VTEP_ZERO_CHECKSUM)))
-		return pass(skb, INGRESS_CHECKSUM);
+		return pass(skb, vtep->slot, INGRESS_CHECKSUM);
 	if (skb->gso_size) {
 		if (!(to->flags & FDB_PEER) || !is_taken(skb, to, proto, ip, ETH_HLEN + overhead))
-			return pass(skb, INGRESS_GSO);
+			return pass(skb, vtep->slot, INGRESS_GSO);
 	} else if (longest > to->mtu) {
-		return pass(skb, INGRESS_MTU);
+		return pass(skb, vtep->slot, INGRESS_MTU);
 	}
 	/* The tenant's neighbour entry is confirmed by the router's packets only. */
 	if (due(&from->refreshed_rx, now, mirror->refresh) |
 	    (routed && due(&to->refreshed_rx, now, mirror->refresh)))
-		return pass(skb, INGRESS_REFRESH);
+		return pass(skb, vtep->slot, INGRESS_REFRESH);
 
 	flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 	if (proto == htons(ETH_P_IPV6))
@@ -324,10 +328,10 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	else if (six)
 		flags |= BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
 	if (bpf_skb_adjust_room(skb, -(s32)overhead, BPF_ADJ_ROOM_MAC, flags))
-		return pass(skb, INGRESS_UNFIT);
+		return pass(skb, vtep->slot, INGRESS_UNFIT);
 	__builtin_memcpy(front.ip, ip, CHANGED);
 	if (bpf_skb_store_bytes(skb, 0, &front.inner, ETH_HLEN + CHANGED, 0)) {
-		count(INGRESS_LOST, len);
+		count(vtep->slot, INGRESS_LOST, len);
 		return TC_ACT_SHOT;
 	}
 	/* The outer sum is verified and gone (udp4_csum_init, udp6_csum_init). */
@@ -335,7 +339,8 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	/* What crosses namespaces loses both (__dev_forward_skb). */
 	skb->mark = 0;
 	skb->priority = 0;
-	count(INGRESS_HIT, len - overhead);
+	count(vtep->slot, INGRESS_HIT, len - overhead);
+	count(to->slot, INGRESS_HIT, len - overhead);
 	if (vtep->trampoline) {
 		skb->mark = to->port | (to->flags & FDB_PEER ? MARK_PEER : 0);
 		return bpf_redirect_peer(vtep->trampoline, 0);

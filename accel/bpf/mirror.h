@@ -50,7 +50,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, REASONS);
+	__uint(max_entries, SLOTS * REASONS);
 	__type(key, u32);
 	__type(value, struct count);
 } counts SEC(".maps");
@@ -66,9 +66,10 @@ struct {
 	u32 pad[15];
 } idents[64] SEC(".bss") __attribute__((aligned(64)));
 
-static __always_inline void count(u32 reason, u32 len)
+static __always_inline void count(u32 slot, u32 reason, u32 len)
 {
-	struct count *counter = bpf_map_lookup_elem(&counts, &reason);
+	u32 key = slot * REASONS + reason;
+	struct count *counter = bpf_map_lookup_elem(&counts, &key);
 
 	if (counter) {
 		counter->packets++;
@@ -77,12 +78,20 @@ static __always_inline void count(u32 reason, u32 len)
 }
 
 /* The packet goes on as it came; programs of others have their turn. */
-static __always_inline int pass(struct __sk_buff *skb, u32 reason)
+static __always_inline int pass(struct __sk_buff *skb, u32 slot, u32 reason)
 {
-	count(reason, skb->len);
+	count(slot, reason, skb->len);
 	return TCX_NEXT;
 }
 
+/* The same where only the tenant's device is known. */
+static __always_inline int pass_port(struct __sk_buff *skb, u32 reason)
+{
+	struct place place = { .netns = netns, .ifindex = skb->ifindex };
+	struct port *port = bpf_map_lookup_elem(&ports, &place);
+
+	return pass(skb, port ? port->slot : 0, reason);
+}
 
 /* The mirror's state where it is whole and fresh, NULL otherwise. The time is that
  * of the last tick: cheaper, and old by 10 ms at the most.

@@ -29,11 +29,11 @@ pub const STATE: usize = 24;
 /// `struct place`.
 pub const PLACE: usize = 8;
 /// `struct port`.
-pub const PORT: usize = 4;
+pub const PORT: usize = 8;
 /// `struct vtep_key`.
 pub const VTEP_KEY: usize = 8;
 /// `struct vtep`.
-pub const VTEP: usize = 40;
+pub const VTEP: usize = 48;
 /// `struct mac_key`.
 pub const MAC_KEY: usize = 12;
 /// `struct source`.
@@ -157,8 +157,13 @@ fn four_words(address: IpAddr) -> [u8; 16] {
 }
 
 impl Vtep {
-    /// `struct vtep`.
-    pub fn bytes(&self) -> [u8; VTEP] {
+    /// The VXLAN device.
+    pub fn device(&self) -> Place {
+        Place { index: self.vxlan, ..self.domain.place }
+    }
+
+    /// `struct vtep`, counted in `slot`.
+    pub fn bytes(&self, slot: u32) -> [u8; VTEP] {
         let outer = self.domain.trampoline.map_or(0, |(_, outer)| outer);
         let zero = if self.takes_zero_checksum { VTEP_ZERO_CHECKSUM } else { 0 };
         Writer::new()
@@ -169,6 +174,8 @@ impl Vtep {
             .put(&(self.domain.flags() | zero).to_ne_bytes())
             .put(&self.vxlan.to_ne_bytes())
             .put(&four_words(self.local))
+            .put(&slot.to_ne_bytes())
+            .put(&[0; 4])
             .end()
     }
 }
@@ -179,14 +186,19 @@ pub fn mac_key(device: Place, mac: MacAddr) -> [u8; MAC_KEY] {
     Writer::new().put(&device.index.to_ne_bytes()).put(&mac.0).put(&netns).end()
 }
 
-/// `struct source`, never used yet.
-pub fn source(domain: &Domain) -> [u8; SOURCE] {
+/// `struct port`, counted in `slot`.
+pub fn port(domain: &Domain, slot: u32) -> [u8; PORT] {
+    Writer::new().put(&domain.place.index.to_ne_bytes()).put(&slot.to_ne_bytes()).end()
+}
+
+/// `struct source`, never used yet, counted in `slot`.
+pub fn source(domain: &Domain, slot: u32) -> [u8; SOURCE] {
     Writer::new()
         .put(&[0; 8])
         .put(&domain.place.index.to_ne_bytes())
         .put(&domain.trampoline.map_or(0, |(inner, _)| inner).to_ne_bytes())
         .put(&domain.flags().to_ne_bytes())
-        .put(&[0; 4])
+        .put(&slot.to_ne_bytes())
         .end()
 }
 
@@ -265,8 +277,18 @@ impl Remote {
 }
 
 impl Fdb {
-    /// `struct fdb`, never used yet.
-    pub fn bytes(&self) -> [u8; FDB] {
+    /// The device that frames go to, of an entry in `domain`; the host itself has none.
+    pub fn device(&self, domain: Place) -> Option<Place> {
+        let index = match self {
+            Fdb::Local { port, .. } => *port,
+            Fdb::Remote(remote) => remote.vxlan,
+            Fdb::Own { .. } => return None,
+        };
+        Some(Place { index, ..domain })
+    }
+
+    /// `struct fdb`, never used yet, counted in `slot`.
+    pub fn bytes(&self, slot: u32) -> [u8; FDB] {
         let writer = Writer::new().put(&[0; 16]);
         match self {
             Fdb::Local { port, mtu, peer } => {
@@ -275,7 +297,8 @@ impl Fdb {
                 words
                     .iter()
                     .fold(writer, |writer, word| writer.put(&word.to_ne_bytes()))
-                    .put(&[0; FDB - 32])
+                    .put(&[0; FDB - 36])
+                    .put(&slot.to_ne_bytes())
                     .end()
             }
             Fdb::Own { ipv6 } => {
@@ -304,7 +327,7 @@ impl Fdb {
                     .put(&remote.source.0)
                     .put(&remote.pseudo().to_ne_bytes())
                     .put(&remote.label.to_be_bytes())
-                    .put(&[0; 4])
+                    .put(&slot.to_ne_bytes())
                     .end()
             }
         }

@@ -12,21 +12,21 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::MapHandle;
 use netstate::overlay::Overlay;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
 
 use crate::abi::Place;
 use crate::bpf::{Programs, Role};
+use crate::counters::Counters;
 use crate::facts::{Extent, Seen};
-use crate::maps::{Maps, counts};
+use crate::maps::Maps;
 use crate::plan::{DevicePlan, Plan, Sandboxed};
 use crate::sandbox::{Sandbox, Search};
 use crate::space::Space;
-use crate::status::{Counted, DeviceStatus, PartStatus, Status};
+use crate::status::{DeviceStatus, Status};
 use crate::trampoline::Trampoline;
-use crate::{Result, abi, facts, sandbox, trampoline};
+use crate::{Result, facts, sandbox, trampoline};
 
 /// Between heartbeats; the programs allow 100 ms.
 const BEAT: u16 = 20;
@@ -79,7 +79,7 @@ impl Wanted {
 /// A running fast path. Dropping it detaches everything.
 pub struct Accel {
     shared: Arc<Shared>,
-    counts: MapHandle,
+    counters: Arc<Mutex<Counters>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -95,7 +95,7 @@ struct Shared {
     status: Mutex<Status>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -108,7 +108,7 @@ impl Accel {
     /// attached then.
     pub fn start(netns: &NetNs, wanted: Wanted) -> Result<Accel> {
         let programs = Programs::load()?;
-        let counts = programs.map("counts", abi::COUNT)?;
+        let counters = Arc::new(Mutex::new(Counters::of(&programs)?));
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             paused: AtomicBool::new(false),
@@ -123,7 +123,7 @@ impl Accel {
         });
         let (ready, is_ready) = std::sync::mpsc::channel();
         let netns = netns.try_clone()?;
-        let theirs = shared.clone();
+        let theirs = (shared.clone(), counters.clone());
         let thread = std::thread::Builder::new()
             .name("accel".into())
             .spawn(move || {
@@ -142,7 +142,7 @@ impl Accel {
                 }
             })
             .map_err(|e| sys::Error::io("start thread", "accel", &e))?;
-        let accel = Accel { shared, counts, thread: Some(thread) };
+        let accel = Accel { shared, counters, thread: Some(thread) };
         match is_ready.recv() {
             Ok(result) => result.map(|()| accel),
             // The thread ended by a panic; joining it tells.
@@ -179,13 +179,7 @@ impl Accel {
     /// What is accelerated, why not, and what became of packets.
     pub fn status(&self) -> Status {
         let mut status = lock(&self.shared.status).clone();
-        status.packets = counts(&self.counts)
-            .into_iter()
-            .filter(|(_, (packets, _))| *packets > 0)
-            .map(|(reason, (packets, bytes))| {
-                (reason.word().to_owned(), Counted { packets, bytes })
-            })
-            .collect();
+        status.count(&lock(&self.counters));
         status
     }
 
@@ -226,11 +220,15 @@ struct Mirror {
 }
 
 impl Mirror {
-    fn new(netns: &NetNs, programs: Programs, shared: Arc<Shared>) -> Result<Mirror> {
+    fn new(
+        netns: &NetNs,
+        programs: Programs,
+        (shared, counters): (Arc<Shared>, Arc<Mutex<Counters>>),
+    ) -> Result<Mirror> {
         let wanted = lock(&shared.wanted).clone();
         let mut mirror = Mirror {
             shared,
-            maps: Maps::of(&programs)?,
+            maps: Maps::of(&programs, counters)?,
             home: Space::new(0, netns.try_clone()?, programs)?,
             sandboxes: BTreeMap::new(),
             next: 1,
@@ -512,30 +510,7 @@ impl Mirror {
         status.entries = self.maps.entries();
         status.left_out = left_out;
         status.problem = None;
-        status.devices = plan
-            .devices
-            .iter()
-            .map(|device| DeviceStatus {
-                device: device.name.clone(),
-                refused: device.refused.clone(),
-                ports: device
-                    .ports
-                    .iter()
-                    .map(|(name, refused)| PartStatus {
-                        name: name.clone(),
-                        refused: refused.clone(),
-                    })
-                    .collect(),
-                remotes: device
-                    .remotes
-                    .iter()
-                    .map(|(address, refused)| PartStatus {
-                        name: address.to_string(),
-                        refused: refused.clone(),
-                    })
-                    .collect(),
-            })
-            .collect();
+        status.devices = DeviceStatus::all(&plan);
         drop(status);
         *lock(&self.shared.in_force) = self.wanted.clone();
         self.shared.followed.notify_all();

@@ -11,6 +11,7 @@
 
 pub mod abi;
 mod bpf;
+mod counters;
 pub mod daemon;
 mod facts;
 pub mod filter;

@@ -5,14 +5,16 @@
 //! would not take (a full map) is left out, which means the slow path too.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::abi::{self, Fdb, Place};
 use crate::bpf::Programs;
+use crate::counters::Counters;
+use crate::daemon::lock;
 use crate::plan::Plan;
-use crate::reason::Reason;
 use crate::{Error, Result};
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -66,12 +68,13 @@ pub struct Maps {
     vteps: Mirrored,
     fdb: Mirrored,
     sources: Mirrored,
+    counters: Arc<Mutex<Counters>>,
     generation: u64,
     refresh: u64,
 }
 
 impl Maps {
-    pub(crate) fn of(programs: &Programs) -> Result<Maps> {
+    pub(crate) fn of(programs: &Programs, counters: Arc<Mutex<Counters>>) -> Result<Maps> {
         let mirrored = |name, size| {
             Ok::<_, Error>(Mirrored { map: programs.map(name, size)?, entries: Entries::new() })
         };
@@ -81,6 +84,7 @@ impl Maps {
             vteps: mirrored("vteps", abi::VTEP)?,
             fdb: mirrored("fdb", abi::FDB)?,
             sources: mirrored("sources", abi::SOURCE)?,
+            counters,
             // Odd: nothing may be taken yet.
             generation: 1,
             refresh: 0,
@@ -104,30 +108,38 @@ impl Maps {
     pub fn publish(&mut self, plan: &Plan) -> Result<usize> {
         self.withdraw()?;
         let mut left_out = 0;
+        let counters = self.counters.clone();
+        let mut counters = lock(&counters);
+        counters.give(&plan.ports.keys().copied().collect(), &plan.vxlan_devices())?;
         let ports = plan.ports.iter();
         left_out += self.ports.set(
             ports
                 .map(|(port, domain)| {
-                    (port.bytes().to_vec(), domain.place.index.to_ne_bytes().to_vec())
+                    (port.bytes().to_vec(), abi::port(domain, counters.slot(*port)).to_vec())
                 })
                 .collect(),
         )?;
         let vteps = plan.vteps.iter();
         left_out += self.vteps.set(
-            vteps.map(|(key, vtep)| (key.bytes().to_vec(), vtep.bytes().to_vec())).collect(),
+            vteps
+                .map(|(key, vtep)| {
+                    (key.bytes().to_vec(), vtep.bytes(counters.slot(vtep.device())).to_vec())
+                })
+                .collect(),
         )?;
         let fdb = plan.fdb.iter();
         left_out += self.fdb.set(
             fdb.map(|((domain, mac), entry)| {
-                (abi::mac_key(*domain, *mac).to_vec(), entry.bytes().to_vec())
+                let slot = entry.device(*domain).map_or(0, |device| counters.slot(device));
+                (abi::mac_key(*domain, *mac).to_vec(), entry.bytes(slot).to_vec())
             })
             .collect(),
         )?;
         let sources = plan.fdb.iter().filter_map(|((domain, mac), entry)| match entry {
             Fdb::Local { port, .. } => {
                 let port = Place { index: *port, ..*domain };
-                let domain = abi::source(plan.ports.get(&port)?);
-                Some((abi::mac_key(port, *mac).to_vec(), domain.to_vec()))
+                let source = abi::source(plan.ports.get(&port)?, counters.slot(port));
+                Some((abi::mac_key(port, *mac).to_vec(), source.to_vec()))
             }
             Fdb::Remote(_) | Fdb::Own { .. } => None,
         });
@@ -165,26 +177,4 @@ fn now() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
         time.tv_sec().unsigned_abs() * 1_000_000_000 + time.tv_nsec().unsigned_abs()
     })
-}
-
-/// Packets and bytes by reason, summed over CPUs.
-pub fn counts(map: &MapHandle) -> BTreeMap<Reason, (u64, u64)> {
-    let mut counts = BTreeMap::new();
-    for (number, reason) in Reason::ALL.iter().enumerate() {
-        let key = (number as u32).to_ne_bytes();
-        let Ok(Some(cpus)) = map.lookup_percpu(&key, MapFlags::ANY) else { continue };
-        let mut sum = (0, 0);
-        for value in &cpus {
-            let word = |at: usize| {
-                value
-                    .get(at..at + 8)
-                    .and_then(|bytes| bytes.try_into().ok())
-                    .map_or(0, u64::from_ne_bytes)
-            };
-            sum.0 += word(0);
-            sum.1 += word(8);
-        }
-        counts.insert(*reason, sum);
-    }
-    counts
 }

@@ -95,11 +95,21 @@ pub struct DevicePlan {
     pub refused: Option<String>,
     /// Packets come to it by a route, not by a bridge.
     pub routed: bool,
-    /// The other ports of its bridge, or the devices that are routed to it, and why
-    /// they stay slow.
-    pub ports: Vec<(String, Option<String>)>,
+    /// The other ports of its bridge, or the devices that are routed to it.
+    pub ports: Vec<PortPlan>,
     /// Remote VTEPs, and why they stay slow.
     pub remotes: BTreeMap<IpAddr, Option<String>>,
+}
+
+/// What becomes of a tenant's device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortPlan {
+    /// Name, or what of the device is meant.
+    pub name: String,
+    /// Where it is.
+    pub place: Option<Place>,
+    /// Why it stays slow.
+    pub refused: Option<String>,
 }
 
 /// A namespace with VXLAN devices, as it is being planned.
@@ -125,6 +135,11 @@ impl Space<'_> {
                 .and_then(|link| link.bridge.as_ref())
                 .is_some_and(|bridge| bridge.calls_filters);
         Domain { place, trampoline: self.trampoline, checked }
+    }
+
+    pub(crate) fn port(&self, index: u32, link: &Device, refused: Option<String>) -> PortPlan {
+        let place = Some(Place { netns: self.number, index });
+        PortPlan { name: link.name.clone(), place, refused }
     }
 }
 
@@ -168,6 +183,11 @@ impl Plan {
             }
         }
         plan
+    }
+
+    /// Those that may be used.
+    pub fn vxlan_devices(&self) -> BTreeSet<Place> {
+        self.vteps.values().map(Vtep::device).collect()
     }
 
     fn device(
@@ -247,12 +267,7 @@ impl Plan {
     }
 
     /// Entries of a bridge's other ports.
-    pub(crate) fn ports_of(
-        &mut self,
-        space: Space<'_>,
-        bridge: u32,
-        ports: &mut Vec<(String, Option<String>)>,
-    ) {
+    pub(crate) fn ports_of(&mut self, space: Space<'_>, bridge: u32, ports: &mut Vec<PortPlan>) {
         let facts = space.facts;
         let domain = space.domain(bridge);
         let mut usable = BTreeMap::new();
@@ -264,7 +279,7 @@ impl Plan {
             if reason.is_none() {
                 usable.insert(*port, link);
             }
-            ports.push((link.name.clone(), reason));
+            ports.push(space.port(*port, link, reason));
         }
         for ((of, mac), entry) in &facts.overlay.bridge_fdb {
             let Some(link) = usable.get(&entry.port).filter(|_| *of == bridge && !entry.own) else {

@@ -18,6 +18,19 @@ macro_rules! reasons {
                 match self { $(Reason::$variant => $word,)* }
             }
 
+            /// Whether it is of packets that come from a tenant, else from the wire.
+            pub fn is_egress(self) -> bool {
+                self < Reason::IngressHit
+            }
+
+            /// Whether the packet did not go the kernel's whole way.
+            pub fn is_taken(self) -> bool {
+                matches!(
+                    self,
+                    Reason::EgressHit | Reason::EgressShortcut | Reason::IngressHit
+                )
+            }
+
             /// What it means.
             pub fn meaning(self) -> &'static str {
                 match self { $(Reason::$variant => $meaning,)* }

@@ -10,7 +10,7 @@ use netstate::overlay::Device;
 use packet::ethernet::MacAddr;
 
 use crate::abi::Fdb;
-use crate::plan::{self, DevicePlan, Facts, Plan, Space};
+use crate::plan::{self, DevicePlan, Facts, Plan, PortPlan, Space};
 
 /// What a device forwards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,7 +78,8 @@ impl Plan {
             self.fdb.insert((space.domain(index).place, mac), Fdb::Own { ipv6: refused.is_none() });
         }
         if let Some(reason) = refused {
-            result.ports.push(("IPv6".into(), Some(reason)));
+            let name = "IPv6".to_owned();
+            result.ports.push(PortPlan { name, place: None, refused: Some(reason) });
         }
     }
 
@@ -101,14 +102,14 @@ impl Plan {
                         self.own(space, *index, link, &mut tenants);
                         self.ports_of(space, *index, &mut tenants.ports);
                     }
-                    Err(reason) => tenants.ports.push((link.name.clone(), Some(reason))),
+                    Err(reason) => tenants.ports.push(space.port(*index, link, Some(reason))),
                 }
             } else if link.master.is_none()
                 && link.kind.as_deref() == Some("veth")
                 && !self.nics.contains(index)
             {
                 let refused = self.alone(space, *index, link, &mut tenants).err();
-                tenants.ports.push((link.name.clone(), refused));
+                tenants.ports.push(space.port(*index, link, refused));
             }
         }
         for device in self.devices.iter_mut().filter(|device| is_routed(device)) {

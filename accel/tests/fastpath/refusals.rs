@@ -12,19 +12,7 @@ use crate::pair::{DEVICE, LIMIT, PORT, Pair, privileged, sh};
 
 /// Every reason that a status gives, with what it is about.
 fn reasons(status: &Status) -> String {
-    let mut text = String::new();
-    for device in &status.devices {
-        let parts = device.ports.iter().chain(&device.remotes);
-        let own = (device.device.as_str(), &device.refused);
-        for (name, refused) in
-            std::iter::once(own).chain(parts.map(|part| (part.name.as_str(), &part.refused)))
-        {
-            if let Some(reason) = refused {
-                text += &format!("[{name}: {reason}]");
-            }
-        }
-    }
-    text
+    status.refusals().map(|(name, reason)| format!("[{name}: {reason}]")).collect()
 }
 
 pub fn refused(accel: &Accel, expected: &str, after: &str) {

@@ -1,11 +1,13 @@
 //! Traffic goes, and goes the fast way.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use accel::Accel;
+use accel::status::Counted;
 use testbed::{Host, NIC, Offload, poll};
 
-use crate::pair::{DEVICE, LIMIT, Pair, TENANT_B, privileged, since};
+use crate::pair::{DEVICE, LIMIT, PORT, Pair, TENANT_B, privileged, since};
 use crate::underlay::Underlay;
 
 #[test]
@@ -68,4 +70,52 @@ pub fn stream_past(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str)
         Ok(taken.then_some(()).ok_or_else(seen))
     })
     .unwrap();
+}
+
+#[test]
+fn packets_are_counted_at_their_devices() {
+    if !privileged() {
+        return;
+    }
+    for pair in [Pair::new(Offload::Full, false), Pair::sandboxed(Offload::Full, false)] {
+        let accels = pair.accelerate();
+        let packets = |part: &BTreeMap<String, Counted>, word: &str| {
+            part.get(word).map_or(0, |counted| counted.packets)
+        };
+        poll("packets that are counted at port, device and in all", LIMIT, || {
+            pair.ping(&[]);
+            let status = accels[1].status();
+            let device = &status.devices[0];
+            let port = &device.ports[0];
+            assert_eq!((port.name.as_str(), port.entries, device.entries), (PORT, 1, 1));
+            // One tenant, one device: what the one has sent, the other was spared of.
+            let [both, port_s, device_s] = [
+                ["egress_hit", "ingress_hit"].as_slice(),
+                &["egress_refresh", "egress_group"],
+                &["ingress_refresh"],
+            ];
+            let at = |word: &&str| {
+                let all = status.packets(word);
+                (all, [packets(&port.packets, word), packets(&device.packets, word)])
+            };
+            // While they are read there may be others.
+            let all = both.iter().map(at).all(|(all, at)| all > 0 && at == [all, all])
+                && port_s.iter().map(at).all(|(all, at)| all > 0 && at == [all, 0])
+                && device_s.iter().map(at).all(|(all, at)| all > 0 && at == [0, all]);
+            Ok(all.then_some(()).ok_or_else(|| format!("{status:#?}")))
+        })
+        .unwrap();
+        // What was counted at a port that has gone stays in the sum.
+        let before = accels[1].status();
+        let host = pair.sandboxes.as_ref().map_or(&pair.b, |sandboxes| &*sandboxes[1]);
+        host.netlink().delete_link(PORT).unwrap();
+        poll("the port to go", LIMIT, || {
+            let status = accels[1].status();
+            let gone = status.devices[0].ports.is_empty();
+            Ok(gone.then_some(()).ok_or_else(|| format!("{status:#?}")))
+        })
+        .unwrap();
+        let kept = accels[1].status().packets("egress_hit");
+        assert!(kept >= before.packets("egress_hit"), "{kept}");
+    }
 }

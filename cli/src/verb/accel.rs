@@ -1,11 +1,13 @@
 //! `overlane accel`: the fast path for kernel VXLAN devices.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use accel::reason::Reason;
+use accel::status::Counted;
 use accel::{Accel, Status, Wanted};
 use anyhow::Context;
 use netstate::Netlink;
@@ -172,6 +174,39 @@ fn state(refused: &Option<String>) -> String {
     }
 }
 
+/// What was taken of a device's packets and what was left to the kernel, by reason. Of a
+/// tenant's device these are what the tenant sends; of a VXLAN device, what the wire brings.
+fn traffic(
+    indent: &str,
+    entries: usize,
+    packets: &BTreeMap<String, Counted>,
+    tenant: bool,
+) -> String {
+    if entries == 0 && packets.is_empty() {
+        return String::new();
+    }
+    let (mut taken, mut left, mut other, mut reasons) = (0, 0, 0, String::new());
+    for reason in Reason::ALL {
+        let Some(counted) = packets.get(reason.word()) else { continue };
+        match (reason.is_taken(), reason.is_egress() == tenant) {
+            (true, true) => taken += counted.packets,
+            (true, false) => other += counted.packets,
+            (false, _) => {
+                left += counted.packets;
+                // Writing to a String cannot fail.
+                let _ =
+                    writeln!(reasons, "{indent}  {:<20} {:>12}", reason.word(), counted.packets);
+            }
+        }
+    }
+    let (from, to) =
+        if tenant { ("the tenant", "delivered to it") } else { ("the wire", "sent past it") };
+    format!(
+        "{indent}entries {entries}; from {from} {taken} taken, {left} left to the kernel; \
+         {other} {to}\n{reasons}"
+    )
+}
+
 /// A status for people.
 fn describe(status: &Status) -> String {
     let Some(pid) = status.pid else {
@@ -188,10 +223,13 @@ fn describe(status: &Status) -> String {
     }
     for device in &status.devices {
         let _ = writeln!(text, "{}: {}", device.device, state(&device.refused));
-        for (what, parts) in [("port", &device.ports), ("remote", &device.remotes)] {
-            for part in parts {
-                let _ = writeln!(text, "  {what} {}: {}", part.name, state(&part.refused));
-            }
+        text += &traffic("  ", device.entries, &device.packets, false);
+        for port in &device.ports {
+            let _ = writeln!(text, "  port {}: {}", port.name, state(&port.refused));
+            text += &traffic("    ", port.entries, &port.packets, true);
+        }
+        for remote in &device.remotes {
+            let _ = writeln!(text, "  remote {}: {}", remote.name, state(&remote.refused));
         }
     }
     if status.devices.is_empty() {

@@ -149,6 +149,17 @@ fn a_connection_survives_on_off_and_kill() {
     let mut foreground = run_one(&b);
     connection.until_taken(&a);
     connection.until_taken(&b);
+    let status = a.status();
+    let (device, port) = (&status["devices"][0], &status["devices"][0]["ports"][0]);
+    for (what, part, word) in [("device", device, "ingress_hit"), ("port", port, "egress_refresh")]
+    {
+        assert!(part["packets"][word]["packets"].as_u64() > Some(0), "{what}: {status:#}");
+        assert!(part["entries"].as_u64() > Some(0), "{what}: {status:#}");
+    }
+    let shown = text(&a.accel(&["status"]).stdout);
+    for expected in ["  entries 1; from the wire ", "\n    entries 1; from the tenant "] {
+        assert!(shown.contains(expected), "{shown}");
+    }
 
     // Killed: the kernel detaches, and the slow path goes on.
     foreground.child.kill().unwrap();

@@ -148,16 +148,7 @@ pub(super) fn settle(
 
 /// What stays slow, and why.
 fn slow(status: &Status) -> Vec<String> {
-    let mut all = Vec::new();
-    for device in &status.devices {
-        let parts = device.ports.iter().chain(&device.remotes);
-        let reasons = parts.map(|part| (part.name.as_str(), &part.refused));
-        let own = std::iter::once((device.device.as_str(), &device.refused));
-        for (name, refused) in own.chain(reasons) {
-            all.extend(refused.iter().map(|reason| format!("{name}: {reason}")));
-        }
-    }
-    all
+    status.refusals().map(|(name, reason)| format!("{name}: {reason}")).collect()
 }
 
 /// Asks a fast path for its counters, without keeping it.
