@@ -65,7 +65,7 @@ pub(crate) fn gather(
     let rules = if chains.is_empty() { Vec::new() } else { netfilter::rules()? };
     let mut facts = Facts {
         ruleset: Ruleset { chains, rules },
-        filters: netfilter::legacy_tables(),
+        filters: [netfilter::legacy_tables(), netfilter::ebtables()].concat(),
         bridge_netfilter: ["iptables", "ip6tables"].iter().any(|table| {
             sysctl(&format!("net/bridge/bridge-nf-call-{table}")).is_some_and(|on| on != "0")
         }),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use netstate::Netlink;
-use netstate::netfilter::legacy_tables;
+use netstate::netfilter::{ebtables, legacy_tables};
 use netstate::overlay::Overlay;
 use netstate::watch::Watch;
 use sys::netns::{Entered, NetNs};
@@ -25,6 +25,7 @@ pub(crate) struct Space {
     hooks: BTreeMap<(u32, Role), OwnedFd>,
     pub(crate) programs: Programs,
     legacy: Vec<String>,
+    ebtables: Vec<String>,
     /// Links that matter, to look at for programs of others.
     looked_at: BTreeSet<u32>,
     occupied: BTreeSet<u32>,
@@ -42,6 +43,7 @@ impl Space {
             hooks: BTreeMap::new(),
             programs,
             legacy: Vec::new(),
+            ebtables: Vec::new(),
             looked_at: BTreeSet::new(),
             occupied: BTreeSet::new(),
             netns: netns.try_clone()?,
@@ -67,14 +69,16 @@ impl Space {
         self.occupied = self.occupied();
         facts.occupied = self.occupied.clone();
         self.legacy = legacy_tables();
+        self.ebtables = ebtables();
         Ok(facts)
     }
 
-    /// Whether something has changed that is not notified; programs of others are looked
-    /// for where `programs` says so.
-    pub(crate) fn has_changed(&self, programs: bool) -> Result<bool> {
+    /// Whether something has changed that is not notified; what takes longer to ask for,
+    /// programs of others and tables of ebtables, where `all` says so.
+    pub(crate) fn has_changed(&self, all: bool) -> Result<bool> {
         let _inside = self.enter()?;
-        Ok(legacy_tables() != self.legacy || (programs && self.occupied() != self.occupied))
+        let rest = || self.occupied() != self.occupied || ebtables() != self.ebtables;
+        Ok(legacy_tables() != self.legacy || (all && rest()))
     }
 
     /// Links at whose hooks there are other programs than ours: one at the egress of a

@@ -2,12 +2,14 @@
 //! clamp the maximum segment size of TCP.
 
 mod clamp;
+mod ebtables;
 mod rule;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
 pub use clamp::{Clamp, Match, legacy_clamps, nft_clamp, nft_clamps, table_clamps};
+pub use ebtables::ebtables;
 pub use rule::{Expression, Rule, rules};
 
 pub use crate::dump::{attribute, text};
