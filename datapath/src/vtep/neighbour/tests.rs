@@ -514,9 +514,11 @@ fn write_seeds() {
     std::fs::create_dir_all(directory).unwrap();
     for (name, frame) in odd_ones() {
         let mut data = Vec::new();
-        // Who is asked for has spoken before.
+        // Who is asked for has spoken before, in that VLAN.
+        let vlan: &[[u8; 4]] = if name.starts_with("tagged") { &[VLAN_5] } else { &[] };
+        let said = [reply_of(OWNER, ip4(2)), advertisement(OWNER, ip6(2), 0xe0)];
         for (how, frame) in
-            [(1, &reply_of(OWNER, ip4(2))), (1, &advertisement(OWNER, ip6(2), 0xe0)), (0, &frame)]
+            said.iter().map(|said| (1, tagged(said, vlan))).chain([(0, frame.clone())])
         {
             data.extend([how, 1, frame.len() as u8]);
             data.extend(frame);
