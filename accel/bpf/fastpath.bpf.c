@@ -270,11 +270,12 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	tos = inner_tos(proto, ip);
 	if (tos < 0)
 		return pass(skb, vtep->slot, INGRESS_MALFORMED);
-	/* Congestion is to be marked inside, or the packet dropped, or the
+	/* Congestion or ECT(1) is to be marked inside, or the packet dropped, or the
 	 * oddity logged: RFC 6040, include/net/inet_ecn.h.
 	 */
 	ecn = (six ? class6(&front) : front.four.ip.tos) & ECN_MASK;
-	if (ecn == ECN_CE || (ecn && !(tos & ECN_MASK)))
+	tos &= ECN_MASK;
+	if (ecn == ECN_CE || (ecn && !tos) || (ecn == ECN_ECT_1 && tos == ECN_ECT_0))
 		return pass(skb, vtep->slot, INGRESS_ECN);
 	/* The VXLAN device would learn an address that has moved. */
 	from = lookup(vtep->netns, vtep->domain, front.inner.source);

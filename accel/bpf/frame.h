@@ -16,6 +16,7 @@
 #define ECN_MASK 3
 #define ECN_CE 3
 #define ECN_ECT_0 2
+#define ECN_ECT_1 1
 
 struct ethhdr {
 	u16 dest[3];

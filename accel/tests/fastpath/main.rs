@@ -7,6 +7,7 @@ mod change;
 mod differential;
 mod filters;
 mod killed;
+mod outer;
 mod pair;
 mod refusals;
 mod routed;
