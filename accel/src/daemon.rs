@@ -293,7 +293,7 @@ impl Mirror {
         let mut anew = self.unsettled || self.home.has_changed(look)?;
         // Entering a namespace is not for free.
         if look {
-            for sandbox in self.sandboxes.values() {
+            for sandbox in self.sandboxes.values_mut() {
                 anew |= sandbox.space.has_changed(look)?;
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use netstate::Netlink;
-use netstate::netfilter::{ebtables, legacy_tables};
+use netstate::netfilter::{LegacyTables, ebtables};
 use netstate::overlay::Overlay;
 use netstate::watch::Watch;
 use sys::netns::{Entered, NetNs};
@@ -24,6 +24,7 @@ pub(crate) struct Space {
     // Links before the programs: detached first.
     hooks: BTreeMap<(u32, Role), OwnedFd>,
     pub(crate) programs: Programs,
+    tables: LegacyTables,
     legacy: Vec<String>,
     ebtables: Vec<String>,
     /// Links that matter, to look at for programs of others.
@@ -42,6 +43,7 @@ impl Space {
             netlink: Netlink::open()?,
             hooks: BTreeMap::new(),
             programs,
+            tables: LegacyTables::default(),
             legacy: Vec::new(),
             ebtables: Vec::new(),
             looked_at: BTreeSet::new(),
@@ -68,17 +70,18 @@ impl Space {
         self.looked_at = facts.overlay.links.keys().copied().collect();
         self.occupied = self.occupied();
         facts.occupied = self.occupied.clone();
-        self.legacy = legacy_tables();
+        self.legacy = self.tables.names();
         self.ebtables = ebtables();
         Ok(facts)
     }
 
     /// Whether something has changed that is not notified; what takes longer to ask for,
     /// programs of others and tables of ebtables, where `all` says so.
-    pub(crate) fn has_changed(&self, all: bool) -> Result<bool> {
+    pub(crate) fn has_changed(&mut self, all: bool) -> Result<bool> {
         let _inside = self.enter()?;
+        let tables = self.tables.names();
         let rest = || self.occupied() != self.occupied || ebtables() != self.ebtables;
-        Ok(legacy_tables() != self.legacy || (all && rest()))
+        Ok(tables != self.legacy || (all && rest()))
     }
 
     /// Links at whose hooks there are other programs than ours: one at the egress of a

@@ -5,6 +5,9 @@ mod clamp;
 mod ebtables;
 mod rule;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
@@ -114,14 +117,40 @@ fn big_endian(value: Option<&[u8]>) -> u32 {
     value.and_then(|value| value.first_chunk()).map_or(u32::MAX, |bytes| u32::from_be_bytes(*bytes))
 }
 
+/// The files that list tables of the older iptables and ip6tables, and those programs.
+const LEGACY: [(&str, &str); 2] =
+    [("ip_tables_names", "iptables"), ("ip6_tables_names", "ip6tables")];
+
 /// Tables of the older iptables and ip6tables that exist in the calling thread's
 /// namespace: their hooks are in place even where they hold no rule.
 pub fn legacy_tables() -> Vec<String> {
-    let mut tables = Vec::new();
-    for (file, program) in [("ip_tables_names", "iptables"), ("ip6_tables_names", "ip6tables")] {
-        tables.extend(legacy_names(file).map(|table| format!("{program}-legacy {table}")));
+    LegacyTables::default().names()
+}
+
+/// [`legacy_tables`] of one namespace, for who looks often: the files are opened once.
+#[derive(Debug, Default)]
+pub struct LegacyTables {
+    files: [Option<File>; 2],
+}
+
+impl LegacyTables {
+    /// The tables. A list that was not there before is opened in the calling thread's
+    /// namespace.
+    pub fn names(&mut self) -> Vec<String> {
+        let mut tables = Vec::new();
+        for (file, (list, program)) in self.files.iter_mut().zip(LEGACY) {
+            if file.is_none() {
+                *file = File::open(format!("/proc/thread-self/net/{list}")).ok();
+            }
+            let Some(file) = file else { continue };
+            // Five tables there can be, of less than ten letters.
+            let mut text = [0; 256];
+            let length = file.read_at(&mut text, 0).unwrap_or(0);
+            let names = String::from_utf8_lossy(&text[..length]);
+            tables.extend(names.lines().map(|table| format!("{program}-legacy {table}")));
+        }
+        tables
     }
-    tables
 }
 
 /// Names of a file of tables; none where the kernel has no such file.
