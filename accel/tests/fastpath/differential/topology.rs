@@ -68,7 +68,7 @@ pub fn harmless(underlay: Underlay, random: &mut Random) -> &'static str {
 const HARMLESS6: &[&str] = &[
     "ip route add fd09::/64 dev nic0; ip route add unreachable fd08::/64",
     "ip neigh add fd07::9 lladdr 02:00:00:00:00:07 dev nic0",
-    "ip addr add fd06::1/64 dev nic0 nodad; ip route add default via fe80::9 dev nic0",
+    "ip addr add fd06::1/64 dev nic0 nodad; ip route add default via fe80::9 dev nic0 metric 2000",
 ];
 
 /// What concerns no packet of the tenants, and is no reason to leave them slow.
