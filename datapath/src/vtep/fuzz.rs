@@ -188,6 +188,7 @@ impl Bench {
         Bench { lanes: lanes(), strangers: Tally::default(), intake: Intake::new(true, true) }
     }
 
+    #[cfg(test)]
     pub(super) fn take(&mut self, from: IpAddr, tos: u8, segment: Option<u16>, bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
         let message = Message { from, tos, segment, truncated: false, bytes: &mut bytes };
@@ -213,6 +214,7 @@ impl Bench {
     }
 
     /// A whole frame of the underlay, as the second TAP delivers it.
+    #[cfg(test)]
     pub(super) fn take_encapsulated(&mut self, vnet: &VnetHdr, frame: &[u8]) {
         let mut bytes = [&vnet.to_bytes()[..], frame].concat();
         self.intake.encapsulated(&self.lanes, &self.strangers, &mut bytes, vxlan::PORT, 1);
