@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "it is also of verbs with TAPs")]
 mod foreground;
 mod sandbox;
+#[path = "../program/schema.rs"]
+mod schema;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -156,6 +158,7 @@ fn a_connection_survives_on_off_and_kill() {
         assert!(part["packets"][word]["packets"].as_u64() > Some(0), "{what}: {status:#}");
         assert!(part["entries"].as_u64() > Some(0), "{what}: {status:#}");
     }
+    schema::validate("accel-status", &status);
     let shown = text(&a.accel(&["status"]).stdout);
     for expected in ["  entries 1; from the wire ", "\n    entries 1; from the tenant "] {
         assert!(shown.contains(expected), "{shown}");
