@@ -8,6 +8,7 @@ use testbed::{Offload, poll};
 
 use crate::pair::{LIMIT, Pair, privileged, sh, since};
 use crate::refusals::refused;
+use crate::underlay::Underlay;
 
 /// What dockerd 20.10 and its Swarm make in a host, with a published port of each
 /// protocol.
@@ -194,6 +195,54 @@ fn rules_that_do_nothing_to_the_tunnel_are_none() {
         (
             "ip",
             "nat hook postrouting priority 100; ip saddr 10.0.0.0/24 oifname \"eth9\" masquerade;",
+        ),
+    ] {
+        let generation = accels[0].status().generation;
+        sh(&pair.a, &chain(family, words));
+        followed(&accels[0], generation, words);
+        pair.settle(&accels);
+        sh(&pair.a, &format!("nft delete table {family} t"));
+        pair.settle(&accels);
+    }
+}
+
+#[test]
+fn rules_are_followed_for_datagrams_over_ipv6_too() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::sandboxed_over(Underlay::V6, Offload::Full, true);
+    let accels = pair.accelerate();
+    for (family, words, expected) in [
+        ("ip6", "filter hook output priority 0; udp dport 4789 drop;", "drop"),
+        ("ip6", "filter hook input priority 0; ip6 saddr fd07::/64 udp sport 1 drop;", "drop"),
+        ("ip6", "filter hook output priority 0; ip6 daddr fd07::2 udp sport 1 drop;", "drop"),
+        ("inet", "filter hook output priority 0; meta nfproto ipv6 udp sport 1 drop;", "drop"),
+        ("inet", "filter hook output priority 0; meta protocol ip6 udp sport 1 drop;", "drop"),
+        ("ip6", "filter hook input priority 0; policy drop;", "policy drop"),
+    ] {
+        sh(&pair.a, &chain(family, words));
+        refused(
+            &accels[0],
+            &format!("[fd07::2: packet filter: nftables {family} t c: {expected}]"),
+            words,
+        );
+        is_slow(&pair, &accels[0]);
+        sh(&pair.a, &format!("nft delete table {family} t"));
+        pair.settle(&accels);
+    }
+    for (family, words) in [
+        ("ip", "filter hook output priority 0; policy drop;"),
+        ("ip6", "filter hook forward priority 0; policy drop;"),
+        ("ip6", "filter hook output priority 0; ip6 daddr fd07::3 drop;"),
+        ("ip6", "filter hook input priority 0; ip6 saddr fd08::/16 drop;"),
+        ("ip6", "filter hook input priority 0; tcp dport 4789 drop;"),
+        ("inet", "filter hook input priority 0; meta nfproto ipv4 drop;"),
+        ("inet", "filter hook input priority 0; ip saddr 10.0.0.2 drop;"),
+        (
+            "inet",
+            "filter hook input priority 0; policy drop; ip6 nexthdr icmpv6 accept; \
+             ip6 saddr fd07::2 udp dport 4789 accept;",
         ),
     ] {
         let generation = accels[0].status().generation;

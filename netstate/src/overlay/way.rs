@@ -198,3 +198,28 @@ fn has_mtu(route: &RouteMessage) -> Option<u32> {
     }
     link.filter(|_| has)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_odd_route_is_one_for_the_addresses_of_its_network() {
+        let odd = |to: &str, length| (to.parse().unwrap(), length, "several next hops");
+        let covered = |routes: Vec<_>, to: &str| {
+            let overlay = Overlay { odd_routes: routes, ..Overlay::default() };
+            overlay.odd_route(to.parse().unwrap()).is_some()
+        };
+        for (route, length, inside, outside) in [
+            ("10.8.0.0", 13, "10.15.255.255", "10.16.0.0"),
+            ("10.0.0.2", 32, "10.0.0.2", "10.0.0.3"),
+            ("0.0.0.0", 0, "255.0.0.1", "fd07::2"),
+            ("fd07::", 65, "fd07::7fff:ffff:ffff:ffff", "fd07::8000:0:0:0"),
+            ("fd07::2", 128, "fd07::2", "fd07::3"),
+            ("::", 0, "fd07::2", "10.0.0.2"),
+        ] {
+            assert!(covered(vec![odd(route, length)], inside), "{route}/{length}: {inside}");
+            assert!(!covered(vec![odd(route, length)], outside), "{route}/{length}: {outside}");
+        }
+    }
+}
