@@ -6,7 +6,7 @@ mod ebtables;
 mod rule;
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{Read as _, Seek as _};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
@@ -145,7 +145,8 @@ impl LegacyTables {
             let Some(file) = file else { continue };
             // Five tables there can be, of less than ten letters.
             let mut text = [0; 256];
-            let length = file.read_at(&mut text, 0).unwrap_or(0);
+            // No pread: what runs confined (overlane vtep) may not call it.
+            let length = file.rewind().and_then(|()| file.read(&mut text)).unwrap_or(0);
             let names = String::from_utf8_lossy(&text[..length]);
             tables.extend(names.lines().map(|table| format!("{program}-legacy {table}")));
         }
