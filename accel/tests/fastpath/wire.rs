@@ -126,12 +126,19 @@ fn captures_of(pair: &Pair, underlay: Underlay, udp_csum: bool) {
     let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();
     pair.ping6();
     for (to, expected) in [(IpAddr::from(TENANT_B), 16), ("fd00::12".parse().unwrap(), 12)] {
-        // A first packet of each entry may be the slow path's.
-        pair.settle_sender(&accel);
-        let before = accel.status();
-        let fast = capture(pair, underlay, expected, || send(pair, to));
-        let taken = since(&accel, &before, "egress_hit");
-        let shortcut = since(&accel, &before, "egress_shortcut");
+        let enough = if udp_csum { expected - 8 } else { expected - 7 } as u64;
+        // The mirror may be rewritten meanwhile, on a busy machine also be late.
+        let fast = testbed::poll("a capture of the fast path", LIMIT, || {
+            // A first packet of each entry may be the slow path's.
+            pair.settle_sender(&accel);
+            let before = accel.status();
+            let fast = capture(pair, underlay, expected, || send(pair, to));
+            let taken = since(&accel, &before, "egress_hit");
+            let seen =
+                || format!("to {to} over {underlay:?}: {taken} taken: {:#?}", accel.status());
+            Ok(if taken + 4 >= enough { Ok(fast) } else { Err(seen()) })
+        })
+        .unwrap();
         accel.pause(true);
         testbed::poll("the slow path", LIMIT, || {
             let before = accel.status();
@@ -143,11 +150,6 @@ fn captures_of(pair: &Pair, underlay: Underlay, udp_csum: bool) {
         let slow = capture(pair, underlay, expected, || send(pair, to));
         accel.pause(false);
         assert_eq!((fast.len(), slow.len()), (expected, expected), "to {to}");
-        assert!(
-            taken as usize + 4 >= if udp_csum { expected - 8 } else { expected - 7 },
-            "to {to} over {underlay:?}: only {taken} taken, {shortcut} past the bridge: {:#?}",
-            accel.status()
-        );
         for (number, (fast, slow)) in fast.iter().zip(&slow).enumerate() {
             assert_eq!(fast, slow, "frame {number} to {to} over {underlay:?}, checksum {udp_csum}");
         }
