@@ -26,7 +26,7 @@ use crate::sandbox::{Sandbox, Search};
 use crate::space::Space;
 use crate::status::{DeviceStatus, Status};
 use crate::trampoline::Trampoline;
-use crate::{Result, facts, sandbox, trampoline};
+use crate::{Result, facts, lock, sandbox, trampoline};
 
 /// Between heartbeats; the programs allow 100 ms.
 const BEAT: u16 = 20;
@@ -93,10 +93,6 @@ struct Shared {
     /// Told when that has changed.
     followed: Condvar,
     status: Mutex<Status>,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Accel {

@@ -52,3 +52,8 @@ pub enum Error {
 
 /// Result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a thread that has panicked held is as whole as it was.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -13,9 +13,8 @@ use nix::time::{ClockId, clock_gettime};
 use crate::abi::{self, Fdb, Place};
 use crate::bpf::Programs;
 use crate::counters::Counters;
-use crate::daemon::lock;
 use crate::plan::Plan;
-use crate::{Error, Result};
+use crate::{Error, Result, lock};
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -140,23 +140,30 @@ impl LegacyTables {
         let mut tables = Vec::new();
         for (file, (list, program)) in self.files.iter_mut().zip(LEGACY) {
             if file.is_none() {
-                *file = File::open(format!("/proc/thread-self/net/{list}")).ok();
+                *file = open_list(list);
             }
-            let Some(file) = file else { continue };
-            // Five tables there can be, of less than ten letters.
-            let mut text = [0; 256];
-            // No pread: what runs confined (overlane vtep) may not call it.
-            let length = file.rewind().and_then(|()| file.read(&mut text)).unwrap_or(0);
-            let names = String::from_utf8_lossy(&text[..length]);
-            tables.extend(names.lines().map(|table| format!("{program}-legacy {table}")));
+            let names = file.as_mut().map(listed).unwrap_or_default();
+            tables.extend(names.iter().map(|table| format!("{program}-legacy {table}")));
         }
         tables
     }
 }
 
-/// Names of a file of tables; none where the kernel has no such file.
-fn legacy_names(file: &str) -> impl Iterator<Item = String> {
-    let names =
-        std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-    names.lines().map(str::to_owned).collect::<Vec<_>>().into_iter()
+/// Names of a file of tables, in the calling thread's namespace; none where the kernel has
+/// no such file.
+fn legacy_names(list: &str) -> Vec<String> {
+    open_list(list).as_mut().map(listed).unwrap_or_default()
+}
+
+fn open_list(list: &str) -> Option<File> {
+    File::open(format!("/proc/thread-self/net/{list}")).ok()
+}
+
+/// The lines of a list of tables, from its beginning.
+fn listed(file: &mut File) -> Vec<String> {
+    // Five tables there can be, of less than ten letters.
+    let mut text = [0; 256];
+    // No pread: what runs confined (overlane vtep) may not call it.
+    let length = file.rewind().and_then(|()| file.read(&mut text)).unwrap_or(0);
+    String::from_utf8_lossy(&text[..length]).lines().map(str::to_owned).collect()
 }

@@ -115,6 +115,23 @@ fn docker_s_own_chains_are_no_reason() {
     }
 }
 
+/// A chain in the sender's host that keeps datagrams to `remote` on the slow path while it
+/// is there.
+fn concerns(
+    pair: &Pair,
+    accels: &[Accel; 2],
+    remote: &str,
+    (family, words): (&str, &str),
+    expected: &str,
+) {
+    sh(&pair.a, &chain(family, words));
+    let reason = format!("[{remote}: packet filter: nftables {family} t c: {expected}]");
+    refused(&accels[0], &reason, words);
+    is_slow(pair, &accels[0]);
+    sh(&pair.a, &format!("nft delete table {family} t"));
+    pair.settle(accels);
+}
+
 #[test]
 fn rules_that_may_do_something_to_the_tunnel_are_a_reason() {
     if !privileged() {
@@ -156,15 +173,7 @@ fn rules_that_may_do_something_to_the_tunnel_are_a_reason() {
             "verdict map",
         ),
     ] {
-        sh(&pair.a, &chain(family, words));
-        refused(
-            &accels[0],
-            &format!("[10.0.0.2: packet filter: nftables {family} t c: {expected}]"),
-            words,
-        );
-        is_slow(&pair, &accels[0]);
-        sh(&pair.a, &format!("nft delete table {family} t"));
-        pair.settle(&accels);
+        concerns(&pair, &accels, "10.0.0.2", (family, words), expected);
     }
     sh(&pair.a, &chain("netdev", "filter hook ingress device nic0 priority 0;"));
     refused(&accels[0], "[10.0.0.2: packet filter: nftables netdev t c]", "netdev");
@@ -221,15 +230,7 @@ fn rules_are_followed_for_datagrams_over_ipv6_too() {
         ("inet", "filter hook output priority 0; meta protocol ip6 udp sport 1 drop;", "drop"),
         ("ip6", "filter hook input priority 0; policy drop;", "policy drop"),
     ] {
-        sh(&pair.a, &chain(family, words));
-        refused(
-            &accels[0],
-            &format!("[fd07::2: packet filter: nftables {family} t c: {expected}]"),
-            words,
-        );
-        is_slow(&pair, &accels[0]);
-        sh(&pair.a, &format!("nft delete table {family} t"));
-        pair.settle(&accels);
+        concerns(&pair, &accels, "fd07::2", (family, words), expected);
     }
     for (family, words) in [
         ("ip", "filter hook output priority 0; policy drop;"),
