@@ -66,7 +66,6 @@ impl Bench {
             };
             let port = Port::open(&options, host.netns()).unwrap();
             host.netlink().set_mtu("tap0", plan.mtu).unwrap();
-            host.sysctl("net/ipv6/conf/tap0/accept_dad", "0").unwrap();
             host.address("tap0", v6.parse::<IpAddr>().unwrap(), 64).unwrap();
             host.address("tap0", v4.parse::<IpAddr>().unwrap(), 24).unwrap();
             port

@@ -17,8 +17,9 @@ pub(crate) fn family(address: IpAddr) -> AddressFamily {
 }
 
 impl Netlink {
-    /// Gives a link an address. IPv6 addresses are usable at once (`nodad`):
-    /// nobody else is on these wires.
+    /// Gives a link an address. IPv6 ones are not asked for first (`nodad`: nobody else is
+    /// on these wires), yet the kernel answers before they are of use:
+    /// [`Netlink::is_own`] tells when.
     ///
     /// # Errors
     /// `EEXIST`, `ENODEV`.

@@ -47,10 +47,6 @@ impl Netlink {
     /// # Errors
     /// `ENODEV`, `ENETUNREACH` when the next hop is not reachable on the link.
     pub fn add_route(&self, route: &Route<'_>) -> Result<()> {
-        let address = |ip| match ip {
-            IpAddr::V4(address) => RouteAddress::Inet(address),
-            IpAddr::V6(address) => RouteAddress::Inet6(address),
-        };
         let mut message = RouteMessage::default();
         message.header.address_family = family(route.to);
         message.header.destination_prefix_length = route.prefix;
@@ -63,9 +59,9 @@ impl Netlink {
             message.header.flags |= RouteFlags::Onlink;
         }
         if route.prefix > 0 {
-            message.attributes.push(RouteAttribute::Destination(address(route.to)));
+            message.attributes.push(RouteAttribute::Destination(route_address(route.to)));
         }
-        message.attributes.extend(route.via.map(|via| RouteAttribute::Gateway(address(via))));
+        message.attributes.extend(route.via.map(|via| RouteAttribute::Gateway(route_address(via))));
         message.attributes.push(RouteAttribute::Oif(self.link(route.link)?.index));
         let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
         self.change(
@@ -103,18 +99,10 @@ impl Netlink {
     pub fn way_to(&self, address: IpAddr, from: Option<IpAddr>) -> Result<Way> {
         let address = address.to_canonical();
         let object = address.to_string();
-        let wire = |address| match address {
-            IpAddr::V4(address) => RouteAddress::Inet(address),
-            IpAddr::V6(address) => RouteAddress::Inet6(address),
-        };
-        let length = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(address);
-        message.header.destination_prefix_length = length(address);
-        message.attributes.push(RouteAttribute::Destination(wire(address)));
+        let mut message = look_up(address);
         if let Some(from) = from {
             message.header.source_prefix_length = length(from);
-            message.attributes.push(RouteAttribute::Source(wire(from)));
+            message.attributes.push(RouteAttribute::Source(route_address(from)));
         }
         let mut way = Way { link: 0, via: None, mtu: None };
         self.get(RouteNetlinkMessage::GetRoute(message), "find route", &object, |answer| {
@@ -139,6 +127,54 @@ impl Netlink {
             _ => Ok(way),
         }
     }
+
+    /// Whether packets to an address of the link with this index are the host's own by now.
+    ///
+    /// For IPv6 that is some time after the kernel has answered [`Netlink::add_address`], or
+    /// has set up a link that had kept its addresses: one queue for the whole machine joins
+    /// the address's multicast group and then adds its local route, each time behind RTNL,
+    /// the lock of all changes in all namespaces. Whoever sets the link down meanwhile, and
+    /// has the address kept (`keep_addr_on_down`), may never get that route
+    /// (`addrconf_dad_work`, `addrconf_ifdown` in net/ipv6/addrconf.c; seen in Linux 6.18).
+    ///
+    /// # Errors
+    /// When the kernel refuses the look-up.
+    pub fn is_own(&self, link: u32, address: IpAddr) -> Result<bool> {
+        let mut message = look_up(address);
+        message.attributes.push(RouteAttribute::Oif(link));
+        let mut own = false;
+        let request = RouteNetlinkMessage::GetRoute(message);
+        let asked = self.get(request, "find route", &address.to_string(), |answer| {
+            if let RouteNetlinkMessage::NewRoute(route) = answer {
+                own = route.header.kind == RouteType::Local;
+            }
+        });
+        match asked {
+            Err(Error::Kernel { errno: Errno::ENETUNREACH | Errno::EHOSTUNREACH, .. }) => Ok(false),
+            asked => asked.map(|()| own),
+        }
+    }
+}
+
+/// The question for the route to an address.
+fn look_up(address: IpAddr) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(address);
+    message.header.destination_prefix_length = length(address);
+    message.attributes.push(RouteAttribute::Destination(route_address(address)));
+    message
+}
+
+fn route_address(address: IpAddr) -> RouteAddress {
+    match address {
+        IpAddr::V4(address) => RouteAddress::Inet(address),
+        IpAddr::V6(address) => RouteAddress::Inet6(address),
+    }
+}
+
+/// Of an address as a prefix, bits.
+fn length(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 fn no_device(address: IpAddr) -> Error {

@@ -5,12 +5,17 @@ use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use netstate::{MacAddr, Netlink};
 use sys::ethtool::{Ethtool, Feature};
 use sys::netns::NetNs;
 
-use crate::{Error, Result};
+use crate::{Error, Result, poll};
+
+/// How long the kernel may take to make an address of use: every change of the network,
+/// in whatever namespace, goes before.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// A network namespace with the sockets to configure and watch it: a test host.
 #[derive(Debug)]
@@ -38,7 +43,9 @@ impl Host {
         Ok(host)
     }
 
-    /// Makes a host with loopback up and IPv6 as the kernel has it.
+    /// Makes a host with loopback up and IPv6 as the kernel has it, but for duplicate
+    /// address detection: nobody else is on these wires, and for the seconds that it takes
+    /// a router resolves no neighbour, as its solicitations want a link-local address.
     ///
     /// # Errors
     /// As [`Host::new`].
@@ -49,6 +56,7 @@ impl Host {
         // namespace inherits some of them (net.core.devconf_inherit_init_net).
         for which in ["default", "all"] {
             host.sysctl(&format!("net/ipv4/conf/{which}/rp_filter"), "0")?;
+            host.sysctl_if_present(&format!("net/ipv6/conf/{which}/accept_dad"), "0")?;
         }
         // Frames crossing a bridge are not IP-filtered unless a mode wants it.
         for table in ["iptables", "ip6tables", "arptables"] {
@@ -153,13 +161,36 @@ impl Host {
         self.sysctl("net/ipv4/ip_forward", "1")
     }
 
-    /// Gives a link an address and switches it up.
+    /// Gives a link an address, switches it up and waits until the address is the host's.
     ///
     /// # Errors
-    /// `ENODEV`, `EEXIST`.
+    /// `ENODEV`, `EEXIST`; as [`Host::settle`].
     pub fn address(&self, link: &str, address: impl Into<IpAddr>, prefix: u8) -> Result<()> {
-        self.netlink.add_address(link, address.into(), prefix)?;
-        Ok(self.netlink.set_up(link)?)
+        let address = address.into();
+        self.netlink.add_address(link, address, prefix)?;
+        self.netlink.set_up(link)?;
+        if address.is_ipv6() { self.settle() } else { Ok(()) }
+    }
+
+    /// Waits until the host receives what is sent to the IPv6 addresses of its links that
+    /// are up: the kernel is not done with them when a request is answered
+    /// ([`Netlink::is_own`]).
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] naming an address that it does not receive for after a minute.
+    pub fn settle(&self) -> Result<()> {
+        poll(&format!("{}'s IPv6 addresses", self.name), SETTLED, || {
+            let links = self.netlink.links()?;
+            for own in self.netlink.addresses()? {
+                let Some(link) = links.iter().find(|link| link.index == own.link && link.up) else {
+                    continue;
+                };
+                if own.address.is_ipv6() && !self.netlink.is_own(own.link, own.address)? {
+                    return Ok(Err(format!("{} of {} has no local route", own.address, link.name)));
+                }
+            }
+            Ok(Ok(()))
+        })
     }
 
     /// Makes a veth pair between this host and `tenant`, both ends up.

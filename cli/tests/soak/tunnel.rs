@@ -345,12 +345,13 @@ impl Life {
     }
 }
 
-/// A device goes down and comes up again.
+/// A device goes down and comes up again, with its addresses.
 pub fn flap(host: &Host, device: &str) {
     host.netlink().set_down(device).unwrap();
     // Something is on its way to it meanwhile.
     std::thread::sleep(STEP / 15);
     host.netlink().set_up(device).unwrap();
+    host.settle().unwrap();
 }
 
 /// Until a ping is answered: what was down or made anew needs its time.

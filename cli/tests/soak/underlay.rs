@@ -34,9 +34,7 @@ impl End {
 
 /// Sets an address that stays when the device is down for a while.
 pub fn address(host: &Host, device: &str, address: IpAddr) {
-    for (key, value) in [("accept_dad", "0"), ("keep_addr_on_down", "1")] {
-        host.sysctl(&format!("net/ipv6/conf/{device}/{key}"), value).unwrap();
-    }
+    host.sysctl(&format!("net/ipv6/conf/{device}/keep_addr_on_down"), "1").unwrap();
     host.address(device, address, if address.is_ipv4() { 24 } else { 64 }).unwrap();
 }
 

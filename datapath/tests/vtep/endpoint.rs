@@ -84,7 +84,6 @@ pub fn wire(plan: &Plan, hosts: [&Host; 2]) {
 }
 
 pub fn address(host: &Host, device: &str, address: IpAddr, prefix: u8) {
-    host.sysctl(&format!("net/ipv6/conf/{device}/accept_dad"), "0").unwrap();
     host.address(device, address, prefix).unwrap();
 }
 

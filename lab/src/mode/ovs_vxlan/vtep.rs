@@ -39,7 +39,6 @@ impl Plan {
 }
 
 fn address(host: &Host, device: &str, address: IpAddr, prefix: u8) {
-    host.sysctl(&format!("net/ipv6/conf/{device}/accept_dad"), "0").unwrap();
     host.address(device, address, prefix).unwrap();
 }
 
@@ -117,9 +116,6 @@ fn an_endpoint_in_user_space_and_open_vswitch_understand_each_other() {
         let mut switch = Switch::start(&tree, &b, false).unwrap();
         if !kernel {
             limit_offloads(&other, TENANT_NIC, false).unwrap();
-            if plan.v6 {
-                b.sysctl("net/ipv6/conf/default/accept_dad", "0").unwrap();
-            }
             underlay(&mut switch, far, plan.prefix(), near, mac(a.name(), NIC)).unwrap();
         }
         let checksum = format!("options:csum={checksum}");
