@@ -535,6 +535,10 @@ pub struct TapBridge {
     /// for the better of the first two that runs here
     #[arg(long, default_value = "auto", value_name = "ENGINE")]
     pub engine: String,
+    /// Microseconds for which a thread looks again before it sleeps, as long as that has been
+    /// of use: packets wait less, at a CPU's cost; 0 to 10000, not with --engine uring
+    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
+    pub busy_poll: u32,
     /// Give and take cut packets with finished checksums only, on one side or both
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "both", value_name = "SIDE")]
     pub no_offload: Option<NoOffload>,

@@ -125,6 +125,8 @@ fn what_is_wrong_is_named() {
     };
     fails_with(&["--queues", "0"], "--queues: 0 is not 1 to 256");
     fails_with(&["--queues", "257"], "--queues: 257 is not 1 to 256");
+    fails_with(&["--busy-poll", "10001"], "--busy-poll: 10001 is not 0 to 10000");
+    fails_with(&["--busy-poll", "1", "--engine", "uring"], "not with --engine uring");
     fails_with(&["--mtu", "67"], "--mtu: 67 is not 68 to 65521");
     fails_with(&["--engine", "dpdk"], "unknown engine \"dpdk\"; known: auto, bpf, epoll");
     fails_with(&["--left-netns", "no-such-netns"], "/run/netns/no-such-netns");

@@ -316,6 +316,7 @@ fn what_cannot_be_is_refused_with_its_name() {
         (&["--replicate", "10.0.0.9"], "10.0.0.9 is not among"),
         (&["--queues", "0"], "queues"),
         (&["--mtu", "10"], "mtu"),
+        (&["--busy-poll", "10001"], "10001 is not 0 to 10000 microseconds"),
         (&["--metrics", "9472"], "wanted unix:PATH"),
         (&["--neighbour", "10.1.0.7=02:00:00:00:00:07"], "--neigh-suppress"),
         (&["--neigh-suppress", "--neighbour", "10.1.0.7"], "IP=MAC"),

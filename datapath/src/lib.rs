@@ -6,8 +6,12 @@ mod bpf;
 pub mod copy_loop;
 pub mod counters;
 mod error;
+mod patience;
 pub mod tapbridge;
 mod threads;
 pub mod vtep;
 
 pub use error::{Error, Result};
+
+/// Longest time for which threads may look again before they sleep, in microseconds.
+pub const BUSY_POLL_MAX: u32 = 10_000;

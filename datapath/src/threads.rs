@@ -5,12 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use sys::affinity::Thread;
 
+use crate::patience::Patience;
 use crate::{Error, Result};
 
 /// What the threads share.
@@ -59,8 +61,13 @@ impl Threads {
         self.shared.stopping.as_fd()
     }
 
-    /// What a thread with these sources of packets, and their names, waits by.
-    pub(crate) fn sources(&self, sources: &[(BorrowedFd<'_>, &str)]) -> sys::Result<Sources> {
+    /// What a thread with these sources of packets, and their names, waits by; for
+    /// `busy_poll` it looks again before it sleeps, as long as that has been of use.
+    pub(crate) fn sources(
+        &self,
+        sources: &[(BorrowedFd<'_>, &str)],
+        busy_poll: Duration,
+    ) -> sys::Result<Sources> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| sys::Error::new("epoll_create1", "sources of packets", e))?;
         let end = (self.shared.stopping.as_fd(), "end of forwarding");
@@ -70,7 +77,8 @@ impl Threads {
                 .map_err(|e| sys::Error::new("epoll_ctl(EPOLL_CTL_ADD)", *name, e))?;
         }
         let events = vec![EpollEvent::empty(); sources.len() + 1];
-        Ok(Sources { epoll, events, shared: self.shared.clone() })
+        let patience = Patience::new(busy_poll);
+        Ok(Sources { epoll, events, patience, shared: self.shared.clone() })
     }
 
     /// Starts a thread.
@@ -142,6 +150,7 @@ impl Drop for End {
 pub(crate) struct Sources {
     epoll: Epoll,
     events: Vec<EpollEvent>,
+    patience: Patience,
     shared: Arc<Shared>,
 }
 
@@ -150,6 +159,14 @@ impl Sources {
     /// reading what is empty is a system call for nothing. False when it is time to
     /// end.
     pub(crate) fn wait(&mut self, ready: &mut [bool]) -> sys::Result<bool> {
+        while self.patience.expects(Instant::now) {
+            if self.look(ready, EpollTimeout::ZERO)? {
+                self.patience.came();
+                return Ok(self.go_on());
+            }
+            // Whoever is to have something for us may be on this CPU.
+            std::thread::yield_now();
+        }
         self.wait_for(ready, EpollTimeout::NONE)
     }
 
@@ -159,7 +176,13 @@ impl Sources {
         ready: &mut [bool],
         limit: impl Into<EpollTimeout>,
     ) -> sys::Result<bool> {
-        let limit = limit.into();
+        self.look(ready, limit.into())?;
+        Ok(self.go_on())
+    }
+
+    /// Marks those that have something within that time; true if there are any, or it
+    /// is time to end.
+    fn look(&mut self, ready: &mut [bool], limit: EpollTimeout) -> sys::Result<bool> {
         let count = loop {
             match self.epoll.wait(&mut self.events, limit) {
                 Ok(count) => break count,
@@ -175,7 +198,7 @@ impl Sources {
                 *ready = true;
             }
         }
-        Ok(self.go_on())
+        Ok(count > 0)
     }
 
     /// Whether it is not yet time to end.

@@ -4,10 +4,12 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::str::FromStr;
+use std::time::Duration;
 
+use datapath::BUSY_POLL_MAX;
 use datapath::counters::Counters;
 use datapath::tapbridge::netmap::{Address, Netmap};
-use datapath::tapbridge::{Bridge, EngineChoice, PortOptions, QUEUES_MAX, Running, Side};
+use datapath::tapbridge::{Bridge, Engine, EngineChoice, PortOptions, QUEUES_MAX, Running, Side};
 use sys::netns::NetNs;
 use sys::tap::Offload;
 
@@ -27,6 +29,13 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
     if !(1..=QUEUES_MAX).contains(&arguments.queues) {
         let problem = format!("{} is not 1 to {QUEUES_MAX}", arguments.queues);
         return Err(usage("--queues", problem));
+    }
+    if arguments.busy_poll > BUSY_POLL_MAX {
+        let problem = format!("{} is not 0 to {BUSY_POLL_MAX}", arguments.busy_poll);
+        return Err(usage("--busy-poll", problem));
+    }
+    if arguments.busy_poll > 0 && engine == EngineChoice::Only(Engine::Uring) {
+        return Err(usage("--busy-poll", "a ring sleeps in the kernel: not with --engine uring"));
     }
     if let Some(mtu) = arguments.mtu.filter(|mtu| !MTU.contains(mtu)) {
         return Err(usage("--mtu", format!("{mtu} is not {} to {}", MTU.start(), MTU.end())));
@@ -55,7 +64,8 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
         open(&left, &namespaces[0], Side::Left)?,
         open(&right, &namespaces[1], Side::Right)?,
         netmap,
-    )?;
+    )?
+    .polling(Duration::from_micros(arguments.busy_poll.into()));
     let uncut = Side::BOTH.map(|side| bridge.port(side).offload());
     let ready = bridge.engine(engine)?;
     // The descriptors suffice from here on; threads started later have no more.

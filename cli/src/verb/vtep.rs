@@ -195,6 +195,7 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
         checksum: !arguments.no_checksum,
         zero_checksum6: arguments.zero_checksum6,
         hand_over: arguments.hand_over,
+        busy_poll: arguments.busy_poll,
         metrics: arguments.metrics.clone(),
         queues: arguments.queues,
         networks: vec![network],

@@ -19,8 +19,11 @@ use crate::watched::Watched;
 use crate::{PROGRESS, STEP};
 
 /// Arguments of each life.
-const LIVES: [&[&str]; 3] =
-    [&["--engine", "epoll"], &["--engine", "uring", "--queues", "2"], &["--no-offload=right"]];
+const LIVES: [&[&str]; 3] = [
+    &["--engine", "epoll", "--busy-poll", "100"],
+    &["--engine", "uring", "--queues", "2"],
+    &["--no-offload=right"],
+];
 
 /// Lives that long, each of [`LIVES`] a part of it.
 pub fn live(duration: Duration, random: &mut Random) {

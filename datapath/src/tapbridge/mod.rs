@@ -18,6 +18,8 @@ mod forward;
 pub mod netmap;
 mod port;
 
+use std::time::Duration;
+
 pub use engine::{Engine, EngineChoice, Ready, Running, Unavailable};
 pub(crate) use port::LAYOUT;
 pub use port::{Port, PortOptions, QUEUES_MAX};
@@ -54,6 +56,7 @@ pub struct Bridge {
     left: Port,
     right: Port,
     netmap: Option<Netmap>,
+    busy_poll: Duration,
 }
 
 impl Bridge {
@@ -67,7 +70,14 @@ impl Bridge {
             let (left, right) = (left.name().to_owned(), right.name().to_owned());
             return Err(Error::Queues { left, left_queues, right, right_queues });
         }
-        Ok(Bridge { left, right, netmap })
+        Ok(Bridge { left, right, netmap, busy_poll: Duration::ZERO })
+    }
+
+    /// Has threads look again for so long before they sleep, as long as that has been of
+    /// use: packets wait less, the CPU is busy. Not with [`Engine::Uring`].
+    #[must_use]
+    pub fn polling(self, busy_poll: Duration) -> Bridge {
+        Bridge { busy_poll, ..self }
     }
 
     /// One of the ports.

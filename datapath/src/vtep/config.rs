@@ -17,6 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use packet::ethernet::MacAddr;
 use packet::vxlan::{self, Vni};
@@ -25,6 +26,7 @@ use serde::Deserialize;
 use super::fdb::Place;
 use super::neighbour::{Address, Neighbour};
 use super::table::Limits;
+use crate::BUSY_POLL_MAX;
 use crate::tapbridge::QUEUES_MAX;
 
 /// Most remote ends a frame is replicated to: one frame becomes so many packets.
@@ -73,6 +75,10 @@ pub struct Config {
     /// How the TAPs are read.
     #[serde(default)]
     pub engine: Engine,
+    /// Microseconds for which a thread looks again before it sleeps, as long as that has
+    /// been of use: packets wait less, the CPU is busy. Not with [`Engine::Uring`].
+    #[serde(default)]
+    pub busy_poll: u32,
     /// CPUs of the threads, in the queues' order; none: wherever the caller may run.
     #[serde(default)]
     pub cpus: Vec<usize>,
@@ -282,6 +288,7 @@ impl Config {
             metrics: None,
             queues: 1,
             engine: Engine::Epoll,
+            busy_poll: 0,
             cpus: Vec::new(),
             networks: Vec::new(),
         }
@@ -315,6 +322,13 @@ impl Config {
         if !(1..=QUEUES_MAX).contains(&self.queues) {
             return Err(wrong("queues", format!("{} is not 1 to {QUEUES_MAX}", self.queues)));
         }
+        if self.busy_poll > BUSY_POLL_MAX {
+            let problem = format!("{} is not 0 to {BUSY_POLL_MAX} microseconds", self.busy_poll);
+            return Err(wrong("busy-poll", problem));
+        }
+        if self.busy_poll > 0 && self.engine == Engine::Uring {
+            return Err(wrong("busy-poll", "a ring sleeps in the kernel: engine = \"epoll\" only"));
+        }
         if self.networks.is_empty() {
             return Err(wrong("network", "there is none"));
         }
@@ -330,6 +344,11 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// How long a thread looks again before it sleeps.
+    pub fn busy_poll(&self) -> Duration {
+        Duration::from_micros(self.busy_poll.into())
     }
 
     /// Bytes that the tunnel takes from the underlay's MTU: inner Ethernet,
@@ -521,6 +540,8 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (from, to, named) in [
             ("queues = 2", "queues = 0", "queues"),
+            ("queues = 2", "busy-poll = 10001", "busy-poll"),
+            ("queues = 2", "queues = 2\nbusy-poll = 1", "busy-poll"),
             ("queues = 2", "arp-suppression = true", "arp-suppression"),
             (
                 "vni = 11",

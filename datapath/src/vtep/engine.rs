@@ -7,7 +7,7 @@
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use packet::ethernet::{self, MacAddr};
@@ -15,17 +15,28 @@ use sys::datagram::ReceiveSlots;
 use sys::frame_ring::{Event, FrameRing};
 use sys::tap::Tap;
 
-use super::company::Company;
 use super::lane::{HEADER, Lane};
 use super::receive::{Intake, Message};
 use super::transmit::Transmitter;
 use super::underlay::Underlay;
 use crate::counters::Tally;
+use crate::patience::Patience;
 use crate::threads::{Sources, Threads};
 use crate::{Error, Result};
 
 /// Frames or batches of one source before the others get their turn.
 const BUDGET: usize = 64;
+
+/// How long a TAP that is empty behind a full segment is looked at again: ten segments'
+/// time of a writer on another CPU, less than half of a round trip.
+///
+/// A TAP takes a frame from its sender's account as soon as it is queued, so that TCP
+/// does not hold back small writes until they fill a super-packet, as it does before a
+/// device that is busy (`tcp_should_autocork`). A thread that is awake would then carry
+/// a writer's segments one at a time through everything that follows. A sender whose
+/// frame was as long as the MTU allows has more to say, unless its messages have just
+/// that length.
+const COMPANY: Duration = Duration::from_micros(30);
 
 /// Buffers of a ring; more than a few would only be cold when they are used again.
 const BUFFERS: u16 = 16;
@@ -49,6 +60,8 @@ pub(super) struct Worker {
     pub(super) merge: bool,
     pub(super) merge_udp: bool,
     pub(super) seed: u64,
+    /// How long to look again before it sleeps.
+    pub(super) busy_poll: Duration,
 }
 
 impl Worker {
@@ -67,7 +80,7 @@ impl Worker {
             let tap = second.queue(self.index);
             sources.push((tap.as_fd(), tap.name()));
         }
-        let sources = threads.sources(&sources)?;
+        let sources = threads.sources(&sources, self.busy_poll)?;
         Ok(threads.spawn(&name, move || self.run(sources))?)
     }
 
@@ -80,7 +93,7 @@ impl Worker {
         let mut intake = Intake::new(self.merge, self.merge_udp);
         let mut slots = ReceiveSlots::new(MESSAGES);
         let mut frame = vec![0; FRAME].into_boxed_slice();
-        let mut companies: Vec<_> = self.lanes.iter().map(|_| Company::default()).collect();
+        let mut companies: Vec<_> = self.lanes.iter().map(|_| Patience::new(COMPANY)).collect();
         let mut looked = None;
         while sources.wait(&mut ready)? {
             while ready.contains(&true) {
@@ -185,7 +198,7 @@ impl Worker {
         index: usize,
         transmitter: &mut Transmitter,
         frame: &mut [u8],
-        company: &mut Company,
+        company: &mut Patience,
         now: u32,
     ) -> Result<bool> {
         let Some(tap) = self.lanes[index].tap.tap() else { return Ok(false) };
@@ -199,7 +212,7 @@ impl Worker {
                     last = length;
                     budget -= 1;
                 }
-                Read::Nothing if last == full && company.expected(Instant::now()) => {
+                Read::Nothing if last == full && company.expects(Instant::now) => {
                     // The sender may have been on this CPU.
                     std::thread::yield_now();
                 }

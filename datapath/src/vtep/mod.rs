@@ -19,7 +19,6 @@
 //!   ends.
 
 mod answer;
-mod company;
 pub mod config;
 mod engine;
 pub mod fdb;
@@ -234,6 +233,7 @@ impl Ready {
                 merge,
                 merge_udp,
                 seed,
+                busy_poll: running.config.busy_poll(),
             };
             // Those that run already end when `running` is dropped.
             worker.spawn(&mut running.threads, rings.next())?;

@@ -36,7 +36,7 @@ pub(super) fn spawn(
     if watched.is_empty() {
         return Ok(());
     }
-    let sources = threads.sources(&watched)?;
+    let sources = threads.sources(&watched, Duration::ZERO)?;
     let (underlay, networks) = (underlay.clone(), networks.to_vec());
     Ok(threads.spawn("vtep paths", move || watch(&underlay, &networks, sources))?)
 }

@@ -99,7 +99,9 @@ fn two_endpoints_understand_each_other() {
         eprintln!("{plan:?}");
         let [host_a, host_b] = hosts(&plan);
         let a = Vtep::new(&plan, &host_a, 0, &plan.config(0, &[1]));
-        let b = Vtep::new(&plan, &host_b, 1, &plan.config(1, &[0]));
+        // One looks again before it sleeps, one does not.
+        let config = Config { busy_poll: 200, ..plan.config(1, &[0]) };
+        let b = Vtep::new(&plan, &host_b, 1, &config);
         everything_crosses(&a.tenant, &b.tenant);
         for vtep in [a, b] {
             let report = vtep.end();

@@ -1,10 +1,11 @@
-//! `tapbridge`, `tapbridge-uring`: tenants on TAP devices, joined by `overlane
+//! `tapbridge`, `tapbridge-uring`, `tapbridge-poll`: tenants on TAP devices, joined by `overlane
 //! tapbridge`'s engine: super-packets cross user space uncut. `tap` is the same without
 //! that, `tapbridge-bpf` past user space. The second is measured when it is asked for by
 //! name.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions, Running, Side};
 use netstate::Hop;
@@ -17,12 +18,17 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 pub struct TapBridge {
     name: &'static str,
     engine: Engine,
+    busy_poll: Duration,
 }
 
 /// As `overlane tapbridge` does by itself between two namespaces.
-pub const EPOLL: TapBridge = TapBridge { name: "tapbridge", engine: Engine::Epoll };
+pub const EPOLL: TapBridge =
+    TapBridge { name: "tapbridge", engine: Engine::Epoll, busy_poll: Duration::ZERO };
 /// Frames read by batches.
-pub const URING: TapBridge = TapBridge { name: "tapbridge-uring", engine: Engine::Uring };
+pub const URING: TapBridge = TapBridge { name: "tapbridge-uring", engine: Engine::Uring, ..EPOLL };
+/// Threads that look again for longer than a round trip takes.
+pub const POLL: TapBridge =
+    TapBridge { name: "tapbridge-poll", busy_poll: Duration::from_micros(200), ..EPOLL };
 
 const DEVICE: &str = "tap0";
 const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
@@ -42,7 +48,7 @@ impl Mode for TapBridge {
     }
 
     fn in_all(&self) -> bool {
-        self.engine == Engine::Epoll
+        self.name == EPOLL.name
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
@@ -59,7 +65,10 @@ impl Mode for TapBridge {
         };
         let (left, right) = (open(&tenant_a, TENANT_A)?, open(&tenant_b, TENANT_B)?);
         let uncut = left.offload();
-        let running = start(Bridge::new(left, right, None), self.engine)?;
+        let running = start(
+            Bridge::new(left, right, None).map(|bridge| bridge.polling(self.busy_poll)),
+            self.engine,
+        )?;
         let hops = vec![
             Hop::tx("tenant-a", DEVICE).before("tapbridge", dropped(&running)),
             Hop::rx("tenant-b", DEVICE),
@@ -67,8 +76,10 @@ impl Mode for TapBridge {
         Ok(Network::new(vec![tenant_a, tenant_b], 0, 1, TENANT_B, params.mtu, hops)
             .keeping(Box::new(running))
             .noting(format!(
-                "crosses no wire: the offload profile does not apply; engine {}, uncut: {uncut}",
-                self.engine
+                "crosses no wire: the offload profile does not apply; engine {}, busy poll {} µs, \
+                 uncut: {uncut}",
+                self.engine,
+                self.busy_poll.as_micros()
             ))
             .noting(UNPINNED))
     }

@@ -1,8 +1,9 @@
-//! `vtep`, `vtep-cut`, `vtep-uring`, `vtep-2q`: tenants on TAP devices, VXLAN by
+//! `vtep`, `vtep-cut`, `vtep-uring`, `vtep-poll`, `vtep-2q`: tenants on TAP devices, VXLAN by
 //! `overlane vtep`'s engine in each host. Super-packets cross user space; they leave
 //! whole where the kernel takes them so, or, always in `vtep-cut`, cut and by UDP GSO.
-//! In `vtep-uring` the TAPs are read by batches, in `vtep-2q` they have two queues with a
-//! thread each. All but the first are measured when they are asked for by name.
+//! In `vtep-uring` the TAPs are read by batches, in `vtep-poll` the threads poll before
+//! they sleep, in `vtep-2q` the TAPs have two queues with a thread each. All but the
+//! first are measured when they are asked for by name.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub struct Vtep {
     path: &'static str,
     hand_over: HandOver,
     engine: Engine,
+    busy_poll: u32,
     queues: usize,
 }
 
@@ -31,6 +33,7 @@ pub const AUTO: Vtep = Vtep {
     path: "tenant's TAP - VXLAN in user space, super-packets - wire",
     hand_over: HandOver::Auto,
     engine: Engine::Epoll,
+    busy_poll: 0,
     queues: 1,
 };
 /// Super-packets cut in user space.
@@ -42,6 +45,8 @@ pub const CUT: Vtep = Vtep {
 };
 /// The TAPs read by batches.
 pub const URING: Vtep = Vtep { name: "vtep-uring", engine: Engine::Uring, ..AUTO };
+/// Threads that look again for longer than a round trip takes.
+pub const POLL: Vtep = Vtep { name: "vtep-poll", busy_poll: 200, ..AUTO };
 /// Two threads in each host.
 pub const TWO_QUEUES: Vtep = Vtep {
     name: "vtep-2q",
@@ -87,7 +92,10 @@ impl Mode for Vtep {
             Hop::rx("b", NIC).before("vtep", dropped(&from_b)),
             Hop::rx("tenant-b", DEVICE),
         ];
-        let note = format!("engine {}, queues: {}; hand-over {way}", self.engine, self.queues);
+        let note = format!(
+            "engine {}, busy poll {} µs, queues: {}; hand-over {way}",
+            self.engine, self.busy_poll, self.queues
+        );
         Ok(Network::new(vec![a, b, tenant_a, tenant_b], 2, 3, TENANT_B, tenant_mtu, hops)
             .keeping(Box::new(from_a))
             .keeping(Box::new(from_b))
@@ -121,6 +129,7 @@ fn endpoint(
         port: UDP_PORT,
         hand_over: mode.hand_over,
         engine: mode.engine,
+        busy_poll: mode.busy_poll,
         queues: mode.queues,
         networks: vec![network],
         ..Config::new(IpAddr::V4(local))

@@ -5,6 +5,7 @@
 //! no longer than [`BUDGET`] frames while the opposite one waits.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use super::super::Result;
 use super::super::forward::{Forwarder, Pumped};
@@ -15,10 +16,15 @@ use crate::threads::{Sources, Threads};
 const BUDGET: usize = 64;
 
 /// Starts a thread with a pair of queues.
-pub(super) fn spawn(threads: &mut Threads, index: usize, forwarders: [Forwarder; 2]) -> Result<()> {
+pub(super) fn spawn(
+    threads: &mut Threads,
+    index: usize,
+    forwarders: [Forwarder; 2],
+    busy_poll: Duration,
+) -> Result<()> {
     let sources = forwarders.each_ref().map(Forwarder::source);
     let sources = sources.map(|tap| (tap.as_fd(), tap.name()));
-    let sources = threads.sources(&sources)?;
+    let sources = threads.sources(&sources, busy_poll)?;
     Ok(threads.spawn(&format!("tapbridge {index}"), move || run(sources, forwarders))?)
 }
 

@@ -111,6 +111,10 @@ impl Bridge {
     pub fn engine(self, choice: EngineChoice) -> Result<Ready> {
         let threads = Threads::new()?;
         let rings = match choice {
+            EngineChoice::Only(engine @ Engine::Uring) if !self.busy_poll.is_zero() => {
+                let reason = "it sleeps in the kernel: no busy polling".to_owned();
+                return Err(Unavailable { engine, reason }.into());
+            }
             EngineChoice::Only(engine @ Engine::Uring) => {
                 let rings = uring::open(&self, &threads);
                 Some(rings.map_err(|e| Unavailable { engine, reason: e.to_string() })?)
@@ -144,11 +148,12 @@ impl Ready {
         let Ready { bridge, engine, redirect, rings, mut threads } = self;
         let tallies: Vec<_> = bridge.left.queues().iter().map(|_| Default::default()).collect();
         let mut rings = rings.into_iter().flatten();
+        let busy_poll = bridge.busy_poll;
         for (index, forwarders) in forwarders(bridge, &tallies).enumerate() {
             // Those that run already end when `threads` is dropped.
             match rings.next() {
                 Some(ring) => uring::spawn(&mut threads, index, ring, forwarders)?,
-                None => epoll::spawn(&mut threads, index, forwarders)?,
+                None => epoll::spawn(&mut threads, index, forwarders, busy_poll)?,
             }
         }
         Ok(Running { engine, redirect, tallies, threads })
@@ -157,7 +162,7 @@ impl Ready {
 
 /// Both directions of each pair of queues; `tallies` likewise.
 fn forwarders(bridge: Bridge, tallies: &[[Arc<Tally>; 2]]) -> impl Iterator<Item = [Forwarder; 2]> {
-    let Bridge { left, right, netmap } = bridge;
+    let Bridge { left, right, netmap, .. } = bridge;
     let offloads = [left.offload(), right.offload()];
     let pairs = left.into_queues().into_iter().zip(right.into_queues());
     pairs.zip(tallies).map(move |((left, right), [from_left, from_right])| {
