@@ -291,3 +291,55 @@ fn outer_headers_of_every_kind_fare_the_same_on_both_paths() {
         drop(bench.tenant);
     }
 }
+
+#[test]
+fn a_frame_is_that_of_the_device_it_came_for_not_of_its_vni() {
+    if !privileged() {
+        return;
+    }
+    const OTHER: &str = "vxlan1";
+    const OTHER_PORT: u16 = 4790;
+    for underlay in Underlay::BOTH {
+        let bench = Bench::new(underlay);
+        let [there, here] = underlay.addresses();
+        // In the same bridge, with the same VNI, and served: it has an address of its own.
+        sh(
+            &bench.host,
+            &format!(
+                "ip link add {OTHER} type vxlan id 42 local {here} dev {NIC} \
+                    dstport {OTHER_PORT} {}
+                 ip link set {OTHER} mtu {} master {BRIDGE} up
+                 bridge fdb add 02:00:00:00:00:03 dev {OTHER} dst {there} self permanent
+                 bridge fdb add 02:00:00:00:00:03 dev {OTHER} master static",
+                underlay.options(false),
+                underlay.mtu()
+            ),
+        );
+        poll("both devices served", LIMIT, || {
+            let status = bench.accel.status();
+            let served = |name| status.devices.iter().any(|d| d.device == name && d.entries == 1);
+            let both = [DEVICE, OTHER].into_iter().all(served) && status.accelerates(OTHER);
+            Ok(both.then_some(()).ok_or_else(|| format!("{status:#?}")))
+        })
+        .unwrap();
+        bench.until("ingress_hit");
+        // The tenant there is known behind the first device; by the other it comes from
+        // elsewhere, which the bridge has to learn.
+        let mut frame = bench.frame(0, 0);
+        let port = underlay.udp() + 2;
+        frame[port..port + 2].copy_from_slice(&OTHER_PORT.to_be_bytes());
+        let links = bench.host.netlink().overlay().unwrap().links;
+        let index = |name| *links.iter().find(|(_, link)| link.name == name).unwrap().0;
+        let known = (index(BRIDGE), packet::ethernet::MacAddr(TENANT_THERE));
+        let before = bench.accel.status();
+        poll("the address behind the other device", LIMIT, || {
+            bench.tap.write(&frame).unwrap();
+            let at = bench.host.netlink().overlay().unwrap().bridge_fdb[&known].port;
+            let now = bench.accel.status();
+            let taken = now.packets("ingress_hit") - before.packets("ingress_hit");
+            assert_eq!(taken, 0, "{underlay:?}: {now:#?}");
+            Ok((at == index(OTHER)).then_some(()).ok_or_else(|| format!("{now:#?}")))
+        })
+        .unwrap();
+    }
+}
