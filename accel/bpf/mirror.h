@@ -29,10 +29,11 @@ struct {
 	__type(value, struct vtep);
 } vteps SEC(".maps");
 
+/* For how many entries there is room, the loader says. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 1);
 	__type(key, struct mac_key);
 	__type(value, struct fdb);
 } fdb SEC(".maps");
@@ -43,7 +44,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 1);
 	__type(key, struct mac_key);
 	__type(value, struct source);
 } sources SEC(".maps");

@@ -1,12 +1,11 @@
 //! What the mirror costs, by the number of forwarding entries: the time until it has
-//! followed so many new ones, the time until it has followed one that moves among them
-//! (packets take the slow path meanwhile), CPU time at rest, memory.
+//! followed so many new ones, the time until it has followed one that moves among them,
+//! how many of these moves all other addresses stayed in force for, CPU time at rest,
+//! memory.
 //!
 //! `cargo run --release -p overlane-accel --example daemon_cost [ENTRIES]`, as root.
 
-use std::fmt::Write as _;
-use std::io::Write as _;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use accel::{Accel, Wanted};
@@ -23,7 +22,7 @@ mod sandbox;
 #[allow(dead_code)]
 mod underlay;
 
-use pair::{DEVICE, Pair};
+use pair::{DEVICE, Pair, address, bridge, entry};
 
 const MOVES: usize = 20;
 const REST: Duration = Duration::from_secs(10);
@@ -34,8 +33,15 @@ fn main() -> ExitCode {
     }
     let most: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(10_000);
     println!(
-        "{:>7} {:>11} {:>11} {:>11} {:>11} {:>10} {:>10}",
-        "entries", "commands s", "followed ms", "a move ms", "CPU %", "RSS KiB", "maps KiB"
+        "{:>7} {:>10} {:>11} {:>9} {:>8} {:>6} {:>8} {:>8}",
+        "entries",
+        "commands s",
+        "followed ms",
+        "a move ms",
+        "alone",
+        "CPU %",
+        "RSS KiB",
+        "maps KiB"
     );
     for entries in [0, most / 10, most] {
         let pair = Pair::new(Offload::Full, true);
@@ -43,20 +49,29 @@ fn main() -> ExitCode {
         settled(&accel);
         // Each is one of the VXLAN device's and one of the bridge's.
         let begin = Instant::now();
-        bridge(&pair, &(0..entries).map(|at| entry("add", at, "10.0.0.2")).collect::<String>());
+        let known = |at| {
+            let at_bridge = format!("fdb add {} dev {DEVICE} master static\n", address(at));
+            entry("add", at, "10.0.0.2") + &at_bridge
+        };
+        bridge(&pair.a, &(0..entries).map(known).collect::<String>());
         let commands = begin.elapsed();
         let begin = Instant::now();
         wait(&accel, |status| status.entries >= entries && status.generation & 1 == 0);
         let followed = begin.elapsed();
-        let mut moves: Vec<Duration> = Vec::new();
+        let (mut moves, mut alone) = (Vec::<Duration>::new(), 0);
         for round in 0..if entries > 0 { MOVES } else { 0 } {
-            let before = settled(&accel);
+            settled(&accel);
+            let before = accel.status();
             let remote = if round % 2 == 0 { "10.0.0.3" } else { "10.0.0.2" };
             let change = entry("replace", 0, remote);
             let begin = Instant::now();
-            bridge(&pair, &change);
-            wait(&accel, |status| status.generation & 1 == 0 && status.generation > before);
+            bridge(&pair.a, &change);
+            wait(&accel, |status| {
+                let anew = status.generation > before.generation;
+                status.generation & 1 == 0 && (anew || status.followed > before.followed)
+            });
             moves.push(begin.elapsed());
+            alone += usize::from(accel.status().generation == before.generation);
         }
         moves.sort();
         let moved = moves.get(moves.len() / 2).copied().unwrap_or_default();
@@ -65,36 +80,17 @@ fn main() -> ExitCode {
         std::thread::sleep(REST);
         let rest = (cpu() - before).as_secs_f64() / REST.as_secs_f64();
         println!(
-            "{entries:>7} {:>11.2} {:>11.1} {:>11.1} {:>11.2} {:>10} {:>10}",
+            "{entries:>7} {:>10.2} {:>11.1} {:>9.1} {:>8} {:>6.2} {:>8} {:>8}",
             commands.as_secs_f64(),
             followed.as_secs_f64() * 1e3,
             moved.as_secs_f64() * 1e3,
+            format!("{alone}/{}", moves.len()),
             rest * 1e2,
             kib("/proc/self/status", "VmRSS:"),
             maps() / 1024,
         );
     }
     ExitCode::SUCCESS
-}
-
-fn entry(verb: &str, at: usize, remote: &str) -> String {
-    let [_, _, _, _, b, c, d, e] = at.to_be_bytes();
-    let mac = format!("02:66:{b:02x}:{c:02x}:{d:02x}:{e:02x}");
-    let mut lines = String::new();
-    // A string takes everything.
-    let _ = writeln!(lines, "fdb {verb} {mac} dev {DEVICE} dst {remote} self permanent");
-    if verb == "add" {
-        let _ = writeln!(lines, "fdb add {mac} dev {DEVICE} master static");
-    }
-    lines
-}
-
-fn bridge(pair: &Pair, lines: &str) {
-    let mut command = Command::new("bridge");
-    command.args(["-batch", "-"]).stdin(Stdio::piped());
-    let mut child = pair.a.netns().run(|| command.spawn()).unwrap().unwrap();
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success());
 }
 
 fn wait(accel: &Accel, is: impl Fn(&accel::Status) -> bool) {

@@ -36,6 +36,8 @@ fn failed(operation: &'static str, object: impl Into<String>, problem: String) -
 
 /// Maps that the programs of all namespaces share.
 const SHARED: [&str; 6] = ["state", "ports", "vteps", "fdb", "sources", "counts"];
+/// Those of them with one for each forwarding entry.
+const ENTRIES: [&str; 2] = ["fdb", "sources"];
 
 fn open() -> Result<OpenObject> {
     // libbpf would print to stderr.
@@ -61,10 +63,22 @@ fn load(object: OpenObject) -> Result<Programs> {
     Ok(Programs { object })
 }
 
+fn set_up<'a>(name: &'a str) -> impl Fn(libbpf_rs::Error) -> Error + 'a {
+    move |e| failed("set up", format!("map {name}"), e.to_string())
+}
+
 impl Programs {
-    /// Loads them for the NICs' namespace; nothing is attached yet.
-    pub(crate) fn load() -> Result<Programs> {
-        load(open()?)
+    /// Loads them for the NICs' namespace, with room for so many forwarding entries;
+    /// nothing is attached yet.
+    pub(crate) fn load(room: u32) -> Result<Programs> {
+        let mut object = open()?;
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if ENTRIES.contains(&name.as_str()) {
+                map.set_max_entries(room).map_err(set_up(&name))?;
+            }
+        }
+        load(object)
     }
 
     /// Loads them for another namespace, with this number and the same maps.
@@ -72,16 +86,14 @@ impl Programs {
         let mut object = open()?;
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            let problem =
-                |e: libbpf_rs::Error| failed("set up", format!("map {name}"), e.to_string());
             if SHARED.contains(&name.as_str()) {
                 let found = self.object.maps().find(|map| map.name() == OsStr::new(&name));
                 let shared =
                     found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))?;
-                map.reuse_fd(shared.as_fd()).map_err(problem)?;
+                map.reuse_fd(shared.as_fd()).map_err(set_up(&name))?;
             } else if name.ends_with(".rodata") {
                 // Its only constant.
-                map.set_initial_value(&u32::from(netns).to_ne_bytes()).map_err(problem)?;
+                map.set_initial_value(&u32::from(netns).to_ne_bytes()).map_err(set_up(&name))?;
             }
         }
         load(object)

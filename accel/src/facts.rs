@@ -1,9 +1,10 @@
 //! Gathers what a plan is made from.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use netstate::netfilter;
-use netstate::overlay::{Device, Overlay};
+use netstate::overlay::{Device, Found, Overlay, VxlanDevice, VxlanEntry};
 use netstate::{Error, Netlink};
 
 use crate::abi::Place;
@@ -111,18 +112,28 @@ pub(crate) fn add_routes(
     overlay: &Overlay,
 ) -> netstate::Result<()> {
     for ((index, _), entries) in &overlay.vxlan_fdb {
-        let Some(vxlan) = overlay.links.get(index).and_then(|link| link.vxlan.as_ref()) else {
-            continue;
-        };
-        let place = Place { netns: number, index: *index };
-        for remote in entries.iter().filter_map(|entry| entry.remote) {
-            // Of a group's or of the other family's address there is nothing to ask.
-            let asked = remote.is_ipv6() == vxlan.ipv6 && !remote.is_multicast();
-            if !asked || underlay.routes.contains_key(&(place, remote)) {
-                continue;
-            }
+        if let Some(vxlan) = overlay.links.get(index).and_then(|link| link.vxlan.as_ref()) {
+            let place = Place { netns: number, index: *index };
+            add_routes_of(netlink, &mut underlay.routes, place, vxlan, entries)?;
+        }
+    }
+    Ok(())
+}
+
+/// The same for the destinations of one address.
+pub(crate) fn add_routes_of(
+    netlink: &Netlink,
+    routes: &mut BTreeMap<(Place, IpAddr), Option<Found>>,
+    place: Place,
+    vxlan: &VxlanDevice,
+    entries: &[VxlanEntry],
+) -> netstate::Result<()> {
+    for remote in entries.iter().filter_map(|entry| entry.remote) {
+        // Of a group's or of the other family's address there is nothing to ask.
+        let asked = remote.is_ipv6() == vxlan.ipv6 && !remote.is_multicast();
+        if asked && !routes.contains_key(&(place, remote)) {
             let found = netlink.route_to(remote, vxlan.local, vxlan.link)?;
-            underlay.routes.insert((place, remote), found);
+            routes.insert((place, remote), found);
         }
     }
     Ok(())

@@ -3,8 +3,8 @@
 //! The kernel's own path stays as it is and is the truth. A packet is forwarded
 //! here only where the outcome is the same; everything else goes on untouched.
 //! [`plan`] decides from a snapshot of the kernel's state what may be taken and
-//! why the rest may not, [`maps`] writes it into the BPF maps, [`daemon`] keeps
-//! both in step with the kernel. Programs are attached by links that the kernel
+//! why the rest may not, [`maps`] writes it into the BPF maps, a thread keeps both in
+//! step with the kernel ([`daemon`]). Programs are attached by links that the kernel
 //! removes with the process, however that ends.
 
 #![forbid(unsafe_code)]
@@ -15,7 +15,9 @@ mod counters;
 pub mod daemon;
 mod facts;
 pub mod filter;
+mod follow;
 pub mod maps;
+mod mirror;
 pub mod plan;
 pub mod reason;
 pub mod routed;
@@ -25,7 +27,7 @@ pub mod status;
 mod trampoline;
 mod way;
 
-pub use daemon::{Accel, Wanted, probe};
+pub use daemon::{Accel, ROOM, Wanted, probe};
 pub use status::Status;
 pub use trampoline::{left_behind, remove_left_behind};
 

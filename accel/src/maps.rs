@@ -2,7 +2,8 @@
 //!
 //! Before the first entry changes the generation becomes odd, after the last one
 //! even: meanwhile every packet takes the slow path. An entry that the kernel
-//! would not take (a full map) is left out, which means the slow path too.
+//! would not take (a full map) is left out, which means the slow path too. A single
+//! address is withdrawn and published without that, all others stay in force.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,6 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::abi::{self, Fdb, Place};
 use crate::bpf::Programs;
 use crate::counters::Counters;
+use crate::follow::Key;
 use crate::plan::Plan;
 use crate::{Error, Result, lock};
 
@@ -22,36 +24,64 @@ type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 struct Mirrored {
     map: MapHandle,
     entries: Entries,
+    /// What there was no room for.
+    left_out: Entries,
 }
 
 impl Mirrored {
     /// Brings it to `wanted`; entries that stay the same keep what the programs
-    /// noted in them. Gives how many could not be written.
-    fn set(&mut self, wanted: Entries) -> Result<usize> {
-        for key in self.entries.keys().filter(|key| !wanted.contains_key(*key)) {
-            match self.map.delete(key) {
-                Ok(()) => {}
-                Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
-                // A stale entry must not be published.
-                Err(error) => return Err(bpf("delete from", &self.map, &error)),
-            }
+    /// noted in them.
+    fn set(&mut self, wanted: Entries) -> Result<()> {
+        let gone = |key: &&Vec<u8>| !wanted.contains_key(*key);
+        let gone: Vec<Vec<u8>> = self.entries.keys().filter(gone).cloned().collect();
+        for key in gone {
+            self.remove(&key)?;
         }
-        let mut written = Entries::new();
-        let mut left_out = 0;
+        self.left_out.clear();
         for (key, value) in wanted {
-            if self.entries.get(&key) != Some(&value)
-                && let Err(error) = self.map.update(&key, &value, MapFlags::ANY)
-            {
-                if self.entries.contains_key(&key) {
-                    return Err(bpf("update", &self.map, &error));
-                }
-                left_out += 1;
-                continue;
+            if self.entries.get(&key) != Some(&value) {
+                self.put(key, value)?;
             }
-            written.insert(key, value);
         }
-        self.entries = written;
-        Ok(left_out)
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Result<()> {
+        self.left_out.remove(key);
+        if self.entries.remove(key).is_none() {
+            return Ok(());
+        }
+        match self.map.delete(key) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                // A stale entry must not be published.
+                Err(bpf("delete from", &self.map, &error))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<()> {
+        match self.map.update(&key, &value, MapFlags::ANY) {
+            Ok(()) => drop(self.entries.insert(key, value)),
+            // What is there and was to be another must not be published.
+            Err(error) if self.entries.contains_key(&key) => {
+                return Err(bpf("update", &self.map, &error));
+            }
+            Err(_) => drop(self.left_out.insert(key, value)),
+        }
+        Ok(())
+    }
+
+    /// Gives room that there is by now to what had none.
+    fn fill(&mut self) -> Result<()> {
+        while let Some((key, value)) = self.left_out.pop_first() {
+            let before = self.entries.len();
+            self.put(key, value)?;
+            if self.entries.len() == before {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -75,7 +105,8 @@ pub struct Maps {
 impl Maps {
     pub(crate) fn of(programs: &Programs, counters: Arc<Mutex<Counters>>) -> Result<Maps> {
         let mirrored = |name, size| {
-            Ok::<_, Error>(Mirrored { map: programs.map(name, size)?, entries: Entries::new() })
+            let map = programs.map(name, size)?;
+            Ok::<_, Error>(Mirrored { map, entries: Entries::new(), left_out: Entries::new() })
         };
         Ok(Maps {
             state: programs.map("state", abi::STATE)?,
@@ -99,54 +130,70 @@ impl Maps {
         self.beat()
     }
 
-    /// Writes a plan and lets packets be taken by it. Gives how many entries did
-    /// not fit.
+    /// Writes a plan and lets packets be taken by it.
     ///
     /// # Errors
     /// When the kernel refuses; every packet takes the slow path then.
-    pub fn publish(&mut self, plan: &Plan) -> Result<usize> {
+    pub fn publish(&mut self, plan: &Plan) -> Result<()> {
         self.withdraw()?;
-        let mut left_out = 0;
         let counters = self.counters.clone();
         let mut counters = lock(&counters);
         counters.give(&plan.ports.keys().copied().collect(), &plan.vxlan_devices())?;
-        let ports = plan.ports.iter();
-        left_out += self.ports.set(
-            ports
-                .map(|(port, domain)| {
-                    (port.bytes().to_vec(), abi::port(domain, counters.slot(*port)).to_vec())
-                })
-                .collect(),
-        )?;
-        let vteps = plan.vteps.iter();
-        left_out += self.vteps.set(
-            vteps
-                .map(|(key, vtep)| {
-                    (key.bytes().to_vec(), vtep.bytes(counters.slot(vtep.device())).to_vec())
-                })
-                .collect(),
-        )?;
-        let fdb = plan.fdb.iter();
-        left_out += self.fdb.set(
-            fdb.map(|((domain, mac), entry)| {
-                let slot = entry.device(*domain).map_or(0, |device| counters.slot(device));
-                (abi::mac_key(*domain, *mac).to_vec(), entry.bytes(slot).to_vec())
-            })
-            .collect(),
-        )?;
-        let sources = plan.fdb.iter().filter_map(|((domain, mac), entry)| match entry {
-            Fdb::Local { port, .. } => {
-                let port = Place { index: *port, ..*domain };
-                let source = abi::source(plan.ports.get(&port)?, counters.slot(port));
-                Some((abi::mac_key(port, *mac).to_vec(), source.to_vec()))
-            }
-            Fdb::Remote(_) | Fdb::Own { .. } => None,
+        let ports = plan.ports.iter().map(|(port, domain)| {
+            (port.bytes().to_vec(), abi::port(domain, counters.slot(*port)).to_vec())
         });
-        left_out += self.sources.set(sources.collect())?;
+        self.ports.set(ports.collect())?;
+        let vteps = plan.vteps.iter().map(|(key, vtep)| {
+            (key.bytes().to_vec(), vtep.bytes(counters.slot(vtep.device())).to_vec())
+        });
+        self.vteps.set(vteps.collect())?;
+        self.fdb.set(plan.fdb.iter().map(|(key, entry)| fdb(&counters, *key, entry)).collect())?;
+        let sources = plan.fdb.iter();
+        self.sources.set(
+            sources.filter_map(|(key, entry)| source(&counters, plan, *key, entry)).collect(),
+        )?;
         self.refresh = plan.refresh.as_nanos().try_into().unwrap_or(u64::MAX);
         self.generation += 1;
-        self.beat()?;
-        Ok(left_out)
+        self.beat()
+    }
+
+    /// Sends packets from and to an address by the slow path, all others go on. `plan` is
+    /// what is written.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn withdraw_entry(&mut self, plan: &Plan, key: Key) -> Result<()> {
+        let (domain, mac) = key;
+        self.fdb.remove(&abi::mac_key(domain, mac))?;
+        if let Some(Fdb::Local { port, .. }) = plan.fdb.get(&key) {
+            self.sources.remove(&abi::mac_key(Place { index: *port, ..domain }, mac))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what a plan has for an address that was withdrawn.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn publish_entry(&mut self, plan: &Plan, key: Key) -> Result<()> {
+        let Some(entry) = plan.fdb.get(&key) else { return Ok(()) };
+        let counters = self.counters.clone();
+        let counters = lock(&counters);
+        let (bytes, value) = fdb(&counters, key, entry);
+        self.fdb.put(bytes, value)?;
+        if let Some((bytes, value)) = source(&counters, plan, key, entry) {
+            self.sources.put(bytes, value)?;
+        }
+        Ok(())
+    }
+
+    /// Gives room that addresses have left to others.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn fill(&mut self) -> Result<()> {
+        self.fdb.fill()?;
+        self.sources.fill()
     }
 
     /// Writes the heartbeat.
@@ -169,6 +216,31 @@ impl Maps {
     pub fn entries(&self) -> usize {
         self.fdb.entries.len()
     }
+
+    /// Entries of all maps for which there was no room.
+    pub fn left_out(&self) -> usize {
+        let all = [&self.ports, &self.vteps, &self.fdb, &self.sources];
+        all.iter().map(|map| map.left_out.len()).sum()
+    }
+}
+
+/// An address in the map of forwarding entries.
+fn fdb(counters: &Counters, (domain, mac): Key, entry: &Fdb) -> (Vec<u8>, Vec<u8>) {
+    let slot = entry.device(domain).map_or(0, |device| counters.slot(device));
+    (abi::mac_key(domain, mac).to_vec(), entry.bytes(slot).to_vec())
+}
+
+/// An address in the map of sources, where it is behind a port.
+fn source(
+    counters: &Counters,
+    plan: &Plan,
+    (domain, mac): Key,
+    entry: &Fdb,
+) -> Option<(Vec<u8>, Vec<u8>)> {
+    let Fdb::Local { port, .. } = entry else { return None };
+    let port = Place { index: *port, ..domain };
+    let source = abi::source(plan.ports.get(&port)?, counters.slot(port));
+    Some((abi::mac_key(port, mac).to_vec(), source.to_vec()))
 }
 
 /// `CLOCK_MONOTONIC`, as `bpf_ktime_get_ns`, ns.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use netstate::overlay::{BridgeEntry, Device, Found, Overlay, VxlanDevice};
 use packet::ethernet::MacAddr;
 
-use crate::abi::{Domain, Fdb, Place, Vtep, VtepKey};
+use crate::abi::{Domain, Fdb, Place, Remote, Vtep, VtepKey};
 use crate::filter::Ruleset;
 use crate::routed::{self, Forwarding};
-use crate::way::{destination, unusable, way};
+use crate::way::{remote, unusable};
 
 /// At least one packet of an entry in this time by the slow path.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -97,8 +97,17 @@ pub struct DevicePlan {
     pub routed: bool,
     /// The other ports of its bridge, or the devices that are routed to it.
     pub ports: Vec<PortPlan>,
-    /// Remote VTEPs, and why they stay slow.
-    pub remotes: BTreeMap<IpAddr, Option<String>>,
+    /// Remote VTEPs.
+    pub remotes: BTreeMap<IpAddr, RemotePlan>,
+}
+
+/// What becomes of frames to a remote VTEP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemotePlan {
+    /// Why they stay slow.
+    pub refused: Option<String>,
+    /// Addresses that are behind it.
+    pub addresses: usize,
 }
 
 /// What becomes of a tenant's device.
@@ -127,7 +136,23 @@ pub(crate) struct Space<'a> {
     problem: Option<&'a str>,
 }
 
-impl Space<'_> {
+impl<'a> Space<'a> {
+    /// The NICs' namespace.
+    pub(crate) fn home(facts: &'a Facts) -> Space<'a> {
+        Space { facts, underlay: facts, number: 0, trampoline: None, problem: None }
+    }
+
+    /// A sandbox.
+    pub(crate) fn sandbox(number: u16, sandbox: &'a Sandboxed, underlay: &'a Facts) -> Space<'a> {
+        Space {
+            facts: &sandbox.facts,
+            underlay,
+            number,
+            trampoline: sandbox.trampoline,
+            problem: sandbox.problem.as_deref(),
+        }
+    }
+
     pub(crate) fn domain(&self, index: u32) -> Domain {
         let place = Place { netns: self.number, index };
         let checked = self.facts.bridge_netfilter
@@ -152,7 +177,7 @@ impl Plan {
         wanted: impl Fn(&str) -> bool,
     ) -> Plan {
         let mut plan = Plan { refresh: REFRESH, ..Plan::default() };
-        let here = Space { facts, underlay: facts, number: 0, trampoline: None, problem: None };
+        let here = Space::home(facts);
         for (index, device) in &facts.overlay.links {
             if let Some(vxlan) = &device.vxlan
                 && wanted(&device.name)
@@ -163,13 +188,7 @@ impl Plan {
         }
         plan.route(here);
         for (number, sandbox) in sandboxes {
-            let space = Space {
-                facts: &sandbox.facts,
-                underlay: facts,
-                number: *number,
-                trampoline: sandbox.trampoline,
-                problem: sandbox.problem.as_deref(),
-            };
+            let space = Space::sandbox(*number, sandbox, facts);
             for (index, device) in &sandbox.facts.overlay.links {
                 let name = format!("{}/{}", sandbox.name, device.name);
                 if let Some(vxlan) = &device.vxlan
@@ -201,23 +220,18 @@ impl Plan {
         let device = &facts.overlay.links[&index];
         let routed = device.master.is_none();
         let mut result = DevicePlan { index, name, routed, ..DevicePlan::default() };
-        let attempt = refusal(space, index, device, vxlan).and_then(|()| {
-            if routed && space.number != 0 {
-                return Err("in another namespace than its NIC, and no bridge's port".into());
-            }
+        let attempt = domain_of(space, index, device, vxlan).and_then(|domain| {
             if routed {
-                routed::refusal(facts, index, device)?;
-                self.tunnel(space, index, index, routed::addresses(facts, index), &mut result)?;
+                self.tunnel(space, index, domain, routed::addresses(facts, index), &mut result)?;
                 self.own(space, index, device, &mut result);
                 return Ok(());
             }
-            let bridge = bridge_of(facts, device)?;
             let behind = |((of, mac), entry): (&(u32, MacAddr), &BridgeEntry)| {
-                (*of == bridge && entry.port == index && !entry.own).then_some(*mac)
+                (*of == domain && entry.port == index && !entry.own).then_some(*mac)
             };
             let addresses = facts.overlay.bridge_fdb.iter().filter_map(behind).collect();
-            self.tunnel(space, index, bridge, addresses, &mut result)?;
-            self.ports_of(space, bridge, &mut result.ports);
+            self.tunnel(space, index, domain, addresses, &mut result)?;
+            self.ports_of(space, domain, &mut result.ports);
             Ok(())
         });
         result.refused = attempt.err();
@@ -234,16 +248,14 @@ impl Plan {
         result: &mut DevicePlan,
     ) -> Result<(), String> {
         let Some(vxlan) = &space.facts.overlay.links[&index].vxlan else { return Ok(()) };
-        let key = VtepKey { vni: vxlan.vni, port: vxlan.port, ipv6: vxlan.ipv6 };
+        let key = key(vxlan);
         if self.vteps.contains_key(&key) {
             return Err(format!("VNI {} on port {} is another device's", key.vni, key.port));
         }
         let mut remotes = BTreeMap::new();
         for mac in addresses {
-            let Some(destination) = destination(space.facts, index, vxlan, mac) else { continue };
-            let way = way(space, index, vxlan, destination);
-            let reason = way.as_ref().err().cloned();
-            result.remotes.insert(destination, reason);
+            let Some((destination, way)) = remote(space, index, vxlan, mac) else { continue };
+            result.count(destination, &way);
             remotes.extend(way.ok().map(|way| (mac, way)));
         }
         let nics: BTreeSet<u32> = remotes.values().map(|way| way.nic).collect();
@@ -285,11 +297,7 @@ impl Plan {
             let Some(link) = usable.get(&entry.port).filter(|_| *of == bridge && !entry.own) else {
                 continue;
             };
-            let peer = peer(facts, entry.port, link, *mac);
-            let mtu = peer.map_or(link.mtu, |(_, mtu)| mtu.min(link.mtu));
-            let peer = peer.map(|(netns, _)| netns);
-            let entry = Fdb::Local { port: entry.port, mtu, peer };
-            self.fdb.insert((domain.place, *mac), entry);
+            self.fdb.insert((domain.place, *mac), local(facts, entry.port, link, *mac));
         }
         let place = |index: &u32| Place { index: *index, ..domain.place };
         self.ports.extend(usable.keys().map(|port| (place(port), domain)));
@@ -303,6 +311,44 @@ impl Plan {
             self.refresh = self.refresh.min(ageing / 8);
         }
     }
+}
+
+/// By what its datagrams are known.
+pub(crate) fn key(vxlan: &VxlanDevice) -> VtepKey {
+    VtepKey { vni: vxlan.vni, port: vxlan.port, ipv6: vxlan.ipv6 }
+}
+
+impl DevicePlan {
+    /// Counts one more address behind a remote VTEP.
+    pub(crate) fn count(&mut self, to: IpAddr, way: &Result<Remote, String>) {
+        let new = || RemotePlan { refused: way.as_ref().err().cloned(), addresses: 0 };
+        self.remotes.entry(to).or_insert_with(new).addresses += 1;
+    }
+}
+
+/// The domain of a VXLAN device's addresses, or why it stays slow whatever these are.
+pub(crate) fn domain_of(
+    space: Space<'_>,
+    index: u32,
+    device: &Device,
+    vxlan: &VxlanDevice,
+) -> Result<u32, String> {
+    refusal(space, index, device, vxlan)?;
+    if device.master.is_some() {
+        return bridge_of(space.facts, device);
+    }
+    if space.number != 0 {
+        return Err("in another namespace than its NIC, and no bridge's port".into());
+    }
+    routed::refusal(space.facts, index, device)?;
+    Ok(index)
+}
+
+/// The way to an address behind a port of this host.
+pub(crate) fn local(facts: &Facts, port: u32, link: &Device, mac: MacAddr) -> Fdb {
+    let peer = peer(facts, port, link, mac);
+    let mtu = peer.map_or(link.mtu, |(_, mtu)| mtu.min(link.mtu));
+    Fdb::Local { port, mtu, peer: peer.map(|(netns, _)| netns) }
 }
 
 /// Why a VXLAN device stays slow, whatever is in front of it.
@@ -428,7 +474,7 @@ pub(crate) fn port_refusal(facts: &Facts, index: u32, port: &Device) -> Option<S
 /// The namespace and MTU of a veth's peer that frames to `mac` may be handed to
 /// directly: it must be the address's device, else the packet is none of its
 /// own, and nothing may be passed by.
-pub(crate) fn peer(facts: &Facts, index: u32, port: &Device, mac: MacAddr) -> Option<(u32, u32)> {
+fn peer(facts: &Facts, index: u32, port: &Device, mac: MacAddr) -> Option<(u32, u32)> {
     if port.kind.as_deref() != Some("veth") || queued(port).is_err() {
         return None;
     }

@@ -5,6 +5,7 @@
 //! which devices they may, and whose addresses are the host's own.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 
 use netstate::overlay::Device;
 use packet::ethernet::MacAddr;
@@ -57,6 +58,16 @@ pub(crate) fn addresses(facts: &Facts, index: u32) -> BTreeSet<MacAddr> {
         // Zero stands for every address that has no entry.
         .filter(|mac| mac.0 != [0; 6])
         .collect()
+}
+
+/// Whether an address is among those.
+pub(crate) fn knows(facts: &Facts, index: u32, mac: MacAddr) -> bool {
+    let first = (index, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let mut neighbours =
+        facts.overlay.neighbours.range(first..).take_while(|((link, _), _)| *link == index);
+    mac.0 != [0; 6]
+        && (facts.overlay.vxlan_fdb.contains_key(&(index, mac))
+            || neighbours.any(|(_, known)| *known == mac))
 }
 
 impl Plan {
@@ -134,12 +145,9 @@ impl Plan {
         plan::interference(facts, index, link)?;
         let tenant = facts.peers.get(&index).and_then(|peer| peer.mac);
         let tenant = tenant.ok_or("its other end is in no other namespace that is known here")?;
-        let peer = plan::peer(facts, index, link, tenant);
-        let mtu = peer.map_or(link.mtu, |(_, mtu)| mtu.min(link.mtu));
-        let peer = peer.map(|(netns, _)| netns);
         self.own(space, index, link, tenants);
         let domain = space.domain(index);
-        self.fdb.insert((domain.place, tenant), Fdb::Local { port: index, mtu, peer });
+        self.fdb.insert((domain.place, tenant), plan::local(facts, index, link, tenant));
         self.ports.insert(domain.place, domain);
         Ok(())
     }

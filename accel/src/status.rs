@@ -17,8 +17,12 @@ pub struct Status {
     pub netns: u64,
     /// Generation of the maps; odd while every packet takes the slow path.
     pub generation: u64,
+    /// Changes of single forwarding entries that were followed with all others in force.
+    pub followed: u64,
     /// Forwarding entries in the maps.
     pub entries: usize,
+    /// Forwarding entries that there is room for.
+    pub room: u32,
     /// Entries that did not fit and stay slow.
     pub left_out: usize,
     /// Why nothing is accelerated, when the mirror has failed.
@@ -108,9 +112,9 @@ impl DeviceStatus {
             packets: BTreeMap::new(),
             place: port.place,
         });
-        let remotes = device.remotes.iter().map(|(address, refused)| RemoteStatus {
+        let remotes = device.remotes.iter().map(|(address, remote)| RemoteStatus {
             name: address.to_string(),
-            refused: refused.clone(),
+            refused: remote.refused.clone(),
         });
         DeviceStatus {
             device: device.name.clone(),

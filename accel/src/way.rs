@@ -26,12 +26,7 @@ pub(crate) fn unusable(address: IpAddr) -> Option<&'static str> {
 }
 
 /// The one VTEP that a VXLAN device sends frames for an address to.
-pub(crate) fn destination(
-    facts: &Facts,
-    index: u32,
-    vxlan: &VxlanDevice,
-    mac: MacAddr,
-) -> Option<IpAddr> {
+fn destination(facts: &Facts, index: u32, vxlan: &VxlanDevice, mac: MacAddr) -> Option<IpAddr> {
     let plain = |entries: &Vec<VxlanEntry>| match entries.as_slice() {
         [VxlanEntry { remote, port: None, vni: None, link: None }] => {
             remote.filter(|remote| !remote.is_multicast() && !remote.is_unspecified())
@@ -90,13 +85,20 @@ fn source(facts: &Facts, vxlan: &VxlanDevice, route: &Found) -> Result<IpAddr, S
     Ok(local)
 }
 
-/// The way to a remote VTEP, or why its packets stay slow.
-pub(crate) fn way(
+/// The remote VTEP that a VXLAN device sends frames for an address to, and the way there
+/// or why they stay slow.
+pub(crate) fn remote(
     space: Space<'_>,
     index: u32,
     vxlan: &VxlanDevice,
-    to: IpAddr,
-) -> Result<Remote, String> {
+    mac: MacAddr,
+) -> Option<(IpAddr, Result<Remote, String>)> {
+    let destination = destination(space.facts, index, vxlan, mac)?;
+    Some((destination, way(space, index, vxlan, destination)))
+}
+
+/// The way to a remote VTEP, or why its packets stay slow.
+fn way(space: Space<'_>, index: u32, vxlan: &VxlanDevice, to: IpAddr) -> Result<Remote, String> {
     let (facts, number) = (space.underlay, space.number);
     if to.is_ipv6() != vxlan.ipv6 {
         return Err("of another family than its VXLAN device".into());

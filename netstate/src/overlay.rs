@@ -1,6 +1,7 @@
 //! Bridges, VXLAN devices, what forwards for them and what might interfere, as
 //! one snapshot of a namespace.
 
+mod entry;
 mod way;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +13,12 @@ use netlink_packet_route::link::{
     InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, VxlanDf,
     XdpAttached,
 };
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourMessage};
 use netlink_packet_route::tc::{TcAttribute, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use packet::ethernet::MacAddr;
 
+pub use entry::{Change, EntryChange, Table};
 pub use way::Found;
 
 use crate::netlink::{Netlink, Result};
@@ -183,9 +183,9 @@ impl Netlink {
     /// When the kernel refuses a dump.
     pub fn overlay(&self) -> Result<Overlay> {
         let mut all = self.overlay_but_entries()?;
-        self.entries(AddressFamily::Bridge, |message| all.forwarding(message))?;
+        self.entries(AddressFamily::Bridge, |message| all.forwarding(&message))?;
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            self.entries(family, |message| all.neighbour(message))?;
+            self.entries(family, |message| all.neighbour(&message))?;
         }
         Ok(all)
     }
@@ -262,65 +262,6 @@ impl Overlay {
         std::mem::swap(&mut self.bridge_fdb, &mut other.bridge_fdb);
         std::mem::swap(&mut self.vxlan_fdb, &mut other.vxlan_fdb);
         std::mem::swap(&mut self.neighbours, &mut other.neighbours);
-    }
-
-    fn forwarding(&mut self, message: NeighbourMessage) {
-        let (mut mac, mut bridge, mut vlan, mut has_destination) = (None, None, false, false);
-        let mut entry = VxlanEntry { remote: None, port: None, vni: None, link: None };
-        for attribute in &message.attributes {
-            match attribute {
-                NeighbourAttribute::LinkLayerAddress(bytes) => {
-                    mac = bytes.as_slice().try_into().ok().map(MacAddr);
-                }
-                NeighbourAttribute::Controller(index) => bridge = Some(*index),
-                NeighbourAttribute::Vlan(id) => vlan = *id != 0,
-                NeighbourAttribute::Destination(address) => {
-                    has_destination = true;
-                    entry.remote = remote(address);
-                }
-                NeighbourAttribute::Port(port) => entry.port = Some(*port),
-                NeighbourAttribute::Vni(vni) => entry.vni = Some(*vni),
-                NeighbourAttribute::IfIndex(index) => entry.link = Some(*index),
-                _ => {}
-            }
-        }
-        let (Some(mac), index) = (mac, message.header.ifindex) else { return };
-        let is_vxlan = self.links.get(&index).is_some_and(|link| link.vxlan.is_some());
-        match bridge {
-            // One of a VLAN is not asked where VLANs are not filtered.
-            Some(bridge) if !vlan => {
-                let own = message.header.state == NeighbourState::Permanent;
-                self.bridge_fdb.insert((bridge, mac), BridgeEntry { port: index, own });
-            }
-            None if is_vxlan || has_destination => {
-                self.vxlan_fdb.entry((index, mac)).or_default().push(entry);
-            }
-            _ => {}
-        }
-    }
-
-    fn neighbour(&mut self, message: NeighbourMessage) {
-        use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
-        // NUD_VALID: the kernel sends to the address in these.
-        if ![Permanent, Noarp, Reachable, Probe, Stale, Delay].contains(&message.header.state) {
-            return;
-        }
-        let (mut address, mut mac) = (None, None);
-        for attribute in message.attributes {
-            match attribute {
-                // Groups have entries of IPv6, too.
-                NeighbourAttribute::Destination(to) => {
-                    address = remote(&to).filter(|to| !to.is_multicast());
-                }
-                NeighbourAttribute::LinkLayerAddress(bytes) => {
-                    mac = bytes.try_into().ok().map(MacAddr);
-                }
-                _ => {}
-            }
-        }
-        if let (Some(address), Some(mac)) = (address, mac) {
-            self.neighbours.insert((message.header.ifindex, address), mac);
-        }
     }
 }
 

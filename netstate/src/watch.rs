@@ -1,20 +1,26 @@
 //! That something has changed: the kernel's notifications, as a wake-up.
 //!
 //! What changed is not read from them: they come without the rest of the state,
-//! and some are lost when the socket overflows. Whoever is woken reads anew.
+//! and some are lost when the socket overflows. Whoever is woken reads anew; only of
+//! forwarding entries and neighbours it is told which, where nothing else has changed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::Socket;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
 use sys::netns::NetNs;
 
 use crate::netlink::{Error, Result};
+use crate::overlay::Change;
 
-/// `RTNLGRP_*` (include/uapi/linux/rtnetlink.h): links, neighbours and FDBs, tc,
-/// IPv4 addresses, routes and rules, IPv6 addresses, routes and rules, forwarding
-/// and other settings of devices (IPv4, IPv6), namespace ids.
-const ROUTE_GROUPS: [u32; 12] = [1, 3, 4, 5, 7, 8, 9, 11, 19, 24, 25, 28];
+/// `RTNLGRP_*` (include/uapi/linux/rtnetlink.h): neighbours and FDBs, tc, IPv4
+/// addresses, routes and rules, IPv6 addresses, routes and rules, forwarding and other
+/// settings of devices (IPv4, IPv6), namespace ids.
+const ROUTE_GROUPS: [u32; 11] = [3, 4, 5, 7, 8, 9, 11, 19, 24, 25, 28];
+/// `RTNLGRP_LINK`.
+const LINK_GROUPS: [u32; 1] = [1];
 /// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h).
 const NETFILTER_GROUPS: [u32; 1] = [7];
 /// `XFRMNLGRP_POLICY` (include/uapi/linux/xfrm.h).
@@ -29,10 +35,24 @@ pub struct Changed {
     pub filters: bool,
 }
 
+/// What has changed, in more detail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// These forwarding entries and neighbours, in this order, and nothing else.
+    Entries(Vec<Change>),
+    /// Whatever may be.
+    Anything,
+}
+
 /// A receiver of the notifications of one network namespace.
 pub struct Watch {
-    /// Packet filters' is the second.
-    sockets: Vec<Socket>,
+    routes: Socket,
+    links: Socket,
+    filters: Socket,
+    /// A kernel without IPsec has none.
+    policies: Option<Socket>,
 }
 
 impl std::fmt::Debug for Watch {
@@ -50,13 +70,16 @@ impl Watch {
     /// # Errors
     /// When descriptors have run out or a group is refused.
     pub fn open() -> Result<Watch> {
-        let mut sockets = vec![
-            listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?,
-            listen(NETLINK_NETFILTER, "NETLINK_NETFILTER", &NETFILTER_GROUPS)?,
-        ];
-        // A kernel without IPsec has no such protocol, and no policies.
-        sockets.extend(listen(NETLINK_XFRM, "NETLINK_XFRM", &XFRM_GROUPS).ok());
-        Ok(Watch { sockets })
+        let links = listen(NETLINK_ROUTE, "NETLINK_ROUTE", &LINK_GROUPS)?;
+        // Links also of namespaces that have an id here: where the tenants' ends of veth
+        // pairs are. Without the right to it, those are read anew periodically only.
+        let _ = links.set_listen_all_namespaces(true);
+        Ok(Watch {
+            routes: listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?,
+            links,
+            filters: listen(NETLINK_NETFILTER, "NETLINK_NETFILTER", &NETFILTER_GROUPS)?,
+            policies: listen(NETLINK_XFRM, "NETLINK_XFRM", &XFRM_GROUPS).ok(),
+        })
     }
 
     /// Listens in `netns`.
@@ -69,7 +92,8 @@ impl Watch {
 
     /// What to poll for reading.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.sockets.iter().map(|socket| socket.as_fd())
+        let all = [&self.routes, &self.links, &self.filters];
+        all.into_iter().chain(&self.policies).map(|socket| socket.as_fd())
     }
 
     /// Whether anything has changed since the last call; forgets it.
@@ -80,28 +104,85 @@ impl Watch {
 
     /// [`Watch::changed`], told apart.
     pub fn what_changed(&self) -> Changed {
-        let mut changed = Changed { links: false, filters: false };
-        for (number, socket) in self.sockets.iter().enumerate() {
-            let which = if number == 1 { &mut changed.filters } else { &mut changed.links };
-            *which |= has_spoken(socket);
+        let routes = has_spoken(&self.routes);
+        Changed { links: self.rest_changed() || routes, filters: has_spoken(&self.filters) }
+    }
+
+    /// [`Watch::changed`], with the changes where only forwarding entries and neighbours
+    /// have changed, and at most so many.
+    pub fn told(&self, most: usize) -> Told {
+        let mut entries = Vec::new();
+        let mut understood = true;
+        let routes = receive(&self.routes, |datagram| {
+            understood = understood && read(datagram, &mut entries) && entries.len() <= most;
+        });
+        let rest = [self.rest_changed(), has_spoken(&self.filters)];
+        if routes == Heard::Lost || !understood || rest.contains(&true) {
+            return Told::Anything;
         }
-        changed
+        if entries.is_empty() { Told::Nothing } else { Told::Entries(entries) }
+    }
+
+    /// Whether anything has changed of which neither routes nor filters tell.
+    fn rest_changed(&self) -> bool {
+        let links = has_spoken(&self.links);
+        self.policies.as_ref().is_some_and(has_spoken) || links
+    }
+}
+
+/// What a socket had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    All,
+    /// ENOBUFS: some were lost, so something has changed.
+    Lost,
+}
+
+/// Takes all messages.
+fn receive(socket: &Socket, mut each: impl FnMut(&[u8])) -> Heard {
+    let mut heard = Heard::Nothing;
+    let mut buffer = Vec::with_capacity(32 << 10);
+    loop {
+        buffer.clear();
+        match socket.recv(&mut buffer, libc::MSG_DONTWAIT) {
+            Ok(_) => {
+                each(&buffer);
+                heard = Heard::All;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return heard,
+            Err(_) => return Heard::Lost,
+        }
     }
 }
 
 /// Whether there was a message; takes all.
 fn has_spoken(socket: &Socket) -> bool {
-    let mut spoken = false;
-    let mut buffer = Vec::with_capacity(32 << 10);
-    loop {
-        buffer.clear();
-        match socket.recv(&mut buffer, libc::MSG_DONTWAIT) {
-            Ok(_) => spoken = true,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return spoken,
-            // ENOBUFS: some were lost, so something has changed.
-            Err(_) => return true,
+    receive(socket, |_| {}) != Heard::Nothing
+}
+
+/// Reads what a datagram tells of forwarding entries and neighbours; whether that is all that it tells.
+fn read(datagram: &[u8], changes: &mut Vec<Change>) -> bool {
+    let mut rest = datagram;
+    while !rest.is_empty() {
+        let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
+            return false;
+        };
+        let length = (message.header.length as usize).next_multiple_of(4).max(16);
+        rest = rest.get(length..).unwrap_or_default();
+        let (message, gone) = match message.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(new)) => (new, false),
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(old)) => (old, true),
+            // A VXLAN device asks for what it does not know (`l2miss`): nothing is new.
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::GetNeighbour(_)) => continue,
+            _ => return false,
+        };
+        match Change::read(&message, gone) {
+            Some(change) => changes.extend(change),
+            None => return false,
         }
     }
+    true
 }
 
 fn listen(protocol: isize, name: &'static str, groups: &[u32]) -> Result<Socket> {
@@ -111,11 +192,6 @@ fn listen(protocol: isize, name: &'static str, groups: &[u32]) -> Result<Socket>
     socket.bind_auto().map_err(failed("bind"))?;
     for group in groups {
         socket.add_membership(*group).map_err(failed("join multicast group of"))?;
-    }
-    if protocol == NETLINK_ROUTE {
-        // Namespaces that have an id here: where the tenants' ends of veth pairs
-        // are. Without the right to it, those are read anew periodically only.
-        let _ = socket.set_listen_all_namespaces(true);
     }
     Ok(socket)
 }

@@ -10,6 +10,7 @@ mod killed;
 mod outer;
 mod pair;
 mod refusals;
+mod room;
 mod routed;
 mod sandbox;
 mod sandboxed;

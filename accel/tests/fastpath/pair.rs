@@ -3,10 +3,11 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use accel::{Accel, Status, Wanted};
+use packet::ethernet::MacAddr;
 use testbed::{Host, NIC, Offload, mac, poll};
 
 use crate::sandbox::Sandbox;
@@ -31,6 +32,26 @@ pub fn privileged() -> bool {
 /// Runs a shell's script in a host, every command of which must succeed.
 pub fn sh(host: &Host, script: &str) {
     host.run(Command::new("sh").args(["-ec", script])).unwrap();
+}
+
+/// Runs lines of `bridge` in a host.
+pub fn bridge(host: &Host, lines: &str) {
+    let mut command = Command::new("bridge");
+    command.args(["-batch", "-"]).stdin(Stdio::piped());
+    let mut child = host.netns().run(|| command.spawn()).unwrap().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{lines}");
+}
+
+/// The line for an address behind a remote VTEP.
+pub fn entry(verb: &str, number: usize, remote: &str) -> String {
+    format!("fdb {verb} {} dev {DEVICE} dst {remote} self permanent\n", address(number))
+}
+
+/// One of many addresses.
+pub fn address(number: usize) -> MacAddr {
+    let [_, _, _, _, b, c, d, e] = number.to_be_bytes();
+    MacAddr([2, 0x66, b, c, d, e])
 }
 
 pub struct Pair {

@@ -2,10 +2,13 @@
 
 use std::process::Command;
 
-use testbed::{Offload, mac, poll};
+use accel::{Accel, Status, Wanted};
+use testbed::{NIC, Offload, mac, poll};
 
 use crate::change::CHANGES;
-use crate::pair::{BRIDGE, DEVICE, LIMIT, Pair, privileged, since};
+use crate::pair::{
+    BRIDGE, DEVICE, LIMIT, PORT, Pair, address, bridge, entry, privileged, sh, since,
+};
 
 #[test]
 fn a_hanging_mirror_sends_packets_by_the_slow_path() {
@@ -60,6 +63,97 @@ fn a_moved_address_is_no_longer_sent_where_it_was() {
     assert_eq!(since(&accels[0], &before, "egress_hit"), 0, "{:#?}", accels[0].status());
     fdb("replace", "10.0.0.2");
     pair.settle(&accels);
+}
+
+/// What a status says but for what is counted.
+fn said(accel: &Accel) -> Status {
+    let mut status = Status { generation: 0, followed: 0, ..accel.status() };
+    status.packets.clear();
+    for device in &mut status.devices {
+        device.packets.clear();
+        device.ports.iter_mut().for_each(|port| port.packets.clear());
+    }
+    status
+}
+
+#[test]
+fn single_entries_are_followed_while_all_others_stay_in_force() {
+    if !privileged() {
+        return;
+    }
+    for pair in [Pair::new(Offload::Full, false), Pair::sandboxed(Offload::Full, false)] {
+        let [accel, _other] = pair.accelerate();
+        let host = pair.sandboxes.as_ref().map_or(&pair.a, |sandboxes| &*sandboxes[0]);
+        // New, known to the bridge, at another VTEP, back, at a tenant's port, and gone.
+        let of = |number| {
+            let mac = address(number);
+            let lines = [
+                entry("add", number, "10.0.0.2"),
+                format!("fdb add {mac} dev {DEVICE} master static\n"),
+                entry("replace", number, "10.0.0.3"),
+                entry("replace", number, "10.0.0.2"),
+                format!("fdb replace {mac} dev {PORT} master static\n"),
+                format!("fdb replace {mac} dev {DEVICE} master static\n"),
+            ];
+            let gone = [
+                format!("fdb del {mac} dev {DEVICE} master static\n"),
+                format!("fdb del {mac} dev {DEVICE} self permanent\n"),
+            ];
+            if number % 4 == 3 { [&lines[..], &gone].concat() } else { lines.to_vec() }
+        };
+        let mut numbers = 0..;
+        poll("changes that are followed one by one", LIMIT, || {
+            let lines: Vec<String> = numbers.by_ref().take(8).flat_map(of).collect();
+            let before = accel.status();
+            for line in &lines {
+                bridge(host, line);
+            }
+            poll("the last change", LIMIT, || {
+                let now = accel.status();
+                let followed = now.followed >= before.followed + lines.len() as u64;
+                let anew = now.generation > before.generation && now.generation & 1 == 0;
+                Ok((followed || anew).then_some(()).ok_or_else(|| format!("{now:#?}")))
+            })?;
+            pair.ping(&[]);
+            let now = accel.status();
+            // Another change (a neighbour's state) may have had everything read anew.
+            let alone = now.generation == before.generation
+                && since(&accel, &before, "egress_stale") == 0
+                && since(&accel, &before, "egress_hit") > 0;
+            Ok(alone.then_some(()).ok_or_else(|| format!("{now:#?}")))
+        })
+        .unwrap();
+        let followed = said(&accel);
+        drop(accel);
+        assert_eq!(followed, said(&Accel::start(pair.a.netns(), Wanted::All).unwrap()));
+    }
+}
+
+#[test]
+fn a_neighbour_that_stays_where_it_is_is_no_change() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(Offload::Full, false);
+    let [accel, _other] = pair.accelerate();
+    let mut numbers = 0..;
+    poll("states that are no change", LIMIT, || {
+        let before = accel.status();
+        let neighbour = format!("10.0.0.2 lladdr {} dev {NIC}", mac("b", NIC));
+        let state = |state| format!("ip neigh replace {neighbour} nud {state}\n");
+        sh(&pair.a, &["stale", "reachable"].map(state).concat().repeat(4));
+        // One that is followed comes after all of them.
+        bridge(&pair.a, &entry("add", numbers.next().unwrap(), "10.0.0.2"));
+        poll("the last change", LIMIT, || {
+            let now = accel.status();
+            let all = now.followed > before.followed || now.generation > before.generation;
+            Ok(all.then_some(()).ok_or_else(|| format!("{now:#?}")))
+        })?;
+        let now = accel.status();
+        let alone = now.generation == before.generation;
+        Ok(alone.then_some(()).ok_or_else(|| format!("{now:#?}")))
+    })
+    .unwrap();
 }
 
 /// How soon is the benchmark's to tell (`make bench-accel`).
