@@ -67,11 +67,11 @@ pub enum Verb {
 #[derive(Debug, Subcommand)]
 pub enum AccelVerb {
     /// Accelerate VXLAN devices, in the background
-    On(AccelDevices),
+    On(AccelRun),
     /// Give VXLAN devices back to the slow path
     Off(AccelDevices),
     /// Accelerate VXLAN devices until Ctrl-C or SIGTERM
-    Run(AccelDevices),
+    Run(AccelRun),
     /// Show what is accelerated, what is not and why, and what became of packets
     Status(AccelStatus),
 }
@@ -92,6 +92,18 @@ pub struct AccelDevices {
     /// Network namespace of the devices: name, process id or path [default: this one]
     #[arg(long, value_name = "NETNS")]
     pub netns: Option<String>,
+}
+
+/// `overlane accel on`, `run`
+#[derive(Debug, Args)]
+pub struct AccelRun {
+    /// Which
+    #[command(flatten)]
+    pub devices: AccelDevices,
+    /// Forwarding entries to have room for, those of all devices together; addresses that
+    /// find none go by the slow path [default: 65536]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub max_entries: Option<u32>,
 }
 
 /// `overlane accel status`

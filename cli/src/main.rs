@@ -83,9 +83,9 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             MeasureVerb::Run(run) => verb::measure_run::run(&run),
         },
         Verb::Accel { verb } => match verb {
-            AccelVerb::On(devices) => verb::accel::on(&devices),
+            AccelVerb::On(run) => verb::accel::on(&run),
             AccelVerb::Off(devices) => verb::accel::off(&devices),
-            AccelVerb::Run(devices) => verb::accel::run(&devices),
+            AccelVerb::Run(run) => verb::accel::run(&run),
             AccelVerb::Status(status) => verb::accel::status(&status),
         },
         Verb::Doctor(doctor) => verb::doctor::run(&doctor),

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use sys::netns::NetNs;
 
 use crate::accelerator::{self, Request};
-use crate::args::{AccelDevices, AccelStatus};
+use crate::args::{AccelDevices, AccelRun, AccelStatus};
 use crate::background::{self, READY};
 use crate::exit::{Exit, usage};
 use crate::foreground::{netns, on_signals, wait};
@@ -23,7 +23,8 @@ use crate::notify::notify;
 use crate::output::{print, print_json};
 
 /// Accelerates until told to end.
-pub fn run(arguments: &AccelDevices) -> anyhow::Result<Exit> {
+pub fn run(run: &AccelRun) -> anyhow::Result<Exit> {
+    let arguments = &run.devices;
     let netns = netns("--netns", arguments.netns.as_deref())?;
     check(arguments, &netns)?;
     let listener = accelerator::claim(netns.inode())?;
@@ -32,7 +33,8 @@ pub fn run(arguments: &AccelDevices) -> anyhow::Result<Exit> {
         Some(device) => Wanted::Named([device.clone()].into()),
         None => Wanted::All,
     };
-    let accel = Accel::start(&netns, wanted.clone())?;
+    let room = run.max_entries.unwrap_or(accel::ROOM);
+    let accel = Accel::with_room(&netns, wanted.clone(), room)?;
     // One line: who waits for it may close the pipe behind it.
     let devices: Vec<String> = accel
         .status()
@@ -63,16 +65,27 @@ pub fn run(arguments: &AccelDevices) -> anyhow::Result<Exit> {
 }
 
 /// Has a process in the background accelerate.
-pub fn on(arguments: &AccelDevices) -> anyhow::Result<Exit> {
+pub fn on(run: &AccelRun) -> anyhow::Result<Exit> {
+    let arguments = &run.devices;
     let netns = netns("--netns", arguments.netns.as_deref())?;
     check(arguments, &netns)?;
+    let running = accelerator::ask(netns.inode(), &Request::Status)?;
+    if let (Some(status), Some(room)) = (running, run.max_entries)
+        && status.room != room
+    {
+        let problem = format!(
+            "what runs has room for {}: `overlane accel off --all` ends it first",
+            status.room
+        );
+        return Err(usage("--max-entries", problem));
+    }
     let request = match &arguments.device {
         Some(device) => Request::Add(device.clone()),
         None => Request::AddAll,
     };
     let status = match accelerator::ask(netns.inode(), &request)? {
         Some(status) => status,
-        None => start(arguments, &netns)?,
+        None => start(run, &netns)?,
     };
     print(&describe(&status))?;
     // What was asked for by name and is refused has not been done.
@@ -80,8 +93,13 @@ pub fn on(arguments: &AccelDevices) -> anyhow::Result<Exit> {
     Ok(if arguments.device.as_ref().is_some_and(refused) { Exit::Partly } else { Exit::Done })
 }
 
-fn start(arguments: &AccelDevices, netns: &NetNs) -> anyhow::Result<Status> {
+fn start(of: &AccelRun, netns: &NetNs) -> anyhow::Result<Status> {
+    let arguments = &of.devices;
     let mut run: Vec<&OsStr> = ["accel", "run"].map(OsStr::new).into();
+    let room = of.max_entries.map(|room| room.to_string());
+    if let Some(room) = &room {
+        run.extend(["--max-entries", room.as_str()].map(OsStr::new));
+    }
     let place: PathBuf;
     if let Some(netns) = &arguments.netns {
         // It starts in another directory.
@@ -241,7 +259,11 @@ fn describe(status: &Status) -> String {
         status.entries, status.generation
     );
     if status.left_out > 0 {
-        let _ = write!(text, ", {} entries without room stay slow", status.left_out);
+        let _ = write!(
+            text,
+            ", {} entries without room stay slow (--max-entries {})",
+            status.left_out, status.room
+        );
     }
     text += "\n";
     for reason in Reason::ALL {

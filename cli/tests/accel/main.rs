@@ -244,6 +244,32 @@ fn one_process_serves_a_namespace() {
 }
 
 #[test]
+fn maps_are_as_large_as_asked_for_and_the_status_tells_what_does_not_fit() {
+    let Some(network) = network() else { return };
+    let a = Served::of(&network, "a");
+    let mut connection = Connection::new(&network);
+    let output = a.accel(&["on", "--max-entries", "1", "vxlan0"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    poll("an address without room", LIMIT, || {
+        connection.exchange();
+        let status = a.status();
+        let full = status["left_out"] == 1 && status["entries"] == 1 && status["room"] == 1;
+        Ok(full.then_some(()).ok_or_else(|| status.to_string()))
+    })
+    .unwrap();
+    connection.exchange();
+    assert_eq!(a.hits(), 0, "{}", a.status());
+    let shown = text(&a.accel(&["status"]).stdout);
+    assert!(shown.contains(", 1 entries without room stay slow (--max-entries 1)"), "{shown}");
+
+    // It is as it was started.
+    let output = a.accel(&["on", "--max-entries", "5", "--all"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("has room for 1"), "{}", text(&output.stderr));
+    assert!(a.accel(&["on", "--max-entries", "1", "--all"]).status.success());
+}
+
+#[test]
 fn wrong_devices_are_named() {
     let Some(network) = network() else { return };
     let a = Served::of(&network, "a");
