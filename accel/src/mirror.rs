@@ -98,6 +98,11 @@ impl Mirror {
     }
 
     pub(crate) fn run(&mut self) {
+        // A machine under load would hold the heartbeat up, so that everything would go
+        // the slow path just when it matters.
+        if let Err(error) = sys::priority::real_time() {
+            tracing::info!("a loaded machine may hold the heartbeat up: {error}");
+        }
         while !self.shared.stop.load(Ordering::Acquire) {
             let spaces =
                 std::iter::once(&self.home).chain(self.sandboxes.values().map(|s| &s.space));

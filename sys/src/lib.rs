@@ -20,6 +20,7 @@ pub mod join;
 pub mod memfd;
 mod message;
 pub mod netns;
+pub mod priority;
 pub mod program;
 pub mod seccomp;
 pub mod sysfs;
