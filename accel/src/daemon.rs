@@ -1,5 +1,5 @@
 //! The fast path of a namespace as who runs it sees it: started, told what to accelerate,
-//! asked what became of it, stopped. The work is that of a thread ([`crate::mirror`]).
+//! asked what became of it, stopped. The work is that of a thread (`mirror`).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
