@@ -104,6 +104,7 @@ bench-accel: build
 	$(AS_ROOT) $(OVERLANE) lab run --modes host,vxlan,vxlan+accel --offload full,none \
 		--workloads tcp_stream,tcp_rr,tcp_crr,udp_stream --sizes 64,1400,65507 \
 		--out accel.json
+	$(AS_ROOT) $(OVERLANE) lab run --plan scripts/plans/accel.toml --blocks 8 --out accel-flows.json
 	cargo build --release --locked -p overlane-accel --examples
 	$(AS_ROOT) target/release/examples/border_cost
 	$(AS_ROOT) target/release/examples/stale_window
