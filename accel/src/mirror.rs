@@ -108,7 +108,7 @@ impl Mirror {
                 std::iter::once(&self.home).chain(self.sandboxes.values().map(|s| &s.space));
             let mut fds: Vec<PollFd> = spaces
                 .flat_map(|space| space.watch.fds())
-                .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+                .map(|(fd, _)| PollFd::new(fd, PollFlags::POLLIN))
                 .collect();
             let _ = poll(&mut fds, PollTimeout::from(BEAT));
             if self.shared.paused.load(Ordering::Acquire) {

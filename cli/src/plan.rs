@@ -315,6 +315,8 @@ mod tests {
     fn plans_of_the_makefile_can_be_carried_out() {
         let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/plans");
         let makefile = include_str!("../../Makefile");
+        let (_, list) = makefile.split_once("for plan in ").unwrap();
+        let together: Vec<&str> = list.split_once(';').unwrap().0.split(' ').collect();
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let plan = Plan::find(path.to_str().unwrap()).unwrap();
@@ -324,7 +326,8 @@ mod tests {
                 assert!(lab::find(mode).is_some(), "{path:?}: {mode}");
             }
             let name = path.file_stem().unwrap().to_str().unwrap();
-            assert!(makefile.contains(name), "{path:?}: no target runs it");
+            let by_itself = makefile.contains(&format!("--plan scripts/plans/{name}.toml"));
+            assert!(by_itself || together.contains(&name), "{path:?}: no target runs it");
         }
     }
 

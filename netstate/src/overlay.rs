@@ -50,7 +50,7 @@ pub struct Overlay {
 }
 
 /// A link, as far as forwarding goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
     /// Name.
     pub name: String,
@@ -303,22 +303,9 @@ fn remote(address: &NeighbourAddress) -> Option<IpAddr> {
 fn device(message: LinkMessage) -> Device {
     let flags = message.header.flags;
     let mut device = Device {
-        name: String::new(),
-        kind: None,
         ethernet: message.header.link_layer_type == LinkLayerType::Ether,
-        mac: None,
-        mtu: 0,
         running: flags.contains(LinkFlags::Up) && flags.contains(LinkFlags::LowerUp),
-        master: None,
-        link: None,
-        link_netns: None,
-        qdisc: None,
-        xdp: false,
-        alias: None,
-        ipv6: None,
-        vxlan: None,
-        bridge: None,
-        port: None,
+        ..Device::default()
     };
     for attribute in message.attributes {
         match attribute {

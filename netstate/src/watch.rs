@@ -90,10 +90,13 @@ impl Watch {
         netns.run(Watch::open)?
     }
 
-    /// What to poll for reading.
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let all = [&self.routes, &self.links, &self.filters];
-        all.into_iter().chain(&self.policies).map(|socket| socket.as_fd())
+    /// What to poll for reading, and what each tells of.
+    pub fn fds(&self) -> impl Iterator<Item = (BorrowedFd<'_>, &'static str)> {
+        let policies = self.policies.iter().map(|socket| (socket, "IPsec policies"));
+        [(&self.routes, "routes"), (&self.links, "links"), (&self.filters, "nftables")]
+            .into_iter()
+            .chain(policies)
+            .map(|(socket, name)| (socket.as_fd(), name))
     }
 
     /// Whether anything has changed since the last call; forgets it.

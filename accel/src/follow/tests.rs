@@ -32,21 +32,11 @@ fn remote(number: u8) -> IpAddr {
 fn device(name: &str, own: u8) -> Device {
     Device {
         name: name.into(),
-        kind: None,
         ethernet: true,
         mac: Some(mac(own)),
         mtu: 1500,
         running: true,
-        master: None,
-        link: None,
-        link_netns: None,
-        qdisc: None,
-        xdp: false,
-        alias: None,
-        ipv6: None,
-        vxlan: None,
-        bridge: None,
-        port: None,
+        ..Device::default()
     }
 }
 

@@ -77,7 +77,7 @@ impl Groups {
     }
 
     /// What to poll for reading.
-    pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, &'static str)> {
         self.watch.fds()
     }
 

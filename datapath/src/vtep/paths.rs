@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sys::netns::NetNs;
 
+use super::groups::Groups;
 use super::handover::SecondTap;
 use super::network::Network;
 use super::underlay::Underlay;
@@ -29,9 +30,8 @@ pub(super) fn spawn(
     networks: &[Arc<Network>],
     threads: &mut Threads,
 ) -> Result<()> {
-    let names = ["links and routes", "nftables", "IPsec policies"];
-    let by_tap = underlay.second_tap().into_iter().flat_map(|tap| tap.watched().zip(names));
-    let by_groups = underlay.groups().into_iter().flat_map(|g| g.watched().zip(names));
+    let by_tap = underlay.second_tap().into_iter().flat_map(SecondTap::watched);
+    let by_groups = underlay.groups().into_iter().flat_map(Groups::watched);
     let watched: Vec<_> = by_tap.chain(by_groups).collect();
     if watched.is_empty() {
         return Ok(());

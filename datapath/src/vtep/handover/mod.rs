@@ -190,7 +190,7 @@ impl SecondTap {
     }
 
     /// What becomes readable when links, routes or packet filters change.
-    pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, &'static str)> {
         self.watch.fds()
     }
 
