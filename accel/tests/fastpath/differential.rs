@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use accel::{Accel, Wanted};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recv, recvfrom,
+    setsockopt, socket, sockopt,
 };
 use packet::ethernet::MacAddr;
 use packet::vnet_hdr::{Layout, flags};
@@ -105,7 +106,7 @@ impl Tenant {
             Tenant::Veth { socket, .. } => {
                 buffer[..VNET].fill(0);
                 let frame = &mut buffer[VNET..];
-                let length = recv(socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT).ok()?;
+                let length = recv(socket.as_raw_fd(), frame, MsgFlags::empty()).ok()?;
                 Some(VNET + length)
             }
         }
@@ -138,9 +139,8 @@ impl Tenant {
 
 /// A socket that sees every frame of the calling thread's namespace.
 fn frames() -> OwnedFd {
-    let socket =
-        socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll)
-            .unwrap();
+    let flags = SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll).unwrap();
     setsockopt(&socket, sockopt::RcvBufForce, &(128 << 20)).unwrap();
     socket
 }
@@ -150,7 +150,9 @@ struct Bench {
     tap: Tap,
     tenant: Tenant,
     underlay: Underlay,
+    /// Sees all frames of the second host, whose NIC has this index.
     wire: OwnedFd,
+    nic: usize,
     accels: [Accel; 2],
     _hosts: [Host; 2],
     _sandboxes: Option<[Sandbox; 2]>,
@@ -225,6 +227,7 @@ impl Bench {
             sandboxes[1].tenant = Some(Keeper::of(tenant));
         }
         let wire = hosts[1].netns().run(frames).unwrap();
+        let nic = hosts[1].netlink().link(NIC).unwrap().index as usize;
         let accels = hosts.each_ref().map(|host| Accel::start(host.netns(), Wanted::All).unwrap());
         // Both hosts learn both addresses.
         let [to, from] = shape.doors();
@@ -247,6 +250,7 @@ impl Bench {
             tenant,
             underlay,
             wire,
+            nic,
             accels,
             _hosts: hosts,
             _sandboxes: sandboxes,
@@ -312,9 +316,11 @@ impl Bench {
             while let Some(length) = self.tenant.read(&mut buffer) {
                 outcome.there.extend(seen(&buffer[..length]));
             }
-            while let Ok(length) = recv(self.wire.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)
-            {
-                outcome.wire.extend(tunnelled(self.underlay, &buffer[..length]));
+            while let Ok((length, at)) = recvfrom::<LinkAddr>(self.wire.as_raw_fd(), &mut buffer) {
+                // Bytes of a tenant may look like a tunnel's, on other devices.
+                if at.unwrap().ifindex() == self.nic {
+                    outcome.wire.extend(tunnelled(self.underlay, &buffer[..length]));
+                }
             }
         }
         for frames in [&mut outcome.wire, &mut outcome.there, &mut outcome.back] {
@@ -382,6 +388,7 @@ fn random_packets_fare_the_same_on_both_paths() {
             let after = hits();
             bench.slow();
             let slow = bench.send(&batch);
+            assert!(!slow.wire.is_empty(), "nothing was seen at the NIC: {}", bench.described);
             if let Some(difference) = fast.difference(&slow) {
                 panic!(
                     "seed {seed}, cases {done}..{}: {}: {difference}",
