@@ -5,7 +5,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 OVERLANE := target/release/overlane
 # Tests and measurements that build testbeds need root; compiling does not.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
-RUNNER := CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
+# Has cargo run what it built as root; cargo takes no empty one.
+RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
 .PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-doctor bench-datapath bench-accel soak fuzz install clean
 
@@ -115,7 +116,7 @@ bench-accel: build
 OVERLANE_SOAK_SECONDS ?= 3600
 soak:
 	@scripts/setup test
-	$(RUNNER)="$(AS_ROOT)" OVERLANE_SOAK_SECONDS=$(OVERLANE_SOAK_SECONDS) cargo test --locked \
+	$(RUNNER) OVERLANE_SOAK_SECONDS=$(OVERLANE_SOAK_SECONDS) cargo test --locked \
 		--release -p overlane --test soak -- --nocapture
 
 # Every fuzz target for some minutes.
