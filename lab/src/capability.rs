@@ -1,7 +1,7 @@
 //! What this machine and kernel can build, found by trying it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions};
@@ -98,6 +98,18 @@ impl Capabilities {
             // driver: it is there.
             _ => Ok(()),
         }
+    }
+
+    /// Whether the kernel speaks IPv6.
+    pub fn ipv6(&self) -> Supported {
+        const SETTINGS: &str = "/proc/sys/net/ipv6/conf/all";
+        // Neither built without it nor started with ipv6.disable=1 has it.
+        Path::new(SETTINGS).exists().then_some(()).ok_or_else(|| {
+            Unsupported::new(
+                format!("kernel has no IPv6 ({SETTINGS} does not exist)"),
+                "load it (modprobe ipv6), start without ipv6.disable=1, or use a kernel with CONFIG_IPV6",
+            )
+        })
     }
 
     /// Whether a program is installed, by its Debian package.

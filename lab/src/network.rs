@@ -14,6 +14,8 @@ pub const PORT: u16 = 5301;
 /// Bytes that VXLAN adds before the tenant's IP packet, over an IPv4 underlay:
 /// inner Ethernet 14, IPv4 20, UDP 8, VXLAN 8 (RFC 7348).
 pub(crate) const VXLAN_OVERHEAD: u32 = 50;
+/// The same over an IPv6 underlay: the outer header is 20 bytes longer.
+pub(crate) const VXLAN_OVERHEAD_IPV6: u32 = VXLAN_OVERHEAD + 20;
 
 /// How a mode is to be built.
 #[derive(Debug, Clone, Copy)]

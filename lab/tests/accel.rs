@@ -54,7 +54,7 @@ fn exchange(network: &Network) -> Vec<[u64; 2]> {
 
 #[test]
 fn traffic_passes_bridge_and_device_by() {
-    for mode in ["vxlan+accel", "vxlan-routed+accel"] {
+    for mode in ["vxlan+accel", "vxlan6+accel", "vxlan-routed+accel"] {
         for offload in Offload::ALL {
             let Some(network) = network(mode, offload) else { return };
             is_passed_by(&network, &format!("{mode} {offload}"));

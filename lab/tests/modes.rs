@@ -135,6 +135,28 @@ fn what_the_kernel_redirects_crosses_no_user_space() {
 }
 
 #[test]
+fn hosts_of_an_ipv6_underlay_have_nothing_else_to_reach_each_other_by() {
+    let Some(machine) = privileged() else { return };
+    for name in ["vxlan6", "vxlan6+accel"] {
+        let mode = lab::find(name).unwrap();
+        if let Err(unsupported) = mode.probe(&machine) {
+            eprintln!("{name}: {}", unsupported.reason);
+            continue;
+        }
+        let network = mode.build(&Params { mtu: 1500, offload: Offload::Full }).unwrap();
+        assert_eq!(network.tenant_mtu, 1430, "{name}");
+        for host in ["a", "b"] {
+            let all = network.host(host).unwrap().netlink().addresses().unwrap();
+            let others: Vec<_> = all.iter().filter(|own| !own.address.is_loopback()).collect();
+            assert!(
+                !others.is_empty() && others.iter().all(|own| own.address.is_ipv6()),
+                "{all:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_dropped_network_leaves_no_namespace() {
     if privileged().is_none() {
         return;

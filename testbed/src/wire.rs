@@ -1,6 +1,6 @@
 //! The wire: a veth pair whose ends are the NICs of two test hosts.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::{Host, Offload, Result};
 
@@ -21,6 +21,10 @@ impl Wire {
     pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
     /// Underlay address of the second host.
     pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    /// IPv6 underlay address of the first host; the network is a /64.
+    pub const A6: Ipv6Addr = Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, 1);
+    /// IPv6 underlay address of the second host.
+    pub const B6: Ipv6Addr = Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, 2);
 
     /// Makes the hosts `a` and `b`, joined and with their underlay addresses.
     ///
@@ -50,5 +54,20 @@ impl Wire {
     pub fn address(&self, a: &Host, b: &Host) -> Result<()> {
         a.address(NIC, Wire::A, 24)?;
         b.address(NIC, Wire::B, 24)
+    }
+
+    /// Gives both NICs IPv6, which then asks for no router, and their IPv6 underlay
+    /// addresses.
+    ///
+    /// # Errors
+    /// When they have them already, or the kernel has no IPv6.
+    pub fn address6(&self, a: &Host, b: &Host) -> Result<()> {
+        for (host, address) in [(a, Wire::A6), (b, Wire::B6)] {
+            for (setting, value) in [("accept_ra", "0"), ("disable_ipv6", "0")] {
+                host.sysctl(&format!("net/ipv6/conf/{NIC}/{setting}"), value)?;
+            }
+            host.address(NIC, address, 64)?;
+        }
+        Ok(())
     }
 }

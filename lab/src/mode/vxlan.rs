@@ -1,5 +1,5 @@
-//! `vxlan`: tenants on a bridge with a kernel VXLAN device as uplink, as
-//! Neutron's linuxbridge agent and Docker Swarm build it.
+//! `vxlan`, `vxlan6`: tenants on a bridge with a kernel VXLAN device as uplink, as
+//! Neutron's linuxbridge agent and Docker Swarm build it, over an IPv4 or IPv6 underlay.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,11 +9,23 @@ use packet::vxlan::Vni;
 use testbed::{Host, NIC, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, Tenants};
-use crate::network::VXLAN_OVERHEAD;
+use crate::network::{VXLAN_OVERHEAD, VXLAN_OVERHEAD_IPV6};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
+/// What VXLAN endpoints reach each other by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Underlay {
+    V4,
+    V6,
+}
+
 /// The mode.
-pub struct Vxlan;
+pub struct Vxlan(Underlay);
+
+/// Over IPv4.
+pub const V4: Vxlan = Vxlan(Underlay::V4);
+/// Over IPv6.
+pub const V6: Vxlan = Vxlan(Underlay::V6);
 
 pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
 pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
@@ -26,36 +38,81 @@ pub(super) const VNI: Vni = match Vni::new(42) {
     Err(_) => panic!("evaluated by the compiler"),
 };
 
-impl Mode for Vxlan {
-    fn name(&self) -> &'static str {
-        "vxlan"
+impl Underlay {
+    /// MTU of the tenants' devices, bytes.
+    pub(super) fn tenant_mtu(self, params: &Params) -> u32 {
+        let overhead = match self {
+            Underlay::V4 => VXLAN_OVERHEAD,
+            Underlay::V6 => VXLAN_OVERHEAD_IPV6,
+        };
+        params.mtu - overhead
     }
 
-    fn path(&self) -> &'static str {
-        "tenant - veth - bridge - kernel VXLAN device - wire"
+    /// Joins the hosts and addresses their NICs: the addresses of the first and the second.
+    fn join(self, wire: &Wire, a: &Host, b: &Host) -> Result<[IpAddr; 2]> {
+        wire.join(a, b)?;
+        Ok(match self {
+            Underlay::V4 => {
+                wire.address(a, b)?;
+                [Wire::A.into(), Wire::B.into()]
+            }
+            Underlay::V6 => {
+                wire.address6(a, b)?;
+                [Wire::A6.into(), Wire::B6.into()]
+            }
+        })
     }
 
-    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
-        machine.links(&["veth", "bridge", "vxlan"])
-    }
-
-    fn build(&self, params: &Params) -> Result<Network> {
-        let mtu = params.mtu - VXLAN_OVERHEAD;
-        Ok(tunnelled(params, mtu)?.network(TENANT_B, mtu, tunnel_hops()))
+    /// Whether this machine can have it.
+    pub(super) fn probe(self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        match self {
+            Underlay::V4 => Ok(()),
+            Underlay::V6 => machine.ipv6(),
+        }
     }
 }
 
-/// Tenants with `mtu`, their hosts joined by bridges and VXLAN devices.
-pub(super) fn tunnelled(params: &Params, mtu: u32) -> Result<Tenants> {
+impl Mode for Vxlan {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Underlay::V4 => "vxlan",
+            Underlay::V6 => "vxlan6",
+        }
+    }
+
+    fn path(&self) -> &'static str {
+        match self.0 {
+            Underlay::V4 => "tenant - veth - bridge - kernel VXLAN device - wire",
+            Underlay::V6 => "tenant - veth - bridge - kernel VXLAN device - wire, IPv6 outside",
+        }
+    }
+
+    fn in_all(&self) -> bool {
+        self.0 == Underlay::V4
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vxlan"])?;
+        self.0.probe(machine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let mtu = self.0.tenant_mtu(params);
+        Ok(tunnelled(params, self.0)?.network(TENANT_B, mtu, tunnel_hops()))
+    }
+}
+
+/// Tenants whose hosts are joined by bridges and VXLAN devices.
+pub(super) fn tunnelled(params: &Params, underlay: Underlay) -> Result<Tenants> {
+    let mtu = underlay.tenant_mtu(params);
     let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
-    params.wire().join(&tenants.a, &tenants.b)?;
-    params.wire().address(&tenants.a, &tenants.b)?;
+    let [a, b] = underlay.join(&params.wire(), &tenants.a, &tenants.b)?;
     let tunnel = |host: &Host, local, remote| {
         let device = Device {
             name: DEVICE,
             vni: VNI,
-            local: IpAddr::V4(local),
-            remote: Some(IpAddr::V4(remote)),
+            local,
+            remote: Some(remote),
             underlay: NIC,
             port: UDP_PORT,
             learning: true,
@@ -65,8 +122,8 @@ pub(super) fn tunnelled(params: &Params, mtu: u32) -> Result<Tenants> {
         host.netlink().set_up(DEVICE)?;
         host.bridge(BRIDGE, mtu, &[DEVICE, PORT_DEVICE])
     };
-    tunnel(&tenants.a, Wire::A, Wire::B)?;
-    tunnel(&tenants.b, Wire::B, Wire::A)?;
+    tunnel(&tenants.a, a, b)?;
+    tunnel(&tenants.b, b, a)?;
     Ok(tenants)
 }
 

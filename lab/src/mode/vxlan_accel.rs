@@ -1,5 +1,5 @@
-//! `vxlan+accel`: the testbed of `vxlan`, with `overlane accel`'s fast path in
-//! both hosts: packets pass bridge and VXLAN device by.
+//! `vxlan+accel`, `vxlan6+accel`: the testbed of `vxlan` or `vxlan6`, with `overlane
+//! accel`'s fast path in both hosts: packets pass bridge and VXLAN device by.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::{Arc, Weak};
@@ -12,33 +12,49 @@ use sys::errno::Errno;
 use testbed::{Host, NIC};
 
 use super::bridge::{PORT_DEVICE, Tenants};
-use super::vxlan::{DEVICE, TENANT_B, tunnelled};
-use crate::network::VXLAN_OVERHEAD;
+use super::vxlan::{DEVICE, TENANT_B, Underlay, tunnelled};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
 /// How long the fast path may take to know the tenants.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The mode.
-pub struct VxlanAccel;
+pub struct VxlanAccel(Underlay);
+
+/// Over IPv4.
+pub const V4: VxlanAccel = VxlanAccel(Underlay::V4);
+/// Over IPv6.
+pub const V6: VxlanAccel = VxlanAccel(Underlay::V6);
 
 impl Mode for VxlanAccel {
     fn name(&self) -> &'static str {
-        "vxlan+accel"
+        match self.0 {
+            Underlay::V4 => "vxlan+accel",
+            Underlay::V6 => "vxlan6+accel",
+        }
     }
 
     fn path(&self) -> &'static str {
-        "tenant - veth - eBPF past bridge and kernel VXLAN device - wire"
+        match self.0 {
+            Underlay::V4 => "tenant - veth - eBPF past bridge and kernel VXLAN device - wire",
+            Underlay::V6 => {
+                "tenant - veth - eBPF past bridge and VXLAN device - wire, IPv6 outside"
+            }
+        }
+    }
+
+    fn in_all(&self) -> bool {
+        self.0 == Underlay::V4
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
         machine.links(&["veth", "bridge", "vxlan"])?;
+        self.0.probe(machine)?;
         machine.fast_path()
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let mtu = params.mtu - VXLAN_OVERHEAD;
-        accelerated(tunnelled(params, mtu)?, TENANT_B, mtu)
+        accelerated(tunnelled(params, self.0)?, TENANT_B, self.0.tenant_mtu(params))
     }
 }
 
