@@ -137,7 +137,7 @@ fn what_the_kernel_redirects_crosses_no_user_space() {
 #[test]
 fn hosts_of_an_ipv6_underlay_have_nothing_else_to_reach_each_other_by() {
     let Some(machine) = privileged() else { return };
-    for name in ["vxlan6", "vxlan6+accel"] {
+    for name in ["vxlan6", "vxlan6+accel", "vtep6"] {
         let mode = lab::find(name).unwrap();
         if let Err(unsupported) = mode.probe(&machine) {
             eprintln!("{name}: {}", unsupported.reason);

@@ -83,6 +83,7 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &tapbridge::POLL,
         &tapbridge_bpf::TapBridgeBpf,
         &vtep::AUTO,
+        &vtep::V6,
         &vtep::CUT,
         &vtep::URING,
         &vtep::POLL,

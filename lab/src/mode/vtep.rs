@@ -1,9 +1,9 @@
-//! `vtep`, `vtep-cut`, `vtep-uring`, `vtep-poll`, `vtep-2q`: tenants on TAP devices, VXLAN by
-//! `overlane vtep`'s engine in each host. Super-packets cross user space; they leave
-//! whole where the kernel takes them so, or, always in `vtep-cut`, cut and by UDP GSO.
-//! In `vtep-uring` the TAPs are read by batches, in `vtep-poll` the threads poll before
-//! they sleep, in `vtep-2q` the TAPs have two queues with a thread each. All but the
-//! first are measured when they are asked for by name.
+//! `vtep`, `vtep6`, `vtep-cut`, `vtep-uring`, `vtep-poll`, `vtep-2q`: tenants on TAP
+//! devices, VXLAN by `overlane vtep`'s engine in each host. Super-packets cross user space;
+//! they leave whole where the kernel takes them so, or, always in `vtep-cut`, cut and by UDP
+//! GSO. In `vtep6` the underlay is IPv6, in `vtep-uring` the TAPs are read by batches, in
+//! `vtep-poll` the threads poll before they sleep, in `vtep-2q` the TAPs have two queues
+//! with a thread each. All but the first are measured when they are asked for by name.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use std::sync::Arc;
 use datapath::tapbridge::{Engine as TapEngine, Port, PortOptions};
 use datapath::vtep::{Config, Endpoint, Engine, HandOver, NetworkConfig, Running};
 use netstate::Hop;
-use testbed::{Host, NIC, Wire};
+use testbed::{Host, NIC};
 
 use super::tapbridge::{UNPINNED, failed};
-use super::vxlan::{TENANT_A, TENANT_B, UDP_PORT, VNI};
+use super::vxlan::{TENANT_A, TENANT_B, UDP_PORT, Underlay, VNI};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
 /// The mode, by how super-packets leave, how TAPs are read, and their queues.
 pub struct Vtep {
     name: &'static str,
     path: &'static str,
+    underlay: Underlay,
     hand_over: HandOver,
     engine: Engine,
     busy_poll: u32,
@@ -31,10 +32,18 @@ pub struct Vtep {
 pub const AUTO: Vtep = Vtep {
     name: "vtep",
     path: "tenant's TAP - VXLAN in user space, super-packets - wire",
+    underlay: Underlay::V4,
     hand_over: HandOver::Auto,
     engine: Engine::Epoll,
     busy_poll: 0,
     queues: 1,
+};
+/// Over an IPv6 underlay.
+pub const V6: Vtep = Vtep {
+    name: "vtep6",
+    path: "tenant's TAP - VXLAN in user space, super-packets - wire, IPv6 outside",
+    underlay: Underlay::V6,
+    ..AUTO
 };
 /// Super-packets cut in user space.
 pub const CUT: Vtep = Vtep {
@@ -75,14 +84,16 @@ impl Mode for Vtep {
             Engine::Epoll => TapEngine::Epoll,
             Engine::Uring => TapEngine::Uring,
         })?;
+        self.underlay.probe(machine)?;
         machine.links(&["veth"])
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let [a, b] = params.wire().hosts()?;
+        let (a, b) = (Host::new("a")?, Host::new("b")?);
+        let [at_a, at_b] = self.underlay.join(&params.wire(), &a, &b)?;
         let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
-        let from_a = endpoint(&a, &tenant_a, [Wire::A, Wire::B], TENANT_A, self)?;
-        let from_b = endpoint(&b, &tenant_b, [Wire::B, Wire::A], TENANT_B, self)?;
+        let from_a = endpoint(&a, &tenant_a, [at_a, at_b], TENANT_A, self)?;
+        let from_b = endpoint(&b, &tenant_b, [at_b, at_a], TENANT_B, self)?;
         let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
         let way = from_a.way();
         let (from_a, from_b) = (Arc::new(from_a), Arc::new(from_b));
@@ -119,12 +130,11 @@ fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
 fn endpoint(
     host: &Host,
     tenant: &Host,
-    [local, remote]: [Ipv4Addr; 2],
+    [local, remote]: [IpAddr; 2],
     address: Ipv4Addr,
     mode: &Vtep,
 ) -> Result<Running> {
-    let network =
-        NetworkConfig { remotes: vec![IpAddr::V4(remote)], ..NetworkConfig::new(VNI, DEVICE) };
+    let network = NetworkConfig { remotes: vec![remote], ..NetworkConfig::new(VNI, DEVICE) };
     let config = Config {
         port: UDP_PORT,
         hand_over: mode.hand_over,
@@ -132,7 +142,7 @@ fn endpoint(
         busy_poll: mode.busy_poll,
         queues: mode.queues,
         networks: vec![network],
-        ..Config::new(IpAddr::V4(local))
+        ..Config::new(local)
     };
     let endpoint = Endpoint::open(&config, host.netns()).map_err(failed)?;
     let options = PortOptions {

@@ -49,7 +49,7 @@ impl Underlay {
     }
 
     /// Joins the hosts and addresses their NICs: the addresses of the first and the second.
-    fn join(self, wire: &Wire, a: &Host, b: &Host) -> Result<[IpAddr; 2]> {
+    pub(super) fn join(self, wire: &Wire, a: &Host, b: &Host) -> Result<[IpAddr; 2]> {
         wire.join(a, b)?;
         Ok(match self {
             Underlay::V4 => {
