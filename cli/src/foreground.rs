@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::Context;
 use datapath::tapbridge::{Port, PortOptions};
@@ -21,6 +22,10 @@ use crate::exit::usage;
 /// Smallest MTU that IPv4 works with (RFC 791), and the largest of a TAP: with
 /// its Ethernet header 65,535 bytes (`drivers/net/tun.c`).
 pub const MTU: std::ops::RangeInclusive<u32> = 68..=65_521;
+
+/// How long the kernel may take to make an IPv6 address of use: it has one queue for them,
+/// behind all changes of the network.
+const IN_FORCE: Duration = Duration::from_secs(30);
 
 /// A TAP as asked for: `TAP[:ADDRESS/LENGTH,…]`.
 #[derive(Debug, PartialEq, Eq)]
@@ -122,7 +127,7 @@ pub fn netns(argument: &str, text: Option<&str>) -> anyhow::Result<NetNs> {
     NetNs::open(&path).map_err(|error| usage(argument, error))
 }
 
-/// Creates a device, gives it its addresses, sets it up.
+/// Creates a device, gives it its addresses, sets it up; the addresses are in force then.
 pub fn set_up(
     asked: &Asked,
     options: &PortOptions,
@@ -145,6 +150,12 @@ pub fn set_up(
         netlink.add_address(&asked.device, *ip, *prefix)?;
     }
     netlink.set_up(&asked.device)?;
+    let link = netlink.link(&asked.device)?.index;
+    for (ip, _) in asked.addresses.iter().filter(|(ip, _)| ip.is_ipv6()) {
+        testbed::poll(&format!("{}'s address {ip}", asked.device), IN_FORCE, || {
+            Ok(netlink.is_own(link, *ip)?.then_some(()).ok_or_else(|| "no local route".into()))
+        })?;
+    }
     Ok(port)
 }
 

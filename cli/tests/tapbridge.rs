@@ -1,7 +1,9 @@
 //! `overlane tapbridge` as a program: readiness, signals, rights, and its end.
 
 use std::io::Read;
+use std::net::Ipv6Addr;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use foreground::{Foreground, LIMIT, Notify, OVERLANE, path, ping, privileged};
 use nix::sys::signal::Signal;
@@ -67,6 +69,48 @@ fn it_says_when_it_is_ready_shows_counters_and_ends_when_told() {
         notify.expect("STOPPING=1");
         bridge.expect_gone();
     }
+}
+
+#[test]
+fn ipv6_addresses_are_in_force_once_it_is_ready() {
+    if !privileged() {
+        return;
+    }
+    // The kernel sees to these first: one queue for all.
+    let [busy, other, left, right] =
+        ["busy", "other", "left", "right"].map(|name| Host::with_ipv6(name).unwrap());
+    busy.connect("eth0", &other, "eth0", 1500).unwrap();
+    busy.sysctl("net/ipv6/conf/eth0/keep_addr_on_down", "1").unwrap();
+    for last in 1..=500 {
+        let address = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, last);
+        busy.netlink().add_address("eth0", address.into(), 64).unwrap();
+    }
+    let (ended, mut own) = (AtomicBool::new(false), Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                busy.netlink().set_down("eth0").unwrap();
+                busy.netlink().set_up("eth0").unwrap();
+            }
+        });
+        for _ in 0..5 {
+            let mut command = Command::new(OVERLANE);
+            command.args(["tapbridge", "--left", "tap0:fd00::1/64", "--right", "tap0:fd00::2/64"]);
+            command.args(["--left-netns", &path(&left), "--right-netns", &path(&right)]);
+            let (mut program, _ready) = Foreground::start(&left, command, None);
+            for (host, address) in [(&left, "fd00::1"), (&right, "fd00::2")] {
+                let link = host.netlink().link("tap0").unwrap().index;
+                own.push(host.netlink().is_own(link, address.parse().unwrap()).unwrap());
+            }
+            program.signal(Signal::SIGTERM);
+            for _direction in 0..2 {
+                program.line();
+            }
+            program.end();
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(own, [true; 10]);
 }
 
 #[test]
