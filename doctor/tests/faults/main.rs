@@ -2,6 +2,7 @@
 
 mod bench;
 mod list;
+mod make;
 mod swarm;
 
 use std::collections::BTreeMap;
