@@ -134,7 +134,9 @@ fn page_of_the_lab() {
 #[test]
 fn published_figures_of_every_plan() {
     let Some(chromium) = chromium("published_figures_of_every_plan") else { return };
-    for plan in ["qperf-sweep", "netperf-offload", "docker-modes", "udp-tuning", "tap-bridge"] {
+    let plans =
+        ["qperf-sweep", "netperf-offload", "docker-modes", "udp-tuning", "tap-bridge", "accel"];
+    for plan in plans {
         let mut results = example::deep();
         results.plan.name = Some(plan.to_string());
         // Short: what else is on the page is looked at elsewhere.

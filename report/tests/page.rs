@@ -7,8 +7,15 @@ use proptest::prelude::*;
 use report::{html, svg};
 
 /// Every plan that has published figures.
-const PLANS: [&str; 6] =
-    ["qperf-sweep", "netperf-offload", "cni-sweep", "docker-modes", "udp-tuning", "tap-bridge"];
+const PLANS: [&str; 7] = [
+    "qperf-sweep",
+    "netperf-offload",
+    "cni-sweep",
+    "docker-modes",
+    "udp-tuning",
+    "tap-bridge",
+    "accel",
+];
 
 #[test]
 fn page_loads_nothing_and_runs_nothing() {
@@ -69,6 +76,7 @@ fn plans_with_published_figures_show_them_with_their_source() {
         "two OS releases",
         "Cisco UCS C220M3",
         "freebsd-net, 2009",
+        "NSDI 2025",
     ]) {
         for name in [plan.to_string(), format!("/home/someone/{plan}.toml")] {
             let mut results = example::deep();

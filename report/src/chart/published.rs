@@ -25,6 +25,7 @@ const CNI_LATENCY: &str = include_str!("../../published/cni_latency.csv");
 const CNI_THROUGHPUT: &str = include_str!("../../published/cni_throughput.csv");
 const DOCKER: &str = include_str!("../../published/docker_modes_tps_rt.csv");
 const UDP: &str = include_str!("../../published/udp_pps_tuning.csv");
+const OVERLAYS: &str = include_str!("../../published/overlay_over_host.csv");
 const TAP: &str = include_str!("../../published/tap_bridge.csv");
 
 const VXLAN_2018: &str = "“VXLAN network performance test”, 2018: two hosts, Xeon E5-2430, Linux \
@@ -110,6 +111,12 @@ pub(super) fn of(results: &Results) -> Option<Published> {
              driver, RHEL 7.3, iperf3 UDP of 64 bytes",
             vec![ranges("without drops, and where drops start, published about 2017")],
             drop_point::charts(results),
+        ),
+        "accel" => (
+            "ONCache (NSDI 2025) and Antrea by ONCache's authors; an independent rewrite of \
+             ONCache; a comparison of CNI plug-ins on a link of 40 Gb/s, 2024",
+            vec![points("overlays against the host, published", OVERLAYS, "% of host", &[1, 2])],
+            ratio::charts(results),
         ),
         "tap-bridge" => (
             "“tap device poor performance”, freebsd-net, 2009",
@@ -249,6 +256,7 @@ mod tests {
             (CNI_THROUGHPUT, 6, 8),
             (DOCKER, 5, 7),
             (UDP, 5, 5),
+            (OVERLAYS, 3, 7),
             (TAP, 3, 4),
         ] {
             let (heads, rows) = rows(csv);
