@@ -67,9 +67,7 @@ pub(crate) fn gather(
     let mut facts = Facts {
         ruleset: Ruleset { chains, rules },
         filters: [netfilter::legacy_tables(), netfilter::ebtables()].concat(),
-        bridge_netfilter: ["iptables", "ip6tables"].iter().any(|table| {
-            sysctl(&format!("net/bridge/bridge-nf-call-{table}")).is_some_and(|on| on != "0")
-        }),
+        bridge_netfilter: netfilter::BridgeCalls::default().are_made(),
         occupied: occupied.clone(),
         local_ports: local_ports(),
         ipsec: netstate::xfrm::has_policies()?,

@@ -383,8 +383,10 @@ fn refusal(
     let facts = space.facts;
     interference(facts, index, device)?;
     queued(device)?;
-    // Frames of a bridge and packets that are routed may come to any of them.
-    if let Some(chain) = facts.ruleset.chains.first() {
+    // Packets that are routed may come to any chain. A bridge's frames come to those of IP by
+    // br_netfilter only; to these the tunnel's datagrams may come: way().
+    let bridged = device.master.is_some_and(|bridge| !space.domain(bridge).checked);
+    if let Some(chain) = facts.ruleset.chains.iter().find(|chain| !(bridged && chain.is_of_ip())) {
         return Err(format!("packet filter: nftables {chain}"));
     }
     for facts in [facts, space.underlay] {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use netstate::Netlink;
-use netstate::netfilter::{LegacyTables, ebtables};
+use netstate::netfilter::{BridgeCalls, LegacyTables, ebtables};
 use netstate::overlay::Overlay;
 use netstate::watch::Watch;
 use sys::netns::{Entered, NetNs};
@@ -26,6 +26,8 @@ pub(crate) struct Space {
     pub(crate) programs: Programs,
     tables: LegacyTables,
     legacy: Vec<String>,
+    calls: BridgeCalls,
+    calls_made: bool,
     ebtables: Vec<String>,
     /// Links that matter, to look at for programs of others.
     looked_at: BTreeSet<u32>,
@@ -45,6 +47,8 @@ impl Space {
             programs,
             tables: LegacyTables::default(),
             legacy: Vec::new(),
+            calls: BridgeCalls::default(),
+            calls_made: false,
             ebtables: Vec::new(),
             looked_at: BTreeSet::new(),
             occupied: BTreeSet::new(),
@@ -71,6 +75,7 @@ impl Space {
         self.occupied = self.occupied();
         facts.occupied = self.occupied.clone();
         self.legacy = self.tables.names();
+        self.calls_made = facts.bridge_netfilter;
         self.ebtables = ebtables();
         Ok(facts)
     }
@@ -79,9 +84,9 @@ impl Space {
     /// programs of others and tables of ebtables, where `all` says so.
     pub(crate) fn has_changed(&mut self, all: bool) -> Result<bool> {
         let _inside = self.enter()?;
-        let tables = self.tables.names();
+        let (tables, calls) = (self.tables.names(), self.calls.are_made());
         let rest = || self.occupied() != self.occupied || ebtables() != self.ebtables;
-        Ok(tables != self.legacy || (all && rest()))
+        Ok(tables != self.legacy || calls != self.calls_made || (all && rest()))
     }
 
     /// Links at whose hooks there are other programs than ours: one at the egress of a

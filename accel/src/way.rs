@@ -123,11 +123,8 @@ fn way(space: Space<'_>, index: u32, vxlan: &VxlanDevice, to: IpAddr) -> Result<
     }
     interference(facts, route.link, nic)?;
     let local = source(facts, vxlan, route)?;
-    if number != 0 {
-        // Of its own namespace's chains there are none: refusal().
-        let flow = Flow { local, remote: to, port: vxlan.port, nic: (route.link, &nic.name) };
-        facts.ruleset.passes(&flow)?;
-    }
+    let flow = Flow { local, remote: to, port: vxlan.port, nic: (route.link, &nic.name) };
+    facts.ruleset.passes(&flow)?;
     let hop = route.via.unwrap_or(to);
     let next_hop = facts.overlay.neighbours.get(&(route.link, hop));
     let next_hop = *next_hop.ok_or(format!("{hop}: no usable neighbour entry"))?;

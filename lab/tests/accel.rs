@@ -99,7 +99,7 @@ fn what_takes_the_slow_path_is_seen() {
     network
         .host("b")
         .unwrap()
-        .nft("table inet t { chain c { type filter hook input priority 0; }; }")
+        .nft("table bridge t { chain c { type filter hook forward priority 0; }; }")
         .unwrap();
     testbed::poll("the slow path", LIMIT, || {
         let carried = exchange(&network);

@@ -29,6 +29,8 @@ const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_HOOK_HOOKNUM: u16 = 1;
 const NF_DROP: u32 = 0;
+/// The last of IP's own hooks; `inet` has ingress behind it.
+const NF_INET_POST_ROUTING: u32 = 4;
 const NFPROTO_ARP: u8 = 3;
 
 /// A chain that packets are handed to.
@@ -44,6 +46,14 @@ pub struct BaseChain {
     pub hook: u32,
     /// What comes to its end is dropped.
     pub drops: bool,
+}
+
+impl BaseChain {
+    /// Whether it is for IP packets at one of IP's own hooks, so that a bridge's frames come
+    /// to it by br_netfilter only.
+    pub fn is_of_ip(&self) -> bool {
+        ["ip", "ip6", "inet"].contains(&self.family) && self.hook <= NF_INET_POST_ROUTING
+    }
 }
 
 impl std::fmt::Display for BaseChain {
@@ -153,6 +163,36 @@ impl LegacyTables {
 /// no such file.
 fn legacy_names(list: &str) -> Vec<String> {
     open_list(list).as_mut().map(listed).unwrap_or_default()
+}
+
+/// Whether br_netfilter has the rules of IP look at what bridges of one namespace forward
+/// (`net.bridge.bridge-nf-call-*`), for who looks often: the files are kept open.
+#[derive(Debug, Default)]
+pub struct BridgeCalls {
+    files: [Option<File>; 2],
+}
+
+impl BridgeCalls {
+    /// Whether it does. A file that was not there before, as the module was not, is opened
+    /// in the calling thread's namespace.
+    pub fn are_made(&mut self) -> bool {
+        let mut made = false;
+        for (file, table) in self.files.iter_mut().zip(["iptables", "ip6tables"]) {
+            if file.is_none() {
+                // The tree under /proc/sys/net is that of the thread that opens it.
+                *file = File::open(format!("/proc/sys/net/bridge/bridge-nf-call-{table}")).ok();
+            }
+            let mut digit = [0];
+            let read = file.as_mut().map(|f| f.rewind().and_then(|()| f.read_exact(&mut digit)));
+            match read {
+                Some(Ok(())) => made |= digit != *b"0",
+                // The module has gone.
+                Some(Err(_)) => *file = None,
+                None => {}
+            }
+        }
+        made
+    }
 }
 
 fn open_list(list: &str) -> Option<File> {

@@ -213,7 +213,7 @@ impl Bench {
                 None
             }
         };
-        let harmless = topology::harmless(underlay, random);
+        let harmless = topology::harmless(shape, underlay, random);
         for (number, host) in hosts.iter().enumerate() {
             let sandbox = sandboxes.as_ref().map(|sandboxes| &sandboxes[number]);
             shape.build(host, sandbox, number, (underlay, &options));

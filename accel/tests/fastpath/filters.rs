@@ -1,5 +1,5 @@
-//! Packet filters in the host of a sandbox: what provably leaves the tunnel's datagrams
-//! alone is no reason, everything else is.
+//! Packet filters in the host of a bridge or of a sandbox: what provably leaves the tunnel's
+//! datagrams alone is no reason, everything else is.
 
 use std::process::Command;
 
@@ -58,21 +58,29 @@ fn is_slow(pair: &Pair, accel: &Accel) {
 fn followed(accel: &Accel, generation: u64, change: &str) {
     poll(&format!("{change} to be followed"), LIMIT, || {
         let status = accel.status();
-        let remotes = status.devices.iter().flat_map(|device| &device.remotes);
-        let refused = remotes.into_iter().find_map(|remote| remote.refused.clone());
-        assert_eq!(refused, None, "{change}");
+        let refused: Vec<_> = status.refusals().collect();
+        assert!(refused.is_empty(), "{change}: {refused:?}");
         let done = status.generation > generation && status.generation & 1 == 0;
         Ok(done.then_some(()).ok_or_else(|| format!("{status:#?}")))
     })
     .unwrap();
 }
 
+/// Bridges in the hosts, and in sandboxes.
+const SHAPES: [fn(Underlay) -> Pair; 2] = [
+    |underlay| Pair::over(underlay, Offload::Full, true),
+    |underlay| Pair::sandboxed_over(underlay, Offload::Full, true),
+];
+
 #[test]
 fn docker_s_own_chains_are_no_reason() {
     if !privileged() {
         return;
     }
-    let pair = Pair::sandboxed(Offload::Full, true);
+    SHAPES.iter().for_each(|shape| docker_s_own_chains(&shape(Underlay::V4)));
+}
+
+fn docker_s_own_chains(pair: &Pair) {
     let accels = pair.accelerate();
     if pair.a.run(Command::new("iptables-nft").arg("-L")).is_err() {
         eprintln!("skipped: iptables-nft does not work here");
@@ -109,7 +117,7 @@ fn docker_s_own_chains_are_no_reason() {
     ] {
         sh(&pair.a, &format!("iptables-nft {rule}"));
         refused(&accels[0], &format!(": {expected}]"), rule);
-        is_slow(&pair, &accels[0]);
+        is_slow(pair, &accels[0]);
         sh(&pair.a, &format!("iptables-nft {}", rule.replace("-A ", "-D ")));
         pair.settle(&accels);
     }
@@ -137,7 +145,10 @@ fn rules_that_may_do_something_to_the_tunnel_are_a_reason() {
     if !privileged() {
         return;
     }
-    let pair = Pair::sandboxed(Offload::Full, true);
+    SHAPES.iter().for_each(|shape| rules_that_may_do_something(&shape(Underlay::V4)));
+}
+
+fn rules_that_may_do_something(pair: &Pair) {
     let accels = pair.accelerate();
     for (family, words, expected) in [
         ("ip", "filter hook output priority 0; udp dport 4789 drop;", "drop"),
@@ -173,10 +184,15 @@ fn rules_that_may_do_something_to_the_tunnel_are_a_reason() {
             "verdict map",
         ),
     ] {
-        concerns(&pair, &accels, "10.0.0.2", (family, words), expected);
+        concerns(pair, &accels, "10.0.0.2", (family, words), expected);
     }
     sh(&pair.a, &chain("netdev", "filter hook ingress device nic0 priority 0;"));
-    refused(&accels[0], "[10.0.0.2: packet filter: nftables netdev t c]", "netdev");
+    refused(&accels[0], ": packet filter: nftables netdev t c]", "netdev");
+    is_slow(pair, &accels[0]);
+    sh(&pair.a, "nft delete table netdev t");
+    pair.settle(&accels);
+    sh(&pair.a, &chain("inet", "filter hook ingress device nic0 priority 0;"));
+    refused(&accels[0], ": packet filter: nftables inet t c]", "ingress of inet");
 }
 
 #[test]
@@ -184,7 +200,10 @@ fn rules_that_do_nothing_to_the_tunnel_are_none() {
     if !privileged() {
         return;
     }
-    let pair = Pair::sandboxed(Offload::Full, true);
+    SHAPES.iter().for_each(|shape| rules_that_do_nothing(&shape(Underlay::V4)));
+}
+
+fn rules_that_do_nothing(pair: &Pair) {
     let accels = pair.accelerate();
     for (family, words) in [
         ("ip", "filter hook forward priority 0; policy drop;"),
@@ -220,7 +239,10 @@ fn rules_are_followed_for_datagrams_over_ipv6_too() {
     if !privileged() {
         return;
     }
-    let pair = Pair::sandboxed_over(Underlay::V6, Offload::Full, true);
+    SHAPES.iter().for_each(|shape| rules_of_ipv6(&shape(Underlay::V6)));
+}
+
+fn rules_of_ipv6(pair: &Pair) {
     let accels = pair.accelerate();
     for (family, words, expected) in [
         ("ip6", "filter hook output priority 0; udp dport 4789 drop;", "drop"),
@@ -230,7 +252,7 @@ fn rules_are_followed_for_datagrams_over_ipv6_too() {
         ("inet", "filter hook output priority 0; meta protocol ip6 udp sport 1 drop;", "drop"),
         ("ip6", "filter hook input priority 0; policy drop;", "policy drop"),
     ] {
-        concerns(&pair, &accels, "fd07::2", (family, words), expected);
+        concerns(pair, &accels, "fd07::2", (family, words), expected);
     }
     for (family, words) in [
         ("ip", "filter hook output priority 0; policy drop;"),

@@ -43,9 +43,17 @@ pub fn refused_in_turn(pair: &Pair, cases: &[Case]) {
 
 pub const CASES: &[Case] = &[
     (
-        "nft 'table inet t { chain c { type filter hook input priority 0; }; }'",
-        "nft delete table inet t",
+        "nft 'table inet t { chain c { type filter hook input priority 0; }; }'
+         sysctl -qw net.bridge.bridge-nf-call-iptables=1",
+        "nft delete table inet t; sysctl -qw net.bridge.bridge-nf-call-iptables=0",
         "[vxlan0: packet filter: nftables inet t c]",
+        true,
+    ),
+    (
+        "nft 'table ip6 t { chain c { type filter hook input priority 0; }; }'
+         ip link set br0 type bridge nf_call_ip6tables 1",
+        "nft delete table ip6 t; ip link set br0 type bridge nf_call_ip6tables 0",
+        "[vxlan0: packet filter: nftables ip6 t c]",
         true,
     ),
     (

@@ -60,9 +60,9 @@ const CASES: &[Case] = &[
         true,
     ),
     (
-        "nft 'table ip6 t { chain c { type filter hook output priority 0; }; }'",
+        "nft 'table ip6 t { chain c { type filter hook output priority 0; udp sport 1 drop; }; }'",
         "nft delete table ip6 t",
-        "[vxlan0: packet filter: nftables ip6 t c]",
+        "[fd07::2: packet filter: nftables ip6 t c: drop]",
         true,
     ),
     (

@@ -57,10 +57,12 @@ pub fn checksums(underlay: Underlay, random: &mut Random) -> String {
 }
 
 /// Something harmless.
-pub fn harmless(underlay: Underlay, random: &mut Random) -> &'static str {
+pub fn harmless(shape: Shape, underlay: Underlay, random: &mut Random) -> &'static str {
     let of_ipv6 = if underlay == Underlay::V6 { HARMLESS6 } else { &[] };
-    let at = random.below(HARMLESS.len() + of_ipv6.len());
-    HARMLESS.get(at).copied().unwrap_or_else(|| of_ipv6[at - HARMLESS.len()])
+    let bridged = matches!(shape, Shape::Bridged | Shape::Sandboxed { .. });
+    let of_bridges = if bridged { HARMLESS_BRIDGED } else { &[] };
+    let all = [HARMLESS, of_ipv6, of_bridges].concat();
+    all[random.below(all.len())]
 }
 
 /// What concerns no packet of the tenants, and is no reason to leave them slow; where the
@@ -69,6 +71,17 @@ const HARMLESS6: &[&str] = &[
     "ip route add fd09::/64 dev nic0; ip route add unreachable fd08::/64",
     "ip neigh add fd07::9 lladdr 02:00:00:00:00:07 dev nic0",
     "ip addr add fd06::1/64 dev nic0 nodad; ip route add default via fe80::9 dev nic0 metric 2000",
+];
+
+/// The same where nothing is routed: rules that let the tunnel's datagrams pass.
+const HARMLESS_BRIDGED: &[&str] = &[
+    "nft 'table ip t { chain f { type filter hook forward priority 0; policy drop; }; \
+        chain o { type filter hook output priority 0; ip daddr 10.9.0.0/16 drop; }; }'",
+    "nft 'table inet t { chain i { type filter hook input priority 0; policy drop; \
+        meta l4proto ipv6-icmp accept; udp dport 4789 counter accept; }; }'",
+    // What asks for it has connections tracked.
+    "nft 'table inet t { chain i { type filter hook input priority 0; \
+        ct state established,related accept; }; }'",
 ];
 
 /// What concerns no packet of the tenants, and is no reason to leave them slow.
