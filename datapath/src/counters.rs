@@ -229,13 +229,14 @@ impl Counters {
         }
     }
 
-    /// All threads' together.
+    /// All threads' together. What has become of packets is read before how many came, so
+    /// that a packet under way is one that came.
     pub(crate) fn sum<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Counters {
         let mut sum = Counters::default();
         for Tally(tally) in tallies {
-            for (sum, more) in [
-                (&mut sum.received, &tally.received),
-                (&mut sum.received_bytes, &tally.received_bytes),
+            let drops = sum.drops.iter_mut().zip(&tally.drops);
+            let resolutions = sum.resolutions.iter_mut().zip(&tally.resolutions);
+            for (sum, more) in drops.chain(resolutions).chain([
                 (&mut sum.forwarded, &tally.forwarded),
                 (&mut sum.forwarded_bytes, &tally.forwarded_bytes),
                 (&mut sum.answered, &tally.answered),
@@ -246,12 +247,10 @@ impl Counters {
                 (&mut sum.replicas, &tally.replicas),
                 (&mut sum.replicas_lost, &tally.replicas_lost),
                 (&mut sum.unlearned, &tally.unlearned),
-            ]
-            .into_iter()
-            .chain(sum.resolutions.iter_mut().zip(&tally.resolutions))
-            .chain(sum.drops.iter_mut().zip(&tally.drops))
-            {
-                *sum += more.load(Ordering::Relaxed);
+                (&mut sum.received, &tally.received),
+                (&mut sum.received_bytes, &tally.received_bytes),
+            ]) {
+                *sum += more.load(Ordering::Acquire);
             }
         }
         sum
@@ -265,9 +264,10 @@ impl Counters {
 #[repr(align(128))]
 pub(crate) struct Tally(Counters<AtomicU64>);
 
-/// Adds without a locked instruction: there is one writer.
+/// Adds without a locked instruction: there is one writer. Who sees it sees all that was
+/// counted before.
 fn add(counter: &AtomicU64, more: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
 }
 
 impl Tally {
@@ -317,7 +317,36 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+
+    #[test]
+    fn no_packet_has_a_fate_before_it_came() {
+        let (tally, ended) = (Tally::default(), AtomicBool::new(false));
+        let summed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    for fate in 0..3 {
+                        tally.receive(64);
+                        match fate {
+                            0 => tally.forward(1, 64),
+                            1 => tally.answer(),
+                            _ => tally.discard(DropReason::Malformed, 1),
+                        }
+                    }
+                }
+            });
+            let summed: Vec<Counters> =
+                (0..100_000).map(|_| Counters::sum([&tally].into_iter())).collect();
+            ended.store(true, Ordering::Relaxed);
+            summed
+        });
+        for c in summed {
+            assert!(c.forwarded + c.answered + c.dropped() <= c.received, "{c:?}");
+            assert!(c.forwarded_bytes <= c.received_bytes, "{c:?}");
+        }
+    }
 
     #[test]
     fn reasons_are_numbered_as_listed() {
