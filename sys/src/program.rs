@@ -71,6 +71,7 @@ impl Program {
         // A process group of its own: Ctrl-C is for the run, which ends the
         // program when it has written what it measured.
         command.stdin(Stdio::null()).stdout(stdout.copy()?).stderr(stderr.copy()?).process_group(0);
+        heed_interrupts(command);
         let child = tree.run_inside(net, || {
             // Inherited by exec: no taskset between us and the program.
             if !cpus.is_empty() {
@@ -147,6 +148,19 @@ impl Drop for Program {
     }
 }
 
+/// Has a program end by SIGINT even where this process is run with it ignored, as shells do
+/// with `&`: it would inherit that.
+fn heed_interrupts(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call on integers,
+    // which is async-signal-safe; it allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(|| match libc::signal(libc::SIGINT, libc::SIG_DFL) {
+            libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+}
+
 /// Has the kernel kill a program when the *thread* that starts it ends, by any cause:
 /// for short programs that the thread waits for.
 pub fn end_with_thread(command: &mut Command) -> &mut Command {
@@ -197,8 +211,12 @@ mod tests {
         let script = "grep Cpus_allowed_list /proc/self/status; readlink /proc/self/ns/net; \
                       echo complaint >&2; exec sleep 1000";
         let mut command = Command::new("sh");
-        let mut program =
-            Program::start(&tree, &net, command.args(["-c", script]), &[cpu]).unwrap();
+        // SAFETY: no handler is set; what the signal does is put back.
+        let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+        let started = Program::start(&tree, &net, command.args(["-c", script]), &[cpu]);
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGINT, before) };
+        let mut program = started.unwrap();
         while program.stderr().is_empty() {
             assert!(program.ended().unwrap().is_none());
             std::thread::yield_now();
