@@ -4,8 +4,8 @@
 //! forwarding entries withdraws and reads those only ([`crate::follow`]). The
 //! heartbeat is written by the same thread: when it hangs, packets take the slow
 //! path. What the kernel does not notify is looked at with each heartbeat (tables
-//! of iptables-legacy), each fifth (tcx programs of others; in sandboxes those tables,
-//! too) or once a second (XDP attached by a link, path MTUs, sysctls).
+//! of iptables-legacy, what br_netfilter calls), each fifth (tcx programs of others; in
+//! sandboxes those, too) or once a second (XDP attached by a link, path MTUs, sysctls).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
