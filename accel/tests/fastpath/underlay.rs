@@ -17,7 +17,7 @@ impl Underlay {
     pub fn addresses(self) -> [IpAddr; 2] {
         match self {
             Underlay::V4 => [Wire::A.into(), Wire::B.into()],
-            Underlay::V6 => [1, 2].map(|last| Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, last).into()),
+            Underlay::V6 => [Wire::A6.into(), Wire::B6.into()],
         }
     }
 
