@@ -4,17 +4,22 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 OVERLANE := target/release/overlane
 # Tests and measurements that build testbeds need root; compiling does not.
-AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
 # Has cargo run what it built as root; cargo takes no empty one.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
-.PHONY: help demo build test lint bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-doctor bench-datapath bench-accel soak fuzz install clean
+.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy bench-busy-simulation bench-doctor bench-datapath bench-accel cluster policy soak fuzz install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
-	@echo "make test    all tests, those that need root included"
+	@echo "make check   format, clippy, docs, licences, oldest Rust, fuzz targets, unit tests"
+	@echo "make test    all tests: test-unit, test-root and test-guests, which run alone, too"
 	@echo "make bench   benchmarks of the load engine, the samplers and the packet library"
+	@echo "make policy  packet filters flipped under load, against the fast path (10 min)"
 	@echo "make soak    vtep and tapbridge for an hour among malformed packets"
+	@echo "make hostile an unprivileged user against accel, vtep and doctor (10 min)"
+	@echo "make mutants changes to packet, stats, planning and checks that no test notices"
+	@echo "make cluster flannel, kube-proxy, kube-apiserver and etcd, built or installed (10 min)"
 	@echo "make fuzz    every fuzz target for five minutes (nightly compiler)"
 	@echo "make install program, man pages and completions below PREFIX (/usr/local)"
 
@@ -26,17 +31,80 @@ build:
 	@scripts/setup build
 	cargo build --release --locked -p overlane
 
+# All tests in one run. The stages below share its build.
 test:
 	@scripts/setup test
-	@scripts/run-tests $(AS_ROOT)
+	@scripts/run-tests all $(AS_ROOT)
+
+# Tests inside the crates' sources and those that need neither root nor time. As root,
+# unit tests that need it run, too; otherwise they are listed as skipped.
+test-unit:
+	@scripts/setup test
+	@scripts/run-tests unit
+
+# Tests that build networks of their own.
+test-root:
+	@scripts/setup test
+	@scripts/run-tests root $(AS_ROOT)
+
+# Tests that boot guests in QEMU, or run Docker and Open vSwitch.
+test-guests:
+	@scripts/setup test
+	@scripts/run-tests guests $(AS_ROOT)
+
+# What a change is looked at with first.
+check: lint deny msrv test-unit
 
 lint:
 	@scripts/setup build
 	cargo fmt --all --check
+	scripts/module-circles --deep $(notdir $(wildcard crates/*))
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	@# Checked, not linked: the compiler's stable release will do, and no libFuzzer is built.
+	CUSTOM_LIBFUZZER_PATH=/nonexistent/libfuzzer.a \
+		cargo check --manifest-path fuzz/Cargo.toml --target-dir target --locked
+
+# Licences, sources and duplicate versions of what is built in (deny.toml). Where
+# cargo-deny is not installed, the test `dependencies` looks at the same without it.
+deny:
+	@if command -v cargo-deny >/dev/null; then \
+		cargo deny --locked --offline check bans licenses sources || exit 1; \
+		cargo deny --locked check advisories || \
+			{ [ "$$CARGO_NET_OFFLINE" = true ] || exit 1; echo "deny: offline: advisories were not looked up"; }; \
+	else \
+		echo "deny: cargo-deny is not installed: advisories are not looked up;"; \
+		echo "deny: licences, sources and duplicates are checked by the test 'dependencies'"; \
+	fi
+
+# Builds with the oldest Rust that Cargo.toml declares.
+MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+msrv:
+	@scripts/setup msrv
+	@if cargo +$(MSRV) --version >/dev/null 2>&1; then \
+		echo cargo +$(MSRV) check --workspace --locked; \
+		cargo +$(MSRV) check --workspace --locked; \
+	else \
+		echo "msrv: Rust $(MSRV) is not installed and could not be: not built with it"; \
+	fi
+
+# Changes that no test notices: scripts/mutants. One shard of each area by default; for
+# more, SHARD="k/n k/n", and AREA=packet|stats|planning|checks.
+AREA ?= all
+SHARD ?= 0/40
+mutants:
+	@scripts/setup mutants
+	scripts/mutants $(AREA) $(SHARD)
 
 bench: bench-generator bench-sampling bench-pacing bench-latency bench-open-loop bench-packet
+
+# Programs of real Kubernetes nodes, below target/cluster/bin: flannel, kube-proxy,
+# kube-apiserver from Go modules, etcd from Debian. Tests and lab modes that want them are
+# left out where this was not run. CLUSTER: only those programs.
+CLUSTER ?= flannel kube-proxy kube-apiserver
+cluster:
+	@scripts/setup cluster
+	scripts/cluster/build $(CLUSTER)
 
 # Our load engine against iperf3, netperf, sockperf and nuttcp.
 bench-generator:
@@ -62,6 +130,15 @@ bench-pacing:
 	@scripts/setup bench
 	cargo build --release --locked -p overlane-measure --examples
 	$(AS_ROOT) target/release/examples/pacing
+
+# Runs on a simulated machine that others use: how often intervals hold, and what is found.
+bench-busy-simulation:
+	RUNS=4000 cargo test --release --locked -p overlane-measure --lib simulated::intervals_hold -- --nocapture
+
+# `try` beside stress-ng, a compiler, nginx under wrk and pgbench. N=50 takes hours.
+bench-busy: build
+	@scripts/setup bench
+	$(AS_ROOT) scripts/bench-busy $(OVERLANE) $(N)
 
 # Recording a latency, and a schedule against a closed loop.
 bench-latency:
@@ -111,6 +188,14 @@ bench-accel: build
 	$(AS_ROOT) target/release/examples/stale_window
 	$(AS_ROOT) target/release/examples/daemon_cost
 
+# Rules flipped at random under load, on the fast path's bed and on the slow path's, for ten
+# minutes, or OVERLANE_POLICY_SECONDS.
+OVERLANE_POLICY_SECONDS ?= 600
+policy:
+	@scripts/setup test
+	$(RUNNER) OVERLANE_POLICY_SECONDS=$(OVERLANE_POLICY_SECONDS) cargo test --locked \
+		-p overlane-accel --test policy -- --nocapture
+
 # vtep and tapbridge under traffic among malformed packets, while devices, peers and
 # configurations come and go: an hour, or OVERLANE_SOAK_SECONDS.
 OVERLANE_SOAK_SECONDS ?= 3600
@@ -118,6 +203,11 @@ soak:
 	@scripts/setup test
 	$(RUNNER) OVERLANE_SOAK_SECONDS=$(OVERLANE_SOAK_SECONDS) cargo test --locked \
 		--release -p overlane --test soak -- --nocapture
+
+# An unprivileged user beside the daemons, for some seconds.
+HOSTILE_SECONDS ?= 600
+hostile: build
+	$(AS_ROOT) scripts/hostile-user $(HOSTILE_SECONDS) $(OVERLANE)
 
 # Every fuzz target for some minutes.
 FUZZ_SECONDS ?= 300
@@ -139,3 +229,41 @@ install: build
 
 clean:
 	cargo clean
+
+.PHONY: book docs docs-pages check-docs results schemas
+
+# Writes the JSON schemas of every output from the types (schema/).
+schemas:
+	@scripts/setup build
+	cargo run --quiet --locked --package overlane-xtask -- schemas
+
+# The book, as HTML below target/book.
+docs:
+	@scripts/setup book
+	PATH="$(CURDIR)/target/tools/bin:$$PATH" mdbook build docs
+
+# The book without a warning: a stage of CI. Fails without mdbook where nothing may be
+# left out (OVERLANE_STRICT=1).
+book:
+	@scripts/setup book
+	@export PATH="$(CURDIR)/target/tools/bin:$$PATH"; \
+	if command -v mdbook >/dev/null; then scripts/docs-book; \
+	else echo "book: mdbook is not installed and could not be: the book is not built"; \
+		[ "$$OVERLANE_STRICT" != 1 ]; fi
+
+# Writes what the program and the kept result files say into the book.
+docs-pages: build
+	$(AS_ROOT) scripts/docs-pages --overlane $(OVERLANE)
+
+# Commands, links, generated parts and sentences of every document; the book.
+check-docs:
+	@scripts/setup build
+	$(RUNNER) cargo test --locked -p overlane --bin overlane documents
+	$(RUNNER) cargo test --locked -p overlane --test documents
+	@$(MAKE) --no-print-directory book
+
+# Measures every claim of docs/results/claims.json and writes its page: quiet machine,
+# some hours. CLAIMS: only those.
+results: build
+	@scripts/setup bench
+	$(AS_ROOT) scripts/docs-results $(OVERLANE) $(CLAIMS)

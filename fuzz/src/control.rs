@@ -4,7 +4,7 @@
 //! A file of its own, as the measure crate's test `remote_fuzz` has it, too, with
 //! a stable compiler and a bounded number of cases.
 
-use measure::engine::End;
+use load::End;
 use measure::remote::Limits;
 use measure::remote::frame::{Direction, HEAD_BYTES, REQUEST_LIMIT, Sequence};
 use measure::remote::handshake::{HELLO_BYTES, Hello};

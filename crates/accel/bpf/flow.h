@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Flows through packet filters. The daemon reads the rules and says which directions of
+ * connections they let pass, whatever packet of them comes; here that is looked up, and
+ * conntrack's entry for each packet. Connections begin and end on the slow path.
+ */
+#ifndef OVERLANE_ACCEL_FLOW_H
+#define OVERLANE_ACCEL_FLOW_H
+
+#include "conntrack.h"
+#include "frame.h"
+#include "maps.h"
+
+/* Packets of a flow that is worth a verdict. */
+#define FLOW_LASTS 8
+#define TCP_FIN_SYN_RST_ACK 0x17
+#define TCP_ACK 0x10
+/* Of the transport's header. */
+#define TCP_CHECK 16
+#define UDP_CHECK 6
+
+/* include/uapi/linux/bpf.h. */
+#define BPF_ANY 0
+#define BPF_F_PSEUDO_HDR (1ULL << 4)
+#define BPF_F_MARK_MANGLED_0 (1ULL << 5)
+
+static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value,
+					 u64 flags) = (void *)2;
+static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to,
+					 u64 flags) = (void *)11;
+static s64 (*const bpf_csum_diff)(const void *from, u32 from_size, const void *to, u32 to_size,
+				  u32 seed) = (void *)28;
+static u64 (*const bpf_jiffies64)(void) = (void *)118;
+static long (*const bpf_ringbuf_output)(void *ringbuf, const void *data, u64 size,
+					u64 flags) = (void *)130;
+
+static __always_inline u32 header_length(const struct flow_key *key)
+{
+	return key->ipv6 ? IPV6_HLEN : IP_HLEN;
+}
+
+/* The direction that a packet belongs to at `device`, its IP header at `start`. Not 0: one
+ * that connection tracking is to see by itself: a beginning, an end, a fragment, options.
+ */
+static __always_inline int flow_of(struct __sk_buff *skb, u32 start, u16 proto, const u8 *ip,
+				   u32 device, struct flow_key *key)
+{
+	u32 protocol4 = ip[9], protocol6 = ip[6];
+	u8 flags;
+
+	__builtin_memset(key, 0, sizeof(*key));
+	/* As in segment_headers(). */
+	asm volatile("" : "+r"(protocol4), "+r"(protocol6));
+	key->netns = constants.netns;
+	key->device = device;
+	if (proto == htons(ETH_P_IP)) {
+		/* More fragments, or an offset. */
+		if (ip[0] != 0x45 || *(const u16 *)(ip + 6) & htons(0x3fff))
+			return -1;
+		key->protocol = protocol4;
+		__builtin_memcpy(key->source, ip + 12, 4);
+		__builtin_memcpy(key->dest, ip + 16, 4);
+	} else {
+		key->ipv6 = 1;
+		key->protocol = protocol6;
+		__builtin_memcpy(key->source, ip + 8, 16);
+		__builtin_memcpy(key->dest, ip + 24, 16);
+	}
+	start += header_length(key);
+	if (key->protocol == IPPROTO_TCP) {
+		if (bpf_skb_load_bytes(skb, start + 13, &flags, 1) ||
+		    (flags & TCP_FIN_SYN_RST_ACK) != TCP_ACK)
+			return -1;
+	} else if (key->protocol != IPPROTO_UDP) {
+		return -1;
+	}
+	return bpf_skb_load_bytes(skb, start, &key->source_port, 4);
+}
+
+/* Notes that a packet was seen at a place of the slow path. */
+static __always_inline struct seen *see(struct flow_key *key, u32 place, const struct state *live)
+{
+	struct seen *seen, first = { .verdict = live->verdicts, .packets = 1 };
+
+	key->place = place;
+	seen = bpf_map_lookup_elem(&seen_flows, key);
+	if (seen && seen->verdict == live->verdicts) {
+		seen->packets++;
+	} else {
+		bpf_map_update_elem(&seen_flows, key, &first, BPF_ANY);
+		seen = 0;
+	}
+	return seen;
+}
+
+/* A packet that comes in takes the slow path for want of a verdict: asks for one where the
+ * flow lasts. What is short pays no more than this.
+ */
+static __always_inline void entered(struct flow_key *key, const struct state *live, u64 now, int ask)
+{
+	struct seen *seen;
+
+	/* Nobody gives any. */
+	if (!live->verdicts)
+		return;
+	seen = see(key, FLOW_ENTERED, live);
+	if (!ask || !seen || seen->packets < FLOW_LASTS ||
+	    (now > seen->asked ? now - seen->asked : 0) < FLOW_ASK_MS * 1000000ULL)
+		return;
+	seen->asked = now;
+	bpf_ringbuf_output(&asked_flows, key, sizeof(*key), 0);
+}
+
+/* The rules were asked about packets without a mark. */
+static __always_inline struct flow *verdict_of(const struct __sk_buff *skb, struct flow_key *key,
+					       const struct state *live)
+{
+	struct flow *flow;
+
+	if (skb->mark)
+		return 0;
+	key->place = FLOW_VERDICT;
+	flow = bpf_map_lookup_elem(&flows, key);
+	return flow && live->verdicts && flow->verdict == live->verdicts ? flow : 0;
+}
+
+static __always_inline int is_address(const u32 *one, const u32 *other, u32 six)
+{
+	return one[0] == other[0] &&
+	       (!six || (one[1] == other[1] && one[2] == other[2] && one[3] == other[3]));
+}
+
+/* Whether the tuple of the other direction is that of what leaves, turned round. */
+static __always_inline int is_reverse(const struct nf_conntrack_tuple *other,
+				      const struct flow *flow, u32 six)
+{
+	u32 source[4], dest[4];
+
+	source[0] = other->src.u3.all[0];
+	dest[0] = other->dst.u3.all[0];
+	if (six) {
+		source[1] = other->src.u3.all[1];
+		source[2] = other->src.u3.all[2];
+		source[3] = other->src.u3.all[3];
+		dest[1] = other->dst.u3.all[1];
+		dest[2] = other->dst.u3.all[2];
+		dest[3] = other->dst.u3.all[3];
+	}
+	return is_address(source, flow->dest, six) && is_address(dest, flow->source, six) &&
+	       other->src.u.all == flow->dest_port && other->dst.u.all == flow->source_port;
+}
+
+/* Whether the entry is as it was when the verdict was given. Keeps it alive: by as much as
+ * the slow path gave it last.
+ */
+static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struct flow *flow,
+					const struct flow_key *key)
+{
+	const u32 wanted = IPS_SEEN_REPLY | IPS_ASSURED | IPS_CONFIRMED;
+	const u32 odd = IPS_SEQ_ADJUST | IPS_DYING | IPS_TEMPLATE | IPS_UNTRACKED | IPS_HELPER |
+			IPS_OFFLOAD | IPS_HW_OFFLOAD;
+	u32 left = ct->timeout - (u32)bpf_jiffies64(), lost;
+
+	/* Rules may ask for any bit of it. */
+	if ((u32)ct->status != flow->status || (flow->status & (wanted | odd)) != wanted ||
+	    ct->mark != flow->mark || (s32)left <= 0)
+		return 0;
+	/* What passes by the window's tracking would leave it behind: it is liberal. */
+	if (key->protocol == IPPROTO_TCP &&
+	    (ct->proto.tcp.state != TCP_CONNTRACK_ESTABLISHED ||
+	     !(ct->proto.tcp.seen[0].flags & ct->proto.tcp.seen[1].flags &
+	       IP_CT_TCP_FLAG_BE_LIBERAL)))
+		return 0;
+	if (direction == 0 ? !is_reverse(&ct->tuplehash[1].tuple, flow, key->ipv6) :
+			     !is_reverse(&ct->tuplehash[0].tuple, flow, key->ipv6))
+		return 0;
+	lost = flow->timeout - left;
+	if ((s32)lost <= 0)
+		flow->timeout = left;
+	else if ((u64)lost * constants.tick > 1000000000ULL)
+		bpf_ct_change_timeout(ct, (u64)flow->timeout * constants.tick / 1000000);
+	return 1;
+}
+
+/* struct bpf_sock_tuple over IPv6. */
+#define IPV6_TUPLE 36
+_Static_assert(__builtin_offsetof(struct flow_key, dest_port) + 2 -
+			       __builtin_offsetof(struct flow_key, source) == IPV6_TUPLE,
+	       "as the key has it");
+
+/* Whether conntrack has the connection as it had when the verdict was given. */
+static __attribute__((noinline)) int is_tracked(struct __sk_buff *skb, const struct flow_key *key,
+						struct flow *flow)
+{
+	struct bpf_ct_opts opts = { .netns_id = -1, .l4proto = key->protocol };
+	/* struct bpf_sock_tuple over IPv4; that over IPv6 is in the key. */
+	struct {
+		u32 source, dest;
+		u16 source_port, dest_port;
+	} tuple = {};
+	struct nf_conn *ct;
+	int same;
+
+	if (!bpf_skb_ct_lookup || !bpf_ct_release || !bpf_ct_change_timeout || !flow)
+		return 0;
+	if (key->ipv6) {
+		ct = bpf_skb_ct_lookup(skb, (void *)key->source, IPV6_TUPLE, &opts, sizeof(opts));
+	} else {
+		tuple.source = key->source[0];
+		tuple.dest = key->dest[0];
+		tuple.source_port = key->source_port;
+		tuple.dest_port = key->dest_port;
+		ct = bpf_skb_ct_lookup(skb, (void *)&tuple, sizeof(tuple), &opts, sizeof(opts));
+	}
+	if (!ct)
+		return flow->flags & FLOW_UNTRACKED;
+	same = !(flow->flags & FLOW_UNTRACKED) && is_as_judged(ct, opts.dir, flow, key);
+	bpf_ct_release(ct);
+	return same;
+}
+
+/* Puts an IPv4 or IPv6 address into a copy of the header, at `at`. */
+static __always_inline void set_address(u8 *ip, u32 at, const u32 *address, u32 six)
+{
+	u64 sum;
+
+	if (six) {
+		__builtin_memcpy(ip + at, address, 16);
+		return;
+	}
+	/* RFC 1624: the old words out, the new ones in. */
+	sum = (u16) ~*(u16 *)(ip + 10);
+	sum += (u16) ~*(u16 *)(ip + at);
+	sum += (u16) ~*(u16 *)(ip + at + 2);
+	__builtin_memcpy(ip + at, address, 4);
+	sum += *(u16 *)(ip + at);
+	sum += *(u16 *)(ip + at + 2);
+	*(u16 *)(ip + 10) = ~fold(sum);
+}
+
+/* What routes are asked with: the destination is translated before them. */
+static __always_inline void set_dest(u8 *ip, const struct flow *flow, u32 six)
+{
+	if (six)
+		set_address(ip, 24, flow->dest, 1);
+	else
+		set_address(ip, 16, flow->dest, 0);
+}
+
+/* Translates a packet whose IP header is at `start`; `ip`, a copy of that, has the new
+ * destination already. Not 0: it is half changed.
+ */
+static __attribute__((noinline)) int translate(struct __sk_buff *skb, u32 start, u8 *ip,
+					       const struct flow_key *key, const struct flow *flow)
+{
+	u32 six, ports, check;
+	u64 mangled;
+	s64 diff;
+
+	if (!ip || !key || !flow)
+		return -1;
+	six = key->ipv6;
+	ports = start + header_length(key);
+	check = ports + (key->protocol == IPPROTO_TCP ? TCP_CHECK : UDP_CHECK);
+	/* A datagram may have no sum. */
+	mangled = key->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
+	if (six) {
+		set_address(ip, 8, flow->source, 1);
+		diff = bpf_csum_diff(key->source, 32, flow->source, 32, 0);
+	} else {
+		set_address(ip, 12, flow->source, 0);
+		diff = bpf_csum_diff(key->source, 4, flow->source, 4, 0);
+		if (diff >= 0)
+			diff = bpf_csum_diff(key->dest, 4, flow->dest, 4, diff);
+	}
+	if (diff < 0 || bpf_l4_csum_replace(skb, check, 0, diff, mangled | BPF_F_PSEUDO_HDR) ||
+	    bpf_l4_csum_replace(skb, check, key->source_port, flow->source_port, mangled | 2) ||
+	    bpf_l4_csum_replace(skb, check, key->dest_port, flow->dest_port, mangled | 2) ||
+	    bpf_skb_store_bytes(skb, ports, &flow->source_port, 4, 0))
+		return -1;
+	return six ? bpf_skb_store_bytes(skb, start + 8, ip + 8, 32, 0) :
+		     bpf_skb_store_bytes(skb, start + 10, ip + 10, 10, 0);
+}
+
+#endif

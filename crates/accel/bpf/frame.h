@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Headers: as they are on the wire, read from a packet, measured, summed up.
+ */
+#ifndef OVERLANE_ACCEL_FRAME_H
+#define OVERLANE_ACCEL_FRAME_H
+
+#include "kernel.h"
+
+#define IPPROTO_ICMPV6 58
+#define IP_HLEN 20
+#define IPV6_HLEN 40
+/* Outer IP, UDP, VXLAN (RFC 7348), inner Ethernet: what encapsulation adds. */
+#define OVERHEAD4 50
+#define OVERHEAD6 70
+#define ECN_MASK 3
+#define ECN_CE 3
+#define ECN_ECT_0 2
+#define ECN_ECT_1 1
+
+struct ethhdr {
+	u16 dest[3];
+	u16 source[3];
+	u16 proto;
+} __attribute__((packed));
+
+struct vxlanhdr {
+	u32 flags;
+	u32 vni; /* the VNI is its first three bytes */
+} __attribute__((packed));
+
+struct ipv6hdr {
+	u32 flow; /* version, traffic class, flow label */
+	u16 payload_len;
+	u8 nexthdr;
+	u8 hop_limit;
+	u32 saddr[4];
+	u32 daddr[4];
+} __attribute__((packed));
+
+/* As much of the inner IP header as a router changes, up to the next 8 bytes. */
+#define CHANGED 16
+
+/* What is in front of the rest of a packet. Behind the outer IP header all is at the
+ * same place for both families, and IPv4 is where it can be copied 8 bytes at a time.
+ */
+struct front {
+	union {
+		struct {
+			u8 unused[24];
+			struct ethhdr eth;
+			struct iphdr ip;
+		} __attribute__((packed)) four;
+		struct {
+			u8 unused[4];
+			struct ethhdr eth;
+			struct ipv6hdr ip;
+		} __attribute__((packed)) six;
+	};
+	struct udphdr udp;
+	struct vxlanhdr vxlan;
+	struct ethhdr inner;
+	u8 ip[CHANGED];
+} __attribute__((packed, aligned(8)));
+_Static_assert(sizeof(struct front) == 24 + ETH_HLEN + OVERHEAD4 + CHANGED,
+	       "written as it is");
+_Static_assert(sizeof(struct front) == 4 + ETH_HLEN + OVERHEAD6 + CHANGED,
+	       "written as it is");
+
+/* Bytes of the packet: from its linear part, where most drivers have the headers,
+ * without a call. The kernel lets packets be read at any address where that is
+ * cheap, so the compiler is told of an alignment that may not be.
+ */
+static __always_inline int load(const struct __sk_buff *skb, u32 at, void *to, u32 len)
+{
+	const u8 *data = (const u8 *)(long)skb->data;
+
+	if (data + at + len > (const u8 *)(long)skb->data_end)
+		return bpf_skb_load_bytes(skb, at, to, len);
+	__builtin_memcpy(to, __builtin_assume_aligned(data + at, 8), len);
+	return 0;
+}
+
+static __always_inline u16 fold(u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+static __always_inline u64 add(const void *from, u32 words)
+{
+	const u16 *word = from;
+	u64 sum = 0;
+
+#pragma clang loop unroll(full)
+	for (u32 i = 0; i < words; i++)
+		sum += word[i];
+	return sum;
+}
+
+/* The inner packet's DSCP and ECN; -1 for a header that is none. */
+static __always_inline int inner_tos(u16 proto, const u8 *ip)
+{
+	if (proto == htons(ETH_P_IP))
+		return ip[0] >> 4 == 4 ? ip[1] : -1;
+	return ip[0] >> 4 == 6 ? (ip[0] << 4 | ip[1] >> 4) & 0xff : -1;
+}
+
+/* Headers of a segment of a GSO packet from the IP header on, which is at
+ * `start`; 0: cannot say.
+ */
+static __always_inline u32 segment_headers(struct __sk_buff *skb, u32 start, u16 proto,
+					   const u8 *ip)
+{
+	u32 length, at, protocol, protocol4 = ip[9], protocol6 = ip[6];
+	u8 offset;
+
+	/* Else clang computes the address to load from in a way that the
+	 * verifier does not follow.
+	 */
+	asm volatile("" : "+r"(protocol4), "+r"(protocol6));
+	if (proto == htons(ETH_P_IP)) {
+		length = (ip[0] & 15) * 4;
+		protocol = protocol4;
+	} else {
+		length = IPV6_HLEN;
+		protocol = protocol6;
+	}
+	if (protocol == IPPROTO_UDP)
+		return length + 8;
+	/* Behind extension headers the length would be another. */
+	at = start + length + 12;
+	if (protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at, &offset, 1))
+		return 0;
+	return length + (offset >> 4) * 4;
+}
+
+/* The layer 3 packet's length, a GSO packet's largest segment's: gso_size is
+ * payload. 0: cannot say.
+ */
+static __always_inline u32 largest(struct __sk_buff *skb, u32 start, u32 len, u16 proto,
+				   const u8 *ip)
+{
+	u32 headers;
+
+	if (!skb->gso_size)
+		return len;
+	headers = segment_headers(skb, start, proto, ip);
+	return headers ? headers + skb->gso_size : 0;
+}
+
+/* The outer UDP checksum from that of the inner packet, which is left to the
+ * device and thus known without its payload (include/net/udp_tunnel.h,
+ * lco_csum). Fails where the kernel would do it otherwise.
+ */
+static __always_inline int outer_checksum(struct __sk_buff *skb, struct front *front,
+					  const u8 *ip, u32 pseudo)
+{
+	struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	u32 start, field;
+	u64 sum;
+	u16 inner;
+
+	if (ip_summed(kernel) != CHECKSUM_PARTIAL)
+		return -1;
+	start = (u16)(kernel->csum_start - kernel->mac_header);
+	field = start + kernel->csum_offset;
+	if (start == ETH_HLEN + IP_HLEN)
+		sum = add(ip, IP_HLEN / 2);
+	else if (start == ETH_HLEN + IPV6_HLEN)
+		sum = add(ip, IPV6_HLEN / 2);
+	else
+		return -1;
+	if (bpf_skb_load_bytes(skb, field, &inner, sizeof(inner)))
+		return -1;
+	sum += (u16)~inner;
+	sum += add(&front->udp, (8 + 8 + ETH_HLEN) / 2);
+	sum += pseudo + front->udp.len;
+	inner = ~fold(sum);
+	front->udp.check = inner ? inner : 0xffff;
+	return 0;
+}
+
+static __always_inline int is_icmpv6(u16 proto, const u8 *ip)
+{
+	u32 next = ip[6];
+
+	/* As in segment_headers(). */
+	asm volatile("" : "+r"(next));
+	return proto == htons(ETH_P_IPV6) && next == IPPROTO_ICMPV6;
+}
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Outer headers of both families: as a VXLAN device writes them
+ * (drivers/net/vxlan, vxlan_xmit_one; udp_tunnel_xmit_skb, udp_tunnel6_xmit_skb), and
+ * what of received ones it takes.
+ */
+#ifndef OVERLANE_ACCEL_OUTER_H
+#define OVERLANE_ACCEL_OUTER_H
+
+#include "abi.h"
+#include "frame.h"
+#include "maps.h"
+
+/* The I flag: there is a VNI, and nothing else (RFC 7348, section 5). */
+#define VXLAN_FLAGS 0x08000000
+
+/* Makes room for `front`, as it is from `from` on, and writes it. */
+static __always_inline u32 put(struct __sk_buff *skb, const void *from, u32 overhead, u64 family)
+{
+	/* What it refuses (UFO, tunnels in tunnels) it has not touched. */
+	if (bpf_skb_adjust_room(skb, overhead, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET | family |
+					BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+					BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
+					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_HLEN)))
+		return ENCAP_UNFIT;
+	/* Half changed it may not go on. */
+	if (bpf_skb_store_bytes(skb, 0, from, ETH_HLEN + overhead + CHANGED, 0))
+		return ENCAP_LOST;
+	return ENCAP_HIT;
+}
+
+static __always_inline u32 wrap4(struct __sk_buff *skb, struct front *front,
+				 const struct fdb *to, u32 tos)
+{
+	struct iphdr *ip = &front->four.ip;
+	u32 segments = skb->gso_size ? skb->gso_segs : 1;
+
+	if (!segments)
+		segments = 1;
+	ip->version_ihl = 0x45;
+	ip->tos = tos;
+	ip->tot_len = htons(skb->len + OVERHEAD4 - ETH_HLEN);
+	ip->id = htons((u16)__sync_fetch_and_add(
+		&idents[(to->remote[0] ^ to->remote[0] >> 16 ^ to->remote[0] >> 24) & 63].next,
+		segments));
+	ip->frag_off = to->frag_off;
+	ip->ttl = to->ttl;
+	ip->protocol = IPPROTO_UDP;
+	ip->saddr = to->local[0];
+	ip->daddr = to->remote[0];
+	ip->check = 0;
+	ip->check = ~fold(add(ip, IP_HLEN / 2));
+	__builtin_memcpy(front->four.eth.dest, to->outer_dest, 6);
+	__builtin_memcpy(front->four.eth.source, to->outer_source, 6);
+	front->four.eth.proto = htons(ETH_P_IP);
+	return put(skb, &front->four.eth, OVERHEAD4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+}
+
+static __always_inline u32 wrap6(struct __sk_buff *skb, struct front *front,
+				 const struct fdb *to, u32 tos)
+{
+	struct ipv6hdr *ip = &front->six.ip;
+
+	ip->flow = htonl(6 << 28 | tos << 20) | to->label;
+	ip->payload_len = front->udp.len;
+	ip->nexthdr = IPPROTO_UDP;
+	ip->hop_limit = to->ttl;
+	__builtin_memcpy(ip->saddr, to->local, sizeof(ip->saddr));
+	__builtin_memcpy(ip->daddr, to->remote, sizeof(ip->daddr));
+	__builtin_memcpy(front->six.eth.dest, to->outer_dest, 6);
+	__builtin_memcpy(front->six.eth.source, to->outer_source, 6);
+	front->six.eth.proto = htons(ETH_P_IPV6);
+	return put(skb, &front->six.eth, OVERHEAD6, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6);
+}
+
+/* Reads the front of what may be VXLAN: not 0 for what is none. */
+static __always_inline int read4(struct __sk_buff *skb, struct front *front)
+{
+	return load(skb, 0, &front->four.eth, ETH_HLEN + OVERHEAD4) ||
+	       front->four.ip.version_ihl != 0x45 || front->four.ip.protocol != IPPROTO_UDP;
+}
+
+/* With other headers before UDP it is none of ours. */
+static __always_inline int read6(struct __sk_buff *skb, struct front *front)
+{
+	return load(skb, 0, &front->six.eth, ETH_HLEN + OVERHEAD6) ||
+	       front->six.ip.nexthdr != IPPROTO_UDP ||
+	       (front->six.ip.flow & htonl(0xf0000000)) != htonl(6U << 28);
+}
+
+/* Whether the lengths are those of all that came, and the sum is right. */
+static __always_inline int is_whole4(const struct front *front, u32 len)
+{
+	return front->four.ip.tot_len == htons(len - ETH_HLEN) &&
+	       front->udp.len == htons(len - ETH_HLEN - IP_HLEN) &&
+	       fold(add(&front->four.ip, IP_HLEN / 2)) == 0xffff;
+}
+
+static __always_inline int is_whole6(const struct front *front, u32 len)
+{
+	return front->six.ip.payload_len == htons(len - ETH_HLEN - IPV6_HLEN) &&
+	       front->udp.len == front->six.ip.payload_len;
+}
+
+/* The traffic class. */
+static __always_inline u32 class6(const struct front *front)
+{
+	return htonl(front->six.ip.flow) >> 20 & 0xff;
+}
+
+/* Of two IPv6 addresses. */
+static __always_inline int is_same(const void *one, const void *other)
+{
+	u32 a[4], b[4];
+
+	__builtin_memcpy(a, one, sizeof(a));
+	__builtin_memcpy(b, other, sizeof(b));
+	return !((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]));
+}
+
+#endif

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * What other people attach: programs of the tests, which refuse everything.
+ */
+#include "bpf.h"
+
+/* NF_DROP. */
+SEC("netfilter")
+int refuse(void *context)
+{
+	return 0;
+}
+
+/* SK_DROP. */
+SEC("sk_lookup")
+int choose(void *context)
+{
+	return 0;
+}
+
+SEC("cgroup_skb/egress")
+int mute(struct __sk_buff *skb)
+{
+	return 0;
+}
+
+SEC("cgroup_skb/ingress")
+int deafen(struct __sk_buff *skb)
+{
+	return 0;
+}
+
+/* XDP_PASS. */
+SEC("xdp")
+int look(void *context)
+{
+	return 2;
+}
+
+/* At a hook about packets, and at one about files. */
+SEC("lsm/socket_sock_rcv_skb")
+int listen(void *context)
+{
+	return 0;
+}
+
+SEC("lsm/file_open")
+int read(void *context)
+{
+	return 0;
+}

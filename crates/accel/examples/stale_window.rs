@@ -1,0 +1,56 @@
+//! How long after a change of the kernel's state the last packet leaves as
+//! before: the time from the beginning of the call that changes to the last such
+//! frame on the wire, for each kind of change. The call itself may be long (a
+//! device that goes down waits for whoever may still use it, a rule for `nft`):
+//! its median is beside, and the largest time after its end.
+//!
+//! `cargo run -p overlane-accel --example stale_window [ROUNDS]`, as root. Ends
+//! with 1 where a median from the beginning is above 10 ms, the bound.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[path = "../tests/fastpath/change.rs"]
+mod change;
+#[path = "../tests/fastpath/machine.rs"]
+#[allow(dead_code)]
+mod machine;
+#[path = "../tests/fastpath/pair.rs"]
+#[allow(dead_code)]
+mod pair;
+#[path = "../tests/fastpath/sandbox.rs"]
+#[allow(dead_code)]
+mod sandbox;
+#[path = "../tests/fastpath/underlay.rs"]
+#[allow(dead_code)]
+mod underlay;
+
+const BOUND: Duration = Duration::from_millis(10);
+
+fn main() -> ExitCode {
+    if let Err(missing) = test_support::need::root() {
+        eprintln!("{missing}");
+        return ExitCode::FAILURE;
+    }
+    let rounds: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(10);
+    println!("last packet by the old way, ms after the change began; {rounds} rounds");
+    let heads = ["smallest", "median", "largest", "call", "after it"];
+    println!("{:<28}{}", "change", heads.map(|head| format!(" {head:>8}")).concat());
+    let mut kept = true;
+    for change in change::CHANGES {
+        let windows: Vec<change::Window> = (0..rounds).map(|_| change.window()).collect();
+        let sorted = |of: fn(&change::Window) -> Duration| {
+            let mut times: Vec<Duration> = windows.iter().map(of).collect();
+            times.sort();
+            times
+        };
+        let (last, call) = (sorted(|window| window.last), sorted(|window| window.call));
+        let left = sorted(|window| window.last.saturating_sub(window.call));
+        let shown =
+            [last[0], last[rounds / 2], last[rounds - 1], call[rounds / 2], left[rounds - 1]];
+        let shown = shown.map(|time| format!(" {:>8.2}", time.as_secs_f64() * 1e3));
+        println!("{:<28}{}", change.name, shown.concat());
+        kept &= last[rounds / 2] <= BOUND;
+    }
+    if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

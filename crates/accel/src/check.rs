@@ -1,0 +1,334 @@
+//! What would be accelerated here, before anything is: devices, and the share of the traffic
+//! that passes them.
+//!
+//! What is said of traffic is what a plan says of addresses. Rules about single packets (IP
+//! options, fragments, sizes, checksums) are not looked at, so that what could take the fast
+//! path is an upper bound.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sys::netns::NetNs;
+
+use crate::Result;
+use crate::events::{State, Why};
+use crate::mirroring::{Reconciler, Shared, Source, Surveyed};
+use crate::model::{Counted, DeviceId, DevicePlan, Fdb, MachineSnapshot, Plan, Wanted};
+use crate::programs::{Class, Counters, Looked, Programs, Seen};
+use crate::status::{DeviceStatus, Status};
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Check {
+    /// Inode of the network namespace.
+    pub netns: u64,
+    /// Seconds that traffic was counted for.
+    pub seconds: f64,
+    /// VXLAN devices.
+    pub devices: Vec<CheckedDevice>,
+    /// Traffic of all devices.
+    pub traffic: Traffic,
+    /// CPUs' worth of time that this machine has spent in soft interrupts meanwhile.
+    /// The work on packets of the overlay is a part of it. None: it was not counted.
+    pub softirq_cpus: Option<f64>,
+}
+
+/// A VXLAN device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CheckedDevice {
+    /// Name.
+    pub device: String,
+    /// What it would be.
+    pub state: State,
+    /// Why it would stay slow.
+    pub why: Option<Why>,
+    /// Ports, remote VTEPs and IPv6 that would stay slow.
+    pub slow_parts: Vec<SlowPart>,
+    /// What passed it.
+    pub traffic: Traffic,
+}
+
+/// A part of a device that would stay slow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SlowPart {
+    /// Port, address of a remote VTEP, or IPv6.
+    pub name: String,
+    /// Code, evidence and remedy of the refusal.
+    pub why: Why,
+}
+
+/// Packets of a device, both directions.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Traffic {
+    /// Unicast IP packets that could take the fast path.
+    pub fast: Amount,
+    /// Unicast IP packets that stay slow.
+    pub slow: Amount,
+    /// Unicast IP packets of which the addresses do not tell.
+    pub uncertain: Amount,
+    /// Multicast, broadcast, ARP and others: the slow path's always.
+    pub other: Amount,
+    /// Why packets stay slow, by refusal's code or reason's name.
+    pub reasons: BTreeMap<String, Amount>,
+}
+
+/// Packets and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Amount {
+    /// Packets as the kernel has them: a GSO packet is one.
+    pub packets: u64,
+    /// Bytes with the Ethernet header, without outer headers.
+    pub bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, other: Amount) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+impl From<&Counted> for Amount {
+    fn from(counted: &Counted) -> Amount {
+        Amount { packets: counted.packets, bytes: counted.bytes }
+    }
+}
+
+impl Traffic {
+    fn add(&mut self, other: &Traffic) {
+        self.fast.add(other.fast);
+        self.slow.add(other.slow);
+        self.uncertain.add(other.uncertain);
+        self.other.add(other.other);
+        for (reason, amount) in &other.reasons {
+            self.reasons.entry(reason.clone()).or_default().add(*amount);
+        }
+    }
+
+    /// Share of the unicast IP packets that could take the fast path; `None`: there were
+    /// none.
+    pub fn share(&self) -> Option<f64> {
+        let all = self.fast.packets + self.slow.packets + self.uncertain.packets;
+        (all > 0).then(|| self.fast.packets as f64 / all as f64)
+    }
+}
+
+impl Check {
+    /// Whether nothing that was found stays slow, and there is something to accelerate.
+    pub fn is_all_fast(&self) -> bool {
+        let whole = |device: &CheckedDevice| {
+            device.state == State::Accelerated && device.slow_parts.is_empty()
+        };
+        let Traffic { slow, uncertain, .. } = &self.traffic;
+        !self.devices.is_empty()
+            && self.devices.iter().all(whole)
+            && slow.packets + uncertain.packets == 0
+    }
+}
+
+/// Finds out, and counts traffic for `time` or for as long as `goes_on`. Programs are loaded,
+/// so that a kernel that does not take them is found out, too. Those that count are attached
+/// to VXLAN devices for that time; they let every packet pass.
+///
+/// # Errors
+/// When the programs cannot be loaded or attached, or the state not be read.
+pub fn check(
+    netns: &NetNs,
+    wanted: &Wanted,
+    time: Duration,
+    goes_on: &(dyn Fn() -> bool + Sync),
+) -> Result<Check> {
+    let before = softirq();
+    // A thread: the reconciler enters namespaces.
+    let surveyed = std::thread::scope(|scope| {
+        scope.spawn(|| survey(netns, wanted, time, goes_on)).join().unwrap_or_else(|panic| {
+            std::panic::resume_unwind(panic);
+        })
+    })?;
+    let spent = before.zip(softirq()).map(|(before, after)| after - before);
+    Ok(answer(netns.inode(), &surveyed, spent))
+}
+
+fn survey(
+    netns: &NetNs,
+    wanted: &Wanted,
+    time: Duration,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<Surveyed> {
+    let programs = Programs::load(crate::DEFAULT_MAX_ENTRIES, 1)?;
+    let counters = Arc::new(Mutex::new(Counters::of(&programs)?));
+    let shared = Shared::new(
+        wanted.clone(),
+        Status::default(),
+        Source::Here,
+        std::collections::BTreeSet::new(),
+        false,
+    );
+    let netns = netns.try_clone()?;
+    netns.enter_for_good()?;
+    Reconciler::new(&netns, programs, (Arc::new(shared), counters), 0)?.survey(time, goes_on)
+}
+
+fn answer(netns: u64, surveyed: &Surveyed, spent: Option<f64>) -> Check {
+    let Surveyed { machine, plan, looked, time } = surveyed;
+    let mut all = Traffic::default();
+    let mut devices = Vec::new();
+    for (status, device) in DeviceStatus::all(plan).into_iter().zip(&plan.devices) {
+        let id = DeviceId { netns: device.sandbox.unwrap_or(0), index: device.index };
+        let looked = looked.iter().find(|(of, _)| *of == id).map(|(_, looked)| looked);
+        let traffic = looked.map_or_else(Traffic::default, |looked| {
+            Device { machine, plan, device, id }.traffic(looked)
+        });
+        all.add(&traffic);
+        devices.push(CheckedDevice {
+            device: status.device.clone(),
+            state: if status.refused.is_some() { State::Slow } else { State::Accelerated },
+            why: status.refused.as_ref().map(Why::from),
+            slow_parts: parts(status),
+            traffic,
+        });
+    }
+    let seconds = time.as_secs_f64();
+    let softirq_cpus = spent.filter(|_| seconds > 0.0).map(|spent| spent / seconds);
+    Check { netns, seconds, devices, traffic: all, softirq_cpus }
+}
+
+/// What of a device would stay slow, where it is accelerated itself.
+fn parts(status: DeviceStatus) -> Vec<SlowPart> {
+    let alone =
+        Status { devices: vec![DeviceStatus { refused: None, ..status }], ..Status::default() };
+    let part =
+        |(name, refused): (&str, &_)| SlowPart { name: name.to_owned(), why: Why::from(refused) };
+    alone.refusals().map(part).collect()
+}
+
+/// A device, and what tells of its packets.
+struct Device<'a> {
+    machine: &'a MachineSnapshot,
+    plan: &'a Plan,
+    device: &'a DevicePlan,
+    id: DeviceId,
+}
+
+/// What becomes of packets.
+enum Verdict {
+    Fast,
+    /// The code of a refusal, or a reason's name.
+    Slow(&'static str),
+    /// Some of the devices that they may have come from are slow.
+    Uncertain,
+}
+
+/// Packets of the host itself, which no program at a tenant's port sees.
+const OWN: &str = "host_own";
+/// There was no room to count by address.
+const UNCOUNTED: &str = "uncounted";
+
+impl Device<'_> {
+    fn traffic(&self, looked: &Looked) -> Traffic {
+        let mut traffic = Traffic::default();
+        for (seen, counted) in &looked.seen {
+            let amount = Amount::from(counted);
+            if matches!(seen.class, Class::Group | Class::Other) {
+                traffic.other.add(amount);
+                continue;
+            }
+            match self.verdict(seen) {
+                Verdict::Fast => traffic.fast.add(amount),
+                Verdict::Uncertain => traffic.uncertain.add(amount),
+                Verdict::Slow(reason) => {
+                    traffic.slow.add(amount);
+                    traffic.reasons.entry(reason.to_owned()).or_default().add(amount);
+                }
+            }
+        }
+        for ((_, class), counted) in &looked.rest {
+            match class {
+                Class::Group | Class::Other => traffic.other.add(counted.into()),
+                Class::Ipv4 | Class::Ipv6 => {
+                    traffic.uncertain.add(counted.into());
+                    traffic.reasons.entry(UNCOUNTED.to_owned()).or_default().add(counted.into());
+                }
+            }
+        }
+        traffic
+    }
+
+    fn verdict(&self, seen: &Seen) -> Verdict {
+        let (source, destination) = if seen.to_wire {
+            ("encap_source", "encap_destination")
+        } else {
+            ("decap_destination", "decap_source")
+        };
+        if let Some(refused) = &self.device.refused {
+            return Verdict::Slow(refused.code());
+        }
+        if let (Class::Ipv6, Some(refused), true) =
+            (seen.class, self.device.ipv6.first(), self.device.routed)
+        {
+            return Verdict::Slow(refused.code());
+        }
+        let overlay = match self.machine.sandboxes.get(&self.id.netns) {
+            Some(sandbox) => &sandbox.snapshot.overlay,
+            None => &self.machine.home.overlay,
+        };
+        let Some(link) = overlay.links.get(&self.id.index) else { return Verdict::Uncertain };
+        let domain = DeviceId { index: link.master.unwrap_or(self.id.index), ..self.id };
+        if !matches!(self.plan.fdb.get(&(domain, seen.remote)), Some(Fdb::Remote(_))) {
+            // One VTEP that stays slow is the reason; of several, no address tells which.
+            let mut slow = self.device.remotes.values().filter_map(|to| to.refused.as_ref());
+            return match (slow.next(), slow.next()) {
+                (Some(refused), None) => Verdict::Slow(refused.code()),
+                _ => Verdict::Slow(destination),
+            };
+        }
+        if seen.to_wire && seen.from == 0 {
+            return Verdict::Slow(OWN);
+        }
+        if self.device.routed {
+            return self.routed(seen);
+        }
+        if matches!(self.plan.fdb.get(&(domain, seen.local)), Some(Fdb::Local { .. })) {
+            return Verdict::Fast;
+        }
+        let port = overlay.bridge_fdb.get(&(domain.index, seen.local)).map(|entry| entry.port);
+        let refused = self.device.ports.iter().filter(|known| Some(known.id.index) == port);
+        match refused.filter_map(|port| port.refused.as_ref()).next() {
+            Some(refused) => Verdict::Slow(refused.code()),
+            None => Verdict::Slow(source),
+        }
+    }
+
+    /// Of packets that are routed: their addresses are the router's.
+    fn routed(&self, seen: &Seen) -> Verdict {
+        let ports = &self.device.ports;
+        if let Some(port) = ports.iter().find(|port| seen.to_wire && port.id.index == seen.from) {
+            return match &port.refused {
+                Some(refused) => Verdict::Slow(refused.code()),
+                None => Verdict::Fast,
+            };
+        }
+        let mut refused = ports.iter().filter_map(|port| port.refused.as_ref());
+        match (ports.iter().any(|port| port.refused.is_none()), refused.next()) {
+            (true, None) => Verdict::Fast,
+            (true, Some(_)) => Verdict::Uncertain,
+            (false, Some(refused)) => Verdict::Slow(refused.code()),
+            (false, None) => Verdict::Slow(OWN),
+        }
+    }
+}
+
+/// Seconds that all CPUs together have spent in soft interrupts (proc_stat(5)).
+fn softirq() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let ticks: f64 = stat.lines().next()?.split_whitespace().nth(7)?.parse().ok()?;
+    let second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
+    Some(ticks / second as f64)
+}

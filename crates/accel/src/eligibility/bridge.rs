@@ -1,0 +1,76 @@
+//! Rules about bridges and their ports.
+
+use super::{LinkCase, Verdict, VxlanCase};
+use crate::model::Refusal;
+
+/// The bridge that a VXLAN device is a port of.
+pub(super) fn of<'a>(case: &VxlanCase<'a>) -> Option<LinkCase<'a>> {
+    let snapshot = case.view.snapshot;
+    let index = case.device.master?;
+    let link = snapshot.overlay.links.get(&index)?;
+    link.bridge.is_some().then_some(LinkCase { snapshot, index, link })
+}
+
+pub(super) fn no_bridge(case: &VxlanCase<'_>) -> Verdict {
+    match of(case) {
+        Some(_) => Ok(()),
+        None => Err(Refusal::NoBridge { device: case.device.name.clone() }),
+    }
+}
+
+pub(super) fn vlan_filtering(case: &LinkCase<'_>) -> Verdict {
+    if case.link.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering) {
+        return Err(Refusal::VlanFiltering { bridge: case.link.name.clone() });
+    }
+    Ok(())
+}
+
+pub(super) fn option(case: &LinkCase<'_>) -> Verdict {
+    match case.link.bridge.as_ref().and_then(|bridge| bridge.options.first()) {
+        Some(option) => Err(Refusal::BridgeOption { bridge: case.link.name.clone(), option }),
+        None => Ok(()),
+    }
+}
+
+/// What a newer kernel than those that are known here says of a bridge.
+pub(super) fn unknown_attribute(case: &LinkCase<'_>) -> Verdict {
+    let unknown = case.link.bridge.as_ref().and_then(|bridge| bridge.unknown.first());
+    refuse_unknown(case, "bridge", unknown)
+}
+
+/// The same of a port.
+pub(super) fn unknown_port_attribute(case: &LinkCase<'_>) -> Verdict {
+    let unknown = case.link.port.as_ref().and_then(|port| port.unknown.first());
+    refuse_unknown(case, "bridge port", unknown)
+}
+
+fn refuse_unknown(case: &LinkCase<'_>, of: &'static str, unknown: Option<&u16>) -> Verdict {
+    let device = || case.link.name.clone();
+    match unknown {
+        Some(number) => {
+            Err(Refusal::UnknownBridgeAttribute { device: device(), of, number: *number })
+        }
+        None => Ok(()),
+    }
+}
+
+pub(super) fn no_bridge_port(case: &LinkCase<'_>) -> Verdict {
+    if case.link.port.is_none() {
+        return Err(Refusal::NoBridgePort { device: case.link.name.clone() });
+    }
+    Ok(())
+}
+
+pub(super) fn not_forwarding(case: &LinkCase<'_>) -> Verdict {
+    if case.link.port.as_ref().is_some_and(|port| !port.forwarding) {
+        return Err(Refusal::NotForwarding { device: case.link.name.clone() });
+    }
+    Ok(())
+}
+
+pub(super) fn port_option(case: &LinkCase<'_>) -> Verdict {
+    match case.link.port.as_ref().and_then(|port| port.options.first()) {
+        Some(option) => Err(Refusal::BridgePortOption { device: case.link.name.clone(), option }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,76 @@
+//! Rules about packet filters and IPsec, of both namespaces that packets pass.
+
+use super::{Verdict, VxlanCase};
+use crate::model::{OtherFilter, Refusal};
+
+impl VxlanCase<'_> {
+    /// Whether packets are routed to it, in the NICs' namespace.
+    fn is_routed_at_home(&self) -> bool {
+        self.device.master.is_none() && self.view.number == 0
+    }
+
+    /// Whether packets inside the tunnel come to no chain of IP: a bridge's frames come to
+    /// these by br_netfilter only.
+    pub(super) fn is_past_ip(&self) -> bool {
+        self.device.master.is_some_and(|bridge| !self.view.domain(bridge).checked)
+    }
+}
+
+/// Where only the tunnel's datagrams may come to a chain,
+/// [`underlay::rules`](super::underlay::rules) reads it; of packets that are routed each flow
+/// wants a verdict (`verdicts`).
+pub(super) fn base_chain(case: &VxlanCase<'_>) -> Verdict {
+    let read_elsewhere = case.is_past_ip() || case.is_routed_at_home();
+    let mut chains = case.view.snapshot.ruleset.base_chains();
+    match chains.find(|chain| !(read_elsewhere && chain.is_of_ip())) {
+        Some(chain) => Err(Refusal::BaseChain { chain: chain.to_string() }),
+        None => Ok(()),
+    }
+}
+
+/// Verdicts are given on connections.
+pub(super) fn no_connections(case: &VxlanCase<'_>) -> Verdict {
+    let rules = &case.view.snapshot.ruleset;
+    let comes_to_rules = rules.concerns_routed(false) || rules.concerns_routed(true);
+    let wants_verdicts = case.is_routed_at_home() && comes_to_rules;
+    if wants_verdicts && !case.view.snapshot.connections {
+        return Err(Refusal::NoConnections {});
+    }
+    Ok(())
+}
+
+pub(super) fn rules_not_understood(case: &VxlanCase<'_>) -> Verdict {
+    for snapshot in [case.view.snapshot, case.view.underlay] {
+        if let Some(what) = snapshot.ruleset.odd.first() {
+            return Err(Refusal::RulesNotUnderstood { what: what.clone() });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn unexplained_hook(case: &VxlanCase<'_>) -> Verdict {
+    for snapshot in [case.view.snapshot, case.view.underlay] {
+        if let Some(hook) = snapshot.hooks.iter().flatten().next() {
+            return Err(Refusal::UnexplainedHook { hook: hook.clone() });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn other_filter(case: &VxlanCase<'_>) -> Verdict {
+    for snapshot in [case.view.snapshot, case.view.underlay] {
+        let Some(filter) = snapshot.filters.first() else { continue };
+        return Err(match filter.clone() {
+            OtherFilter::Legacy(table) => Refusal::LegacyTable { table },
+            OtherFilter::Ebtables(table) => Refusal::Ebtables { table },
+            OtherFilter::Ipvs => Refusal::Ipvs {},
+            OtherFilter::Flowtable(table) => Refusal::Flowtable { table },
+        });
+    }
+    Ok(())
+}
+
+pub(super) fn ipsec(case: &VxlanCase<'_>) -> Verdict {
+    let both = [case.view.snapshot, case.view.underlay];
+    if both.iter().any(|snapshot| snapshot.ipsec) { Err(Refusal::Ipsec {}) } else { Ok(()) }
+}

@@ -1,0 +1,308 @@
+//! Rules about the underlay: what every datagram of a tunnel meets, and the way to one
+//! remote VTEP.
+
+use std::net::IpAddr;
+
+use netstate::overlay::{Device, Found, VxlanDevice};
+use ruleset::{
+    Answer, Connection, Flow, Hook, Interface, State, Step, Transport, Tuple, Verdict as Answered,
+};
+
+use ruleset::model::Chain;
+
+use super::address::unusable;
+use super::{LinkCase, PROGRAMS, Verdict, VxlanCase, first, link};
+use crate::model::{DeviceId, Family, NetnsSnapshot, NetnsView, Refusal, RuleEffect};
+
+pub(super) fn policy_routing(case: &VxlanCase<'_>) -> Verdict {
+    for snapshot in [case.view.snapshot, case.view.underlay] {
+        if let Some(rule) = snapshot.overlay.rules.first() {
+            return Err(Refusal::PolicyRouting { rule: rule.clone() });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn policy_routing_ipv6(case: &VxlanCase<'_>) -> Verdict {
+    match case.view.underlay.overlay.rules6.first() {
+        Some(rule) if case.vxlan.ipv6 => Err(Refusal::PolicyRoutingIpv6 { rule: rule.clone() }),
+        _ => Ok(()),
+    }
+}
+
+/// The way from a VXLAN device to a remote VTEP, as far as the kernel tells it.
+pub(crate) struct UnderlayCase<'a> {
+    view: NetnsView<'a>,
+    device: &'a Device,
+    vxlan: &'a VxlanDevice,
+    to: IpAddr,
+    route: Option<&'a Found>,
+    nic: Option<&'a Device>,
+    source: Result<IpAddr, Refusal>,
+}
+
+impl<'a> UnderlayCase<'a> {
+    /// The way from the VXLAN device with this index to `to`.
+    pub(crate) fn new(
+        view: NetnsView<'a>,
+        index: u32,
+        vxlan: &'a VxlanDevice,
+        to: IpAddr,
+    ) -> UnderlayCase<'a> {
+        let underlay = view.underlay;
+        let id = DeviceId { netns: view.number, index };
+        let route = underlay.routes.get(&(id, to)).and_then(Option::as_ref);
+        UnderlayCase {
+            view,
+            device: &view.snapshot.overlay.links[&index],
+            vxlan,
+            to,
+            route,
+            nic: route.and_then(|route| underlay.overlay.links.get(&route.link)),
+            source: source(underlay, vxlan, route),
+        }
+    }
+
+    /// The VXLAN device.
+    pub(crate) fn device(&self) -> &'a Device {
+        self.device
+    }
+
+    /// The route that the kernel answers with.
+    pub(crate) fn route(&self) -> Result<&'a Found, Refusal> {
+        self.route.ok_or(Refusal::NoRoute { family: Family::of(self.vxlan.ipv6) })
+    }
+
+    /// The device that it leads to.
+    pub(crate) fn nic(&self) -> Result<&'a Device, Refusal> {
+        self.nic.ok_or(Refusal::NicUnknown {})
+    }
+
+    /// The address that datagrams come from.
+    pub(crate) fn source(&self) -> Result<IpAddr, Refusal> {
+        self.source.clone()
+    }
+
+    /// The NIC's Ethernet address.
+    pub(crate) fn nic_mac(&self) -> Result<netstate::MacAddr, Refusal> {
+        let nic = self.nic()?;
+        let mac = nic.mac.filter(|_| nic.ethernet);
+        mac.ok_or_else(|| Refusal::NicWithoutEthernet { nic: nic.name.clone() })
+    }
+
+    /// The next hop's Ethernet address.
+    pub(crate) fn next_hop(&self) -> Result<netstate::MacAddr, Refusal> {
+        let route = self.route()?;
+        let hop = route.via.unwrap_or(self.to);
+        let entry = self.view.underlay.overlay.neighbours.get(&(route.link, hop));
+        entry.copied().ok_or(Refusal::NoNeighbour { hop })
+    }
+
+    /// MTU of the NIC's routes, bytes, and time to live or hop limit, where a route has
+    /// nothing to say.
+    pub(crate) fn defaults(&self) -> Result<(u32, u8), Refusal> {
+        let nic = self.nic()?;
+        if !self.vxlan.ipv6 {
+            return Ok((nic.mtu, self.view.underlay.default_ttl));
+        }
+        // ip6_mtu, ip6_dst_hoplimit.
+        let settings = nic.ipv6.ok_or_else(|| Refusal::Ipv6Disabled { nic: nic.name.clone() })?;
+        Ok((settings.mtu, settings.hop_limit))
+    }
+
+    fn nic_link(&self) -> Result<LinkCase<'a>, Refusal> {
+        let (snapshot, index) = (self.view.underlay, self.route()?.link);
+        Ok(LinkCase { snapshot, index, link: self.nic()? })
+    }
+}
+
+/// The address that a VXLAN device's datagrams come from.
+fn source(
+    underlay: &NetnsSnapshot,
+    vxlan: &VxlanDevice,
+    route: Option<&Found>,
+) -> Result<IpAddr, Refusal> {
+    let addresses = &underlay.overlay.addresses;
+    let local = match (vxlan.local, vxlan.ipv6) {
+        (Some(local), _) => local,
+        (None, false) => route.and_then(|route| route.source).ok_or(Refusal::NoSource {})?,
+        // RFC 6724 has rules that no route tells, and the kernel keeps the answer: nothing
+        // is left to them only where there is one.
+        (None, true) => {
+            let global = |address: &&IpAddr| {
+                address.is_ipv6() && !address.is_loopback() && unusable(**address).is_none()
+            };
+            let mut all = addresses.iter().filter(global);
+            let (one, another) = (all.next(), all.next());
+            let one = *one.ok_or(Refusal::NoSource {})?;
+            if another.is_some() {
+                return Err(Refusal::SeveralSources {});
+            }
+            one
+        }
+    };
+    if addresses.contains(&local) { Ok(local) } else { Err(Refusal::ForeignSource { local }) }
+}
+
+pub(super) fn other_family(case: &UnderlayCase<'_>) -> Verdict {
+    if case.to.is_ipv6() != case.vxlan.ipv6 { Err(Refusal::OtherFamily {}) } else { Ok(()) }
+}
+
+pub(super) fn remote_address(case: &UnderlayCase<'_>) -> Verdict {
+    match unusable(case.to) {
+        Some(kind) => Err(Refusal::RemoteAddress { kind }),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn no_route(case: &UnderlayCase<'_>) -> Verdict {
+    case.route().map(drop)
+}
+
+pub(super) fn odd_route(case: &UnderlayCase<'_>) -> Verdict {
+    if let Some(what) = case.view.underlay.overlay.odd_route(case.to) {
+        return Err(Refusal::OddRoute { what: what.to_owned() });
+    }
+    match &case.route()?.odd {
+        Some(what) => Err(Refusal::OddRoute { what: what.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// A VXLAN device on a link in a VRF asks for its routes there
+/// (`vxlan_sock_add`: `l3mdev_master_upper_ifindex_by_index`).
+pub(super) fn vrf(case: &UnderlayCase<'_>) -> Verdict {
+    let links = &case.view.underlay.overlay.links;
+    let Some(link) = case.vxlan.link.and_then(|index| links.get(&index)) else { return Ok(()) };
+    let Some(master) = link.master.map(|index| links.get(&index)) else { return Ok(()) };
+    let kind = master.and_then(|master| master.kind.as_deref()).unwrap_or("unknown");
+    if ["bridge", "bond", "team"].contains(&kind) {
+        return Ok(());
+    }
+    Err(Refusal::Vrf { device: link.name.clone(), kind: kind.to_owned() })
+}
+
+/// The kernel drops what comes back to the device (ELOOP), and what goes on through another
+/// tunnel or this one's bridge meets what nothing here looks at.
+pub(super) fn leads_into_tunnel(case: &UnderlayCase<'_>) -> Verdict {
+    let (nic, route) = (case.nic()?, case.route()?);
+    let own_bridge = case.view.number == 0 && case.device.master == Some(route.link);
+    if nic.vxlan.is_some() || own_bridge {
+        return Err(Refusal::LeadsInto { device: nic.name.clone() });
+    }
+    Ok(())
+}
+
+pub(super) fn nic_without_ethernet(case: &UnderlayCase<'_>) -> Verdict {
+    case.nic_mac().map(drop)
+}
+
+pub(super) fn nic_down(case: &UnderlayCase<'_>) -> Verdict {
+    link::down(&case.nic_link()?)
+}
+
+pub(super) fn nic_enslaved(case: &UnderlayCase<'_>) -> Verdict {
+    let nic = case.nic()?;
+    if nic.master.is_some() {
+        return Err(Refusal::NicEnslaved { nic: nic.name.clone() });
+    }
+    Ok(())
+}
+
+pub(super) fn nic_programs(case: &UnderlayCase<'_>) -> Verdict {
+    first(PROGRAMS, &case.nic_link()?)
+}
+
+pub(super) fn no_source(case: &UnderlayCase<'_>) -> Verdict {
+    case.source().map(drop)
+}
+
+pub(super) fn odd_route_of_source(case: &UnderlayCase<'_>) -> Verdict {
+    match case.view.underlay.overlay.odd_route(case.source()?) {
+        Some(what) => Err(Refusal::OddRoute { what: what.to_owned() }),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn not_taken(case: &UnderlayCase<'_>) -> Verdict {
+    if case.route()?.comes_back {
+        return Ok(());
+    }
+    Err(Refusal::NotTaken { local: case.source()?, nic: case.nic()?.name.clone() })
+}
+
+/// `NFPROTO_BRIDGE`.
+const BRIDGE: u8 = 7;
+/// Kinds of addresses (`RTN_*` of `linux/rtnetlink.h`).
+const UNICAST: u8 = 1;
+const LOCAL: u8 = 2;
+
+/// The rules of the chains that the tunnel's datagrams come to.
+pub(super) fn rules(case: &UnderlayCase<'_>) -> Verdict {
+    let nic = Interface { index: case.route()?.link, name: case.nic()?.name.clone() };
+    let (local, port) = (case.source()?, case.vxlan.port);
+    let ruleset = &case.view.underlay.ruleset;
+    // Hooks of devices are not followed; a bridge's own the datagrams do not come to.
+    let odd = |chain: &&Chain| !chain.is_of_ip() && chain.family != BRIDGE;
+    if let Some(chain) = ruleset.base_chains().find(odd) {
+        return Err(Refusal::BaseChain { chain: chain.to_string() });
+    }
+    let step = |hook, sent| {
+        let (input, output) = if sent { (None, Some(&nic)) } else { (Some(&nic), None) };
+        let (input, output) = (input.cloned(), output.cloned());
+        Step { hook, input, output, port_in: None, port_out: None }
+    };
+    let ways = [
+        (local, case.to, [step(Hook::Output, true), step(Hook::Postrouting, true)]),
+        (case.to, local, [step(Hook::Prerouting, false), step(Hook::Input, false)]),
+    ];
+    for (from, to, path) in ways {
+        let tuple = Tuple { source: (from, 0), destination: (to, port) };
+        // Conntrack, where it is in use, knows of some of the ports already.
+        for state in [State::New, State::Established] {
+            let flow = Flow {
+                tuple,
+                other: tuple.reversed(),
+                any_source_port: true,
+                asks_nat: state == State::New,
+                transport: Transport::Udp,
+                connection: Some(Connection {
+                    state,
+                    is_reply: false,
+                    status: None,
+                    mark: 0,
+                    zone: 0,
+                }),
+                mark: 0,
+                address_types: vec![(local, LOCAL), (case.to, UNICAST)],
+            };
+            let answer = ruleset.verdict(&flow, &path);
+            refused_by(&answer)?;
+        }
+    }
+    Ok(())
+}
+
+/// What keeps packets off, of an answer to them.
+fn refused_by(answer: &Answer) -> Verdict {
+    let (rule, effect) = match &answer.verdict {
+        Answered::Accept if answer.mark == 0 => return Ok(()),
+        Answered::Accept => (None, RuleEffect::Mark),
+        Answered::Drop { at } if at.handle.is_none() => (Some(at), RuleEffect::PolicyDrop),
+        Answered::Drop { at } => (Some(at), RuleEffect::Drop),
+        Answered::Depends { at, what, .. } => (Some(at), RuleEffect::Does(what.clone())),
+        Answered::NotUnderstood { at, what } => {
+            (at.as_ref(), RuleEffect::NotUnderstood(what.clone()))
+        }
+    };
+    let rule = rule.map_or_else(|| "rules".to_owned(), ToString::to_string);
+    Err(Refusal::Rule { rule, effect })
+}
+
+pub(super) fn no_neighbour(case: &UnderlayCase<'_>) -> Verdict {
+    case.next_hop().map(drop)
+}
+
+pub(super) fn ipv6_disabled(case: &UnderlayCase<'_>) -> Verdict {
+    case.defaults().map(drop)
+}

@@ -1,0 +1,401 @@
+//! Status and vitals for Prometheus, in its text format.
+//!
+//! A registry is made for each answer: what a device that is gone had is not shown any
+//! more. Labels are bounded: reasons and codes are lists in this crate, devices are VXLAN
+//! devices, of which [`MOST_DEVICES`] have series of their own. Tenants' ports come and go
+//! with pods; they are counted, not named.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nix::unistd::{SysconfVar, sysconf};
+use prometheus::core::Collector;
+use prometheus::{Encoder, Gauge, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+
+use crate::model::{Counted, Reason};
+use crate::status::{DeviceStatus, Refused, Status};
+use crate::vitals::Vitals;
+
+/// VXLAN devices with series of their own.
+const MOST_DEVICES: usize = 512;
+/// What names of metrics begin with.
+const PREFIX: &str = "overlane_accel";
+
+/// The metrics of a fast path, for Prometheus (text format 0.0.4).
+pub fn exposition(status: &Status, vitals: &Vitals, version: &str) -> String {
+    let page = Page(Registry::new());
+    // Fixed names and labels, each registered once: what fails is a test's to find.
+    let filled = page.fill(status, vitals, version).and_then(|()| page.text());
+    filled.unwrap_or_else(|error| {
+        tracing::warn!("metrics: {error}");
+        String::new()
+    })
+}
+
+type Result<T> = prometheus::Result<T>;
+
+struct Page(Registry);
+
+impl Page {
+    fn add(&self, collector: impl Collector + 'static) -> Result<()> {
+        self.0.register(Box::new(collector))
+    }
+
+    fn text(&self) -> Result<String> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.0.gather(), &mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// One number.
+    fn gauge(&self, name: &str, help: &str, value: f64) -> Result<()> {
+        let gauge = Gauge::with_opts(named(name, help))?;
+        gauge.set(value);
+        self.add(gauge)
+    }
+
+    /// One number that only grows.
+    fn counter(&self, name: &str, help: &str, value: u64) -> Result<()> {
+        let counter = prometheus::IntCounter::with_opts(named(name, help))?;
+        counter.inc_by(value);
+        self.add(counter)
+    }
+
+    fn gauges<const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        values: impl IntoIterator<Item = ([String; N], usize)>,
+    ) -> Result<()> {
+        let gauges = IntGaugeVec::new(named(name, help), &labels)?;
+        for (labels, value) in values {
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            gauges.get_metric_with_label_values(&labels)?.add(value);
+        }
+        self.add(gauges)
+    }
+
+    fn counters<const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        values: impl IntoIterator<Item = ([String; N], u64)>,
+    ) -> Result<()> {
+        let counters = IntCounterVec::new(named(name, help), &labels)?;
+        for (labels, value) in values {
+            counters.get_metric_with_label_values(&labels)?.inc_by(value);
+        }
+        self.add(counters)
+    }
+
+    fn fill(&self, status: &Status, vitals: &Vitals, version: &str) -> Result<()> {
+        self.gauges(
+            "build_info",
+            "Version of overlane; always 1.",
+            ["version"],
+            [([version.to_owned()], 1)],
+        )?;
+        self.state(status)?;
+        self.flows(status)?;
+        self.vitals(vitals)?;
+        self.packets(status)?;
+        self.devices(status)?;
+        self.process()
+    }
+
+    fn state(&self, status: &Status) -> Result<()> {
+        let in_force = status.generation & 1 == 0 && status.problem.is_none();
+        for (name, help, value) in [
+            ("in_force", "1 while packets may take the fast path.", usize::from(in_force)),
+            ("generation", "Generation of the maps; odd while withdrawn.", {
+                usize::try_from(status.generation).unwrap_or(usize::MAX)
+            }),
+            ("entries", "Forwarding entries in the maps.", status.entries),
+            ("max_entries", "Most forwarding entries of the maps.", status.max_entries as usize),
+            ("left_out_entries", "Entries without room, which stay slow.", status.left_out),
+            ("devices", "VXLAN devices, accelerated or not.", status.devices.len()),
+            (
+                "packet_sockets",
+                "Packet sockets that do not see accelerated packets.",
+                status.listeners.as_ref().map_or(0, Vec::len),
+            ),
+        ] {
+            self.gauge(name, help, value as f64)?;
+        }
+        self.counter(
+            "followed_changes_total",
+            "Changes of single forwarding entries followed with all others in force.",
+            status.followed,
+        )
+    }
+
+    /// Verdicts on connections through packet filters; where none wants one, all are zero.
+    fn flows(&self, status: &Status) -> Result<()> {
+        let flows = status.flows.clone().unwrap_or_default();
+        for (name, help, value) in [
+            ("verdicts_number", "Number of the state that verdicts are given by.", flows.number),
+            (
+                "connections_admitted_total",
+                "Connections through packet filters that were let go fast.",
+                flows.admitted,
+            ),
+            (
+                "connections_held_total",
+                "Questions about connections that were answered by no.",
+                flows.held,
+            ),
+        ] {
+            self.counter(name, help, value)?;
+        }
+        self.gauge(
+            "admission_seconds_total",
+            "Time spent on verdicts.",
+            Duration::from_micros(flows.spent_us).as_secs_f64(),
+        )
+    }
+
+    fn vitals(&self, vitals: &Vitals) -> Result<()> {
+        self.gauge(
+            "heartbeat_age_seconds",
+            "Since the reconciler's last heartbeat; packets go slow at 0.1.",
+            vitals.heartbeat_age.as_secs_f64(),
+        )?;
+        self.gauge(
+            "finder_lost",
+            "1 once the process is gone that looks for sandboxes.",
+            f64::from(u8::from(vitals.finder_lost)),
+        )?;
+        for (name, help, value) in [
+            ("withdrawals_total", "Times that all packets were sent slow.", vitals.withdrawals),
+            ("rebuilds_total", "Times that everything was read anew.", vitals.rebuilds),
+            (
+                "revoked_entries_total",
+                "Single forwarding entries that were taken back.",
+                vitals.revoked_entries,
+            ),
+        ] {
+            self.counter(name, help, value)?;
+        }
+        Ok(())
+    }
+
+    fn packets(&self, status: &Status) -> Result<()> {
+        type Number = fn(&Counted) -> u64;
+        let numbers: [(&str, &str, Number); 2] = [
+            ("packets", "Packets (a GSO packet is one)", |counted| counted.packets),
+            ("bytes", "Bytes with Ethernet header, without outer headers", |counted| counted.bytes),
+        ];
+        for (what, help, number) in numbers {
+            let all = Reason::ALL.iter().map(|reason| {
+                let value = status.packets.get(reason.word()).map_or(0, number);
+                ([reason.word().to_owned(), path(*reason)], value)
+            });
+            self.counters(
+                &format!("{what}_total"),
+                &format!("{help} by what became of them, each once."),
+                ["reason", "path"],
+                all,
+            )?;
+            let devices = shown(status).flat_map(|device| {
+                let counted = counted(&device.packets);
+                counted.map(|(reason, counted)| {
+                    let name = device.device.clone();
+                    ([name, reason.word().to_owned(), path(reason)], number(counted))
+                })
+            });
+            self.counters(
+                &format!("device_{what}_total"),
+                &format!("{help} from the wire for a VXLAN device, and to it past the device."),
+                ["device", "reason", "path"],
+                devices,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn devices(&self, status: &Status) -> Result<()> {
+        self.gauges(
+            "device_accelerated",
+            "1: accelerated, 0: all its packets take the slow path.",
+            ["device"],
+            shown(status)
+                .map(|device| ([device.device.clone()], usize::from(device.refused.is_none()))),
+        )?;
+        self.gauges(
+            "device_refused",
+            "1 for the code that keeps a VXLAN device slow (overlane accel explain CODE).",
+            ["device", "code"],
+            shown(status).filter_map(|device| {
+                Some(([device.device.clone(), device.refused.as_ref()?.code.clone()], 1))
+            }),
+        )?;
+        self.gauges(
+            "device_entries",
+            "Forwarding entries for addresses behind a VXLAN device.",
+            ["device"],
+            shown(status).map(|device| ([device.device.clone()], device.entries)),
+        )?;
+        let state = |refused: &Option<Refused>| {
+            if refused.is_none() { "accelerated" } else { "slow" }.to_owned()
+        };
+        let mut parts = BTreeMap::<[String; 3], usize>::new();
+        for device in shown(status) {
+            let ports = device.ports.iter().map(|port| ("port", &port.refused));
+            let remotes = device.remotes.iter().map(|remote| ("remote", &remote.refused));
+            for state_of in ["accelerated", "slow"] {
+                for kind in ["port", "remote"] {
+                    let key = [device.device.clone(), kind.to_owned(), state_of.to_owned()];
+                    parts.entry(key).or_default();
+                }
+            }
+            for (kind, refused) in ports.chain(remotes) {
+                let key = [device.device.clone(), kind.to_owned(), state(refused)];
+                *parts.entry(key).or_default() += 1;
+            }
+        }
+        self.gauges(
+            "device_parts",
+            "Tenants' ports and remote VTEPs of a VXLAN device.",
+            ["device", "kind", "state"],
+            parts,
+        )?;
+        let refusals = status.refusals().map(|(_, refused)| ([refused.code.clone()], 1));
+        self.gauges(
+            "refusals",
+            "Devices, ports, remote VTEPs and IPv6 that stay slow, by code.",
+            ["code"],
+            refusals,
+        )
+    }
+
+    /// What the process itself takes; nothing where `/proc` does not tell.
+    fn process(&self) -> Result<()> {
+        let Some(process) = Process::read() else { return Ok(()) };
+        for (name, help, value) in [
+            ("process_cpu_seconds_total", "CPU time of the process.", process.cpu),
+            ("process_resident_memory_bytes", "Memory of the process.", process.memory),
+        ] {
+            let opts = Opts::new(name, help);
+            if name.ends_with("_total") {
+                let counter = prometheus::Counter::with_opts(opts)?;
+                counter.inc_by(value);
+                self.add(counter)?;
+            } else {
+                let gauge = Gauge::with_opts(opts)?;
+                gauge.set(value);
+                self.add(gauge)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn named(name: &str, help: &str) -> Opts {
+    Opts::new(format!("{PREFIX}_{name}"), help)
+}
+
+fn path(reason: Reason) -> String {
+    if reason.is_taken() { "fast" } else { "slow" }.to_owned()
+}
+
+fn shown(status: &Status) -> impl Iterator<Item = &DeviceStatus> {
+    status.devices.iter().take(MOST_DEVICES)
+}
+
+fn counted(packets: &BTreeMap<String, Counted>) -> impl Iterator<Item = (Reason, &Counted)> {
+    Reason::ALL.iter().filter_map(|reason| Some((*reason, packets.get(reason.word())?)))
+}
+
+struct Process {
+    /// Seconds.
+    cpu: f64,
+    /// Bytes.
+    memory: f64,
+}
+
+impl Process {
+    fn read() -> Option<Process> {
+        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+        // proc_pid_stat(5): the name may have blanks and parentheses.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
+        let ticks = sysconf(SysconfVar::CLK_TCK).ok()?? as f64;
+        let page = sysconf(SysconfVar::PAGE_SIZE).ok()?? as f64;
+        Some(Process { cpu: (number(14)? + number(15)?) / ticks, memory: number(24)? * page })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{PortStatus, RemoteStatus};
+
+    fn vitals() -> Vitals {
+        crate::vitals::Pulse::new().vitals()
+    }
+
+    fn device(name: &str, code: Option<&str>) -> DeviceStatus {
+        let refused = code.map(|code| Refused {
+            code: code.to_owned(),
+            object: name.to_owned(),
+            evidence: "e".to_owned(),
+            remedy: "r".to_owned(),
+        });
+        DeviceStatus {
+            device: name.to_owned(),
+            refused: refused.clone(),
+            entries: 2,
+            packets: [("decap_hit".to_owned(), Counted { packets: 3, bytes: 300 })].into(),
+            ports: vec![PortStatus {
+                name: "veth1".to_owned(),
+                refused: None,
+                entries: 1,
+                packets: BTreeMap::new(),
+                id: None,
+            }],
+            ipv6: Vec::new(),
+            remotes: vec![RemoteStatus { name: "192.0.2.1".to_owned(), refused }],
+            id: None,
+        }
+    }
+
+    #[test]
+    fn what_counts_is_there_and_names_of_tenants_are_not() {
+        let odd = "a\"b\\c\n";
+        let status = Status {
+            devices: vec![device("vxlan0", None), device(odd, Some("AX201"))],
+            packets: [("encap_hit".to_owned(), Counted { packets: 7, bytes: 700 })].into(),
+            generation: 4,
+            ..Status::default()
+        };
+        let text = exposition(&status, &vitals(), "1.2.3");
+        for line in [
+            "overlane_accel_build_info{version=\"1.2.3\"} 1",
+            "overlane_accel_in_force 1",
+            "overlane_accel_packets_total{path=\"fast\",reason=\"encap_hit\"} 7",
+            "overlane_accel_bytes_total{path=\"slow\",reason=\"decap_gso\"} 0",
+            "overlane_accel_device_packets_total{device=\"vxlan0\",path=\"fast\",reason=\"decap_hit\"} 3",
+            "overlane_accel_device_accelerated{device=\"a\\\"b\\\\c\\n\"} 0",
+            "overlane_accel_device_refused{code=\"AX201\",device=\"a\\\"b\\\\c\\n\"} 1",
+            "overlane_accel_device_parts{device=\"vxlan0\",kind=\"port\",state=\"accelerated\"} 1",
+            "overlane_accel_refusals{code=\"AX201\"} 2",
+            "# TYPE overlane_accel_rebuilds_total counter",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("veth1") && !text.contains("192.0.2.1"), "{text}");
+        assert!(text.contains("process_resident_memory_bytes "), "{text}");
+    }
+
+    #[test]
+    fn labels_are_bounded() {
+        let devices = (0..5000).map(|number| device(&format!("v{number}"), Some("AX005")));
+        let status = Status { devices: devices.collect(), ..Status::default() };
+        let text = exposition(&status, &vitals(), "1");
+        assert!(text.contains("overlane_accel_devices 5000\n"), "{text}");
+        assert_eq!(text.matches("overlane_accel_device_accelerated{").count(), MOST_DEVICES);
+        assert!(text.len() < 2 << 20, "{} bytes", text.len());
+    }
+}

@@ -1,0 +1,23 @@
+//! What keeps maps and hooks in step with the kernel.
+//!
+//! The reconciler is a thread. It reads whole snapshots by `gather`, and single entries by
+//! `incremental`.
+
+mod crossing_veth;
+mod gather;
+mod incremental;
+mod listeners;
+mod netns_state;
+mod reconciler;
+mod sandbox;
+mod search;
+mod shared;
+mod spares;
+mod survey;
+
+pub use crossing_veth::{left_behind, remove_left_behind};
+pub(crate) use reconciler::Reconciler;
+pub use search::Finder;
+pub(crate) use search::Source;
+pub(crate) use shared::Shared;
+pub(crate) use survey::Surveyed;

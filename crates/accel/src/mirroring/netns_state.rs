@@ -1,0 +1,170 @@
+//! A namespace that the reconciler follows: its state, and the programs at its devices.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use netstate::Netlink;
+use netstate::netfilter::{BridgeCalls, LegacyTables, ebtables, has_virtual_services};
+use netstate::overlay::Overlay;
+use netstate::watch::Watch;
+use ruleset::Ruleset;
+use sys::netns::{Entered, NetNs};
+use sys::tcx::{self, Hook};
+
+use super::gather::{Extent, gather};
+use super::shared::Shared;
+use crate::Result;
+use crate::lock::lock;
+use crate::model::NetnsSnapshot;
+use crate::programs::{Programs, Role};
+
+pub(crate) struct NetnsState {
+    /// Its number in the maps; 0: the one with the NICs, in which the thread lives.
+    pub(crate) number: u16,
+    pub(crate) netns: NetNs,
+    pub(crate) watch: Watch,
+    pub(crate) netlink: Netlink,
+    // Links before the programs: detached first.
+    hooks: BTreeMap<(u32, Role), OwnedFd>,
+    pub(crate) programs: Programs,
+    /// As they were read last: there may be many.
+    rules: RefCell<Arc<Ruleset>>,
+    tables: LegacyTables,
+    legacy: Vec<String>,
+    calls: BridgeCalls,
+    calls_made: bool,
+    ebtables: Vec<String>,
+    services: bool,
+    /// Links that matter, to look at for programs of others.
+    looked_at: BTreeSet<u32>,
+    occupied: BTreeSet<u32>,
+    shared: Arc<Shared>,
+}
+
+impl NetnsState {
+    /// Follows `netns`.
+    pub(crate) fn new(
+        number: u16,
+        netns: NetNs,
+        programs: Programs,
+        shared: Arc<Shared>,
+    ) -> Result<NetnsState> {
+        let _inside = netns.enter()?;
+        lock(&shared.programs).extend(programs.ids()?);
+        Ok(NetnsState {
+            number,
+            // Before the first reading: nothing is missed between.
+            watch: Watch::open()?,
+            netlink: Netlink::open()?,
+            hooks: BTreeMap::new(),
+            programs,
+            rules: RefCell::default(),
+            tables: LegacyTables::default(),
+            legacy: Vec::new(),
+            calls: BridgeCalls::default(),
+            calls_made: false,
+            ebtables: Vec::new(),
+            services: false,
+            looked_at: BTreeSet::new(),
+            occupied: BTreeSet::new(),
+            shared,
+            netns: netns.try_clone()?,
+        })
+    }
+
+    /// Brings the thread there until the guard is dropped.
+    pub(crate) fn enter(&self) -> Result<Option<Entered>> {
+        Ok(if self.number == 0 { None } else { Some(self.netns.enter()?) })
+    }
+
+    /// Whether this process has taken over from another.
+    pub(crate) fn succeeds(&self) -> bool {
+        !self.shared.predecessor.is_empty()
+    }
+
+    /// Reads its state.
+    pub(crate) fn read(&self, extent: Extent) -> Result<NetnsSnapshot> {
+        let _inside = self.enter()?;
+        Ok(gather(&self.netlink, self.rules()?, &self.occupied, extent)?)
+    }
+
+    /// Its rules of nftables; those that are known already, where there are no others. The
+    /// thread is inside.
+    fn rules(&self) -> Result<Arc<Ruleset>> {
+        let rules = ruleset::refresh(&self.rules.borrow())?;
+        self.rules.replace(rules.clone());
+        Ok(rules)
+    }
+
+    /// Reads its state, and looks for what is not notified.
+    pub(crate) fn read_anew(&mut self) -> Result<NetnsSnapshot> {
+        let _inside = self.enter()?;
+        let mut snapshot = gather(&self.netlink, self.rules()?, &self.occupied, Extent::Whole)?;
+        self.looked_at = snapshot.overlay.links.keys().copied().collect();
+        self.occupied = self.occupied();
+        snapshot.occupied = self.occupied.clone();
+        self.legacy = self.tables.names();
+        self.calls_made = snapshot.bridge_netfilter;
+        self.ebtables = ebtables();
+        self.services = has_virtual_services();
+        Ok(snapshot)
+    }
+
+    /// Whether something has changed that is not notified; what takes longer to ask for,
+    /// programs of others and tables of ebtables, where `all` says so.
+    pub(crate) fn has_changed(&mut self, all: bool) -> Result<bool> {
+        let _inside = self.enter()?;
+        let (tables, calls) = (self.tables.names(), self.calls.are_made());
+        let rest = || {
+            self.occupied() != self.occupied
+                || ebtables() != self.ebtables
+                || has_virtual_services() != self.services
+        };
+        Ok(tables != self.legacy || calls != self.calls_made || (all && rest()))
+    }
+
+    /// Links at whose hooks there are other programs than ours: one at the egress of a
+    /// VXLAN device or a tenant's port would be passed by.
+    fn occupied(&self) -> BTreeSet<u32> {
+        let ours = |index: u32, hook: Hook| {
+            let is_ours = |(at, role): &&(u32, Role)| *at == index && role.hook() == hook;
+            self.hooks.keys().filter(is_ours).count() as u32
+        };
+        let predecessor = &self.shared.predecessor;
+        let at = |index: u32, hook| {
+            // A device that has gone has none.
+            if predecessor.is_empty() {
+                return tcx::count(index, hook).unwrap_or(0);
+            }
+            // Those of the process that this one takes over from do what these do.
+            let programs = tcx::programs(index, hook).unwrap_or_default();
+            programs.iter().filter(|id| !predecessor.contains(id)).count() as u32
+        };
+        let others = |index: u32, hook: Hook| at(index, hook) > ours(index, hook);
+        let is_occupied =
+            |index: &u32| others(*index, Hook::Ingress) || others(*index, Hook::Egress);
+        self.looked_at.iter().copied().filter(is_occupied).collect()
+    }
+
+    /// Brings the hooks to these.
+    pub(crate) fn hook(&mut self, wanted: &BTreeSet<(u32, Role)>, at: &Overlay) -> Result<()> {
+        self.hooks.retain(|hook, _| wanted.contains(hook));
+        let _inside = self.enter()?;
+        for hook in wanted {
+            if !self.hooks.contains_key(hook) {
+                let name = at.links.get(&hook.0).map_or("?", |link| link.name.as_str());
+                let link = self.programs.attach(hook.1, hook.0, name)?;
+                let link = match hook.1 {
+                    // In a killed process these go first: none may send to the end of a
+                    // veth pair whose program has gone.
+                    Role::Encap | Role::Decap => tcx::released_early(link)?,
+                    Role::Outward | Role::Inward | Role::Leave => link,
+                };
+                self.hooks.insert(*hook, link);
+            }
+        }
+        Ok(())
+    }
+}

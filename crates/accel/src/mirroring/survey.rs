@@ -1,0 +1,66 @@
+//! What a plan would be, and what passes the VXLAN devices meanwhile: nothing of the fast
+//! path is attached.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::reconciler::Reconciler;
+use crate::Result;
+use crate::model::{DeviceId, MachineSnapshot, Plan};
+use crate::programs::{Look, Looked};
+
+/// Between two looks at whether it is to go on.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What was found.
+pub(crate) struct Surveyed {
+    pub(crate) machine: MachineSnapshot,
+    pub(crate) plan: Plan,
+    /// What passed each VXLAN device.
+    pub(crate) looked: Vec<(DeviceId, Looked)>,
+    /// How long that was counted for.
+    pub(crate) time: Duration,
+}
+
+impl Reconciler {
+    /// Counts for `time`, or for as long as `goes_on`, and plans then.
+    pub(crate) fn survey(
+        &mut self,
+        time: Duration,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Surveyed> {
+        let (mut looked, mut took) = (Vec::new(), Duration::ZERO);
+        if !time.is_zero() {
+            let (_, plan) = self.plan_anew()?;
+            let mut looks = Vec::new();
+            for device in &plan.devices {
+                let id = DeviceId { netns: device.sandbox.unwrap_or(0), index: device.index };
+                let _inside = self.netns(id.netns).enter()?;
+                match Look::attach(device.index, &device.name) {
+                    Ok(look) => looks.push((id, look)),
+                    // It has gone meanwhile.
+                    Err(error)
+                        if sys::tcx::count(device.index, sys::tcx::Hook::Ingress)
+                            .is_err_and(|e| e.errno == Errno::ENODEV) =>
+                    {
+                        tracing::debug!("{error}");
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let start = Instant::now();
+            while goes_on() && start.elapsed() < time {
+                std::thread::sleep(TICK.min(time.saturating_sub(start.elapsed())));
+            }
+            took = start.elapsed();
+            for (id, look) in &looks {
+                looked.push((*id, look.read()?));
+            }
+        }
+        // Without them: the plan would take them for another's. It knows by now what was
+        // learned meanwhile.
+        let (machine, plan) = self.plan_anew()?;
+        Ok(Surveyed { machine, plan, looked, time: took })
+    }
+}

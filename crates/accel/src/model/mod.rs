@@ -1,0 +1,26 @@
+//! Data types: the kernel's state as it was read, the plan made from it, and the words of
+//! the status. Nothing here reads or writes anything.
+
+mod basis;
+mod counted;
+mod entry;
+mod evidence;
+mod foreign;
+mod plan;
+mod reason;
+mod refusal;
+mod snapshot;
+mod view;
+mod wanted;
+
+pub(crate) use basis::{Basis, Port};
+pub use counted::Counted;
+pub use entry::{DeviceId, Domain, EntryKey, Fdb, UnderlayRoute, Vtep, VtepKey};
+pub use evidence::{Family, RuleEffect};
+pub use foreign::{Foreign, Links};
+pub use plan::{DevicePlan, Plan, PortPlan, RemotePlan};
+pub use reason::Reason;
+pub use refusal::{EXPLANATIONS, Explanation, RETIRED, Refusal};
+pub use snapshot::{Forwarding, MachineSnapshot, NetnsSnapshot, OtherFilter, SandboxSnapshot};
+pub(crate) use view::NetnsView;
+pub use wanted::Wanted;

@@ -1,0 +1,63 @@
+//! A namespace as it is being planned.
+
+use netstate::overlay::Device;
+
+use super::{DeviceId, Domain, NetnsSnapshot, PortPlan, Refusal, SandboxSnapshot};
+
+/// A namespace with VXLAN devices, as it is being planned.
+#[derive(Clone, Copy)]
+pub(crate) struct NetnsView<'a> {
+    /// Its own state.
+    pub(crate) snapshot: &'a NetnsSnapshot,
+    /// That of the namespace with the NICs.
+    pub(crate) underlay: &'a NetnsSnapshot,
+    /// Its number.
+    pub(crate) number: u16,
+    /// Its veth pair to the NICs: its own end, the other.
+    crossing: Option<(u32, u32)>,
+    /// Why there can be none.
+    pub(crate) problem: Option<&'a str>,
+}
+
+impl<'a> NetnsView<'a> {
+    /// The NICs' namespace.
+    pub(crate) fn home(snapshot: &'a NetnsSnapshot) -> NetnsView<'a> {
+        NetnsView { snapshot, underlay: snapshot, number: 0, crossing: None, problem: None }
+    }
+
+    /// A sandbox.
+    pub(crate) fn sandbox(
+        number: u16,
+        sandbox: &'a SandboxSnapshot,
+        underlay: &'a NetnsSnapshot,
+    ) -> NetnsView<'a> {
+        NetnsView {
+            snapshot: &sandbox.snapshot,
+            underlay,
+            number,
+            crossing: sandbox.crossing,
+            problem: sandbox.problem.as_deref(),
+        }
+    }
+
+    pub(crate) fn domain(&self, index: u32) -> Domain {
+        let id = DeviceId { netns: self.number, index };
+        let checked = self.snapshot.bridge_netfilter
+            || (self.snapshot.overlay.links.get(&index))
+                .and_then(|link| link.bridge.as_ref())
+                .is_some_and(|bridge| bridge.calls_filters);
+        let rules = &self.snapshot.ruleset;
+        Domain {
+            id,
+            crossing: self.crossing,
+            checked,
+            routed_rules: rules.concerns_routed(false),
+            routed_rules_ipv6: rules.concerns_routed(true),
+        }
+    }
+
+    pub(crate) fn port(&self, index: u32, link: &Device, refused: Option<Refusal>) -> PortPlan {
+        let id = DeviceId { netns: self.number, index };
+        PortPlan { name: link.name.clone(), id, refused }
+    }
+}

@@ -1,0 +1,149 @@
+//! Which chains and programs at netfilter's hooks are a reason, by how packets come to the
+//! VXLAN device: from a bridge, from one that hands frames to IP's chains, by a route.
+
+use netstate::overlay::BridgeEntry;
+use ruleset::Ruleset;
+use ruleset::model::{Base, Chain};
+
+use super::fixture::{BRIDGES, VXLANS, entry, mac, remote, snapshot};
+use super::*;
+use crate::model::{Foreign, RuleEffect};
+
+/// `NFPROTO_*` of `linux/netfilter.h`.
+const INET: u8 = 1;
+const IPV4: u8 = 2;
+const BRIDGE: u8 = 7;
+const IPV6: u8 = 10;
+/// `NF_INET_FORWARD`, `NF_INET_LOCAL_OUT`.
+const FORWARD: u32 = 2;
+const OUTPUT: u32 = 3;
+
+/// How packets come to the device.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Bridged,
+    /// `net.bridge.bridge-nf-call-iptables`.
+    Checked,
+    /// `nf_call_iptables` of the bridge.
+    CheckedThere,
+    Routed,
+}
+
+/// The device's refusal, or that of the way to the one remote VTEP behind it.
+fn refused(way: Way, change: impl FnOnce(&mut NetnsSnapshot)) -> Option<Refusal> {
+    let mut snapshot = snapshot();
+    snapshot.connections = true;
+    let device = if matches!(way, Way::Routed) { VXLANS[4] } else { VXLANS[0] };
+    snapshot.overlay.links.retain(|index, _| *index == device || !VXLANS.contains(index));
+    match way {
+        Way::Routed => {
+            snapshot.overlay.vxlan_fdb.insert((device, mac(3)), vec![entry(remote(0))]);
+        }
+        Way::Bridged | Way::Checked | Way::CheckedThere => {
+            let behind = BridgeEntry { port: device, own: false };
+            snapshot.overlay.bridge_fdb.insert((BRIDGES[0], mac(3)), behind);
+        }
+    }
+    snapshot.bridge_netfilter = matches!(way, Way::Checked);
+    let bridge = snapshot.overlay.links.get_mut(&BRIDGES[0]).unwrap().bridge.as_mut().unwrap();
+    bridge.calls_filters = matches!(way, Way::CheckedThere);
+    change(&mut snapshot);
+    let plan = Plan::new(&snapshot, &BTreeMap::new(), |_| true);
+    let [device] = &plan.devices[..] else { panic!("{:?}", plan.devices) };
+    let remotes = device.remotes.values().filter_map(|remote| remote.refused.clone());
+    device.refused.clone().or_else(|| remotes.into_iter().next())
+}
+
+fn chain(snapshot: &mut NetnsSnapshot, family: u8, hook: u32, drops: bool) {
+    let (table, kind) = ("t".to_owned(), "filter".to_owned());
+    let base = Some(Base { hook, priority: 0, devices: Vec::new(), kind, drops });
+    let (name, rules) = ("c".to_owned(), Vec::new());
+    let chain = Chain { family, table, name, base, is_dormant: false, odd: None, rules };
+    snapshot.ruleset = Ruleset::of_chains(vec![chain]).into();
+}
+
+#[test]
+fn a_chain_is_a_reason_where_packets_of_tenants_come_to_it() {
+    use Way::{Bridged, Checked, CheckedThere, Routed};
+    for (way, family, wanted) in [
+        (Bridged, IPV4, false),
+        (Bridged, IPV6, false),
+        (Bridged, INET, false),
+        (Bridged, BRIDGE, true),
+        (Checked, IPV4, true),
+        (Checked, INET, true),
+        (CheckedThere, IPV4, true),
+        // Each flow wants a verdict.
+        (Routed, IPV4, false),
+        (Routed, INET, false),
+        (Routed, BRIDGE, true),
+    ] {
+        let refusal = refused(way, |snapshot| chain(snapshot, family, FORWARD, false));
+        let is_chain = matches!(refusal, Some(Refusal::BaseChain { .. }));
+        assert_eq!(is_chain, wanted, "{way:?}, family {family}: {refusal:?}");
+        assert_eq!(refusal.is_some(), wanted, "{way:?}, family {family}: {refusal:?}");
+    }
+}
+
+/// Verdicts are given on connections: those of one family are enough to want them.
+#[test]
+fn chains_of_routed_packets_want_connections() {
+    let without = |way, family: Option<u8>| {
+        let refusal = refused(way, |snapshot| {
+            snapshot.connections = false;
+            if let Some(family) = family {
+                chain(snapshot, family, FORWARD, false);
+            }
+        });
+        matches!(refusal, Some(Refusal::NoConnections {}))
+    };
+    for family in [IPV4, IPV6, INET] {
+        assert!(without(Way::Routed, Some(family)), "family {family}");
+        assert!(!without(Way::Bridged, Some(family)), "family {family}");
+    }
+    assert!(!without(Way::Routed, None));
+}
+
+/// A program at forward sees what is routed, and what a bridge hands to IP's chains.
+#[test]
+fn a_program_at_forward_is_a_reason_where_packets_of_tenants_come_to_it() {
+    use Way::{Bridged, Checked, CheckedThere, Routed};
+    for (way, wanted) in [(Bridged, false), (Checked, true), (CheckedThere, true), (Routed, true)] {
+        let refusal = refused(way, |snapshot| {
+            let program = Foreign::Netfilter { ipv6: false, hook: FORWARD };
+            snapshot.links.foreign.insert(7, program);
+        });
+        assert_eq!(refusal.is_some(), wanted, "{way:?}: {refusal:?}");
+    }
+}
+
+/// Of a chain that drops what no rule accepts, the policy is named.
+#[test]
+fn a_policy_that_drops_is_named() {
+    let refusal = refused(Way::Bridged, |snapshot| chain(snapshot, IPV4, OUTPUT, true));
+    let Some(Refusal::Rule { effect, .. }) = &refusal else { panic!("{refusal:?}") };
+    assert_eq!(*effect, RuleEffect::PolicyDrop);
+    assert!(refused(Way::Bridged, |snapshot| chain(snapshot, IPV6, OUTPUT, true)).is_none());
+}
+
+/// Only a plain entry is followed: the kernel would send the others elsewhere as well.
+#[test]
+fn entries_with_a_place_of_their_own_stay_slow() {
+    let addresses = |change: fn(&mut netstate::overlay::VxlanEntry), more: bool| {
+        let mut snapshot = snapshot();
+        snapshot.overlay.links.retain(|index, _| *index == VXLANS[4] || !VXLANS.contains(index));
+        snapshot.overlay.vxlan_fdb.remove(&(VXLANS[4], MacAddr([0; 6])));
+        let mut own = entry(remote(0));
+        change(&mut own);
+        let entries = if more { vec![own, entry(remote(1))] } else { vec![own] };
+        snapshot.overlay.vxlan_fdb.insert((VXLANS[4], mac(3)), entries);
+        let plan = Plan::new(&snapshot, &BTreeMap::new(), |_| true);
+        plan.fdb.values().filter(|entry| matches!(entry, Fdb::Remote(_))).count()
+    };
+    assert_eq!(addresses(|_| (), false), 1);
+    assert_eq!(addresses(|entry| entry.port = Some(4790), false), 0);
+    assert_eq!(addresses(|entry| entry.vni = Some(9), false), 0);
+    assert_eq!(addresses(|entry| entry.link = Some(3), false), 0);
+    assert_eq!(addresses(|entry| entry.remote = None, false), 0);
+    assert_eq!(addresses(|_| (), true), 0, "several destinations");
+}

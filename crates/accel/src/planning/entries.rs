@@ -1,0 +1,220 @@
+//! Each value of an entry, and what it is taken from: a port's MTU and its peer, the outer
+//! headers of the way to a remote VTEP, how often an entry is refreshed.
+
+use std::net::IpAddr;
+
+use netstate::overlay::{BridgeEntry, Change, EntryChange, Found, Table};
+
+use super::fixture::{BRIDGES, NICS, PORTS, VXLANS, device, entry, mac, remote, snapshot};
+use super::*;
+use crate::model::MachineSnapshot;
+
+/// The bridged VXLAN device, and the one that packets are routed to.
+const BRIDGED: u32 = VXLANS[0];
+const ROUTED: u32 = VXLANS[4];
+/// The namespace of a port's peer, as the port's namespace numbers it.
+const PEER: u32 = 7;
+
+fn link(snapshot: &mut NetnsSnapshot, index: u32) -> &mut Device {
+    snapshot.overlay.links.get_mut(&index).unwrap()
+}
+
+fn vxlan(snapshot: &mut NetnsSnapshot) -> &mut VxlanDevice {
+    link(snapshot, BRIDGED).vxlan.as_mut().unwrap()
+}
+
+/// A change of a port that is one end of a veth pair, with `mac(3)` at the other end.
+type PortChange = fn(&mut NetnsSnapshot);
+/// An entry's MTU, and the namespace of the peer that frames are handed to.
+type Local = (u32, Option<u32>);
+
+fn local_entry(change: PortChange) -> Local {
+    let mut snapshot = snapshot();
+    let port = link(&mut snapshot, PORTS[0]);
+    (port.kind, port.link_netns) = (Some("veth".into()), Some(PEER));
+    snapshot.peers.insert(PORTS[0], Device { mtu: 1400, ..device("eth0", 3) });
+    change(&mut snapshot);
+    let port = &snapshot.overlay.links[&PORTS[0]];
+    match local(&snapshot, PORTS[0], port, mac(3)) {
+        Fdb::Local { port, mtu, peer } if port == PORTS[0] => (mtu, peer),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is not known to be the address's own device is handed to the port, not to its peer.
+#[test]
+fn frames_are_handed_to_the_peer_only_where_it_is_the_addresss_device() {
+    fn peer(snapshot: &mut NetnsSnapshot) -> &mut Device {
+        snapshot.peers.get_mut(&PORTS[0]).unwrap()
+    }
+    const DIRECT: Local = (1400, Some(PEER));
+    const BY_PORT: Local = (1500, None);
+    let cases: &[(&str, PortChange, Local)] = &[
+        ("as it is", |_| (), DIRECT),
+        ("the port has the smaller MTU", |s| link(s, PORTS[0]).mtu = 1300, (1300, Some(PEER))),
+        ("no pair", |s| link(s, PORTS[0]).kind = Some("tun".into()), BY_PORT),
+        ("no kind", |s| link(s, PORTS[0]).kind = None, BY_PORT),
+        ("frames wait in a queue", |s| link(s, PORTS[0]).qdisc = Some("pfifo".into()), BY_PORT),
+        ("nothing is known of the peer", |s| s.peers.clear(), BY_PORT),
+        ("the peer is down", |s| peer(s).running = false, BY_PORT),
+        ("the peer has an XDP program", |s| peer(s).xdp = true, BY_PORT),
+        ("the address is another's", |s| peer(s).mac = Some(mac(4)), BY_PORT),
+        ("the peer has no address", |s| peer(s).mac = None, BY_PORT),
+        ("its namespace has no number", |s| link(s, PORTS[0]).link_netns = None, BY_PORT),
+        // Of a sandbox: as the namespace with the NICs numbers it.
+        ("numbered", |s| s.numbers = Some([(PEER, 3)].into()), (1400, Some(3))),
+        ("another is numbered", |s| s.numbers = Some([(PEER + 1, 3)].into()), BY_PORT),
+    ];
+    for (what, change, wanted) in cases {
+        assert_eq!(local_entry(*change), *wanted, "{what}");
+    }
+}
+
+/// A plan with one address behind the bridged VXLAN device.
+fn plan(change: impl FnOnce(&mut NetnsSnapshot)) -> Plan {
+    let mut snapshot = snapshot();
+    snapshot.overlay.links.retain(|index, _| *index == BRIDGED || !VXLANS.contains(index));
+    let behind = BridgeEntry { port: BRIDGED, own: false };
+    snapshot.overlay.bridge_fdb.insert((BRIDGES[0], mac(3)), behind);
+    change(&mut snapshot);
+    Plan::new(&snapshot, &BTreeMap::new(), |_| true)
+}
+
+fn way(change: impl FnOnce(&mut NetnsSnapshot)) -> Option<UnderlayRoute> {
+    let plan = plan(change);
+    assert_eq!(plan.devices[0].name, "vx");
+    let key = (DeviceId { netns: 0, index: BRIDGES[0] }, mac(3));
+    plan.fdb.get(&key).map(|entry| match entry {
+        Fdb::Remote(way) => *way,
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn a_way_says_what_the_kernels_headers_would() {
+    let plain = UnderlayRoute {
+        nic: NICS[0],
+        mtu: 1450,
+        vxlan: BRIDGED,
+        vni: 1,
+        local: [10, 0, 0, 1].into(),
+        remote: remote(0),
+        udp_port: 4789,
+        source_ports: (32_768, 60_999),
+        dont_fragment: false,
+        checksum: false,
+        proxy: false,
+        ttl: 64,
+        tos: 0,
+        label: 0,
+        next_hop: mac(100),
+        source: mac(200),
+    };
+    /// What every case begins with: what the namespace's settings say.
+    fn settings(snapshot: &mut NetnsSnapshot) {
+        snapshot.local_ports = (32_768, 60_999);
+        snapshot.default_ttl = 64;
+    }
+    fn route(snapshot: &mut NetnsSnapshot) -> &mut Found {
+        let key = (DeviceId { netns: 0, index: BRIDGED }, remote(0));
+        snapshot.routes.get_mut(&key).unwrap().as_mut().unwrap()
+    }
+    type Case = (&'static str, fn(&mut NetnsSnapshot), fn(&mut UnderlayRoute));
+    let cases: &[Case] = &[
+        ("as it is", |_| (), |_| ()),
+        (
+            "ports of its own",
+            |s| vxlan(s).source_ports = (50_000, 50_001),
+            |w| {
+                w.source_ports = (50_000, 50_001);
+            },
+        ),
+        ("an empty range is none", |s| vxlan(s).source_ports = (50_000, 50_000), |_| ()),
+        ("nor is one backwards", |s| vxlan(s).source_ports = (50_001, 50_000), |_| ()),
+        ("don't fragment", |s| vxlan(s).df = Some(true), |w| w.dont_fragment = true),
+        ("ECN is not the device's", |s| vxlan(s).tos = 0xbb, |w| w.tos = 0xb8),
+        ("TTL of the device", |s| vxlan(s).ttl = 9, |w| w.ttl = 9),
+        ("TTL of the route", |s| route(s).ttl = Some(8), |w| w.ttl = 8),
+        ("both", |s| (vxlan(s).ttl, route(s).ttl) = (9, Some(8)), |w| w.ttl = 9),
+        ("MTU of the route", |s| route(s).mtu = Some(1400), |w| w.mtu = 1350),
+        ("not above the NIC's", |s| route(s).mtu = Some(9000), |_| ()),
+        ("MTU of the device", |s| link(s, BRIDGED).mtu = 1200, |w| w.mtu = 1200),
+        ("checksums", |s| vxlan(s).checksum = true, |w| w.checksum = true),
+    ];
+    for (what, change, wanted) in cases {
+        let got = way(|snapshot| {
+            settings(snapshot);
+            change(snapshot);
+        });
+        let mut expected = plain;
+        wanted(&mut expected);
+        assert_eq!(got, Some(expected), "{what}");
+    }
+}
+
+/// An address that has no entry is behind the default remote, unless it may be learnt;
+/// groups, and no address at all, are no single VTEP.
+#[test]
+fn addresses_without_an_entry_are_behind_the_default_remote() {
+    let to = |change: fn(&mut NetnsSnapshot)| way(change).map(|way| way.remote);
+    fn only(snapshot: &mut NetnsSnapshot, to: IpAddr) {
+        snapshot.overlay.vxlan_fdb.insert((BRIDGED, mac(3)), vec![entry(to)]);
+        // As if there were a way: the entry is what is judged.
+        let found = snapshot.routes[&(DeviceId { netns: 0, index: BRIDGED }, remote(0))].clone();
+        snapshot.routes.insert((DeviceId { netns: 0, index: BRIDGED }, to), found);
+        snapshot.overlay.neighbours.insert((NICS[0], to), mac(100));
+    }
+    assert_eq!(to(|_| ()), Some(remote(0)));
+    assert_eq!(to(|s| vxlan(s).learning = true), None);
+    assert_eq!(to(|s| only(s, remote(1))), Some(remote(1)));
+    assert_eq!(to(|s| only(s, [224, 0, 0, 1].into())), None);
+    assert_eq!(to(|s| only(s, [0, 0, 0, 0].into())), None);
+}
+
+/// The kernel ages what it sees no packet of: an eighth of the time is soon enough, and
+/// five seconds are without.
+#[test]
+fn entries_are_refreshed_before_they_age() {
+    fn ageing(snapshot: &mut NetnsSnapshot, bridge: u32, vxlan_s: u32) {
+        link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().ageing = bridge;
+        vxlan(snapshot).ageing = vxlan_s;
+    }
+    let refresh = |bridge, vxlan| plan(|s| ageing(s, bridge, vxlan)).refresh;
+    assert_eq!(refresh(0, 0), REFRESH);
+    assert_eq!(refresh(30_000, 300), REFRESH);
+    // Hundredths of a second.
+    assert_eq!(refresh(800, 0), Duration::from_secs(1));
+    assert_eq!(refresh(0, 16), Duration::from_secs(2));
+    assert_eq!(refresh(800, 16), Duration::from_secs(1));
+}
+
+/// Rules of IPv6's routing are no concern of a tunnel over IPv4.
+#[test]
+fn policy_routing_is_that_of_the_tunnels_family() {
+    let refused = |ipv6: bool| {
+        let plan = plan(|snapshot| {
+            snapshot.overlay.rules6.push("from fd00::/8 lookup 7".into());
+            vxlan(snapshot).ipv6 = ipv6;
+        });
+        plan.devices[0].refused.as_ref().map(|refusal| refusal.code())
+    };
+    assert_eq!(refused(false), None);
+    let rule = "from fd00::/8 lookup 7".to_owned();
+    assert_eq!(refused(true), Some(Refusal::PolicyRoutingIpv6 { rule }.code()));
+}
+
+/// Zero stands for all addresses without an entry, and groups have several destinations: a
+/// change of these concerns more than one address.
+#[test]
+fn a_change_for_many_addresses_is_not_followed_as_one() {
+    let machine = MachineSnapshot { home: snapshot(), ..MachineSnapshot::default() };
+    let keys = |octets: [u8; 6]| {
+        let (table, mac) = (Table::Device(ROUTED), MacAddr(octets));
+        let change = Change::Entry(EntryChange { table, mac, gone: false });
+        machine.keys(&[(0, change)]).map(|keys| keys.len()).ok()
+    };
+    assert_eq!(keys([2, 0, 0, 0, 0, 9]), Some(1));
+    assert_eq!(keys([0; 6]), None);
+    assert_eq!(keys([1, 0, 0x5e, 0, 0, 1]), None);
+    assert_eq!(keys([3, 0, 0, 0, 0, 1]), None);
+}

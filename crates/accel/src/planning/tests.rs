@@ -1,0 +1,177 @@
+//! What a plan refuses, from snapshots made by hand: also of what this kernel lacks.
+
+use netstate::overlay::{BridgeEntry, Found};
+
+use super::fixture::{BRIDGES, NICS, PORTS, VXLANS, device, mac, snapshot};
+use super::*;
+use crate::model::{Foreign, MachineSnapshot, OtherFilter};
+
+/// One bridged VXLAN device with an address behind it, of which nothing is refused.
+fn sound() -> NetnsSnapshot {
+    let mut snapshot = snapshot();
+    snapshot.overlay.links.retain(|index, _| VXLANS[0] == *index || !VXLANS.contains(index));
+    let behind = BridgeEntry { port: VXLANS[0], own: false };
+    snapshot.overlay.bridge_fdb.insert((BRIDGES[0], mac(3)), behind);
+    snapshot.hooks = Some(Vec::new());
+    snapshot
+}
+
+/// Everything that is refused of a machine's devices, ports without carrier apart.
+pub(super) fn refusals_of(machine: &MachineSnapshot) -> Vec<Refusal> {
+    let plan = Plan::new(&machine.home, &machine.sandboxes, |_| true);
+    let of = |device: DevicePlan| {
+        let ports = device.ports.into_iter().filter(|port| port.id.index != PORTS[2]);
+        let ports = ports.filter_map(|port| port.refused);
+        let remotes = device.remotes.into_values().filter_map(|remote| remote.refused);
+        let own = device.refused.into_iter();
+        own.chain(ports).chain(device.ipv6).chain(remotes).collect::<Vec<_>>()
+    };
+    plan.devices.into_iter().flat_map(of).collect()
+}
+
+/// Everything that is refused after a change.
+fn refusals(change: impl FnOnce(&mut NetnsSnapshot)) -> Vec<String> {
+    let mut machine = MachineSnapshot { home: sound(), ..MachineSnapshot::default() };
+    change(&mut machine.home);
+    refusals_of(&machine).iter().map(ToString::to_string).collect()
+}
+
+fn link(snapshot: &mut NetnsSnapshot, index: u32) -> &mut Device {
+    snapshot.overlay.links.get_mut(&index).unwrap()
+}
+
+fn refused(change: impl FnOnce(&mut NetnsSnapshot), expected: &str) {
+    assert_eq!(refusals(change), [expected]);
+}
+
+/// The way of the one VXLAN device to the one remote VTEP.
+fn found(snapshot: &mut NetnsSnapshot) -> &mut Found {
+    let id = DeviceId { netns: 0, index: VXLANS[0] };
+    let of = |((at, _), _): &(&(DeviceId, IpAddr), &mut Option<Found>)| *at == id;
+    let first = snapshot.routes.iter_mut().find(of);
+    first.unwrap().1.as_mut().unwrap()
+}
+
+#[test]
+fn nothing_of_a_sound_snapshot_is_refused() {
+    assert!(refusals(|_| {}).is_empty());
+}
+
+#[test]
+fn a_tunnel_on_a_link_in_a_vrf_is_refused() {
+    let vrf = |snapshot: &mut NetnsSnapshot, kind: &str| {
+        let kind = Some(kind.to_owned());
+        snapshot.overlay.links.insert(50, Device { kind, ..device("red", 150) });
+        link(snapshot, NICS[1]).master = Some(50);
+        link(snapshot, VXLANS[0]).vxlan.as_mut().unwrap().link = Some(NICS[1]);
+    };
+    refused(|f| vrf(f, "vrf"), "nic: belongs to a device of kind vrf, a VRF or another");
+    // The route leads by another link, and a bridge has no routes of its own.
+    assert!(refusals(|f| vrf(f, "bridge")).is_empty());
+}
+
+#[test]
+fn a_bridge_that_filters_vlans_is_refused() {
+    let bridge = |snapshot: &mut NetnsSnapshot| {
+        link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().vlan_filtering = true;
+    };
+    refused(bridge, "br: VLAN filtering");
+}
+
+#[test]
+fn options_of_a_bridge_and_its_ports_are_refused() {
+    let bridge = |snapshot: &mut NetnsSnapshot| {
+        link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().options.push("mst_enable");
+    };
+    refused(bridge, "br: bridge option mst_enable");
+    for option in ["locked", "mab", "vlan_tunnel", "backup_port", "neigh_vlan_suppress"] {
+        let port = |snapshot: &mut NetnsSnapshot| {
+            link(snapshot, PORTS[0]).port.as_mut().unwrap().options.push(option);
+        };
+        refused(port, &format!("p: bridge port option {option}"));
+    }
+}
+
+#[test]
+fn attributes_that_are_not_known_are_refused() {
+    let tail = "attribute 99, which is not known here";
+    refused(
+        |f| link(f, VXLANS[0]).vxlan.as_mut().unwrap().unknown.push(99),
+        &format!("VXLAN {tail}"),
+    );
+    refused(
+        |f| link(f, BRIDGES[0]).bridge.as_mut().unwrap().unknown.push(99),
+        &format!("br: bridge {tail}"),
+    );
+    refused(
+        |f| link(f, PORTS[0]).port.as_mut().unwrap().unknown.push(99),
+        &format!("p: bridge port {tail}"),
+    );
+}
+
+#[test]
+fn virtual_services_and_flowtables_are_refused() {
+    refused(|f| f.filters.push(OtherFilter::Ipvs), "packet filter: IPVS");
+    let flowtable = "nftables flowtable inet t f";
+    refused(
+        |f| f.filters.push(OtherFilter::Flowtable(flowtable.into())),
+        &format!("packet filter: {flowtable}"),
+    );
+}
+
+#[test]
+fn functions_at_hooks_that_nothing_explains_are_refused() {
+    let hook = "ip_vs_in_hook [ip_vs] at hook 1 of ip";
+    refused(|f| f.hooks = Some(vec![hook.into()]), &format!("packet filter: {hook}"));
+}
+
+#[test]
+fn links_that_cannot_be_listed_are_refused_unless_the_kernel_lists_its_hooks() {
+    refused(
+        |f| (f.links.hidden, f.hooks) = (true, None),
+        "BPF links cannot be listed: that needs CAP_SYS_ADMIN",
+    );
+    assert!(refusals(|f| f.links.hidden = true).is_empty());
+    assert!(refusals(|f| f.hooks = None).is_empty());
+}
+
+#[test]
+fn programs_at_hooks_are_refused() {
+    let netfilter = Foreign::Netfilter { ipv6: false, hook: 1 };
+    refused(
+        |f| drop(f.links.foreign.insert(7, netfilter)),
+        "BPF program at netfilter hook ip 1, link 7",
+    );
+    let function = Foreign::Function("security hook xfrm_decode_session".into());
+    refused(
+        |f| drop(f.links.foreign.insert(8, function)),
+        "BPF program at security hook xfrm_decode_session, link 8",
+    );
+    refused(|f| f.socket_lookups = true, "BPF program that chooses sockets (sk_lookup)");
+    assert!(refusals(|f| drop(f.links.foreign.insert(9, Foreign::Device))).is_empty());
+}
+
+#[test]
+fn security_modules_with_hooks_for_packets_are_refused() {
+    for module in ["selinux", "smack", "number 120"] {
+        refused(|f| f.security.push(module.into()), &format!("security module {module}"));
+    }
+}
+
+#[test]
+fn ways_that_are_not_followed_are_refused() {
+    for odd in ["lock", "encap", "realm", "features"] {
+        refused(|f| found(f).odd = Some(odd.into()), &format!("a route with {odd}"));
+    }
+    refused(
+        |f| found(f).comes_back = false,
+        "packets from it to 10.0.0.1 by nic are not taken (local route or rp_filter)",
+    );
+    refused(|f| found(f).link = BRIDGES[0], "its route leads into br");
+    refused(|f| found(f).link = VXLANS[0], "its route leads into vx");
+    let everywhere = [10, 0, 0, 0].into();
+    refused(
+        |f| f.overlay.odd_routes.push((everywhere, 8, "an encapsulation")),
+        "a route with an encapsulation",
+    );
+}

@@ -1,0 +1,82 @@
+//! The ways to remote VTEPs: NIC, next hop, and what the outer headers say.
+
+use std::net::IpAddr;
+
+use netstate::overlay::{VxlanDevice, VxlanEntry};
+use packet::ethernet::MacAddr;
+
+use crate::eligibility::{UNDERLAY_ROUTE, UnderlayCase, first};
+use crate::model::{NetnsSnapshot, NetnsView, Refusal, UnderlayRoute};
+
+/// Bytes that VXLAN adds before the inner IP packet over IPv4, over IPv6 (RFC 7348).
+const OVERHEAD: [u32; 2] = [50, 70];
+/// Bits of the type of service that are ECN's.
+const ECN: u8 = 3;
+
+/// The one VTEP that a VXLAN device sends frames for an address to.
+fn destination(
+    snapshot: &NetnsSnapshot,
+    index: u32,
+    vxlan: &VxlanDevice,
+    mac: MacAddr,
+) -> Option<IpAddr> {
+    let plain = |entries: &Vec<VxlanEntry>| match entries.as_slice() {
+        [VxlanEntry { remote, port: None, vni: None, link: None }] => {
+            remote.filter(|remote| !remote.is_multicast() && !remote.is_unspecified())
+        }
+        // Several destinations, or one with a port, VNI or link of its own: the slow path's.
+        _ => None,
+    };
+    match snapshot.overlay.vxlan_fdb.get(&(index, mac)) {
+        Some(entries) => plain(entries),
+        // With learning there will be an entry soon.
+        None if vxlan.learning => None,
+        None => plain(snapshot.overlay.vxlan_fdb.get(&(index, MacAddr([0; 6])))?),
+    }
+}
+
+/// The remote VTEP that a VXLAN device sends frames for an address to, and the way there
+/// or why they stay slow.
+pub(crate) fn to_address(
+    view: NetnsView<'_>,
+    index: u32,
+    vxlan: &VxlanDevice,
+    mac: MacAddr,
+) -> Option<(IpAddr, Result<UnderlayRoute, Refusal>)> {
+    let to = destination(view.snapshot, index, vxlan, mac)?;
+    Some((to, underlay_route(view, index, vxlan, to)))
+}
+
+/// The way to a remote VTEP, or why its packets stay slow.
+fn underlay_route(
+    view: NetnsView<'_>,
+    index: u32,
+    vxlan: &VxlanDevice,
+    to: IpAddr,
+) -> Result<UnderlayRoute, Refusal> {
+    let case = UnderlayCase::new(view, index, vxlan, to);
+    first(UNDERLAY_ROUTE, &case)?;
+    let (route, nic) = (case.route()?, case.nic()?);
+    let (mtu, default_ttl) = case.defaults()?;
+    let path = route.mtu.unwrap_or(mtu).min(nic.mtu);
+    let (start, end) = vxlan.source_ports;
+    let ttl = if vxlan.ttl != 0 { Some(vxlan.ttl) } else { route.ttl };
+    Ok(UnderlayRoute {
+        nic: route.link,
+        mtu: path.saturating_sub(OVERHEAD[usize::from(vxlan.ipv6)]).min(case.device().mtu),
+        vxlan: index,
+        vni: vxlan.vni,
+        local: case.source()?,
+        remote: to,
+        udp_port: vxlan.port,
+        source_ports: if start < end { (start, end) } else { view.snapshot.local_ports },
+        dont_fragment: vxlan.df == Some(true),
+        checksum: vxlan.checksum,
+        proxy: vxlan.proxy,
+        ttl: ttl.unwrap_or(default_ttl),
+        tos: vxlan.tos & !ECN,
+        label: vxlan.label,
+        next_hop: case.next_hop()?,
+        source: case.nic_mac()?,
+    })
+}

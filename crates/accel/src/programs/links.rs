@@ -1,0 +1,150 @@
+//! BPF programs at hooks that no namespace lists: links of the machine, by number.
+//!
+//! Of a link at a netfilter hook the kernel does not tell the namespace, so that each is a
+//! reason everywhere. Links are numbered upwards, and a number is not used again before all
+//! others were: one that is known is not asked again.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+
+use libbpf_rs::btf::types::Func;
+use libbpf_rs::btf::{Btf, TypeId};
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo, TracingLinkInfo};
+use libbpf_rs::{NFPROTO_IPV4, NFPROTO_IPV6, ProgramAttachType};
+use nix::errno::Errno;
+use sys::bpf_link;
+
+use crate::model::{Foreign, Links};
+use crate::{Error, Result};
+
+/// Hooks of security modules that have to do with packets rather than sockets, files or
+/// processes have one of these in their names (`include/linux/lsm_hook_defs.h`).
+const PACKETS: [&str; 5] = ["skb", "xfrm", "secmark", "flow", "packet"];
+/// What the functions of these hooks are called.
+const LSM: &str = "bpf_lsm_";
+
+/// The links, as they were seen last.
+#[derive(Default)]
+pub(crate) struct Listing {
+    known: BTreeMap<u32, Option<Foreign>>,
+    pub(crate) links: Links,
+}
+
+impl Listing {
+    /// Looks again; whether something has changed that matters.
+    pub(crate) fn look(&mut self) -> Result<bool> {
+        let mut known = BTreeMap::new();
+        let (mut after, mut hidden) = (0, false);
+        loop {
+            match bpf_link::next(after) {
+                Ok(Some(id)) => {
+                    let what = match self.known.remove(&id) {
+                        Some(what) => what,
+                        None => match read(id)? {
+                            Read::Is(what) => what,
+                            // Asked again with the next look.
+                            Read::NotYet => {
+                                after = id;
+                                continue;
+                            }
+                        },
+                    };
+                    known.insert(id, what);
+                    after = id;
+                }
+                Ok(None) => break,
+                Err(error) if error.errno == Errno::EPERM => {
+                    hidden = true;
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let foreign = known.iter().filter_map(|(id, what)| Some((*id, what.clone()?))).collect();
+        self.known = known;
+        let links = Links { foreign, hidden };
+        let changed = links != self.links;
+        self.links = links;
+        Ok(changed)
+    }
+}
+
+enum Read {
+    /// What matters of it, if anything does.
+    Is(Option<Foreign>),
+    /// It has gone, or is being made.
+    NotYet,
+}
+
+fn read(id: u32) -> Result<Read> {
+    let Some(link) = bpf_link::open(id)? else { return Ok(Read::NotYet) };
+    let info = LinkInfo::from_fd(link.as_fd()).map_err(|error| Error::Bpf {
+        operation: "read",
+        object: format!("BPF link {id}"),
+        problem: error.to_string(),
+    })?;
+    Ok(Read::Is(foreign(&info.info)))
+}
+
+fn foreign(info: &LinkTypeInfo) -> Option<Foreign> {
+    match info {
+        LinkTypeInfo::Netfilter(at) => {
+            let family = at.protocol_family.cast_signed();
+            if ![NFPROTO_IPV4, NFPROTO_IPV6].contains(&family) {
+                return Some(Foreign::Function(format!("netfilter family {family}")));
+            }
+            Some(Foreign::Netfilter { ipv6: family == NFPROTO_IPV6, hook: at.hooknum })
+        }
+        LinkTypeInfo::Tracing(at) => traced(at).map(Foreign::Function),
+        LinkTypeInfo::Xdp(_) => Some(Foreign::Device),
+        // A kind of link that is newer than this program.
+        LinkTypeInfo::Unknown => Some(Foreign::Function("an unknown kind of hook".to_owned())),
+        // These see what happens, or are of sockets and control groups, which packets on
+        // their way through a host have none of. tcx and netkit are asked of devices.
+        _ => None,
+    }
+}
+
+/// What a program of tracing kind decides, where that may be about packets.
+fn traced(at: &TracingLinkInfo) -> Option<String> {
+    match at.attach_type {
+        ProgramAttachType::LsmMac => decides(function(at.target_btf_id).as_deref()),
+        ProgramAttachType::ModifyReturn => {
+            let name = function(at.target_btf_id).unwrap_or_else(|| "a function".to_owned());
+            Some(format!("{name} (its answer is changed)"))
+        }
+        // fentry, fexit and the like see only.
+        _ => None,
+    }
+}
+
+/// The hook of a security module, where it has to do with packets.
+fn decides(function: Option<&str>) -> Option<String> {
+    let Some(hook) = function.and_then(|name| name.strip_prefix(LSM)) else {
+        return Some("an unknown hook of a security module".to_owned());
+    };
+    PACKETS.iter().any(|word| hook.contains(word)).then(|| format!("security hook {hook}"))
+}
+
+/// The kernel's name of a function.
+fn function(id: u32) -> Option<String> {
+    let btf = Btf::from_vmlinux().ok()?;
+    let function: Func<'_> = btf.type_by_id(TypeId::from(id))?;
+    Some(function.name()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hooks_about_packets_are_reasons_and_others_none() {
+        for hook in ["bpf_lsm_socket_sock_rcv_skb", "bpf_lsm_xfrm_decode_session"] {
+            assert!(decides(Some(hook)).is_some(), "{hook}");
+        }
+        for hook in ["bpf_lsm_file_open", "bpf_lsm_socket_connect", "bpf_lsm_bprm_check_security"] {
+            assert_eq!(decides(Some(hook)), None, "{hook}");
+        }
+        assert!(decides(None).is_some() && decides(Some("other")).is_some());
+    }
+}

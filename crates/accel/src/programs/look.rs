@@ -1,0 +1,142 @@
+//! Programs that only look (`bpf/look.bpf.c`), at a VXLAN device: what they count, by
+//! address.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
+use packet::ethernet::MacAddr;
+use sys::tcx::{self, Hook};
+
+use super::object::failed;
+use crate::Result;
+use crate::model::Counted;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/look.bpf.o"));
+
+/// Of `struct seen`.
+const KEY: usize = 20;
+/// Of `enum class`.
+const CLASSES: usize = 4;
+
+/// What kind of packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// Unicast IPv4.
+    Ipv4,
+    /// Unicast IPv6.
+    Ipv6,
+    /// Multicast or broadcast.
+    Group,
+    /// ARP, VLAN tags and others.
+    Other,
+}
+
+/// By what packets are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Seen {
+    /// The device that they came to this host by; 0: the host's own. To the wire only.
+    pub(crate) from: u32,
+    /// To the wire, else from it.
+    pub(crate) to_wire: bool,
+    pub(crate) class: Class,
+    /// Address of this host's side.
+    pub(crate) local: MacAddr,
+    /// Address of the other side.
+    pub(crate) remote: MacAddr,
+}
+
+/// What a look has counted.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    pub(crate) seen: BTreeMap<Seen, Counted>,
+    /// What there was no room for, by direction and class.
+    pub(crate) rest: BTreeMap<(bool, Class), Counted>,
+}
+
+/// Programs at one device. Dropping it detaches them.
+pub(crate) struct Look {
+    // Links before the programs: detached first.
+    _links: [OwnedFd; 2],
+    object: Object,
+}
+
+impl Look {
+    /// Attaches them to a device of the calling thread's namespace.
+    pub(crate) fn attach(ifindex: u32, name: &str) -> Result<Look> {
+        let object = ObjectBuilder::default()
+            .open_memory(OBJECT)
+            .and_then(libbpf_rs::OpenObject::load)
+            .map_err(|e| failed("load", "BPF programs that look", e.to_string()))?;
+        let attach = |program: &str, hook| {
+            let found = object.progs().find(|one| one.name() == OsStr::new(program));
+            let found =
+                found.ok_or_else(|| failed("find", format!("program {program}"), "none".into()))?;
+            tcx::attach(found.as_fd(), ifindex, hook)
+                .map_err(|e| failed("attach to", format!("tcx of {name}"), e.errno.to_string()))
+        };
+        let links =
+            [attach("look_from_wire", Hook::Ingress)?, attach("look_to_wire", Hook::Egress)?];
+        Ok(Look { _links: links, object })
+    }
+
+    /// What was counted until now.
+    pub(crate) fn read(&self) -> Result<Looked> {
+        let mut looked = Looked::default();
+        let map = |name: &str| {
+            let found = self.object.maps().find(|map| map.name() == OsStr::new(name));
+            found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))
+        };
+        let seen = map("seen")?;
+        for key in seen.keys() {
+            let value = seen.lookup(&key, MapFlags::ANY);
+            let value = value.map_err(|e| failed("read", "map seen", e.to_string()))?;
+            if let (Some(key), Some(counted)) = (parse(&key), value.as_deref().and_then(counted)) {
+                looked.seen.insert(key, counted);
+            }
+        }
+        let all = map("all")?;
+        for at in 0..2 * CLASSES {
+            let value = all.lookup(&(at as u32).to_ne_bytes(), MapFlags::ANY);
+            let value = value.map_err(|e| failed("read", "map all", e.to_string()))?;
+            let Some(mut rest) = value.as_deref().and_then(counted) else { continue };
+            let (to_wire, class) = (at / CLASSES == 1, class((at % CLASSES) as u8));
+            for (_, known) in
+                looked.seen.iter().filter(|(key, _)| key.to_wire == to_wire && key.class == class)
+            {
+                // Read later than the others: never less.
+                rest.packets = rest.packets.saturating_sub(known.packets);
+                rest.bytes = rest.bytes.saturating_sub(known.bytes);
+            }
+            if rest.packets > 0 {
+                looked.rest.insert((to_wire, class), rest);
+            }
+        }
+        Ok(looked)
+    }
+}
+
+fn class(number: u8) -> Class {
+    match number {
+        0 => Class::Ipv4,
+        1 => Class::Ipv6,
+        2 => Class::Group,
+        _ => Class::Other,
+    }
+}
+
+fn parse(key: &[u8]) -> Option<Seen> {
+    let key: &[u8; KEY] = key.try_into().ok()?;
+    let mac = |at: usize| Some(MacAddr(key[at..at + 6].try_into().ok()?));
+    let to_wire = key[4] == 1;
+    let (destination, source) = (mac(6)?, mac(12)?);
+    let (local, remote) = if to_wire { (source, destination) } else { (destination, source) };
+    let from = u32::from_ne_bytes(key[..4].try_into().ok()?);
+    Some(Seen { from, to_wire, class: class(key[5]), local, remote })
+}
+
+fn counted(value: &[u8]) -> Option<Counted> {
+    let word = |at: usize| Some(u64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?));
+    Some(Counted { packets: word(0)?, bytes: word(8)? })
+}

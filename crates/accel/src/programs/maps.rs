@@ -1,0 +1,272 @@
+//! The BPF maps: kept as the plan has them, and never seen half-done.
+//!
+//! Before the first entry changes the generation becomes odd, after the last one
+//! even: meanwhile every packet takes the slow path. An entry that the kernel
+//! would not take (a full map) is left out, which means the slow path too. A single
+//! address is withdrawn and published without that, all others stay in force.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::time::{ClockId, clock_gettime};
+
+use super::{Counters, Programs, abi};
+use crate::lock::lock;
+use crate::model::{DeviceId, EntryKey, Fdb, Plan};
+use crate::{Error, Result};
+
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// One map and what was written into it.
+struct Mirrored {
+    map: MapHandle,
+    entries: Entries,
+    /// What there was no room for.
+    left_out: Entries,
+}
+
+impl Mirrored {
+    /// Brings it to `wanted`; entries that stay the same keep what the programs
+    /// noted in them.
+    fn set(&mut self, wanted: Entries) -> Result<()> {
+        let gone = |key: &&Vec<u8>| !wanted.contains_key(*key);
+        let gone: Vec<Vec<u8>> = self.entries.keys().filter(gone).cloned().collect();
+        for key in gone {
+            self.remove(&key)?;
+        }
+        self.left_out.clear();
+        for (key, value) in wanted {
+            if self.entries.get(&key) != Some(&value) {
+                self.put(key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Result<()> {
+        self.left_out.remove(key);
+        if self.entries.remove(key).is_none() {
+            return Ok(());
+        }
+        match self.map.delete(key) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                // A stale entry must not be published.
+                Err(bpf("delete from", &self.map, &error))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<()> {
+        match self.map.update(&key, &value, MapFlags::ANY) {
+            Ok(()) => drop(self.entries.insert(key, value)),
+            // What is there and was to be another must not be published.
+            Err(error) if self.entries.contains_key(&key) => {
+                return Err(bpf("update", &self.map, &error));
+            }
+            Err(_) => drop(self.left_out.insert(key, value)),
+        }
+        Ok(())
+    }
+
+    /// Gives room that there is by now to what had none.
+    fn fill(&mut self) -> Result<()> {
+        while let Some((key, value)) = self.left_out.pop_first() {
+            let before = self.entries.len();
+            self.put(key, value)?;
+            if self.entries.len() == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bpf(operation: &'static str, map: &MapHandle, error: &libbpf_rs::Error) -> Error {
+    let object = format!("map {}", map.name().to_string_lossy());
+    Error::Bpf { operation, object, problem: error.to_string() }
+}
+
+/// All maps.
+pub struct Maps {
+    state: MapHandle,
+    ports: Mirrored,
+    vteps: Mirrored,
+    fdb: Mirrored,
+    sources: Mirrored,
+    counters: Arc<Mutex<Counters>>,
+    generation: u64,
+    refresh: u64,
+    verdicts: u64,
+}
+
+impl Maps {
+    pub(crate) fn of(programs: &Programs, counters: Arc<Mutex<Counters>>) -> Result<Maps> {
+        let mirrored = |name, size| {
+            let map = programs.map(name, size)?;
+            Ok::<_, Error>(Mirrored { map, entries: Entries::new(), left_out: Entries::new() })
+        };
+        Ok(Maps {
+            state: programs.map("state", size_of::<abi::RawState>())?,
+            ports: mirrored("ports", size_of::<abi::RawPort>())?,
+            vteps: mirrored("vteps", size_of::<abi::RawVtep>())?,
+            fdb: mirrored("fdb", size_of::<abi::RawFdb>())?,
+            sources: mirrored("sources", size_of::<abi::RawSource>())?,
+            counters,
+            // Odd: nothing may be taken yet.
+            generation: 1,
+            refresh: 0,
+            verdicts: 0,
+        })
+    }
+
+    /// Sends every packet by the slow path until [`Maps::publish`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn withdraw(&mut self) -> Result<()> {
+        self.generation |= 1;
+        self.beat()
+    }
+
+    /// Writes a plan and lets packets be taken by it.
+    ///
+    /// # Errors
+    /// When the kernel refuses; every packet takes the slow path then.
+    pub fn publish(&mut self, plan: &Plan) -> Result<()> {
+        self.withdraw()?;
+        let counters = self.counters.clone();
+        let mut counters = lock(&counters);
+        counters.give(&plan.ports.keys().copied().collect(), &plan.vxlan_devices())?;
+        let ports = plan.ports.iter().map(|(port, domain)| {
+            let value = abi::port(domain, counters.slot(*port));
+            (abi::bytes(&abi::device(*port)), abi::bytes(&value))
+        });
+        self.ports.set(ports.collect())?;
+        let vteps = plan.vteps.iter().map(|(key, vtep)| {
+            let value = abi::vtep(vtep, counters.slot(vtep.device()));
+            (abi::bytes(&abi::vtep_key(key)), abi::bytes(&value))
+        });
+        self.vteps.set(vteps.collect())?;
+        self.fdb.set(plan.fdb.iter().map(|(key, entry)| fdb(&counters, *key, entry)).collect())?;
+        let sources = plan.fdb.iter();
+        self.sources.set(
+            sources.filter_map(|(key, entry)| source(&counters, plan, *key, entry)).collect(),
+        )?;
+        self.refresh = plan.refresh.as_nanos().try_into().unwrap_or(u64::MAX);
+        self.generation += 1;
+        self.beat()
+    }
+
+    /// Sends packets from and to an address by the slow path, all others go on. `plan` is
+    /// what is written.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn withdraw_entry(&mut self, plan: &Plan, key: EntryKey) -> Result<()> {
+        let (domain, mac) = key;
+        self.fdb.remove(&abi::bytes(&abi::mac_key(domain, mac)))?;
+        if let Some(Fdb::Local { port, .. }) = plan.fdb.get(&key) {
+            let port = DeviceId { index: *port, ..domain };
+            self.sources.remove(&abi::bytes(&abi::mac_key(port, mac)))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what a plan has for an address that was withdrawn.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn publish_entry(&mut self, plan: &Plan, key: EntryKey) -> Result<()> {
+        let Some(entry) = plan.fdb.get(&key) else { return Ok(()) };
+        let counters = self.counters.clone();
+        let counters = lock(&counters);
+        let (bytes, value) = fdb(&counters, key, entry);
+        self.fdb.put(bytes, value)?;
+        if let Some((bytes, value)) = source(&counters, plan, key, entry) {
+            self.sources.put(bytes, value)?;
+        }
+        Ok(())
+    }
+
+    /// Gives room that addresses have left to others.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn fill(&mut self) -> Result<()> {
+        self.fdb.fill()?;
+        self.sources.fill()
+    }
+
+    /// Writes the heartbeat.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn beat(&self) -> Result<()> {
+        let state = abi::RawState {
+            heartbeat: now(),
+            generation: self.generation,
+            refresh: self.refresh,
+            verdicts: self.verdicts,
+        };
+        self.state
+            .update(&0u32.to_ne_bytes(), &abi::bytes(&state), MapFlags::ANY)
+            .map_err(|e| bpf("update", &self.state, &e))
+    }
+
+    /// Frees the counters of a namespace's devices: its number will be another's.
+    pub(crate) fn forget(&mut self, netns: u16) {
+        if let Err(error) = lock(&self.counters).forget(netns) {
+            tracing::warn!("counters of a sandbox that has gone: {error}");
+        }
+    }
+
+    /// Makes verdicts on flows void that were given by a state of another number; 0: all of
+    /// them. In force with the next heartbeat or plan.
+    pub(crate) fn set_verdicts(&mut self, number: u64) {
+        self.verdicts = number;
+    }
+
+    /// The generation; odd while packets take the slow path.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Forwarding entries written.
+    pub fn entries(&self) -> usize {
+        self.fdb.entries.len()
+    }
+
+    /// Entries of all maps for which there was no room.
+    pub fn left_out(&self) -> usize {
+        let all = [&self.ports, &self.vteps, &self.fdb, &self.sources];
+        all.iter().map(|map| map.left_out.len()).sum()
+    }
+}
+
+/// An address in the map of forwarding entries.
+fn fdb(counters: &Counters, (domain, mac): EntryKey, entry: &Fdb) -> (Vec<u8>, Vec<u8>) {
+    let slot = entry.device(domain).map_or(0, |device| counters.slot(device));
+    (abi::bytes(&abi::mac_key(domain, mac)), abi::bytes(&abi::fdb(entry, slot)))
+}
+
+/// An address in the map of sources, where it is behind a port.
+fn source(
+    counters: &Counters,
+    plan: &Plan,
+    (domain, mac): EntryKey,
+    entry: &Fdb,
+) -> Option<(Vec<u8>, Vec<u8>)> {
+    let Fdb::Local { port, .. } = entry else { return None };
+    let port = DeviceId { index: *port, ..domain };
+    let source = abi::source(plan.ports.get(&port)?, counters.slot(port));
+    Some((abi::bytes(&abi::mac_key(port, mac)), abi::bytes(&source)))
+}
+
+/// `CLOCK_MONOTONIC`, as `bpf_ktime_get_ns`, ns.
+fn now() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        time.tv_sec().unsigned_abs() * 1_000_000_000 + time.tv_nsec().unsigned_abs()
+    })
+}

@@ -1,0 +1,17 @@
+//! The BPF programs: loaded, attached, their maps and counters.
+
+mod abi;
+mod counters;
+mod flows;
+mod links;
+mod look;
+mod maps;
+mod object;
+
+pub(crate) use abi::STALE_MS;
+pub(crate) use counters::Counters;
+pub(crate) use flows::{Admitted, FlowKey, FlowMaps, Place};
+pub(crate) use links::Listing;
+pub(crate) use look::{Class, Look, Looked, Seen};
+pub(crate) use maps::Maps;
+pub(crate) use object::{Programs, Role};

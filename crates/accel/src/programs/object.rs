@@ -1,0 +1,223 @@
+//! Loads the programs and attaches them by tcx links.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Func;
+use libbpf_rs::{
+    ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, Program,
+};
+use nix::time::{ClockId, clock_getres};
+use sys::tcx::{self, Hook};
+
+use super::abi::{self, RawConstants};
+use crate::{Error, Result};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fastpath.bpf.o"));
+
+/// Which program, and thus which hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Role {
+    /// At a tenant's device: encapsulates.
+    Encap,
+    /// At an underlay NIC: decapsulates.
+    Decap,
+    /// At the NICs' end of the veth pair to a sandbox.
+    Outward,
+    /// At the sandbox's end of it.
+    Inward,
+    /// Where packets leave by the slow path: looks only.
+    Leave,
+}
+
+impl Role {
+    /// The hook that its program is for.
+    pub(crate) fn hook(self) -> Hook {
+        match self {
+            Role::Encap | Role::Decap | Role::Outward | Role::Inward => Hook::Ingress,
+            Role::Leave => Hook::Egress,
+        }
+    }
+
+    fn hook_name(self) -> &'static str {
+        match self.hook() {
+            Hook::Ingress => "ingress",
+            Hook::Egress => "egress",
+        }
+    }
+}
+
+/// The loaded programs.
+pub(crate) struct Programs {
+    object: Object,
+    /// For another namespace than the NICs'.
+    is_copy: bool,
+}
+
+pub(super) fn failed(operation: &'static str, object: impl Into<String>, problem: String) -> Error {
+    Error::Bpf { operation, object: object.into(), problem }
+}
+
+/// Maps that the programs of all namespaces share.
+const SHARED: [&str; 9] =
+    ["state", "ports", "vteps", "fdb", "sources", "counts", "flows", "seen_flows", "asked_flows"];
+/// Programs of the NICs' namespace alone.
+const HOME_ONLY: [&str; 2] = ["decap", "outward"];
+/// Those of them with one for each forwarding entry.
+const ENTRIES: [&str; 2] = ["fdb", "sources"];
+
+/// Flows on the slow path that are remembered, each at up to four places; the oldest makes
+/// room.
+const SEEN_FLOWS: u32 = 65_536;
+
+/// What the programs of a namespace are told.
+fn constants(netns: u16) -> Vec<u8> {
+    abi::bytes(&RawConstants { netns: netns.into(), tick: tick() })
+}
+
+/// The kernel's tick, ns: the resolution of the clock that goes by it. A second where that
+/// is not told, by which conntrack's timeouts are left as they are.
+fn tick() -> u32 {
+    const SECOND: u32 = 1_000_000_000;
+    let resolution = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE);
+    resolution.map_or(SECOND, |tick| u32::try_from(tick.tv_nsec()).unwrap_or(SECOND))
+}
+
+fn open() -> Result<OpenObject> {
+    // libbpf would print to stderr.
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{text}"))));
+    ObjectBuilder::default()
+        .open_memory(OBJECT)
+        .map_err(|e| failed("open", "BPF object", e.to_string()))
+}
+
+fn load(object: OpenObject, is_copy: bool) -> Result<Programs> {
+    let object = object.load().map_err(|e| {
+        failed(
+            "load",
+            "BPF programs",
+            match e.kind() {
+                ErrorKind::PermissionDenied => {
+                    format!("needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")
+                }
+                _ => format!("needs Linux 6.6 with BTF: {e}"),
+            },
+        )
+    })?;
+    Ok(Programs { object, is_copy })
+}
+
+fn set_up<'a>(name: &'a str) -> impl Fn(libbpf_rs::Error) -> Error + 'a {
+    move |e| failed("set up", format!("map {name}"), e.to_string())
+}
+
+impl Programs {
+    /// Loads them for the NICs' namespace, with room for so many forwarding entries and
+    /// connections; nothing is attached yet.
+    pub(crate) fn load(max_entries: u32, max_flows: u32) -> Result<Programs> {
+        let mut object = open()?;
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if ENTRIES.contains(&name.as_str()) {
+                map.set_max_entries(max_entries).map_err(set_up(&name))?;
+            } else if name == "flows" {
+                // Two directions.
+                map.set_max_entries(max_flows.saturating_mul(2)).map_err(set_up(&name))?;
+            } else if name == "seen_flows" {
+                map.set_max_entries(SEEN_FLOWS).map_err(set_up(&name))?;
+            } else if name.ends_with(".rodata") {
+                map.set_initial_value(&constants(0)).map_err(set_up(&name))?;
+            }
+        }
+        load(object, false)
+    }
+
+    /// Loads them for another namespace, with this number and the same maps.
+    pub(crate) fn load_for(&self, netns: u16) -> Result<Programs> {
+        let mut object = open()?;
+        for mut program in object.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            program.set_autoload(!HOME_ONLY.contains(&name.as_str()));
+        }
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if SHARED.contains(&name.as_str()) {
+                let found = self.object.maps().find(|map| map.name() == OsStr::new(&name));
+                let shared =
+                    found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))?;
+                map.reuse_fd(shared.as_fd()).map_err(set_up(&name))?;
+            } else if name.ends_with(".rodata") {
+                map.set_initial_value(&constants(netns)).map_err(set_up(&name))?;
+            }
+        }
+        load(object, true)
+    }
+
+    /// Whether programs can look up connections: the functions for that are there.
+    pub(crate) fn can_look_up_connections() -> bool {
+        let of_module = || Path::new("/sys/kernel/btf/nf_conntrack").exists();
+        let of_kernel = || {
+            let btf = Btf::from_vmlinux().ok()?;
+            btf.type_by_name::<Func<'_>>("bpf_ct_change_timeout").map(drop)
+        };
+        of_module() || of_kernel().is_some()
+    }
+
+    /// A map of which the values have no size that is known.
+    pub(crate) fn map_of_any(&self, name: &str) -> Result<MapHandle> {
+        let found = self.object.maps().find(|map| map.name() == OsStr::new(name));
+        let found = found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))?;
+        MapHandle::try_from(&found)
+            .map_err(|e| failed("open", format!("map {name}"), e.to_string()))
+    }
+
+    /// A map, whose values have `size` bytes.
+    pub(crate) fn map(&self, name: &str, size: usize) -> Result<MapHandle> {
+        let map = self.map_of_any(name)?;
+        if map.value_size() as usize != size {
+            let problem = format!("expected values of {size} bytes, got {}", map.value_size());
+            return Err(failed("check", format!("map {name}"), problem));
+        }
+        Ok(map)
+    }
+
+    fn program(&self, role: Role) -> Result<Program<'_>> {
+        let name = match role {
+            Role::Encap => "encap",
+            Role::Decap => "decap",
+            Role::Outward => "outward",
+            Role::Inward => "inward",
+            Role::Leave => "leave",
+        };
+        let found = self.object.progs().find(|program| program.name() == OsStr::new(name));
+        found.ok_or_else(|| failed("find", format!("program {name}"), "none".into()))
+    }
+
+    /// The kernel's ids of the programs, by which another process knows them as ours.
+    pub(crate) fn ids(&self) -> Result<Vec<u32>> {
+        let id = |program: Program<'_>| {
+            Program::id_from_fd(program.as_fd())
+                .map_err(|e| failed("read the id of", "BPF program", e.to_string()))
+        };
+        // Those that are not loaded have none.
+        let is_loaded = |program: &Program<'_>| {
+            let name = program.name().to_string_lossy().into_owned();
+            !self.is_copy || !HOME_ONLY.contains(&name.as_str())
+        };
+        self.object.progs().filter(is_loaded).map(id).collect()
+    }
+
+    /// Attaches a program to its tcx hook at a device of the calling thread's namespace,
+    /// behind those that are there.
+    pub(crate) fn attach(&self, role: Role, ifindex: u32, name: &str) -> Result<OwnedFd> {
+        tcx::attach(self.program(role)?.as_fd(), ifindex, role.hook()).map_err(|error| {
+            failed(
+                "attach to",
+                format!("tcx {} of {name}", role.hook_name()),
+                error.errno.to_string(),
+            )
+        })
+    }
+}

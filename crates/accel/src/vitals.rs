@@ -1,0 +1,99 @@
+//! Whether the reconciler's thread goes on, and how often it had to take something back:
+//! numbers that the thread writes without waiting for who reads them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A reconciler that has not come by for so long hangs. A reading of a large machine takes
+/// less; packets take the slow path after 100 ms already.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// How the fast path goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vitals {
+    /// Since the reconciler's last heartbeat.
+    pub heartbeat_age: Duration,
+    /// Whether a plan was ever in force.
+    pub was_in_force: bool,
+    /// Times that all packets were sent by the slow path.
+    pub withdrawals: u64,
+    /// Times that everything was read and planned anew.
+    pub rebuilds: u64,
+    /// Single forwarding entries that were taken back.
+    pub revoked_entries: u64,
+    /// Whether the process that looks for sandboxes is gone.
+    pub finder_lost: bool,
+}
+
+impl Vitals {
+    /// Whether the reconciler's thread goes on.
+    pub fn is_alive(&self) -> bool {
+        self.heartbeat_age < FRESH
+    }
+}
+
+/// Written by the reconciler's threads.
+pub(crate) struct Pulse {
+    start: Instant,
+    /// Of the last heartbeat, ns after the start.
+    beat: AtomicU64,
+    in_force: AtomicBool,
+    withdrawals: AtomicU64,
+    rebuilds: AtomicU64,
+    revoked: AtomicU64,
+    finder_lost: AtomicBool,
+}
+
+impl Pulse {
+    pub(crate) fn new() -> Pulse {
+        Pulse {
+            start: Instant::now(),
+            beat: AtomicU64::new(0),
+            in_force: AtomicBool::new(false),
+            withdrawals: AtomicU64::new(0),
+            rebuilds: AtomicU64::new(0),
+            revoked: AtomicU64::new(0),
+            finder_lost: AtomicBool::new(false),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos().try_into().unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn beat(&self) {
+        self.beat.store(self.now(), Ordering::Release);
+    }
+
+    pub(crate) fn in_force(&self) {
+        self.in_force.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn withdrawn(&self) {
+        self.withdrawals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn rebuilt(&self) {
+        self.rebuilds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn revoked(&self, entries: usize) {
+        self.revoked.fetch_add(entries as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn finder_lost(&self) {
+        self.finder_lost.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn vitals(&self) -> Vitals {
+        let beat = self.beat.load(Ordering::Acquire);
+        Vitals {
+            heartbeat_age: Duration::from_nanos(self.now().saturating_sub(beat)),
+            was_in_force: self.in_force.load(Ordering::Acquire),
+            withdrawals: self.withdrawals.load(Ordering::Relaxed),
+            rebuilds: self.rebuilds.load(Ordering::Relaxed),
+            revoked_entries: self.revoked.load(Ordering::Relaxed),
+            finder_lost: self.finder_lost.load(Ordering::Acquire),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The fast path against a real kernel: traffic, bytes on the wire, refusals,
+//! staleness.
+
+#[path = "../../../packet/tests/build/mod.rs"]
+mod build;
+mod change;
+mod differential;
+mod filters;
+mod killed;
+mod listeners;
+mod machine;
+mod outer;
+mod page;
+mod pair;
+mod refusals;
+mod room;
+mod routed;
+mod sandbox;
+mod sandboxed;
+mod socket;
+mod stale;
+mod strangers;
+mod traffic;
+mod underlay;
+mod underlay6;
+mod verdicts;
+mod ways;
+mod wire;

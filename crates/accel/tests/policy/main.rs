@@ -1,0 +1,183 @@
+//! Rules of policies, flipped at random under load: what a rule forbids does not arrive later
+//! than the bound after the call that set it has returned, and what rules allow arrives.
+//!
+//! Two beds of 16 by 16 pods get the same packets and the same flips at the same moments. One
+//! has the fast path in both hosts, the other is the slow path to compare with.
+//! `OVERLANE_POLICY_SECONDS` says for how long (12 s; `make policy` takes ten minutes),
+//! `OVERLANE_POLICY_SEED` repeats the choices of a run.
+
+mod bed;
+mod judge;
+mod rules;
+mod traffic;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bed::{Bed, KEYS, Key};
+use judge::{Flips, Verdict};
+use rules::Style;
+use test_support::{need, require};
+use traffic::Traffic;
+
+/// How long one round of packets lasts, before it is judged.
+const ROUND: Duration = Duration::from_secs(4);
+/// Keys whose rules change in a round: few, so that each changes often.
+const FLIPPED: usize = 48;
+/// Of these, keys that half of the packets are of: their flows last, and go fast between two
+/// changes.
+const BUSY: usize = 12;
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|e| panic!("{name}: {e}")))
+}
+
+/// Choices that can be repeated (xorshift64*).
+pub struct Choices(u64);
+
+impl Choices {
+    /// A number below another.
+    pub fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % most
+    }
+
+    fn key(&mut self) -> Key {
+        Key::numbered(self.below(KEYS))
+    }
+}
+
+#[test]
+fn what_rules_forbid_does_not_arrive_and_what_they_allow_does() {
+    require!(need::root(), need::tools(&["nft", "iptables-nft-restore", "ip", "bridge"]));
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let seconds = variable("OVERLANE_POLICY_SECONDS").unwrap_or(12);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = variable("OVERLANE_POLICY_SEED").unwrap_or(now.as_nanos() as u64) | 1;
+    println!("OVERLANE_POLICY_SEED={seed}");
+    let mut choices = Choices(seed);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let beds = [Bed::new(true), Bed::new(false)];
+    let mut traffic = [Traffic::new(&beds[0]), Traffic::new(&beds[1])];
+    for (bed, traffic) in beds.iter().zip(&mut traffic) {
+        traffic.warm_up(bed);
+    }
+    let mut all = [Verdict::default(), Verdict::default()];
+    let mut problems = Vec::new();
+    // At least a round of each.
+    let mut rounds = 0;
+    while rounds < Style::ALL.len() || Instant::now() < end {
+        let style = Style::ALL[rounds % Style::ALL.len()];
+        rounds += 1;
+        for bed in &beds {
+            style.install(bed);
+        }
+        let flips = round(&beds, &mut traffic, style, &mut choices);
+        for (at, traffic) in traffic.iter_mut().enumerate() {
+            let verdict = judge::judge(style, &flips[at], traffic.take());
+            let name = if at == 0 { "fast" } else { "slow" };
+            let told = verdict.late.iter().chain(&verdict.lost);
+            problems.extend(told.map(|problem| format!("{name}: {style:?}: {problem}")));
+            all[at].add(verdict);
+        }
+        for bed in &beds {
+            style.remove(bed);
+        }
+        traffic.iter_mut().for_each(Traffic::streams_catch_up);
+        assert!(problems.is_empty(), "seed {seed}: {}", problems.join("\n"));
+    }
+    for (name, verdict) in ["fast", "slow"].iter().zip(&all) {
+        println!("{name}: {verdict}");
+        verdict.is_of_use();
+    }
+    let (fast, whole) = beds[0].carried();
+    assert!(fast > 0, "no packet of {whole} went fast: nothing was tested");
+    println!(
+        "{fast} of {whole} packets at the hosts' programs went fast ({:.1}%)",
+        fast as f64 / whole.max(1) as f64 * 100.0
+    );
+}
+
+/// One at a time: another's load is no packet's loss.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The test itself: rules that are in force later than said, in one of the beds.
+#[test]
+fn rules_that_come_late_are_noticed() {
+    require!(need::root(), need::tools(&["nft", "ip", "bridge"]));
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut late = Bed::new(true);
+    late.late = Duration::from_millis(60);
+    let beds = [late, Bed::new(false)];
+    let mut traffic = [Traffic::new(&beds[0]), Traffic::new(&beds[1])];
+    for (bed, traffic) in beds.iter().zip(&mut traffic) {
+        traffic.warm_up(bed);
+        Style::NftSet.install(bed);
+    }
+    let flips = round(&beds, &mut traffic, Style::NftSet, &mut Choices(7));
+    let [one, other] = traffic;
+    let [late, right] = [(0, one), (1, other)]
+        .map(|(at, mut traffic)| judge::judge(Style::NftSet, &flips[at], traffic.take()));
+    let (came, went) = (late.late.len(), late.lost.len());
+    assert!(came > 0 && went > 0, "{late}; {came} late, {went} lost");
+    assert!(right.late.is_empty() && right.lost.is_empty(), "{:?} {:?}", right.late, right.lost);
+}
+
+/// Packets in both beds while rules change.
+fn round(
+    beds: &[Bed; 2],
+    traffic: &mut [Traffic; 2],
+    style: Style,
+    choices: &mut Choices,
+) -> [Flips; 2] {
+    let flipped: Vec<Key> = (0..FLIPPED).map(|_| choices.key()).collect();
+    let mut for_flips = Choices(choices.0 ^ 0x5bd1_e995);
+    let stop = AtomicBool::new(false);
+    let [one, other] = traffic;
+    let (mut receive_one, mut receive_other) = (one.receiver(), other.receiver());
+    std::thread::scope(|scope| {
+        let stop = &stop;
+        scope.spawn(move || receive_one.run(stop));
+        scope.spawn(move || receive_other.run(stop));
+        let keys = &flipped;
+        let sending = AtomicBool::new(true);
+        let flips = std::thread::scope(|scope| {
+            let sending = &sending;
+            let flipper = scope.spawn(move || {
+                let mut flips = [Flips::default(), Flips::default()];
+                while sending.load(Ordering::Relaxed) {
+                    style.flip(beds, keys, &mut for_flips, &mut flips);
+                    // Each change voids verdicts: now and then they have time to be given.
+                    let quiet = if for_flips.below(12) == 0 { 600 } else { 0 };
+                    let pause = quiet + 5 + for_flips.below(40) as u64;
+                    std::thread::sleep(Duration::from_millis(pause));
+                }
+                flips
+            });
+            let begun = Instant::now();
+            while begun.elapsed() < ROUND {
+                let key = match choices.below(4) {
+                    0 | 1 => keys[choices.below(BUSY)],
+                    2 => keys[choices.below(keys.len())],
+                    _ => choices.key(),
+                };
+                let fresh = choices.below(8) == 0;
+                for (bed, traffic) in beds.iter().zip([&mut *one, &mut *other]) {
+                    traffic.send(bed, key, fresh);
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            sending.store(false, Ordering::Relaxed);
+            flipper.join().unwrap()
+        });
+        // What is under way arrives, and is read.
+        std::thread::sleep(judge::UNDER_WAY + judge::UNDER_WAY);
+        one.look_at_connections();
+        other.look_at_connections();
+        stop.store(true, Ordering::Relaxed);
+        flips
+    })
+}

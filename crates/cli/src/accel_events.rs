@@ -1,0 +1,142 @@
+//! Events of `accel run`: written by a thread of their own, so that a disk that is full or a
+//! reader that is slow holds up nothing but them.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use accel::events::{Event, What, changes};
+use accel::{Accel, Status};
+use anyhow::Context;
+use nix::libc;
+
+use crate::exit::usage;
+
+/// Between two looks: changes in between are seen as one.
+const LOOK: Duration = Duration::from_millis(100);
+/// What the end of the process waits for a reader that is slow.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Where they go.
+pub struct Sink(Box<dyn Write + Send>);
+
+/// Whether they go to standard output.
+pub fn is_stdout(place: &Path) -> bool {
+    place.as_os_str() == "-"
+}
+
+/// Opens it: a confined program opens no file to write.
+///
+/// # Errors
+/// When the file cannot be opened.
+pub fn open(place: &Path) -> anyhow::Result<Sink> {
+    if is_stdout(place) {
+        return Ok(Sink(Box::new(std::io::stdout())));
+    }
+    let mut options = OpenOptions::new();
+    // Nobody waits for the other end of a pipe with a name.
+    options.append(true).create(true).mode(0o640).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options
+        .open(place)
+        .map_err(|error| usage("--events", format!("cannot open {}: {error}", place.display())))?;
+    Ok(Sink(Box::new(file)))
+}
+
+/// The thread that writes them. Dropping it ends it.
+pub struct Events {
+    tell: Option<Sender<What>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Events {
+    /// Starts it; `first` are the first events.
+    ///
+    /// # Errors
+    /// When threads have run out.
+    pub fn start(sink: Sink, accel: &Arc<Accel>, first: Vec<What>) -> anyhow::Result<Events> {
+        let (tell, told) = channel();
+        let accel = Arc::downgrade(accel);
+        let thread = std::thread::Builder::new()
+            .name("events".into())
+            .spawn(move || follow(sink, &accel, &told, first))
+            .context("start thread events")?;
+        Ok(Events { tell: Some(tell), thread: Some(thread) })
+    }
+
+    /// Writes one more.
+    pub fn tell(&self, what: What) {
+        if let Some(tell) = &self.tell {
+            let _ = tell.send(what);
+        }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.tell = None;
+        let Some(thread) = self.thread.take() else { return };
+        let end = Instant::now() + PATIENCE;
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Where it still waits for its reader it ends with the process.
+        if thread.is_finished() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn follow(mut sink: Sink, accel: &Weak<Accel>, told: &Receiver<What>, first: Vec<What>) {
+    let mut lost = false;
+    let mut write = |what: What| {
+        let Ok(mut line) = serde_json::to_vec(&Event::now(what)) else { return };
+        line.push(b'\n');
+        // One write a line: lines of two processes that append to one file do not mix.
+        let written = sink.0.write_all(&line).and_then(|()| sink.0.flush());
+        if let Err(error) = &written
+            && !lost
+        {
+            tracing::warn!("events are lost: {error}");
+        }
+        lost = written.is_err();
+    };
+    first.into_iter().for_each(&mut write);
+    let mut seen = Seen { status: Arc::new(Status::default()), finder_lost: false };
+    loop {
+        seen.look(accel).into_iter().for_each(&mut write);
+        match told.recv_timeout(LOOK) {
+            Ok(what) => seen.look(accel).into_iter().chain([what]).for_each(&mut write),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// What was written last.
+struct Seen {
+    status: Arc<Status>,
+    finder_lost: bool,
+}
+
+impl Seen {
+    /// What has happened since. The fast path is not held while that is written.
+    fn look(&mut self, accel: &Weak<Accel>) -> Vec<What> {
+        let Some(accel) = accel.upgrade() else { return Vec::new() };
+        let now = accel.noted();
+        let mut all = Vec::new();
+        if !Arc::ptr_eq(&self.status, &now) {
+            all = changes(&self.status, &now);
+            self.status = now;
+        }
+        if !self.finder_lost && accel.vitals().finder_lost {
+            self.finder_lost = true;
+            all.push(What::FinderLost);
+        }
+        all
+    }
+}

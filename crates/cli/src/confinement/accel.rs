@@ -1,0 +1,225 @@
+//! `accel run`: the kernel's state of networks, maps and links of BPF, and nothing else.
+
+use nix::libc;
+use sys::capability::Capability;
+use sys::seccomp::{Argument, Filter, Otherwise};
+
+use super::Rights;
+
+/// What it keeps: to change maps and attach programs (BPF, NET_ADMIN), programs that read
+/// kernel memory (PERFMON), the heartbeat's thread in real time (SYS_NICE), to enter the
+/// namespaces that it serves and list the links of BPF (SYS_ADMIN).
+const CAPABILITIES: &[Capability] = &[
+    Capability::NetAdmin,
+    Capability::Bpf,
+    Capability::Perfmon,
+    Capability::SysNice,
+    Capability::SysAdmin,
+];
+/// What the process that looks for namespaces keeps: to look into others (SYS_PTRACE), to
+/// enter what it finds (SYS_ADMIN) and number it (NET_ADMIN). Root's files of `/proc` are
+/// its own where it is root.
+const LOOKING: &[Capability] = &[Capability::NetAdmin, Capability::SysAdmin, Capability::SysPtrace];
+
+/// The kernel's state, as files.
+const READING: &[&str] = &["/proc", "/sys"];
+
+/// The first step, before the fast path is started.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn give_up() -> sys::Result<Rights> {
+    Rights::only(CAPABILITIES, Some(READING))
+}
+
+/// Both steps of the process that looks for namespaces. Landlock would hide other
+/// processes from it: it can read files, but takes no request that would tell of one.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn give_up_but_looking() -> sys::Result<()> {
+    Rights::only(LOOKING, None)?;
+    let mut filter = reading();
+    filter.allow(&[libc::SYS_sendmsg]);
+    filter.apply(Otherwise::Refuse)
+}
+
+/// What harms others whoever makes it, or is of use to nobody but who has taken the
+/// process over.
+const FATAL: &[libc::c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+];
+
+/// What it does: threads, netlink, files that are read.
+const CALLS: &[libc::c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_ppoll,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstatfs,
+    libc::SYS_statfs,
+    libc::SYS_lseek,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_dup,
+    libc::SYS_accept4,
+    libc::SYS_shutdown,
+    libc::SYS_bind,
+    // Of netlink; there are no Unix sockets, and none of TCP.
+    libc::SYS_connect,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_uname,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rseq,
+    libc::SYS_set_robust_list,
+    libc::SYS_sched_getaffinity,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+];
+
+/// Commands of bpf(2) that it does once its programs are loaded: maps, links, what others
+/// have attached (`enum bpf_cmd` of `linux/bpf.h`). Not to load programs: those for sandboxes
+/// to come are loaded before.
+const BPF: &[i64] = &[
+    1,  // MAP_LOOKUP_ELEM
+    2,  // MAP_UPDATE_ELEM
+    3,  // MAP_DELETE_ELEM
+    4,  // MAP_GET_NEXT_KEY
+    10, // PROG_TEST_RUN
+    11, // PROG_GET_NEXT_ID
+    12, // MAP_GET_NEXT_ID
+    13, // PROG_GET_FD_BY_ID
+    15, // OBJ_GET_INFO_BY_FD
+    16, // PROG_QUERY
+    24, // MAP_LOOKUP_BATCH
+    25, // MAP_LOOKUP_AND_DELETE_BATCH
+    26, // MAP_UPDATE_BATCH
+    27, // MAP_DELETE_BATCH
+    28, // LINK_CREATE
+    29, // LINK_UPDATE
+    30, // LINK_GET_FD_BY_ID
+    31, // LINK_GET_NEXT_ID
+    33, // ITER_CREATE
+    34, // LINK_DETACH
+];
+
+/// What is asked by netlink; besides there are sockets of the internet's families for the
+/// ioctls and options that ask devices and the older iptables.
+const NETLINK: &[libc::c_int] = &[
+    libc::NETLINK_ROUTE,
+    libc::NETLINK_SOCK_DIAG,
+    libc::NETLINK_XFRM,
+    libc::NETLINK_NETFILTER,
+    libc::NETLINK_GENERIC,
+];
+
+/// Requests of devices (`linux/sockios.h`): ethtool's, indices, addresses; connections
+/// that are not waited for; whether the output is a terminal.
+const REQUESTS: &[libc::Ioctl] = &[
+    libc::FIONBIO,
+    libc::FIOCLEX,
+    libc::TCGETS,
+    SIOCETHTOOL,
+    libc::SIOCGIFINDEX,
+    libc::SIOCGIFHWADDR,
+];
+/// `SIOCETHTOOL` of `linux/sockios.h`.
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+/// `NS_GET_USERNS` to `NS_GET_OWNER_UID` of `linux/nsfs.h`: what a namespace is.
+const NAMESPACES: std::ops::RangeInclusive<i64> = 0xb701..=0xb704;
+
+/// The second step, for all threads: everything else is refused.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn confine(rights: &Rights) -> sys::Result<()> {
+    let mut filter = reading();
+    for command in BPF {
+        filter.allow_if(libc::SYS_bpf, &[Argument::is(0, *command)]);
+    }
+    // The heartbeat's thread, in real time.
+    filter.allow_if(libc::SYS_sched_getscheduler, &[Argument::is(0, 0)]);
+    filter.allow_if(libc::SYS_sched_setscheduler, &[Argument::is(0, 0)]);
+    filter.apply(Otherwise::Refuse)?;
+    rights.told("system calls of the fast path only");
+    Ok(())
+}
+
+/// To read the state of networks, in other namespaces as well.
+fn reading() -> Filter {
+    let mut filter = Filter::default();
+    filter.allow_basics().allow(CALLS).kill(FATAL);
+    let writing = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+    filter.allow_if(libc::SYS_openat, &[Argument::has(2, writing.into(), 0)]);
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
+            let socket = [Argument::is(0, family.into()), Argument::has(1, 0xf, kind.into())];
+            filter.allow_if(libc::SYS_socket, &socket);
+        }
+    }
+    for protocol in NETLINK {
+        let socket =
+            [Argument::is(0, libc::AF_NETLINK.into()), Argument::is(2, (*protocol).into())];
+        filter.allow_if(libc::SYS_socket, &socket);
+    }
+    for request in REQUESTS.iter().map(|request| *request as i64).chain(NAMESPACES) {
+        filter.allow_if(libc::SYS_ioctl, &[Argument::is(1, request)]);
+    }
+    for command in [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, DUPLICATE] {
+        filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, command.into())]);
+    }
+    filter.allow_if(libc::SYS_setns, &[Argument::is(1, libc::CLONE_NEWNET.into())]);
+    filter.allow_if(libc::SYS_prctl, &[Argument::is(0, libc::PR_SET_NAME.into())]);
+    // Threads, but no processes.
+    let thread = i64::from(libc::CLONE_THREAD);
+    filter.allow_if(libc::SYS_clone, &[Argument::has(0, thread, thread)]);
+    // glibc asks by clone3 first, whose flags no filter can see; told so, it takes clone.
+    filter.missing(&[libc::SYS_clone3]);
+    filter
+}
+
+const DUPLICATE: libc::c_int = libc::F_DUPFD_CLOEXEC;

@@ -1,0 +1,147 @@
+//! `vtep` and `tapbridge`: packets, and nothing else.
+
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
+
+use nix::libc;
+use sys::seccomp::{Argument, Filter, Otherwise};
+
+use super::Rights;
+
+/// Sockets that stay of more use than to read and write.
+#[derive(Debug, Clone, Default)]
+pub struct Sockets {
+    /// What UDP passes through, first and last. `sendmmsg` carries addresses and
+    /// descriptors, so it is for these alone, and none of these numbers can become
+    /// another socket's.
+    pub datagrams: Option<RangeInclusive<RawFd>>,
+    /// A UDP socket that is connected anew to look up a path.
+    pub probe: Option<RawFd>,
+}
+
+/// Packets, waiting, time; clients that ask for the status, or come from Prometheus.
+const CALLS: &[libc::c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_epoll_pwait,
+    // The rings are there and restricted by now; none can be made.
+    libc::SYS_io_uring_enter,
+    libc::SYS_ppoll,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_lseek,
+    libc::SYS_accept4,
+    libc::SYS_shutdown,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_getuid,
+    libc::SYS_rt_sigaction,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    // Older kernels' and newer libraries' ways to look at an open file; paths: below.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+];
+
+/// What a library or a path of ours may try without harm, and does without: files,
+/// sockets of its own.
+const REFUSED: &[libc::c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_unlinkat,
+    libc::SYS_socket,
+    libc::SYS_bind,
+    libc::SYS_prlimit64,
+    libc::SYS_uname,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+];
+
+/// Options of sockets: how long a client is waited for, and groups of the underlay that
+/// follow the endpoint's address to another link (`linux/in.h`, `linux/in6.h`).
+const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_IF),
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL),
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
+    (libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP),
+    (libc::IPPROTO_IP, libc::IP_DROP_MEMBERSHIP),
+    (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF),
+    (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS),
+    (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
+    (libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP),
+    (libc::IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP),
+];
+
+/// `BPF_MAP_LOOKUP_ELEM` of `linux/bpf.h`.
+const BPF_MAP_LOOKUP_ELEM: i64 = 1;
+
+/// Gives up everything else, for every thread. No program can be started, no file opened,
+/// no socket made, nothing made executable after this.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn confine(rights: &Rights, sockets: &Sockets) -> sys::Result<()> {
+    filter(sockets).apply(Otherwise::Kill)?;
+    rights.told("system calls to forward only");
+    Ok(())
+}
+
+fn filter(sockets: &Sockets) -> Filter {
+    let mut filter = Filter::default();
+    filter.allow_basics().allow(CALLS).refuse(REFUSED);
+    // Threads that were just started name themselves.
+    filter.allow_if(libc::SYS_prctl, &[Argument::is(0, libc::PR_SET_NAME.into())]);
+    // The bpf engine's counters.
+    filter.allow_if(libc::SYS_bpf, &[Argument::is(0, BPF_MAP_LOOKUP_ELEM)]);
+    // Connections that are waited for, or not; a TAP's address, which its owner may change;
+    // whether the output is a terminal.
+    for request in [libc::FIONBIO, libc::SIOCGIFHWADDR, libc::TCGETS] {
+        filter.allow_if(libc::SYS_ioctl, &[Argument::is(1, request as i64)]);
+    }
+    for command in [libc::F_GETFD, libc::F_GETFL, libc::F_SETFL] {
+        filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, command.into())]);
+    }
+    // To whom it is connected, or to the kernel: no address.
+    filter.allow_if(libc::SYS_sendto, &[Argument::null(4)]);
+    for (level, name) in OPTIONS {
+        let option = [Argument::is(1, (*level).into()), Argument::is(2, (*name).into())];
+        filter.allow_if(libc::SYS_setsockopt, &option);
+    }
+    if let Some(datagrams) = &sockets.datagrams {
+        let [first, last] = [*datagrams.start(), *datagrams.end()].map(i64::from);
+        let within = [Argument::at_least(0, first), Argument::at_most(0, last)];
+        filter.allow_if(libc::SYS_sendmmsg, &within);
+        filter.allow_if(libc::SYS_recvmmsg, &within);
+        filter.refuse_if(libc::SYS_close, &within);
+    }
+    match sockets.probe {
+        Some(probe) => {
+            let probe = [Argument::is(0, probe.into())];
+            // The number stays that socket's.
+            filter.allow_if(libc::SYS_connect, &probe).refuse_if(libc::SYS_close, &probe);
+        }
+        None => drop(filter.refuse(&[libc::SYS_connect])),
+    }
+    filter
+}

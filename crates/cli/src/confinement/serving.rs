@@ -1,0 +1,121 @@
+//! `measure serve`: sockets and threads that strangers have a say in.
+
+use nix::libc;
+use sys::capability::Capability;
+use sys::seccomp::{Argument, Filter, Otherwise};
+
+use super::Rights;
+
+/// The largest receive buffer that a load asks for by itself, bytes.
+const RECEIVE_BUFFER: u64 = 16 << 20;
+/// Up to here a socket's receive buffer needs no right.
+const MOST_RECEIVED: &str = "/proc/sys/net/core/rmem_max";
+
+/// What a measurement is the better for. Sessions open their samplers, since a server that
+/// only waits costs nothing: the exact CPU clock and the kernel's reasons for drops need BPF
+/// and PERFMON each time. Receive buffers beyond `net.core.rmem_max` need NET_ADMIN.
+fn needed(loads_programs: bool, most_received: Option<u64>) -> Vec<Capability> {
+    let mut needed = Vec::new();
+    if loads_programs {
+        needed.extend([Capability::Bpf, Capability::Perfmon]);
+    }
+    // Where the limit is not known, it may be in the way.
+    if most_received.is_none_or(|most| most < RECEIVE_BUFFER) {
+        needed.push(Capability::NetAdmin);
+    }
+    needed
+}
+
+/// What the system calls itself, for the results (os-release(5)).
+const FILES: &[&str] = &["/etc/os-release", "/usr/lib/os-release"];
+
+/// The first step, before sessions have threads; whether these load BPF programs.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn give_up(loads_programs: bool) -> sys::Result<Rights> {
+    let most = std::fs::read_to_string(MOST_RECEIVED).ok();
+    let most = most.and_then(|text| text.trim().parse().ok());
+    Rights::of_another(&needed(loads_programs, most), &["/proc", "/sys"], FILES)
+}
+
+/// What no measurement needs: programs, other processes, other namespaces' files, keys,
+/// rings, counters of hardware. The rest stays: sessions start threads and open sockets.
+const FATAL: &[libc::c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_unshare,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_io_uring_setup,
+    libc::SYS_userfaultfd,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+];
+
+/// The second step.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn confine(rights: &Rights) -> sys::Result<()> {
+    let mut filter = Filter::default();
+    filter.kill(FATAL);
+    // Measurements go by TCP and UDP; netlink tells of devices.
+    let others = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+    filter.refuse_if(libc::SYS_socket, &others.map(|family| Argument::is_not(0, family.into())));
+    let audit = [libc::AF_NETLINK, libc::NETLINK_AUDIT].map(i64::from);
+    filter.refuse_if(libc::SYS_socket, &[Argument::is(0, audit[0]), Argument::is(2, audit[1])]);
+    for request in [libc::TIOCSTI, libc::TIOCLINUX] {
+        filter.refuse_if(libc::SYS_ioctl, &[Argument::is(1, request as i64)]);
+    }
+    for option in [libc::PR_SET_DUMPABLE, libc::PR_SET_PTRACER] {
+        filter.refuse_if(libc::SYS_prctl, &[Argument::is(0, option.into())]);
+    }
+    // Signals by descriptors: F_SETOWN, F_SETOWN_EX of `linux/fcntl.h`.
+    for command in [8, 15] {
+        filter.refuse_if(libc::SYS_fcntl, &[Argument::is(1, command)]);
+    }
+    filter.apply(Otherwise::Allow)?;
+    rights.told("no system calls for processes, mounts and rights");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_session_uses_is_kept() {
+        use Capability::{Bpf, NetAdmin, Perfmon};
+        const ENOUGH: Option<u64> = Some(16 << 20);
+        assert_eq!(needed(true, Some(212_992)), [Bpf, Perfmon, NetAdmin]);
+        assert_eq!(needed(true, ENOUGH), [Bpf, Perfmon]);
+        assert_eq!(needed(false, Some((16 << 20) - 1)), [NetAdmin]);
+        assert_eq!(needed(false, None), [NetAdmin]);
+        assert_eq!(needed(false, ENOUGH), []);
+    }
+}

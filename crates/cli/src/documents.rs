@@ -1,0 +1,148 @@
+//! Every command line of the documents is one that the program's own parser takes.
+
+use clap::CommandFactory;
+
+use crate::args::LabVerb;
+use crate::command_line::{Arguments, Verb};
+
+#[path = "../tests/documents/fence.rs"]
+mod fence;
+
+/// What a shell would start as `overlane`, with its arguments.
+fn of_overlane(command: &[String]) -> Option<&[String]> {
+    match command {
+        [sudo, rest @ ..] if sudo == "sudo" => of_overlane(rest),
+        [program, ..] if program == "overlane" => Some(command),
+        _ => None,
+    }
+}
+
+/// Why the parser would not take a command line.
+fn refused(command: &[String]) -> Option<String> {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+    match Arguments::try_parse_from(command) {
+        Ok(arguments) => {
+            let Verb::Lab { verb: LabVerb::Run(run) } = arguments.verb else { return None };
+            let unknown = |name: &&str| *name != "all" && lab::find(name).is_none();
+            run.modes.split(',').find(unknown).map(|name| format!("{name} is no mode"))
+        }
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
+            None
+        }
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Why there can be no such command line, whatever stands for its values: a verb or an
+/// option that is not there.
+fn misnamed(command: &[String]) -> Option<String> {
+    let mut verb = &Arguments::command();
+    let mut inherited = vec!["help", "version"];
+    for word in command.iter().skip(1) {
+        if word == "--" {
+            break;
+        }
+        if let Some(option) = word.strip_prefix("--") {
+            let name = option.split(['=', '[', ',']).next().unwrap_or_default();
+            let known = verb.get_arguments().any(|argument| {
+                argument.get_long() == Some(name)
+                    || argument.get_all_aliases().is_some_and(|all| all.contains(&name))
+            });
+            if !known && !inherited.contains(&name) {
+                return Some(format!("{} has no --{name}", verb.get_name()));
+            }
+        } else if let Some(inner) = verb.find_subcommand(word) {
+            verb = inner;
+            inherited = vec!["help", "version"];
+        } else if verb.get_subcommands().next().is_some()
+            && verb.get_positionals().next().is_none()
+            && word.chars().all(|c| c.is_ascii_lowercase())
+        {
+            return Some(format!("{} has no verb {word}", verb.get_name()));
+        }
+    }
+    None
+}
+
+#[test]
+fn command_lines_in_blocks_are_taken_by_the_parser() {
+    let (mut problems, mut seen) = (Vec::new(), 0);
+    for page in fence::pages() {
+        for block in &fence::blocks(&page).0 {
+            for command in block.commands() {
+                let Some(command) = of_overlane(&command) else { continue };
+                seen += 1;
+                problems.extend(
+                    refused(command)
+                        .map(|why| format!("{}: {}: {why}", block.place, command.join(" "))),
+                );
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert!(seen >= 60, "{seen} command lines: blocks are no longer found");
+}
+
+#[test]
+fn command_lines_in_prose_name_what_there_is() {
+    let (mut problems, mut seen) = (Vec::new(), 0);
+    for page in fence::pages() {
+        let prose = fence::blocks(&page).1.replace('\n', " ");
+        // Every other piece between backquotes is inline code.
+        for code in prose.split('`').skip(1).step_by(2) {
+            for command in fence::commands(code) {
+                let Some(command) = of_overlane(&command) else { continue };
+                seen += 1;
+                problems.extend(
+                    misnamed(command).map(|why| format!("{}: {code}: {why}", page.display())),
+                );
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert!(seen >= 60, "{seen} command lines: inline code is no longer found");
+}
+
+#[test]
+fn a_wrong_command_line_is_noticed() {
+    let words = |line: &str| fence::commands(line).remove(0);
+    assert!(refused(&words("overlane lab run --no-such-option")).is_some());
+    assert!(refused(&words("overlane lab run --modes host,no-such-mode")).is_some());
+    assert!(refused(&words("overlane lab run --modes 'host' \\\n --quick # fast")).is_none());
+    assert!(misnamed(&words("overlane doctor repair")).is_some());
+    assert!(misnamed(&words("overlane doctor explain CODE --json")).is_some());
+    assert!(misnamed(&words("overlane report NAME.json --markdown")).is_none());
+    assert!(misnamed(&words("overlane lab run --mode NAME")).is_none());
+}
+
+/// A page of the book.
+fn page(name: &str) -> String {
+    std::fs::read_to_string(fence::top().join("docs/src").join(name)).unwrap()
+}
+
+#[test]
+fn modes_measured_by_name_only_are_listed() {
+    let page = page("reference/modes.md");
+    let section = page.split("## Measured by name only").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap().replace('\n', " ");
+    // Every other piece between backquotes is inline code.
+    let listed: Vec<&str> =
+        section.split('`').skip(1).step_by(2).filter(|name| !name.starts_with("--")).collect();
+    let by_name = lab::modes().iter().filter(|mode| !mode.in_all());
+    assert_eq!(listed, by_name.map(|mode| mode.name()).collect::<Vec<_>>());
+}
+
+#[test]
+fn counters_of_vtep_are_explained() {
+    use datapath::counters::{DropReason, Learning, Resolution};
+    let page = page("reference/metrics.md");
+    let reasons = DropReason::ALL.map(DropReason::name);
+    let outcomes = Resolution::ALL.map(Resolution::name);
+    let words = reasons.into_iter().chain(outcomes).chain(Learning::ALL.map(Learning::name));
+    for word in words {
+        assert!(page.contains(&format!("\n| `{word}` | ")), "{word} has no line");
+    }
+}

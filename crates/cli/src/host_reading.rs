@@ -1,0 +1,61 @@
+//! Reading this host for `doctor`, `doctor fix` and `try`, and what a check finds on it.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use doctor::host::FarEnd;
+use doctor::{Check, Finding, Host, Scope, collect, diagnose};
+use measure::remote::tunnels_of;
+
+use crate::doctor_args::Reading;
+use crate::exit::usage;
+use crate::named_netns::netns;
+use crate::remote::{Target, token};
+
+/// As long as anyone wants to wait for counters; beyond it they wrap.
+const LONGEST_WATCH_S: f64 = 3600.0;
+
+/// Reads this host.
+///
+/// # Errors
+/// Usage, and what the host cannot be read for.
+pub fn read(reading: &Reading) -> anyhow::Result<Host> {
+    let watch = reading.watch;
+    if !(0.0..=LONGEST_WATCH_S).contains(&watch) {
+        let wanted = format!("{watch}: wanted 0 to {LONGEST_WATCH_S} seconds");
+        return Err(usage("--watch", wanted));
+    }
+    let scope = match reading.netns.as_str() {
+        "all" => Scope::All,
+        some => {
+            let named = |one: &str| Ok((one.to_owned(), netns("--netns", Some(one))?));
+            Scope::Some(some.split(',').map(named).collect::<anyhow::Result<_>>()?)
+        }
+    };
+    let token = token(reading.token.as_deref())?;
+    let peers = reading.peer.iter().map(|text| Target::parse("--peer", text)?.resolve("--peer"));
+    let peers = peers.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut far_ends = Vec::new();
+    for peer in peers {
+        let tunnels = tunnels_of(peer, token.as_ref(), &AtomicBool::new(false))?;
+        far_ends.push(FarEnd { address: peer.ip().to_canonical(), tunnels });
+    }
+    Ok(Host { far_ends, ..collect(scope, Duration::from_secs_f64(watch))? })
+}
+
+/// A check by its code.
+///
+/// # Errors
+/// Usage, for a code that is no check's.
+pub fn check(code: &str) -> anyhow::Result<&'static Check> {
+    doctor::check::find(code).ok_or_else(|| {
+        usage("CODE", format!("{code:?} is no check (overlane doctor list shows them)"))
+    })
+}
+
+/// What one check finds.
+pub fn findings_of(check: &Check, host: &Host) -> Vec<Finding> {
+    let mut findings = diagnose(host).findings;
+    findings.retain(|finding| finding.code == check.code);
+    findings
+}

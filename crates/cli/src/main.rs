@@ -1,0 +1,153 @@
+//! `overlane`: arguments in, exit code out. One file per verb.
+//!
+//! Exit codes:
+//!
+//! - 0: done;
+//! - 1: failed, in whole or in part;
+//! - 2: wrong usage or bad input;
+//! - 10: a proven regression exceeds its limit (`report compare`), findings are at or above
+//!   `--fail-on` (`doctor`), or a change is not proven better (`try`);
+//! - 130: ended by Ctrl-C, with what there is written.
+
+#![forbid(unsafe_code)]
+
+mod accel_args;
+mod accel_events;
+mod accelerator;
+mod args;
+mod assembly;
+mod background;
+mod command_line;
+mod confinement;
+mod control;
+mod doctor_args;
+#[cfg(test)]
+mod documents;
+mod endpoint;
+mod exit;
+mod host_reading;
+mod input;
+mod interrupt;
+mod lab_socket;
+mod measure_options;
+mod metrics;
+mod missing_cells;
+mod named_netns;
+mod notify;
+mod output;
+mod plan;
+mod progress;
+mod remote;
+mod remote_paths;
+mod run_session;
+mod serving;
+mod signals;
+mod sizes;
+mod succession;
+mod survey;
+mod tap_device;
+mod tapbridge_args;
+mod testbeds;
+mod trial_guard;
+mod try_args;
+mod variation;
+mod verb;
+mod vtep_args;
+
+use std::io::{ErrorKind, IsTerminal};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use accel_args::AccelVerb;
+use args::{LabVerb, MeasureVerb};
+use command_line::{Arguments, Verb};
+use exit::{Exit, Usage};
+use vtep_args::VtepVerb;
+
+fn main() -> ExitCode {
+    let colour = std::io::stderr().is_terminal() && output::colour_is_wanted();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("OVERLANE_LOG")
+                .unwrap_or_else(|_| "warn".into()),
+        )
+        .with_writer(move || output::Log { colour })
+        .with_ansi(colour)
+        .init();
+    let mut command = Arguments::command();
+    let arguments = match command.try_get_matches_from_mut(std::env::args_os()) {
+        Ok(matches) => Arguments::from_arg_matches(&matches),
+        Err(error) => Err(error),
+    };
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        // clap exits with 2 for errors, 0 for --help and --version.
+        Err(error) => error.exit(),
+    };
+    exit_code(dispatch(arguments))
+}
+
+fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
+    match arguments.verb {
+        Verb::Lab { verb } => match verb {
+            LabVerb::List(list) => verb::lab_list::run(&list),
+            LabVerb::Run(run) => verb::lab_run::run(&run),
+            LabVerb::Plans(plans) => verb::lab_plans::run(&plans),
+            LabVerb::Up(up) => verb::lab_up::run(&up),
+            LabVerb::Hold(hold) => verb::lab_up::hold(&hold),
+            LabVerb::Exec(exec) => verb::lab_exec::run(&exec),
+            LabVerb::Status(status) => verb::lab_status::run(&status),
+            LabVerb::Down(down) => verb::lab_down::run(&down),
+        },
+        Verb::Measure { verb } => match verb {
+            MeasureVerb::Serve(serve) => verb::measure_serve::run(&serve),
+            MeasureVerb::Run(run) => verb::measure_run::run(&run),
+        },
+        Verb::Accel { verb } => match verb {
+            AccelVerb::On(run) => verb::accel::on(&run),
+            AccelVerb::Off(devices) => verb::accel::off(&devices),
+            AccelVerb::Run(run) => verb::accel_run::run(&run),
+            AccelVerb::Status(status) => verb::accel::status(&status),
+            AccelVerb::Check(check) => verb::accel_check::run(&check),
+            AccelVerb::Explain(explain) => verb::accel_explain::run(&explain),
+        },
+        Verb::Doctor(doctor) => verb::doctor::run(&doctor),
+        Verb::Try(asked) => verb::r#try::run(&asked),
+        Verb::Undo(undo) => verb::undo::run(&undo),
+        Verb::Report(report) => verb::report::run(&report),
+        Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),
+        Verb::Vtep(vtep) => match &vtep.verb {
+            Some(VtepVerb::Status(status)) => verb::vtep_status::run(status),
+            None => verb::vtep::run(&vtep),
+        },
+        Verb::Completions { shell } => verb::generate::completions(shell),
+        Verb::Man { directory } => verb::generate::man(&directory),
+    }
+}
+
+/// Prints a verb's error and gives the process's exit code.
+fn exit_code(result: anyhow::Result<Exit>) -> ExitCode {
+    match result {
+        Ok(Exit::Done) => ExitCode::SUCCESS,
+        Ok(Exit::Partly) => ExitCode::FAILURE,
+        Ok(Exit::Interrupted) => ExitCode::from(130),
+        Ok(Exit::Code(code)) => ExitCode::from(code),
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::complain(&format!("error: {error:#}"));
+            if error.downcast_ref::<Usage>().is_some() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// Whether the reader of our output went away (`overlane … | head`).
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,426 @@
+//! What to measure and how, as `lab run` and `measure run` are asked: the
+//! arguments, checked, and the cells' asks made of them.
+
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use load::ask::{Ask, Engine, Task};
+use load::{MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, Workload};
+use measure::impact::Impact;
+use measure::plan::{HOPELESS_AFTER, PlacementPolicy, Plan, PlannedCell, Stopping};
+use measure::run::Outcome;
+use measure::sampler::{Limits, Rule, Survey};
+use results::{ConfidenceGoal, Placement as Placed, Plan as PlanRecord};
+
+use crate::args::{Asking, Measuring, WORKLOADS};
+use crate::exit::usage;
+use crate::sizes;
+
+/// How long a path may stand still before it counts as broken.
+const SETUP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Sizes of socket buffers and message sizes, loads, engines: what is asked of
+/// every path.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// One a cell of every path.
+    pub asks: Vec<Ask>,
+    tasks: Vec<Task>,
+    sizes: Vec<u32>,
+    flows: Vec<u32>,
+    outstanding: Vec<u32>,
+    load_percent: Vec<f64>,
+    socket_buffers: Vec<u32>,
+    engines: Vec<Engine>,
+    gso: bool,
+}
+
+impl Asked {
+    /// Checks the arguments and makes every combination of them. Under `--impact` it is
+    /// latencies first, and nothing that fills a path.
+    ///
+    /// # Errors
+    /// Usage, naming the argument and what is allowed.
+    pub fn check(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked> {
+        let (workloads, load) = match impact {
+            None => (arguments.workloads.as_str(), arguments.load.as_deref()),
+            Some(_) => gentle(arguments),
+        };
+        let tasks = list("--workloads", workloads, |name| {
+            Task::from_str(name).map_err(|error| usage("--workloads", error))
+        })?;
+        let sizes = arguments
+            .sizes
+            .as_deref()
+            .map(sizes::parse)
+            .transpose()
+            .map_err(|error| usage("--sizes", error))?
+            .unwrap_or_default();
+        let flows =
+            list("--flows", &arguments.flows, |text| whole("--flows", text, 1, MAX_FLOWS, ""))?;
+        let outstanding = list("--outstanding", &arguments.outstanding, |text| {
+            whole("--outstanding", text, 1, MAX_OUTSTANDING, "")
+        })?;
+        let load_percent = match load {
+            Some(text) => list("--load", text, percent)?,
+            None => Vec::new(),
+        };
+        let socket_buffers = match &arguments.socket_buffers {
+            Some(text) => list("--socket-buffers", text, |text| {
+                whole("--socket-buffers", text, MIN_SOCKET_BUFFER, MAX_SOCKET_BUFFER, " bytes")
+            })?,
+            None => Vec::new(),
+        };
+        let engines = list("--engine", &arguments.engine, |name| {
+            Engine::from_str(name).map_err(|error| usage("--engine", error))
+        })?;
+        let asked = Asked {
+            asks: Vec::new(),
+            tasks,
+            sizes,
+            flows,
+            outstanding,
+            load_percent,
+            socket_buffers,
+            engines,
+            gso: arguments.gso,
+        };
+        if impact.is_some() {
+            asked.within_impact()?;
+        }
+        asked.contradictions()?;
+        Ok(Asked { asks: asked.combinations(), ..asked })
+    }
+
+    /// What fills a path has no place beside others' traffic.
+    fn within_impact(&self) -> anyhow::Result<()> {
+        let gentle = |task: &Task| {
+            let small = [Workload::TcpRr, Workload::UdpRr, Workload::TcpCrr];
+            matches!(task, Task::Steady(workload) if small.contains(workload))
+        };
+        if let Some(task) = self.tasks.iter().find(|task| !gentle(task)) {
+            let problem = format!("{task} fills the path: with it choose tcp_rr, udp_rr, tcp_crr");
+            return Err(usage(IMPACT, problem));
+        }
+        if self.load_percent.iter().any(|percent| *percent > 0.0) {
+            let problem = "the maximum that --load is a share of takes a full load to find";
+            return Err(usage(IMPACT, problem));
+        }
+        if let Some(tool) = self.engines.iter().find(|engine| **engine != Engine::Overlane) {
+            return Err(usage(IMPACT, format!("what {tool} sends is not bounded: built in only")));
+        }
+        Ok(())
+    }
+
+    fn contradictions(&self) -> anyhow::Result<()> {
+        let rr = |task: &Task| task.workload().is_rr();
+        if self.gso && !self.tasks.contains(&Task::Steady(Workload::UdpStream)) {
+            let problem = "goes with the workload udp_stream, which is not asked for";
+            return Err(usage("--gso", problem));
+        }
+        let transactions = "goes with the workloads tcp_rr and udp_rr, none of which is asked for";
+        if self.outstanding != [1] && !self.tasks.iter().any(rr) {
+            return Err(usage("--outstanding", transactions));
+        }
+        if !self.load_percent.is_empty() && !self.tasks.iter().any(rr) {
+            return Err(usage("--load", transactions));
+        }
+        if !self.load_percent.is_empty() && self.outstanding != [1] {
+            return Err(usage(
+                "--load",
+                "a schedule sends requests when they are due: not with --outstanding",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Every combination; what a workload does not know is left out of its own.
+    fn combinations(&self) -> Vec<Ask> {
+        let mut asks = Vec::new();
+        for &task in &self.tasks {
+            let workload = task.workload();
+            let rr = workload.is_rr();
+            let own = [workload.default_message_bytes()];
+            let sizes = if self.sizes.is_empty() { &own[..] } else { &self.sizes };
+            let outstanding = if rr { &self.outstanding[..] } else { &[1] };
+            let loads = options(if rr { &self.load_percent } else { &[] });
+            for &engine in &self.engines {
+                for &socket_buffer_bytes in &options(&self.socket_buffers) {
+                    for &flows in &self.flows {
+                        for &load_percent in &loads {
+                            for &outstanding in outstanding {
+                                for &message_bytes in sizes {
+                                    asks.push(Ask {
+                                        task,
+                                        message_bytes,
+                                        flows,
+                                        outstanding,
+                                        gso: self.gso && task == Task::Steady(Workload::UdpStream),
+                                        load_percent,
+                                        socket_buffer_bytes,
+                                        engine,
+                                    });
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        asks
+    }
+
+    /// Joins another part of a plan to this one; the same ask twice is one.
+    pub fn join(&mut self, other: Asked) {
+        fn union<T: PartialEq>(into: &mut Vec<T>, from: Vec<T>) {
+            for item in from {
+                if !into.contains(&item) {
+                    into.push(item);
+                }
+            }
+        }
+        union(&mut self.asks, other.asks);
+        union(&mut self.tasks, other.tasks);
+        union(&mut self.sizes, other.sizes);
+        union(&mut self.flows, other.flows);
+        union(&mut self.outstanding, other.outstanding);
+        union(&mut self.load_percent, other.load_percent);
+        union(&mut self.socket_buffers, other.socket_buffers);
+        union(&mut self.engines, other.engines);
+        self.gso |= other.gso;
+    }
+}
+
+/// How to measure: blocks, times, places, limits.
+#[derive(Debug, Clone)]
+pub struct Manner {
+    /// When to stop.
+    pub stopping: Stopping,
+    /// Measured a sample.
+    pub duration: Duration,
+    /// Discarded before it.
+    pub warmup: Duration,
+    /// Where threads run.
+    pub placement: Placed,
+    /// Seed of the random order.
+    pub seed: u64,
+    /// What a sample's disturbance is judged by.
+    pub rule: Rule,
+    /// Bound on the test's own load.
+    pub impact: Option<Impact>,
+}
+
+impl Manner {
+    /// Checks the arguments.
+    ///
+    /// # Errors
+    /// Usage, naming the argument and what is allowed.
+    pub fn check(arguments: &Measuring) -> anyhow::Result<Manner> {
+        let (blocks, duration, warmup) =
+            if arguments.quick { (9, 0.15, 0.05) } else { (20, 0.5, 0.1) };
+        let impact = arguments.impact.as_deref().map(impact).transpose()?;
+        let (duration, warmup) = match impact {
+            // Short pulses.
+            Some(_) => (Impact::PULSE.as_secs_f64(), Impact::WARMUP.as_secs_f64()),
+            None => (duration, warmup),
+        };
+        Ok(Manner {
+            stopping: stopping(arguments, blocks)?,
+            duration: seconds("--duration", arguments.duration.unwrap_or(duration), 0.01)?,
+            warmup: seconds("--warmup", arguments.warmup.unwrap_or(warmup), 0.0)?,
+            placement: PlacementPolicy::from(arguments.placement)
+                .place(&sys::affinity::of_this_thread()?),
+            seed: arguments.seed.unwrap_or_else(fresh_seed),
+            rule: rule(arguments.disturbance)?,
+            impact,
+        })
+    }
+
+    /// The plan of these cells, which vary these settings.
+    pub fn plan(&self, cells: Vec<PlannedCell>, settings: Vec<String>, survey: &Survey) -> Plan {
+        Plan {
+            seed: self.seed,
+            cells,
+            stopping: self.stopping,
+            settings,
+            duration: self.duration,
+            warmup: self.warmup,
+            placement: self.placement.clone(),
+            rule: self.rule,
+            before: survey.steps.clone(),
+            impact: self.impact,
+            idle_load: survey.busy,
+            setup_limit: SETUP_LIMIT,
+            hopeless_after: HOPELESS_AFTER,
+        }
+    }
+}
+
+/// The plan as the results file has it, but for what the path's builder knows:
+/// baseline, modes, offload, MTU and steering.
+pub fn record(asked: &Asked, manner: &Manner, outcome: &Outcome) -> PlanRecord {
+    PlanRecord {
+        name: None,
+        seed: manner.seed,
+        baseline: String::new(),
+        modes: Vec::new(),
+        offload: Vec::new(),
+        mtu: Vec::new(),
+        workloads: asked.tasks.clone(),
+        sizes: asked.sizes.clone(),
+        flows: asked.flows.clone(),
+        outstanding: asked.outstanding.clone(),
+        load_percent: asked.load_percent.clone(),
+        socket_buffers: asked.socket_buffers.clone(),
+        engines: asked.engines.clone(),
+        vary: Vec::new(),
+        gso: asked.gso,
+        placement: manner.placement.clone(),
+        steering: results::Steering::None,
+        blocks: manner.stopping.blocks,
+        max_blocks: manner.stopping.max_blocks,
+        blocks_done: outcome.blocks_done,
+        duration_s: manner.duration.as_secs_f64(),
+        warmup_s: manner.warmup.as_secs_f64(),
+        confidence: ConfidenceGoal {
+            level: manner.stopping.level,
+            half_width: manner.stopping.half_width,
+            looks: outcome.looks.clone(),
+        },
+    }
+}
+
+/// Each value as an option, or the one option of having none.
+fn options<T: Copy>(values: &[T]) -> Vec<Option<T>> {
+    if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
+}
+
+/// A comma-separated list without repetitions, at least one long.
+pub fn list<T>(
+    argument: &str,
+    text: &str,
+    parse: impl Fn(&str) -> anyhow::Result<T>,
+) -> anyhow::Result<Vec<T>> {
+    let mut seen: Vec<&str> = Vec::new();
+    for word in text.split(',').map(str::trim) {
+        if seen.contains(&word) {
+            return Err(usage(argument, format!("{word:?} is named twice")));
+        }
+        seen.push(word);
+    }
+    seen.into_iter().map(parse).collect()
+}
+
+fn whole(argument: &str, text: &str, least: u32, most: u32, unit: &str) -> anyhow::Result<u32> {
+    let number = text.parse().ok().filter(|n| (least..=most).contains(n));
+    number.ok_or_else(|| usage(argument, format!("{text:?} is not {least} to {most}{unit}")))
+}
+
+fn percent(text: &str) -> anyhow::Result<f64> {
+    text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| {
+        usage("--load", format!("{text:?}: allowed are 0 to 100 percent, as in 0,10,50,90"))
+    })
+}
+
+fn seconds(argument: &str, value: f64, least: f64) -> anyhow::Result<Duration> {
+    const MOST: f64 = 3600.0;
+    if value >= least && value <= MOST {
+        Ok(Duration::from_secs_f64(value))
+    } else {
+        Err(usage(argument, format!("{value}: allowed are {least} to {MOST} seconds")))
+    }
+}
+
+fn stopping(arguments: &Measuring, default_blocks: u32) -> anyhow::Result<Stopping> {
+    const ARGUMENT: &str = "--confidence";
+    let mut stopping = Stopping {
+        level: 0.95,
+        blocks: arguments.blocks.unwrap_or(default_blocks),
+        half_width: None,
+        max_blocks: arguments.max_blocks,
+    };
+    if !(1..=10_000).contains(&stopping.blocks) {
+        return Err(usage("--blocks", format!("{}: allowed are 1 to 10000", stopping.blocks)));
+    }
+    if !(2..=10_000).contains(&stopping.max_blocks) {
+        return Err(usage(
+            "--max-blocks",
+            format!("{}: allowed are 2 to 10000", stopping.max_blocks),
+        ));
+    }
+    let Some(text) = &arguments.confidence else { return Ok(stopping) };
+    let (level, goal) = match text.split_once(',') {
+        Some((level, goal)) => (level, Some(goal)),
+        None => (text.as_str(), None),
+    };
+    let percent = |text: &str, low: f64, high: f64| {
+        text.trim().parse::<f64>().ok().filter(|p| *p >= low && *p <= high).ok_or_else(|| {
+            usage(
+                ARGUMENT,
+                format!("{text:?}: LEVEL is 50 to 99.9, PERCENT 0.1 to 100, as in 95,5"),
+            )
+        })
+    };
+    stopping.level = percent(level, 50.0, 99.9)? / 100.0;
+    stopping.half_width =
+        goal.map(|goal| Ok::<_, anyhow::Error>(percent(goal, 0.1, 100.0)? / 100.0)).transpose()?;
+    Ok(stopping)
+}
+
+const IMPACT: &str = "--impact";
+/// Bounds of `--impact`, percent.
+const IMPACTS: [f64; 2] = [0.1, 50.0];
+
+/// `5%` or `5`.
+pub fn impact(text: &str) -> anyhow::Result<Impact> {
+    let number = text.trim().strip_suffix('%').unwrap_or(text.trim()).parse::<f64>().ok();
+    let [least, most] = IMPACTS;
+    match number.filter(|percent| (least..=most).contains(percent)) {
+        Some(percent) => Ok(Impact { share: percent / 100.0 }),
+        None => Err(usage(IMPACT, format!("{text:?}: allowed are {least}% to {most}%, as in 5%"))),
+    }
+}
+
+/// Workloads and load under `--impact`: transactions one at a time, where nothing else is
+/// asked for.
+fn gentle(arguments: &Asking) -> (&str, Option<&str>) {
+    let workloads = match arguments.workloads.as_str() {
+        WORKLOADS => "tcp_rr,udp_rr",
+        others => others,
+    };
+    let rr = workloads.contains("tcp_rr") || workloads.contains("udp_rr");
+    let load =
+        arguments.load.as_deref().or(Some("0").filter(|_| rr && arguments.outstanding == "1"));
+    (workloads, load)
+}
+
+/// What a sample is judged by: the run's own background, or what other programs may take
+/// before a sample is void. The limits on steal and throttling move in step then, and 100%
+/// lifts all of them.
+fn rule(percent: Option<f64>) -> anyhow::Result<Rule> {
+    let Some(percent) = percent else { return Ok(Rule::Background) };
+    if !(percent > 0.0 && percent <= 100.0) {
+        return Err(usage("--disturbance", format!("{percent}: allowed are more than 0 to 100")));
+    }
+    if percent >= 100.0 {
+        // None, not 100%: over a short sample the clocks of what was measured
+        // and of all CPUs are read apart, and a share can come out above one.
+        return Ok(Rule::Strict(Limits::LIFTED));
+    }
+    let share = percent / 100.0;
+    let in_step = |default: f64| default * share / Limits::DEFAULT.other_share;
+    Ok(Rule::Strict(Limits {
+        other_share: share,
+        steal_share: in_step(Limits::DEFAULT.steal_share),
+        throttled_share: in_step(Limits::DEFAULT.throttled_share),
+        // One CPU of many is judged against the background only.
+        busiest_share: f64::INFINITY,
+    }))
+}
+
+/// A seed that differs between runs; it is printed and kept in the results.
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // Short enough to be typed again.
+    (now.as_nanos() as u64 ^ u64::from(std::process::id()) << 20) % 1_000_000_000
+}

@@ -1,0 +1,82 @@
+//! Cells without a figure, so that a reader of the cells alone sees what was asked
+//! for.
+
+use crate::testbeds::profile;
+use lab::Params;
+use load::ask::Ask;
+use results::{Cell, ModeRecord, Offered, Role, Status};
+
+use crate::testbeds::{BuildOptions, Refused};
+use testbed::Setting;
+
+/// Cells of the modes that could not be built, so that a reader of the cells
+/// alone sees that they were asked for.
+pub fn of_modes(wanted: &BuildOptions<'_>, asks: &[Ask], records: &[ModeRecord]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for record in records.iter().filter(|record| record.status != Status::Ok) {
+        for &mtu in wanted.mtus {
+            for &offload in wanted.offloads {
+                let reason = record.reason.clone().unwrap_or_default();
+                let params = Params { mtu, offload };
+                cells.extend(asks.iter().map(|ask| {
+                    unmeasured(&record.mode, params, ask, None, record.status, &reason)
+                }));
+            }
+        }
+    }
+    cells
+}
+
+/// Cells of the settings that a mode does not take.
+pub fn of_settings(settings: &[Setting], asks: &[Ask], refused: &[Refused]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for Refused { mode, params, setting, reason } in refused {
+        let setting = settings[*setting].to_string();
+        cells.extend(asks.iter().map(|ask| {
+            let setting = Some(setting.clone());
+            unmeasured(mode, *params, ask, setting, Status::Unsupported, reason)
+        }));
+    }
+    cells
+}
+
+/// A cell without a figure.
+fn unmeasured(
+    mode: &str,
+    params: Params,
+    ask: &Ask,
+    setting: Option<String>,
+    status: Status,
+    reason: &str,
+) -> Cell {
+    Cell {
+        mode: mode.to_owned(),
+        role: Role::Measured,
+        offload: profile(params.offload),
+        mtu: params.mtu,
+        workload: ask.task,
+        message_bytes: ask.message_bytes,
+        flows: ask.flows,
+        outstanding: ask.outstanding,
+        offered: ask.load_percent.map(|percent| Offered { percent: Some(percent), per_s: 0.0 }),
+        socket_buffer_bytes: ask.socket_buffer_bytes,
+        setting,
+        gso: ask.gso,
+        engine: ask.engine,
+        unit: ask.unit(),
+        status,
+        reason: Some(reason.to_owned()),
+        samples: Vec::new(),
+        median: None,
+        ratio: None,
+        service_demand: None,
+        latency_us: None,
+        histogram: Vec::new(),
+        drop_point: None,
+        pace: None,
+        tool: None,
+        loss: None,
+        hops: Vec::new(),
+        trend: None,
+    }
+}

@@ -1,0 +1,258 @@
+//! Writing: to the terminal, and whole files or none.
+
+use std::io::{IsTerminal, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use measure::run::Ended;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::linkat;
+use results::{Results, Status};
+
+use crate::args::{Format, Output};
+use crate::exit::{Exit, usage};
+
+/// Prints to standard output; a reader that went away is an error that ends
+/// the program quietly. Characters that drive a terminal are shown as escapes, but for
+/// the program's own colours.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    put(&foreign::lines(text, style().colour))
+}
+
+fn put(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Prints a line to standard error, likewise; nothing can be done where that is closed.
+pub fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", foreign::lines(text, false));
+}
+
+/// Where log lines go: standard error, with what they quote shown as escapes.
+#[derive(Debug)]
+pub struct Log {
+    /// The formatter's own colours stay.
+    pub colour: bool,
+}
+
+impl Write for Log {
+    fn write(&mut self, entry: &[u8]) -> std::io::Result<usize> {
+        // The formatter hands over each entry as a whole.
+        let text = String::from_utf8_lossy(entry);
+        std::io::stderr().write_all(foreign::log(&text, self.colour).as_bytes())?;
+        Ok(entry.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
+}
+
+/// Prints any value as JSON.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    put(&foreign::json(&serde_json::to_string_pretty(value)?))
+}
+
+/// Prints results in a format.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
+    match format {
+        Format::Text => print(&report::text(results, style())),
+        Format::Markdown => print(&report::markdown(results)),
+        // Its lines end in a carriage return, too; its cells are harmless.
+        Format::Csv => put(&report::csv(results)),
+        Format::Json => print_json(results),
+    }
+}
+
+/// Writes and prints the results of a run; gives the exit code that they mean.
+///
+/// # Errors
+/// When they cannot be written or printed.
+pub fn deliver(
+    results: &Results,
+    ended: Ended,
+    arguments: &Output,
+    destination: Option<&Destination>,
+) -> anyhow::Result<Exit> {
+    let written = match destination {
+        Some(destination) => destination.write(&(serde_json::to_string_pretty(results)? + "\n")),
+        None => Ok(()),
+    };
+    // Shown even when the disk is full: measuring took time.
+    print_results(results, if arguments.json { Format::Json } else { arguments.format })?;
+    written?;
+    let failed = results.cells.iter().any(|cell| cell.status == Status::Failed)
+        || results.modes.iter().any(|mode| mode.status == Status::Failed);
+    Ok(match ended {
+        Ended::Interrupted => Exit::Interrupted,
+        Ended::Failed => Exit::Partly,
+        _ if failed => Exit::Partly,
+        _ => Exit::Done,
+    })
+}
+
+/// Colour on a terminal only.
+pub fn style() -> report::Style {
+    let colour = std::io::stdout().is_terminal() && colour_is_wanted();
+    let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    report::Style { colour, width: width.unwrap_or(80).max(80) }
+}
+
+/// Not where `NO_COLOR` is set (no-color.org).
+pub fn colour_is_wanted() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Where results will go, known to be writable before anything is measured.
+#[derive(Debug)]
+pub struct Destination {
+    path: PathBuf,
+    /// Written in place: a device or a pipe cannot be replaced.
+    special: bool,
+}
+
+impl Destination {
+    /// Checks that `--out` can be written, without leaving anything.
+    ///
+    /// # Errors
+    /// A usage error naming the path and the reason.
+    pub fn check(path: &Path) -> anyhow::Result<Destination> {
+        Destination::check_for("--out", path)
+    }
+
+    /// The same for another argument.
+    ///
+    /// # Errors
+    /// A usage error naming the argument, the path and the reason.
+    pub fn check_for(argument: &str, path: &Path) -> anyhow::Result<Destination> {
+        let problem = |error: &dyn std::fmt::Display| {
+            usage(argument, format!("{} cannot be written: {error}", path.display()))
+        };
+        let special = match path.metadata() {
+            Ok(meta) if meta.is_dir() => return Err(problem(&"it is a directory")),
+            Ok(meta) if !meta.is_file() => true,
+            Ok(_) => {
+                std::fs::OpenOptions::new().append(true).open(path).map_err(|e| problem(&e))?;
+                false
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+            Err(error) => return Err(problem(&error)),
+        };
+        if !special {
+            // Unnamed where the file system allows it: gone even after kill -9.
+            tempfile::tempfile_in(directory(path)).map_err(|e| problem(&e))?;
+        }
+        Ok(Destination { path: path.to_owned(), special })
+    }
+
+    /// Writes the whole content, or nothing: a full disk does not cost an earlier file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
+        let content = content.as_ref();
+        let context = || format!("write {}", self.path.display());
+        if self.special {
+            return std::fs::write(&self.path, content).with_context(context);
+        }
+        let directory = directory(&self.path);
+        // Without a name until it is whole, so that a killed process leaves no
+        // half file beside the results.
+        let mut file = tempfile::tempfile_in(directory).with_context(context)?;
+        file.write_all(content).with_context(context)?;
+        file.set_permissions(PermissionsExt::from_mode(0o644)).with_context(context)?;
+        file.sync_all().with_context(context)?;
+        match name(&file, &self.path) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EEXIST) => {}
+            // The file system has no unnamed files: tempfile removed its name.
+            Err(Errno::ENOENT) => return self.replace(content).with_context(context),
+            Err(error) => return Err(error).with_context(context),
+        }
+        // A name can be taken over by a rename only, which needs a first name:
+        // it exists from one system call to the next.
+        let first = directory.join(format!(".overlane-{}", std::process::id()));
+        name(&file, &first).with_context(context)?;
+        std::fs::rename(&first, &self.path)
+            .inspect_err(|_| drop(std::fs::remove_file(&first)))
+            .with_context(context)
+    }
+
+    /// Writes a named file and renames it.
+    fn replace(&self, content: &[u8]) -> std::io::Result<()> {
+        let mut file = tempfile::Builder::new()
+            .prefix(".overlane-")
+            .permissions(PermissionsExt::from_mode(0o644))
+            .tempfile_in(directory(&self.path))?;
+        file.write_all(content)?;
+        file.as_file().sync_all()?;
+        file.persist(&self.path).map_err(|error| error.error)?;
+        Ok(())
+    }
+}
+
+/// A directory for several files, known to be writable before anything is done.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Checks that files can be written to `path`, or that it can be made.
+    ///
+    /// # Errors
+    /// A usage error naming the argument, the path and the reason.
+    pub fn check(argument: &str, path: &Path) -> anyhow::Result<Directory> {
+        let problem = |error: &dyn std::fmt::Display| {
+            usage(argument, format!("{} cannot be written: {error}", path.display()))
+        };
+        let place = match path.metadata() {
+            Ok(meta) if !meta.is_dir() => return Err(problem(&"it is not a directory")),
+            Ok(_) => path,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => directory(path),
+            Err(error) => return Err(problem(&error)),
+        };
+        tempfile::tempfile_in(place).map_err(|error| problem(&error))?;
+        Ok(Directory { path: path.to_owned() })
+    }
+
+    /// Writes a file of it.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or the file cannot be written.
+    pub fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        std::fs::create_dir_all(&self.path)
+            .with_context(|| format!("create {}", self.path.display()))?;
+        Destination { path: self.path.join(name), special: false }.write(text)
+    }
+}
+
+/// Gives an unnamed file a name (open(2), `O_TMPFILE`).
+fn name(file: &std::fs::File, path: &Path) -> nix::Result<()> {
+    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(AT_FDCWD, unnamed.as_str(), AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}

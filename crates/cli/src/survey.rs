@@ -1,0 +1,262 @@
+//! What else runs on this machine, said before the first block: who, what that does to
+//! the intervals, and what would help.
+
+use std::time::Duration;
+
+use measure::sampler::{Limits, Machine, Rule, Survey};
+use results::Placement;
+
+use crate::measure_options::Manner;
+use crate::output::complain;
+use crate::progress::Progress;
+
+/// How long a machine is watched doing nothing before a run, and in how many steps.
+const WATCH: Duration = Duration::from_millis(500);
+const STEPS: u32 = 5;
+/// Below this share of all CPUs others are not worth a word.
+const WORTH_SAYING: f64 = 0.05;
+/// The same of softirqs, and packets a second, which are somebody's traffic.
+const SOFTIRQ: f64 = 0.03;
+const TRAFFIC: f64 = 1000.0;
+/// Consumers named, at most, and the share of a CPU from which on they are.
+const NAMED: usize = 3;
+const NAMED_FROM: f64 = 0.05;
+/// A CPU is idle that is busy for less than this share.
+const IDLE: f64 = 0.1;
+/// Half-width of an interval from which on something should be done about it.
+const WIDE: f64 = 0.10;
+/// Noise of a sample's value on an idle machine (standard deviation).
+const NOISE: f64 = 0.04;
+
+/// Watches the machine, and says what else runs.
+///
+/// # Errors
+/// When the machine cannot be sampled.
+pub fn look(machine: &mut Machine, manner: &Manner, progress: &Progress) -> anyhow::Result<Survey> {
+    let Placement { client_cpus, server_cpus, .. } = &manner.placement;
+    machine.focus_on(client_cpus.iter().chain(server_cpus).copied());
+    let survey = machine.survey(WATCH, STEPS)?;
+    let lines = lines(&survey, manner);
+    // The bar is drawn again below them.
+    progress.aside(|| lines.iter().for_each(|line| complain(line)));
+    Ok(survey)
+}
+
+/// What the results file says of it.
+pub fn warnings(survey: &Survey, manner: &Manner) -> Vec<String> {
+    let mut warnings: Vec<String> = who(survey).into_iter().collect();
+    warnings.extend(quota(survey));
+    if let Some(impact) = manner.impact {
+        warnings.push(format!(
+            "measured under --impact {:.3}%: what is proven holds for a small load, one request at \
+             a time, and says nothing of a full one",
+            impact.share * 100.0
+        ));
+    }
+    warnings
+}
+
+/// Everything that there is to say; nothing on an idle machine.
+fn lines(survey: &Survey, manner: &Manner) -> Vec<String> {
+    let mut lines: Vec<String> = who(survey).into_iter().collect();
+    if !lines.is_empty() {
+        lines.push(effect(survey, manner));
+        lines.push(help(survey, manner));
+    }
+    lines.extend(quota(survey));
+    if survey.packets_per_s > TRAFFIC && manner.impact.is_none() {
+        lines.push(format!(
+            "traffic: {:.0} packets/s pass this machine: --impact 5% keeps the test below 5% of its \
+             CPUs and link",
+            survey.packets_per_s
+        ));
+    }
+    lines
+}
+
+/// Who runs.
+fn who(survey: &Survey) -> Option<String> {
+    let Survey { whole, softirq, .. } = survey;
+    let taken = survey.taken();
+    if taken < WORTH_SAYING && *softirq < SOFTIRQ {
+        return None;
+    }
+    let mut said = format!(
+        "busy: others use {:.0}% of {} CPUs",
+        whole.other_share.min(1.0) * 100.0,
+        survey.cpus.len()
+    );
+    if *softirq >= 0.01 {
+        said += &format!(", softirqs {:.0}%", softirq * 100.0);
+    }
+    if whole.steal_share >= 0.01 {
+        said += &format!(", the hypervisor stole {:.0}%", whole.steal_share * 100.0);
+    }
+    let named = survey.consumers.iter().take(NAMED).filter(|one| one.share >= NAMED_FROM);
+    let named: Vec<String> = named
+        .map(|one| format!("{} (pid {}) {:.0}%", one.command, one.pid, one.share * 100.0))
+        .collect();
+    if !named.is_empty() {
+        said += &format!("; most by {} of a CPU", named.join(", "));
+    }
+    Some(said)
+}
+
+/// What that does to the intervals.
+fn effect(survey: &Survey, manner: &Manner) -> String {
+    if let Rule::Strict(limits) = manner.rule {
+        let past = survey.whole.other_share > limits.other_share;
+        return match past {
+            true => format!(
+                "effect: past --disturbance {:.0}, most samples will be void: without that option \
+                 they are judged against this background",
+                limits.other_share * 100.0
+            ),
+            false => "effect: none on samples that stay within --disturbance".to_owned(),
+        };
+    }
+    let wide = expected(survey, blocks(manner)) * 100.0;
+    match survey.swing() < Limits::DEFAULT.other_share / 2.0 {
+        true => format!(
+            "effect: steady, so both sides of a ratio share it: intervals of up to about ±{wide:.0}%"
+        ),
+        false => format!(
+            "effect: it comes and goes (±{:.0}%): intervals of up to about ±{wide:.0}% after {} blocks",
+            survey.swing() * 100.0,
+            blocks(manner)
+        ),
+    }
+}
+
+/// What would help.
+fn help(survey: &Survey, manner: &Manner) -> String {
+    let Placement { client_cpus, server_cpus, .. } = &manner.placement;
+    let used = |cpu: &usize| client_cpus.contains(cpu) || server_cpus.contains(cpu);
+    let busy = |cpu: &usize| survey.cpus.iter().any(|one| one.cpu == *cpu && one.busy > 1.0 - IDLE);
+    let idle: Vec<usize> =
+        survey.cpus.iter().filter(|one| one.busy < IDLE).map(|one| one.cpu).collect();
+    let crowded = survey.cpus.iter().map(|one| one.cpu).any(|cpu| used(&cpu) && busy(&cpu));
+    if crowded && idle.len() >= 2 {
+        let idle: Vec<String> = idle.iter().map(ToString::to_string).collect();
+        return format!("help: idle CPUs for the pair: taskset -c {} overlane …", idle.join(","));
+    }
+    let comes_and_goes = survey.swing() >= Limits::DEFAULT.other_share / 2.0;
+    if comes_and_goes || expected(survey, blocks(manner)) > WIDE {
+        let longer = manner.duration.as_secs_f64() * 4.0;
+        return match manner.impact {
+            Some(_) => "help: more blocks (--blocks)".to_owned(),
+            None => format!("help: longer samples even it out (--duration {longer})"),
+        };
+    }
+    "help: nothing to be done".to_owned()
+}
+
+/// A limit on overlane itself.
+fn quota(survey: &Survey) -> Option<String> {
+    let quota = survey.quota.filter(|quota| *quota < survey.cpus.len() as f64)?;
+    Some(format!(
+        "limit: a control group lets overlane use {quota:.2} of {} CPUs (cpu.max): it holds samples \
+         back, which counts as background",
+        survey.cpus.len()
+    ))
+}
+
+/// Blocks of the run, at most.
+fn blocks(manner: &Manner) -> u32 {
+    let stopping = &manner.stopping;
+    stopping.half_width.map_or(stopping.blocks, |_| stopping.max_blocks)
+}
+
+/// Half-width to be expected of an interval of a ratio: of the median of so many ratios of
+/// two samples, each with the noise of an idle machine and that of what is left to it.
+fn expected(survey: &Survey, blocks: u32) -> f64 {
+    let left = (1.0 - survey.taken()).max(0.1);
+    let noise = NOISE.hypot(survey.swing() / left);
+    // √2 of a ratio, √(π/2) of a median, 2 standard deviations.
+    2.0 * std::f64::consts::PI.sqrt() * noise / f64::from(blocks.max(1)).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use measure::sampler::{Consumer, CpuBusy};
+    use results::Disturbance;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        measuring: crate::args::Measuring,
+    }
+
+    fn manner(words: &[&str]) -> Manner {
+        let words = Words::parse_from([&["x"], words].concat());
+        let mut manner = Manner::check(&words.measuring).unwrap();
+        (manner.placement.client_cpus, manner.placement.server_cpus) = (vec![0], vec![1]);
+        manner
+    }
+
+    fn survey(shares: [f64; 5], busy: &[f64]) -> Survey {
+        let seen = |other_share| Disturbance { other_share, ..Disturbance::default() };
+        let cpus = busy.iter().enumerate();
+        Survey {
+            steps: shares.map(seen).to_vec(),
+            whole: seen(shares.iter().sum::<f64>() / 5.0),
+            cpus: cpus
+                .map(|(cpu, busy)| CpuBusy { cpu, busy: *busy, softirq: 0.0, steal: 0.0 })
+                .collect(),
+            consumers: vec![Consumer { pid: 7, command: "cc1".to_owned(), share: 0.97 }],
+            ..Survey::default()
+        }
+    }
+
+    #[test]
+    fn an_idle_machine_is_not_worth_a_line() {
+        assert!(lines(&survey([0.01; 5], &[0.02, 0.01]), &manner(&[])).is_empty());
+    }
+
+    #[test]
+    fn a_steady_load_is_named_and_nothing_helps_nor_must() {
+        let lines = lines(&survey([0.5; 5], &[1.0, 0.0]), &manner(&[]));
+        assert_eq!(
+            lines,
+            [
+                "busy: others use 50% of 2 CPUs; most by cc1 (pid 7) 97% of a CPU",
+                "effect: steady, so both sides of a ratio share it: intervals of up to about ±3%",
+                "help: nothing to be done",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_said_to_and_longer_samples_named() {
+        let busy = survey([0.0, 0.9, 0.1, 0.8, 0.0], &[0.6, 0.6]);
+        let said = lines(&busy, &manner(&[])).join("\n");
+        assert!(said.contains("comes and goes") && said.contains("--duration 2"), "{said}");
+        let said = lines(&busy, &manner(&["--impact", "5%"])).join("\n");
+        assert!(said.contains("--blocks"), "{said}");
+    }
+
+    #[test]
+    fn idle_cpus_for_the_pair_are_named() {
+        let said = lines(&survey([0.5; 5], &[1.0, 1.0, 0.0, 0.02]), &manner(&[])).join("\n");
+        assert!(said.contains("taskset -c 2,3"), "{said}");
+    }
+
+    #[test]
+    fn a_strict_limit_that_is_passed_is_named_with_its_option() {
+        let said = lines(&survey([0.5; 5], &[1.0, 0.0]), &manner(&["--disturbance", "10"]));
+        assert!(said[1].contains("--disturbance 10, most samples will be void"), "{said:?}");
+    }
+
+    #[test]
+    fn a_limit_on_overlane_and_others_traffic_are_said_on_an_idle_machine_too() {
+        let idle = survey([0.0; 5], &[0.0, 0.0]);
+        let held = Survey { quota: Some(0.5), packets_per_s: 20_000.0, ..idle };
+        let said = lines(&held, &manner(&[]));
+        assert!(said[0].contains("0.50 of 2 CPUs (cpu.max)"), "{said:?}");
+        assert!(said[1].contains("20000 packets/s") && said[1].contains("--impact 5%"), "{said:?}");
+        assert_eq!(lines(&held, &manner(&["--impact", "1"])).len(), 1);
+        assert!(quota(&Survey { quota: Some(2.0), ..held }).is_none());
+    }
+}

@@ -1,0 +1,119 @@
+//! TAP devices that verbs make, as the command line names them.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use datapath::tapbridge::{Port, PortOptions};
+use netstate::Netlink;
+use nix::errno::Errno;
+use sys::netns::NetNs;
+
+/// Smallest MTU that IPv4 works with (RFC 791), and the largest of a TAP: with
+/// its Ethernet header 65,535 bytes (`drivers/net/tun.c`).
+pub const MTU: std::ops::RangeInclusive<u32> = 68..=65_521;
+
+/// How long the kernel may take to make an IPv6 address of use: it has one queue for them,
+/// behind all changes of the network.
+const IN_FORCE: Duration = Duration::from_secs(30);
+
+/// A TAP as asked for: `TAP[:ADDRESS/LENGTH,…]`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TapDevice {
+    /// Name of the device, 1 to 15 bytes.
+    pub device: String,
+    /// Addresses and prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+}
+
+impl FromStr for TapDevice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TapDevice, String> {
+        // A device name has no colon, an IPv6 address has many.
+        let (device, list) = match text.split_once(':') {
+            Some((device, list)) => (device, Some(list)),
+            None => (text, None),
+        };
+        if device.is_empty() || device.len() > 15 || device.contains(['/', '%']) {
+            return Err(format!("device name {device:?}: wanted 1 to 15 bytes without / and %"));
+        }
+        let mut addresses = Vec::new();
+        for address in list.into_iter().flat_map(|list| list.split(',')) {
+            addresses.push(parse_address(address)?);
+        }
+        Ok(TapDevice { device: device.to_owned(), addresses })
+    }
+}
+
+/// Reads `ADDRESS/LENGTH`, the length in bits.
+///
+/// # Errors
+/// What was wanted instead.
+pub fn parse_address(text: &str) -> Result<(IpAddr, u8), String> {
+    let wanted = || format!("address {text:?}: wanted ADDRESS/LENGTH, as 192.168.64.64/24");
+    let (ip, length) = text.split_once('/').ok_or_else(wanted)?;
+    let ip: IpAddr = ip.parse().map_err(|_| wanted())?;
+    let length: u8 = length.parse().map_err(|_| wanted())?;
+    let longest = if ip.is_ipv4() { 32 } else { 128 };
+    if length > longest {
+        return Err(format!("address {text:?}: wanted a length of at most {longest}"));
+    }
+    Ok((ip, length))
+}
+
+/// Creates a device, gives it its addresses, sets it up; the addresses are in force then.
+///
+/// # Errors
+/// The kernel's answer, with what would help; an IPv6 address that is not in force in time.
+pub fn set_up(
+    tap: &TapDevice,
+    options: &PortOptions,
+    netns: &NetNs,
+    mtu: Option<u32>,
+) -> anyhow::Result<Port> {
+    let port = Port::open(options, netns).map_err(|error| {
+        let hint = match error.errno {
+            Errno::EPERM | Errno::EACCES => "; TAP devices need CAP_NET_ADMIN (root)",
+            Errno::EBUSY => "; a device of that name is there already",
+            _ => "",
+        };
+        anyhow::anyhow!("{error}{hint}")
+    })?;
+    let netlink = Netlink::open_in(netns)?;
+    if let Some(mtu) = mtu {
+        netlink.set_mtu(&tap.device, mtu)?;
+    }
+    for (ip, prefix) in &tap.addresses {
+        netlink.add_address(&tap.device, *ip, *prefix)?;
+    }
+    netlink.set_up(&tap.device)?;
+    let link = netlink.link(&tap.device)?.index;
+    for (ip, _) in tap.addresses.iter().filter(|(ip, _)| ip.is_ipv6()) {
+        testbed::poll(&format!("{}'s address {ip}", tap.device), IN_FORCE, || {
+            Ok(netlink.is_own(link, *ip)?.then_some(()).ok_or_else(|| "no local route".into()))
+        })?;
+    }
+    Ok(port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_are_devices_with_addresses() {
+        let side = TapDevice::from_str("tap0:192.168.64.64/24,fd00::1/64").unwrap();
+        assert_eq!(side.device, "tap0");
+        assert_eq!(
+            side.addresses,
+            [("192.168.64.64".parse().unwrap(), 24), ("fd00::1".parse().unwrap(), 64)]
+        );
+        assert_eq!(TapDevice::from_str("tap1").unwrap().addresses, []);
+        for wrong in
+            ["", ":10.0.0.1/8", "tap0:", "tap0:10.0.0.1", "tap0:10.0.0.1/33", "tap%d", "a/b"]
+        {
+            assert!(TapDevice::from_str(wrong).is_err(), "{wrong}");
+        }
+    }
+}

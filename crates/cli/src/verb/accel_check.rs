@@ -1,0 +1,142 @@
+//! `overlane accel check`: what would be accelerated on this node, before anything is.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use accel::check::{Amount, Check, Traffic};
+use accel::events::Why;
+use accel::{Explanation, Reason, Wanted};
+use anyhow::bail;
+
+use super::accel::check as check_device;
+use crate::accel_args::AccelCheck;
+use crate::accelerator::{self, Request};
+use crate::exit::{Exit, usage};
+use crate::interrupt;
+use crate::named_netns::netns;
+use crate::output::{print, print_json};
+
+/// Says what would be accelerated.
+pub fn run(arguments: &AccelCheck) -> anyhow::Result<Exit> {
+    let netns = netns("--netns", arguments.devices.netns.as_deref())?;
+    check_device(&arguments.devices, &netns)?;
+    if let Some(pid) = accelerator::ask(&netns, &Request::Status)?.and_then(|status| status.pid) {
+        // Its packets do not come by where this would count.
+        bail!("process {pid} accelerates here: `overlane accel status` says what goes fast");
+    }
+    let wanted = match &arguments.devices.device {
+        Some(device) => Wanted::Named([device.clone()].into()),
+        None => Wanted::All,
+    };
+    // Ended early it tells what it has seen, and nothing stays attached.
+    let ended = interrupt::flag()?;
+    let time = Duration::from_secs(arguments.seconds.into());
+    let found = accel::check::check(&netns, &wanted, time, &|| !ended.load(Ordering::Acquire))?;
+    if let Some(device) = &arguments.devices.device
+        && found.devices.is_empty()
+    {
+        return Err(usage("DEV", format!("{device:?} is not there")));
+    }
+    if arguments.json {
+        print_json(&found)?;
+    } else {
+        print(&describe(&found))?;
+    }
+    Ok(match (ended.load(Ordering::Acquire), found.is_all_fast()) {
+        (true, _) => Exit::Interrupted,
+        (false, true) => Exit::Done,
+        (false, false) => Exit::Partly,
+    })
+}
+
+fn describe(found: &Check) -> String {
+    let mut text = String::new();
+    if found.devices.is_empty() {
+        return "no VXLAN device: nothing could be accelerated\n".to_owned();
+    }
+    // Writing to a String cannot fail.
+    for device in &found.devices {
+        let _ = match &device.why {
+            None => writeln!(text, "{}: would be accelerated", device.device),
+            Some(why) => writeln!(text, "{}: would stay slow: {}", device.device, reason(why)),
+        };
+        for part in &device.slow_parts {
+            let _ = writeln!(text, "  {}: would stay slow: {}", part.name, reason(&part.why));
+        }
+        if found.seconds > 0.0 {
+            text += &traffic("  ", &device.traffic);
+        }
+    }
+    if found.seconds == 0.0 {
+        text += "traffic was not counted (--seconds 0)\n";
+        return text;
+    }
+    let Traffic { fast, .. } = &found.traffic;
+    let _ = match found.traffic.share() {
+        None => writeln!(text, "no unicast IP packet in {:.1} s: nothing to tell", found.seconds),
+        Some(share) => writeln!(
+            text,
+            "{:.0}% of the unicast IP packets could take the fast path: {:.0} of {:.0} a second",
+            // Rounded down: 100% is all of them.
+            (share * 100.0).floor(),
+            fast.packets as f64 / found.seconds,
+            fast.packets as f64 / share.max(f64::MIN_POSITIVE) / found.seconds
+        ),
+    };
+    text += &saving(found);
+    text
+}
+
+/// What it would save, as far as that can be said.
+fn saving(found: &Check) -> String {
+    let mut text = String::new();
+    if found.traffic.fast.packets == 0 {
+        return text;
+    }
+    if let Some(cpus) = found.softirq_cpus {
+        let _ = writeln!(
+            text,
+            "expected saving: unknown part of {cpus:.3} CPUs, which is all soft interrupt time of \
+             the machine meanwhile"
+        );
+        text += "  the work of senders in their own system calls is not in it, nor is latency\n";
+    }
+    text += "  the share is an upper bound: rules about single packets were not looked at \
+             (options, fragments, sizes)\n  to measure what a packet costs here: overlane lab run \
+             --modes vxlan,vxlan+accel\n";
+    text
+}
+
+fn reason(why: &Why) -> String {
+    format!("{} {} ({}); what helps: {}", why.code, why.evidence, why.object, why.remedy)
+}
+
+fn amount(amount: &Amount) -> String {
+    format!("{} packets, {} bytes", amount.packets, amount.bytes)
+}
+
+fn traffic(indent: &str, traffic: &Traffic) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{indent}could go fast {}; stay slow {}; uncertain {}; ARP, multicast and others {}",
+        amount(&traffic.fast),
+        amount(&traffic.slow),
+        amount(&traffic.uncertain),
+        amount(&traffic.other)
+    );
+    for (reason, of) in &traffic.reasons {
+        let meaning = match (Explanation::of(reason), reason.as_str()) {
+            (Some(known), _) => known.title,
+            (None, "host_own") => "packets of the host itself",
+            (None, "uncounted") => "more addresses than are counted apart",
+            (None, word) => {
+                let known = Reason::ALL.iter().find(|known| known.word() == word);
+                known.map_or("", |known| known.meaning())
+            }
+        };
+        let _ = writeln!(text, "{indent}  {reason:<20} {:>12} packets  {meaning}", of.packets);
+    }
+    text
+}

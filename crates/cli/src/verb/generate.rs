@@ -1,0 +1,34 @@
+//! `overlane completions` and `overlane man`: made from the arguments.
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::CommandFactory;
+
+use crate::command_line::Arguments;
+use crate::exit::{Exit, usage};
+use crate::output::print;
+
+/// Prints completions for a shell.
+///
+/// # Errors
+/// Standard output.
+pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<Exit> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "overlane", &mut text);
+    print(&String::from_utf8(text).context("completions")?)?;
+    Ok(Exit::Done)
+}
+
+/// Writes a man page for each verb.
+///
+/// # Errors
+/// A usage error for a directory that is not there; a page that cannot be written.
+pub fn man(directory: &Path) -> anyhow::Result<Exit> {
+    if !directory.is_dir() {
+        return Err(usage("DIRECTORY", format!("{} is not a directory", directory.display())));
+    }
+    clap_mangen::generate_to(Arguments::command(), directory)
+        .with_context(|| format!("write man pages to {}", directory.display()))?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,44 @@
+//! `overlane lab plans`: lists the plans that come with the program, prints one, or prints
+//! the schema of plan files.
+
+use crate::args::Plans;
+use crate::exit::{Exit, usage};
+use crate::output::{print, print_json};
+use crate::plan::{self, Plan};
+
+/// Lists the plans, prints one, or prints the schema of plan files.
+///
+/// # Errors
+/// A usage error for a plan that is not there; standard output.
+pub fn run(arguments: &Plans) -> anyhow::Result<Exit> {
+    if arguments.schema {
+        print_json(&plan::schema())?;
+        return Ok(Exit::Done);
+    }
+    let plans = Plan::built_in();
+    if let Some(wanted) = &arguments.name {
+        let Some((_, text)) = plans.iter().find(|(name, _)| name == wanted) else {
+            let known: Vec<&str> = plans.iter().map(|(name, _)| *name).collect();
+            let problem = format!("unknown plan {wanted:?}; known: {}", known.join(", "));
+            return Err(usage("NAME", problem));
+        };
+        print(text)?;
+        return Ok(Exit::Done);
+    }
+    let described = plans
+        .iter()
+        .map(|(name, _)| Ok((*name, Plan::find(name)?.description)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    if arguments.json {
+        let list = described.iter().map(
+            |(name, description)| serde_json::json!({ "name": name, "description": description }),
+        );
+        print_json(&list.collect::<Vec<_>>())?;
+        return Ok(Exit::Done);
+    }
+    let widest = described.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    let lines =
+        described.iter().map(|(name, description)| format!("{name:widest$}  {description}\n"));
+    print(&lines.collect::<String>())?;
+    Ok(Exit::Done)
+}

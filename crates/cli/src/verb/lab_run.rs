@@ -1,0 +1,293 @@
+//! `overlane lab run`: builds the modes, measures them, prints and writes the
+//! results.
+
+use std::ffi::OsString;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use lab::{Capabilities, Mode, modes};
+use load::ask::Task;
+use measure::path_under_test::PathUnderTest;
+use measure::plan::{self};
+use measure::sampler::Machine;
+use results::PlacementPolicy;
+use testbed::{Offload, Privileges, Setting};
+
+use crate::args::{Asking, Placement, Run, Steering};
+use crate::assembly::Paths;
+use crate::exit::{Exit, usage};
+use crate::measure_options::{Asked, Manner, list};
+use crate::output::{Destination, deliver};
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::run_session::{self, InTestbeds};
+use crate::survey;
+use crate::testbeds::{
+    BuildOptions, build, ended_early, failed, profile, settings, subject, testbed_record,
+};
+use crate::variation::{tried, varied};
+use crate::{assembly, interrupt, missing_cells};
+
+/// Smallest MTU that IPv4 hosts must take (RFC 791); leaves room for a tunnel.
+const SMALLEST_MTU: u32 = 576;
+/// Largest that veth takes.
+const LARGEST_MTU: u32 = 65535;
+
+/// The arguments, checked.
+struct CheckedRun {
+    modes: Vec<&'static dyn Mode>,
+    baseline: &'static dyn Mode,
+    asked: Asked,
+    manner: Manner,
+    offloads: Vec<Offload>,
+    mtus: Vec<u32>,
+    steering: Steering,
+    /// What `--vary` and `--try` said, and the settings they stand for.
+    vary: Vec<String>,
+    settings: Vec<Setting>,
+    plan: Option<String>,
+    destination: Option<Destination>,
+}
+
+/// Measures the modes and delivers the results.
+///
+/// # Errors
+/// Usage; a baseline that cannot be built; results that cannot be written. A mode that
+/// cannot be built or measured is in the results, and in the exit code.
+pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
+    let Some(name) = &arguments.plan else {
+        let request = CheckedRun::check(arguments, std::slice::from_ref(&arguments.asking))?;
+        return measure(arguments, request);
+    };
+    let plan = Plan::find(name)?;
+    let planned = plan.with(&given(), arguments.measuring.quick)?;
+    let request = CheckedRun::check(&planned.run, &planned.parts);
+    let request = request.with_context(|| format!("plan {}", plan.name))?;
+    measure(&planned.run, CheckedRun { plan: Some(plan.name), ..request })
+}
+
+/// What was typed after `lab run`, without the plan's name.
+fn given() -> Vec<OsString> {
+    let mut words = std::env::args_os().skip_while(|word| word != "run").skip(1);
+    let mut given = Vec::new();
+    while let Some(word) = words.next() {
+        if word == "--plan" {
+            words.next();
+        } else if !word.to_string_lossy().starts_with("--plan=") {
+            given.push(word);
+        }
+    }
+    given
+}
+
+fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
+    // Before anything that starts a thread: a user namespace can be entered by
+    // a process with one thread only.
+    let privileges = testbed::acquire()
+        .context("this machine lets ordinary users make no user namespaces: run as root")?;
+    let stop = interrupt::flag()?;
+    let started = SystemTime::now();
+    let mut progress = Progress::new("looking at the machine");
+    let capabilities = Capabilities::new(privileges)?;
+    let mut machine = Machine::open(true)?;
+    let survey = survey::look(&mut machine, &request.manner, &progress)?;
+
+    let mut cannot_steer = None;
+    if request.steering == Steering::Rss && arguments.steering.is_none() {
+        // Not asked for: where it cannot be had, the run goes on and says so.
+        let tried = testbed::Host::new("steering").and_then(|host| host.steer("lo", &[]));
+        if let Err(error) = tried {
+            request.steering = Steering::None;
+            cannot_steer = Some(format!(
+                "the wire's NICs do not steer flows ({error}): TCP flows are reordered on it"
+            ));
+        }
+    }
+    let wanted = BuildOptions {
+        offloads: &request.offloads,
+        mtus: &request.mtus,
+        steered_to: (request.steering == Steering::Rss).then_some(&request.manner.placement),
+    };
+    let mut records = Vec::new();
+    let mut for_root = Vec::new();
+    let mut built = Vec::new();
+    for mode in &request.modes {
+        // The baseline comes first, and without it there is nothing to write.
+        if !built.is_empty() && stop.load(Ordering::Relaxed) {
+            records.push(failed(*mode, "the run was interrupted before it was built"));
+            continue;
+        }
+        let attempt = build(*mode, &wanted, &capabilities, &progress, &mut built);
+        if attempt.needs_root {
+            for_root.push(mode.name());
+        }
+        records.push(attempt.record);
+        // Past the baseline: without it there is nothing to write.
+        testbed::heed(stop.clone());
+    }
+    if !built.iter().any(|built| built.mode.name() == request.baseline.name()) {
+        progress.finish();
+        let why = records
+            .iter()
+            .find(|record| record.mode == request.baseline.name())
+            .and_then(|record| record.reason.clone())
+            .unwrap_or_default();
+        anyhow::bail!("baseline {} cannot be built: {why}", request.baseline.name());
+    }
+
+    let subjects: Vec<PathUnderTest> = built.iter().map(subject).collect();
+    let keys: Vec<(&str, &str, u32)> =
+        subjects.iter().map(|s| (s.mode.as_str(), s.offload.name(), s.mtu)).collect();
+    let manner = &request.manner;
+    let mut refused = Vec::new();
+    let settings: Vec<Vec<usize>> =
+        built.iter().map(|built| settings(built, &request.settings, &mut refused)).collect();
+    let plan = manner.plan(
+        plan::cells(&keys, request.baseline.name(), &request.asked.asks, &settings),
+        request.settings.iter().map(ToString::to_string).collect(),
+        &survey,
+    );
+    let testbeds = built.iter().map(testbed_record).collect::<anyhow::Result<Vec<_>>>()?;
+    let hosts = built.iter().map(|built| built.network.hosts()).collect();
+    let mut vary = InTestbeds::new(&request.settings, hosts);
+    let (outcome, timeline) =
+        run_session::run(&mut progress, &plan, &subjects, &machine, &mut vary, &stop)?;
+
+    let mut warnings = warnings(privileges, &for_root, &plan);
+    warnings.extend(survey::warnings(&survey, manner));
+    warnings.extend(cannot_steer);
+    let mut missing = missing_cells::of_modes(&wanted, &request.asked.asks, &records);
+    missing.extend(missing_cells::of_settings(&request.settings, &request.asked.asks, &refused));
+    let ended = outcome.ended;
+    let paths = Paths {
+        plan: request.plan.clone(),
+        baseline: request.baseline.name().to_owned(),
+        modes: records,
+        testbeds,
+        offload: request.offloads.iter().copied().map(profile).collect(),
+        mtu: request.mtus.clone(),
+        steering: request.steering,
+        vary: request.vary.clone(),
+        peer: None,
+    };
+    let run = assembly::FinishedRun {
+        asked: &request.asked,
+        manner,
+        started,
+        machine: &machine,
+        privileges: match privileges {
+            Privileges::Root => results::Privileges::Root,
+            Privileges::UserNamespace => results::Privileges::UserNamespace,
+        },
+        survey: &survey,
+    };
+    let mut results = run.results(outcome, paths, timeline, warnings)?;
+    results.cells.extend(missing);
+    for built in &mut built {
+        if let Err(error) = built.network.check() {
+            ended_early(built, &error, &mut results.modes, &mut results.cells);
+        }
+    }
+    // Testbeds first: a reader that goes away must not keep them standing.
+    drop(built);
+    deliver(&results, ended, &arguments.output, request.destination.as_ref())
+}
+
+impl CheckedRun {
+    /// Checks the arguments; `asking` is what is asked, in one part or several.
+    fn check(arguments: &Run, asking: &[Asking]) -> anyhow::Result<CheckedRun> {
+        let all: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
+        let find = |argument, name: &str| {
+            lab::find(name).ok_or_else(|| {
+                usage(argument, format!("unknown mode {name:?}; known: {}", all.join(", ")))
+            })
+        };
+        let baseline = find("--baseline", &arguments.baseline)?;
+        let mut chosen: Vec<&'static dyn Mode> = if arguments.modes == "all" {
+            modes().iter().copied().filter(|mode| mode.in_all()).collect()
+        } else {
+            list("--modes", &arguments.modes, |name| find("--modes", name))?
+        };
+        // The baseline is part of every run, named or not.
+        chosen.retain(|mode| mode.name() != baseline.name());
+        chosen.insert(0, baseline);
+        // What is tried is compared under one profile, unless more are asked for.
+        let usual = if arguments.tries.is_empty() { "full,none" } else { "full" };
+        let offload = arguments.offload.as_deref().unwrap_or(usual);
+        let offloads = list("--offload", offload, |name| {
+            Offload::from_str(name).map_err(|error| usage("--offload", error))
+        })?;
+        let mtus = list("--mtu", &arguments.mtu, check_mtu)?;
+        if arguments.steering == Some(Steering::Rss)
+            && arguments.measuring.placement == Placement::None
+        {
+            return Err(usage("--steering", "rss needs threads with CPUs: not --placement none"));
+        }
+        let manner = Manner::check(&arguments.measuring)?;
+        let mut asked = Asked::default();
+        for part in asking {
+            asked.join(Asked::check(part, manner.impact)?);
+        }
+        let mut settings = Vec::new();
+        for text in &arguments.vary {
+            settings.extend(varied(text)?);
+        }
+        for text in &arguments.tries {
+            settings.push(tried(text)?);
+        }
+        Ok(CheckedRun {
+            modes: chosen,
+            baseline,
+            asked,
+            vary: arguments.vary.iter().chain(&arguments.tries).cloned().collect(),
+            settings,
+            plan: None,
+            manner,
+            offloads,
+            mtus,
+            steering: match (arguments.steering, arguments.measuring.placement) {
+                (Some(steering), _) => steering,
+                (None, Placement::None) => Steering::None,
+                (None, _) => Steering::Rss,
+            },
+            destination: arguments.output.out.as_deref().map(Destination::check).transpose()?,
+        })
+    }
+}
+
+pub(super) fn check_mtu(text: &str) -> anyhow::Result<u32> {
+    text.parse().ok().filter(|mtu| (SMALLEST_MTU..=LARGEST_MTU).contains(mtu)).ok_or_else(|| {
+        usage("--mtu", format!("{text:?}: allowed are {SMALLEST_MTU} to {LARGEST_MTU} bytes"))
+    })
+}
+
+fn warnings(privileges: Privileges, for_root: &[&str], plan: &measure::plan::Plan) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if privileges == Privileges::UserNamespace {
+        let modes: String = for_root.iter().map(|mode| format!(", {mode}")).collect();
+        warnings.push(format!(
+            "run by an ordinary user, in a user namespace: left out what needs root: the exact \
+             CPU clock (BPF){modes}"
+        ));
+    }
+    if plan.placement.policy == PlacementPolicy::Split
+        && plan.placement.client_cpus == plan.placement.server_cpus
+    {
+        warnings.push("one CPU only: client and server share it".to_owned());
+    }
+    let cpus = plan.placement.client_cpus.len() as u32;
+    let crowded = plan.cells.iter().find(|cell| {
+        let paced = cell.ask.task == Task::DropPoint || cell.ask.load_percent.is_some();
+        paced && cpus > 0 && cell.ask.flows > cpus
+    });
+    if let Some(cell) = crowded {
+        warnings.push(format!(
+            "{} by {} flows on {cpus} client CPU(s): flows that share a CPU keep each other \
+             from their schedule",
+            cell.ask.task, cell.ask.flows
+        ));
+    }
+    warnings
+}

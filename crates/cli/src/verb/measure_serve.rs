@@ -1,0 +1,80 @@
+//! `overlane measure serve`: the other end of measuring between two machines.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use measure::remote::{Event, Limits, Server, ServerError};
+
+use crate::args::Serve;
+use crate::confinement::{self, serving};
+use crate::exit::{Exit, usage};
+use crate::interrupt;
+use crate::notify::notify;
+use crate::output::{complain, print};
+use crate::remote::{Target, privileges, token};
+
+/// Serves loads until told to end.
+///
+/// # Errors
+/// Usage; an address or port that cannot be listened on; a token file that others can read.
+pub fn run(arguments: &Serve) -> anyhow::Result<Exit> {
+    let bind = Target::parse("--bind", &arguments.bind)?;
+    let ip: IpAddr = bind.host.parse().map_err(|_| {
+        usage("--bind", format!("{:?} is not an IP address of this machine", bind.host))
+    })?;
+    let data_port = arguments.data_port.unwrap_or(bind.port + 1);
+    let limits = Limits {
+        sessions: within("--max-sessions", arguments.max_sessions, Limits::MOST.sessions)?,
+        flows: within("--max-flows", arguments.max_flows, Limits::MOST.flows)?,
+        load_s: within("--max-seconds", arguments.max_seconds, Limits::MOST.load_s)?,
+        ..Limits::DEFAULT
+    };
+    let token = token(arguments.token.as_deref())?;
+    let guarded = token.is_some();
+    let stop = interrupt::flag()?;
+    let address = SocketAddr::new(ip, bind.port);
+    let server =
+        Server::bind(address, data_port, token, limits, privileges(), stop).map_err(|error| {
+            match error {
+                ServerError::TokenNeeded(_) => usage("--bind", error),
+                ServerError::Ports(_) => usage("--data-port", error),
+                error => error.into(),
+            }
+        })?;
+    confinement::prepare()?;
+    serving::confine(&serving::give_up(server.loads_programs())?)?;
+    print(&format!(
+        "ready: {}, data on port {data_port}, {}, at most {} flows and {} s a load; confined: {}",
+        server.local(),
+        if guarded { "token needed" } else { "this machine only, no token" },
+        limits.flows,
+        limits.load_s,
+        confinement::in_force(),
+    ))?;
+    notify("READY=1")?;
+    let outcome = server.run(Arc::new(tell));
+    notify("STOPPING=1")?;
+    outcome?;
+    Ok(Exit::Done)
+}
+
+fn within(argument: &str, value: u32, most: u32) -> anyhow::Result<u32> {
+    if (1..=most).contains(&value) {
+        return Ok(value);
+    }
+    Err(usage(argument, format!("{value} is not 1 to {most}")))
+}
+
+/// A line a session on standard error; when that is closed, nobody reads it.
+fn tell(event: Event) {
+    complain(&match event {
+        Event::Opened(client) => format!("{client}: session opened"),
+        Event::Closed(client, why) => format!("{client}: session over: {why}"),
+        Event::TurnedAway(client, why) => format!("{client}: turned away: {why}"),
+        Event::MoreTurnedAway { count, over, most } => {
+            let most = most.map_or_else(String::new, |most| format!(", most from {most}"));
+            let seconds = over.as_secs_f64();
+            format!("{count} more connections turned away in the last {seconds:.0} s{most}")
+        }
+    });
+}

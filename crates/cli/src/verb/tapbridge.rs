@@ -1,0 +1,194 @@
+//! `overlane tapbridge`: two TAP devices joined in user space.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::str::FromStr;
+use std::time::Duration;
+
+use datapath::BUSY_POLL_MAX;
+use datapath::counters::Counters;
+use datapath::tapbridge::netmap::{Address, Netmap};
+use datapath::tapbridge::{Bridge, Engine, EngineChoice, PortOptions, QUEUES_MAX, Running, Side};
+use sys::netns::NetNs;
+use sys::tap::Offload;
+
+use crate::confinement::forwarding::{self, Sockets};
+use crate::confinement::{self, Rights};
+use crate::exit::{Exit, usage};
+use crate::named_netns::netns;
+use crate::notify::notify;
+use crate::output::print;
+use crate::signals::{Signals, take, wait};
+use crate::tap_device::{MTU, TapDevice, set_up};
+use crate::tapbridge_args::{NoOffload, TapBridge};
+
+/// Joins two TAP devices until told to end.
+///
+/// # Errors
+/// Usage; devices that cannot be made (`EPERM`, `EBUSY`); an engine that cannot run here.
+pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
+    let asked = |argument, text: &str| TapDevice::from_str(text).map_err(|e| usage(argument, e));
+    let left = asked("--left", &arguments.left)?;
+    let right = asked("--right", &arguments.right)?;
+    let engine = EngineChoice::from_str(&arguments.engine).map_err(|e| usage("--engine", e))?;
+    if !(1..=QUEUES_MAX).contains(&arguments.queues) {
+        let problem = format!("{} is not 1 to {QUEUES_MAX}", arguments.queues);
+        return Err(usage("--queues", problem));
+    }
+    if arguments.busy_poll > BUSY_POLL_MAX {
+        let problem = format!("{} is not 0 to {BUSY_POLL_MAX}", arguments.busy_poll);
+        return Err(usage("--busy-poll", problem));
+    }
+    if arguments.busy_poll > 0 && engine == EngineChoice::Only(Engine::Uring) {
+        return Err(usage("--busy-poll", "a ring sleeps in the kernel: not with --engine uring"));
+    }
+    if let Some(mtu) = arguments.mtu.filter(|mtu| !MTU.contains(mtu)) {
+        return Err(usage("--mtu", format!("{mtu} is not {} to {}", MTU.start(), MTU.end())));
+    }
+    let netmap = arguments.netmap.then(|| netmap(&left, &right)).transpose()?;
+    let namespaces = [
+        netns("--left-netns", arguments.left_netns.as_deref())?,
+        netns("--right-netns", arguments.right_netns.as_deref())?,
+    ];
+    if left.device == right.device && namespaces[0].inode() == namespaces[1].inode() {
+        let problem = format!("{:?} is the left device in the same namespace", right.device);
+        return Err(usage("--right", problem));
+    }
+
+    // From here on signals end the bridge, not the process.
+    let signals = Signals::new()?;
+    let open = |asked: &TapDevice, netns: &NetNs, side| {
+        let options = PortOptions {
+            queues: arguments.queues,
+            offload: offload(arguments.no_offload, side),
+            ..PortOptions::named(&asked.device)
+        };
+        set_up(asked, &options, netns, arguments.mtu)
+    };
+    let bridge = Bridge::new(
+        open(&left, &namespaces[0], Side::Left)?,
+        open(&right, &namespaces[1], Side::Right)?,
+        netmap,
+    )?
+    .polling(Duration::from_micros(arguments.busy_poll.into()));
+    let uncut = Side::BOTH.map(|side| bridge.port(side).offload());
+    let ready = bridge.engine(engine)?;
+    // The descriptors suffice from here on; threads started later have no more.
+    confinement::prepare()?;
+    let rights = Rights::none()?;
+    let running = ready.start()?;
+    // libbpf looks once how many CPUs there may be.
+    running.counters(Side::Left);
+    forwarding::confine(&rights, &Sockets::default())?;
+
+    let mut line = format!(
+        "ready: {} and {} are joined, engine {}, {} queue{}, uncut: {}",
+        left.device,
+        right.device,
+        running.engine(),
+        arguments.queues,
+        if arguments.queues == 1 { "" } else { "s" },
+        uncut[0],
+    );
+    if uncut[0] != uncut[1] {
+        // Writing to a String cannot fail.
+        let _ = write!(line, " (left), {} (right)", uncut[1]);
+    }
+    let _ = write!(line, "; confined: {}", confinement::in_force());
+    print(&line)?;
+    notify("READY=1")?;
+    let outcome = serve(&running, &signals, &left.device, &right.device);
+    notify("STOPPING=1")?;
+    let (counters, ended) = running.stop();
+    print(&describe(&counters, &left.device, &right.device))?;
+    outcome?;
+    ended?;
+    Ok(Exit::Done)
+}
+
+/// Until a signal to end, or the bridge's own end.
+fn serve(running: &Running, signals: &Signals, left: &str, right: &str) -> anyhow::Result<()> {
+    loop {
+        let [ended, end, show] =
+            wait([running.ended(), signals.end.as_fd(), signals.show.as_fd()])?;
+        if ended || end {
+            return Ok(());
+        }
+        if show {
+            take(&signals.show);
+            let counters = Side::BOTH.map(|side| running.counters(side));
+            print(&describe(&counters, left, right))?;
+        }
+    }
+}
+
+fn netmap(left: &TapDevice, right: &TapDevice) -> anyhow::Result<Netmap> {
+    let address = |argument, asked: &TapDevice| {
+        let mut ipv4 = asked.addresses.iter().filter_map(|(ip, prefix)| match ip {
+            IpAddr::V4(ip) => Some(Address { ip: *ip, prefix: *prefix }),
+            IpAddr::V6(_) => None,
+        });
+        match (ipv4.next(), ipv4.next()) {
+            (Some(address), None) => Ok(address),
+            _ => Err(usage(argument, "--netmap needs exactly one IPv4 ADDRESS/LENGTH")),
+        }
+    };
+    let (left, right) = (address("--left", left)?, address("--right", right)?);
+    Netmap::new(left, right).map_err(|error| usage("--netmap", error))
+}
+
+fn offload(without: Option<NoOffload>, side: Side) -> Offload {
+    match (without, side) {
+        (Some(NoOffload::Both), _)
+        | (Some(NoOffload::Left), Side::Left)
+        | (Some(NoOffload::Right), Side::Right) => Offload::NONE,
+        _ => Offload::ALL,
+    }
+}
+
+/// Both directions' counters, a line each.
+fn describe(counters: &[Counters; 2], left: &str, right: &str) -> String {
+    let line = |from: &str, to: &str, c: &Counters| {
+        let mut line = format!(
+            "{from} to {to}: received {} frames, {} bytes; forwarded {} frames, {} bytes",
+            c.received, c.received_bytes, c.forwarded, c.forwarded_bytes
+        );
+        // Writing to a String cannot fail.
+        if c.in_kernel > 0 {
+            let _ = write!(line, " ({} in the kernel)", c.in_kernel);
+        }
+        if c.cut > 0 {
+            let _ = write!(line, "; cut {} into {}", c.cut, c.pieces);
+        }
+        if c.answered > 0 {
+            let _ = write!(line, "; answered {} ARP requests", c.answered);
+        }
+        let _ = write!(line, "; dropped {}", c.dropped_in_words());
+        line
+    };
+    format!("{}\n{}", line(left, right, &counters[0]), line(right, left, &counters[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use datapath::counters::DropReason;
+
+    use super::*;
+
+    #[test]
+    fn counters_name_what_happened_only() {
+        let mut counters = [Counters::default(); 2];
+        counters[0].received = 3;
+        counters[0].drops[DropReason::Down as usize] = 2;
+        let text = describe(&counters, "a", "b");
+        assert!(text.contains("a to b: received 3"), "{text}");
+        assert!(text.contains("dropped 2 (down 2)"), "{text}");
+        assert!(
+            text.ends_with(
+                "b to a: received 0 frames, 0 bytes; forwarded 0 frames, 0 bytes; dropped 0"
+            ),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,416 @@
+//! `overlane try`: a change, measured against a peer with and without it in the same
+//! blocks, kept if that proves it better.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use measure::plan::{self, PlannedCell};
+use measure::remote::{Remote, RemoteError, Token, reach};
+use measure::run::Ended;
+use measure::sampler::Machine;
+use report::{Tried, judged_words, trial_text};
+use results::stats::{block_order, separation_p_value};
+use results::verdict::{Carried, Judged, Verdict, blocks_to_prove, judge};
+use results::{Results, Sample};
+use settings::Change;
+use settings::journal::Journal;
+use settings::proposal::{self, ProposalError};
+use settings::trial::Trial;
+use sys::netns::NetNs;
+
+use crate::doctor_args::Reading;
+use crate::exit::{Exit, usage};
+use crate::host_reading::{check, findings_of, read};
+use crate::measure_options::{Asked, Manner};
+use crate::output::{Destination, print, print_json, style};
+use crate::progress::Progress;
+use crate::remote::{Target, privileges, token};
+use crate::remote_paths::{self, Path};
+use crate::run_session::{self, Vary};
+use crate::trial_guard::Guard;
+use crate::try_args::{Keep, Try};
+use crate::verb::undo::repair;
+use crate::{assembly, interrupt, survey};
+
+/// Exit code of a change that is not proven better.
+const NOT_PROVEN: u8 = 10;
+/// Version of the JSON form.
+const FORMAT: u32 = 1;
+/// What the path is called in the results.
+const PATH: &str = "path";
+/// What the journal calls a change that is no finding's.
+const CODE: &str = "try";
+/// How long a peer may take to answer, where it does on one side only. Neighbours are
+/// given up after 3 s (`mcast_solicit`).
+const REACH_LIMIT: Duration = Duration::from_secs(4);
+
+/// Tries the change, and keeps it if it is proven better.
+///
+/// # Errors
+/// Usage; a journal that cannot be used; a change that does not take; a peer that cannot be
+/// reached on either side. The change is taken back then.
+pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
+    let mut manner = Manner::check(&arguments.measuring)?;
+    let asked = Asked::check(&arguments.asking, manner.impact)?;
+    remote_paths::check_engines(&asked)?;
+    // Each workload may keep the change or forbid it, by what it carries and by its CPU
+    // time: their errors add up.
+    let level = &mut manner.stopping.level;
+    *level = 1.0 - (1.0 - *level) / (2 * asked.asks.len()) as f64;
+    let destination = arguments.out.as_deref().map(Destination::check).transpose()?;
+    let token = token(arguments.token.as_deref())?;
+    let address = Target::parse("--against", &arguments.against)?.resolve("--against")?;
+    let directory = &arguments.journal.directory;
+    // The result alone is printed in JSON.
+    let whole = repair(&Journal::open(directory)?)?;
+    let Some((code, changes)) = changes(arguments)? else {
+        return Ok(if whole { Exit::Done } else { Exit::Partly });
+    };
+
+    let stop = interrupt::flag()?;
+    let tried = changes.iter().map(tried).collect();
+    // Dropped last: it is let go when there is nothing left to guard.
+    let _guard = Guard::start(directory)?;
+    let trial = Trial::begin(directory, &code, changes)?;
+    let mut session = Session { address, token, stop, trial };
+    // Whether it can be made, and taken back, before anything is measured.
+    session.trial.make()?;
+    session.trial.take_back()?;
+    let outcome = session.prove(arguments, &asked, manner)?;
+    let (entries, outcome) = session.settle(arguments.keep, outcome)?;
+    if let (Some(destination), Some(results)) = (&destination, &outcome.results) {
+        destination.write(&(serde_json::to_string_pretty(results)? + "\n"))?;
+    }
+    let trial = report::Trial {
+        format: FORMAT,
+        changes: tried,
+        against: address.to_string(),
+        verdict: outcome.verdict,
+        kept: !entries.is_empty(),
+        entries,
+        reason: outcome.reason,
+        reached: outcome.reached,
+        judged: outcome.judged,
+        results: outcome.results,
+    };
+    match arguments.json {
+        true => print_json(&trial)?,
+        false => print(&trial_text(&trial, style()))?,
+    }
+    Ok(match outcome.end {
+        End::Whole if trial.verdict == Verdict::Better => Exit::Done,
+        End::Whole if trial.verdict == Verdict::Unmeasured => Exit::Partly,
+        End::Whole => Exit::Code(NOT_PROVEN),
+        End::Interrupted => Exit::Interrupted,
+        End::Failed => Exit::Partly,
+    })
+}
+
+/// What is to be tried, and the check that found it; nothing where that finds nothing.
+fn changes(arguments: &Try) -> anyhow::Result<Option<(String, Vec<Change>)>> {
+    if let Some(code) = &arguments.finding {
+        let check = check(code)?;
+        let (netns, watch) = (arguments.netns.clone(), arguments.watch);
+        let reading = Reading { netns, watch, peer: Vec::new(), token: None };
+        let findings = findings_of(check, &read(&reading)?);
+        let fixes = findings.iter().filter_map(|finding| finding.fix.as_ref());
+        let mut changes: Vec<Change> = Vec::new();
+        for change in fixes.flat_map(|fix| &fix.changes) {
+            // Two ends of one thing may propose the same.
+            if !changes.contains(change) {
+                changes.push(change.clone());
+            }
+        }
+        if changes.is_empty() && !findings.is_empty() {
+            let by_hand = "its fix is by hand only: give the command, and --undo-with";
+            return Err(usage("--finding", format!("{}: {by_hand}", check.code)));
+        }
+        if changes.is_empty() {
+            print(&format!("{} finds nothing here", check.code))?;
+            return Ok(None);
+        }
+        return Ok(Some((check.code.to_owned(), changes)));
+    }
+    let command = arguments.command.as_deref().unwrap_or_default();
+    let changes = match &arguments.undo_with {
+        Some(inverse) => vec![Change::command_with_inverse(command, inverse)?],
+        None => proposal::changes(command).map_err(|error| match error {
+            ProposalError::Apply(error) => anyhow::Error::new(error).context(command.to_owned()),
+            ProposalError::Unknown(_) => usage("COMMAND", format!("{error} (--undo-with COMMAND)")),
+            error => usage("COMMAND", error),
+        })?,
+    };
+    Ok(Some((CODE.to_owned(), changes)))
+}
+
+fn tried(change: &Change) -> Tried {
+    Tried {
+        object: change.object(),
+        from: change.from.clone(),
+        to: change.to.clone(),
+        command: change.command(),
+        undo: change.undo(),
+    }
+}
+
+/// How measuring ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Whole,
+    Interrupted,
+    Failed,
+}
+
+/// What measuring came to.
+struct Outcome {
+    end: End,
+    verdict: Verdict,
+    reason: String,
+    reached: Option<Carried>,
+    judged: Vec<Judged>,
+    results: Option<Results>,
+}
+
+impl Outcome {
+    fn without_results(end: End, verdict: Verdict, reason: impl Into<String>) -> Outcome {
+        let (reason, judged) = (reason.into(), Vec::new());
+        Outcome { end, verdict, reason, reached: None, judged, results: None }
+    }
+}
+
+/// The change, and the other end.
+struct Session {
+    address: SocketAddr,
+    token: Option<Token>,
+    stop: Arc<AtomicBool>,
+    trial: Trial,
+}
+
+impl Session {
+    /// Measures, or, where the other end answers on one side only, counts how often.
+    fn prove(&mut self, arguments: &Try, asked: &Asked, manner: Manner) -> anyhow::Result<Outcome> {
+        let mut progress = Progress::new(&format!("connecting to {}", self.address));
+        let here = Arc::new(NetNs::current()?);
+        let connected =
+            Remote::connect(self.address, self.token.clone(), &here, Arc::clone(&self.stop));
+        let error = match connected {
+            Ok(remote) => {
+                let path = Path { name: PATH.to_owned(), remote: Arc::new(remote) };
+                return self.measure(arguments, asked, manner, path, &here, &mut progress);
+            }
+            Err(RemoteError::Stopped) => return Ok(interrupted()),
+            Err(error) => error,
+        };
+        // An answer that stops halfway is silence, too: of frames of full size.
+        let silent = error.is_silence() || self.reach().is_err_and(|error| error.is_silence());
+        if !silent {
+            return Err(error.into());
+        }
+        progress.prepare("trying whether the other end answers");
+        let outcome = self.by_answers(&manner, error);
+        progress.finish();
+        outcome
+    }
+
+    fn reach(&self) -> Result<(), RemoteError> {
+        reach(self.address, self.token.as_ref(), REACH_LIMIT, &self.stop)
+    }
+
+    /// As found nothing comes back from the other end: with the change, does it?
+    fn by_answers(&mut self, manner: &Manner, error: RemoteError) -> anyhow::Result<Outcome> {
+        self.trial.make()?;
+        if let Err(changed) = self.reach() {
+            self.trial.take_back()?;
+            return match changed {
+                RemoteError::Stopped => Ok(interrupted()),
+                changed => Err(anyhow::Error::new(error))
+                    .with_context(|| format!("nor with the change: {changed}")),
+            };
+        }
+        let level = manner.stopping.level;
+        let proves = |rounds: &usize| separation_p_value(*rounds, *rounds) <= 1.0 - level;
+        let rounds = (1..64).find(proves).unwrap_or(64);
+        let mut answered = [0, 0];
+        for round in 0..rounds {
+            for side in block_order(manner.seed, round as u32, 2) {
+                if side == 1 {
+                    self.trial.make()?
+                } else {
+                    self.trial.take_back()?
+                }
+                match self.reach() {
+                    Ok(()) => answered[side] += 1,
+                    Err(RemoteError::Stopped) => return Ok(interrupted()),
+                    Err(error) if error.is_silence() => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        self.trial.take_back()?;
+        let carried = Carried {
+            as_found: (rounds, answered[0]),
+            changed: (rounds, answered[1]),
+            p_value: if answered == [0, rounds] { separation_p_value(rounds, rounds) } else { 1.0 },
+        };
+        let proven = carried.p_value <= 1.0 - level;
+        let (verdict, reason) = match proven {
+            true => (Verdict::Better, "the other end answers with it only"),
+            false => (Verdict::Undecided, "not proven better"),
+        };
+        Ok(Outcome {
+            reached: Some(carried),
+            ..Outcome::without_results(End::Whole, verdict, reason)
+        })
+    }
+
+    fn measure(
+        &mut self,
+        arguments: &Try,
+        asked: &Asked,
+        mut manner: Manner,
+        path: Path,
+        here: &Arc<NetNs>,
+        progress: &mut Progress,
+    ) -> anyhow::Result<Outcome> {
+        let started = SystemTime::now();
+        let paths = [path];
+        remote_paths::check_limits(asked, &manner, &paths)?;
+        let mut machine = Machine::open(true)?;
+        if let Some(pid) = paths[0].remote.process_here() {
+            machine.add_own_process(pid);
+        }
+        manner.placement = remote_paths::placement(arguments.measuring.placement, &paths)?;
+        let survey = survey::look(&mut machine, &manner, progress)?;
+        let subjects = [paths[0].subject(here, paths[0].mtu())];
+        let keys = [(PATH, subjects[0].offload.name(), subjects[0].mtu)];
+        let cells = plan::cells(&keys, PATH, &asked.asks, &[vec![0]]);
+        let change = match (&arguments.command, &arguments.finding) {
+            (Some(command), _) => command.clone(),
+            (None, Some(code)) => format!("{code} fixed"),
+            (None, None) => String::new(),
+        };
+        let mut plan = manner.plan(cells, vec![change.clone()], &survey);
+        // A side that carries nothing must be seen to often enough.
+        plan.hopeless_after = blocks_to_prove(manner.stopping.level);
+        let mut vary = OnTrial {
+            trial: &mut self.trial,
+            remote: &paths[0].remote,
+            stop: &self.stop,
+            failed: None,
+        };
+        let run = run_session::run(progress, &plan, &subjects, &machine, &mut vary, &self.stop);
+        let failed = vary.failed.take();
+        let (outcome, timeline) = run?;
+        let ended = outcome.ended;
+        let mut warnings = remote_paths::warnings(&paths);
+        warnings.extend(survey::warnings(&survey, &manner));
+        let record = remote_paths::record(&paths, vec![change]);
+        let run = assembly::FinishedRun {
+            asked,
+            manner: &manner,
+            started,
+            machine: &machine,
+            privileges: privileges(),
+            survey: &survey,
+        };
+        let results = run.results(outcome, record, timeline, warnings)?;
+        let judged = judge(&results.cells, manner.stopping.level);
+        let (verdict, reason) = all(&results, &judged);
+        let (end, reason) = match (failed, ended) {
+            (Some(reason), _) => (End::Failed, reason),
+            (None, Ended::Interrupted) => (End::Interrupted, interrupted().reason),
+            (None, Ended::Failed) => (End::Failed, "the other end was gone".to_owned()),
+            (None, _) => (End::Whole, reason),
+        };
+        let results = Some(results);
+        Ok(Outcome { end, verdict, reason, reached: None, judged, results })
+    }
+
+    /// Keeps the change if that is proven, else leaves it taken back; the numbers of
+    /// its entries.
+    fn settle(self, keep: Keep, mut outcome: Outcome) -> anyhow::Result<(Vec<u64>, Outcome)> {
+        let Session { address, token, stop, mut trial } = self;
+        if outcome.end != End::Whole || outcome.verdict != Verdict::Better || keep == Keep::Never {
+            if outcome.end == End::Whole && outcome.verdict == Verdict::Better {
+                outcome.reason = format!("{}; --keep never", outcome.reason);
+            }
+            trial.take_back()?;
+            return Ok((Vec::new(), outcome));
+        }
+        trial.make()?;
+        // The last word is the path's.
+        if let Err(error) = reach(address, token.as_ref(), REACH_LIMIT, &stop) {
+            trial.take_back()?;
+            let (end, reason) = match error {
+                RemoteError::Stopped => (End::Interrupted, interrupted().reason),
+                error => (End::Failed, format!("after it was proven better: {error}")),
+            };
+            return Ok((Vec::new(), Outcome { end, reason, ..outcome }));
+        }
+        let entries = trial.keep()?.iter().map(|entry| entry.id).collect();
+        Ok((entries, outcome))
+    }
+}
+
+fn interrupted() -> Outcome {
+    Outcome::without_results(End::Interrupted, Verdict::Unmeasured, "ended by Ctrl-C or SIGTERM")
+}
+
+/// What is proven of all workloads together: one that is worse forbids the change.
+fn all(results: &Results, judged: &[Judged]) -> (Verdict, String) {
+    let ranked = [Verdict::Worse, Verdict::Better, Verdict::Undecided];
+    let verdict = ranked.into_iter().find(|one| judged.iter().any(|j| j.verdict == *one));
+    let verdict = verdict.unwrap_or(Verdict::Unmeasured);
+    let words = judged.iter().filter(|judged| judged.verdict == verdict);
+    let words: Vec<String> = words.map(|judged| judged_words(results, judged)).collect();
+    (verdict, words.join("; "))
+}
+
+/// The change, put in effect for its samples.
+struct OnTrial<'a> {
+    trial: &'a mut Trial,
+    remote: &'a Remote,
+    stop: &'a AtomicBool,
+    /// Why the run was ended.
+    failed: Option<String>,
+}
+
+impl OnTrial<'_> {
+    fn end(&mut self, reason: String) {
+        self.failed.get_or_insert(reason);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Vary for OnTrial<'_> {
+    fn set(&mut self, cell: &PlannedCell) -> Result<(), String> {
+        let done = match cell.setting {
+            Some(_) => self.trial.make(),
+            None => self.trial.take_back(),
+        };
+        done.map_err(|error| {
+            self.end(error.to_string());
+            error.to_string()
+        })
+    }
+
+    fn sampled(&mut self, sample: &Sample) {
+        if sample.valid || !self.trial.is_made() || self.remote.is_connected() {
+            return;
+        }
+        // Whoever cannot be reached any more may have been cut off by the change.
+        let why = sample.invalid_reason.as_deref().unwrap_or("no answer");
+        let mut reason = format!("the connection to the other end was lost with it: {why}");
+        if let Err(error) = self.trial.take_back() {
+            reason = format!("{reason}; and it was not taken back: {error}");
+        }
+        self.end(reason);
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        Ok(self.trial.take_back()?)
+    }
+}

@@ -1,0 +1,261 @@
+//! `overlane vtep`: a VXLAN tunnel endpoint in user space.
+
+use std::fmt::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use datapath::Error;
+use datapath::tapbridge::{Port, PortOptions};
+use datapath::vtep::{Config, ConfigError, Endpoint, NetworkConfig, Running};
+use nix::errno::Errno;
+use signal_hook::consts::SIGHUP;
+use sys::keeper::Keeper;
+use sys::netns::NetNs;
+
+use crate::confinement::forwarding::{self, Sockets};
+use crate::confinement::in_force;
+use crate::confinement::{self, Rights};
+use crate::endpoint;
+use crate::exit::{Exit, usage};
+use crate::metrics::{self, ListenAddress};
+use crate::named_netns::netns;
+use crate::notify::notify;
+use crate::output::print;
+use crate::serving::Serving;
+use crate::signals::{Signals, on_signals, take, wait};
+use crate::tap_device::{TapDevice, parse_address, set_up};
+use crate::vtep_args::Vtep;
+use datapath::vtep::status::Status;
+
+/// Is a VXLAN tunnel endpoint until told to end.
+///
+/// # Errors
+/// Usage; devices or sockets that cannot be made, with the kernel's answer.
+pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
+    let config = match &arguments.config {
+        Some(path) => parse(path, std::fs::read(path).map_err(|e| unreadable(path, e))?)?,
+        None => by_arguments(arguments)?,
+    };
+    let source = if arguments.config.is_some() { "--config" } else { "vtep" };
+    let mut places = Vec::new();
+    for network in &config.networks {
+        let key = |name| format!("{name} of VNI {}", network.vni);
+        let namespace = netns(&key("netns"), network.netns.as_deref())?;
+        let addresses = network
+            .address
+            .iter()
+            .map(|text| parse_address(text).map_err(|e| usage(&key("address"), e)))
+            .collect::<anyhow::Result<_>>()?;
+        places.push((namespace, TapDevice { device: network.tap.clone(), addresses }));
+    }
+
+    let place = |text: &String| text.parse().map_err(|e: String| usage("metrics", e));
+    let place: Option<ListenAddress> = config.metrics.as_ref().map(place).transpose()?;
+    let socket = match &place {
+        Some(ListenAddress::Unix(path)) => Some(path.as_path()),
+        _ => None,
+    };
+    // Before anything is opened that it is not to hold.
+    let keeper = match (&arguments.config, socket) {
+        (None, None) => None,
+        (file, socket) => Some(Keeper::start(file.as_deref(), socket)?),
+    };
+    // Both are refused before anything is made.
+    let claim = endpoint::claim(&config)?;
+    let metrics = place.as_ref().map(metrics::listen).transpose()?;
+    // From here on signals end the endpoint, not the process.
+    let (signals, reload) = (Signals::new()?, on_signals(&[SIGHUP])?);
+    let endpoint = Endpoint::open(&config, &NetNs::current()?).map_err(|e| refused(source, e))?;
+    let mut ports: Vec<Port> = Vec::new();
+    for (index, (namespace, asked)) in places.iter().enumerate() {
+        let options = PortOptions {
+            queues: config.queues,
+            offload: Endpoint::OFFLOAD,
+            ..PortOptions::named(&asked.device)
+        };
+        ports.push(set_up(asked, &options, namespace, Some(endpoint.mtu(index)))?);
+    }
+    let mut line = format!("ready: {} port {}", config.local, config.port);
+    for (index, (network, port)) in config.networks.iter().zip(&ports).enumerate() {
+        // Writing to a String cannot fail.
+        let _ = write!(
+            line,
+            "; VNI {} on {}, MTU {}, uncut: {}",
+            network.vni,
+            network.tap,
+            endpoint.mtu(index),
+            port.offload()
+        );
+    }
+    let way = endpoint.way();
+    let _ = write!(line, "; hand-over {way}");
+    let ready = endpoint.attach(ports).map_err(|e| refused(source, e))?;
+    if let Some(keeper) = keeper.as_ref().filter(|_| socket.is_some()) {
+        keeper.remove_at_end()?;
+    }
+    // The descriptors suffice from here on; threads started later have no more.
+    confinement::prepare()?;
+    let rights = Rights::none()?;
+    let running = ready.start()?;
+    let (datagrams, probe) = running.descriptors();
+    let sockets = Sockets { datagrams: Some(datagrams), probe: Some(probe) };
+    let ended = running.ended().try_clone_to_owned().context("duplicate a descriptor")?;
+    let running = Arc::new(Mutex::new(running));
+    let status = {
+        let (running, config) = (running.clone(), config.clone());
+        move || {
+            let running = lock(&running);
+            Status::of(&config, running.way(), &running.report(), in_force())
+        }
+    };
+    let mut doors = vec![endpoint::door(&claim, status.clone())?];
+    doors.extend(metrics.map(|metrics| {
+        let status = status.clone();
+        metrics::door(metrics, move || status().prometheus())
+    }));
+    let serving = Serving::start(doors)?;
+    forwarding::confine(&rights, &sockets)?;
+    let _ = write!(line, "; confined: {}", confinement::in_force());
+    print(&line)?;
+    notify("READY=1")?;
+    let asked = Asks { signals, reload, ended };
+    let file = arguments.config.as_deref().zip(keeper.as_ref());
+    let outcome = serve(&running, &asked, &status, file);
+    notify("STOPPING=1")?;
+    // Who asks has gone: what the closures there had is given back.
+    drop((serving, status));
+    let running = Arc::into_inner(running).context("the endpoint is still asked")?;
+    let running = running.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (report, ended) = running.stop();
+    print(&Status::of(&config, way, &report, in_force()).describe())?;
+    if let Some(keeper) = keeper {
+        keeper.end();
+    }
+    outcome?;
+    ended?;
+    Ok(Exit::Done)
+}
+
+/// What an endpoint that runs listens to; who asks for its status has a thread.
+struct Asks {
+    signals: Signals,
+    reload: UnixStream,
+    /// Its own end.
+    ended: OwnedFd,
+}
+
+fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Until a signal to end, or the endpoint's own end.
+fn serve(
+    running: &Mutex<Running>,
+    asks: &Asks,
+    status: &impl Fn() -> Status,
+    file: Option<(&Path, &Keeper)>,
+) -> anyhow::Result<()> {
+    let Asks { signals, reload, ended } = asks;
+    loop {
+        let fds = [ended.as_fd(), signals.end.as_fd(), signals.show.as_fd(), reload.as_fd()];
+        let [ended, end, show, again] = wait(fds)?;
+        if ended || end {
+            return Ok(());
+        }
+        if show {
+            take(&signals.show);
+            print(&status().describe())?;
+        }
+        if again {
+            take(reload);
+            print(&match read_again(running, file) {
+                Ok(()) => "reloaded".to_owned(),
+                Err(error) => format!("not reloaded, all stays as it was: {error:#}"),
+            })?;
+        }
+    }
+}
+
+fn unreadable(path: &Path, error: impl std::fmt::Display) -> anyhow::Error {
+    usage("--config", format!("cannot read {}: {error}", path.display()))
+}
+
+fn parse(path: &Path, text: Vec<u8>) -> anyhow::Result<Config> {
+    let shown = path.display();
+    let text = String::from_utf8(text).map_err(|error| unreadable(path, error))?;
+    Config::parse(&text).map_err(|error| usage("--config", format!("{shown}: {error}")))
+}
+
+/// Reads the file again and takes over what may change.
+fn read_again(running: &Mutex<Running>, file: Option<(&Path, &Keeper)>) -> anyhow::Result<()> {
+    let (path, keeper) = file.context("there is no file: the endpoint was started by arguments")?;
+    let config = parse(path, keeper.read().map_err(|e| unreadable(path, e))?)?;
+    lock(running).reload(&config)?;
+    Ok(())
+}
+
+/// The one network that the arguments say.
+fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
+    let missing = |argument| usage(argument, "is missing");
+    let local = arguments.local.ok_or_else(|| missing("--local"))?;
+    let vni = arguments.vni.ok_or_else(|| missing("--vni"))?;
+    let tap = arguments.tap.as_deref().ok_or_else(|| missing("--tap"))?;
+    let asked = TapDevice::from_str(tap).map_err(|error| usage("--tap", error))?;
+    let mut network = NetworkConfig::new(vni, asked.device);
+    network.address = asked.addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
+    network.netns = arguments.netns.clone();
+    network.mtu = arguments.mtu;
+    network.remotes = arguments.remote.clone();
+    network.replicate = (!arguments.replicate.is_empty()).then(|| arguments.replicate.clone());
+    network.group = arguments.group;
+    network.any_remote = arguments.any_remote;
+    network.learning = !arguments.no_learning;
+    network.ageing = arguments.ageing.unwrap_or(network.ageing);
+    network.max_learned = arguments.max_learned.unwrap_or(network.max_learned);
+    network.max_learned_per_remote =
+        arguments.max_learned_per_remote.unwrap_or(network.max_learned_per_remote);
+    network.max_moves = arguments.max_moves.unwrap_or(network.max_moves);
+    for entry in &arguments.fdb {
+        let wanted = || usage("--fdb", format!("{entry:?}: wanted MAC=REMOTE"));
+        let (mac, remote) = entry.split_once('=').ok_or_else(wanted)?;
+        network.fdb.insert(mac.to_owned(), remote.parse().map_err(|_| wanted())?);
+    }
+    network.neigh_suppress = arguments.neigh_suppress;
+    network.max_neighbours = arguments.max_neighbours.unwrap_or(network.max_neighbours);
+    for entry in &arguments.neighbour {
+        let wanted = || usage("--neighbour", format!("{entry:?}: wanted IP=MAC"));
+        let (ip, mac) = entry.split_once('=').ok_or_else(wanted)?;
+        network.neighbours.insert(ip.to_owned(), mac.to_owned());
+    }
+    let config = Config {
+        port: arguments.port,
+        ttl: arguments.ttl,
+        df: !arguments.no_df,
+        checksum: !arguments.no_checksum,
+        zero_checksum6: arguments.zero_checksum6,
+        hand_over: arguments.hand_over,
+        busy_poll: arguments.busy_poll,
+        metrics: arguments.metrics.clone(),
+        queues: arguments.queues,
+        networks: vec![network],
+        ..Config::new(local)
+    };
+    let named = |error: ConfigError| usage("vtep", error);
+    config.validate().map_err(named)?;
+    Ok(config)
+}
+
+/// An error of the configuration is the user's.
+fn refused(source: &str, error: Error) -> anyhow::Error {
+    match error {
+        Error::Config(error) => usage(source, error),
+        Error::Sys(error) if error.errno == Errno::EADDRINUSE => anyhow::anyhow!(
+            "{error}; another endpoint has the port, perhaps the kernel's: ip -d link show type vxlan"
+        ),
+        error => error.into(),
+    }
+}

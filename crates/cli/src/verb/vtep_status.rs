@@ -1,0 +1,30 @@
+//! `overlane vtep status`: what the endpoints of this network namespace have done.
+
+use crate::endpoint;
+use crate::exit::Exit;
+use crate::output::{print, print_json};
+use crate::vtep_args::VtepStatus;
+
+/// Asks every endpoint of this user for its status, and prints it.
+///
+/// # Errors
+/// A directory of sockets that is not safe; standard output.
+pub fn run(arguments: &VtepStatus) -> anyhow::Result<Exit> {
+    let (all, silent) = endpoint::all()?;
+    for error in &silent {
+        tracing::warn!("{error:#}");
+    }
+    if arguments.json {
+        print_json(&all)?;
+    } else if all.is_empty() && silent.is_empty() {
+        print("no endpoint runs in this network namespace")?;
+    }
+    if !arguments.json {
+        for status in &all {
+            print(&format!("{}: hand-over {}", status.local, status.hand_over))?;
+            print(&status.describe())?;
+            print(&format!("confined: {}", status.confinement))?;
+        }
+    }
+    Ok(if silent.is_empty() { Exit::Done } else { Exit::Partly })
+}

@@ -1,0 +1,171 @@
+//! Beside programs that use the CPUs: an interval for every cell with the defaults, what
+//! runs is said first, and `--impact` keeps to its share.
+
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use test_support::{need, require};
+
+use super::launch::{Running, overlane as program, run, turn};
+use super::machine::nothing_left;
+use super::remote::{Two, inside, overlane, possible};
+use super::schema;
+
+/// A process that uses a CPU for as long as it lives.
+struct Burner(Child);
+
+impl Burner {
+    fn on(cpu: &str) -> Burner {
+        let mut command = Command::new("taskset");
+        command.args(["-c", cpu, "sh", "-c", "while :; do :; done"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Burner(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const SHORT: [&str; 6] = ["--blocks", "6", "--duration", "0.05", "--warmup", "0.01"];
+
+#[track_caller]
+fn every_cell_has_an_interval(results: &Value) {
+    for cell in results["cells"].as_array().unwrap() {
+        let (mode, workload) = (&cell["mode"], &cell["workload"]);
+        assert_eq!(cell["status"], "ok", "{mode} {workload}: {}", cell["reason"]);
+        if cell["role"] != "baseline" {
+            assert!(cell["ratio"]["low"].is_number(), "{mode} {workload}: no interval");
+        }
+    }
+}
+
+#[test]
+fn the_lab_has_an_interval_for_every_cell_beside_a_busy_cpu() {
+    require!(need::root(), need::tools(&["taskset"]));
+    let _turn = turn();
+    let _burner = Burner::on("0");
+    let ask = ["lab", "run", "--modes", "host,bridge", "--offload", "full", "--quick", "--json"];
+    let mut command = program(ask);
+    command.args(["--workloads", "tcp_rr,udp_stream", "--blocks", "4"]);
+    let ended = Running::start(command).wait().expect(0);
+    let results = ended.json();
+    schema::validate("results", &results);
+    every_cell_has_an_interval(&results);
+    assert_eq!(results["background"]["rule"], "background");
+    assert!(results["background"]["machine"]["other"]["level"].as_f64().unwrap() > 0.1);
+    // Who it is, before anything is measured.
+    assert!(ended.stderr.contains("busy: others use "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("effect: ") && ended.stderr.contains("help: "));
+    // At most twice the samples of the plan.
+    let samples = |cell: &Value| cell["samples"].as_array().unwrap().len();
+    let taken: usize = results["cells"].as_array().unwrap().iter().map(samples).sum();
+    assert!(taken <= 2 * 6 * 4, "{taken}");
+}
+
+#[test]
+fn a_strict_limit_is_kept_and_names_its_option() {
+    require!(need::root(), need::tools(&["taskset"]));
+    let _turn = turn();
+    let _burner = Burner::on("0");
+    let ask =
+        ["lab", "run", "--modes", "host", "--offload", "full", "--disturbance", "1", "--json"];
+    let mut command = program(ask);
+    command.args(["--workloads", "tcp_rr"]).args(SHORT);
+    let ended = Running::start(command).wait().expect(1);
+    let results = ended.json();
+    schema::validate("results", &results);
+    assert_eq!(results["background"]["rule"], "strict");
+    let reason = results["cells"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("used by other processes (limit 1.0%); --disturbance"), "{reason}");
+    assert!(
+        ended.stderr.contains("--disturbance 1, most samples will be void"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn a_gain_is_proven_beside_a_busy_cpu_with_the_defaults() {
+    require!(possible(), need::tools(&["tc", "taskset"]));
+    let _turn = turn();
+    let two = Two::new();
+    let slow = "tc qdisc replace dev nic0 root tbf rate 50mbit burst 64k latency 50ms";
+    let free = "tc qdisc del dev nic0 root";
+    let mut words = slow.split(' ');
+    two.a.run(Command::new(words.next().unwrap()).args(words)).unwrap();
+    let _server = two.serve();
+    let _burner = Burner::on("0");
+    let (token, journal) = (two.token(), two.path("journal").to_str().unwrap().to_owned());
+    let words = [
+        &["try", free, "--undo-with", slow, "--against", "10.9.0.2", "--json"][..],
+        &["--workloads", "tcp_stream", "--keep", "never"],
+        &["--token", &token, "--journal", &journal],
+        &SHORT,
+    ]
+    .concat();
+    let trial = Running::start(inside(&two.a, overlane(&words))).wait().expect(0);
+    let json = trial.json();
+    schema::validate("try", &json);
+    assert_eq!(json["verdict"], "better", "{json:#}");
+    every_cell_has_an_interval(&json["results"]);
+    assert!(trial.stderr.contains("busy: others use "), "{}", trial.stderr);
+}
+
+#[test]
+fn impact_keeps_to_its_share_and_says_what_it_proves() {
+    require!(possible());
+    let _turn = turn();
+    let two = Two::new();
+    let _server = two.serve();
+    let ask = ["10.0.0.2", "--impact", "20%", "--blocks", "3", "--json"];
+    let results = two.run(&ask).wait().expect(0).json();
+    schema::validate("results", &results);
+    let cells = results["cells"].as_array().unwrap();
+    assert!(cells.iter().all(|cell| cell["unit"] == "us" && cell["status"] == "ok"), "{cells:#?}");
+    let warnings: Vec<&str> =
+        results["warnings"].as_array().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
+    assert!(warnings.iter().any(|warning| warning.contains("holds for a small load")));
+    let took = warnings.iter().find_map(|warning| warning.strip_prefix("the test took "));
+    let took = took.unwrap_or_else(|| panic!("{warnings:?}"));
+    let share: f64 = took.split('%').next().unwrap().parse().unwrap();
+    assert!(share > 0.0 && share <= 20.1, "{took}");
+
+    for (words, problem) in [
+        (["--workloads", "tcp_stream"], "tcp_stream fills the path"),
+        (["--load", "50"], "takes a full load to find"),
+        (["--engine", "iperf3"], "is not bounded"),
+    ] {
+        let refused = run([&["measure", "run", "10.0.0.2", "--impact", "5%"], &words[..]].concat());
+        let stderr = refused.expect(2).stderr;
+        assert!(stderr.contains(problem) && stderr.contains("--impact"), "{stderr}");
+    }
+    for wrong in ["0", "51%", "x", "-1", "nan"] {
+        let refused = run(["lab", "run", &format!("--impact={wrong}")]).expect(2);
+        assert!(refused.stderr.contains("allowed are 0.1% to 50%"), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_rest_is_interrupted_and_what_there_is_is_written() {
+    require!(possible());
+    let _turn = turn();
+    let two = Two::new();
+    let _server = two.serve();
+    let ask = ["10.0.0.2", "--impact", "0.1%", "--workloads", "tcp_rr", "--json"];
+    let mut client = two.run(&ask);
+    client.await_samples(1);
+    client.await_next_stderr("resting ");
+    let mark = client.mark().to_owned();
+    client.signal(Signal::SIGINT);
+    let results = client.wait().expect(130).json();
+    schema::validate("results", &results);
+    assert_eq!(results["ended_by"], "interrupted");
+    let samples = results["cells"].as_array().unwrap().iter();
+    assert!(samples.map(|cell| cell["samples"].as_array().unwrap().len()).sum::<usize>() >= 1);
+    nothing_left(&mark);
+}

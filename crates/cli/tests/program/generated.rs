@@ -1,0 +1,183 @@
+//! What is made from the arguments (help, completions, man pages) and from the
+//! list of modes.
+
+use super::launch::{entries, run};
+use super::schema;
+use test_support::{need, require};
+
+const VERBS: [&[&str]; 21] = [
+    &[],
+    &["lab"],
+    &["lab", "list"],
+    &["lab", "run"],
+    &["lab", "up"],
+    &["lab", "exec"],
+    &["lab", "status"],
+    &["lab", "down"],
+    &["accel", "status"],
+    &["accel", "explain"],
+    &["doctor"],
+    &["doctor", "list"],
+    &["doctor", "explain"],
+    &["doctor", "dump"],
+    &["doctor", "fix"],
+    &["doctor", "confirm"],
+    &["try"],
+    &["undo"],
+    &["report"],
+    &["completions"],
+    &["man"],
+];
+
+#[test]
+fn every_verb_has_a_help_text_within_100_columns() {
+    for verb in VERBS {
+        for option in ["--help", "-h"] {
+            let help = run(verb.iter().copied().chain([option])).expect(0);
+            assert!(help.stdout.contains("Usage: overlane"), "{help:#?}");
+            assert!(help.stderr.is_empty(), "{help:#?}");
+            let widest = help.stdout.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= 100, "{verb:?}: {widest} columns");
+            assert!(!help.stdout.contains("hold"), "the holder is no verb of the user's: {verb:?}");
+        }
+    }
+    let help = run(["lab", "run", "--help"]).stdout;
+    for option in [
+        "--modes",
+        "--baseline",
+        "--workloads",
+        "--sizes",
+        "--offload",
+        "--mtu",
+        "--flows",
+        "--gso",
+        "--placement",
+        "--blocks",
+        "--duration",
+        "--confidence",
+        "--max-blocks",
+        "--seed",
+        "--quick",
+        "--out",
+        "--json",
+        "--format",
+    ] {
+        assert!(
+            help.contains(&format!("{option} ")) || help.contains(&format!("{option}\n")),
+            "{option}"
+        );
+    }
+    assert_eq!(
+        run(["--version"]).expect(0).stdout.trim(),
+        concat!("overlane ", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn completions_for_every_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let made = run(["completions", shell]).expect(0);
+        for word in ["overlane", "lab", "offload", "confidence", "report"] {
+            assert!(made.stdout.contains(word), "{shell} completions do not know {word}");
+        }
+    }
+    require!(need::tool("bash"));
+    let script = run(["completions", "bash"]).stdout
+        + "COMP_WORDS=(overlane lab ''); COMP_CWORD=2; _overlane overlane '' lab; echo \"${COMPREPLY[@]}\"";
+    let offered = super::launch::sh("bash", &["-c", &script]);
+    for verb in ["list", "run", "up", "exec", "status", "down"] {
+        assert!(offered.split_whitespace().any(|word| word == verb), "{verb}: {offered}");
+    }
+}
+
+#[test]
+fn a_man_page_for_every_verb() {
+    let directory = tempfile::tempdir().unwrap();
+    run(["man", directory.path().to_str().unwrap()]).expect(0);
+    let pages = entries(directory.path());
+    for verb in VERBS {
+        let name = ["overlane"].iter().chain(verb).copied().collect::<Vec<_>>().join("-") + ".1";
+        assert!(pages.contains(&name), "{name} is not among {pages:?}");
+        let page = std::fs::read_to_string(directory.path().join(&name)).unwrap();
+        for part in [".TH", ".SH NAME", ".SH SYNOPSIS"] {
+            assert!(page.contains(part), "{name} has no {part}");
+        }
+    }
+    assert!(!pages.iter().any(|page| page.contains("hold")), "{pages:?}");
+}
+
+#[test]
+fn lab_list_says_of_every_mode_whether_and_why_not() {
+    require!(need::root(), need::tools(&["unshare", "ip"]));
+    let list = run(["lab", "list", "--json"]).expect(0).json();
+    schema::validate("lab-list", &list);
+    let modes: Vec<&str> =
+        list.as_array().unwrap().iter().map(|mode| mode["mode"].as_str().unwrap()).collect();
+    for mode in [
+        "host",
+        "same-host",
+        "bridge",
+        "bridge-macnat",
+        "macvlan",
+        "ipvlan",
+        "vlan",
+        "routed",
+        "nat",
+        "nat-proxy",
+        "vxlan",
+        "vxlan+accel",
+        "vxlan6",
+        "vxlan6+accel",
+        "vxlan-routed",
+        "vxlan-routed+accel",
+        "swarm",
+        "swarm+accel",
+        "ovs-vlan",
+        "ovs-vxlan",
+        "tap",
+    ] {
+        assert!(modes.contains(&mode), "{mode} is not among {modes:?}");
+    }
+    let text = run(["lab", "list"]).expect(0).stdout;
+    for mode in list.as_array().unwrap() {
+        let name = mode["mode"].as_str().unwrap();
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+        let state = if mode["supported"] == true { "yes" } else { "no" };
+        assert_eq!(line.unwrap().split_whitespace().nth(1), Some(state), "{name}");
+        if let Some(reason) = mode["reason"].as_str() {
+            assert!(text.contains(reason), "{name}: {reason}");
+        }
+        // What the kernel itself answers to `ip link add type KIND`.
+        let (kind, reason) = match name {
+            "ipvlan" => ("ipvlan", "kernel has no ipvlan"),
+            "vlan" => ("vlan", "kernel has no 8021q"),
+            _ => continue,
+        };
+        let lacks = kernel_lacks(kind);
+        assert_eq!(mode["supported"], !lacks, "{mode}");
+        assert!(!lacks || mode["reason"] == reason, "{mode}");
+    }
+}
+
+/// Asks `ip` in a namespace of its own.
+fn kernel_lacks(kind: &str) -> bool {
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--net", "ip", "link", "add", "probe", "link", "lo", "type", kind]);
+    if kind == "vlan" {
+        command.args(["id", "7"]);
+    }
+    let ended = super::launch::Running::start(command).wait();
+    ended.stderr.contains("Unknown device type") || ended.stderr.contains("not supported")
+}
+
+#[test]
+fn schemas_refuse_what_the_program_never_prints() {
+    let mode = |supported: bool, reason: Option<&str>| serde_json::json!([{ "mode": "x", "path": "y", "supported": supported, "reason": reason, "remedy": reason }]);
+    schema::validate("lab-list", &mode(true, None));
+    schema::validate("lab-list", &mode(false, Some("why")));
+    assert!(!schema::errors("lab-list", &mode(false, None)).is_empty());
+    assert!(!schema::errors("lab-list", &mode(true, Some("why"))).is_empty());
+    assert!(!schema::errors("lab-status", &serde_json::json!([{ "name": "x" }])).is_empty());
+    assert!(!schema::errors("lab-down", &serde_json::json!(["a b"])).is_empty());
+    schema::validate("lab-status", &serde_json::json!([]));
+}

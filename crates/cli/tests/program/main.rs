@@ -1,0 +1,28 @@
+//! Tests of the built program: what it takes, refuses, prints and leaves behind.
+//!
+//! Each test that measures or counts takes its turn, so that they do not load
+//! the machine under one another. Tests that need root or a program say so by
+//! name where it is missing.
+
+mod accel;
+mod bad_input;
+mod busy;
+mod doctor;
+mod engines;
+mod faults;
+mod generated;
+mod journal;
+mod kill;
+mod launch;
+mod machine;
+mod plans;
+mod remote;
+mod repair;
+mod report;
+mod run;
+mod schema;
+mod signals;
+mod standing;
+mod systemd;
+mod trial;
+mod unprivileged;

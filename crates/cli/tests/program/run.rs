@@ -1,0 +1,273 @@
+//! A small real run: what is in its results, and how they are shown.
+
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use test_support::{need, require};
+
+use super::launch::{Ended, entries, run, turn};
+use super::schema;
+
+/// Arguments of a run as short as it can be and still say something; other
+/// tests load this machine, and a disturbed sample is none the less a sample.
+pub const SHORT: [&str; 8] =
+    ["--blocks", "2", "--duration", "0.1", "--warmup", "0.05", "--disturbance", "100"];
+
+/// `lab run` with these modes and [`SHORT`].
+pub fn lab_run<'a>(modes: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["lab", "run", "--modes", modes], &SHORT[..], more].concat()
+}
+
+/// The results of one run of several modes, made once for all tests.
+fn measured() -> &'static (Ended, Value) {
+    static RUN: OnceLock<(Ended, Value)> = OnceLock::new();
+    RUN.get_or_init(|| {
+        let _turn = turn();
+        let mut last = measure();
+        // On a machine that others load, both samples of a cell may be spoilt.
+        for _ in 0..2 {
+            let failed = |cell: &Value| cell["status"] == "failed";
+            if !last.1["cells"].as_array().unwrap().iter().any(failed) {
+                break;
+            }
+            last = measure();
+        }
+        (last.0.expect(0), last.1)
+    })
+}
+
+fn measure() -> (Ended, Value) {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("r.json");
+    let more = ["--workloads", "tcp_stream,tcp_rr,udp_stream", "--offload", "full,none", "--out"];
+    let mut arguments = lab_run("vxlan,nat,nat-proxy,vlan,ipvlan", &more);
+    arguments.push(out.to_str().unwrap());
+    let ended = run(arguments);
+    assert_eq!(entries(directory.path()), ["r.json"], "{ended:#?}");
+    let results = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
+    (ended, results)
+}
+
+/// Results to cut and edit.
+pub fn small() -> Value {
+    measured().1.clone()
+}
+
+/// The cells that `wanted` picks by mode, offload and workload.
+fn cells<'a>(results: &'a Value, wanted: &[(&str, &str)]) -> Vec<&'a Value> {
+    let cells = results["cells"].as_array().unwrap();
+    cells.iter().filter(|cell| wanted.iter().all(|(field, value)| cell[field] == *value)).collect()
+}
+
+/// The only such cell.
+#[track_caller]
+fn cell<'a>(results: &'a Value, wanted: &[(&str, &str)]) -> &'a Value {
+    let found = cells(results, wanted);
+    assert_eq!(found.len(), 1, "{wanted:?}: {found:#?}");
+    found[0]
+}
+
+/// Mean skb of a cell at a hop, client to server.
+#[track_caller]
+fn mean_skb(cell: &Value, host: &str, device: &str) -> f64 {
+    let hops = cell["hops"].as_array().unwrap();
+    let hop = hops.iter().find(|hop| {
+        hop["host"] == host && hop["device"] == device && hop["direction"] == "forward"
+    });
+    hop.unwrap_or_else(|| panic!("no hop {host} {device}: {hops:#?}"))["mean_skb_bytes"]
+        .as_f64()
+        .unwrap()
+}
+
+#[test]
+fn results_are_as_their_schema_says_and_every_sample_proved_its_path() {
+    require!(need::root());
+    let (_, results) = measured();
+    schema::validate("results", results);
+    assert_eq!(results["complete"], true);
+    assert_eq!(results["ended_by"], "blocks");
+    assert_eq!(results["plan"]["blocks_done"], 2);
+    let mut valid = 0;
+    for cell in results["cells"].as_array().unwrap() {
+        for sample in cell["samples"].as_array().unwrap() {
+            if sample["valid"] == true {
+                valid += 1;
+                assert_eq!(sample["path_proved"], true, "{cell:#?}");
+                assert!(!sample["hops"].as_array().unwrap().is_empty(), "{cell:#?}");
+            }
+        }
+    }
+    // (2 + 3 modes and the A/A) × 2 profiles × 3 workloads × 2 blocks, one or
+    // the other of which another program may spoil.
+    assert!(valid > 40, "{valid}");
+    let mut floors = 0;
+    for offload in ["full", "none"] {
+        for workload in ["tcp_stream", "tcp_rr", "udp_stream"] {
+            let of = |role| {
+                cell(results, &[("role", role), ("offload", offload), ("workload", workload)])
+            };
+            assert_eq!(of("baseline")["mode"], "host");
+            let aa = of("aa");
+            assert_eq!(aa["mode"], "host");
+            // As many ratios as blocks in which both samples count.
+            let ratios: Vec<f64> = aa["samples"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(|sample| sample["ratio"].as_f64())
+                .collect();
+            if ratios.len() == 2 {
+                floors += 1;
+                assert_eq!(aa["ratio"]["samples"], 2);
+                assert!(aa["ratio"]["median"].as_f64().unwrap() > 0.0, "{aa:#?}");
+            }
+        }
+    }
+    assert!(floors > 0, "no A/A ratio of two blocks");
+    for testbed in results["testbeds"].as_array().unwrap() {
+        let on = testbed["devices"][0]["features"]["tx-tcp-segmentation"].as_bool();
+        if testbed["mode"] == "host" {
+            assert_eq!(on, Some(testbed["offload"] == "full"), "{testbed}");
+        }
+    }
+}
+
+#[test]
+fn gso_packets_cross_the_wire_under_full_only() {
+    require!(need::root());
+    let (_, results) = measured();
+    for (offload, expected) in [("full", 6000.0..70_000.0), ("none", 500.0..1500.1)] {
+        let cell =
+            cell(results, &[("mode", "vxlan"), ("offload", offload), ("workload", "tcp_stream")]);
+        for host in ["a", "b"] {
+            let mean = mean_skb(cell, host, "nic0");
+            assert!(expected.contains(&mean), "{offload} {host}: {mean}, expected {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn the_proxy_ends_the_traffic_and_translation_does_not() {
+    require!(need::root());
+    let (_, results) = measured();
+    let ends = |mode: &str| -> Vec<Value> {
+        cells(results, &[("mode", mode)])
+            .into_iter()
+            .flat_map(|cell| cell["hops"].as_array().unwrap().clone())
+            .filter(|hop| hop["kind"] == "process")
+            .collect()
+    };
+    assert!(ends("nat").is_empty());
+    require!(need::tools(&["docker-proxy"]));
+    let proxies = ends("nat-proxy");
+    // 2 profiles × 3 workloads × 2 directions.
+    assert_eq!(proxies.len(), 12, "{proxies:#?}");
+    for hop in proxies {
+        assert_eq!(hop["device"], "docker-proxy");
+        let carries = hop["direction"] == "forward" || hop["packets"].as_u64().unwrap() > 0;
+        assert!(
+            carries && (hop["direction"] != "forward" || hop["bytes"].as_u64().unwrap() > 100),
+            "{hop}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_built_is_in_the_results_with_its_reason() {
+    require!(need::root());
+    let (ended, results) = measured();
+    let list = run(["lab", "list", "--json"]).expect(0).json();
+    let mut looked_at = 0;
+    for listed in list.as_array().unwrap().iter().filter(|mode| mode["supported"] == false) {
+        let name = listed["mode"].as_str().unwrap();
+        let records = results["modes"].as_array().unwrap();
+        let Some(record) = records.iter().find(|record| record["mode"] == name) else { continue };
+        looked_at += 1;
+        assert_eq!(record["status"], "unsupported");
+        assert_eq!(record["reason"], listed["reason"]);
+        assert_eq!(record["remedy"], listed["remedy"]);
+        for cell in cells(results, &[("mode", name)]) {
+            assert_eq!(
+                (&cell["status"], &cell["reason"]),
+                (&"unsupported".into(), &listed["reason"])
+            );
+        }
+        let reason = listed["reason"].as_str().unwrap();
+        assert!(ended.stdout.contains(&format!("{name}: {reason}")), "{}", ended.stdout);
+    }
+    require!(need::that(looked_at > 0, "this machine can build every mode of the run"));
+}
+
+#[test]
+fn a_results_file_is_shown_as_the_run_showed_it() {
+    require!(need::root());
+    let (ended, results) = measured();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("r.json");
+    std::fs::write(&file, results.to_string()).unwrap();
+    let report = |format: &str| {
+        let shown = run(["report", file.to_str().unwrap(), "--format", format]).expect(0);
+        assert!(shown.stderr.is_empty(), "{shown:#?}");
+        shown.stdout
+    };
+    assert_eq!(report("text"), ended.stdout);
+    let shown = report("text");
+    let wide = shown.lines().find(|line| line.chars().count() > 80);
+    assert_eq!(wide, None, "wider than 80 columns");
+    assert_eq!(&serde_json::from_str::<Value>(&report("json")).unwrap(), results);
+    let csv = report("csv");
+    assert_eq!(csv.lines().count(), 1 + results["cells"].as_array().unwrap().len());
+    let markdown = report("markdown");
+    assert!(
+        markdown.lines().any(|line| line.starts_with('|') && line.contains("vxlan")),
+        "{markdown}"
+    );
+    // A reader that goes away is no failure.
+    let command = format!("{} report {} | true", super::launch::OVERLANE, file.display());
+    super::launch::sh("bash", &["-o", "pipefail", "-c", &command]);
+}
+
+#[test]
+fn a_run_prints_the_format_asked_for() {
+    require!(need::root());
+    let _turn = turn();
+    let with = |more: &[&str]| {
+        let more = [&["--workloads", "tcp_rr", "--offload", "full", "--seed", "7"], more].concat();
+        run(lab_run("host", &more)).expect(0)
+    };
+    let results = with(&["--json"]).json();
+    schema::validate("results", &results);
+    assert_eq!(results["plan"]["seed"], 7);
+    assert_eq!(with(&["--format", "csv"]).stdout.lines().count(), 3, "a head, host and its A/A");
+    assert!(with(&["--format", "markdown"]).stdout.contains("| host"));
+    // A pipe cannot be replaced by a file: it is written to.
+    let piped = with(&["--format", "csv", "--out", "/dev/stderr"]);
+    // A busy machine is said before.
+    let json = &piped.stderr[piped.stderr.find("\n{").map_or(0, |at| at + 1)..];
+    schema::validate("results", &serde_json::from_str(json).unwrap());
+}
+
+#[test]
+fn a_goal_ends_the_run_or_its_limit_does() {
+    require!(need::root());
+    let _turn = turn();
+    let with = |confidence: &str| {
+        let more = ["--workloads", "tcp_rr", "--offload", "full", "--json", "--duration", "0.05"];
+        let all = [
+            &["lab", "run", "--modes", "host", "--disturbance", "100", "--max-blocks", "12"],
+            &["--confidence", confidence][..],
+            &more[..],
+        ]
+        .concat();
+        run(all).expect(0).json()
+    };
+    let narrow = with("95,0.1");
+    schema::validate("results", &narrow);
+    assert_eq!(
+        (&narrow["ended_by"], &narrow["plan"]["blocks_done"]),
+        (&"max_blocks".into(), &12.into())
+    );
+    assert_eq!(narrow["plan"]["confidence"]["half_width"], 0.001);
+    let looks = narrow["plan"]["confidence"]["looks"].as_array().unwrap();
+    assert_eq!(looks.last().unwrap(), 12);
+}

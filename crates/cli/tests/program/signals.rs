@@ -1,0 +1,128 @@
+//! Ctrl-C and SIGTERM: what there is is written, nothing stays.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use test_support::{need, require};
+
+use super::launch::{Running, entries, overlane, turn};
+use super::machine::nothing_left;
+use super::schema;
+
+/// A run that would take minutes.
+fn long(modes: &str, out: &std::path::Path) -> Running {
+    let mut command =
+        overlane(["lab", "run", "--modes", modes, "--workloads", "tcp_rr,udp_stream"]);
+    command.args(["--offload", "full", "--blocks", "1000", "--duration", "0.05"]);
+    command.args(["--disturbance", "100", "--out"]).arg(out).env("OVERLANE_LOG", "overlane=debug");
+    Running::start(command)
+}
+
+/// The results of an interrupted run.
+#[track_caller]
+fn interrupted(out: &std::path::Path) -> Value {
+    let results: Value = serde_json::from_str(&std::fs::read_to_string(out).unwrap()).unwrap();
+    schema::validate("results", &results);
+    assert_eq!(
+        (&results["complete"], &results["ended_by"]),
+        (&false.into(), &"interrupted".into())
+    );
+    results
+}
+
+#[test]
+fn an_interrupted_run_writes_what_it_has() {
+    require!(need::root());
+    let _turn = turn();
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("r.json");
+        let mut running = long("vxlan,nat-proxy", &out);
+        let mark = running.mark().to_owned();
+        // Each block measures each cell once: one is done when this comes again.
+        for _ in 0..2 {
+            running.await_next_stderr("sampling vxlan");
+        }
+        running.signal(signal);
+        let ended = running.wait().expect(130);
+        let results = interrupted(&out);
+        let samples: usize = results["cells"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|cell| cell["samples"].as_array().unwrap().len())
+            .sum();
+        assert!(samples > 0, "{results:#?}");
+        assert!(ended.stdout.contains("tcp_rr, 1 B messages"), "{ended:#?}");
+        assert_eq!(entries(directory.path()), ["r.json"]);
+        nothing_left(&mark);
+    }
+}
+
+#[test]
+fn interrupted_while_it_builds() {
+    require!(need::root());
+    let _turn = turn();
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("r.json");
+    let mut running = long("all", &out);
+    let mark = running.mark().to_owned();
+    running.await_stderr("building host");
+    running.signal(Signal::SIGINT);
+    running.wait().expect(130);
+    let results = interrupted(&out);
+    let interrupted = results["modes"].as_array().unwrap().iter().filter(|mode| {
+        mode["reason"].as_str().is_some_and(|reason| reason.contains("interrupted"))
+    });
+    assert!(interrupted.count() > 0, "{results:#?}");
+    nothing_left(&mark);
+}
+
+/// Docker's programs take seconds: nobody waits for them.
+#[test]
+fn interrupted_while_docker_starts() {
+    require!(need::root(), need::tool("dockerd"));
+    let _turn = turn();
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("r.json");
+    let mut running = long("swarm", &out);
+    let mark = running.mark().to_owned();
+    running.await_stderr("building swarm");
+    running.signal(Signal::SIGTERM);
+    running.wait().expect(130);
+    let results = interrupted(&out);
+    let reason = results["modes"].as_array().unwrap().iter().find(|mode| mode["mode"] == "swarm");
+    let reason = reason.and_then(|mode| mode["reason"].as_str()).unwrap_or_default();
+    assert!(reason.contains("interrupted while") && reason.contains("docker"), "{results:#?}");
+    nothing_left(&mark);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    require!(need::root());
+    let _turn = turn();
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("r.json");
+    // Two threads may take the two signals in the same instant, both as the
+    // first one: rare, and not each time.
+    let heeded = (0..5).any(|_| {
+        let mut running = long("vxlan", &out);
+        let mark = running.mark().to_owned();
+        running.await_stderr("sampling vxlan");
+        // Both are there before it goes on: the first cannot be over in between.
+        running.signal(Signal::SIGSTOP);
+        running.signal(Signal::SIGINT);
+        running.signal(Signal::SIGTERM);
+        running.signal(Signal::SIGCONT);
+        let ended = running.wait().expect(130);
+        nothing_left(&mark);
+        let heeded = !out.exists();
+        if heeded {
+            assert!(ended.stdout.is_empty(), "{ended:#?}");
+            assert!(entries(directory.path()).is_empty());
+        } else {
+            std::fs::remove_file(&out).unwrap();
+        }
+        heeded
+    });
+    assert!(heeded, "five times the second signal was not heeded");
+}

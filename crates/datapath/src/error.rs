@@ -1,0 +1,70 @@
+//! Errors of forwarding.
+
+use crate::bridge_engine::Unavailable;
+
+/// Why forwarding could not start, or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call.
+    #[error(transparent)]
+    Sys(#[from] sys::Error),
+    /// A question to the kernel's network stack.
+    #[error(transparent)]
+    Netlink(#[from] netstate::Error),
+    /// Both ports of a bridge need as many queues.
+    #[error("{left} has {left_queues} queues, {right} has {right_queues}: wanted as many")]
+    Queues {
+        /// Left device.
+        left: String,
+        /// Queues of the first device.
+        left_queues: usize,
+        /// Right device.
+        right: String,
+        /// Queues of the second device.
+        right_queues: usize,
+    },
+    /// The engine asked for cannot run.
+    #[error("engine {0}")]
+    Unavailable(#[from] Unavailable),
+    /// An endpoint's configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The ports are not those of the endpoint's configuration.
+    #[error("{device}: wanted {wanted}, got {got}")]
+    Ports {
+        /// The TAP.
+        device: String,
+        /// By the configuration.
+        wanted: String,
+        /// As given.
+        got: String,
+    },
+    /// GSO packets cannot be handed over whole, as the configuration insists.
+    #[error("hand-over tunnel-gso: {0}")]
+    HandOver(String),
+    /// A device was removed while it was forwarded to or from.
+    #[error("{0}: the device has been removed")]
+    Vanished(String),
+    /// A thread ended by a panic, which is a defect.
+    #[error("a thread that forwards has panicked")]
+    Panicked,
+}
+
+/// Result with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What is wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is not TOML, or has a key or value that is not known.
+    #[error("{0}")]
+    Text(String),
+    /// A value that cannot be.
+    #[error("{key}: {problem}")]
+    Value {
+        /// The key, with its network's VNI.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}

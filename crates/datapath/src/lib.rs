@@ -1,0 +1,18 @@
+//! Forwarding in user space.
+
+#![forbid(unsafe_code)]
+
+mod adaptive_poll;
+mod bpf;
+mod bridge_engine;
+pub mod copy_loop;
+pub mod counters;
+mod error;
+pub mod tapbridge;
+mod threads;
+pub mod vtep;
+
+pub use error::{Error, Result};
+
+/// Longest time for which threads may look again before they sleep, in microseconds.
+pub const BUSY_POLL_MAX: u32 = 10_000;

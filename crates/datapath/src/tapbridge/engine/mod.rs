@@ -1,0 +1,147 @@
+//! Engines: how frames get from one port to the other.
+
+mod bpf;
+mod epoll;
+mod uring;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::forward::Forwarder;
+use super::{Bridge, Result, Side};
+use crate::bridge_engine::{Engine, EngineChoice, Unavailable};
+use crate::counters::{Counters, Tally};
+use crate::threads::Threads;
+use bpf::Redirect;
+use sys::frame_ring::FrameRing;
+
+/// A bridge at work; dropping it ends it and removes its devices.
+#[derive(Debug)]
+pub struct Running {
+    engine: Engine,
+    redirect: Option<Redirect>,
+    /// By queue, left to right first.
+    tallies: Vec<[Arc<Tally>; 2]>,
+    threads: Threads,
+}
+
+/// A bridge whose engine is set up: nothing that it still does needs a
+/// capability.
+#[derive(Debug)]
+pub struct Ready {
+    bridge: Bridge,
+    engine: Engine,
+    redirect: Option<Redirect>,
+    rings: Option<Vec<FrameRing>>,
+    threads: Threads,
+}
+
+impl Bridge {
+    /// Chooses the engine and sets it up.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable).
+    pub fn engine(self, choice: EngineChoice) -> Result<Ready> {
+        let threads = Threads::new()?;
+        let rings = match choice {
+            EngineChoice::Only(engine @ Engine::Uring) if !self.busy_poll.is_zero() => {
+                let reason = "it sleeps in the kernel: no busy polling".to_owned();
+                return Err(Unavailable { engine, reason }.into());
+            }
+            EngineChoice::Only(engine @ Engine::Uring) => {
+                let rings = uring::open(&self, &threads);
+                Some(rings.map_err(|e| Unavailable { engine, reason: e.to_string() })?)
+            }
+            _ => None,
+        };
+        let redirect = match choice {
+            EngineChoice::Only(Engine::Epoll | Engine::Uring) => None,
+            EngineChoice::Only(engine @ Engine::Bpf) => {
+                Some(Redirect::attach(&self).map_err(|reason| Unavailable { engine, reason })?)
+            }
+            // Why not is of no interest to who did not ask for it.
+            EngineChoice::Auto => Redirect::attach(&self).ok(),
+        };
+        let engine = match (&redirect, &rings) {
+            (Some(_), _) => Engine::Bpf,
+            (None, Some(_)) => Engine::Uring,
+            (None, None) => Engine::Epoll,
+        };
+        Ok(Ready { bridge: self, engine, redirect, rings, threads })
+    }
+}
+
+impl Ready {
+    /// Starts the threads, which have the capabilities and CPUs of the calling
+    /// thread.
+    ///
+    /// # Errors
+    /// When threads or descriptors have run out.
+    pub fn start(self) -> Result<Running> {
+        let Ready { bridge, engine, redirect, rings, mut threads } = self;
+        let tallies: Vec<_> = bridge.left.queues().iter().map(|_| Default::default()).collect();
+        let mut rings = rings.into_iter().flatten();
+        let busy_poll = bridge.busy_poll;
+        for (index, forwarders) in forwarders(bridge, &tallies).enumerate() {
+            // Those that run already end when `threads` is dropped.
+            match rings.next() {
+                Some(ring) => uring::spawn(&mut threads, index, ring, forwarders)?,
+                None => epoll::spawn(&mut threads, index, forwarders, busy_poll)?,
+            }
+        }
+        Ok(Running { engine, redirect, tallies, threads })
+    }
+}
+
+/// Both directions of each pair of queues; `tallies` likewise.
+fn forwarders(bridge: Bridge, tallies: &[[Arc<Tally>; 2]]) -> impl Iterator<Item = [Forwarder; 2]> {
+    let Bridge { left, right, netmap, .. } = bridge;
+    let offloads = [left.offload(), right.offload()];
+    let pairs = left.into_queues().into_iter().zip(right.into_queues());
+    pairs.zip(tallies).map(move |((left, right), [from_left, from_right])| {
+        let (left, right) = (Arc::new(left), Arc::new(right));
+        let [gives_left, gives_right] = offloads;
+        let (l, r) = (left.clone(), right.clone());
+        [
+            Forwarder::new(l, gives_left, r, gives_right, Side::Left, netmap, from_left.clone()),
+            Forwarder::new(
+                right,
+                gives_right,
+                left,
+                gives_left,
+                Side::Right,
+                netmap,
+                from_right.clone(),
+            ),
+        ]
+    })
+}
+
+impl Running {
+    /// The engine at work.
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// The counters of frames that came from that side, all queues together.
+    pub fn counters(&self, from: Side) -> Counters {
+        let mut counters = Counters::sum(self.tallies.iter().map(|queue| &*queue[from as usize]));
+        if let Some(redirect) = &self.redirect {
+            redirect.count(from, &mut counters);
+        }
+        counters
+    }
+
+    /// Becomes readable when the bridge has ended by itself; [`Running::stop`]
+    /// tells why.
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.threads.ended()
+    }
+
+    /// Ends the bridge and removes its devices. Returns the counters of frames
+    /// from the left and from the right, and why it ended by itself, if it did.
+    pub fn stop(mut self) -> ([Counters; 2], Result<()>) {
+        let outcome = self.threads.join();
+        (Side::BOTH.map(|from| self.counters(from)), outcome)
+    }
+}

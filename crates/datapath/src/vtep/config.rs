@@ -1,0 +1,592 @@
+//! What an endpoint is to do, as a file (TOML) or as the command line says it.
+//!
+//! ```toml
+//! local = "10.0.0.1"
+//!
+//! [[network]]
+//! vni = 10
+//! tap = "tap0"
+//! address = ["10.1.0.1/24"]
+//! remotes = ["10.0.0.2", "10.0.0.3"]
+//! fdb = { "02:00:00:00:00:07" = "10.0.0.3" }
+//! neigh-suppress = true
+//! neighbours = { "10.1.0.7" = "02:00:00:00:00:07" }
+//! ```
+//!
+//! Unknown keys are refused, so that none is thought to be in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use packet::ethernet::MacAddr;
+use packet::vxlan::{self, Vni};
+use serde::Deserialize;
+
+use super::neighbour::{Address, Neighbour};
+use super::place::Place;
+use super::table::Limits;
+use crate::BUSY_POLL_MAX;
+use crate::error::ConfigError;
+use crate::tapbridge::QUEUES_MAX;
+
+/// Most remote ends a frame is replicated to: one frame becomes so many packets.
+pub const REPLICATION_MAX: usize = 256;
+/// Most remote ends of a network.
+pub const REMOTES_MAX: usize = 4096;
+/// Most learned entries that may be asked for; one takes about 120 bytes, and up to 400
+/// where several places claim it.
+pub const ENTRIES_MAX: usize = 1 << 20;
+/// MTUs a TAP may have: the least of IPv4 (RFC 791), and what fits into a
+/// VXLAN packet.
+pub const MTU: std::ops::RangeInclusive<u32> = 68..=65_450;
+
+/// An endpoint: one address, one port, any number of networks.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Config {
+    /// Own address on the underlay; decides between IPv4 and IPv6.
+    pub local: IpAddr,
+    /// UDP port of all ends.
+    #[serde(default = "port")]
+    pub port: u16,
+    /// TTL or hop limit of what is sent.
+    #[serde(default = "ttl")]
+    pub ttl: u8,
+    /// Don't Fragment: packets that the path does not take are answered with
+    /// ICMP; otherwise they are sent as fragments.
+    #[serde(default = "yes")]
+    pub df: bool,
+    /// Whether what is sent has an outer UDP checksum.
+    #[serde(default = "yes")]
+    pub checksum: bool,
+    /// Over IPv6, whether packets without a checksum are received (RFC 6935).
+    /// Over IPv4 they always are.
+    #[serde(default)]
+    pub zero_checksum6: bool,
+    /// How encapsulated GSO packets are handed to the kernel.
+    #[serde(default)]
+    pub hand_over: HandOver,
+    /// Where counters are told to Prometheus, `unix:PATH` or `ADDRESS:PORT`; whoever
+    /// tells them interprets it.
+    #[serde(default)]
+    pub metrics: Option<String>,
+    /// Queues of each TAP; each number has its thread.
+    #[serde(default = "one")]
+    pub queues: usize,
+    /// How the TAPs are read.
+    #[serde(default)]
+    pub engine: Engine,
+    /// Microseconds for which a thread looks again before it sleeps, as long as that has
+    /// been of use: packets wait less, the CPU is busy. Not with [`Engine::Uring`].
+    #[serde(default)]
+    pub busy_poll: u32,
+    /// CPUs of the threads, in the queues' order; none: wherever the caller may run.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
+    /// Virtual networks, each with a VNI and a TAP of its own.
+    #[serde(default, rename = "network")]
+    pub networks: Vec<NetworkConfig>,
+}
+
+/// How encapsulated GSO packets are handed to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HandOver {
+    /// Whole where that works and passes no packet filter by, else cut.
+    #[default]
+    Auto,
+    /// Whole, by a second TAP with `TUN_F_UDP_TUNNEL_GSO`, or not at all; packet
+    /// filters of the underlay do not see the tunnel.
+    TunnelGso,
+    /// Cut here, by sockets with `UDP_SEGMENT`.
+    UdpSegment,
+}
+
+impl std::str::FromStr for HandOver {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HandOver, String> {
+        match text {
+            "auto" => Ok(HandOver::Auto),
+            "tunnel-gso" => Ok(HandOver::TunnelGso),
+            "udp-segment" => Ok(HandOver::UdpSegment),
+            _ => Err("wanted auto, tunnel-gso or udp-segment".to_owned()),
+        }
+    }
+}
+
+/// How the TAPs are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Frame by frame, when `epoll` says so.
+    #[default]
+    Epoll,
+    /// By batches, by io_uring (Linux 6.7).
+    Uring,
+}
+
+impl std::fmt::Display for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Engine::Epoll => "epoll",
+            Engine::Uring => "uring",
+        })
+    }
+}
+
+impl std::str::FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Engine, String> {
+        match text {
+            "epoll" => Ok(Engine::Epoll),
+            "uring" => Ok(Engine::Uring),
+            _ => Err("wanted epoll or uring".to_owned()),
+        }
+    }
+}
+
+/// One network: a VNI and the TAP that leads to it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// Its identifier.
+    #[serde(deserialize_with = "vni")]
+    pub vni: Vni,
+    /// The TAP's name; it is created.
+    pub tap: String,
+    /// Namespace of the TAP: name, process id or path; none: the caller's. Whoever
+    /// creates the devices interprets it.
+    #[serde(default)]
+    pub netns: Option<String>,
+    /// Addresses of the TAP, ADDRESS/LENGTH; likewise.
+    #[serde(default)]
+    pub address: Vec<String>,
+    /// MTU of the TAP; none: the least that the paths to the remote ends allow.
+    #[serde(default)]
+    pub mtu: Option<u32>,
+    /// The remote ends: they may send, and get what is replicated.
+    #[serde(default)]
+    pub remotes: Vec<IpAddr>,
+    /// Who gets broadcast, multicast and packets to unknown addresses; none:
+    /// all remote ends, or the group.
+    #[serde(default)]
+    pub replicate: Option<Vec<IpAddr>>,
+    /// A multicast group of the underlay that gets these instead, once. It is joined
+    /// on the link that has the endpoint's address.
+    #[serde(default)]
+    pub group: Option<IpAddr>,
+    /// Whether anyone may send.
+    #[serde(default)]
+    pub any_remote: bool,
+    /// Whether addresses are learned from packets.
+    #[serde(default = "yes")]
+    pub learning: bool,
+    /// Seconds after which a learned address or neighbour is forgotten.
+    #[serde(default = "ageing")]
+    pub ageing: u32,
+    /// Most learned addresses of all remote ends, and as many of the TAP's side.
+    #[serde(default = "entries")]
+    pub max_learned: usize,
+    /// Most learned addresses, and most learned neighbours, of one remote end.
+    #[serde(default = "share")]
+    pub max_learned_per_remote: usize,
+    /// How many addresses a remote end may take within a minute from places that still
+    /// send; more go to it when those have been silent for ten seconds.
+    #[serde(default = "moves")]
+    pub max_moves: u32,
+    /// Addresses that are never learned: hardware address = remote end.
+    #[serde(default)]
+    pub fdb: BTreeMap<String, IpAddr>,
+    /// Whether ARP requests and neighbour solicitations of the TAP are answered where
+    /// the answer is known, instead of being flooded.
+    #[serde(default)]
+    pub neigh_suppress: bool,
+    /// Most neighbours that are learned from ARP and neighbour discovery.
+    #[serde(default = "entries")]
+    pub max_neighbours: usize,
+    /// Neighbours that are never learned: IP address = hardware address. They are
+    /// answered for as hosts, not as routers, and to questions without a VLAN tag.
+    #[serde(default)]
+    pub neighbours: BTreeMap<String, String>,
+}
+
+/// The entries of a network that are never learned.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Entries {
+    /// Where a hardware address is.
+    pub fdb: Vec<(MacAddr, IpAddr)>,
+    /// Who has an IP address.
+    pub neighbours: Vec<(IpAddr, MacAddr)>,
+}
+
+impl Entries {
+    pub(super) fn places(&self) -> impl Iterator<Item = (MacAddr, Place)> {
+        self.fdb.iter().map(|(mac, remote)| (*mac, Place::Remote(*remote)))
+    }
+
+    pub(super) fn neighbours(&self) -> impl Iterator<Item = (Address, Neighbour)> {
+        let neighbours = self.neighbours.iter();
+        neighbours.map(|(ip, mac)| (Address::untagged(*ip), Neighbour::host(*mac)))
+    }
+}
+
+fn port() -> u16 {
+    vxlan::PORT
+}
+fn ttl() -> u8 {
+    64
+}
+fn yes() -> bool {
+    true
+}
+fn one() -> usize {
+    1
+}
+fn ageing() -> u32 {
+    300
+}
+fn entries() -> usize {
+    4096
+}
+fn share() -> usize {
+    1024
+}
+fn moves() -> u32 {
+    32
+}
+
+fn vni<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vni, D::Error> {
+    let number = u32::deserialize(deserializer)?;
+    Vni::new(number).map_err(serde::de::Error::custom)
+}
+
+fn wrong(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+    ConfigError::Value { key: key.into(), problem: problem.into() }
+}
+
+impl Config {
+    /// An endpoint without networks.
+    pub fn new(local: IpAddr) -> Config {
+        Config {
+            local,
+            port: port(),
+            ttl: ttl(),
+            df: true,
+            checksum: true,
+            zero_checksum6: false,
+            hand_over: HandOver::Auto,
+            metrics: None,
+            queues: 1,
+            engine: Engine::Epoll,
+            busy_poll: 0,
+            cpus: Vec::new(),
+            networks: Vec::new(),
+        }
+    }
+
+    /// Reads and validates a file's text.
+    ///
+    /// # Errors
+    /// The line that is wrong, or the value.
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        let config: Config = toml_edit::de::from_str(text)
+            .map_err(|error| ConfigError::Text(error.to_string().trim_end().to_owned()))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks what types cannot say.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.local.is_unspecified() || self.local.is_multicast() {
+            return Err(wrong("local", format!("{} is no host's address", self.local)));
+        }
+        if self.port == 0 {
+            return Err(wrong("port", "0 is no port"));
+        }
+        if self.ttl == 0 {
+            return Err(wrong("ttl", "0 reaches no one: wanted 1 to 255"));
+        }
+        if !(1..=QUEUES_MAX).contains(&self.queues) {
+            return Err(wrong("queues", format!("{} is not 1 to {QUEUES_MAX}", self.queues)));
+        }
+        if self.busy_poll > BUSY_POLL_MAX {
+            let problem = format!("{} is not 0 to {BUSY_POLL_MAX} microseconds", self.busy_poll);
+            return Err(wrong("busy-poll", problem));
+        }
+        if self.busy_poll > 0 && self.engine == Engine::Uring {
+            return Err(wrong("busy-poll", "a ring sleeps in the kernel: engine = \"epoll\" only"));
+        }
+        if self.networks.is_empty() {
+            return Err(wrong("network", "there is none"));
+        }
+        let mut vnis = BTreeSet::new();
+        let mut taps = BTreeSet::new();
+        for network in &self.networks {
+            network.validate(self.local)?;
+            if !vnis.insert(network.vni) {
+                return Err(wrong("vni", format!("{} is there twice", network.vni)));
+            }
+            if !taps.insert((&network.netns, &network.tap)) {
+                return Err(wrong("tap", format!("{:?} is there twice", network.tap)));
+            }
+        }
+        Ok(())
+    }
+
+    /// How long a thread looks again before it sleeps.
+    pub fn busy_poll(&self) -> Duration {
+        Duration::from_micros(self.busy_poll.into())
+    }
+
+    /// Bytes that the tunnel takes from the underlay's MTU: inner Ethernet,
+    /// VXLAN, UDP and outer IP header.
+    pub fn overhead(&self) -> u32 {
+        if self.local.is_ipv4() { 50 } else { 70 }
+    }
+}
+
+impl NetworkConfig {
+    /// A network without remote ends.
+    pub fn new(vni: Vni, tap: impl Into<String>) -> NetworkConfig {
+        NetworkConfig {
+            vni,
+            tap: tap.into(),
+            netns: None,
+            address: Vec::new(),
+            mtu: None,
+            remotes: Vec::new(),
+            replicate: None,
+            group: None,
+            any_remote: false,
+            learning: true,
+            ageing: ageing(),
+            max_learned: entries(),
+            max_learned_per_remote: share(),
+            max_moves: moves(),
+            fdb: BTreeMap::new(),
+            neigh_suppress: false,
+            max_neighbours: entries(),
+            neighbours: BTreeMap::new(),
+        }
+    }
+
+    /// Who gets what is replicated.
+    pub fn replication(&self) -> &[IpAddr] {
+        match (&self.replicate, &self.group) {
+            (Some(replicate), _) => replicate,
+            (None, Some(group)) => std::slice::from_ref(group),
+            (None, None) => &self.remotes,
+        }
+    }
+
+    /// The bounds of what is learned.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            ageing: self.ageing,
+            entries: self.max_learned,
+            share: self.max_learned_per_remote,
+            moves: self.max_moves,
+        }
+    }
+
+    /// The bounds of the neighbours that are learned; `None`: nobody is answered.
+    pub fn neighbour_limits(&self) -> Option<Limits> {
+        // Who has said it last has the address, as hosts themselves have it.
+        let moves = u32::MAX;
+        let (entries, share) = (self.max_neighbours, self.max_learned_per_remote);
+        let limits = Limits { ageing: self.ageing, entries, share, moves };
+        self.neigh_suppress.then_some(limits)
+    }
+
+    /// The entries that are never learned.
+    ///
+    /// # Errors
+    /// What is no unicast hardware address, or no host's address.
+    pub fn entries(&self) -> Result<Entries, ConfigError> {
+        let key = |name: &str| format!("{name} of VNI {}", self.vni);
+        let mac = |key: &str, text: &str| {
+            let mac: MacAddr = text.parse().map_err(|e| wrong(key, format!("{e}")))?;
+            match mac.is_unicast() {
+                true => Ok(mac),
+                false => Err(wrong(key, format!("{mac} is no unicast address"))),
+            }
+        };
+        let fdb = self.fdb.iter().map(|(text, remote)| Ok((mac(&key("fdb"), text)?, *remote)));
+        let neighbour = |(ip, text): (&String, &String)| {
+            let key = key("neighbours");
+            let ip: IpAddr = ip
+                .parse()
+                .map_err(|_| wrong(&key, format!("{ip:?}: wanted an IPv4 or IPv6 address")))?;
+            if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
+                return Err(wrong(&key, format!("{ip} is no neighbour's address")));
+            }
+            Ok((ip, mac(&key, text)?))
+        };
+        let neighbours = self.neighbours.iter().map(neighbour);
+        Ok(Entries {
+            fdb: fdb.collect::<Result<_, _>>()?,
+            neighbours: neighbours.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn validate(&self, local: IpAddr) -> Result<(), ConfigError> {
+        let key = |name: &str| format!("{name} of VNI {}", self.vni);
+        if self.tap.is_empty() || self.tap.len() > 15 || self.tap.contains(['/', '%', ':']) {
+            let problem = format!("{:?}: wanted 1 to 15 bytes without / % and :", self.tap);
+            return Err(wrong(key("tap"), problem));
+        }
+        if let Some(mtu) = self.mtu.filter(|mtu| !MTU.contains(mtu)) {
+            let problem = format!("{mtu} is not {} to {}", MTU.start(), MTU.end());
+            return Err(wrong(key("mtu"), problem));
+        }
+        if let Some(group) = self.group {
+            if !group.is_multicast() || group.is_ipv4() != local.is_ipv4() {
+                let problem = format!("{group} is no multicast group of the family of {local}");
+                return Err(wrong(key("group"), problem));
+            }
+            if self.replicate.is_some() {
+                return Err(wrong(key("group"), "and replicate exclude each other"));
+            }
+        }
+        let replicate = self.replicate.iter().flatten();
+        let all = self.remotes.iter().chain(replicate.clone()).chain(self.fdb.values());
+        for remote in all {
+            if remote.is_ipv4() != local.is_ipv4() {
+                let problem = format!("{remote} is not of the family of local = {local}");
+                return Err(wrong(key("remotes"), problem));
+            }
+            if remote.is_multicast() {
+                let problem = format!(
+                    "{remote} is a multicast group: say group for who gets what is flooded, and \
+                     the remote ends, or any-remote, for who may send"
+                );
+                return Err(wrong(key("remotes"), problem));
+            }
+            if remote.is_unspecified() || *remote == local {
+                return Err(wrong(key("remotes"), format!("{remote} is no remote end")));
+            }
+        }
+        // Who gets something without being able to answer is a mistake.
+        let known = |remote: &&IpAddr| self.any_remote || self.remotes.contains(remote);
+        let others = replicate.chain(self.fdb.values());
+        if let Some(stranger) = others.into_iter().find(|remote| !known(remote)) {
+            let problem = format!("{stranger} is not among the remotes");
+            return Err(wrong(key("replicate and fdb"), problem));
+        }
+        if self.remotes.len() > REMOTES_MAX {
+            let problem = format!("{} are more than {REMOTES_MAX}", self.remotes.len());
+            return Err(wrong(key("remotes"), problem));
+        }
+        if self.replication().len() > REPLICATION_MAX {
+            let problem = format!("{} are more than {REPLICATION_MAX}", self.replication().len());
+            return Err(wrong(key("replicate"), problem));
+        }
+        if self.remotes.is_empty() && !self.any_remote {
+            return Err(wrong(key("remotes"), "there is none, and any-remote is not set"));
+        }
+        if self.max_learned_per_remote == 0 {
+            return Err(wrong(key("max-learned-per-remote"), "0 learns nothing: learning = false"));
+        }
+        for (name, most) in [
+            ("max-learned", self.max_learned),
+            ("max-learned-per-remote", self.max_learned_per_remote),
+            ("max-neighbours", self.max_neighbours),
+        ] {
+            if most > ENTRIES_MAX {
+                return Err(wrong(key(name), format!("{most} is more than {ENTRIES_MAX}")));
+            }
+        }
+        if !self.neighbours.is_empty() && !self.neigh_suppress {
+            return Err(wrong(key("neighbours"), "nobody is told without neigh-suppress = true"));
+        }
+        self.entries().map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"
+        local = "10.0.0.1"
+        queues = 2
+        engine = "uring"
+        cpus = [0, 1]
+        [[network]]
+        vni = 10
+        tap = "tap0"
+        remotes = ["10.0.0.2", "10.0.0.3"]
+        replicate = ["10.0.0.2"]
+        fdb = { "02:00:00:00:00:07" = "10.0.0.3" }
+        [[network]]
+        vni = 11
+        tap = "tap1"
+        any-remote = true
+    "#;
+
+    #[test]
+    fn a_file_says_what_it_must_and_the_rest_has_defaults() {
+        let config = Config::parse(WHOLE).unwrap();
+        assert_eq!((config.port, config.ttl, config.df, config.overhead()), (4789, 64, true, 50));
+        assert_eq!((config.engine, &config.cpus[..]), (Engine::Uring, &[0, 1][..]));
+        let network = &config.networks[0];
+        assert_eq!(network.replication(), ["10.0.0.2".parse::<IpAddr>().unwrap()]);
+        assert_eq!(network.entries().unwrap().fdb[0].0, MacAddr([2, 0, 0, 0, 0, 7]));
+        assert_eq!(network.limits(), Limits { ageing: 300, entries: 4096, share: 1024, moves: 32 });
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (from, to, named) in [
+            ("queues = 2", "queues = 0", "queues"),
+            ("queues = 2", "busy-poll = 10001", "busy-poll"),
+            ("queues = 2", "queues = 2\nbusy-poll = 1", "busy-poll"),
+            ("queues = 2", "arp-suppression = true", "arp-suppression"),
+            (
+                "vni = 11",
+                "vni = 11\nneighbours = { \"10.1.0.9\" = \"02:00:00:00:00:09\" }",
+                "neigh-suppress",
+            ),
+            (
+                "vni = 11",
+                "vni = 11\nneighbours = { \"ten\" = \"02:00:00:00:00:09\" }\nneigh-suppress = true",
+                "\"ten\"",
+            ),
+            (
+                "vni = 11",
+                "vni = 11\nneighbours = { \"ff02::1\" = \"02:00:00:00:00:09\" }\nneigh-suppress = true",
+                "ff02::1 is no neighbour",
+            ),
+            (
+                "vni = 11",
+                "vni = 11\nneighbours = { \"10.1.0.9\" = \"03:00:00:00:00:09\" }\nneigh-suppress = true",
+                "03:00:00:00:00:09 is no unicast",
+            ),
+            ("vni = 11", "vni = 11\nmax-neighbours = 99999999", "max-neighbours"),
+            ("vni = 11", "vni = 11\nmax-learned-per-remote = 0", "max-learned-per-remote"),
+            ("vni = 11", "vni = 10", "twice"),
+            ("vni = 11", "vni = 16777216", "16777216"),
+            ("tap1", "tap0", "twice"),
+            ("any-remote = true", "", "remotes of VNI 11"),
+            ("[\"10.0.0.2\"]", "[\"10.0.0.4\"]", "10.0.0.4 is not among"),
+            ("[\"10.0.0.2\", ", "[\"fd00::1\", ", "fd00::1"),
+            ("[\"10.0.0.2\", ", "[\"239.1.1.1\", ", "multicast group"),
+            ("vni = 11", "vni = 11\ngroup = \"10.0.0.9\"", "no multicast group"),
+            ("vni = 11", "vni = 11\ngroup = \"ff02::9\"", "no multicast group"),
+            ("vni = 10", "vni = 10\ngroup = \"239.1.1.1\"", "exclude each other"),
+            ("02:00:00:00:00:07", "03:00:00:00:00:07", "unicast"),
+            ("02:00:00:00:00:07", "02:00", "hardware address"),
+            ("local = \"10.0.0.1\"", "local = \"host\"", "local"),
+        ] {
+            assert!(WHOLE.contains(from), "{from}");
+            let error = Config::parse(&WHOLE.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(named), "{from} -> {to}: {error}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! A thread per queue: its receiving sockets, and its queue of each TAP.
+//!
+//! A thread sleeps in `epoll_wait`; what is ready is read until it is empty, but
+//! no more than [`BUDGET`] reads of one while others wait. Or its ring brings the
+//! TAPs' frames by batches (io_uring), and says when a socket has something.
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use packet::ethernet::{self, MacAddr};
+use sys::datagram::ReceiveSlots;
+use sys::frame_ring::{Event, FrameRing};
+use sys::tap::Tap;
+
+use super::receive::{Intake, Message};
+use super::thread_network::{HEADER, ThreadNetwork};
+use super::transmit::Transmitter;
+use super::underlay::Underlay;
+use crate::adaptive_poll::AdaptivePoll;
+use crate::counters::Tally;
+use crate::threads::{Sources, Threads};
+use crate::{Error, Result};
+
+/// Frames or batches of one source before the others get their turn.
+const BUDGET: usize = 64;
+
+/// How long a TAP that is empty behind a full segment is looked at again: ten segments'
+/// time of a writer on another CPU, less than half of a round trip.
+///
+/// A TAP takes a frame from its sender's account as soon as it is queued, so that TCP
+/// does not hold back small writes until they fill a GSO packet, as it does before a
+/// device that is busy (`tcp_should_autocork`). A thread that is awake would then carry
+/// a writer's segments one at a time through everything that follows. A sender whose
+/// frame was as long as the MTU allows has more to say, unless its messages have just
+/// that length.
+const COMPANY: Duration = Duration::from_micros(30);
+
+/// Buffers of a ring; more than a few would only be cold when they are used again.
+const BUFFERS: u16 = 16;
+
+/// Messages a system call. Each may be a GSO packet of 64 KiB.
+const MESSAGES: usize = 16;
+
+/// Header, Ethernet with two tags, and the longest IP packet; rounded up to a
+/// whole number of pages.
+const FRAME: usize = 17 * 4096;
+const _: () = assert!(FRAME >= HEADER + ethernet::HEADER_LEN + 8 + 65_536);
+
+/// One thread's work.
+pub(super) struct Worker {
+    pub(super) index: usize,
+    pub(super) thread_networks: Vec<ThreadNetwork>,
+    pub(super) underlay: Arc<Underlay>,
+    pub(super) strangers: Arc<Tally>,
+    /// Second 0.
+    pub(super) start: Instant,
+    pub(super) merge: bool,
+    pub(super) merge_udp: bool,
+    pub(super) seed: u64,
+    /// How long to look again before it sleeps.
+    pub(super) busy_poll: Duration,
+}
+
+impl Worker {
+    /// Starts the thread, with the ring if there is one.
+    pub(super) fn spawn(self, threads: &mut Threads, ring: Option<FrameRing>) -> Result<()> {
+        let name = format!("vtep {}", self.index);
+        if let Some(ring) = ring {
+            return Ok(threads.spawn(&name, move || self.run_by_ring(ring))?);
+        }
+        // Their order: the sockets, each TAP, the second TAP where there is one.
+        let sockets = self.underlay.receivers(self.index);
+        let mut sources: Vec<_> = sockets.map(|socket| (socket.as_fd(), "UDP socket")).collect();
+        let taps =
+            self.thread_networks.iter().filter_map(|thread_network| thread_network.tap.tap());
+        sources.extend(taps.map(|tap| (tap.as_fd(), tap.name())));
+        if let Some(second) = self.underlay.second_tap() {
+            let tap = second.queue(self.index);
+            sources.push((tap.as_fd(), tap.name()));
+        }
+        let sources = threads.sources(&sources, self.busy_poll)?;
+        Ok(threads.spawn(&name, move || self.run(sources))?)
+    }
+
+    fn run(mut self, mut sources: Sources) -> Result<()> {
+        let underlay = self.underlay.clone();
+        let sockets: Vec<_> = underlay.receivers(self.index).collect();
+        let second = sockets.len() + self.thread_networks.len();
+        let mut ready = vec![false; second + 1];
+        let mut transmitter = Transmitter::new(self.underlay.clone(), self.index, self.seed);
+        let mut intake = Intake::new(self.merge, self.merge_udp);
+        let mut slots = ReceiveSlots::new(MESSAGES);
+        let mut frame = vec![0; FRAME].into_boxed_slice();
+        let mut companies: Vec<_> =
+            self.thread_networks.iter().map(|_| AdaptivePoll::new(COMPANY)).collect();
+        let mut looked = None;
+        while sources.wait(&mut ready)? {
+            while ready.contains(&true) {
+                if !sources.go_on() {
+                    return Ok(());
+                }
+                let now = self.now(&mut looked)?;
+                for (socket, ready) in sockets.iter().zip(&mut ready) {
+                    if *ready {
+                        *ready = self.wire(socket, &mut intake, &mut slots, now)?;
+                    }
+                }
+                if ready[second] {
+                    ready[second] = self.second_tap(&mut intake, &mut frame, now)?;
+                }
+                for (index, ready) in ready[sockets.len()..second].iter_mut().enumerate() {
+                    if *ready {
+                        let company = &mut companies[index];
+                        *ready = self.tap(index, &mut transmitter, &mut frame, company, now)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run_by_ring(mut self, mut ring: FrameRing) -> Result<()> {
+        let mut transmitter = Transmitter::new(self.underlay.clone(), self.index, self.seed);
+        let mut intake = Intake::new(self.merge, self.merge_udp);
+        let mut slots = ReceiveSlots::new(MESSAGES);
+        let underlay = self.underlay.clone();
+        let sockets: Vec<_> = underlay.receivers(self.index).collect();
+        let (taps, port) = (self.thread_networks.len(), underlay.port());
+        let frames = taps + usize::from(underlay.second_tap().is_some());
+        let mut looked = None;
+        loop {
+            ring.wait()?;
+            let now = self.now(&mut looked)?;
+            for _ in 0..BUDGET {
+                match ring.event() {
+                    None => break,
+                    Some(Event::Frame(at, bytes)) if at < taps => {
+                        transmitter.frame(&self.thread_networks, at, bytes, now);
+                    }
+                    Some(Event::Frame(_, bytes)) => {
+                        intake.encapsulated(
+                            &self.thread_networks,
+                            &self.strangers,
+                            bytes,
+                            port,
+                            now,
+                        );
+                    }
+                    Some(Event::Readable(at)) => match sockets.get(at - frames) {
+                        // What is left after this is told anew.
+                        Some(socket) => {
+                            self.wire(socket, &mut intake, &mut slots, now)?;
+                        }
+                        None => return Ok(()),
+                    },
+                    Some(Event::Failed(at, errno)) => return Err(self.failed(at, errno)),
+                }
+            }
+            transmitter.flush(&self.thread_networks, now);
+            self.written(&mut intake)?;
+        }
+    }
+
+    /// Why a TAP of the ring cannot be read.
+    fn failed(&self, at: usize, errno: Errno) -> Error {
+        let tap = match self.thread_networks.get(at) {
+            Some(thread_network) => thread_network.tap.tap(),
+            None => self.underlay.second_tap().map(|second| second.queue(self.index)),
+        };
+        let name = tap.map_or_else(|| "wire".to_owned(), |tap| tap.name().to_owned());
+        match errno {
+            Errno::EBADFD => Error::Vanished(name),
+            errno => sys::Error::new("read", name, errno).into(),
+        }
+    }
+
+    /// The second that it is; once in each, and after a reload, things are looked at.
+    fn now(&mut self, looked: &mut Option<u32>) -> Result<u32> {
+        let now = self.start.elapsed().as_secs() as u32;
+        if *looked != Some(now) {
+            *looked = Some(now);
+            self.look_at_taps()?;
+        }
+        self.thread_networks.iter_mut().for_each(ThreadNetwork::refresh);
+        Ok(now)
+    }
+
+    /// Anyone may change a TAP's address at any time.
+    fn look_at_taps(&mut self) -> Result<()> {
+        for thread_network in &mut self.thread_networks {
+            let Some(tap) = thread_network.tap.tap() else { continue };
+            match tap.hardware_address() {
+                Ok(address) => thread_network.own = MacAddr(address),
+                Err(_) => return Err(Error::Vanished(tap.name().to_owned())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Frames of one TAP to the wire; true if there may be more.
+    fn tap(
+        &self,
+        index: usize,
+        transmitter: &mut Transmitter,
+        frame: &mut [u8],
+        company: &mut AdaptivePoll,
+        now: u32,
+    ) -> Result<bool> {
+        let Some(tap) = self.thread_networks[index].tap.tap() else { return Ok(false) };
+        let full = HEADER + ethernet::HEADER_LEN + self.thread_networks[index].network.mtu as usize;
+        let (mut more, mut budget, mut last) = (true, BUDGET, 0);
+        while budget > 0 {
+            match read(tap, frame)? {
+                Read::Frame(length) => {
+                    transmitter.frame(&self.thread_networks, index, &frame[..length], now);
+                    company.came();
+                    last = length;
+                    budget -= 1;
+                }
+                Read::Nothing if last == full && company.expects(Instant::now) => {
+                    // The sender may have been on this CPU.
+                    std::thread::yield_now();
+                }
+                Read::Nothing => {
+                    more = false;
+                    break;
+                }
+                Read::Interrupted => {}
+            }
+        }
+        transmitter.flush(&self.thread_networks, now);
+        Ok(more)
+    }
+
+    /// Messages of the wire to the TAPs; true if there may be more.
+    fn wire(
+        &self,
+        socket: &UdpSocket,
+        intake: &mut Intake,
+        slots: &mut ReceiveSlots,
+        now: u32,
+    ) -> Result<bool> {
+        // Each batch of messages is as much work as some frames.
+        for _ in 0..BUDGET / MESSAGES {
+            let count = match slots.receive(socket) {
+                Ok(count) => count,
+                Err(Errno::EAGAIN) => return Ok(false),
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(sys::Error::new("recvmmsg", "vtep", errno).into()),
+            };
+            for index in 0..count {
+                let Some(incoming) = slots.message(index) else { continue };
+                let message = Message {
+                    from: incoming.from.ip(),
+                    tos: incoming.tos,
+                    segment: incoming.segment,
+                    truncated: incoming.truncated,
+                    bytes: incoming.bytes,
+                };
+                intake.message(&self.thread_networks, &self.strangers, message, now);
+            }
+            self.written(intake)?;
+            if count < slots.capacity() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What the second TAP has taken from the wire, to the TAPs; true if there may
+    /// be more.
+    fn second_tap(&self, intake: &mut Intake, frame: &mut [u8], now: u32) -> Result<bool> {
+        let Some(second) = self.underlay.second_tap() else { return Ok(false) };
+        let (tap, port) = (second.queue(self.index), self.underlay.port());
+        let mut more = true;
+        for _ in 0..BUDGET {
+            match read(tap, frame)? {
+                Read::Frame(length) => {
+                    let bytes = &mut frame[..length];
+                    intake.encapsulated(&self.thread_networks, &self.strangers, bytes, port, now);
+                }
+                Read::Nothing => {
+                    more = false;
+                    break;
+                }
+                Read::Interrupted => {}
+            }
+        }
+        self.written(intake)?;
+        Ok(more)
+    }
+
+    /// Delivers what is held; an error if a TAP is gone.
+    fn written(&self, intake: &mut Intake) -> Result<()> {
+        intake.flush(&self.thread_networks);
+        if let Some(index) = intake.gone()
+            && let Some(tap) = self.thread_networks[index].tap.tap()
+        {
+            return Err(Error::Vanished(tap.name().to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// A thread's ring: its queue of each TAP and of the second TAP where there is one,
+/// then its sockets, then the end.
+///
+/// # Errors
+/// Why the kernel has no such ring for us.
+pub(super) fn ring(
+    taps: &[&Tap],
+    underlay: &Underlay,
+    thread: usize,
+    threads: &Threads,
+) -> sys::Result<FrameRing> {
+    let second = underlay.second_tap().map(|second| second.queue(thread));
+    let frames: Vec<_> = taps.iter().copied().chain(second).map(AsFd::as_fd).collect();
+    let sockets = underlay.receivers(thread).map(AsFd::as_fd);
+    let polled: Vec<_> = sockets.chain([threads.stopping()]).collect();
+    FrameRing::new(&frames, &polled, BUFFERS, FRAME)
+}
+
+enum Read {
+    Frame(usize),
+    Nothing,
+    Interrupted,
+}
+
+fn read(tap: &Tap, frame: &mut [u8]) -> Result<Read> {
+    match tap.read(frame) {
+        Ok(length) => Ok(Read::Frame(length)),
+        Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
+            Errno::EAGAIN => Ok(Read::Nothing),
+            Errno::EINTR => Ok(Read::Interrupted),
+            Errno::EBADFD => Err(Error::Vanished(tap.name().to_owned())),
+            errno => Err(sys::Error::new("read", tap.name(), errno).into()),
+        },
+    }
+}

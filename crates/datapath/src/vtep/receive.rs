@@ -1,0 +1,380 @@
+//! From the wire to the TAP.
+//!
+//! Nothing that comes in is believed: who sends, which network, whose source
+//! address, what lengths. What passes is merged with its neighbours again
+//! ([`packet::coalesce`]), so that the tenant gets GSO packets, and never goes
+//! back to the wire.
+//!
+//! The second TAP ([`super::handover`]) says everything about a packet. A socket
+//! does not: on veth and between VMs a kernel's VXLAN device sends packets that
+//! nobody has cut or summed, and a socket learns little of that:
+//! - A TCP GSO packet comes as one datagram whose frame is longer than the
+//!   network's MTU. Its segment size is not told; the largest that the MTU allows
+//!   is put in.
+//! - A UDP GSO packet comes as one datagram, too, and its segment size comes
+//!   beside it just as that of merged datagrams does. The inner IP header's length
+//!   tells them apart: it covers all of the former, and one part of the latter.
+//! - A checksum that equals the pseudo-header's sum is an unfinished one.
+
+use std::net::IpAddr;
+
+use packet::coalesce::{Coalescer, Delivery, Options};
+use packet::decap::{self, DecapError, Merged};
+use packet::ecn::{Ecn, Egress};
+use packet::ethernet::{self, Ethernet};
+use packet::frame::{Headers, Network as Family, Transport};
+use packet::tcp::Flags;
+use packet::vnet_hdr::{self, VnetHdr, flags, gso_type};
+use packet::vxlan::{self, Vni, Vxlan};
+
+use super::neighbour;
+use super::place::Place;
+use super::table::Learned;
+use super::thread_network::{HEADER, ThreadNetwork};
+use crate::counters::{DropReason, Tally};
+use crate::tapbridge::LAYOUT;
+
+/// One thread's way in.
+#[derive(Debug)]
+pub(super) struct Intake {
+    /// `None`: every packet goes to the TAP as it is.
+    coalescer: Option<Coalescer>,
+    /// The network of what is held.
+    holding: usize,
+    /// The network whose TAP is gone.
+    gone: Option<usize>,
+}
+
+/// A UDP payload and what is known about it.
+#[derive(Debug)]
+pub(super) struct Message<'a> {
+    pub(super) from: IpAddr,
+    pub(super) tos: u8,
+    pub(super) segment: Option<u16>,
+    pub(super) truncated: bool,
+    pub(super) bytes: &'a mut [u8],
+}
+
+impl Intake {
+    /// `merge` is whether packets are merged, `udp` whether UDP is.
+    pub(super) fn new(merge: bool, udp: bool) -> Intake {
+        let options = Options { udp, ..Options::default() };
+        Intake { coalescer: merge.then(|| Coalescer::new(options)), holding: 0, gone: None }
+    }
+
+    /// Index of the network whose TAP was found to be gone.
+    pub(super) fn gone(&self) -> Option<usize> {
+        self.gone
+    }
+
+    /// Takes a message: a datagram, several merged, or a GSO packet.
+    /// `strangers` counts what belongs to no network.
+    pub(super) fn message(
+        &mut self,
+        thread_networks: &[ThreadNetwork],
+        strangers: &Tally,
+        message: Message<'_>,
+        now: u32,
+    ) {
+        let Message { from, tos, segment, truncated, bytes } = message;
+        if truncated {
+            strangers.receive(bytes.len());
+            return strangers.discard(DropReason::Truncated, 1);
+        }
+        let segment = segment.map(usize::from).filter(|size| *size > 0 && *size < bytes.len());
+        let sender = Sender { from, ecn: Ecn::of(tos) };
+        match segment {
+            Some(size) if !is_one_udp_packet(bytes, size) => {
+                for datagram in bytes.chunks_mut(size) {
+                    self.datagram(thread_networks, strangers, &sender, datagram, None, now);
+                }
+            }
+            inner_size => {
+                self.datagram(thread_networks, strangers, &sender, bytes, inner_size, now)
+            }
+        }
+    }
+
+    /// Takes a frame of the underlay, headers and all, behind its vnet header, as the
+    /// second TAP delivers it. `strangers` counts what belongs to no network.
+    pub(super) fn encapsulated(
+        &mut self,
+        thread_networks: &[ThreadNetwork],
+        strangers: &Tally,
+        bytes: &mut [u8],
+        port: u16,
+        now: u32,
+    ) {
+        let stranger = |length: usize, reason| {
+            strangers.receive(length);
+            strangers.discard(reason, 1);
+        };
+        let Ok((vnet, _)) = vnet_hdr::split(bytes, LAYOUT) else {
+            return stranger(0, DropReason::Malformed);
+        };
+        let bytes = &mut bytes[HEADER..];
+        let refused = |error| match error {
+            DecapError::HeaderChecksum | DecapError::Checksum => DropReason::Checksum,
+            _ => DropReason::Malformed,
+        };
+        match decap::merged(bytes, &vnet, port) {
+            Ok(Some(Merged { source, ecn, payload, size })) => {
+                let sender = Sender { from: source, ecn };
+                for datagram in bytes[payload].chunks_mut(size) {
+                    self.datagram(thread_networks, strangers, &sender, datagram, None, now);
+                }
+            }
+            Ok(None) => match decap::frame(bytes, &vnet, port) {
+                Ok(out) => {
+                    let sender = Sender { from: out.source, ecn: out.ecn };
+                    let envelope = Envelope { vni: out.vni, plain: out.reserved_bits_are_zero };
+                    let (vnet, range) = (out.vnet, out.offset..out.offset + out.frame.len());
+                    let known = Known::Header(vnet);
+                    let frame = &mut bytes[range];
+                    self.frame(thread_networks, strangers, &sender, envelope, frame, known, now);
+                }
+                Err(error) => stranger(bytes.len(), refused(error)),
+            },
+            Err(error) => stranger(bytes.len(), refused(error)),
+        }
+    }
+
+    /// Takes one VXLAN packet; `inner_size` is the segment size of the UDP
+    /// GSO packet in it, if it is one.
+    fn datagram(
+        &mut self,
+        thread_networks: &[ThreadNetwork],
+        strangers: &Tally,
+        sender: &Sender,
+        bytes: &mut [u8],
+        inner_size: Option<usize>,
+        now: u32,
+    ) {
+        let Ok(view) = Vxlan::parse(bytes) else {
+            strangers.receive(bytes.len().saturating_sub(vxlan::HEADER_LEN));
+            return strangers.discard(DropReason::Malformed, 1);
+        };
+        let envelope = Envelope { vni: view.vni(), plain: view.reserved_bits_are_zero() };
+        let frame = &mut bytes[vxlan::HEADER_LEN..];
+        let known = Known::SegmentSize(inner_size);
+        self.frame(thread_networks, strangers, sender, envelope, frame, known, now);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "where from, what, and when")]
+    fn frame(
+        &mut self,
+        thread_networks: &[ThreadNetwork],
+        strangers: &Tally,
+        sender: &Sender,
+        envelope: Envelope,
+        frame: &mut [u8],
+        known: Known,
+        now: u32,
+    ) {
+        let stranger = |reason| {
+            strangers.receive(frame.len());
+            strangers.discard(reason, 1);
+        };
+        // RFC 7348 has them ignored; but protocols that use them (GPE, GBP) put
+        // other things than a plain frame behind. The kernel drops them, too.
+        if !envelope.plain {
+            return stranger(DropReason::Reserved);
+        }
+        let Some(index) = thread_networks
+            .iter()
+            .position(|thread_network| thread_network.network.vni == envelope.vni)
+        else {
+            return stranger(DropReason::UnknownVni);
+        };
+        let thread_network = &thread_networks[index];
+        thread_network.back.receive(frame.len());
+        let vnet = match check(thread_network, sender, frame, known, now) {
+            Ok(vnet) => vnet,
+            Err(reason) => return thread_network.back.discard(reason, 1),
+        };
+        if self.holding != index {
+            self.flush(thread_networks);
+            self.holding = index;
+        }
+        let gone = &mut self.gone;
+        let mut deliver = |delivery: Delivery<'_>| {
+            if write(thread_network, &delivery) {
+                *gone = Some(index);
+            }
+        };
+        match &mut self.coalescer {
+            Some(coalescer) => {
+                coalescer.push(frame, &vnet, &mut deliver);
+            }
+            None => deliver(Delivery {
+                vnet,
+                frame,
+                segments: 1,
+                fixed_ids: false,
+                fixed_outer_ids: false,
+            }),
+        }
+    }
+
+    /// Writes all that is held.
+    pub(super) fn flush(&mut self, thread_networks: &[ThreadNetwork]) {
+        let (gone, holding) = (&mut self.gone, self.holding);
+        if let Some(coalescer) = &mut self.coalescer {
+            coalescer.flush(&mut |delivery| {
+                if write(&thread_networks[holding], &delivery) {
+                    *gone = Some(holding);
+                }
+            });
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Sender {
+    from: IpAddr,
+    ecn: Ecn,
+}
+
+/// What the VXLAN header says.
+#[derive(Debug, Clone, Copy)]
+struct Envelope {
+    vni: Vni,
+    /// Whether all its reserved bits are zero.
+    plain: bool,
+}
+
+/// What is known of a frame besides its bytes.
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    /// By the second TAP: everything.
+    Header(VnetHdr),
+    /// By a socket: the segment size of the UDP GSO packet that it may be.
+    SegmentSize(Option<usize>),
+}
+
+/// Whether a payload with that segment size is one VXLAN packet with a UDP
+/// GSO packet inside.
+fn is_one_udp_packet(bytes: &[u8], size: usize) -> bool {
+    let Some(frame) = bytes.get(vxlan::HEADER_LEN..) else { return false };
+    Headers::parse(frame).is_ok_and(|headers| {
+        headers.transport == Transport::Udp
+            && headers.end == frame.len()
+            && headers.payload_len() > size
+    })
+}
+
+/// Whether a frame may go to the TAP, and the vnet header that it needs.
+fn check(
+    thread_network: &ThreadNetwork,
+    sender: &Sender,
+    frame: &mut [u8],
+    known: Known,
+    now: u32,
+) -> Result<VnetHdr, DropReason> {
+    let (network, policy) = (&thread_network.network, &thread_network.policy);
+    if !policy.may_send(sender.from) {
+        return Err(DropReason::Stranger);
+    }
+    let link = Ethernet::parse(frame).map_err(|_| DropReason::Malformed)?;
+    let source = link.source();
+    if !source.is_unicast() {
+        return Err(DropReason::Source);
+    }
+    if source == thread_network.own {
+        return Err(DropReason::Looped);
+    }
+    let vnet = match known {
+        Known::Header(vnet) => vnet,
+        Known::SegmentSize(size) => vnet(frame, size, network.mtu as usize)?,
+    };
+    // Nothing is learned from a packet that is dropped.
+    match decap::apply_ecn(frame, sender.ecn) {
+        Egress::Forward(_) | Egress::ForwardUnexpected(_) => {}
+        Egress::Drop => return Err(DropReason::Congestion),
+    }
+    let place = Place::Remote(sender.from);
+    let learned = network.learn(policy, source, place, now);
+    match learned {
+        // A configured address is where it is configured.
+        Learned::Configured => return Err(DropReason::Spoofed),
+        // The bridge behind the TAP would believe it: a bridge asks nothing.
+        Learned::Local => return Err(DropReason::InUse),
+        learned => thread_network.back.learn_of(learned),
+    }
+    // Who does not have the address it sends from has no other either.
+    if policy.suppresses()
+        && learned != Learned::Contested
+        && !vnet.needs_csum()
+        && let Some(claim) = neighbour::examine(frame).and_then(|resolving| resolving.claim)
+    {
+        match network.notice(policy, claim, place, now) {
+            // That of an IP address changes as its owner likes.
+            Learned::Moved => {}
+            learned => thread_network.back.learn_of(learned),
+        }
+    }
+    Ok(vnet)
+}
+
+/// The vnet header of a frame as it came off the socket.
+fn vnet(frame: &[u8], inner_size: Option<usize>, mtu: usize) -> Result<VnetHdr, DropReason> {
+    let mut vnet = VnetHdr::default();
+    if let Some((start, offset)) = decap::unfinished_checksum(frame) {
+        vnet.flags = flags::NEEDS_CSUM;
+        (vnet.csum_start, vnet.csum_offset) = (start, offset);
+    }
+    if frame.len() <= ethernet::HEADER_LEN + mtu {
+        return Ok(vnet);
+    }
+    let Ok(headers) = Headers::parse(frame) else { return Ok(vnet) };
+    let payload = headers.payload_len();
+    let (kind, size) = match (headers.transport, headers.network, inner_size) {
+        (Transport::Udp, _, Some(size)) => (gso_type::UDP_L4, size),
+        // A datagram that the underlay has carried in fragments.
+        (Transport::Udp, _, None) => return Ok(vnet),
+        (Transport::Tcp, family, _) => {
+            let room = mtu.checked_sub(headers.payload_offset - headers.network_offset);
+            let kind = match family {
+                Family::Ipv4 => gso_type::TCPV4,
+                Family::Ipv6 => gso_type::TCPV6,
+            };
+            (kind, room.filter(|room| *room > 0).ok_or(DropReason::Uncuttable)?)
+        }
+    };
+    if payload <= size {
+        return Ok(vnet);
+    }
+    vnet.gso_type = kind;
+    vnet.gso_size = u16::try_from(size).map_err(|_| DropReason::Uncuttable)?;
+    vnet.hdr_len = headers.payload_offset as u16;
+    if headers.transport == Transport::Tcp
+        && frame
+            .get(headers.transport_offset + 13)
+            .is_some_and(|f| Flags(*f).intersects(Flags::CWR))
+    {
+        vnet.gso_type |= gso_type::ECN;
+    }
+    // The kernel takes no UDP GSO packet with a finished checksum.
+    if kind == gso_type::UDP_L4 && !vnet.needs_csum() {
+        return Err(DropReason::Uncuttable);
+    }
+    Ok(vnet)
+}
+
+/// Writes a frame to the TAP and counts it; true if the TAP is gone.
+fn write(thread_network: &ThreadNetwork, delivery: &Delivery<'_>) -> bool {
+    let packets = delivery.segments as u64;
+    match thread_network.tap.write(&delivery.vnet.to_bytes(), delivery.frame) {
+        Ok(()) => {
+            // Each packet but the first brought its headers, which are merged now.
+            let headers = (packets - 1) * u64::from(delivery.vnet.hdr_len);
+            thread_network.back.forward(packets, delivery.frame.len() as u64 + headers);
+            thread_network.back.hand_over();
+            false
+        }
+        Err(error) => {
+            thread_network.back.discard(DropReason::of_write(&error), packets);
+            error.raw_os_error() == Some(nix::errno::Errno::EBADFD as i32)
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What an endpoint tells of itself: as JSON, to a terminal, to Prometheus.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::handover::Way;
+use super::{Config, Report};
+use crate::counters::{Counters, DropReason, Learning, Resolution};
+
+/// One endpoint.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Status {
+    /// Its address and port on the underlay.
+    pub local: SocketAddr,
+    /// How GSO packets are handed to the kernel.
+    pub hand_over: String,
+    /// What it may still do, in words.
+    #[serde(default)]
+    pub confinement: String,
+    /// Whether that is whole.
+    pub whole: bool,
+    /// Its virtual networks, in the order of the configuration.
+    pub networks: Vec<NetworkStatus>,
+    /// What came from the wire for no network.
+    pub of_no_network: DirectionStatus,
+}
+
+/// One network.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NetworkStatus {
+    /// Its identifier.
+    pub vni: u32,
+    /// Name of the TAP that its packets come from and go to.
+    pub tap: String,
+    /// From the TAP to the wire.
+    pub to_wire: DirectionStatus,
+    /// From the wire to the TAP.
+    pub from_wire: DirectionStatus,
+    /// Configured addresses.
+    pub configured: usize,
+    /// Learned addresses.
+    pub learned: usize,
+    /// The remote end with the most learned addresses, and their number.
+    pub largest: Option<(IpAddr, usize)>,
+    /// Configured neighbours.
+    pub neighbours_configured: usize,
+    /// Learned neighbours.
+    pub neighbours_learned: usize,
+}
+
+/// One direction: received = forwarded + answered + dropped.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DirectionStatus {
+    /// Packets, a GSO packet being one.
+    pub received: u64,
+    /// Bytes of their frames.
+    pub received_bytes: u64,
+    /// Of these, how many were passed on.
+    pub forwarded: u64,
+    /// Their bytes.
+    pub forwarded_bytes: u64,
+    /// Answered with ICMP, ARP or a neighbour advertisement.
+    pub answered: u64,
+    /// Pieces in which they were handed to the kernel.
+    pub handed_over: u64,
+    /// Copies sent besides the first.
+    pub replicas: u64,
+    /// Copies that could not be sent.
+    pub replicas_lost: u64,
+    /// Addresses that were not learned for want of room.
+    pub unlearned: u64,
+    /// Source addresses that were new or from another place, by what became of them; those
+    /// that there were.
+    pub learnings: BTreeMap<String, u64>,
+    /// Questions for neighbours, by what became of them; those that there were.
+    pub resolutions: BTreeMap<String, u64>,
+    /// By reason; those that there were.
+    pub dropped: BTreeMap<String, u64>,
+}
+
+impl DirectionStatus {
+    fn of(counters: &Counters) -> DirectionStatus {
+        let reasons = DropReason::ALL.into_iter().map(|r| (r, counters.dropped_by(r)));
+        let dropped = reasons.filter(|(_, n)| *n > 0).map(|(r, n)| (r.name().to_owned(), n));
+        let outcomes = Resolution::ALL.into_iter().map(|r| (r, counters.resolved(r)));
+        let resolutions = outcomes.filter(|(_, n)| *n > 0).map(|(r, n)| (r.name().to_owned(), n));
+        let learned = Learning::ALL.into_iter().map(|l| (l, counters.learned(l)));
+        let learnings = learned.filter(|(_, n)| *n > 0).map(|(l, n)| (l.name().to_owned(), n));
+        DirectionStatus {
+            received: counters.received,
+            received_bytes: counters.received_bytes,
+            forwarded: counters.forwarded,
+            forwarded_bytes: counters.forwarded_bytes,
+            answered: counters.answered,
+            handed_over: counters.handed_over,
+            replicas: counters.replicas,
+            replicas_lost: counters.replicas_lost,
+            unlearned: counters.unlearned(),
+            learnings: learnings.collect(),
+            resolutions: resolutions.collect(),
+            dropped: dropped.collect(),
+        }
+    }
+
+    fn named(&self) -> [(&'static str, u64); 9] {
+        [
+            ("received_packets", self.received),
+            ("received_bytes", self.received_bytes),
+            ("forwarded_packets", self.forwarded),
+            ("forwarded_bytes", self.forwarded_bytes),
+            ("answered_packets", self.answered),
+            ("handed_over_pieces", self.handed_over),
+            ("replicas", self.replicas),
+            ("lost_replicas", self.replicas_lost),
+            ("unlearned_addresses", self.unlearned),
+        ]
+    }
+
+    fn describe(&self, name: &str) -> String {
+        let mut line = format!(
+            "{name}: received {} packets, {} bytes; forwarded {} packets, {} bytes, in {} pieces",
+            self.received,
+            self.received_bytes,
+            self.forwarded,
+            self.forwarded_bytes,
+            self.handed_over
+        );
+        for (what, number) in [
+            ("answered", self.answered),
+            ("replicas", self.replicas),
+            ("replicas lost", self.replicas_lost),
+        ] {
+            if number > 0 {
+                // Writing to a String cannot fail.
+                let _ = write!(line, "; {what} {number}");
+            }
+        }
+        let words = |counted: &BTreeMap<String, u64>| -> Vec<String> {
+            counted.iter().map(|(why, n)| format!("{why} {n}")).collect()
+        };
+        if !self.learnings.is_empty() {
+            let _ = write!(line, "; source addresses: {}", words(&self.learnings).join(", "));
+        }
+        if !self.resolutions.is_empty() {
+            let _ = write!(line, "; neighbours asked for: {}", words(&self.resolutions).join(", "));
+        }
+        let _ = write!(line, "; dropped {}", self.dropped.values().sum::<u64>());
+        let reasons = words(&self.dropped);
+        if !reasons.is_empty() {
+            let _ = write!(line, " ({})", reasons.join(", "));
+        }
+        line
+    }
+}
+
+impl Status {
+    /// That of an endpoint now; `confinement` says what the process may still do.
+    pub fn of(config: &Config, way: Way, report: &Report, confinement: String) -> Status {
+        let networks = report.networks.iter().map(|network| NetworkStatus {
+            vni: network.vni.get(),
+            tap: network.tap.clone(),
+            to_wire: DirectionStatus::of(&network.out),
+            from_wire: DirectionStatus::of(&network.back),
+            configured: network.configured,
+            learned: network.learned,
+            largest: network.largest,
+            neighbours_configured: network.neighbours[0],
+            neighbours_learned: network.neighbours[1],
+        });
+        Status {
+            local: SocketAddr::new(config.local, config.port),
+            hand_over: way.to_string(),
+            whole: matches!(way, Way::TunnelGso { .. }),
+            confinement,
+            networks: networks.collect(),
+            of_no_network: DirectionStatus::of(&report.strangers),
+        }
+    }
+
+    /// Each network's counters, a line a direction, and the endpoint's.
+    pub fn describe(&self) -> String {
+        let mut lines = Vec::new();
+        for network in &self.networks {
+            let NetworkStatus { vni, tap, configured, learned, .. } = network;
+            lines.push(network.to_wire.describe(&format!("VNI {vni} {tap} to wire")));
+            let back = network.from_wire.describe(&format!("VNI {vni} wire to {tap}"));
+            let mut line = format!("{back}; addresses: {configured} configured, {learned} learned");
+            if let Some((remote, most)) = network.largest {
+                // Writing to a String cannot fail.
+                let _ = write!(line, ", {most} of them from {remote}");
+            }
+            let (given, heard) = (network.neighbours_configured, network.neighbours_learned);
+            if given + heard > 0 {
+                // Writing to a String cannot fail.
+                let _ = write!(line, "; neighbours: {given} configured, {heard} learned");
+            }
+            lines.push(line);
+        }
+        lines.push(self.of_no_network.describe("of no network"));
+        lines.join("\n")
+    }
+
+    /// As Prometheus reads it (text format 0.0.4).
+    pub fn prometheus(&self) -> String {
+        let local = self.local;
+        let mut directions = vec![(format!("local=\"{local}\""), &self.of_no_network)];
+        for network in &self.networks {
+            let labels =
+                format!("local=\"{local}\",vni=\"{}\",tap=\"{}\"", network.vni, network.tap);
+            directions.push((format!("{labels},direction=\"to_wire\""), &network.to_wire));
+            directions.push((format!("{labels},direction=\"from_wire\""), &network.from_wire));
+        }
+        let mut text = String::new();
+        for (at, (name, _)) in self.of_no_network.named().into_iter().enumerate() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "# TYPE overlane_vtep_{name}_total counter");
+            for (labels, direction) in &directions {
+                let value = direction.named()[at].1;
+                let _ = writeln!(text, "overlane_vtep_{name}_total{{{labels}}} {value}");
+            }
+        }
+        let mut counted = |name: &str, label: &str, words: &[&str], of: Counted| {
+            let _ = writeln!(text, "# TYPE overlane_vtep_{name}_total counter");
+            for (labels, direction) in &directions {
+                for word in words {
+                    let value = of(direction).get(*word).copied().unwrap_or(0);
+                    let labels = format!("{labels},{label}=\"{word}\"");
+                    let _ = writeln!(text, "overlane_vtep_{name}_total{{{labels}}} {value}");
+                }
+            }
+        };
+        let reasons = DropReason::ALL.map(DropReason::name);
+        counted("dropped_packets", "reason", &reasons, |direction| &direction.dropped);
+        let outcomes = Resolution::ALL.map(Resolution::name);
+        counted("neighbour_questions", "outcome", &outcomes, |direction| &direction.resolutions);
+        let outcomes = Learning::ALL.map(Learning::name);
+        counted("source_addresses", "outcome", &outcomes, |direction| &direction.learnings);
+        for (name, kinds) in [
+            ("addresses", (|n| [n.configured, n.learned]) as fn(&NetworkStatus) -> [usize; 2]),
+            ("neighbours", |n| [n.neighbours_configured, n.neighbours_learned]),
+        ] {
+            let _ = writeln!(text, "# TYPE overlane_vtep_{name} gauge");
+            for network in &self.networks {
+                let labels =
+                    format!("local=\"{local}\",vni=\"{}\",tap=\"{}\"", network.vni, network.tap);
+                for (kind, value) in ["configured", "learned"].into_iter().zip(kinds(network)) {
+                    let _ =
+                        writeln!(text, "overlane_vtep_{name}{{{labels},kind=\"{kind}\"}} {value}");
+                }
+            }
+        }
+        text.push_str("# TYPE overlane_vtep_whole gauge\n");
+        let _ = writeln!(text, "overlane_vtep_whole{{local=\"{local}\"}} {}", u8::from(self.whole));
+        text
+    }
+}
+
+/// What of a direction is counted by words.
+type Counted = fn(&DirectionStatus) -> &BTreeMap<String, u64>;

@@ -1,0 +1,76 @@
+//! One network as one thread sees it.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use packet::ethernet::MacAddr;
+use sys::tap::Tap;
+
+use super::network::{Network, Policy};
+use crate::counters::Tally;
+use crate::tapbridge::LAYOUT;
+
+/// Bytes before each frame of a TAP.
+pub(super) const HEADER: usize = LAYOUT.size();
+
+/// Where frames for the tenants go.
+#[derive(Debug)]
+pub(super) enum Writer {
+    /// A queue of a TAP.
+    Tap(Tap),
+    /// Nowhere; only that there were any is of interest.
+    #[cfg(any(test, feature = "fuzz"))]
+    Nowhere(std::cell::RefCell<Vec<([u8; HEADER], Vec<u8>)>>),
+}
+
+impl Writer {
+    /// The TAP, if it is one.
+    pub(super) fn tap(&self) -> Option<&Tap> {
+        match self {
+            Writer::Tap(tap) => Some(tap),
+            #[cfg(any(test, feature = "fuzz"))]
+            Writer::Nowhere(_) => None,
+        }
+    }
+
+    /// Writes one frame behind its vnet header.
+    pub(super) fn write(&self, header: &[u8; HEADER], frame: &[u8]) -> io::Result<()> {
+        match self {
+            Writer::Tap(tap) => {
+                tap.write_vectored(&[IoSlice::new(header), IoSlice::new(frame)]).map(drop)
+            }
+            #[cfg(any(test, feature = "fuzz"))]
+            Writer::Nowhere(written) => {
+                written.borrow_mut().push((*header, frame.to_vec()));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A network, the thread's queue of its TAP, the thread's counters.
+#[derive(Debug)]
+pub(super) struct ThreadNetwork {
+    pub(super) network: Arc<Network>,
+    /// What is configured, as of `generation`.
+    pub(super) policy: Arc<Policy>,
+    pub(super) generation: u64,
+    pub(super) tap: Writer,
+    /// The TAP's own address.
+    pub(super) own: MacAddr,
+    /// From the TAP to the wire.
+    pub(super) out: Arc<Tally>,
+    /// From the wire to the TAP.
+    pub(super) back: Arc<Tally>,
+}
+
+impl ThreadNetwork {
+    /// Notices a reload.
+    pub(super) fn refresh(&mut self) {
+        let generation = self.network.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.policy = self.network.policy();
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A multicast group of the underlay gets what is flooded.
+
+use std::net::IpAddr;
+
+use super::capture::{Capture, tshark};
+use super::*;
+use test_support::{left_out, need, require};
+
+fn group(plan: &Plan) -> IpAddr {
+    if plan.v6 { "ff15::10".parse().unwrap() } else { [239, 1, 1, 10].into() }
+}
+
+fn config(plan: &Plan, end: usize, remotes: &[usize]) -> Config {
+    let mut config = plan.config(end, remotes);
+    config.networks[0].group = Some(group(plan));
+    config.networks[0].any_remote = remotes.is_empty();
+    config
+}
+
+#[test]
+fn the_kernels_vxlan_and_we_hear_each_other_by_a_group() {
+    require!(need::tun(), need::tools(&["tcpdump", "tshark"]));
+    for plan in [
+        PLAN,
+        Plan { queues: 2, profile: Offload::None, ..CUT },
+        Plan { v6: true, queues: 2, ..PLAN },
+        Plan { v6: true, ..CUT },
+        Plan { checksum: false, ..CUT },
+        Plan { engine: Engine::Uring, queues: 2, ..CUT },
+    ] {
+        if plan.engine == Engine::Uring && rings().inspect_err(|e| left_out(e)).is_err() {
+            continue;
+        }
+        eprintln!("{plan:?}");
+        let [a, b] = hosts(&plan);
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("wire.pcap");
+        let capture = Capture::start(&b, &file);
+        let vtep = Vtep::new(&plan, &a, 0, &config(&plan, 0, &[1]));
+        kernel_to(&plan, &b, 1, group(&plan));
+        // The kernel asks first: by the group, which is the only way it knows.
+        ping(&b, INNER_V4[0], 56);
+        ping(&b, INNER_V6[0], 56);
+        // By now the tenant knows who has asked it; it is to ask, too.
+        let mut command = Command::new("ip");
+        vtep.tenant.run(command.args(["neigh", "flush", "dev", "tap0"])).unwrap();
+        everything_crosses(&vtep.tenant, &b);
+        let report = vtep.end();
+        let network = &report.networks[0];
+        expect_no_drops(&network.out);
+        expect_no_drops(&network.back);
+        assert!(network.learned >= 2, "{network:?}");
+        drop(capture);
+        let all = if plan.v6 { "ipv6" } else { "ip" };
+        let to_group = |end: usize, more: &str| {
+            let (from, to) = (plan.underlay(end), group(&plan));
+            let filter = format!("{all}.src == {from} && {all}.dst == {to} && {more}");
+            tshark(&file, &["-Y", &filter])
+        };
+        assert!(!to_group(0, "arp.opcode == 1").is_empty(), "we have not asked by the group");
+        assert!(!to_group(1, "arp.opcode == 1").is_empty(), "nor has the kernel");
+        // What was learned is not flooded.
+        assert_eq!(to_group(0, "tcp"), "");
+    }
+}
+
+#[test]
+fn two_endpoints_hear_each_other_by_a_group_and_not_themselves() {
+    require!(need::tun());
+    for plan in [CUT, Plan { v6: true, ..CUT }] {
+        let [host_a, host_b] = hosts(&plan);
+        // Whoever is in the group; the MTU is that of the way to it.
+        let a = Vtep::new(&plan, &host_a, 0, &config(&plan, 0, &[]));
+        let b = Vtep::new(&plan, &host_b, 1, &config(&plan, 1, &[]));
+        everything_crosses(&a.tenant, &b.tenant);
+        for vtep in [a, b] {
+            let report = vtep.end();
+            expect_no_drops(&report.networks[0].out);
+            expect_no_drops(&report.networks[0].back);
+        }
+    }
+}
+
+/// Who is on the other side of the wire is asked by the group, both ways, until it answers.
+fn found_by_the_group(tenant: &Host, kernel: &Host) {
+    for (host, device, inner) in [
+        (kernel, "vxlan0", [INNER_V4[0], INNER_V6[0]]),
+        (tenant, "tap0", [INNER_V4[1], INNER_V6[1]]),
+    ] {
+        for target in inner {
+            testbed::poll("an answer", LIMIT, || {
+                // Whom it knows it does not ask for.
+                host.run(Command::new("ip").args(["neigh", "flush", "dev", device]))?;
+                let mut command = Command::new("ping");
+                let answer = host.run(command.args(["-n", "-c", "1", "-W", "1", target]));
+                Ok(answer.map(drop).map_err(|error| error.to_string()))
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn groups_are_joined_again_where_the_link_comes_back() {
+    require!(need::tun());
+    let auto = Plan { hand_over: HandOver::Auto, ..PLAN };
+    for plan in [CUT, auto, Plan { v6: true, ..CUT }] {
+        eprintln!("{plan:?}");
+        let [a, b] = hosts(&plan);
+        let vtep = Vtep::new(&plan, &a, 0, &config(&plan, 0, &[1]));
+        kernel_to(&plan, &b, 1, group(&plan));
+        found_by_the_group(&vtep.tenant, &b);
+
+        // Down and up. An IPv6 address does not survive that.
+        a.netlink().set_down(NIC).unwrap();
+        a.netlink().set_up(NIC).unwrap();
+        if plan.v6 {
+            address(&a, NIC, plan.underlay(0), 64);
+        }
+        found_by_the_group(&vtep.tenant, &b);
+
+        // Removed, and the kernel's VXLAN device at the other end with it; made anew.
+        let old = a.netlink().link(NIC).unwrap().index;
+        a.netlink().delete_link(NIC).unwrap();
+        // So that it gets another index.
+        a.netlink().add_kind("other", "bridge").unwrap();
+        wire(&plan, [&a, &b]);
+        assert_ne!(a.netlink().link(NIC).unwrap().index, old);
+        kernel_to(&plan, &b, 1, group(&plan));
+        found_by_the_group(&vtep.tenant, &b);
+        everything_crosses(&vtep.tenant, &b);
+        vtep.end();
+    }
+}
+
+#[test]
+fn who_is_in_the_group_but_no_remote_end_is_not_heard() {
+    require!(need::tun());
+    let [a, b] = hosts(&PLAN);
+    let vtep = Vtep::new(&PLAN, &a, 0, &config(&PLAN, 0, &[2]));
+    kernel_to(&PLAN, &b, 1, group(&PLAN));
+    let mut command = Command::new("ping");
+    b.run(command.args(["-c", "1", "-W", "1", INNER_V4[0]])).unwrap_err();
+    wait(&vtep, |report| report.networks[0].back.dropped_by(DropReason::Stranger) > 0);
+    let back = vtep.end().networks[0].back;
+    assert_eq!(back.forwarded, 0, "{back:?}");
+}

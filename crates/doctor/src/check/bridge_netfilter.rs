@@ -1,0 +1,53 @@
+//! OV043: bridge-nf-call-iptables is on where there are no rules for it.
+
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use settings::Change;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV043",
+    title: "Bridged frames go through iptables for nothing",
+    severity: Severity::Warn,
+    explanation: "Frames that cross a bridge of the namespace are handed to the IP packet \
+        filter, connection tracking included, but the namespace has no rules there. \
+        Container engines switch it on for their own rules; a namespace that only \
+        bridges pays for it with every frame. It is the kernel's default for a new \
+        namespace: one without processes, as an engine makes it for an overlay \
+        network and makes it anew, has it until somebody takes it back each time, \
+        which is a remark.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    const KEY: &str = "net/bridge/bridge-nf-call-iptables";
+    for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        let Some(chains) = outcome.need(&namespace.label, &namespace.chains) else { continue };
+        let ip = |family: &str| ["ip", "ip6", "inet", "iptables-legacy"].contains(&family);
+        let filters = chains.iter().any(|chain| ip(&chain.family));
+        let on = namespace.sysctls.get(KEY).is_some_and(|value| value == "1");
+        let bridges: Vec<_> = view
+            .devices_of(at)
+            .filter(|spot| spot.kind() == "bridge")
+            .filter(|spot| view.ports(*spot).count() > 1)
+            .collect();
+        let Some(bridge) = bridges.first().filter(|_| on && !filters) else { continue };
+        // Docker's sandboxes: nobody there has chosen it, and a fix does not last.
+        let default = namespace.member_count == 0;
+        let severity = if default { Severity::Info } else { CHECK.severity };
+        outcome.add(
+            CHECK
+                .in_namespace(namespace, "bridge-nf-call-iptables")
+                .severity(severity)
+                .evidence(format!("{KEY} = 1"), "/proc/sys")
+                .evidence(
+                    format!("no chain or table of IP filters; bridge {}", bridge.name()),
+                    "nftables, /proc/net/ip_tables_names",
+                )
+                .cost(Cost::estimated(0.1, "CPU time of bridged packets"))
+                .confidence(Confidence::Medium)
+                .set(
+                    Change::sysctl(namespace, KEY, "1", "0"),
+                    "rules that somebody adds later do not see bridged frames",
+                ),
+        );
+    }
+}

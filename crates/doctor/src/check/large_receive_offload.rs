@@ -1,0 +1,40 @@
+//! OV008: Large receive offload on a device that forwards.
+
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use settings::Change;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV008",
+    title: "LRO is on where packets are forwarded",
+    severity: Severity::Error,
+    explanation: "Large receive offload merges received packets without keeping what is needed \
+        to cut them again: forwarded or bridged, they are dropped or sent with wrong \
+        checksums. The kernel switches it off when forwarding begins, but not where a \
+        driver or administrator switches it on later.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for spot in view.devices() {
+        let forwards = |key: &str| spot.namespace.sysctls.get(key).is_some_and(|on| on != "0");
+        let on_path = view.bridge(spot).is_some()
+            || forwards("net/ipv4/ip_forward")
+            || forwards("net/ipv6/conf/all/forwarding");
+        let lro = spot.feature("rx-lro").ok().flatten();
+        if !on_path || !lro.is_some_and(|lro| lro.is_on()) {
+            continue;
+        }
+        outcome.add(
+            CHECK
+                .on(spot)
+                .evidence("rx-lro: on", "ETHTOOL_GFEATURES")
+                .evidence("it is a port of a bridge, or the namespace forwards", "netlink, sysctl")
+                .cost(Cost::estimated(0.9, "forwarded TCP streams"))
+                .confidence(Confidence::Medium)
+                .set(
+                    Change::feature(spot, "rx-lro", false),
+                    "received streams of this host itself cost more CPU; GRO takes over",
+                ),
+        );
+    }
+}

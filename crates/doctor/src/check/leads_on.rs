@@ -1,0 +1,47 @@
+//! Where a device leads: the tunnel behind it, and what carries the tunnel. Shared by checks.
+
+use netstate::interface::{Vxlan, vxlan_overhead};
+
+use super::View;
+use crate::view::{Place, Spot};
+
+/// The VXLAN device that leads on from a device: itself, or a port of the bridge
+/// that it is.
+pub(super) fn tunnel<'a>(view: &View<'a>, spot: Spot<'a>) -> Option<Spot<'a>> {
+    std::iter::once(spot).chain(view.ports(spot)).find(|spot| spot.vxlan().is_some())
+}
+
+/// Devices that may carry a tunnel's packets.
+pub(super) fn underlays(view: &View<'_>, tunnel: Spot<'_>) -> Vec<Place> {
+    let ways = view.underlays(tunnel).into_iter().map(|underlay| underlay.nic);
+    ways.chain(view.link(tunnel)).map(|nic| nic.place).collect()
+}
+
+/// The VXLAN devices of the same VNI and port at a tunnel's remotes, where the
+/// remotes are on this machine.
+pub(super) fn far_ends<'a>(view: &View<'a>, tunnel: Spot<'a>, vxlan: &Vxlan) -> Vec<Spot<'a>> {
+    let mut ends: Vec<Spot<'a>> = Vec::new();
+    for underlay in view.underlays(tunnel) {
+        for remote in view.neighbour_with(underlay.nic, underlay.remote) {
+            ends.extend(view.tunnels().filter_map(|(spot, other)| {
+                let under = view.ways(spot)?.underlay;
+                let same = under == remote.namespace.inode
+                    && spot.place != tunnel.place
+                    && (other.vni, other.port) == (vxlan.vni, vxlan.port);
+                same.then_some(spot)
+            }));
+        }
+    }
+    ends.sort_by_key(|spot| spot.place);
+    ends.dedup_by_key(|spot| spot.place);
+    ends
+}
+
+/// What a tunnel's ways have room for, bytes of layer 3; none where none is known.
+pub(super) fn room(view: &View<'_>, tunnel: Spot<'_>) -> Option<u32> {
+    let underlays = view.underlays(tunnel).into_iter();
+    let wires = underlays.filter(|underlay| !underlay.nic.interface.loopback);
+    wires
+        .map(|underlay| underlay.nic.interface.mtu.saturating_sub(vxlan_overhead(underlay.remote)))
+        .min()
+}

@@ -1,0 +1,47 @@
+//! OV051: A bridge, port or underlay device of a path is down.
+
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use settings::Change;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV051",
+    title: "A device of a path is down",
+    severity: Severity::Error,
+    explanation: "A device that packets of an overlay have to cross is down or has no carrier: a \
+        bridge with ports, a port of a bridge, or the NIC under a tunnel. A TAP \
+        without carrier has nobody behind it; a veth without carrier has a peer that \
+        is down.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    let nics = view.underlay_nics();
+    for spot in view.devices() {
+        let bridge = spot.kind() == "bridge" && view.ports(spot).next().is_some();
+        let port = view.bridge(spot).is_some();
+        let nic = nics.iter().any(|nic| nic.place == spot.place);
+        if !bridge && !port && !nic || spot.interface.up && spot.interface.carrier {
+            continue;
+        }
+        // Nobody listens on its port then: OV033.
+        if spot.vxlan().is_some() && !spot.interface.up {
+            continue;
+        }
+        // A bridge whose ports have no carrier has none: said of the ports.
+        if bridge && spot.interface.up {
+            continue;
+        }
+        let state = if spot.interface.up { "up, without carrier" } else { "down" };
+        let finding = CHECK
+            .on(spot)
+            .evidence(state, "IFLA_FLAGS, IFLA_OPERSTATE")
+            .cost(Cost::estimated(1.0, "all packets of this device"))
+            .confidence(Confidence::Medium);
+        // A device whose other end is down, or which nobody has open, is often left
+        // over on purpose.
+        outcome.add(match spot.interface.up {
+            true => finding.severity(Severity::Warn),
+            false => finding.set(Change::up(spot), "it may have been set down on purpose"),
+        });
+    }
+}

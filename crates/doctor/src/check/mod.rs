@@ -1,0 +1,403 @@
+//! One file per check, and this list of them.
+
+use netstate::snmp;
+
+use crate::finding::{Confidence, Cost, Finding, Severity, Skipped};
+use crate::host::{Namespace, Pair, Reading};
+use crate::view::{Spot, View};
+use settings::Change;
+
+mod backlog_drops;
+mod bridge_mtu;
+mod bridge_netfilter;
+mod checksum_errors;
+mod conntrack_full;
+mod conntrack_refused;
+mod device_errors;
+mod duplicate_address;
+mod duplicate_mac;
+mod enic_interrupts;
+mod far_end;
+mod fdb_missing;
+mod fdb_own_address;
+mod few_queues;
+mod flow_limit;
+mod fragmentation;
+mod gso_max_size;
+mod interrupts_on_one_cpu;
+mod known_broken;
+mod large_receive_offload;
+mod leads_on;
+mod link_down;
+mod lost_upcalls;
+mod nat_mtu;
+mod neighbour_failed;
+mod neighbour_table_full;
+mod netdev_max_backlog;
+mod nic_gro;
+mod nic_segmentation;
+mod numa_distance;
+mod overlay_extent;
+mod overlay_mss;
+mod overlay_mtu;
+mod overlay_mtu_differs;
+mod ovs_user_space;
+mod pmtu_discovery_off;
+mod powersave;
+mod qdisc_drops;
+mod queues_uneven;
+mod reassembly_failures;
+mod reassembly_memory;
+mod receive_ring;
+mod reverse_path_filter;
+mod rps_unset;
+mod softirq_squeeze;
+mod steal;
+mod tap_queue_drops;
+mod tap_single_queue;
+mod tap_vnet_header;
+mod tenant_checksum;
+mod tenant_segmentation;
+mod tunnel_checksum_segmentation;
+mod tunnel_conntrack;
+mod tunnel_hash;
+mod tunnel_outer_checksum;
+mod tunnel_segmentation;
+mod tx_queue_length;
+mod tx_timeout;
+mod udp_receive_buffer;
+mod udp_send_buffer;
+mod underlay_jumbo;
+mod veth_mtu;
+mod vni_unknown;
+mod vtep_unreachable;
+mod vxlan_gro;
+mod vxlan_listener;
+mod vxlan_port;
+
+/// A check: one kind of fault, and how it is found on a host that was read.
+#[derive(Debug)]
+pub struct Check {
+    /// Its code, for good.
+    pub code: &'static str,
+    /// What is wrong where it finds something.
+    pub title: &'static str,
+    /// How bad that is, unless a finding says otherwise.
+    pub severity: Severity,
+    /// What it means, why it costs, when it is right to be so.
+    pub explanation: &'static str,
+    /// Looks at the host, and adds what it finds and what it could not look at.
+    pub run: fn(&View<'_>, &mut Outcome),
+}
+
+/// Every check, by code.
+pub const CHECKS: &[Check] = &[
+    tunnel_segmentation::CHECK,
+    tunnel_checksum_segmentation::CHECK,
+    tunnel_outer_checksum::CHECK,
+    nic_gro::CHECK,
+    vxlan_gro::CHECK,
+    tenant_segmentation::CHECK,
+    gso_max_size::CHECK,
+    large_receive_offload::CHECK,
+    checksum_errors::CHECK,
+    nic_segmentation::CHECK,
+    tenant_checksum::CHECK,
+    overlay_mtu::CHECK,
+    bridge_mtu::CHECK,
+    veth_mtu::CHECK,
+    fragmentation::CHECK,
+    underlay_jumbo::CHECK,
+    overlay_mtu_differs::CHECK,
+    nat_mtu::CHECK,
+    pmtu_discovery_off::CHECK,
+    reassembly_failures::CHECK,
+    receive_ring::CHECK,
+    rps_unset::CHECK,
+    steal::CHECK,
+    backlog_drops::CHECK,
+    softirq_squeeze::CHECK,
+    netdev_max_backlog::CHECK,
+    conntrack_full::CHECK,
+    conntrack_refused::CHECK,
+    tunnel_conntrack::CHECK,
+    udp_receive_buffer::CHECK,
+    udp_send_buffer::CHECK,
+    vxlan_listener::CHECK,
+    vni_unknown::CHECK,
+    fdb_missing::CHECK,
+    vtep_unreachable::CHECK,
+    fdb_own_address::CHECK,
+    duplicate_address::CHECK,
+    duplicate_mac::CHECK,
+    neighbour_table_full::CHECK,
+    neighbour_failed::CHECK,
+    reverse_path_filter::CHECK,
+    bridge_netfilter::CHECK,
+    tap_vnet_header::CHECK,
+    tap_single_queue::CHECK,
+    tap_queue_drops::CHECK,
+    ovs_user_space::CHECK,
+    qdisc_drops::CHECK,
+    tx_timeout::CHECK,
+    device_errors::CHECK,
+    link_down::CHECK,
+    tx_queue_length::CHECK,
+    vxlan_port::CHECK,
+    known_broken::CHECK,
+    few_queues::CHECK,
+    tunnel_hash::CHECK,
+    queues_uneven::CHECK,
+    interrupts_on_one_cpu::CHECK,
+    numa_distance::CHECK,
+    powersave::CHECK,
+    enic_interrupts::CHECK,
+    flow_limit::CHECK,
+    far_end::CHECK,
+    overlay_mss::CHECK,
+    lost_upcalls::CHECK,
+    reassembly_memory::CHECK,
+];
+
+/// A check by code, in any case.
+pub fn find(code: &str) -> Option<&'static Check> {
+    CHECKS.iter().find(|check| check.code.eq_ignore_ascii_case(code))
+}
+
+/// What the checks have found so far.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What is wrong, in the order in which checks ran.
+    pub findings: Vec<Finding>,
+    /// What could not be looked at.
+    pub skipped: Vec<Skipped>,
+    code: &'static str,
+}
+
+/// What machine-wide findings are filed under.
+pub const MACHINE: &str = "machine";
+
+impl Check {
+    /// A finding on a device.
+    fn on(&self, spot: Spot<'_>) -> Finding {
+        self.in_namespace(spot.namespace, spot.name())
+    }
+
+    /// A finding on something else in a namespace.
+    fn in_namespace(&self, namespace: &Namespace, object: impl Into<String>) -> Finding {
+        Finding {
+            code: self.code.to_owned(),
+            title: self.title.to_owned(),
+            severity: self.severity,
+            namespace: namespace.label.clone(),
+            object: object.into(),
+            evidence: Vec::new(),
+            cost: Cost::estimated(0.0, "unknown"),
+            confidence: Confidence::High,
+            fix: None,
+        }
+    }
+
+    /// A finding on what was counted between the two readings, and its source:
+    /// the cost is all of it among `whole` packets. `None` where nothing was.
+    fn counted(
+        &self,
+        (namespace, object): (&Namespace, &str),
+        counts: &[(&str, u64)],
+        source: &str,
+        (whole, what): (u64, &str),
+    ) -> Option<Finding> {
+        let all = counts.iter().fold(0_u64, |all, (_, count)| all.saturating_add(*count));
+        let finding =
+            self.in_namespace(namespace, object).cost(Cost::of_packets(all, whole.max(all), what));
+        let finding = counts
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .fold(finding, |finding, (name, count)| {
+                finding.evidence(format!("{name} +{count}"), source)
+            });
+        (all > 0).then_some(finding)
+    }
+
+    /// A finding on the machine.
+    fn on_machine(&self, object: &str) -> Finding {
+        Finding {
+            code: self.code.to_owned(),
+            title: self.title.to_owned(),
+            severity: self.severity,
+            namespace: MACHINE.to_owned(),
+            object: object.to_owned(),
+            evidence: Vec::new(),
+            cost: Cost::estimated(0.0, "unknown"),
+            confidence: Confidence::High,
+            fix: None,
+        }
+    }
+}
+
+impl Outcome {
+    /// Runs one check.
+    pub fn run(&mut self, check: &Check, view: &View<'_>) {
+        self.code = check.code;
+        (check.run)(view, self);
+    }
+
+    fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    /// What was read, or a note that the check could not look.
+    fn need<'r, T>(&mut self, object: &str, reading: &'r Reading<T>) -> Option<&'r T> {
+        self.need_result(object, reading.as_result())
+    }
+
+    fn need_result<T>(&mut self, object: &str, result: Result<T, &str>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(reason) => {
+                self.skip(object, reason);
+                None
+            }
+        }
+    }
+
+    /// Notes that the check could not look at something.
+    fn skip(&mut self, object: &str, reason: &str) {
+        self.skipped.push(Skipped {
+            code: self.code.to_owned(),
+            object: object.to_owned(),
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// Whether a feature is off, though the kernel knows it; and whether it can be
+    /// switched on.
+    fn off(&mut self, spot: Spot<'_>, feature: &str) -> Option<Off> {
+        let object = format!("{} {}", spot.namespace.label, spot.name());
+        let state = self.need_result(&object, spot.feature(feature))??;
+        match state {
+            crate::host::Feature::Off => Some(Off { fixed: false }),
+            crate::host::Feature::OffFixed => Some(Off { fixed: true }),
+            _ => None,
+        }
+    }
+
+    /// A namespace's counters of both readings.
+    fn moving<'n, T>(
+        &mut self,
+        namespace: &'n Namespace,
+        reading: &'n Reading<Pair<T>>,
+    ) -> Option<&'n Pair<T>> {
+        self.need(&namespace.label, reading)
+    }
+
+    /// A CPU that does little but softirqs while another idles.
+    fn busy_with_softirqs(&mut self, view: &View<'_>) -> Option<Busy> {
+        /// Below as many ticks a share means nothing.
+        const ENOUGH: u64 = 20;
+        let pair = self.need(MACHINE, &view.host().machine.cpu)?;
+        let mut busy = None;
+        let mut idle = false;
+        for (number, after) in &pair.after.cpus {
+            let Some(before) = pair.before.cpus.get(number) else { continue };
+            let moved = after.since(before);
+            if moved.total() < ENOUGH {
+                continue;
+            }
+            let share = |ticks: u64| ticks as f64 / moved.total() as f64;
+            if share(moved.softirq.saturating_add(moved.irq)) >= Busy::SHARE {
+                busy = Some(*number);
+            }
+            idle |= share(moved.idle.saturating_add(moved.iowait)) >= Busy::IDLE;
+        }
+        let cpu = busy.filter(|_| idle)?;
+        Some(Busy { cpu, cpus: pair.after.cpus.len() })
+    }
+
+    /// What each namespace's protocol counters moved by, where they were read.
+    fn moved<'v>(&mut self, view: &View<'v>) -> Vec<(&'v Namespace, snmp::Counters)> {
+        let namespaces = view.host().namespaces.iter();
+        namespaces
+            .filter_map(|namespace| {
+                let pair = self.moving(namespace, &namespace.snmp)?;
+                Some((namespace, pair.after.since(&pair.before)))
+            })
+            .collect()
+    }
+}
+
+impl Finding {
+    /// A larger value of a setting of the machine, where its value was read.
+    #[must_use]
+    fn raise(
+        self,
+        view: &View<'_>,
+        key: &str,
+        larger: impl FnOnce(u64) -> u64,
+        risk: &str,
+    ) -> Finding {
+        let setting = view.host().machine.sysctls.get(key);
+        match setting.and_then(|value| value.get()?.parse().ok()) {
+            Some(now) => self.set(Change::machine(key, now, larger(now)), risk),
+            None => self,
+        }
+    }
+}
+
+/// The first of several devices that share what only one may have, and one of the
+/// others. Two devices of one namespace may share it on purpose.
+fn shared_between<'s, 'v>(owners: &'s [Spot<'v>]) -> Option<(&'s Spot<'v>, &'s Spot<'v>)> {
+    let (first, others) = owners.split_first()?;
+    let other = others.iter().find(|other| other.place.namespace != first.place.namespace)?;
+    Some((first, other))
+}
+
+/// A CPU that is the bottleneck of receiving.
+#[derive(Debug, Clone, Copy)]
+struct Busy {
+    cpu: usize,
+    /// CPUs of the machine.
+    cpus: usize,
+}
+
+impl Busy {
+    /// Share of a CPU's time in softirqs from which it is the bottleneck.
+    const SHARE: f64 = 0.9;
+    /// Share of idle time from which another could help.
+    const IDLE: f64 = 0.5;
+
+    fn evidence(cpu: usize) -> String {
+        format!("CPU {cpu} is in softirqs at least {} of the time", Busy::SHARE)
+    }
+}
+
+/// A feature that is off.
+#[derive(Debug, Clone, Copy)]
+struct Off {
+    /// The driver does not let it be switched on.
+    fixed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_in_order() {
+        let codes: Vec<&str> = CHECKS.iter().map(|check| check.code).collect();
+        let mut sorted = codes.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(codes, sorted);
+        assert!(codes.iter().all(|code| code.len() == 5 && code.starts_with("OV")));
+    }
+
+    #[test]
+    fn every_check_is_explained() {
+        for check in CHECKS {
+            assert!(check.explanation.len() > 80, "{}", check.code);
+            assert!(check.title.len() <= 50 && !check.title.ends_with('.'), "{}", check.title);
+        }
+        assert_eq!(find("ov013").map(|check| check.code), Some("OV013"));
+    }
+}

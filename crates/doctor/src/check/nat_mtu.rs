@@ -1,0 +1,143 @@
+//! OV019: A namespace forwards from a larger to a smaller MTU behind NAT.
+
+use super::leads_on::{tunnel, underlays};
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use crate::host::{Chain, Namespace};
+use crate::view::Spot;
+use settings::command::{inside, quote};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV019",
+    title: "NAT between different MTUs without MSS clamp",
+    severity: Severity::Warn,
+    explanation: "Packets are forwarded behind address translation from devices with a larger \
+        MTU to one with a smaller. The sender learns of the smaller MTU by ICMP only, \
+        which must find its way back through the translation and every firewall; where \
+        it does not, connections stall. Clamping the TCP MSS (tcp option maxseg size \
+        set rt mtu, or TCPMSS) or an equal MTU avoids it. Where all behind the smaller \
+        device have its MTU themselves (pods on a bridge), they announce an MSS that fits.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        if !forwards(namespace) {
+            continue;
+        }
+        let Some(chains) = outcome.need(&namespace.label, &namespace.chains) else { continue };
+        if !translates(chains) {
+            continue;
+        }
+        let routed = routed(view, at);
+        let small = routed.iter().filter(|spot| !announces(view, **spot));
+        let Some(least) = small.min_by_key(|spot| spot.interface.mtu) else { continue };
+        // What only carries a tunnel is no sender's way into it; behind a bridge without
+        // ports nobody is.
+        let carry = tunnel(view, *least).map(|tunnel| underlays(view, tunnel)).unwrap_or_default();
+        let senders = routed.iter().filter(|spot| {
+            !carry.contains(&spot.place)
+                && (spot.kind() != "bridge" || view.ports(**spot).next().is_some())
+        });
+        let Some(most) = senders.max_by_key(|spot| spot.interface.mtu) else { continue };
+        if most.interface.mtu <= least.interface.mtu || !unclamped(outcome, *least) {
+            continue;
+        }
+        let (clamp, undo) = clamp(*least);
+        outcome.add(
+            CHECK
+                .on(*most)
+                .evidence(format!("MTU of {}: {}", most.name(), most.interface.mtu), "IFLA_MTU")
+                .evidence(format!("MTU of {}: {}", least.name(), least.interface.mtu), "IFLA_MTU")
+                .evidence("the namespace forwards and has NAT chains", "ip_forward, nftables")
+                .evidence(no_clamp(*least), "nftables, iptables")
+                .cost(Cost::estimated(0.3, "connections whose ICMP is lost"))
+                .confidence(Confidence::Low)
+                .by_hand(clamp, CLAMP_RISK, undo),
+        );
+    }
+}
+
+/// Whether whoever is behind a device has no larger MTU than it, and so announces an MSS
+/// that fits: a bridge whose ports all lead to ends (pods, containers) of at most its MTU.
+/// The other ends of an overlay's segment have the same MTU as this one.
+fn announces(view: &View<'_>, spot: Spot<'_>) -> bool {
+    let is_end = |port: Spot<'_>| {
+        let most = spot.interface.mtu;
+        match view.peer(port) {
+            Some(end) => end.interface.mtu <= most && !forwards(end.namespace),
+            // A pair is made with one MTU; its other end is in a namespace that was not read.
+            None => port.kind() == "veth" && port.interface.mtu <= most,
+        }
+    };
+    spot.kind() == "bridge" && view.ports(spot).all(|port| port.vxlan().is_some() || is_end(port))
+}
+
+/// What a rule that clamps costs.
+pub(super) const CLAMP_RISK: &str = "connection requests through it are looked at by a rule more";
+
+/// The commands that clamp the MSS of what is forwarded by a device, and that take it back.
+pub(super) fn clamp(small: Spot<'_>) -> (String, String) {
+    let (name, path) = (small.name(), small.namespace.path.as_deref());
+    let rules = format!(
+        "table inet overlane_mss {{ chain forward {{ type filter hook forward priority \
+         mangle; oifname \"{name}\" tcp flags syn tcp option maxseg size set rt mtu; iifname \
+         \"{name}\" tcp flags syn tcp option maxseg size set rt mtu; }}; }}"
+    );
+    let undo = inside(path, "nft delete table inet overlane_mss");
+    (inside(path, &format!("nft {}", quote(&rules))), undo)
+}
+
+/// Whether a namespace forwards IPv4.
+pub(super) fn forwards(namespace: &Namespace) -> bool {
+    namespace.sysctls.get("net/ipv4/ip_forward").is_some_and(|on| on != "0")
+}
+
+/// Whether a namespace translates addresses, by the names of its tables.
+pub(super) fn translates(chains: &[Chain]) -> bool {
+    chains
+        .iter()
+        .any(|chain| chain.table.to_ascii_lowercase().contains("nat") && chain.family != "bridge")
+}
+
+/// Devices of a namespace that are up and have an IPv4 address: packets are routed
+/// between them.
+pub(super) fn routed<'a>(view: &View<'a>, at: usize) -> Vec<Spot<'a>> {
+    let namespace = view.host().namespaces.get(at);
+    let addresses = namespace.and_then(|namespace| namespace.addresses.get());
+    // Every device that is up has one of IPv6.
+    let addresses = addresses.into_iter().flatten().filter(|known| known.address.is_ipv4());
+    let addressed: std::collections::BTreeSet<u32> = addresses.map(|known| known.link).collect();
+    view.devices_of(at)
+        .filter(|spot| spot.interface.up && addressed.contains(&spot.interface.index))
+        .collect()
+}
+
+/// Whether no rule clamps the MSS of what is forwarded by a device to what fits
+/// its MTU. Where rules could not be read that is noted, and nothing claimed.
+///
+/// A rule for packets in one direction is enough: what it is written into tells
+/// the sender of the other, whose packets are the ones that do not fit; the first
+/// hop of this direction is this host, whose ICMP nothing lies before.
+pub(super) fn unclamped(outcome: &mut Outcome, small: Spot<'_>) -> bool {
+    /// IPv4 and TCP header.
+    const HEADERS: u32 = 40;
+    let namespace = small.namespace;
+    let Some(clamps) = outcome.need(&namespace.label, &namespace.clamps) else { return false };
+    !clamps.iter().any(|clamp| {
+        let of = |device: &Option<netstate::netfilter::Match>| {
+            let device = device.as_ref();
+            device.map(|device| device.is(small.name(), small.interface.index))
+        };
+        let matches = match (of(&clamp.input), of(&clamp.output)) {
+            (None, None) => true,
+            (input, output) => input == Some(true) || output == Some(true),
+        };
+        let fits = clamp.mss.is_none_or(|mss| u32::from(mss) + HEADERS <= small.interface.mtu);
+        matches && fits && !clamp.family.starts_with("ip6")
+    })
+}
+
+/// The evidence of it.
+pub(super) fn no_clamp(small: Spot<'_>) -> String {
+    format!("no rule clamps the MSS on {}", small.name())
+}

@@ -1,0 +1,55 @@
+//! OV041: A neighbour entry has failed.
+
+use netstate::MacAddr;
+use netstate::entry::Knowledge;
+
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use crate::view::{Place, Spot};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV041",
+    title: "A neighbour does not answer",
+    severity: Severity::Info,
+    explanation: "Somebody in the namespace sends to an address that does not answer ARP or \
+        neighbour discovery. The host may be gone or never have been; on an overlay it \
+        can also be a forwarding entry that sends its packets to the wrong VTEP. A VXLAN \
+        device without a default remote can ask nobody: there the control plane has not set \
+        the neighbour's entry, or somebody has removed it, and what is routed to it is lost.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        for known in namespace.neighbours.get().into_iter().flatten() {
+            let place = Place { namespace: at, index: known.link };
+            let Some(spot) = view.spot(place) else { continue };
+            if known.knowledge != Knowledge::Failed {
+                continue;
+            }
+            let finding =
+                CHECK.on(spot).evidence(format!("{}: failed", known.address), "RTM_GETNEIGH");
+            outcome.add(if can_ask_nobody(spot) {
+                finding
+                    .evidence("the device has no default remote to ask", "RTM_GETNEIGH")
+                    .severity(Severity::Error)
+                    .cost(Cost::estimated(0.9, "packets to and by way of this address"))
+            } else {
+                finding
+                    .cost(Cost::estimated(0.01, "packets to this address"))
+                    .confidence(Confidence::Low)
+            });
+        }
+    }
+}
+
+/// Whether a device is a VXLAN one that sends requests for a hardware address nowhere.
+fn can_ask_nobody(spot: Spot<'_>) -> bool {
+    let Some(vxlan) = spot.vxlan().filter(|vxlan| !vxlan.external) else { return false };
+    let Some(fdb) = spot.namespace.fdb.get() else { return false };
+    let has_default = fdb.iter().any(|entry| {
+        entry.link == spot.interface.index
+            && entry.remote.is_some()
+            && entry.mac == Some(MacAddr::default())
+    });
+    vxlan.remote.is_none() && !has_default
+}

@@ -1,0 +1,49 @@
+//! OV010: TSO or GSO off on the NIC under a tunnel or bridge.
+
+use super::{Check, Cost, Outcome, Severity, View};
+use settings::Change;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV010",
+    title: "The NIC takes no GSO packets",
+    severity: Severity::Warn,
+    explanation: "TCP segmentation offload or scatter-gather is off on a NIC that carries \
+        overlays: everything is cut in software before the driver. Generic \
+        segmentation alone concerns the host's own connections: what tenants send is \
+        cut by the other features.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    let nics = view.underlay_nics().into_iter();
+    let ports = view.devices().filter(|spot| spot.is_physical());
+    let mut seen = std::collections::BTreeSet::new();
+    for nic in nics.chain(ports) {
+        if !seen.insert(nic.place) {
+            continue;
+        }
+        // Without the first the kernel lets none be switched on.
+        for feature in ["tx-scatter-gather", "tx-tcp-segmentation", GENERIC] {
+            let Some(off) = outcome.off(nic, feature) else { continue };
+            let finding = CHECK
+                .on(nic)
+                .evidence(format!("{feature}: off"), "ETHTOOL_GFEATURES")
+                .cost(Cost::estimated(0.4, "CPU time of TCP streams"));
+            let finding = match off.fixed {
+                true => finding.severity(Severity::Info),
+                false => finding.set(
+                    Change::feature(nic, feature, true),
+                    "where a driver's error made somebody switch it off, it comes back",
+                ),
+            };
+            outcome.add(match feature {
+                GENERIC => finding
+                    .severity(Severity::Info)
+                    .cost(Cost::estimated(0.1, "CPU time of the host's own TCP streams")),
+                _ => finding,
+            });
+        }
+    }
+}
+
+const GENERIC: &str = "tx-generic-segmentation";

@@ -1,0 +1,58 @@
+//! OV064: Packets are routed from a larger MTU into an overlay with a smaller one.
+
+use super::leads_on::{tunnel, underlays};
+use super::nat_mtu::{CLAMP_RISK, clamp, forwards, no_clamp, routed, translates, unclamped};
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV064",
+    title: "Routed into a smaller MTU without MSS clamp",
+    severity: Severity::Warn,
+    explanation: "The namespace routes packets from a device with a larger MTU into a VXLAN overlay, \
+        whose MTU is smaller by the tunnel's headers, and no rule lowers the TCP MSS. Senders \
+        learn of the overlay's MTU by ICMP only (fragmentation needed); where a firewall on the \
+        way drops that, connections open and then stall with the first large answer. \
+        Clamping the MSS on the overlay's device, or an equal MTU, avoids it. Where it \
+        also translates addresses, OV019 looks.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        if !forwards(namespace) {
+            continue;
+        }
+        let routed = routed(view, at);
+        let into = routed.iter().filter_map(|spot| Some((*spot, tunnel(view, *spot)?)));
+        let Some((least, tunnel)) = into.min_by_key(|(spot, _)| spot.interface.mtu) else {
+            continue;
+        };
+        let underlays = underlays(view, tunnel);
+        // What only carries the tunnel is no sender's way into it; where that is not
+        // known, any device may be it.
+        if underlays.is_empty() {
+            continue;
+        }
+        let from = routed.iter().filter(|spot| !underlays.contains(&spot.place));
+        let Some(most) = from.max_by_key(|spot| spot.interface.mtu) else { continue };
+        let Some(chains) = outcome.need(&namespace.label, &namespace.chains) else { continue };
+        if most.interface.mtu <= least.interface.mtu
+            || translates(chains)
+            || !unclamped(outcome, least)
+        {
+            continue;
+        }
+        let (clamp, undo) = clamp(least);
+        outcome.add(
+            CHECK
+                .on(least)
+                .evidence(format!("MTU of {}: {}", most.name(), most.interface.mtu), "IFLA_MTU")
+                .evidence(format!("MTU of {}: {}", least.name(), least.interface.mtu), "IFLA_MTU")
+                .evidence("the namespace forwards", "ip_forward")
+                .evidence(no_clamp(least), "nftables, iptables")
+                .cost(Cost::estimated(0.2, "connections whose ICMP is lost"))
+                .confidence(Confidence::Low)
+                .by_hand(clamp, CLAMP_RISK, undo),
+        );
+    }
+}

@@ -1,0 +1,81 @@
+//! OV013: Overlay MTU plus overhead is over the underlay MTU.
+
+use super::overlay_extent::{extent, lowered};
+use super::{Check, Cost, Outcome, Severity, View};
+use netstate::interface::vxlan_overhead;
+use settings::Change;
+use settings::apply::mtu_is_above;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV013",
+    title: "The overlay MTU does not fit the underlay",
+    severity: Severity::Error,
+    explanation: "A full-size packet of the overlay and the VXLAN headers (50 bytes over IPv4, \
+        70 over IPv6) are more than the underlay's MTU. Small packets and handshakes \
+        pass; full-size ones are dropped or fragmented, so that connections stall as \
+        soon as they carry data. GSO packets hide nothing: each of their segments is \
+        over the MTU.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (tunnel, vxlan) in view.tunnels() {
+        if vxlan.external {
+            continue;
+        }
+        // The worst of its underlays.
+        let worst = view
+            .underlays(tunnel)
+            .into_iter()
+            .filter(|underlay| !underlay.nic.interface.loopback)
+            .map(|underlay| {
+                let link = underlay.nic.interface.mtu;
+                let mtu = underlay.way.mtu.filter(|mtu| *mtu < link).unwrap_or(link);
+                (mtu.saturating_sub(vxlan_overhead(underlay.remote)), mtu, underlay)
+            })
+            .min_by_key(|(room, ..)| *room);
+        let Some((room, underlay_mtu, underlay)) = worst else { continue };
+        let mtu = tunnel.interface.mtu;
+        if mtu <= room {
+            continue;
+        }
+        let finding = CHECK
+            .on(tunnel)
+            .evidence(format!("MTU of {}: {mtu}", tunnel.name()), "IFLA_MTU")
+            .evidence(
+                format!(
+                    "MTU to {} by {} {}: {underlay_mtu}; less {} for VXLAN: {room}",
+                    underlay.remote,
+                    underlay.nic.namespace.label,
+                    underlay.nic.name(),
+                    vxlan_overhead(underlay.remote),
+                ),
+                "RTM_GETROUTE, IFLA_MTU",
+            )
+            .cost(Cost::estimated(1.0, "all packets of full size"));
+        let changes = lowered(view, tunnel, room);
+        // The kernel would not put the earlier value back.
+        let one_way = extent(view, tunnel).into_iter().find_map(|spot| {
+            let links = spot.namespace.interfaces.get().map_or(&[][..], Vec::as_slice);
+            let is_changed = spot.interface.mtu > room;
+            let mtu = spot.interface.mtu.to_string();
+            mtu_is_above(spot.interface, links, &mtu).filter(|_| is_changed)
+        });
+        outcome.add(match one_way {
+            Some(reason) => {
+                let commands: Vec<String> = changes.iter().map(Change::command).collect();
+                finding.by_hand(
+                    commands.join(" && "),
+                    "devices of the overlay that are not seen from here need the same MTU; cannot \
+                     be undone while the underlay's MTU is what it is",
+                    format!("not possible: {reason}"),
+                )
+            }
+            None => finding.set_all(
+                changes,
+                "devices of the overlay that are not seen from here need the same MTU; open \
+                 connections go on",
+            ),
+        });
+    }
+}

@@ -1,0 +1,45 @@
+//! OV018: The VXLAN devices of both ends, where both are seen, have different MTUs.
+
+use super::leads_on::far_ends;
+use super::overlay_extent::lowered;
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV018",
+    title: "Both ends of a tunnel differ in MTU",
+    severity: Severity::Warn,
+    explanation: "The VXLAN device here and the one at the remote VTEP have different MTUs. What \
+        fits here may not fit the devices behind the remote end, and is dropped there \
+        without an error.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (tunnel, vxlan) in view.tunnels() {
+        for other in far_ends(view, tunnel, vxlan) {
+            let (mtu, theirs) = (tunnel.interface.mtu, other.interface.mtu);
+            if mtu <= theirs {
+                continue;
+            }
+            outcome.add(
+                CHECK
+                    .on(tunnel)
+                    .evidence(format!("MTU of {}: {mtu}", tunnel.name()), "IFLA_MTU")
+                    .evidence(
+                        format!(
+                            "MTU of {} {} at the other end: {theirs}",
+                            other.namespace.label,
+                            other.name()
+                        ),
+                        "IFLA_MTU",
+                    )
+                    .cost(Cost::estimated(0.5, "packets over the smaller MTU"))
+                    .confidence(Confidence::Medium)
+                    .set_all(
+                        lowered(view, tunnel, theirs),
+                        "devices of the overlay that are not seen from here need the same MTU",
+                    ),
+            );
+        }
+    }
+}

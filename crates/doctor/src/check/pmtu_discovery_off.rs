@@ -1,0 +1,34 @@
+//! OV020: ip_no_pmtu_disc is not 0.
+
+use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use settings::Change;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV020",
+    title: "Path MTU discovery is switched off",
+    severity: Severity::Warn,
+    explanation: "With net.ipv4.ip_no_pmtu_disc set the kernel sends without the don't-fragment \
+        flag: routers on the way cut packets that are too large, instead of telling. \
+        Connections over an overlay with a smaller MTU then run on fragments.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    const KEY: &str = "net/ipv4/ip_no_pmtu_disc";
+    for namespace in &view.host().namespaces {
+        let Some(value) = namespace.sysctls.get(KEY).filter(|value| *value != "0") else {
+            continue;
+        };
+        outcome.add(
+            CHECK
+                .in_namespace(namespace, "net.ipv4.ip_no_pmtu_disc")
+                .evidence(format!("{KEY} = {value}"), "/proc/sys")
+                .cost(Cost::estimated(0.2, "packets on paths with a smaller MTU"))
+                .confidence(Confidence::Medium)
+                .set(
+                    Change::sysctl(namespace, KEY, value, "0"),
+                    "paths on which ICMP is blocked stall instead of being slow",
+                ),
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! OV066: Reassembly memory is nearly full.
+
+use super::{Check, Cost, Outcome, Severity, View};
+use crate::host::{Namespace, Reading};
+use settings::Change;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV066",
+    title: "The memory for fragments is nearly full",
+    severity: Severity::Error,
+    explanation: "More than 85% of the memory in which a namespace keeps fragments until their \
+        packet is whole is in use (net.ipv4.ipfrag_high_thresh, net.ipv6.ip6frag_high_thresh; \
+        FRAG in /proc/net/sockstat). Beyond it no fragmented packet is put together, not \
+        even one whose fragments all arrive. It is full of packets of which a fragment was \
+        lost: each keeps its place for net.ipv4.ipfrag_time (30 s). Large datagrams sent \
+        faster than the path carries them do that, as do fragments of somebody who means \
+        harm. Look for who sends more than an MTU (OV013, OV016) and where fragments are \
+        lost first; more memory helps against bursts only.",
+    run,
+};
+
+/// Share of the memory from which on it counts as nearly full.
+const NEARLY: f64 = 0.85;
+
+/// Whether the memory of one of the address families is nearly full.
+pub(super) fn is_nearly_full(namespace: &Namespace) -> bool {
+    let Reading::Read(memory) = &namespace.reassembly else { return false };
+    let families = [Some(memory.v4), memory.v6].into_iter().flatten();
+    families.filter(|memory| memory.limit > 0).any(|memory| memory.share() >= NEARLY)
+}
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for namespace in &view.host().namespaces {
+        // Not in what older versions have saved; else the namespace itself is not read.
+        let Reading::Read(memory) = &namespace.reassembly else { continue };
+        let failed = namespace.snmp.get().map(|pair| {
+            let moved = pair.after.since(&pair.before);
+            [moved.ip.reasm_fails, moved.ip6.reasm_fails]
+        });
+        let versions = [
+            ("IPv4", "net/ipv4/ipfrag_high_thresh", Some(memory.v4), "Ip ReasmFails"),
+            ("IPv6", "net/ipv6/ip6frag_high_thresh", memory.v6, "Ip6 ReasmFails"),
+        ];
+        for (at, (version, key, memory, counter)) in versions.into_iter().enumerate() {
+            // A limit of 0 is how reassembly is switched off.
+            let Some(memory) = memory.filter(|memory| memory.limit > 0) else { continue };
+            if memory.share() < NEARLY {
+                continue;
+            }
+            let used = format!(
+                "{} of {} bytes, {} incomplete packets",
+                memory.used, memory.limit, memory.packets
+            );
+            let mut finding = CHECK
+                .in_namespace(namespace, format!("{version} fragments"))
+                .evidence(used, "/proc/net/sockstat, /proc/sys")
+                .cost(Cost::estimated(0.9, "fragmented packets"));
+            if let Some(count) = failed.map(|failed| failed[at]).filter(|count| *count > 0) {
+                finding = finding.evidence(format!("{counter} +{count}"), "/proc/net/snmp, snmp6");
+            }
+            let (from, to) = (memory.limit.to_string(), memory.limit.saturating_mul(4).to_string());
+            outcome.add(finding.set(
+                Change::sysctl(namespace, key, &from, &to),
+                "whoever sends incomplete packets takes that much more memory",
+            ));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! OV006: TSO or GSO off at a tenant.
+
+use super::{Check, Cost, Outcome, Severity, Spot, View};
+use crate::path::has_userspace_switch;
+use settings::Change;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV006",
+    title: "A tenant sends no GSO packets",
+    severity: Severity::Warn,
+    explanation: "TCP segmentation offload or GSO is off at a tenant's device: its kernel cuts \
+        everything to wire-size packets at once, and veth, bridge and tunnel handle \
+        each of them. Often left over from working around a checksum error. Right \
+        where a switch in user space cannot take GSO packets.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for tenant in ends(view) {
+        // Without checksum offload there is no TSO either: OV011.
+        let sums = tenant.feature("tx-checksum-ip-generic").ok().flatten();
+        if sums.is_some_and(|sums| !sums.is_on()) {
+            continue;
+        }
+        for feature in ["tx-generic-segmentation", "tx-tcp-segmentation"] {
+            let Some(off) = outcome.off(tenant, feature) else { continue };
+            let finding = CHECK
+                .on(tenant)
+                .evidence(format!("{feature}: off"), "ETHTOOL_GFEATURES")
+                .cost(Cost::estimated(0.5, "CPU time of the tenant's TCP streams"));
+            let finding = match off.fixed {
+                true => finding,
+                false => finding.set(
+                    Change::feature(tenant, feature, true),
+                    "where a checksum error made somebody switch it off, it comes back",
+                ),
+            };
+            let switched =
+                view.peer(tenant).is_some_and(|port| has_userspace_switch(port.namespace));
+            outcome.add(match switched {
+                // Open vSwitch in user space without userspace-tso drops them.
+                true => finding.severity(Severity::Info),
+                false => finding,
+            });
+        }
+    }
+}
+
+/// Tenants' ends of veth pairs: the other end is a port, or routes.
+pub(super) fn ends<'a>(view: &View<'a>) -> Vec<Spot<'a>> {
+    let walks = view.devices().filter(|spot| {
+        spot.kind() == "veth" && spot.interface.master.is_none() && spot.interface.up
+    });
+    let nics = view.underlay_nics();
+    let is_end = |spot: &Spot<'a>| {
+        let Some(peer) = view.peer(*spot) else { return false };
+        let joined = view.bridge(peer).is_some() || has_userspace_switch(peer.namespace);
+        joined && nics.iter().all(|nic| nic.place != spot.place)
+    };
+    walks.filter(is_end).collect()
+}

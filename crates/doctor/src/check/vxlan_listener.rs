@@ -1,0 +1,65 @@
+//! OV033: No UDP socket of a VXLAN port, here or at the remote end.
+
+use super::{Check, Cost, Outcome, Severity, View};
+use settings::Change;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV033",
+    title: "Nobody listens on the tunnel's port",
+    severity: Severity::Error,
+    explanation: "A VXLAN device receives by a UDP socket of its underlay's namespace, which the \
+        kernel opens when the device is set up. There is none: the device is down, or \
+        a remote VTEP, where it is seen from here, has no device on that port. Packets \
+        are answered by ICMP port unreachable, or dropped.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (tunnel, vxlan) in view.tunnels() {
+        let Some(ways) = view.ways(tunnel) else { continue };
+        let Some(at) = view.namespace(ways.underlay) else { continue };
+        let Some(namespace) = view.host().namespaces.get(at) else { continue };
+        let Some(sockets) = outcome.need(&namespace.label, &namespace.udp_sockets) else {
+            continue;
+        };
+        if sockets.iter().all(|socket| socket.port != vxlan.port) {
+            let state = if tunnel.interface.up { "up" } else { "down" };
+            let finding = CHECK
+                .on(tunnel)
+                .evidence(
+                    format!("no UDP socket on port {} in {}", vxlan.port, namespace.label),
+                    "/proc/net/udp, udp6",
+                )
+                .evidence(format!("{} is {state}", tunnel.name()), "IFLA_FLAGS")
+                .cost(Cost::estimated(1.0, "all packets of the tunnel"));
+            outcome.add(match tunnel.interface.up {
+                true => finding,
+                false => finding.set(Change::up(tunnel), "none known"),
+            });
+            continue;
+        }
+        for underlay in view.underlays(tunnel) {
+            for remote in view.neighbour_with(underlay.nic, underlay.remote) {
+                let theirs = remote.namespace.udp_sockets.get();
+                let silent = theirs.is_some_and(|all| {
+                    // A tunnel endpoint in user space listens as any program does.
+                    all.iter().all(|socket| socket.port != vxlan.port)
+                });
+                if silent {
+                    outcome.add(
+                        CHECK
+                            .on(tunnel)
+                            .evidence(
+                                format!(
+                                    "no UDP socket on port {} in {}, which has {}",
+                                    vxlan.port, remote.namespace.label, underlay.remote
+                                ),
+                                "/proc/net/udp, udp6",
+                            )
+                            .cost(Cost::estimated(1.0, "all packets to this remote")),
+                    );
+                }
+            }
+        }
+    }
+}

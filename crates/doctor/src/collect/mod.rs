@@ -1,0 +1,269 @@
+//! Reading a host. Nothing is changed; nothing is asked of another machine.
+
+mod machine;
+mod namespace;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use netstate::namespace::{Holder, Member, discover};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use sys::netns::NetNs;
+use sys::nsfs::Owner;
+
+use crate::host::{FORMAT, Host, LeftOut, Namespace};
+
+/// What is to be read.
+#[derive(Debug)]
+pub enum Scope {
+    /// Every namespace of the machine that this process may enter.
+    All,
+    /// These, with what to call them; holders of their TAP devices are looked for
+    /// among all processes.
+    Some(Vec<(String, NetNs)>),
+}
+
+/// Why a host cannot be read at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// A system call.
+    #[error(transparent)]
+    Sys(#[from] sys::Error),
+}
+
+/// A namespace to be read.
+#[derive(Debug)]
+struct Subject {
+    netns: NetNs,
+    label: String,
+    path: Option<PathBuf>,
+    members: Vec<Member>,
+    holders: Vec<Holder>,
+    /// Someone below the reader's user namespace made it, and what is in it.
+    is_strangers: bool,
+}
+
+/// How long namespaces may take that other users made: each may have as much in it as they
+/// like.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Whether a check reads a setting of this path (`net/ipv4/ip_forward`), those of single
+/// devices aside.
+pub(crate) fn is_setting(path: &str) -> bool {
+    machine::SYSCTLS.contains(&path) || namespace::SYSCTLS.contains(&path)
+}
+
+/// As many processes of a namespace as a reader wants to see.
+const MEMBERS_SHOWN: usize = 4;
+
+/// Reads the host twice, `interval` apart.
+///
+/// # Errors
+/// Where `/proc` is not mounted or descriptors have run out. What else cannot be
+/// read is in the answer, with its reason.
+pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
+    // A descriptor a namespace, of which there may be thousands.
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+    let (mut subjects, mut left_out) = subjects(scope)?;
+    let taken_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let begun = Instant::now();
+    let early_machine = machine::Early::read();
+    let strangers = subjects.iter().position(|subject| subject.is_strangers);
+    let strangers = strangers.unwrap_or(subjects.len());
+    let mut namespaces = on_all_cpus(&subjects[..strangers], namespace::read);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let end = Instant::now() + PATIENCE;
+    while namespaces.len() < subjects.len() && Instant::now() < end {
+        let next = &subjects[namespaces.len()..];
+        namespaces.extend(on_all_cpus(&next[..threads.min(next.len())], namespace::read));
+    }
+    let unread = subjects.len() - namespaces.len();
+    if unread > 0 {
+        subjects.truncate(namespaces.len());
+        left_out.push(LeftOut {
+            object: format!("{unread} network namespaces of other users"),
+            reason: format!("reading those before them took {} ms", PATIENCE.as_millis()),
+        });
+    }
+    resolve_links(&subjects, &mut namespaces);
+    namespace::read_tunnels(&subjects, &mut namespaces);
+    std::thread::sleep(interval.saturating_sub(begun.elapsed()));
+    let interval_s = begun.elapsed().as_secs_f64();
+    let later = on_all_cpus(&subjects, namespace::read_later);
+    let machine = early_machine.finish();
+    for (namespace, later) in namespaces.iter_mut().zip(later) {
+        later.join(namespace);
+    }
+    Ok(Host {
+        format: FORMAT,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        taken_s,
+        interval_s,
+        machine,
+        namespaces,
+        left_out,
+        far_ends: Vec::new(),
+    })
+}
+
+/// The namespaces of a scope, the reader's own first.
+fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> {
+    let own = NetNs::current()?.inode();
+    let machine = discover()?;
+    let mut left_out = Vec::new();
+    if machine.unread > 0 {
+        left_out.push(LeftOut {
+            object: format!("{} processes", machine.unread),
+            reason: "not this user's, or ended meanwhile: their namespaces and TAP devices may \
+                     be missing (root sees all)"
+                .to_owned(),
+        });
+    }
+    left_out.extend(machine.left_out.iter().map(|text| {
+        let (object, reason) = text.split_once(": ").unwrap_or((text, "there was too much"));
+        LeftOut { object: object.to_owned(), reason: reason.to_owned() }
+    }));
+    let mut holders: BTreeMap<u64, Vec<Holder>> = BTreeMap::new();
+    for (holder, inode) in machine.holders {
+        holders.entry(inode).or_default().push(holder);
+    }
+    let mut subjects = Vec::new();
+    match scope {
+        Scope::Some(named) => {
+            for (label, netns) in named {
+                let found = machine.namespaces.get(&netns.inode());
+                subjects.push(Subject {
+                    path: found.filter(|_| netns.inode() != own).map(|found| found.path.clone()),
+                    members: found.map(|found| found.members.clone()).unwrap_or_default(),
+                    holders: holders.remove(&netns.inode()).unwrap_or_default(),
+                    netns,
+                    label,
+                    // It was asked for by name.
+                    is_strangers: false,
+                });
+            }
+            // A holder may be in another namespace than its device, as a test's
+            // own process is.
+            for (_, strangers) in holders {
+                for subject in &mut subjects {
+                    subject.holders.extend(strangers.iter().cloned());
+                }
+            }
+        }
+        Scope::All => {
+            for (inode, found) in machine.namespaces {
+                let here = inode == own;
+                let first = found.members.first();
+                let label = match (here, found.names.first(), first) {
+                    (true, ..) => "here".to_owned(),
+                    (_, Some(name), _) => name.clone(),
+                    (_, None, Some(first)) => format!("{}/{}", first.command, first.pid),
+                    (_, None, None) => format!("net:[{inode}]"),
+                };
+                subjects.push(Subject {
+                    path: (!here).then_some(found.path),
+                    is_strangers: matches!(found.owner, Owner::Below { .. }),
+                    holders: holders.remove(&inode).unwrap_or_default(),
+                    members: found.members,
+                    netns: found.netns,
+                    label,
+                });
+            }
+            subjects.sort_by_key(|subject| {
+                let here = subject.netns.inode() == own;
+                (!here, subject.is_strangers, subject.label.clone())
+            });
+            tell_apart(&mut subjects);
+        }
+    }
+    Ok((subjects, left_out))
+}
+
+/// Namespaces mounted under one name in several mount namespaces get their
+/// numbers too.
+fn tell_apart(subjects: &mut [Subject]) {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for subject in &*subjects {
+        *seen.entry(subject.label.clone()).or_default() += 1;
+    }
+    for subject in subjects {
+        if seen[&subject.label] > 1 {
+            subject.label = format!("{}[{}]", subject.label, subject.netns.inode());
+        }
+    }
+}
+
+/// Which namespace each link's other link is in. The kernel tells a number that
+/// the link's namespace gave it; so each candidate is asked for its number there,
+/// those first that have a link which points back.
+fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
+    // (index, index of its link) of every link of every namespace.
+    let mut ends: BTreeMap<(u32, u32), Vec<usize>> = BTreeMap::new();
+    for (at, namespace) in namespaces.iter().enumerate() {
+        for interface in namespace.interfaces.get().into_iter().flatten() {
+            if let Some(link) = interface.link {
+                ends.entry((interface.index, link)).or_default().push(at);
+            }
+        }
+    }
+    for at in 0..namespaces.len() {
+        let mut wanted: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+        for interface in namespaces[at].interfaces.get().into_iter().flatten() {
+            if let Some(number) = interface.link_netns {
+                // A VXLAN device that is bound to no link still has a namespace.
+                let link = interface.link.unwrap_or(0);
+                wanted.entry(number).or_default().push((interface.index, link));
+            }
+        }
+        if wanted.is_empty() {
+            continue;
+        }
+        let Ok(netlink) = netstate::Netlink::open_in(&subjects[at].netns) else { continue };
+        let likely: Vec<usize> = wanted
+            .values()
+            .flatten()
+            .flat_map(|(index, link)| ends.get(&(*link, *index)).into_iter().flatten().copied())
+            .collect();
+        let mut asked = vec![false; subjects.len()];
+        for candidate in likely.into_iter().chain(0..subjects.len()) {
+            if wanted.is_empty() || std::mem::replace(&mut asked[candidate], true) {
+                continue;
+            }
+            let Ok(Some(number)) = netlink.number_of(&subjects[candidate].netns) else { continue };
+            for (index, _) in wanted.remove(&number).unwrap_or_default() {
+                namespaces[at].devices.entry(index).or_default().link_namespace =
+                    Some(subjects[candidate].netns.inode());
+            }
+        }
+    }
+}
+
+/// `work` for each subject, as many at a time as there are CPUs, in order.
+fn on_all_cpus<T: Send>(subjects: &[Subject], work: impl Fn(&Subject) -> T + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(subjects.len());
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(subjects.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(subject) = subjects.get(at) else { break };
+                    let answer = work(subject);
+                    // A panic of another thread is passed on by the scope.
+                    done.lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .push((at, answer));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, answer)| answer).collect()
+}

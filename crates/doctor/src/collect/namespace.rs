@@ -1,0 +1,377 @@
+//! One network namespace, read by a thread that is in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use netstate::Netlink;
+use netstate::conntrack::{Conntrack, ConntrackFiles};
+use netstate::interface::{Counters, Interface};
+use netstate::netfilter::{Clamp, base_chains, legacy_clamps, legacy_tables, nft_clamps};
+use netstate::openvswitch::{self, Datapaths};
+use netstate::proc::read_value;
+use netstate::qdisc::Qdisc;
+use netstate::reassembly::Reassembly;
+use netstate::snmp::{self, SnmpFiles};
+use sys::errno::Errno;
+use sys::ethtool::Ethtool;
+use sys::sysfs::Sysfs;
+
+use super::{MEMBERS_SHOWN, Subject};
+use crate::host::{
+    Amount, Chain, Channels, Device, Feature, Interrupt, Namespace, Pair, Reading, Rings, Tunnel,
+};
+
+/// Settings of a namespace that checks read.
+pub(super) const SYSCTLS: [&str; 8] = [
+    "net/ipv4/ip_forward",
+    "net/ipv4/ip_no_pmtu_disc",
+    "net/ipv4/conf/all/rp_filter",
+    "net/ipv4/tcp_mtu_probing",
+    "net/ipv4/udp_rmem_min",
+    "net/ipv6/conf/all/forwarding",
+    "net/bridge/bridge-nf-call-iptables",
+    "net/bridge/bridge-nf-call-ip6tables",
+];
+
+/// The first reading.
+pub(super) fn read(subject: &Subject) -> Namespace {
+    match subject.netns.run(|| inside(subject)) {
+        Ok(namespace) => namespace,
+        Err(error) => unread(subject, &error.to_string()),
+    }
+}
+
+/// A namespace that cannot be entered.
+fn unread(subject: &Subject, reason: &str) -> Namespace {
+    fn not<T>(reason: &str) -> Reading<T> {
+        Reading::Unread(reason.to_owned())
+    }
+    Namespace {
+        inode: subject.netns.inode(),
+        // Where it cannot be told, only the path and inode say which namespace it is.
+        cookie: subject.netns.cookie().ok().flatten(),
+        label: subject.label.clone(),
+        path: subject.path.as_ref().map(|path| path.display().to_string()),
+        members: subject.members.iter().take(MEMBERS_SHOWN).cloned().collect(),
+        member_count: subject.members.len(),
+        holders: subject.holders.clone(),
+        interfaces: not(reason),
+        devices: BTreeMap::new(),
+        later: not(reason),
+        addresses: not(reason),
+        neighbours: not(reason),
+        fdb: not(reason),
+        qdiscs: not(reason),
+        udp_sockets: not(reason),
+        snmp: not(reason),
+        conntrack: not(reason),
+        reassembly: not(reason),
+        chains: not(reason),
+        clamps: not(reason),
+        datapaths: not(reason),
+        sysctls: BTreeMap::new(),
+        tunnels: Vec::new(),
+    }
+}
+
+fn inside(subject: &Subject) -> Namespace {
+    let mut namespace = unread(subject, "not read yet");
+    match Netlink::open() {
+        Ok(netlink) => {
+            namespace.interfaces = Reading::from_result(netlink.links());
+            namespace.addresses = Reading::from_result(netlink.addresses());
+            namespace.neighbours = Reading::from_result(netlink.neighbours());
+            namespace.fdb = Reading::from_result(netlink.fdb());
+        }
+        Err(error) => {
+            let mut lost = unread(subject, &error.to_string());
+            lost.sysctls = sysctls(&[]);
+            return lost;
+        }
+    }
+    let interfaces = namespace.interfaces.get().map(Vec::as_slice).unwrap_or_default();
+    let ethtool = Ethtool::open().map_err(|error| error.to_string());
+    let sysfs = Sysfs::of(&subject.netns).map_err(|error| error.to_string());
+    for interface in interfaces.iter().filter(|interface| !interface.loopback) {
+        namespace.devices.insert(interface.index, device(interface, &ethtool, &sysfs));
+    }
+    namespace.sysctls = sysctls(interfaces);
+    namespace.udp_sockets = Reading::from_result(netstate::udp_socket::read());
+    (namespace.chains, namespace.clamps) = filters();
+    // The pairs' first halves, completed by [`Later::join`].
+    let Moving { snmp, conntrack, qdiscs, datapaths, .. } = moving(subject);
+    let twice = |value| Pair { before: value, after: snmp::Counters::default() };
+    namespace.snmp = Reading::from_result(snmp.map(twice));
+    namespace.conntrack = Reading::from_result(
+        conntrack.map(|value| Pair { before: value, after: Conntrack::default() }),
+    );
+    namespace.qdiscs =
+        Reading::from_result(qdiscs.map(|value| Pair { before: value, after: Vec::new() }));
+    namespace.datapaths = Reading::from_result(
+        datapaths.map(|value| Pair { before: value, after: Datapaths::default() }),
+    );
+    namespace
+}
+
+/// Packet filter chains, and the rules in them that clamp.
+fn filters() -> (Reading<Vec<Chain>>, Reading<Vec<Clamp>>) {
+    let chains = match base_chains() {
+        Ok(chains) => chains,
+        Err(error) => {
+            let reason = error.to_string();
+            return (Reading::Unread(reason.clone()), Reading::Unread(reason));
+        }
+    };
+    // Without a chain no rule is asked for: there may be thousands of namespaces.
+    let nft = if chains.is_empty() { Ok(Vec::new()) } else { nft_clamps(&chains) };
+    let clamps = nft.and_then(|mut clamps| {
+        clamps.extend(legacy_clamps()?);
+        Ok(clamps)
+    });
+    let nft = chains.into_iter().map(|chain| Chain {
+        family: chain.family.to_owned(),
+        table: chain.table,
+        chain: chain.chain,
+    });
+    let legacy = legacy_tables().into_iter().map(|table| Chain {
+        family: "iptables-legacy".to_owned(),
+        table,
+        chain: String::new(),
+    });
+    (Reading::Read(nft.chain(legacy).collect()), Reading::from_result(clamps))
+}
+
+/// What is read twice.
+struct Moving {
+    snmp: Result<snmp::Counters, String>,
+    conntrack: Result<Conntrack, String>,
+    reassembly: Result<Reassembly, String>,
+    qdiscs: Result<Vec<Qdisc>, String>,
+    links: Result<BTreeMap<u32, Counters>, String>,
+    datapaths: Result<Datapaths, String>,
+}
+
+fn moving(subject: &Subject) -> Moving {
+    let conntrack = || {
+        let files = ConntrackFiles::open().map_err(|error| error.to_string())?;
+        let files = files.map_err(|absent| absent.reason)?;
+        files.read().map_err(|error| error.to_string())
+    };
+    let snmp = SnmpFiles::open().map_err(|error| error.to_string());
+    let netlink = Netlink::open().map_err(|error| error.to_string());
+    let of_links = |netlink: &Netlink| -> Result<BTreeMap<u32, Counters>, String> {
+        let all = netlink.links().map_err(|error| error.to_string())?;
+        Ok(all.into_iter().map(|link| (link.index, link.counters)).collect())
+    };
+    let members = subject.members.iter();
+    let daemons: Vec<u32> = members
+        .filter(|member| member.command == openvswitch::DAEMON)
+        .map(|member| member.pid)
+        .collect();
+    Moving {
+        snmp: snmp.and_then(|files| files.read().map_err(|error| error.to_string())),
+        conntrack: conntrack(),
+        reassembly: Reassembly::read(),
+        qdiscs: netlink
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|netlink| netlink.qdiscs().map_err(|error| error.to_string())),
+        links: netlink.and_then(|netlink| of_links(&netlink)),
+        datapaths: openvswitch::datapaths(&daemons).map_err(|error| error.to_string()),
+    }
+}
+
+/// The second reading.
+pub(super) struct Later(Result<Moving, String>);
+
+pub(super) fn read_later(subject: &Subject) -> Later {
+    Later(subject.netns.run(|| moving(subject)).map_err(|error| error.to_string()))
+}
+
+impl Later {
+    /// Completes what the first reading began.
+    pub(super) fn join(self, namespace: &mut Namespace) {
+        fn second<T>(pair: &mut Reading<Pair<T>>, after: Result<T, String>) {
+            if let Reading::Read(halves) = pair {
+                match after {
+                    Ok(after) => halves.after = after,
+                    Err(reason) => *pair = Reading::Unread(reason),
+                }
+            }
+        }
+        match self.0 {
+            Ok(moving) => {
+                second(&mut namespace.snmp, moving.snmp);
+                second(&mut namespace.conntrack, moving.conntrack);
+                namespace.reassembly = Reading::from_result(moving.reassembly);
+                second(&mut namespace.qdiscs, moving.qdiscs);
+                second(&mut namespace.datapaths, moving.datapaths);
+                namespace.later = Reading::from_result(moving.links);
+            }
+            Err(reason) => {
+                namespace.snmp = Reading::Unread(reason.clone());
+                namespace.conntrack = Reading::Unread(reason.clone());
+                namespace.reassembly = Reading::Unread(reason.clone());
+                namespace.qdiscs = Reading::Unread(reason.clone());
+                namespace.datapaths = Reading::Unread(reason.clone());
+                namespace.later = Reading::Unread(reason);
+            }
+        }
+    }
+}
+
+fn sysctls(interfaces: &[Interface]) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let own = interfaces
+        .iter()
+        .filter(|interface| !interface.loopback)
+        .map(|interface| format!("net/ipv4/conf/{}/rp_filter", interface.name));
+    for path in SYSCTLS.into_iter().map(str::to_owned).chain(own) {
+        // What the kernel does not have is no setting of this namespace.
+        if let Ok(value) = read_value(format!("/proc/sys/{path}")) {
+            all.insert(path, value);
+        }
+    }
+    all
+}
+
+fn device(
+    interface: &Interface,
+    ethtool: &Result<Ethtool, String>,
+    sysfs: &Result<Sysfs, String>,
+) -> Device {
+    let name = &interface.name;
+    let mut device = Device::default();
+    match ethtool {
+        Ok(ethtool) => {
+            device.features = Some(Reading::from_result(ethtool.features(name).map(|features| {
+                features.into_iter().map(|(name, state)| (name, feature(state))).collect()
+            })));
+            // Absent where the driver has none: that is an answer.
+            device.driver = ethtool.driver(name).ok();
+            device.rings = ethtool
+                .rings(name)
+                .ok()
+                .map(|rings| Rings { rx: amount(rings.rx), tx: amount(rings.tx) });
+            device.udp4_hash = ethtool.udp4_hash_fields(name).ok();
+            device.channels = ethtool.channels(name).ok().map(|channels| Channels {
+                rx: amount(channels.rx),
+                tx: amount(channels.tx),
+                combined: amount(channels.combined),
+            });
+        }
+        Err(reason) => device.features = Some(Reading::Unread(reason.clone())),
+    }
+    if let Ok(sysfs) = sysfs {
+        let class = format!("class/net/{name}");
+        let queues = sysfs.list(&format!("{class}/queues")).unwrap_or_default();
+        let rps: Vec<String> = queues
+            .iter()
+            .filter(|queue| queue.starts_with("rx-"))
+            .filter_map(|queue| sysfs.read(&format!("{class}/queues/{queue}/rps_cpus")).ok())
+            .collect();
+        device.rps = (!rps.is_empty()).then_some(rps);
+        let timeouts: Vec<u64> = queues
+            .iter()
+            .filter(|queue| queue.starts_with("tx-"))
+            .filter_map(|queue| sysfs.read(&format!("{class}/queues/{queue}/tx_timeout")).ok())
+            .filter_map(|text| text.parse().ok())
+            .collect();
+        device.tx_timeouts = (!timeouts.is_empty()).then(|| timeouts.iter().sum());
+        if interface.bus.is_some() {
+            device.interrupts = interrupts(sysfs, &class);
+            // -1 where the firmware tells none.
+            let node = sysfs.read(&format!("{class}/device/numa_node"));
+            let node = node.or_else(|_| sysfs.read(&format!("{class}/device/../numa_node")));
+            device.numa_node = node.ok().and_then(|node| node.parse().ok());
+        }
+        device.tun_flags = match sysfs.read(&format!("{class}/tun_flags")) {
+            Ok(text) => u32::from_str_radix(text.trim_start_matches("0x"), 16).ok(),
+            Err(_) => None,
+        };
+    }
+    device
+}
+
+/// The interrupts of the hardware behind a device: its own, or where it is one of
+/// several functions of a bus device (virtio), that one's.
+fn interrupts(sysfs: &Sysfs, class: &str) -> Option<Vec<Interrupt>> {
+    let places = [format!("{class}/device/msi_irqs"), format!("{class}/device/../msi_irqs")];
+    let numbers = places.iter().find_map(|place| sysfs.list(place).ok())?;
+    let mut numbers: Vec<u32> = numbers.iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    let interrupt = |number: u32| {
+        let directory = format!("/proc/irq/{number}");
+        // Its handler has a directory of its name; without one it is not in use.
+        let mut entries = std::fs::read_dir(&directory).ok()?.flatten();
+        let handler = entries.find(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
+        let name = handler.file_name().into_string().ok()?;
+        let cpus = read_value(format!("{directory}/effective_affinity_list"))
+            .or_else(|_| read_value(format!("{directory}/smp_affinity_list")))
+            .ok()?;
+        Some(Interrupt { number, name: name.split_whitespace().last()?.to_owned(), cpus })
+    };
+    Some(numbers.into_iter().filter_map(interrupt).collect())
+}
+
+fn feature(state: sys::ethtool::Feature) -> Feature {
+    match (state.active, state.changeable) {
+        (true, true) => Feature::On,
+        (false, true) => Feature::Off,
+        (true, false) => Feature::OnFixed,
+        (false, false) => Feature::OffFixed,
+    }
+}
+
+fn amount(amount: sys::ethtool::Amount) -> Amount {
+    Amount { now: amount.now, most: amount.most }
+}
+
+/// The ways to the remotes of VXLAN devices, asked in the underlay's namespace.
+pub(super) fn read_tunnels(subjects: &[Subject], namespaces: &mut [Namespace]) {
+    for namespace in namespaces {
+        let interfaces = namespace.interfaces.get().map(Vec::as_slice).unwrap_or_default();
+        let mut tunnels = Vec::new();
+        for interface in interfaces {
+            let Some(vxlan) = &interface.vxlan else { continue };
+            let elsewhere =
+                namespace.devices.get(&interface.index).and_then(|device| device.link_namespace);
+            let underlay = elsewhere.unwrap_or(namespace.inode);
+            let mut remotes: BTreeSet<IpAddr> = vxlan.remote.into_iter().collect();
+            for entry in namespace.fdb.get().into_iter().flatten() {
+                if entry.link == interface.index {
+                    remotes.extend(entry.remote);
+                }
+            }
+            remotes.retain(|remote| !remote.is_unspecified());
+            let netlink = subjects
+                .iter()
+                .find(|subject| subject.netns.inode() == underlay)
+                .ok_or_else(|| format!("namespace net:[{underlay}] of the underlay was not found"))
+                .and_then(|subject| {
+                    Netlink::open_in(&subject.netns).map_err(|error| error.to_string())
+                });
+            let ways = remotes
+                .into_iter()
+                .map(|remote| {
+                    let way = netlink.as_ref().map_err(Clone::clone).and_then(|netlink| {
+                        let from = vxlan.local.filter(|local| local.is_ipv4() == remote.is_ipv4());
+                        match netlink.way_to(remote, from) {
+                            // An address that is not there (any more) is another matter.
+                            Err(error)
+                                if from.is_some() && error.errno() == Some(Errno::EINVAL) =>
+                            {
+                                netlink.way_to(remote, None)
+                            }
+                            answer => answer,
+                        }
+                        .map_err(|error| error.to_string())
+                    });
+                    (remote, Reading::from_result(way))
+                })
+                .collect();
+            tunnels.push(Tunnel { link: interface.index, underlay, ways });
+        }
+        namespace.tunnels = tunnels;
+    }
+}

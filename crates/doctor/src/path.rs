@@ -1,0 +1,392 @@
+//! The ways that packets take, found by following links: from a tenant's device
+//! to the NIC.
+//!
+//! Nothing says which namespace is a tenant's. One with a single device is; one
+//! with several is, unless it has a bridge, a tunnel or hardware, or joins such
+//! tenants.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::{Namespace, Reading};
+use crate::view::{Place, Spot, View};
+
+/// A path, tenant first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Path {
+    /// In the order in which packets pass them.
+    #[cfg_attr(feature = "schema", schemars(extend("minItems" = 2)))]
+    pub hops: Vec<Hop>,
+}
+
+/// One hop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Hop {
+    /// Label of the namespace.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub namespace: String,
+    /// Device, or program.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub device: String,
+    /// Kind of device, VNI of a tunnel, or what a program does.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub kind: String,
+    /// Layer-3 MTU, bytes; `None` for a program.
+    pub mtu: Option<u32>,
+    /// Receive and transmit queues in use.
+    pub queues: Option<(u32, u32)>,
+    /// Offloads that are on, of those that matter on a path: `tso`, `gso`, `gro`,
+    /// `tnl` (UDP tunnel segmentation), `csum`.
+    pub offloads: Vec<HopOffload>,
+}
+
+/// An offload that matters on a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
+#[serde(rename_all = "snake_case")]
+pub enum HopOffload {
+    /// TCP segmentation.
+    Tso,
+    /// Segmentation as late as possible, in software.
+    Gso,
+    /// Merging at reception.
+    Gro,
+    /// Segmentation of what a UDP tunnel carries.
+    Tnl,
+    /// Checksums at transmission.
+    Csum,
+}
+
+impl HopOffload {
+    const ALL: [HopOffload; 5] =
+        [HopOffload::Tso, HopOffload::Gso, HopOffload::Gro, HopOffload::Tnl, HopOffload::Csum];
+
+    /// Its name in JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            HopOffload::Tso => "tso",
+            HopOffload::Gso => "gso",
+            HopOffload::Gro => "gro",
+            HopOffload::Tnl => "tnl",
+            HopOffload::Csum => "csum",
+        }
+    }
+
+    /// The feature that stands for it, as the kernel names it.
+    fn feature(self) -> &'static str {
+        match self {
+            HopOffload::Tso => "tx-tcp-segmentation",
+            HopOffload::Gso => "tx-generic-segmentation",
+            HopOffload::Gro => "rx-gro",
+            HopOffload::Tnl => "tx-udp_tnl-segmentation",
+            HopOffload::Csum => "tx-checksum-ip-generic",
+        }
+    }
+}
+
+/// Longer than any real path; a saved host may go in circles.
+const MOST_HOPS: usize = 32;
+/// Most paths that are told; more than ten thousand tenants have.
+pub const MOST_PATHS: usize = 20_000;
+/// Most devices that are looked at on the way: where each of some bridges leads to the
+/// next by several ports, there are as many paths as products of their numbers.
+const MOST_STEPS: u64 = 5_000_000;
+
+/// Paths of a host.
+#[derive(Debug)]
+pub struct Paths {
+    /// The paths.
+    pub paths: Vec<Path>,
+    /// There are more, or may be.
+    pub cut: bool,
+}
+
+/// Every path of a host, up to [`MOST_PATHS`].
+pub fn paths(view: &View) -> Paths {
+    let walker = Walker::new(view);
+    let mut paths = Vec::new();
+    for spot in view.devices() {
+        if walker.is_tired(&paths) {
+            break;
+        }
+        let is_start = match spot.kind() {
+            "tun" => holder(spot).is_some_and(|holder| !forwards(&holder.command)),
+            _ => walker.is_tenant(spot.namespace) && view.link(spot).is_some(),
+        };
+        if is_start {
+            walker.from(spot, &mut paths);
+        }
+    }
+    // Two tenants of one wire see it from both ends.
+    let mut seen = BTreeSet::new();
+    paths.retain(|path: &Path| {
+        let names: Vec<(&str, &str)> =
+            path.hops.iter().map(|hop| (hop.namespace.as_str(), hop.device.as_str())).collect();
+        let backwards: Vec<(&str, &str)> = names.iter().rev().copied().collect();
+        let key = format!("{:?}", names.clone().min(backwards));
+        seen.insert(key)
+    });
+    let cut = walker.cut.get();
+    paths.truncate(MOST_PATHS);
+    Paths { paths, cut }
+}
+
+/// The process that holds a TAP.
+fn holder<'a>(tap: Spot<'a>) -> Option<&'a netstate::namespace::Holder> {
+    tap.namespace.holders.iter().find(|holder| holder.device == tap.name())
+}
+
+/// Programs that move packets between devices, instead of being a guest.
+fn forwards(command: &str) -> bool {
+    ["ovs-vswitchd", "overlane"].contains(&command)
+}
+
+/// Whether packets of a namespace are switched by Open vSwitch in user space.
+pub fn has_userspace_switch(namespace: &Namespace) -> bool {
+    let holds = namespace.holders.iter().any(|holder| holder.command == "ovs-vswitchd");
+    holds || namespace.members.iter().any(|member| member.command == "ovs-vswitchd")
+}
+
+struct Walker<'v, 'a> {
+    view: &'v View<'a>,
+    /// Positions of namespaces that are tenants.
+    tenants: BTreeSet<usize>,
+    /// Devices that may still be looked at.
+    left: Cell<u64>,
+    /// A walk ended before its end.
+    cut: Cell<bool>,
+}
+
+impl<'v, 'a> Walker<'v, 'a> {
+    fn new(view: &'v View<'a>) -> Walker<'v, 'a> {
+        let mut by_namespace: Vec<Vec<Spot<'a>>> = vec![Vec::new(); view.host().namespaces.len()];
+        for spot in view.devices().filter(|spot| spot.interface.up) {
+            by_namespace[spot.place.namespace].push(spot);
+        }
+        let single: BTreeSet<usize> = by_namespace
+            .iter()
+            .enumerate()
+            .filter(|(_, spots)| {
+                spots.len() == 1 && ["veth", "macvlan", "ipvlan"].contains(&spots[0].kind())
+            })
+            .map(|(at, _)| at)
+            .collect();
+        let mut tenants = single.clone();
+        for (at, spots) in by_namespace.iter().enumerate() {
+            let only_ends = spots.iter().all(|spot| {
+                ["veth", "macvlan", "ipvlan"].contains(&spot.kind()) && !spot.is_physical()
+            });
+            let joins = spots.iter().any(|spot| {
+                view.link(*spot).is_some_and(|link| single.contains(&link.place.namespace))
+            });
+            if spots.len() > 1 && only_ends && !joins {
+                tenants.insert(at);
+            }
+        }
+        Walker { view, tenants, left: Cell::new(MOST_STEPS), cut: Cell::new(false) }
+    }
+
+    /// Whether enough was looked at.
+    fn is_tired(&self, paths: &[Path]) -> bool {
+        let tired = self.left.get() == 0 || paths.len() > MOST_PATHS;
+        self.cut.set(self.cut.get() || tired);
+        tired
+    }
+
+    /// Notes that so many devices are looked at.
+    fn looks_at(&self, devices: usize) {
+        self.left.set(self.left.get().saturating_sub(devices as u64));
+    }
+
+    fn is_tenant(&self, namespace: &Namespace) -> bool {
+        self.view.namespace(namespace.inode).is_some_and(|at| self.tenants.contains(&at))
+    }
+
+    fn from(&self, start: Spot<'a>, paths: &mut Vec<Path>) {
+        let mut trail = Vec::new();
+        if let Some(holder) = holder(start).filter(|_| start.kind() == "tun") {
+            trail.push(program(start.namespace, holder, "guest or program"));
+        }
+        self.walk(start, &mut trail, &mut BTreeSet::new(), paths);
+    }
+
+    fn walk(
+        &self,
+        spot: Spot<'a>,
+        trail: &mut Vec<Hop>,
+        seen: &mut BTreeSet<Place>,
+        paths: &mut Vec<Path>,
+    ) {
+        self.looks_at(1);
+        if self.is_tired(paths) || trail.len() >= MOST_HOPS || !seen.insert(spot.place) {
+            return;
+        }
+        trail.push(hop(spot));
+        let next = self.next(spot, seen);
+        if next.is_empty() {
+            let mut hops = trail.clone();
+            let ends_in_switch = spot.interface.master.is_none()
+                && has_userspace_switch(spot.namespace)
+                && !self.is_tenant(spot.namespace);
+            if ends_in_switch {
+                hops.push(switch(spot.namespace));
+            }
+            if hops.len() > 1 {
+                // What it takes to be told is some fifty times what a look takes.
+                self.looks_at(50 * hops.len());
+                paths.push(Path { hops });
+            }
+        }
+        for onward in next {
+            self.walk(onward, trail, seen, paths);
+        }
+        trail.pop();
+        seen.remove(&spot.place);
+    }
+
+    /// Where packets go on from a device, away from the tenant.
+    fn next(&self, spot: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
+        let view = self.view;
+        match spot.kind() {
+            "veth" => {
+                let Some(peer) = view.peer(spot) else { return Vec::new() };
+                if seen.contains(&peer.place) {
+                    self.onward(spot, seen)
+                } else {
+                    self.far(spot, peer)
+                }
+            }
+            "macvlan" | "ipvlan" | "vlan" => view.link(spot).into_iter().collect(),
+            "vxlan" => {
+                self.looks_at(view.ways(spot).map_or(0, |found| found.ways.len()));
+                let mut nics: Vec<Spot<'a>> =
+                    view.underlays(spot).into_iter().map(|underlay| underlay.nic).collect();
+                nics.sort_by_key(|nic| nic.place);
+                nics.dedup_by_key(|nic| nic.place);
+                nics
+            }
+            "bridge" => self.uplinks(spot, seen),
+            _ => self.onward(spot, seen),
+        }
+    }
+
+    /// From a tenant's end to the host's; a wire's end is where a path ends.
+    fn far(&self, spot: Spot<'a>, peer: Spot<'a>) -> Vec<Spot<'a>> {
+        let from_tenant = self.is_tenant(spot.namespace);
+        (from_tenant || self.view.bridge(spot).is_none() && self.leads_to_tenant(spot))
+            .then_some(peer)
+            .into_iter()
+            .collect()
+    }
+
+    fn leads_to_tenant(&self, spot: Spot<'a>) -> bool {
+        self.view.peer(spot).is_some_and(|peer| self.is_tenant(peer.namespace))
+    }
+
+    /// From a host's device: by its bridge, or by routing.
+    fn onward(&self, spot: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
+        if let Some(bridge) = self.view.bridge(spot) {
+            return if seen.contains(&bridge.place) { Vec::new() } else { vec![bridge] };
+        }
+        if spot.is_physical() || self.is_tenant(spot.namespace) {
+            return Vec::new();
+        }
+        self.routed(spot, seen)
+    }
+
+    /// Ports that lead away from tenants; without any, the namespace routes.
+    fn uplinks(&self, bridge: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
+        self.looks_at(self.view.ports(bridge).count());
+        let ports = self.view.ports(bridge).filter(|port| !seen.contains(&port.place));
+        let uplinks: Vec<Spot<'a>> =
+            ports.filter(|port| port.kind() != "tun" && !self.leads_to_tenant(*port)).collect();
+        if uplinks.is_empty() { self.routed(bridge, seen) } else { uplinks }
+    }
+
+    /// Devices with an address by which a namespace that forwards sends on:
+    /// tunnels where there are any, else NICs.
+    fn routed(&self, from: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
+        let forwards = |key: &str| from.namespace.sysctls.get(key).is_some_and(|on| on != "0");
+        if !forwards("net/ipv4/ip_forward") && !forwards("net/ipv6/conf/all/forwarding") {
+            return Vec::new();
+        }
+        self.looks_at(from.namespace.addresses.get().map_or(0, Vec::len));
+        let addressed: BTreeSet<u32> =
+            from.namespace.addresses.get().into_iter().flatten().map(|known| known.link).collect();
+        let at = from.place.namespace;
+        let candidates: Vec<Spot<'a>> = addressed
+            .into_iter()
+            .filter_map(|index| self.view.spot(Place { namespace: at, index }))
+            .filter(|spot| !spot.interface.loopback && spot.interface.up)
+            .filter(|spot| !seen.contains(&spot.place))
+            .filter(|spot| spot.interface.master.is_none() && !self.leads_to_tenant(*spot))
+            .collect();
+        let tunnels: Vec<Spot<'a>> =
+            candidates.iter().copied().filter(|spot| spot.kind() == "vxlan").collect();
+        if !tunnels.is_empty() {
+            return tunnels;
+        }
+        candidates.into_iter().filter(|spot| spot.is_nic() || spot.kind() == "vlan").collect()
+    }
+}
+
+fn hop(spot: Spot<'_>) -> Hop {
+    let features = match spot.device.and_then(|device| device.features.as_ref()) {
+        Some(Reading::Read(features)) => Some(features),
+        _ => None,
+    };
+    let is_on =
+        |name: &str| features.and_then(|all| all.get(name)).is_some_and(|feature| feature.is_on());
+    let kind = match spot.vxlan() {
+        Some(vxlan) if vxlan.external => "vxlan external".to_owned(),
+        Some(vxlan) => format!("vxlan {}", vxlan.vni),
+        None => match (spot.kind(), spot.device.and_then(|device| device.driver.as_deref())) {
+            ("", Some(driver)) => driver.to_owned(),
+            ("", None) => "device".to_owned(),
+            ("tun", _) => "tap".to_owned(),
+            (kind, _) => kind.to_owned(),
+        },
+    };
+    let queues = spot.device.and_then(|device| device.channels).map(|channels| {
+        (
+            channels.rx.now.saturating_add(channels.combined.now),
+            channels.tx.now.saturating_add(channels.combined.now),
+        )
+    });
+    Hop {
+        namespace: spot.namespace.label.clone(),
+        device: spot.name().to_owned(),
+        kind,
+        mtu: Some(spot.interface.mtu),
+        queues: queues.filter(|queues| *queues != (0, 0)),
+        offloads: HopOffload::ALL.into_iter().filter(|one| is_on(one.feature())).collect(),
+    }
+}
+
+fn program(namespace: &Namespace, holder: &netstate::namespace::Holder, what: &str) -> Hop {
+    Hop {
+        namespace: namespace.label.clone(),
+        device: format!("{}/{}", holder.command, holder.pid),
+        kind: if holder.vhost { "vhost".to_owned() } else { what.to_owned() },
+        mtu: None,
+        queues: None,
+        offloads: Vec::new(),
+    }
+}
+
+fn switch(namespace: &Namespace) -> Hop {
+    Hop {
+        namespace: namespace.label.clone(),
+        device: "ovs-vswitchd".to_owned(),
+        kind: "user space".to_owned(),
+        mtu: None,
+        queues: None,
+        offloads: Vec::new(),
+    }
+}

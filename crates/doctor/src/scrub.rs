@@ -1,0 +1,498 @@
+//! Takes out of a saved host what says whose it is, so that it can be shown.
+//!
+//! Every field is named here, so that a new one does not compile before somebody has
+//! decided what becomes of it. Addresses and names get pseudonyms, the same wherever they
+//! are; texts that are one of a list (kinds, drivers, features) stay if they are on it;
+//! other texts are parsed and written anew, or left out. The diagnosis finds the same, on
+//! objects of other names.
+//!
+//! What stays: numbers (counters, sizes, indexes, ports, VNIs, process IDs, times), and
+//! what a list has. `docs/src/design/hostile-files.md` has the table.
+
+mod address;
+mod name;
+mod words;
+
+use std::collections::BTreeMap;
+
+use netstate::entry::{Address, FdbEntry, Neighbour};
+use netstate::interface::{Interface, Vxlan};
+use netstate::interrupts::Interrupts;
+use netstate::machine::MachineFacts;
+use netstate::namespace::{Holder, Member};
+use netstate::netfilter::{Clamp, Match};
+use netstate::openvswitch::{Datapath, Datapaths};
+use netstate::qdisc::Qdisc;
+use netstate::route::Way;
+use netstate::udp_socket::UdpSocket;
+
+use crate::host::{
+    Chain, Device, FarEnd, Host, Interrupt, LeftOut, Machine, Namespace, Pair, Reading, Scaling,
+    Tunnel,
+};
+use address::Addresses;
+use name::Names;
+
+/// How often another key is tried where a pseudonym happens to be a real address of the
+/// host. It is no secret then, but a reader could take one for the other.
+const ATTEMPTS: usize = 8;
+/// Most rules that one which compares with beginnings becomes.
+const MOST_RULES: usize = 1000;
+/// The label of the reader's own namespace.
+const HERE: &str = "here";
+
+/// A host that does not say whose it is. Pseudonyms are drawn anew each time.
+///
+/// # Errors
+/// When it cannot be written as JSON and read back.
+pub fn scrub(host: &Host) -> Result<Host, serde_json::Error> {
+    let mut scrubbed = None;
+    for _ in 0..ATTEMPTS {
+        let mut scrubber = Scrubber::new(host);
+        let mut other = host.clone();
+        scrubber.host(&mut other);
+        let overlap = scrubber.addresses.overlap();
+        scrubbed = Some(other);
+        if !overlap {
+            break;
+        }
+    }
+    // What is shown must be a host that can be read.
+    serde_json::from_slice(&serde_json::to_vec(&scrubbed)?)
+}
+
+/// What stands for what.
+#[derive(Debug, Default)]
+struct Scrubber {
+    addresses: Addresses,
+    labels: Names,
+    devices: Names,
+    programs: Names,
+    tables: Names,
+    chains: Names,
+    datapaths: Names,
+    interrupts: BTreeMap<String, String>,
+    /// How many names of interrupts became this one.
+    alike: BTreeMap<String, u32>,
+    inodes: BTreeMap<u64, u64>,
+}
+
+/// All links of a host, for their names.
+fn interfaces(host: &Host) -> impl Iterator<Item = &Interface> {
+    let own = host.namespaces.iter().filter_map(|one| one.interfaces.get()).flatten();
+    own.chain(host.far_ends.iter().flat_map(|end| &end.tunnels))
+}
+
+impl Scrubber {
+    fn new(host: &Host) -> Scrubber {
+        let mut scrubber = Scrubber {
+            devices: Names::of(interfaces(host).map(|link| link.name.clone())),
+            labels: Names::of(host.namespaces.iter().map(|one| one.label.clone())),
+            ..Scrubber::default()
+        };
+        // Names of devices first: holders, settings, rules and interrupts mean them.
+        for link in interfaces(host) {
+            scrubber.device_name(&link.name, link.kind.as_deref());
+        }
+        scrubber
+    }
+
+    fn device_name(&mut self, name: &str, kind: Option<&str>) -> String {
+        self.devices.get(name, name::stem(kind), name::is_common_device(name))
+    }
+
+    fn host(&mut self, host: &mut Host) {
+        let Host {
+            format: _,
+            program,
+            taken_s: _,
+            interval_s: _,
+            machine,
+            namespaces,
+            left_out,
+            far_ends,
+        } = host;
+        *program = name::release(program);
+        if program == "other" {
+            // Versions of this program begin with a number below 10, too.
+            *program = "0".to_owned();
+        }
+        for namespace in &*namespaces {
+            self.inode(namespace.inode);
+        }
+        self.machine(machine);
+        namespaces.iter_mut().for_each(|namespace| self.namespace(namespace));
+        for LeftOut { object, reason } in left_out {
+            let count = object.strip_suffix(" processes").and_then(|n| n.parse::<u32>().ok());
+            *object = count.map_or("an object".to_owned(), |count| format!("{count} processes"));
+            *reason = name::reason(reason);
+        }
+        for FarEnd { address, tunnels } in far_ends {
+            *address = self.addresses.ip(*address);
+            tunnels.iter_mut().for_each(|link| self.interface(link));
+        }
+    }
+
+    fn machine(&mut self, machine: &mut Machine) {
+        let Machine {
+            facts,
+            sysctls,
+            softnet,
+            cpu,
+            interrupts,
+            nodes,
+            scaling,
+            arp,
+            kernel_openvswitch: _,
+        } = machine;
+        read(facts, |facts| {
+            let MachineFacts {
+                cpu_model,
+                online_cpus: _,
+                memory_bytes: _,
+                kernel_release,
+                os,
+                hypervisor,
+            } = facts;
+            *cpu_model = name::words_of(cpu_model, words::CPUS, false);
+            *kernel_release = name::release(kernel_release);
+            *os = name::words_of(os, words::SYSTEMS, true);
+            *hypervisor = hypervisor.as_deref().map(name::hypervisor);
+        });
+        let kept = std::mem::take(sysctls).into_iter().filter_map(|(key, value)| {
+            let key = self.setting(&key)?;
+            let value = match value {
+                Reading::Read(value) => Reading::Read(self::value(&key, &value)?),
+                Reading::Unread(reason) => Reading::Unread(name::reason(&reason)),
+            };
+            Some((key, value))
+        });
+        *sysctls = kept.collect();
+        // Numbers by CPU.
+        read(softnet, |_| {});
+        read(cpu, |_| {});
+        read(arp, |_| {});
+        read(interrupts, |Pair { before, after }| {
+            for Interrupts { counts } in [before, after] {
+                let old = std::mem::take(counts);
+                *counts =
+                    old.into_iter().map(|(name, by)| (self.interrupt_name(&name), by)).collect();
+            }
+        });
+        nodes.values_mut().for_each(|cpus| *cpus = name::cpus(cpus));
+        if let Some(Scaling { driver, governors }) = scaling {
+            *driver = name::word(driver, words::SCALING);
+            for (governor, count) in std::mem::take(governors) {
+                let all = governors.entry(name::word(&governor, words::GOVERNORS)).or_default();
+                *all = count.saturating_add(*all);
+            }
+        }
+    }
+
+    /// Interrupts keep to be as many as they were.
+    fn interrupt_name(&mut self, name: &str) -> String {
+        if let Some(known) = self.interrupts.get(name) {
+            return known.clone();
+        }
+        let mut other = name::interrupt(name, &self.devices);
+        let count = self.alike.entry(other.clone()).or_insert(0_u32);
+        *count += 1;
+        if *count > 1 {
+            // No name that was parsed has this mark.
+            other = format!("{other}#{count}");
+        }
+        self.interrupts.insert(name.to_owned(), other.clone());
+        other
+    }
+
+    /// Numbers as the kernel gives them to namespaces, others than these.
+    fn inode(&mut self, inode: u64) -> u64 {
+        let next = 4_026_600_001 + self.inodes.len() as u64;
+        *self.inodes.entry(inode).or_insert(next)
+    }
+
+    fn namespace(&mut self, namespace: &mut Namespace) {
+        let Namespace {
+            inode,
+            cookie,
+            label,
+            path,
+            members,
+            member_count: _,
+            holders,
+            interfaces,
+            devices,
+            later,
+            addresses,
+            neighbours,
+            fdb,
+            qdiscs,
+            udp_sockets,
+            snmp,
+            reassembly,
+            conntrack,
+            chains,
+            clamps,
+            datapaths,
+            sysctls,
+            tunnels,
+        } = namespace;
+        // Rules that compare with a beginning mean these.
+        let names: Vec<String> =
+            interfaces.get().into_iter().flatten().map(|link| link.name.clone()).collect();
+        *inode = self.inode(*inode);
+        // It serves changes on this machine, which a scrubbed host is not for.
+        *cookie = None;
+        *label = self.labels.get(label, "ns", label == HERE);
+        if let Some(path) = path {
+            *path = namespace_path(path, label);
+        }
+        for Member { pid: _, command } in members {
+            *command = self.program(command);
+        }
+        for Holder { pid: _, command, device, queues: _, vhost: _ } in holders {
+            *command = self.program(command);
+            *device = self.device_name(device, Some("tun"));
+        }
+        read(interfaces, |links| links.iter_mut().for_each(|link| self.interface(link)));
+        devices.values_mut().for_each(|device| self.device(device));
+        read(later, |_| {});
+        read(addresses, |all| {
+            for Address { link: _, address, prefix: _ } in all {
+                *address = self.addresses.ip(*address);
+            }
+        });
+        read(neighbours, |all| {
+            for Neighbour { link: _, address, mac, knowledge: _ } in all {
+                *address = self.addresses.ip(*address);
+                *mac = mac.map(|mac| self.addresses.mac(mac));
+            }
+        });
+        read(fdb, |all| {
+            for FdbEntry { link: _, mac, bridge: _, remote, port: _, vni: _, fixed: _ } in all {
+                *mac = mac.map(|mac| self.addresses.mac(mac));
+                *remote = remote.map(|remote| self.addresses.ip(remote));
+            }
+        });
+        read(qdiscs, |Pair { before, after }| {
+            for Qdisc { link: _, kind, handle: _, drops: _, requeues: _, queued: _ } in
+                before.iter_mut().chain(after)
+            {
+                *kind = name::word(kind, words::QDISCS);
+            }
+        });
+        read(udp_sockets, |all| {
+            for UdpSocket { address, port: _, connected: _, queued: _, drops: _ } in all {
+                *address = self.addresses.ip(*address);
+            }
+        });
+        read(snmp, |_| {});
+        read(reassembly, |_| {});
+        read(conntrack, |_| {});
+        read(chains, |all| {
+            for Chain { family, table, chain } in all {
+                *family = name::word(family, words::FAMILIES);
+                *table = self.table(table);
+                *chain = self.chain(chain);
+            }
+        });
+        read(clamps, |all| {
+            *all = all.iter().flat_map(|clamp| self.clamp(clamp, &names)).collect();
+        });
+        read(datapaths, |Pair { before, after }| {
+            for Datapaths { known, unanswered } in [before, after] {
+                for Datapath { name, hit: _, missed: _, lost: _ } in known {
+                    *name = self.datapath(name);
+                }
+                unanswered.iter_mut().for_each(|reason| *reason = name::reason(reason));
+            }
+        });
+        let kept = std::mem::take(sysctls).into_iter().filter_map(|(key, value)| {
+            let key = self.setting(&key)?;
+            let value = self::value(&key, &value)?;
+            Some((key, value))
+        });
+        *sysctls = kept.collect();
+        for Tunnel { link: _, underlay, ways } in tunnels {
+            *underlay = self.inode(*underlay);
+            for (remote, way) in ways {
+                *remote = self.addresses.ip(*remote);
+                read(way, |Way { link: _, via, mtu: _ }| {
+                    *via = via.map(|via| self.addresses.ip(via));
+                });
+            }
+        }
+    }
+
+    fn interface(&mut self, interface: &mut Interface) {
+        let Interface {
+            index: _,
+            name,
+            kind,
+            mac,
+            mtu: _,
+            max_mtu: _,
+            up: _,
+            carrier: _,
+            loopback: _,
+            master: _,
+            link: _,
+            link_netns: _,
+            qdisc,
+            tx_queue_len: _,
+            tx_queues: _,
+            rx_queues: _,
+            gso_max_size: _,
+            gso_ipv4_max_size: _,
+            gso_max_segs: _,
+            tso_max_size: _,
+            bus,
+            vxlan,
+            bridge: _,
+            counters: _,
+        } = interface;
+        *name = self.device_name(name, kind.as_deref());
+        *kind = kind.as_deref().map(|kind| name::word(kind, words::KINDS));
+        *mac = mac.map(|mac| self.addresses.mac(mac));
+        *qdisc = qdisc.as_deref().map(|kind| name::word(kind, words::QDISCS));
+        *bus = bus.as_deref().map(|bus| name::word(bus, words::BUSES));
+        if let Some(vxlan) = vxlan {
+            let Vxlan {
+                vni: _,
+                local,
+                remote,
+                port: _,
+                learning: _,
+                checksum: _,
+                checksum6: _,
+                external: _,
+                device: _,
+            } = vxlan;
+            *local = local.map(|local| self.addresses.ip(local));
+            *remote = remote.map(|remote| self.addresses.ip(remote));
+        }
+    }
+
+    fn device(&mut self, device: &mut Device) {
+        let Device {
+            link_namespace,
+            driver,
+            features,
+            rings: _,
+            channels: _,
+            rps,
+            tun_flags: _,
+            tx_timeouts: _,
+            interrupts,
+            numa_node: _,
+            udp4_hash: _,
+        } = device;
+        *link_namespace = link_namespace.map(|inode| self.inode(inode));
+        *driver = driver.as_deref().map(|driver| name::word(driver, words::DRIVERS));
+        if let Some(features) = features {
+            // No check asks for one that the list does not have.
+            read(features, |all| all.retain(|name, _| words::FEATURES.contains(&name.as_str())));
+        }
+        for mask in rps.iter_mut().flatten() {
+            *mask = name::mask(mask);
+        }
+        for Interrupt { number: _, name, cpus } in interrupts.iter_mut().flatten() {
+            *name = self.interrupt_name(name);
+            *cpus = name::cpus(cpus);
+        }
+    }
+
+    fn program(&mut self, command: &str) -> String {
+        self.programs.get(command, "program", words::PROGRAMS.contains(&command))
+    }
+
+    /// A check tells tables of address translation by their name.
+    fn table(&mut self, table: &str) -> String {
+        let stem = if table.to_ascii_lowercase().contains("nat") { "nat-table" } else { "table" };
+        self.tables.get(table, stem, words::TABLES.contains(&table))
+    }
+
+    fn chain(&mut self, chain: &str) -> String {
+        self.chains.get(chain, "chain", words::CHAINS.contains(&chain))
+    }
+
+    fn datapath(&mut self, name: &str) -> String {
+        let stem = match name.split_once('@') {
+            Some(("system", _)) => "system@dp",
+            _ => "netdev@dp",
+        };
+        self.datapaths.get(name, stem, ["system@ovs-system", "netdev@ovs-netdev"].contains(&name))
+    }
+
+    /// A rule that compares with the beginning of names becomes one for each device of the
+    /// namespace that it means: pseudonyms begin otherwise.
+    fn clamp(&mut self, clamp: &Clamp, names: &[String]) -> Vec<Clamp> {
+        let Clamp { family, table, chain, input, output, mss } = clamp;
+        let mut matches = |wanted: &Option<Match>| -> Vec<Option<Match>> {
+            match wanted {
+                None => vec![None],
+                Some(Match::Index(index)) => vec![Some(Match::Index(*index))],
+                Some(Match::Name(name)) => vec![Some(Match::Name(self.device_name(name, None)))],
+                Some(Match::Prefix(beginning)) => {
+                    let meant = names.iter().filter(|name| name.starts_with(beginning.as_str()));
+                    let mut all: Vec<_> =
+                        meant.map(|name| Some(Match::Name(self.device_name(name, None)))).collect();
+                    if all.is_empty() {
+                        all.push(Some(Match::Name("none".to_owned())));
+                    }
+                    all
+                }
+            }
+        };
+        let (inputs, outputs) = (matches(input), matches(output));
+        let (table, chain) = (self.table(table), self.chain(chain));
+        let family = name::word(family, words::FAMILIES);
+        let pairs =
+            inputs.iter().flat_map(|input| outputs.iter().map(move |output| (input, output)));
+        pairs
+            .take(MOST_RULES)
+            .map(|(input, output)| Clamp {
+                family: family.clone(),
+                table: table.clone(),
+                chain: chain.clone(),
+                input: input.clone(),
+                output: output.clone(),
+                mss: *mss,
+            })
+            .collect()
+    }
+
+    /// The path of a setting, with its device's pseudonym; `None` for one that this
+    /// program does not read.
+    fn setting(&mut self, key: &str) -> Option<String> {
+        const BEFORE: &str = "net/ipv4/conf/";
+        const AFTER: &str = "/rp_filter";
+        if crate::collect::is_setting(key) {
+            return Some(key.to_owned());
+        }
+        let device = key.strip_prefix(BEFORE)?.strip_suffix(AFTER)?;
+        Some(format!("{BEFORE}{}{AFTER}", self.device_name(device, None)))
+    }
+}
+
+/// What was read; a reason not to is cut down to the error.
+fn read<T>(reading: &mut Reading<T>, mut scrub: impl FnMut(&mut T)) {
+    match reading {
+        Reading::Read(value) => scrub(value),
+        Reading::Unread(reason) => *reason = name::reason(reason),
+    }
+}
+
+/// The value of a setting, `None` for one that is not of its form.
+fn value(key: &str, value: &str) -> Option<String> {
+    if key.ends_with("_cpu_bitmap") { Some(name::mask(value)) } else { name::numbers(value) }
+}
+
+/// `/proc/PID/ns/net` stays; a name gets the label's pseudonym.
+fn namespace_path(path: &str, label: &str) -> String {
+    let pid = path.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/ns/net"));
+    match pid.and_then(|pid| pid.parse::<u32>().ok()) {
+        Some(pid) => format!("/proc/{pid}/ns/net"),
+        None => format!("/run/netns/{label}"),
+    }
+}

@@ -1,0 +1,320 @@
+//! A host with its links followed: which device is whose peer, port, underlay.
+//!
+//! A saved host may say anything: every look-up can fail, none panics, no walk goes on
+//! for ever, and what is asked for each device is indexed: none looks at all others.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use netstate::cpu::parse_list;
+use netstate::interface::{Interface, Vxlan};
+use netstate::route::Way;
+
+use crate::host::{Device, Feature, Host, Interrupt, Namespace, Reading, Tunnel};
+
+/// Where a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Index into [`Host::namespaces`].
+    pub namespace: usize,
+    /// Interface index within that namespace.
+    pub index: u32,
+}
+
+/// A device with its namespace.
+#[derive(Debug, Clone, Copy)]
+pub struct Spot<'a> {
+    /// Where it is.
+    pub place: Place,
+    /// The namespace that it is in.
+    pub namespace: &'a Namespace,
+    /// What the kernel says of the link.
+    pub interface: &'a Interface,
+    /// What its driver says, where it was asked.
+    pub device: Option<&'a Device>,
+}
+
+/// A VXLAN device's way to one remote.
+#[derive(Debug, Clone, Copy)]
+pub struct Underlay<'a> {
+    /// The remote VTEP.
+    pub remote: IpAddr,
+    /// The route that its outer packets take.
+    pub way: &'a Way,
+    /// The device it leaves by.
+    pub nic: Spot<'a>,
+}
+
+/// The interrupt of a receive queue.
+#[derive(Debug, Clone)]
+pub struct QueueInterrupt<'a> {
+    /// What is known of it.
+    pub interrupt: &'a Interrupt,
+    /// CPUs that take it.
+    pub cpus: BTreeSet<u32>,
+    /// Times that it came between the two readings.
+    pub moved: u64,
+}
+
+/// A host, indexed.
+#[derive(Debug)]
+pub struct View<'a> {
+    host: &'a Host,
+    namespaces: HashMap<u64, usize>,
+    links: HashMap<Place, usize>,
+    ports: BTreeMap<Place, Vec<Place>>,
+    /// Positions in [`Namespace::tunnels`].
+    tunnels: HashMap<Place, usize>,
+    /// Devices that have an address.
+    addressed: HashMap<IpAddr, Vec<Place>>,
+    segments: HashMap<Place, Place>,
+}
+
+impl<'a> From<Spot<'a>> for settings::Target<'a> {
+    fn from(spot: Spot<'a>) -> settings::Target<'a> {
+        settings::Target { namespace: spot.namespace.into(), interface: spot.interface }
+    }
+}
+
+impl<'a> Spot<'a> {
+    /// Kind, `""` where the driver tells none.
+    pub fn kind(&self) -> &'a str {
+        self.interface.kind.as_deref().unwrap_or_default()
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &'a str {
+        &self.interface.name
+    }
+
+    /// A feature; `Ok(None)`: the kernel has no feature of this name.
+    ///
+    /// # Errors
+    /// Why features could not be read.
+    pub fn feature(&self, name: &str) -> Result<Option<Feature>, &'a str> {
+        match self.device.and_then(|device| device.features.as_ref()) {
+            Some(Reading::Read(features)) => Ok(features.get(name).copied()),
+            Some(Reading::Unread(reason)) => Err(reason),
+            None => Err("its features were not read"),
+        }
+    }
+
+    /// Attributes of a VXLAN device; `None` of any other.
+    pub fn vxlan(&self) -> Option<&'a Vxlan> {
+        self.interface.vxlan.as_ref()
+    }
+
+    /// A device that is hardware, or a hypervisor's.
+    pub fn is_physical(&self) -> bool {
+        self.interface.bus.is_some()
+    }
+
+    /// Made to carry packets of others: neither a bridge nor a tunnel.
+    pub fn is_nic(&self) -> bool {
+        self.is_physical() || self.kind() == "veth"
+    }
+
+    /// Counters since the first reading; `None` where there is no second.
+    pub fn moved(&self) -> Option<netstate::interface::Counters> {
+        let later = self.namespace.later.get()?.get(&self.interface.index)?;
+        Some(later.since(&self.interface.counters))
+    }
+}
+
+impl<'a> View<'a> {
+    /// Follows the links of a host.
+    pub fn new(host: &'a Host) -> View<'a> {
+        let mut view = View {
+            host,
+            namespaces: HashMap::new(),
+            links: HashMap::new(),
+            ports: BTreeMap::new(),
+            tunnels: HashMap::new(),
+            addressed: HashMap::new(),
+            segments: HashMap::new(),
+        };
+        for (at, namespace) in host.namespaces.iter().enumerate() {
+            view.namespaces.entry(namespace.inode).or_insert(at);
+            for (position, link) in namespace.interfaces.get().into_iter().flatten().enumerate() {
+                let place = Place { namespace: at, index: link.index };
+                view.links.entry(place).or_insert(position);
+                if let Some(master) = link.master {
+                    let bridge = Place { namespace: at, index: master };
+                    view.ports.entry(bridge).or_default().push(place);
+                }
+            }
+        }
+        for (at, namespace) in host.namespaces.iter().enumerate() {
+            for (position, tunnel) in namespace.tunnels.iter().enumerate() {
+                let place = Place { namespace: at, index: tunnel.link };
+                view.tunnels.entry(place).or_insert(position);
+            }
+            for known in namespace.addresses.get().into_iter().flatten() {
+                let place = Place { namespace: at, index: known.link };
+                view.addressed.entry(known.address).or_default().push(place);
+            }
+        }
+        view.segments = view.find_segments();
+        view
+    }
+
+    /// The host that this is a view of.
+    pub fn host(&self) -> &'a Host {
+        self.host
+    }
+
+    /// Every device but loopback.
+    pub fn devices(&self) -> impl Iterator<Item = Spot<'a>> + '_ {
+        (0..self.host.namespaces.len()).flat_map(|namespace| self.devices_of(namespace))
+    }
+
+    /// Every device of one namespace but loopback.
+    pub fn devices_of(&self, namespace: usize) -> impl Iterator<Item = Spot<'a>> + '_ {
+        let links = self.host.namespaces.get(namespace).and_then(|one| one.interfaces.get());
+        let places =
+            links.into_iter().flatten().map(move |link| Place { namespace, index: link.index });
+        places.filter_map(|place| self.spot(place)).filter(|spot| !spot.interface.loopback)
+    }
+
+    /// The device at a place.
+    pub fn spot(&self, place: Place) -> Option<Spot<'a>> {
+        let namespace = self.host.namespaces.get(place.namespace)?;
+        let interface = namespace.interfaces.get()?.get(*self.links.get(&place)?)?;
+        Some(Spot { place, namespace, interface, device: namespace.devices.get(&place.index) })
+    }
+
+    /// The namespace's position by inode number.
+    pub fn namespace(&self, inode: u64) -> Option<usize> {
+        self.namespaces.get(&inode).copied()
+    }
+
+    /// The link that belongs to a device: a veth's peer, what a VLAN is on.
+    pub fn link(&self, spot: Spot<'a>) -> Option<Spot<'a>> {
+        let index = spot.interface.link?;
+        let namespace = match (spot.interface.link_netns, spot.device?.link_namespace) {
+            (None, _) => spot.place.namespace,
+            (Some(_), Some(inode)) => self.namespace(inode)?,
+            (Some(_), None) => return None,
+        };
+        self.spot(Place { namespace, index })
+    }
+
+    /// A veth's other end.
+    pub fn peer(&self, spot: Spot<'a>) -> Option<Spot<'a>> {
+        self.link(spot).filter(|peer| spot.kind() == "veth" && peer.kind() == "veth")
+    }
+
+    /// The bridge that a device is a port of.
+    pub fn bridge(&self, spot: Spot<'a>) -> Option<Spot<'a>> {
+        let index = spot.interface.master?;
+        let bridge = self.spot(Place { namespace: spot.place.namespace, index })?;
+        (bridge.kind() == "bridge").then_some(bridge)
+    }
+
+    /// Ports of a bridge.
+    pub fn ports(&self, bridge: Spot<'a>) -> impl Iterator<Item = Spot<'a>> + '_ {
+        let ports = self.ports.get(&bridge.place).into_iter().flatten();
+        ports.filter_map(|place| self.spot(*place))
+    }
+
+    /// Every VXLAN device with its attributes.
+    pub fn tunnels(&self) -> impl Iterator<Item = (Spot<'a>, &'a Vxlan)> + '_ {
+        self.devices().filter_map(|spot| Some((spot, spot.vxlan()?)))
+    }
+
+    /// What was found of a VXLAN device's ways.
+    pub fn ways(&self, tunnel: Spot<'a>) -> Option<&'a Tunnel> {
+        tunnel.namespace.tunnels.get(*self.tunnels.get(&tunnel.place)?)
+    }
+
+    /// The ways of a VXLAN device to its remotes, those without a route left out.
+    pub fn underlays(&self, tunnel: Spot<'a>) -> Vec<Underlay<'a>> {
+        let Some(found) = self.ways(tunnel) else { return Vec::new() };
+        let Some(namespace) = self.namespace(found.underlay) else { return Vec::new() };
+        let ways = found.ways.iter().filter_map(|(remote, way)| {
+            let way = way.get()?;
+            let nic = self.spot(Place { namespace, index: way.link })?;
+            Some(Underlay { remote: *remote, way, nic })
+        });
+        ways.collect()
+    }
+
+    /// Devices by which VXLAN packets leave, each once.
+    pub fn underlay_nics(&self) -> Vec<Spot<'a>> {
+        let mut seen = BTreeSet::new();
+        let mut nics = Vec::new();
+        for (tunnel, _) in self.tunnels() {
+            for underlay in self.underlays(tunnel) {
+                if !underlay.nic.interface.loopback && seen.insert(underlay.nic.place) {
+                    nics.push(underlay.nic);
+                }
+            }
+        }
+        nics
+    }
+
+    /// The interrupts of a device's receive queues, with what came between the
+    /// two readings; drivers that name theirs otherwise have none.
+    pub fn receive_interrupts(&self, spot: Spot<'a>) -> Vec<QueueInterrupt<'a>> {
+        let Some(pair) = self.host.machine.interrupts.get() else { return Vec::new() };
+        let own = spot.device.and_then(|device| device.interrupts.as_deref()).unwrap_or_default();
+        let of_a_queue = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            ["rx", "input", "mlx5_comp", "ntfy"].iter().any(|part| name.contains(part))
+        };
+        let own = own.iter().filter(|interrupt| of_a_queue(&interrupt.name));
+        own.map(|interrupt| QueueInterrupt {
+            interrupt,
+            cpus: parse_list(&interrupt.cpus).unwrap_or_default(),
+            // Readings of a file may say anything.
+            moved: pair
+                .after
+                .since(&pair.before, &interrupt.name)
+                .values()
+                .fold(0, |sum: u64, moved| sum.saturating_add(*moved)),
+        })
+        .collect()
+    }
+
+    /// Devices on one layer-2 segment have one of these in common: joined by veth
+    /// pairs and bridges, as far as they are seen from here.
+    pub fn segment(&self, spot: Spot<'a>) -> Place {
+        self.segments.get(&spot.place).copied().unwrap_or(spot.place)
+    }
+
+    /// Where an address is, on the segment of `near`.
+    pub fn neighbour_with(&self, near: Spot<'a>, address: IpAddr) -> Vec<Spot<'a>> {
+        let segment = self.segment(near);
+        let places = self.addressed.get(&address).into_iter().flatten();
+        let spots = places.filter_map(|place| self.spot(*place));
+        spots.filter(|spot| self.segment(*spot) == segment).collect()
+    }
+
+    fn find_segments(&self) -> HashMap<Place, Place> {
+        let mut joined: HashMap<Place, Vec<Place>> = HashMap::new();
+        let mut join = |a: Place, b: Place| {
+            joined.entry(a).or_default().push(b);
+            joined.entry(b).or_default().push(a);
+        };
+        for spot in self.devices() {
+            if let Some(peer) = self.peer(spot) {
+                join(spot.place, peer.place);
+            }
+            if let Some(bridge) = self.bridge(spot) {
+                join(spot.place, bridge.place);
+            }
+        }
+        let mut segments = HashMap::new();
+        for spot in self.devices() {
+            let mut waiting = vec![spot.place];
+            while let Some(place) = waiting.pop() {
+                if segments.contains_key(&place) {
+                    continue;
+                }
+                segments.insert(place, spot.place);
+                waiting.extend(joined.get(&place).into_iter().flatten());
+            }
+        }
+        segments
+    }
+}

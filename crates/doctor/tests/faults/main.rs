@@ -1,0 +1,87 @@
+//! Every check finds its fault, and nothing where there is none.
+
+mod bench;
+mod fixes;
+mod list;
+mod make;
+mod nodes;
+mod swarm;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use bench::{build, judge, others, read};
+use doctor::{CHECKS, Severity};
+use lab::{Capabilities, modes};
+use test_support::{left_out, need, require};
+use testbed::Privileges;
+
+fn privileged() -> Result<Capabilities, String> {
+    need::networks()?;
+    Ok(Capabilities::new(Privileges::Root).unwrap())
+}
+
+/// What is wrong with a mode by what it is.
+fn naive(mode: &str) -> &'static [&'static str] {
+    match mode {
+        // A plain read and write loop, to be measured against.
+        "tap" | "tap-netmap-naive" => &["OV044"],
+        _ => &[],
+    }
+}
+
+/// Variants of real nodes that differ in nothing that a check reads, each of which takes some
+/// seconds to stand.
+fn is_as_another(mode: &str) -> bool {
+    mode.starts_with("k8s-service")
+        || (mode.ends_with("+accel") && (mode.starts_with("k8s") || mode.starts_with("flannel")))
+}
+
+/// The table of checks: each with its fault made, and over every healthy mode.
+#[test]
+fn each_fault_is_found_and_health_is_not() {
+    let machine = require!(privileged());
+    let table: Mutex<BTreeMap<&str, (bool, u32)>> =
+        Mutex::new(CHECKS.iter().map(|check| (check.code, (false, 0))).collect());
+    let mut problems = Vec::new();
+    for mode in modes().iter().filter(|mode| !is_as_another(mode.name())) {
+        if let Err(unsupported) = mode.probe(&machine) {
+            left_out(&format!("{}: {}", mode.name(), unsupported.reason));
+            continue;
+        }
+        let diagnosis = judge(mode.name(), &read(&build(mode.name(), 1500), None));
+        for finding in &diagnosis.findings {
+            let expected = naive(mode.name()).contains(&finding.code.as_str());
+            if finding.severity >= Severity::Warn && !expected {
+                let mut table = table.lock().unwrap();
+                let entry = table.iter_mut().find(|(code, _)| **code == finding.code);
+                entry.unwrap().1.1 += 1;
+                problems.push(format!("{}: {:?}", mode.name(), finding));
+            }
+        }
+    }
+    for fault in list::FAULTS {
+        let name = format!("{}-{}", fault.code, fault.mode);
+        let diagnosis = judge(&name, &fault.host());
+        let found = diagnosis.findings.iter().any(|finding| finding.code == fault.code);
+        table.lock().unwrap().get_mut(fault.code).unwrap().0 |= found;
+        if !found {
+            eprintln!("{}: {:?}", fault.code, diagnosis.skipped);
+            problems.push(format!("{} in {}: not found", fault.code, fault.mode));
+        }
+        let expected = naive(fault.mode);
+        let mut strange = others(&diagnosis, fault.code, Severity::Warn);
+        strange.retain(|text| expected.iter().all(|code| !text.starts_with(code)));
+        if !strange.is_empty() {
+            problems.push(format!("{} in {}: also {strange:?}", fault.code, fault.mode));
+        }
+    }
+    println!("check  detected  false alarms");
+    for (code, (detected, alarms)) in table.lock().unwrap().iter() {
+        println!("{code}  {:<8}  {alarms}", if *detected { "yes" } else { "NO" });
+        if !detected {
+            problems.push(format!("{code}: no fault of it was found"));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}

@@ -1,0 +1,28 @@
+//! Where each check begins and where it ends: saved hosts, changed in one place at a time.
+//! Without root, on any machine.
+
+mod devices;
+mod far_end;
+mod machine;
+mod mtu;
+mod saved;
+mod tunnels;
+
+use std::net::IpAddr;
+
+use doctor::host::{Chain, Feature, Host};
+use saved::{device, read};
+
+/// An address that no saved host has.
+fn elsewhere() -> IpAddr {
+    "10.0.0.99".parse().unwrap()
+}
+
+fn chain(family: &str, table: &str) -> Chain {
+    Chain { family: family.into(), table: table.into(), chain: "POSTROUTING".into() }
+}
+
+fn feature(host: &mut Host, label: &str, name: &str, feature: &str, state: Feature) {
+    let features = device(host, label, name).features.as_mut().unwrap();
+    read(features).insert(feature.into(), state);
+}

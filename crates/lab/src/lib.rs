@@ -1,0 +1,25 @@
+//! The network modes: every way to get a tenant's packets to another tenant. They are
+//! built from throw-away test hosts, and declare the hops that prove the path.
+//!
+//! [`modes`] lists them. [`Mode::probe`] says whether this machine can build one, and if
+//! not, why and what to do. [`Mode::build`] builds it. Nothing here measures.
+
+#![forbid(unsafe_code)]
+
+pub mod capability;
+mod cluster;
+mod docker;
+pub mod mode;
+mod network;
+mod ovs;
+mod unsupported;
+
+pub use capability::Capabilities;
+pub use mode::{Alternative, Mode, find, modes};
+pub use network::{Address, Network, PORT, Params};
+pub use unsupported::{Supported, Unsupported};
+
+/// What can fail while a mode is built.
+pub type Error = testbed::Error;
+/// Result with [`Error`].
+pub type Result<T> = testbed::Result<T>;

@@ -1,0 +1,29 @@
+//! `ipvlan`: the tenant's device sits on the NIC and shares its MAC (layer 2).
+
+use super::bridge::TENANT_NIC;
+use super::macvlan::on_nic;
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use testbed::NIC;
+
+/// ipvlan devices on the NICs; needs the kernel's ipvlan.
+pub struct Ipvlan;
+
+impl Mode for Ipvlan {
+    fn name(&self) -> &'static str {
+        "ipvlan"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant's ipvlan on the NIC - wire"
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "ipvlan"])
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        on_nic(params, |host, tenant| {
+            Ok(host.netlink().add_ipvlan(TENANT_NIC, NIC, tenant.netns())?)
+        })
+    }
+}

@@ -1,0 +1,193 @@
+//! `k8s` and its variants: nodes of Kubernetes with the real kube-apiserver, flannel and
+//! kube-proxy. There is no kubelet: pods are namespaces, and their addresses are told to
+//! the API.
+//!
+//! A variant's name says how it differs: `-nft`: kube-proxy writes nftables rules of its own
+//! in place of iptables ones. `-service`: the client reaches the server by the address of a
+//! service. A number: so many services beside it. `+accel`: with `overlane accel`'s fast
+//! path in both nodes.
+
+use testbed::{Processes, Wire};
+
+use super::flannel_accel::accelerated;
+use crate::cluster::{
+    self, CLUSTER_IP, ControlPlane, Nodes, Objects, ProxyMode, Source, flannel, knows, kube_proxy,
+    pod, programmed,
+};
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// Two nodes of Kubernetes; by name only.
+pub struct Kubernetes {
+    name: &'static str,
+    path: &'static str,
+    proxy: ProxyMode,
+    /// The client reaches the server by its service.
+    by_service: bool,
+    /// Services beside the server's.
+    others: u32,
+    accel: bool,
+}
+
+const IPTABLES: Kubernetes = Kubernetes {
+    name: "k8s",
+    path: "pod - veth - cni0 - kube-proxy's iptables rules - flannel.1 - wire",
+    proxy: ProxyMode::Iptables,
+    by_service: false,
+    others: 0,
+    accel: false,
+};
+const NFTABLES: Kubernetes = Kubernetes {
+    name: "k8s-nft",
+    path: "pod - veth - cni0 - kube-proxy's nftables rules - flannel.1 - wire",
+    proxy: ProxyMode::Nftables,
+    ..IPTABLES
+};
+
+const fn service(
+    of: Kubernetes,
+    name: &'static str,
+    path: &'static str,
+    others: u32,
+) -> Kubernetes {
+    Kubernetes { name, path, by_service: true, others, ..of }
+}
+
+const fn accel(of: Kubernetes, name: &'static str, path: &'static str) -> Kubernetes {
+    Kubernetes { name, path, accel: true, ..of }
+}
+
+const POD_ACCEL: &str = "pod - veth - eBPF past cni0, rules and flannel.1 - wire";
+const SERVICE: &str = "pod - veth - cni0 - service's address by iptables - flannel.1 - wire";
+const SERVICE_NFT: &str = "pod - veth - cni0 - service's address by nftables - flannel.1 - wire";
+const SERVICE_100: &str = "as k8s-service, among 100 other services";
+const SERVICE_NFT_100: &str = "as k8s-service-nft, among 100 other services";
+const SERVICE_5000: &str = "as k8s-service, among 5000 other services";
+const SERVICE_NFT_5000: &str = "as k8s-service-nft, among 5000 other services";
+const SERVICE_ACCEL: &str =
+    "pod - veth - eBPF past cni0, rules and flannel.1 to the service's pod - wire";
+const AMONG_100_ACCEL: &str = "as k8s-service+accel, among 100 other services";
+const AMONG_5000_ACCEL: &str = "as k8s-service+accel, among 5000 other services";
+
+const BY_SERVICE: Kubernetes = service(IPTABLES, "k8s-service", SERVICE, 0);
+const BY_SERVICE_NFT: Kubernetes = service(NFTABLES, "k8s-service-nft", SERVICE_NFT, 0);
+const OF_100: Kubernetes = service(IPTABLES, "k8s-service-100", SERVICE_100, 100);
+const OF_100_NFT: Kubernetes = service(NFTABLES, "k8s-service-nft-100", SERVICE_NFT_100, 100);
+const OF_5000: Kubernetes = service(IPTABLES, "k8s-service-5000", SERVICE_5000, 5000);
+const OF_5000_NFT: Kubernetes = service(NFTABLES, "k8s-service-nft-5000", SERVICE_NFT_5000, 5000);
+
+/// Every variant, each before itself with the fast path.
+pub const ALL: [Kubernetes; 16] = [
+    IPTABLES,
+    accel(IPTABLES, "k8s+accel", POD_ACCEL),
+    NFTABLES,
+    accel(NFTABLES, "k8s-nft+accel", POD_ACCEL),
+    BY_SERVICE,
+    accel(BY_SERVICE, "k8s-service+accel", SERVICE_ACCEL),
+    BY_SERVICE_NFT,
+    accel(BY_SERVICE_NFT, "k8s-service-nft+accel", SERVICE_ACCEL),
+    OF_100,
+    accel(OF_100, "k8s-service-100+accel", AMONG_100_ACCEL),
+    OF_100_NFT,
+    accel(OF_100_NFT, "k8s-service-nft-100+accel", AMONG_100_ACCEL),
+    OF_5000,
+    accel(OF_5000, "k8s-service-5000+accel", AMONG_5000_ACCEL),
+    OF_5000_NFT,
+    accel(OF_5000_NFT, "k8s-service-nft-5000+accel", AMONG_5000_ACCEL),
+];
+
+/// What a node's programs read about the API.
+const CONFIG: &str = "/tmp/kubeconfig";
+/// Networks of the nodes' pods, /24 each.
+const PODS: [std::net::Ipv4Addr; 2] =
+    [std::net::Ipv4Addr::new(10, 244, 0, 0), std::net::Ipv4Addr::new(10, 244, 1, 0)];
+const DAEMONS: &str = "kube-apiserver, etcd, flannel and kube-proxy run beside what is measured and are not pinned; there is no kubelet";
+
+impl Mode for Kubernetes {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    fn in_all(&self) -> bool {
+        false
+    }
+
+    fn build_seconds(&self) -> Option<u32> {
+        // Measured on two cores: some 6 s without others, 46 s among 5000.
+        Some(10 + self.others / 130 + if self.accel { 5 } else { 0 })
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        cluster::has_kubernetes(machine)?;
+        if self.proxy == ProxyMode::Nftables {
+            machine.program("nft", "nftables")?;
+        }
+        if self.accel { machine.fast_path() } else { Ok(()) }
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let nodes = self.nodes(params)?;
+        let target = if self.by_service { CLUSTER_IP } else { nodes.server() };
+        let network = if self.accel {
+            accelerated(nodes, target)?
+        } else {
+            nodes.network(Nodes::kernel_hops())
+        };
+        let network = if self.by_service { network.published_at(target) } else { network };
+        Ok(network.noting(DAEMONS))
+    }
+}
+
+impl Kubernetes {
+    /// Two nodes with a pod each, and the control plane.
+    fn nodes(&self, params: &Params) -> Result<Nodes> {
+        let hosts = params.wire().hosts()?;
+        for host in &hosts {
+            // As a node's set-up wants it (kubeadm's preflight checks): rules see what
+            // crosses the pods' bridge, too.
+            host.sysctl_if_present("net/bridge/bridge-nf-call-iptables", "1")?;
+        }
+        let trees = [Processes::new()?, Processes::new()?];
+        let mut control_plane = ControlPlane::start()?;
+        let mut objects = Objects::default();
+        for (host, (address, pods)) in hosts.iter().zip([Wire::A, Wire::B].into_iter().zip(PODS)) {
+            objects.node(host.name(), address, pods);
+        }
+        control_plane.create(&objects)?;
+        let mut kept = Vec::new();
+        for (tree, host) in trees.iter().zip(&hosts) {
+            kept.push(control_plane.reached_from(host)?);
+            ControlPlane::write_config(tree, host, CONFIG)?;
+        }
+        let source = Source::Kubernetes { config: CONFIG };
+        let node = |at: usize| flannel(&trees[at], &hosts[at], &source);
+        let ((flannel_a, subnet_a), (flannel_b, subnet_b)) = (node(0)?, node(1)?);
+        let name = ["tenant-a", "tenant-b"];
+        let pods = [pod(&hosts[0], name[0], subnet_a)?, pod(&hosts[1], name[1], subnet_b)?];
+        let mut objects = Objects::default();
+        // The server's is the first that rules are looked at for, where there are no others.
+        objects.server(subnet_b.pod());
+        objects.others(self.others, PODS);
+        control_plane.create(&objects)?;
+        let start = |at: usize| kube_proxy(&trees[at], &hosts[at], self.proxy, CONFIG);
+        let mut proxies = [start(0)?, start(1)?];
+        for (proxy, host) in proxies.iter_mut().zip(&hosts) {
+            programmed(proxy, host, self.proxy, self.others)?;
+        }
+        knows(&hosts[0], subnet_b)?;
+        knows(&hosts[1], subnet_a)?;
+        let ([tree_a, tree_b], [proxy_a, proxy_b]) = (trees, proxies);
+        Ok(Nodes {
+            hosts,
+            pods,
+            subnets: [subnet_a, subnet_b],
+            programs: [(tree_a, vec![proxy_a, flannel_a]), (tree_b, vec![proxy_b, flannel_b])],
+            control_plane: Some(control_plane.into_parts()),
+            kept,
+        })
+    }
+}

@@ -1,0 +1,38 @@
+//! `loopback`: a host talking to itself over its loopback device: what no path
+//! between two devices is expected to beat. Measured when it is asked for by name.
+
+use std::net::Ipv4Addr;
+
+use netstate::Hop;
+
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// Client and server in one host, over `lo`.
+pub struct Loopback;
+
+impl Mode for Loopback {
+    fn name(&self) -> &'static str {
+        "loopback"
+    }
+
+    fn path(&self) -> &'static str {
+        "a host's loopback device"
+    }
+
+    fn in_all(&self) -> bool {
+        false
+    }
+
+    fn probe(&self, _machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        Ok(())
+    }
+
+    fn build(&self, _params: &Params) -> Result<Network> {
+        let host = testbed::Host::new("a")?;
+        host.netlink().set_up("lo")?;
+        let mtu = host.netlink().link("lo")?.mtu;
+        let hops = vec![Hop::tx("a", "lo")];
+        Ok(Network::new(vec![host], 0, 0, Ipv4Addr::LOCALHOST, mtu, hops)
+            .noting("crosses no wire: offload profile and MTU of the underlay do not apply"))
+    }
+}

@@ -1,0 +1,148 @@
+//! `ovs-vxlan`: tenants on an Open vSwitch bridge with a VXLAN port, as Neutron's
+//! and ovn-kubernetes's tunnels are built.
+
+use std::net::IpAddr;
+
+use netstate::Hop;
+use packet::ethernet::MacAddr;
+use testbed::{Host, NIC, Processes, Wire, mac};
+
+use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants, wire_hops};
+use super::vxlan::{TENANT_A, TENANT_B, VNI};
+use crate::network::VXLAN_OVERHEAD;
+use crate::ovs::{Datapath, Switch, hwaddr, limit_offloads, start_both};
+use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
+
+#[cfg(test)]
+mod vtep;
+
+/// Open vSwitch bridges joined by a VXLAN port.
+pub struct OvsVxlan;
+
+/// Open vSwitch's VXLAN port.
+const PORT: &str = "vxlan0";
+/// The kernel device that Open vSwitch makes for VXLAN ports on 4789
+/// (`dpif-netlink-rtnl.c`).
+const KERNEL_DEVICE: &str = "vxlan_sys_4789";
+/// The user-space datapath's bridge on the NIC; its internal port has the
+/// underlay address, by which tunnelled packets find their way.
+const UNDERLAY_BRIDGE: &str = "br-phy";
+
+impl Mode for OvsVxlan {
+    fn name(&self) -> &'static str {
+        "ovs-vxlan"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant - veth - Open vSwitch bridge with a VXLAN port - wire"
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth"])?;
+        machine.open_vswitch()
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let mtu = params.mtu - VXLAN_OVERHEAD;
+        let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
+        params.wire().join(&tenants.a, &tenants.b)?;
+        let datapath = Datapath::find(&tenants.a)?;
+        let kernel = datapath == Datapath::Kernel;
+        let tree = Processes::new()?;
+        if kernel {
+            params.wire().address(&tenants.a, &tenants.b)?;
+        }
+        let ends = |host: &Host| match host.name() {
+            "a" => (Wire::A, &tenants.b, Wire::B),
+            _ => (Wire::B, &tenants.a, Wire::A),
+        };
+        let programs = start_both(&tree, [&tenants.a, &tenants.b], false, |switch| {
+            let (local, peer, remote) = ends(switch.host());
+            let (local, remote) = (IpAddr::V4(local), IpAddr::V4(remote));
+            if !kernel {
+                let peer_mac = mac(peer.name(), UNDERLAY_BRIDGE);
+                underlay(switch, local, 24, remote, peer_mac)?;
+            }
+            overlay(switch, &datapath, local, remote, &[])
+        })?;
+        let mut note = datapath.note();
+        let mut middle = wire_hops();
+        if kernel {
+            middle.insert(0, Hop::tx("a", KERNEL_DEVICE));
+            middle.push(Hop::rx("b", KERNEL_DEVICE));
+        } else {
+            for tenant in [&tenants.tenant_a, &tenants.tenant_b] {
+                limit_offloads(tenant, TENANT_NIC, false)?;
+            }
+            note += "; it tunnels finished packets only: GSO packets stop at the tenant \
+                     (tx-checksum-ip-generic off)";
+        }
+        Ok(tenants.network(TENANT_B, mtu, middle).with_processes(tree, programs).noting(note))
+    }
+
+    fn alternatives(&self, built: &Network) -> &'static [Alternative] {
+        // The kernel's datapath tunnels by the kernel's VXLAN device already.
+        if built.hops.iter().any(|hop| hop.device == KERNEL_DEVICE) {
+            return &[];
+        }
+        &[Alternative {
+            mode: "vxlan",
+            advice: "tunnel with the kernel's VXLAN device or OVS's kernel datapath instead of OVS in user space",
+        }]
+    }
+}
+
+/// The bridge on the NIC, and what the tunnel needs to know of the underlay:
+/// route, local address, the peer's MAC. All of it is there when this returns, so
+/// that no tenant's packet waits for it or is dropped.
+fn underlay(
+    switch: &mut Switch<'_>,
+    local: IpAddr,
+    prefix: u8,
+    remote: IpAddr,
+    peer_mac: MacAddr,
+) -> Result<()> {
+    let host = switch.host();
+    let hwaddr = hwaddr(host, UNDERLAY_BRIDGE);
+    let orders = [
+        vec!["add-br", UNDERLAY_BRIDGE],
+        vec!["set", "Bridge", UNDERLAY_BRIDGE, "datapath_type=netdev", &hwaddr],
+        vec!["add-port", UNDERLAY_BRIDGE, NIC],
+    ];
+    switch.configure(&orders.join(&"--"))?;
+    host.address(UNDERLAY_BRIDGE, local, prefix)?;
+    let peer_mac = peer_mac.to_string();
+    switch.control(&["tnl/neigh/set", UNDERLAY_BRIDGE, &remote.to_string(), &peer_mac])?;
+    switch.wait_for(&["ovs/route/show"], &format!("/{prefix} dev {UNDERLAY_BRIDGE} SRC {local}"))
+}
+
+/// The bridge with the tenant's port and the VXLAN port, which gets these options
+/// besides key and remote address.
+fn overlay(
+    switch: &mut Switch<'_>,
+    datapath: &Datapath,
+    local: IpAddr,
+    remote: IpAddr,
+    options: &[&str],
+) -> Result<()> {
+    let kind = format!("datapath_type={}", datapath.kind());
+    let hwaddr = hwaddr(switch.host(), BRIDGE);
+    let (key, remote_ip) = (format!("options:key={VNI}"), format!("options:remote_ip={remote}"));
+    let port = ["set", "Interface", PORT, "type=vxlan", &key, &remote_ip];
+    let orders = [
+        vec!["add-br", BRIDGE],
+        vec!["set", "Bridge", BRIDGE, &kind, &hwaddr],
+        vec!["add-port", BRIDGE, PORT_DEVICE],
+        vec!["add-port", BRIDGE, PORT],
+        [&port, options].concat(),
+    ];
+    switch.configure(&orders.join(&"--"))?;
+    match datapath {
+        Datapath::Kernel => Ok(()),
+        // Until the port listens, a tunnelled packet goes to the host's own stack.
+        Datapath::UserSpace { .. } => {
+            let family = if local.is_ipv4() { "ipv4" } else { "ipv6" };
+            switch.wait_for(&["tnl/ports/show", "-v"], &format!("{family}(dst={local},"))
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! `swarm+accel`: the real Swarm of `swarm`, with `overlane accel`'s fast path in both
+//! hosts. Packets pass by the bridge and the VXLAN device in Docker's sandbox.
+
+use super::swarm::Swarmed;
+use super::vxlan::{DEVICE, TENANT_B};
+use super::vxlan_accel::{MIRRORS, SHORTCUTS, hops, run, settle};
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// `swarm` with the fast path in both hosts.
+pub struct SwarmAccel;
+
+impl Mode for SwarmAccel {
+    fn name(&self) -> &'static str {
+        "swarm+accel"
+    }
+
+    fn path(&self) -> &'static str {
+        "container - veth - eBPF past Docker's sandbox - veth pair - wire"
+    }
+
+    /// By name only, as `swarm`: its daemons would stand beside every other mode of a run.
+    fn in_all(&self) -> bool {
+        false
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vxlan"])?;
+        machine.docker()?;
+        machine.fast_path()
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let swarm = Swarmed::new(params)?;
+        let both = [run(&swarm.hosts[0])?, run(&swarm.hosts[1])?];
+        let network = swarm.network(params, |a, b| {
+            settle([&a.tenant, &b.tenant], TENANT_B, TENANT_B, &both)?;
+            Ok(hops(DEVICE, &both, [("sandbox-a", &a.port), ("sandbox-b", &b.port)]))
+        })?;
+        let [from_a, from_b] = both;
+        Ok(network
+            .keeping(Box::new(from_a))
+            .keeping(Box::new(from_b))
+            .noting(SHORTCUTS)
+            .noting(MIRRORS))
+    }
+}

@@ -1,0 +1,113 @@
+//! `tapbridge`, `tapbridge-uring`, `tapbridge-poll`: tenants on TAP devices, joined by an
+//! engine of `overlane tapbridge`. GSO packets cross user space uncut.
+//!
+//! `tap` is the naive loop over the same devices. `tapbridge-bpf` redirects in the kernel.
+//! `--modes all` measures `tapbridge` only.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions, Running, Side};
+use netstate::Hop;
+use testbed::Host;
+
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// The mode, by engine.
+pub struct TapBridge {
+    name: &'static str,
+    engine: Engine,
+    busy_poll: Duration,
+}
+
+/// As `overlane tapbridge` does by itself between two namespaces.
+pub const EPOLL: TapBridge =
+    TapBridge { name: "tapbridge", engine: Engine::Epoll, busy_poll: Duration::ZERO };
+/// Frames read by batches.
+pub const URING: TapBridge = TapBridge { name: "tapbridge-uring", engine: Engine::Uring, ..EPOLL };
+/// Threads that look again for longer than a round trip takes.
+pub const POLL: TapBridge =
+    TapBridge { name: "tapbridge-poll", busy_poll: Duration::from_micros(200), ..EPOLL };
+
+const DEVICE: &str = "tap0";
+const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
+
+/// What a reader of the figures has to know of every program that forwards in user
+/// space: they are compared with each other.
+pub(super) const UNPINNED: &str = "the threads that forward in user space are not pinned";
+
+impl Mode for TapBridge {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant's TAP - GSO packets through user space - tenant's TAP"
+    }
+
+    fn in_all(&self) -> bool {
+        self.name == EPOLL.name
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.engine(self.engine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
+        let open = |tenant: &Host, address| {
+            let port = Port::open(&PortOptions::named(DEVICE), tenant.netns())?;
+            tenant.netlink().set_mtu(DEVICE, params.mtu)?;
+            tenant.address(DEVICE, address, 24)?;
+            Result::Ok(port)
+        };
+        let (left, right) = (open(&tenant_a, TENANT_A)?, open(&tenant_b, TENANT_B)?);
+        let uncut = left.offload();
+        let running = start(
+            Bridge::new(left, right, None).map(|bridge| bridge.polling(self.busy_poll)),
+            self.engine,
+        )?;
+        let hops = vec![
+            Hop::tx("tenant-a", DEVICE).before("tapbridge", dropped(&running)),
+            Hop::rx("tenant-b", DEVICE),
+        ];
+        Ok(Network::new(vec![tenant_a, tenant_b], 0, 1, TENANT_B, params.mtu, hops)
+            .keeping(Box::new(running))
+            .noting(format!(
+                "crosses no wire: the offload profile does not apply; engine {}, busy poll {} µs, \
+                 uncut: {uncut}",
+                self.engine,
+                self.busy_poll.as_micros()
+            ))
+            .noting(UNPINNED))
+    }
+}
+
+/// Starts a bridge with that engine or not at all.
+pub(super) fn start(bridge: datapath::Result<Bridge>, engine: Engine) -> Result<Arc<Running>> {
+    let running = bridge.and_then(|bridge| bridge.engine(EngineChoice::Only(engine))?.start());
+    Ok(Arc::new(running.map_err(failed)?))
+}
+
+/// Asks a bridge how many frames it has dropped, without keeping it.
+pub(super) fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
+    let counted = Arc::downgrade(running);
+    move || {
+        let Some(running) = counted.upgrade() else { return 0 };
+        Side::BOTH.into_iter().map(|from| running.counters(from).dropped()).sum()
+    }
+}
+
+/// A bridge or an endpoint that did not start, as what it is for the testbed: a
+/// failed request to the kernel.
+pub(super) fn failed(error: datapath::Error) -> testbed::Error {
+    match error {
+        datapath::Error::Sys(error) => error.into(),
+        other => testbed::Error::NotStarted {
+            part: "start the bridge or endpoint".to_owned(),
+            reason: other.to_string(),
+        },
+    }
+}

@@ -1,0 +1,95 @@
+//! `tapbridge-bpf`: tenants on macvlan devices of two TAPs of one host. The bpf engine of
+//! `overlane tapbridge` redirects between the TAPs in the kernel.
+//!
+//! tc redirects within one network namespace. The TAPs therefore cannot be the tenants'
+//! own, as those of `tapbridge` are. `--modes all` leaves this mode out.
+
+use std::sync::Arc;
+
+use datapath::tapbridge::{Bridge, Engine, Port, PortOptions, Running, Side};
+use netstate::link::Macvlan;
+use netstate::{Counters, Hop, Meter, Metered, Side as Direction, Way};
+use testbed::{Host, mac};
+
+use super::bridge::{TENANT_A, TENANT_B, TENANT_NIC};
+use super::tapbridge::{dropped, start};
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// Two TAPs of one host, joined by a BPF redirect in the kernel.
+pub struct TapBridgeBpf;
+
+const LEFT: &str = "tap0";
+const RIGHT: &str = "tap1";
+
+impl Mode for TapBridgeBpf {
+    fn name(&self) -> &'static str {
+        "tapbridge-bpf"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant's macvlan - TAP - redirected in the kernel - TAP - tenant's macvlan"
+    }
+
+    fn in_all(&self) -> bool {
+        false
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["macvlan"])?;
+        machine.engine(Engine::Bpf)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let a = Host::new("a")?;
+        let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
+        let open = |name: &str, tenant: &Host, address| {
+            let port = Port::open(&PortOptions::named(name), a.netns())?;
+            a.netlink().set_mtu(name, params.mtu)?;
+            a.netlink().set_up(name)?;
+            let own = mac(tenant.name(), TENANT_NIC);
+            a.netlink().add_macvlan(TENANT_NIC, name, Macvlan::Bridge, own, tenant.netns())?;
+            tenant.address(TENANT_NIC, address, 24)?;
+            Result::Ok(port)
+        };
+        let left = open(LEFT, &tenant_a, TENANT_A)?;
+        let right = open(RIGHT, &tenant_b, TENANT_B)?;
+        let uncut = left.offload();
+        let running = start(Bridge::new(left, right, None), Engine::Bpf)?;
+        let mut hops = vec![Hop::tx("tenant-a", TENANT_NIC)];
+        hops.extend(redirected("a", [LEFT, RIGHT], &running));
+        hops.push(Hop::rx("tenant-b", TENANT_NIC));
+        Ok(Network::new(vec![a, tenant_a, tenant_b], 1, 2, TENANT_B, params.mtu, hops)
+            .keeping(Box::new(running))
+            .noting(format!(
+                "crosses no wire: the offload profile does not apply; engine {}, uncut: {uncut}; a macvlan at either end that tapbridge does not have",
+                Engine::Bpf
+            )))
+    }
+}
+
+/// The hops of two TAPs in `host` between which the kernel redirects: the bridge counts
+/// what it moves, the TAPs what crosses into user space, which is to be nothing.
+pub(super) fn redirected(host: &str, [left, right]: [&str; 2], running: &Arc<Running>) -> [Hop; 3] {
+    [
+        Hop::tx(host, left).before("tapbridge", dropped(running)).bypassed(Way::Both),
+        Hop::stage(host, "tapbridge", Direction::Tx, meter(running)),
+        Hop::rx(host, right).bypassed(Way::Both),
+    ]
+}
+
+/// What a bridge has moved, to the right as sent, without keeping it.
+fn meter(running: &Arc<Running>) -> Meter {
+    let counted = Arc::downgrade(running);
+    Meter::new(move || {
+        let Some(running) = counted.upgrade() else { return Metered::default() };
+        let (there, back) = (running.counters(Side::Left), running.counters(Side::Right));
+        let carried = Counters {
+            tx_packets: there.forwarded,
+            tx_bytes: there.forwarded_bytes,
+            rx_packets: back.forwarded,
+            rx_bytes: back.forwarded_bytes,
+            ..Counters::default()
+        };
+        Metered { carried, ..Metered::default() }
+    })
+}

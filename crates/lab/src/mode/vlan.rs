@@ -1,0 +1,45 @@
+//! `vlan`: a bridge whose uplink is a VLAN device on the NIC.
+
+use netstate::Hop;
+use packet::vlan::VlanId;
+use testbed::NIC;
+
+use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_A, TENANT_B, Tenants};
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// Bridges whose uplink is an 8021q device; needs the kernel's 8021q.
+pub struct Vlan;
+
+/// The tag on the wire.
+const ID: VlanId = match VlanId::new(100) {
+    Ok(id) => id,
+    Err(_) => panic!("evaluated by the compiler"),
+};
+const DEVICE: &str = "nic0.100";
+
+impl Mode for Vlan {
+    fn name(&self) -> &'static str {
+        "vlan"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant - veth - bridge - VLAN device on the NIC - wire"
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vlan"])
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let tenants = Tenants::new(params.mtu, TENANT_A, TENANT_B, 24)?;
+        params.wire().join(&tenants.a, &tenants.b)?;
+        for host in [&tenants.a, &tenants.b] {
+            host.netlink().add_vlan(DEVICE, NIC, ID)?;
+            host.netlink().set_up(DEVICE)?;
+            host.bridge(BRIDGE, params.mtu, &[DEVICE, PORT_DEVICE])?;
+        }
+        let middle =
+            vec![Hop::tx("a", DEVICE), Hop::tx("a", NIC), Hop::rx("b", NIC), Hop::rx("b", DEVICE)];
+        Ok(tenants.network(TENANT_B, params.mtu, middle))
+    }
+}

@@ -1,0 +1,150 @@
+//! `vxlan`, `vxlan6`: tenants on a bridge with a kernel VXLAN device as uplink, over an
+//! IPv4 or IPv6 underlay. Neutron's linuxbridge agent and Docker Swarm build the same.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use netstate::Hop;
+use netstate::link::Vxlan as Device;
+use packet::vxlan::Vni;
+use testbed::{Host, NIC, Wire, mac};
+
+use super::bridge::{BRIDGE, PORT_DEVICE, Tenants};
+use crate::network::{VXLAN_OVERHEAD, VXLAN_OVERHEAD_IPV6};
+use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// What VXLAN endpoints reach each other by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Underlay {
+    V4,
+    V6,
+}
+
+/// Bridges with a kernel VXLAN device as uplink, over one of two underlays.
+pub struct Vxlan(Underlay);
+
+/// The variant over an IPv4 underlay.
+pub const V4: Vxlan = Vxlan(Underlay::V4);
+/// The variant over an IPv6 underlay; by name only.
+pub const V6: Vxlan = Vxlan(Underlay::V6);
+
+pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
+pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
+/// The VXLAN device.
+pub(super) const DEVICE: &str = "vxlan0";
+/// IANA's port (RFC 7348, section 8).
+pub(super) const UDP_PORT: u16 = 4789;
+pub(super) const VNI: Vni = match Vni::new(42) {
+    Ok(vni) => vni,
+    Err(_) => panic!("evaluated by the compiler"),
+};
+
+impl Underlay {
+    /// MTU of the tenants' devices, bytes.
+    pub(super) fn tenant_mtu(self, params: &Params) -> u32 {
+        let overhead = match self {
+            Underlay::V4 => VXLAN_OVERHEAD,
+            Underlay::V6 => VXLAN_OVERHEAD_IPV6,
+        };
+        params.mtu - overhead
+    }
+
+    /// Joins the hosts and addresses their NICs: the addresses of the first and the second.
+    pub(super) fn join(self, wire: &Wire, a: &Host, b: &Host) -> Result<[IpAddr; 2]> {
+        wire.join(a, b)?;
+        Ok(match self {
+            Underlay::V4 => {
+                wire.address(a, b)?;
+                [Wire::A.into(), Wire::B.into()]
+            }
+            Underlay::V6 => {
+                wire.address6(a, b)?;
+                [Wire::A6.into(), Wire::B6.into()]
+            }
+        })
+    }
+
+    /// Whether this machine can have it.
+    pub(super) fn probe(self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        match self {
+            Underlay::V4 => Ok(()),
+            Underlay::V6 => machine.ipv6(),
+        }
+    }
+}
+
+impl Mode for Vxlan {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Underlay::V4 => "vxlan",
+            Underlay::V6 => "vxlan6",
+        }
+    }
+
+    fn path(&self) -> &'static str {
+        match self.0 {
+            Underlay::V4 => "tenant - veth - bridge - kernel VXLAN device - wire",
+            Underlay::V6 => "tenant - veth - bridge - kernel VXLAN device - wire, IPv6 outside",
+        }
+    }
+
+    fn in_all(&self) -> bool {
+        self.0 == Underlay::V4
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vxlan"])?;
+        self.0.probe(machine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let mtu = self.0.tenant_mtu(params);
+        Ok(tunnelled(params, self.0)?.network(TENANT_B, mtu, tunnel_hops()))
+    }
+
+    fn alternatives(&self, _: &Network) -> &'static [Alternative] {
+        match self.0 {
+            Underlay::V4 => &[
+                Alternative {
+                    mode: "vxlan-routed",
+                    advice: "route into the VXLAN device with static neighbours (flannel's shape) instead of bridging into it",
+                },
+                Alternative {
+                    mode: "routed",
+                    advice: "route tenants' addresses over the underlay instead of tunnelling, where you can",
+                },
+            ],
+            // The others are measured over IPv4 only.
+            Underlay::V6 => &[],
+        }
+    }
+}
+
+/// Tenants whose hosts are joined by bridges and VXLAN devices.
+pub(super) fn tunnelled(params: &Params, underlay: Underlay) -> Result<Tenants> {
+    let mtu = underlay.tenant_mtu(params);
+    let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
+    let [a, b] = underlay.join(&params.wire(), &tenants.a, &tenants.b)?;
+    let tunnel = |host: &Host, local, remote| {
+        let device = Device {
+            name: DEVICE,
+            vni: VNI,
+            local,
+            remote: Some(remote),
+            underlay: NIC,
+            port: UDP_PORT,
+            learning: true,
+            udp_csum: true,
+        };
+        host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
+        host.netlink().set_up(DEVICE)?;
+        host.bridge(BRIDGE, mtu, &[DEVICE, PORT_DEVICE])
+    };
+    tunnel(&tenants.a, a, b)?;
+    tunnel(&tenants.b, b, a)?;
+    Ok(tenants)
+}
+
+/// The hops from one host's VXLAN device to the other's.
+pub(super) fn tunnel_hops() -> Vec<Hop> {
+    vec![Hop::tx("a", DEVICE), Hop::tx("a", NIC), Hop::rx("b", NIC), Hop::rx("b", DEVICE)]
+}

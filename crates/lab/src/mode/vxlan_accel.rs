@@ -1,0 +1,209 @@
+//! `vxlan+accel`, `vxlan6+accel`: the testbed of `vxlan` or `vxlan6`, with `overlane
+//! accel`'s fast path in both hosts. Packets pass by the bridge and the VXLAN device.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use accel::{Accel, Reason, Status, Wanted};
+use netstate::{Counters, Hop, Meter, Metered, Side, Way};
+use testbed::{Host, NIC};
+
+use super::bridge::{PORT_DEVICE, Tenants};
+use super::vxlan::{DEVICE, TENANT_B, Underlay, tunnelled};
+use crate::{Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
+
+/// How long the fast path may take to know the tenants.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// `vxlan` with the fast path in both hosts, over one of two underlays.
+pub struct VxlanAccel(Underlay);
+
+/// The variant over an IPv4 underlay.
+pub const V4: VxlanAccel = VxlanAccel(Underlay::V4);
+/// The variant over an IPv6 underlay; by name only.
+pub const V6: VxlanAccel = VxlanAccel(Underlay::V6);
+
+impl Mode for VxlanAccel {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Underlay::V4 => "vxlan+accel",
+            Underlay::V6 => "vxlan6+accel",
+        }
+    }
+
+    fn path(&self) -> &'static str {
+        match self.0 {
+            Underlay::V4 => "tenant - veth - eBPF past bridge and kernel VXLAN device - wire",
+            Underlay::V6 => {
+                "tenant - veth - eBPF past bridge and VXLAN device - wire, IPv6 outside"
+            }
+        }
+    }
+
+    fn in_all(&self) -> bool {
+        self.0 == Underlay::V4
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vxlan"])?;
+        self.0.probe(machine)?;
+        machine.fast_path()
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        accelerated(tunnelled(params, self.0)?, TENANT_B, self.0.tenant_mtu(params))
+    }
+}
+
+/// The network of these tenants, with the fast path in both hosts.
+pub(super) fn accelerated(tenants: Tenants, server: Ipv4Addr, mtu: u32) -> Result<Network> {
+    let both = [start(&tenants.a)?, start(&tenants.b)?];
+    settle([&tenants.tenant_a, &tenants.tenant_b], server, server, &both)?;
+    let hops = hops(DEVICE, &both, [("a", PORT_DEVICE), ("b", PORT_DEVICE)]);
+    let [from_a, from_b] = both;
+    Ok(tenants
+        .network_between(server, mtu, hops)
+        .keeping(Box::new(from_a))
+        .keeping(Box::new(from_b))
+        .noting(SHORTCUTS)
+        .noting(MIRRORS))
+}
+
+/// What a reader of the figures has to know.
+pub(super) const SHORTCUTS: &str = "GSO packets whose outer checksums the VXLAN device is to send pass the bridge by, not the device (excused in its hop)";
+pub(super) const MIRRORS: &str = "the threads that mirror the kernel's state are not pinned";
+
+/// The hops where bridge and VXLAN device, `device`, are passed by; `at`: the namespace of
+/// each side that has them, and the tenant's port there.
+pub(super) fn hops(device: &str, both: &[Arc<Accel>; 2], at: [(&str, &str); 2]) -> Vec<Hop> {
+    let ([from_a, from_b], [(a, port_a), (b, port_b)]) = (both, at);
+    vec![
+        // What the fast path delivers to a tenant is handed to its end of the
+        // pair directly.
+        Hop::rx(a, port_a).bypassed(Way::Reverse),
+        Hop::stage("a", "accel", Side::Tx, meter(from_a, carried)),
+        Hop::tx(a, device).bypassed_but_for(Way::Both, meter(from_a, shortcut)),
+        Hop::tx("a", NIC),
+        Hop::rx("b", NIC),
+        Hop::stage("b", "accel", Side::Rx, meter(from_b, carried)),
+        Hop::rx(b, device).bypassed_but_for(Way::Both, meter(from_b, shortcut)),
+        Hop::tx(b, port_b).bypassed(Way::Forward),
+    ]
+}
+
+/// The fast path of a host, which must take the device.
+fn start(host: &Host) -> Result<Arc<Accel>> {
+    let accel = run(host)?;
+    let status = accel.status();
+    let refused = status.devices.iter().find_map(|device| device.refused.as_ref());
+    let refused = refused.map(ToString::to_string);
+    match refused.or(status.problem) {
+        Some(reason) => Err(failed(host, &reason)),
+        None => Ok(accel),
+    }
+}
+
+/// The fast path of a host, for whatever devices it takes.
+pub(super) fn run(host: &Host) -> Result<Arc<Accel>> {
+    let accel = Accel::start(host.netns(), Wanted::All);
+    Ok(Arc::new(accel.map_err(|error| failed(host, &error.to_string()))?))
+}
+
+fn failed(host: &Host, problem: &str) -> testbed::Error {
+    let part = format!("accelerate {DEVICE} in {}", host.name());
+    testbed::Error::NotStarted { part, reason: problem.to_owned() }
+}
+
+/// Sends between the tenants until both hosts take packets both ways: bridges and
+/// neighbour tables learn from the first, and the mirror follows those. The server's own
+/// address is `server`; the client reaches it at `target`.
+pub(super) fn settle(
+    [client, serving]: [&Host; 2],
+    server: Ipv4Addr,
+    target: Ipv4Addr,
+    both: &[Arc<Accel>; 2],
+) -> Result<()> {
+    let socket = |host: &Host, at: (Ipv4Addr, u16)| {
+        let socket = host.netns().run(|| UdpSocket::bind(at))?;
+        let socket = socket.and_then(|socket| {
+            socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+            Ok(socket)
+        });
+        socket.map_err(|e| sys::Error::io("bind UDP socket in", host.name(), &e))
+    };
+    let one = socket(client, (Ipv4Addr::UNSPECIFIED, 0))?;
+    // A service has no other port. Elsewhere somebody may have it.
+    let other = socket(serving, (server, if target == server { 0 } else { PORT }))?;
+    let to = other.local_addr().map_err(|e| sys::Error::io("name", "UDP socket", &e))?;
+    let to = SocketAddr::new(target.into(), to.port());
+    // A lost datagram is another attempt's.
+    let there_and_back = || {
+        let mut buffer = [0; 1];
+        one.send_to(&buffer, to)?;
+        let (_, from) = other.recv_from(&mut buffer)?;
+        other.send_to(&buffer, from)?;
+        one.recv_from(&mut buffer).map(drop)
+    };
+    let taken = || {
+        both.each_ref().map(|accel| {
+            let carried = carried(&accel.status()).carried;
+            [carried.tx_packets, carried.rx_packets]
+        })
+    };
+    testbed::poll("the fast path of both hosts", LIMIT, || {
+        let before = taken();
+        let answered = there_and_back();
+        let now = taken();
+        let all = before.iter().flatten().zip(now.iter().flatten()).all(|(b, n)| n > b);
+        Ok((answered.is_ok() && all).then_some(()).ok_or_else(|| {
+            let left =
+                both.each_ref().map(|accel| (carried(&accel.status()).left, slow(&accel.status())));
+            format!("packets sent and received at a and b: {now:?}, left to the kernel: {left:?}")
+        }))
+    })?;
+    Ok(())
+}
+
+/// What stays slow, and why.
+fn slow(status: &Status) -> Vec<String> {
+    status.refusals().map(|(name, refused)| format!("{name}: {refused}")).collect()
+}
+
+/// Asks a fast path for its counters, without keeping it.
+fn meter(accel: &Arc<Accel>, read: fn(&Status) -> Metered) -> Meter {
+    let accel: Weak<Accel> = Arc::downgrade(accel);
+    Meter::new(move || accel.upgrade().map_or_else(Metered::default, |accel| read(&accel.status())))
+}
+
+/// Packets it forwarded, and those it left to the kernel by reason.
+fn carried(status: &Status) -> Metered {
+    let mut metered = Metered::default();
+    let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = &mut metered.carried;
+    for reason in Reason::ALL {
+        let Some(counted) = status.packets.get(reason.word()) else { continue };
+        let (packets, bytes) = match reason {
+            Reason::EncapHit | Reason::EncapShortcut => (&mut *tx_packets, &mut *tx_bytes),
+            Reason::DecapHit => (&mut *rx_packets, &mut *rx_bytes),
+            _ => {
+                // Both directions have a reason of this meaning.
+                *metered.left.entry(reason.meaning().to_owned()).or_default() += counted.packets;
+                continue;
+            }
+        };
+        *packets += counted.packets;
+        *bytes += counted.bytes;
+    }
+    metered
+}
+
+/// Packets it handed to the VXLAN device itself.
+fn shortcut(status: &Status) -> Metered {
+    let counted = status.packets.get(Reason::EncapShortcut.word());
+    let carried = counted.map_or_else(Counters::default, |counted| Counters {
+        tx_packets: counted.packets,
+        tx_bytes: counted.bytes,
+        ..Counters::default()
+    });
+    Metered { carried, ..Metered::default() }
+}

@@ -1,0 +1,99 @@
+//! `vxlan-routed`: a subnet a host, routed over a VXLAN device with static FDB
+//! entries and neighbours, as flannel builds it.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use netstate::link::Vxlan as Device;
+use netstate::route::Route;
+use testbed::{Host, NIC, Wire, mac};
+
+use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
+use super::vxlan::{DEVICE, UDP_PORT, VNI, tunnel_hops};
+use crate::network::VXLAN_OVERHEAD;
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// A subnet per host, routed over a VXLAN device with static entries.
+pub struct VxlanRouted;
+
+/// A host's share of the overlay: 10.1.N.0/24, the VXLAN device at .0, the
+/// bridge at .1, the tenant at .2.
+#[derive(Clone, Copy)]
+struct Subnet(u8);
+
+impl Subnet {
+    const fn address(self, last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 1, self.0, last)
+    }
+}
+
+const A: Subnet = Subnet(1);
+const B: Subnet = Subnet(2);
+/// The tenant that serves.
+pub(super) const SERVER: Ipv4Addr = B.address(2);
+
+impl Mode for VxlanRouted {
+    fn name(&self) -> &'static str {
+        "vxlan-routed"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant - veth - bridge - route - VXLAN device, static FDB - wire"
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vxlan"])
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let mtu = params.mtu - VXLAN_OVERHEAD;
+        Ok(routed(params, mtu)?.network(SERVER, mtu, tunnel_hops()))
+    }
+}
+
+/// Tenants with `mtu`, each host's subnet routed over VXLAN devices.
+pub(super) fn routed(params: &Params, mtu: u32) -> Result<Tenants> {
+    let tenants = Tenants::new(mtu, A.address(2), SERVER, 24)?;
+    params.wire().join(&tenants.a, &tenants.b)?;
+    params.wire().address(&tenants.a, &tenants.b)?;
+    let tunnel =
+        |host: &Host, tenant: &Host, local, own: Subnet, peer: &Host, remote, other: Subnet| {
+            host.forward()?;
+            host.bridge(BRIDGE, mtu, &[PORT_DEVICE])?;
+            host.address(BRIDGE, own.address(1), 24)?;
+            let device = Device {
+                name: DEVICE,
+                vni: VNI,
+                local: IpAddr::V4(local),
+                remote: None,
+                underlay: NIC,
+                port: UDP_PORT,
+                learning: false,
+                udp_csum: true,
+            };
+            let netlink = host.netlink();
+            netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
+            host.address(DEVICE, own.address(0), 32)?;
+            let (gateway, peer_mac) = (IpAddr::V4(other.address(0)), mac(peer.name(), DEVICE));
+            netlink.add_route(&Route {
+                to: gateway,
+                prefix: 24,
+                via: Some(gateway),
+                link: DEVICE,
+                onlink: true,
+            })?;
+            netlink.add_neighbour(DEVICE, gateway, peer_mac)?;
+            netlink.add_vxlan_fdb(DEVICE, peer_mac, IpAddr::V4(remote))?;
+            tenant.netlink().add_route(&Route {
+                to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                prefix: 0,
+                via: Some(IpAddr::V4(own.address(1))),
+                link: TENANT_NIC,
+                onlink: false,
+            })?;
+            Result::Ok(())
+        };
+    let Tenants { a, b, tenant_a, tenant_b } = &tenants;
+    tunnel(a, tenant_a, Wire::A, A, b, Wire::B, B)?;
+    tunnel(b, tenant_b, Wire::B, B, a, Wire::A, A)?;
+    Ok(tenants)
+}

@@ -1,0 +1,364 @@
+//! A QEMU guest with a stock Debian kernel, in software emulation and, unless told,
+//! without a network: runs one program to its end. It shows what this machine's
+//! kernel lacks, functionally; its timings mean nothing.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sys::netns::NetNs;
+
+#[path = "archive.rs"]
+mod archive;
+
+use archive::Archive;
+
+/// Where a directory with `boot/` and `lib/modules/` may be named.
+const KERNEL_VARIABLE: &str = "OVERLANE_GUEST_KERNEL";
+/// Modules taken by the place of their file below `kernel/`, ...
+const MODULE_DIRECTORIES: [&str; 4] =
+    ["kernel/net/", "kernel/drivers/net/ipvlan/", "kernel/drivers/net/vxlan/", "kernel/lib/"];
+/// ... and by name. CRC32c is asked for by its algorithm, not by a symbol.
+const MODULES: [&str; 12] = [
+    "veth",
+    "macvlan",
+    "macvtap",
+    "tun",
+    "tap",
+    "dummy",
+    "ifb",
+    "crc32c_generic",
+    "crc32c-intel",
+    "virtio_net",
+    "virtio_pci",
+    "vmxnet3",
+];
+/// Programs that modes use, copied in where this machine has them.
+const PROGRAMS: [&str; 8] = [
+    "nft",
+    "docker-proxy",
+    "ovsdb-tool",
+    "ovsdb-server",
+    "ovs-vsctl",
+    "ovs-vswitchd",
+    "ovs-appctl",
+    "ovs-dpctl",
+];
+/// Files that those programs read.
+const DATA: [&str; 1] = ["/usr/share/openvswitch/vswitch.ovsschema"];
+/// Beyond the program's own time: boot and power-off, in software emulation.
+const BOOT: Duration = Duration::from_secs(120);
+
+/// Whether this process runs inside a guest.
+pub fn is_inside() -> bool {
+    std::env::var_os("OVERLANE_TEST_GUEST").is_some()
+}
+
+/// A guest that can be started.
+#[derive(Debug)]
+pub struct Guest {
+    qemu: PathBuf,
+    busybox: PathBuf,
+    modprobe: PathBuf,
+    image: PathBuf,
+    modules: PathBuf,
+    fetch: Vec<String>,
+    limit: Duration,
+    programs: Vec<String>,
+    devices: Vec<String>,
+    two_nodes: bool,
+    netns: Option<Arc<NetNs>>,
+}
+
+/// What became of the program.
+#[derive(Debug)]
+pub struct Output {
+    /// Its exit status; none when the guest ended without telling.
+    pub status: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// What it printed to standard error.
+    pub stderr: String,
+    /// The kernel's messages.
+    pub console: String,
+    /// Files asked for by [`Guest::fetching`] that there were.
+    pub files: Vec<(String, Vec<u8>)>,
+}
+
+impl Guest {
+    /// Looks for QEMU, a kernel and what a first process needs.
+    ///
+    /// # Errors
+    /// The reason and the remedy.
+    pub fn find() -> Result<Guest, String> {
+        let program = |name: &str, package: &str| {
+            find_program(name)
+                .ok_or_else(|| format!("{name} is not installed; apt install {package}"))
+        };
+        let (image, modules) = find_kernel()?;
+        Ok(Guest {
+            qemu: program("qemu-system-x86_64", "qemu-system-x86")?,
+            busybox: program("busybox", "busybox-static")?,
+            modprobe: program("modprobe", "kmod")?,
+            image,
+            modules,
+            fetch: Vec::new(),
+            limit: Duration::from_secs(300),
+            programs: Vec::new(),
+            devices: Vec::new(),
+            two_nodes: false,
+            netns: None,
+        })
+    }
+
+    /// Brings a file back out after the program's end.
+    pub fn fetching(mut self, path: &str) -> Guest {
+        self.fetch.push(path.to_owned());
+        self
+    }
+
+    /// Kills the program after `limit` (5 minutes unless told), counted in the
+    /// guest from its start; its status is then that of SIGKILL, 137.
+    pub fn within(mut self, limit: Duration) -> Guest {
+        self.limit = limit;
+        self
+    }
+
+    /// Copies more programs in, where this machine has them.
+    pub fn with_programs(mut self, names: &[&str]) -> Guest {
+        self.programs.extend(names.iter().map(|name| (*name).to_owned()));
+        self
+    }
+
+    /// Gives it devices: QEMU's arguments, separated by blanks.
+    pub fn with_devices(mut self, arguments: &str) -> Guest {
+        self.devices.extend(arguments.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// Puts each of its two CPUs on a NUMA node of its own, with half the memory.
+    pub fn with_two_nodes(mut self) -> Guest {
+        self.two_nodes = true;
+        self
+    }
+
+    /// Starts QEMU in a network namespace, whose TAP devices it then finds.
+    pub fn inside(mut self, netns: Arc<NetNs>) -> Guest {
+        self.netns = Some(netns);
+        self
+    }
+
+    /// Runs a program of this machine in the guest, as root.
+    ///
+    /// # Panics
+    /// When the guest cannot be started or does not end in time.
+    pub fn run(&self, program: &Path, arguments: &[&str]) -> Output {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let at = |name: &str| directory.path().join(name);
+        let initrd = self.archive(program, arguments);
+        std::fs::write(at("initrd"), &initrd).expect("write the initial RAM disk");
+        // The archive is in memory twice while it is unpacked.
+        let memory = (768 + 3 * initrd.len().div_ceil(1 << 20)).next_multiple_of(2);
+        let mut command = Command::new(&self.qemu);
+        command
+            .args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", &memory.to_string()])
+            .args([
+                "-nodefaults",
+                "-no-user-config",
+                "-display",
+                "none",
+                "-no-reboot",
+                "-nic",
+                "none",
+            ])
+            .arg("-kernel")
+            .arg(&self.image)
+            .arg("-initrd")
+            .arg(at("initrd"))
+            .args(["-append", "console=ttyS0 panic=-1 quiet loglevel=4"])
+            .stdin(Stdio::null());
+        for node in (0..2).filter(|_| self.two_nodes) {
+            let size = memory / 2;
+            command
+                .args(["-object", &format!("memory-backend-ram,id=node{node},size={size}M")])
+                .args(["-numa", &format!("node,cpus={node},memdev=node{node}")]);
+        }
+        command.args(&self.devices);
+        let ports = ["console", "stdout", "stderr", "status"];
+        for port in ports {
+            command.arg("-serial").arg(format!("file:{}", at(port).display()));
+        }
+        let log = std::fs::File::create(at("qemu")).expect("a file for QEMU's messages");
+        command.stdout(log.try_clone().expect("dup")).stderr(log);
+        let mut spawn = || command.spawn().expect("start QEMU");
+        let qemu = Running(match &self.netns {
+            Some(netns) => netns.run(spawn).expect("enter the namespace"),
+            None => spawn(),
+        });
+        let ended = qemu.wait(self.limit + BOOT);
+        let read = |name: &str| std::fs::read(at(name)).unwrap_or_default();
+        let text = |name: &str| String::from_utf8_lossy(&read(name)).into_owned();
+        let [console, stdout, stderr, qemu] = ["console", "stdout", "stderr", "qemu"].map(text);
+        assert!(
+            ended,
+            "the guest did not end within {:?}\n{qemu}\n{console}\n{stdout}\n{stderr}",
+            self.limit + BOOT
+        );
+        let (status, files) = reports(&read("status"));
+        Output { status, stdout, stderr, console: qemu + &console, files }
+    }
+
+    fn archive(&self, program: &Path, arguments: &[&str]) -> Vec<u8> {
+        let mut archive = Archive::new();
+        archive.file("init", include_bytes!("init"));
+        archive.program(&self.busybox, "bin/busybox");
+        archive.link("usr/bin/sh", "busybox");
+        // Where the kernel looks for it (CONFIG_MODPROBE_PATH).
+        archive.program(&self.modprobe, "sbin/modprobe");
+        let more = self.programs.iter().map(String::as_str);
+        for path in PROGRAMS.into_iter().chain(more).filter_map(find_program) {
+            archive.program(&path, &path);
+        }
+        for path in DATA.map(Path::new).into_iter().filter(|path| path.exists()) {
+            archive.copy(path);
+        }
+        archive.program(program, "program");
+        let mut line = "#!/bin/sh\nexec /program".to_owned();
+        for argument in arguments {
+            write!(line, " '{}'", argument.replace('\'', "'\\''")).expect("write to a String");
+        }
+        archive.file("command", line.as_bytes());
+        archive.file("limit", self.limit.as_secs().to_string().as_bytes());
+        archive.file(
+            "fetch",
+            self.fetch.iter().map(|path| path.clone() + "\n").collect::<String>().as_bytes(),
+        );
+        self.add_modules(&mut archive);
+        archive.finish()
+    }
+
+    /// Adds the wanted modules, those that they depend on, and the indices of
+    /// `depmod`, by which the kernel finds them.
+    fn add_modules(&self, archive: &mut Archive) {
+        let version = self.modules.file_name().expect("lib/modules/VERSION");
+        let inside = Path::new("lib/modules").join(version);
+        let mut add = |name: &str| {
+            archive.file(inside.join(name), &std::fs::read(self.modules.join(name)).expect(name));
+        };
+        for entry in std::fs::read_dir(&self.modules).expect("modules").flatten() {
+            let name = entry.file_name().into_string().expect("UTF-8");
+            if name.starts_with("modules.") {
+                add(&name);
+            }
+        }
+        let dependencies =
+            std::fs::read_to_string(self.modules.join("modules.dep")).expect("modules.dep");
+        for line in dependencies.lines() {
+            let (module, needed) = line.split_once(':').expect("MODULE: NEEDED");
+            let name = Path::new(module).file_name().and_then(|name| name.to_str());
+            let name = name.and_then(|name| name.split(".ko").next()).expect("a file name");
+            let wanted = MODULE_DIRECTORIES.iter().any(|directory| module.starts_with(directory));
+            if wanted || MODULES.contains(&name) {
+                add(module);
+                needed.split_whitespace().for_each(&mut add);
+            }
+        }
+    }
+}
+
+/// QEMU, killed when dropped.
+struct Running(Child);
+
+impl Running {
+    /// Whether it ended in time.
+    fn wait(mut self, limit: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            if self.0.try_wait().expect("wait for QEMU").is_some() {
+                return true;
+            }
+            if start.elapsed() > limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Reads `status N`, then for each file `file LENGTH PATH` and its bytes.
+fn reports(mut bytes: &[u8]) -> (Option<i32>, Vec<(String, Vec<u8>)>) {
+    let (mut status, mut files) = (None, Vec::new());
+    while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+        let line = String::from_utf8_lossy(&bytes[..end]).into_owned();
+        bytes = &bytes[end + 1..];
+        match line.splitn(3, ' ').collect::<Vec<_>>()[..] {
+            ["status", number] => status = number.parse().ok(),
+            ["file", length, path] => {
+                let length = length.parse().unwrap_or(usize::MAX).min(bytes.len());
+                files.push((path.to_owned(), bytes[..length].to_vec()));
+                bytes = &bytes[length..];
+            }
+            _ => panic!("the guest's report has the line {line:?}"),
+        }
+    }
+    (status, files)
+}
+
+/// A kernel image and its modules, 8021q and ipvlan among them.
+fn find_kernel() -> Result<(PathBuf, PathBuf), String> {
+    const REMEDY: &str =
+        "run crates/lab/tests/guest/fetch-kernel, or apt install linux-image-cloud-amd64";
+    let fetched = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
+    let named = std::env::var_os(KERNEL_VARIABLE).map(PathBuf::from);
+    let roots = match named {
+        Some(root) => vec![root],
+        None => vec![PathBuf::from(fetched), PathBuf::from("/")],
+    };
+    let kernel = |root: &PathBuf| {
+        let mut images: Vec<_> = std::fs::read_dir(root.join("boot"))
+            .ok()?
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter_map(|name| Some(name.strip_prefix("vmlinuz-")?.to_owned()))
+            .map(|version| {
+                let modules = root.join("lib/modules").join(&version);
+                (root.join(format!("boot/vmlinuz-{version}")), modules)
+            })
+            .filter(|(_, modules)| {
+                std::fs::read_to_string(modules.join("modules.dep"))
+                    .is_ok_and(|text| text.contains("/8021q.ko") && text.contains("/ipvlan.ko"))
+            })
+            .collect();
+        images.sort();
+        images.pop()
+    };
+    roots.iter().find_map(kernel).ok_or_else(|| {
+        let looked: Vec<_> = roots.iter().map(|root| root.display().to_string()).collect();
+        format!(
+            "no kernel image with the modules 8021q and ipvlan (boot/vmlinuz-*, lib/modules/*/modules.dep) in {}; {REMEDY}",
+            looked.join(" or ")
+        )
+    })
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/libexec/docker"].map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|candidate| {
+            candidate
+                .metadata()
+                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        })
+}

@@ -1,0 +1,136 @@
+//! Numbers out of text, and checks that they agree with each other.
+
+use std::collections::BTreeMap;
+
+use super::{Job, Moved, Outcome, Unexpected};
+use crate::{Datagrams, LatencyNs, Measured, Workload};
+
+/// A tool's figures by its own names.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Figures(pub BTreeMap<String, f64>);
+
+impl Figures {
+    /// Adds a figure; one that is there already, or is no finite number, is a
+    /// form of output that is not known.
+    pub fn add(&mut self, name: &str, text: &str) -> Result<(), Unexpected> {
+        let value = number(name, text)?;
+        match self.0.insert(name.to_owned(), value) {
+            None => Ok(()),
+            Some(_) => Err(Unexpected::new(format!("{name} once"))),
+        }
+    }
+
+    /// A figure that must be there.
+    pub fn get(&self, name: &str) -> Result<f64, Unexpected> {
+        self.0.get(name).copied().ok_or_else(|| Unexpected::new(format!("a value for {name}")))
+    }
+
+    /// A rate or a time: more than nothing.
+    pub fn positive(&self, name: &str) -> Result<f64, Unexpected> {
+        let value = self.get(name)?;
+        if value > 0.0 {
+            Ok(value)
+        } else {
+            Err(Unexpected::new(format!("{name} above 0, not {value}")))
+        }
+    }
+
+    /// A figure that must be a whole number.
+    pub fn count(&self, name: &str) -> Result<u64, Unexpected> {
+        whole(name, self.get(name)?)
+    }
+}
+
+/// A finite number.
+pub(super) fn number(name: &str, text: &str) -> Result<f64, Unexpected> {
+    text.trim()
+        .parse::<f64>()
+        .ok()
+        .filter(|value| value.is_finite())
+        .ok_or_else(|| Unexpected::new(format!("a number for {name}, not {text:?}")))
+}
+
+/// A number that counts something.
+pub(super) fn whole(name: &str, value: f64) -> Result<u64, Unexpected> {
+    /// Above, not every whole number has a double.
+    const MOST: f64 = 9e15;
+    if (0.0..=MOST).contains(&value) && value.fract() == 0.0 {
+        Ok(value as u64)
+    } else {
+        Err(Unexpected::new(format!("a count for {name}, not {value}")))
+    }
+}
+
+/// Messages of the job's size in so many bytes, which datagrams fill exactly.
+pub(super) fn datagrams(name: &str, bytes: u64, job: &Job<'_>) -> Result<u64, Unexpected> {
+    let size = u64::from(job.load.message_bytes);
+    if bytes.is_multiple_of(size) {
+        Ok(bytes / size)
+    } else {
+        Err(Unexpected::new(format!("{name} of whole datagrams of {size} bytes, not {bytes}")))
+    }
+}
+
+/// Two figures of the same time, one of which has two decimals only, agree.
+pub(super) fn same_time(name: &str, seconds: f64, coarse: f64) -> Result<(), Unexpected> {
+    if seconds.is_finite() && (seconds - coarse).abs() <= 0.02 + 0.02 * coarse {
+        return Ok(());
+    }
+    Err(Unexpected::new(format!("{name} and rates that agree, not {coarse} s and {seconds} s")))
+}
+
+/// What the tool counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counted {
+    /// Its interval, seconds.
+    pub seconds: f64,
+    /// Payload received, bytes; one way for transactions.
+    pub payload_bytes: u64,
+    /// Received, completed.
+    pub units: u64,
+    /// Sent, begun.
+    pub sent_units: u64,
+    /// Time per transaction, where the tool says enough of it.
+    pub latency: Option<LatencyNs>,
+    /// Segments sent again.
+    pub tcp_retransmits: Option<u64>,
+}
+
+/// The outcome of a run whose interval is all that was moved.
+pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Outcome {
+    let workload = job.load.workload;
+    let datagrams = match workload {
+        Workload::UdpStream => {
+            Some(Datagrams { intended: None, sent: counted.sent_units, received: counted.units })
+        }
+        Workload::UdpRr => {
+            // What is under way at the end is not lost.
+            let answered = counted.sent_units.saturating_sub(u64::from(job.load.outstanding));
+            let sent = answered.max(counted.units);
+            Some(Datagrams { intended: None, sent, received: counted.units })
+        }
+        _ => None,
+    };
+    Outcome {
+        measured: Measured {
+            workload,
+            seconds: counted.seconds,
+            payload_bytes: counted.payload_bytes,
+            // Counters are read before the first byte and after the last.
+            under_way_bytes: 0,
+            messages_merge: workload == Workload::TcpRr && job.load.outstanding > 1,
+            units: counted.units,
+            sent_units: counted.sent_units,
+            datagrams,
+            latency: counted.latency,
+            histogram: None,
+            pace: None,
+            tcp_retransmits: counted.tcp_retransmits,
+            socket_errors: BTreeMap::new(),
+            flows: Vec::new(),
+            notes: Vec::new(),
+        },
+        figures: figures.0,
+        moved: Moved { units: counted.units, payload_bytes: counted.payload_bytes },
+    }
+}

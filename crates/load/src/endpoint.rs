@@ -1,0 +1,439 @@
+//! The two endpoints of a load, each a set of threads in one namespace that share
+//! nothing with the other endpoint but the network. The server may as well run on
+//! another machine. An endpoint is started, told the phases, asked for its counters,
+//! and ended.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use sys::netns::NetNs;
+
+use super::control::{Control, FlowCount, Phase, TICK};
+use super::counted::{Counted, ServerReport};
+use super::flow::{Flow, FlowReport};
+use super::hello::{HELLO_BYTES, Hello, serves};
+use super::udp_path::Newcomers;
+use super::{
+    End, EngineError, Load, Stage, Workload, tcp_crr, tcp_maerts, tcp_rr, tcp_stream, udp_rr,
+    udp_stream,
+};
+
+/// Enough for a flow's thread: buffers are on the heap.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// The client's or the server's threads. Dropping it ends them, within a tick.
+#[derive(Debug)]
+pub struct Endpoint {
+    end: End,
+    /// From when its clock runs.
+    begun: Instant,
+    control: Arc<Control>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+    threads: Vec<JoinHandle<FlowReport>>,
+}
+
+/// What the threads share besides the control.
+struct Shared {
+    end: End,
+    load: Load,
+    address: SocketAddr,
+    token: u64,
+    control: Arc<Control>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+    listener: Listener,
+    /// The one that a server serves; `None`: anyone who knows the token.
+    peer: Option<IpAddr>,
+    /// Flows of UDP that a thread has taken.
+    taken: Box<[AtomicBool]>,
+}
+
+enum Listener {
+    None,
+    Tcp(TcpListener),
+    Udp(UdpSocket),
+}
+
+impl Endpoint {
+    /// Binds `listen` in the namespace and serves the load's flows. `token`
+    /// names the load to both endpoints. Nothing is ever sent to another address
+    /// than `peer`'s, where one is given.
+    ///
+    /// # Errors
+    /// [`EngineError::Local`] when the address cannot be bound or threads
+    /// cannot be made.
+    pub fn server(
+        load: &Load,
+        netns: &NetNs,
+        listen: SocketAddr,
+        token: u64,
+        peer: Option<IpAddr>,
+    ) -> Result<Endpoint, EngineError> {
+        let listener = netns.run(|| -> Result<Listener, EngineError> {
+            Ok(if load.workload.is_tcp() {
+                let nodelay = !load.workload.is_byte_stream();
+                Listener::Tcp(sys::tcp::listen(listen, &load.tcp_options(nodelay))?)
+            } else {
+                let socket = sys::udp::bind_shared(listen)?;
+                socket.set_read_timeout(Some(TICK)).map_err(|e| {
+                    sys::Error::io("setsockopt(SO_RCVTIMEO)", format!("UDP {listen}"), &e)
+                })?;
+                Listener::Udp(socket)
+            })
+        })??;
+        Endpoint::start(End::Server, load, netns, listen, token, listener, peer)
+    }
+
+    /// Connects the load's flows to `target` from within the namespace.
+    ///
+    /// # Errors
+    /// [`EngineError::Local`] when threads cannot be made. What the path
+    /// answers is in [`failure`](Endpoint::failure).
+    pub fn client(
+        load: &Load,
+        netns: &NetNs,
+        target: SocketAddr,
+        token: u64,
+    ) -> Result<Endpoint, EngineError> {
+        Endpoint::start(End::Client, load, netns, target, token, Listener::None, None)
+    }
+
+    fn start(
+        end: End,
+        load: &Load,
+        netns: &NetNs,
+        address: SocketAddr,
+        token: u64,
+        listener: Listener,
+        peer: Option<IpAddr>,
+    ) -> Result<Endpoint, EngineError> {
+        let control = Arc::new(Control::new(load.flows));
+        let streams = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::new(Shared {
+            end,
+            load: load.clone(),
+            address,
+            token,
+            control: Arc::clone(&control),
+            streams: Arc::clone(&streams),
+            listener,
+            peer,
+            taken: (0..load.flows).map(|_| AtomicBool::new(false)).collect(),
+        });
+        // Dropped, and its threads ended, when a later one cannot be made.
+        let mut endpoint =
+            Endpoint { end, begun: Instant::now(), control, streams, threads: Vec::new() };
+        for index in 0..load.flows {
+            let shared = Arc::clone(&shared);
+            let netns = netns.try_clone()?;
+            let thread = std::thread::Builder::new()
+                .name(format!("{end}-{index}"))
+                .stack_size(STACK_BYTES)
+                .spawn(move || {
+                    let mut report = FlowReport { index, ..FlowReport::default() };
+                    let outcome = netns
+                        .enter_for_good()
+                        .map_err(EngineError::from)
+                        .and_then(|()| shared.run(index, &mut report));
+                    if let Err(error) = outcome {
+                        shared.control.fail(error);
+                    }
+                    report
+                })
+                .map_err(|e| sys::Error::io("clone", format!("thread of flow {index}"), &e))?;
+            endpoint.threads.push(thread);
+        }
+        Ok(endpoint)
+    }
+
+    /// The first flow that has not proved its path yet.
+    pub fn waits_for(&self) -> Option<u32> {
+        self.control.first_not_ready()
+    }
+
+    /// Turns the threads to a phase. The last one wakes those that wait for
+    /// their peer.
+    pub fn turn_to(&self, phase: Phase) {
+        self.control.turn_to(phase);
+        if phase == Phase::Done {
+            // A connection that is kept later than this belongs to a flow that
+            // sees the phase before it waits.
+            for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                // Fails only where the connection has ended already.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+
+    /// The first flow that has not acted yet on a phase that flows act on by
+    /// themselves (`udp_stream`'s client: stopped sending, proved the path again).
+    pub fn not_yet_at(&self, phase: Phase) -> Option<u32> {
+        self.control.first_not_at(phase)
+    }
+
+    /// Every flow's counters now.
+    pub fn counts(&self) -> Vec<FlowCount> {
+        self.control.counts()
+    }
+
+    /// The same, with when they were read.
+    pub fn counted(&self) -> Counted {
+        Counted { at: self.begun.elapsed(), flows: self.counts() }
+    }
+
+    /// The first failure of a flow, once.
+    pub fn failure(&self) -> Option<EngineError> {
+        self.control.take_failure()
+    }
+
+    /// Segments sent again on all open connections since they began.
+    pub fn retransmitted_segments(&self) -> u64 {
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams
+            .iter()
+            .filter_map(|stream| sys::tcp::retransmitted_segments(stream).ok())
+            .map(u64::from)
+            .sum()
+    }
+
+    /// Ends the threads and returns what each leaves, by flow.
+    ///
+    /// # Errors
+    /// [`EngineError::Panicked`].
+    pub(super) fn finish(mut self) -> Result<BTreeMap<u32, FlowReport>, EngineError> {
+        self.turn_to(Phase::Done);
+        let mut reports = BTreeMap::new();
+        for thread in std::mem::take(&mut self.threads) {
+            let report = thread.join().map_err(|panic| {
+                let text = panic
+                    .downcast_ref::<String>()
+                    .map(String::as_str)
+                    .or_else(|| panic.downcast_ref::<&str>().copied());
+                EngineError::Panicked(format!("{}: {}", self.end, text.unwrap_or("no message")))
+            })?;
+            reports.insert(report.index, report);
+        }
+        Ok(reports)
+    }
+}
+
+impl Endpoint {
+    /// As `finish`, of a server.
+    ///
+    /// # Errors
+    /// [`EngineError::Panicked`].
+    pub fn finish_serving(self) -> Result<BTreeMap<u32, ServerReport>, EngineError> {
+        Ok(self.finish()?.into_iter().map(|(flow, report)| (flow, report.into())).collect())
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.turn_to(Phase::Done);
+        for thread in self.threads.drain(..) {
+            // A panic has been printed; drop has nobody to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Listener::Tcp(listener) = &self.listener {
+            sys::tcp::stop_listening(listener);
+        }
+    }
+}
+
+impl Shared {
+    fn flow(&self, index: u32) -> Flow<'_> {
+        Flow {
+            index,
+            end: self.end,
+            load: &self.load,
+            address: self.address,
+            token: self.token,
+            control: &self.control,
+        }
+    }
+
+    fn run(&self, index: u32, report: &mut FlowReport) -> Result<(), EngineError> {
+        self.note_buffers(report)?;
+        match &self.listener {
+            Listener::None => self.run_client(index, report),
+            Listener::Tcp(listener) => self.serve_tcp(index, listener, report),
+            Listener::Udp(listener) => self.serve_udp(listener, report),
+        }
+    }
+
+    /// Notes that the kernel grants smaller buffers than asked for. Asked of a
+    /// socket of its own: what is granted depends on the machine's limits only.
+    fn note_buffers(&self, report: &mut FlowReport) -> Result<(), EngineError> {
+        let Some(asked) = self.load.buffer_bytes() else { return Ok(()) };
+        let object = "socket of its own for the buffers' size";
+        let probe = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))
+            .map_err(|e| sys::Error::io("bind", object, &e))?;
+        let granted = sys::buffers::set(&probe, asked)
+            .map_err(|(operation, errno)| sys::Error::new(operation, object, errno))?;
+        for (option, granted, limit) in [
+            ("SO_SNDBUF", granted.send, "net.core.wmem_max"),
+            ("SO_RCVBUF", granted.receive, "net.core.rmem_max"),
+        ] {
+            if granted < asked {
+                report.notes.push(format!(
+                    "{option} of {asked} bytes was asked for, {granted} granted ({limit}, \
+                     without CAP_NET_ADMIN)"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Binds the thread to its CPU and notes what the kernel made of it.
+    fn place(&self, cpu: Option<usize>, report: &mut FlowReport) -> Result<(), EngineError> {
+        if let Some(cpu) = cpu {
+            sys::affinity::pin(cpu)?;
+        }
+        report.cpus = sys::affinity::of_this_thread()?;
+        Ok(())
+    }
+
+    fn run_client(&self, index: u32, report: &mut FlowReport) -> Result<(), EngineError> {
+        self.place(self.load.client_cpu(index), report)?;
+        let flow = self.flow(index);
+        match self.load.workload {
+            Workload::TcpStream => tcp_stream::send(&flow, &self.connection(&flow)?),
+            // The end of the load closes the connection before the flow sees it.
+            Workload::TcpMaerts => {
+                self.unless_over(tcp_maerts::client(&flow, &self.connection(&flow)?))
+            }
+            Workload::TcpRr => tcp_rr::client(&flow, &self.connection(&flow)?, report),
+            Workload::TcpCrr => tcp_crr::client(&flow, report),
+            Workload::UdpStream => udp_stream::client(&flow, report),
+            Workload::UdpRr => udp_rr::client(&flow, report),
+        }
+    }
+
+    /// A connection that has said which flow it is.
+    fn connection(&self, flow: &Flow<'_>) -> Result<TcpStream, EngineError> {
+        let stream = flow.connect(!self.load.workload.is_byte_stream())?;
+        flow.say_hello(&stream)?;
+        self.connected(flow, &stream)?;
+        Ok(stream)
+    }
+
+    /// What became of a flow whose connection the other end may close once the load is
+    /// over: no more was to come.
+    fn unless_over(&self, served: Result<(), EngineError>) -> Result<(), EngineError> {
+        match served {
+            Err(EngineError::Closed { .. } | EngineError::Reset { .. })
+                if self.control.phase() >= Phase::Closing =>
+            {
+                Ok(())
+            }
+            served => served,
+        }
+    }
+
+    /// Marks a connection ready, and keeps a handle: for its counters, and to end
+    /// it by.
+    fn connected(&self, flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
+        if self.load.waits_without_limit() {
+            let unlimited = |e| flow.io_error(Stage::Hello, "setsockopt(SO_RCVTIMEO)", &e);
+            stream.set_read_timeout(None).map_err(unlimited)?;
+        }
+        let handle = stream.try_clone().map_err(|e| sys::Error::io("dup", "TCP stream", &e))?;
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+        flow.tally().ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn serve_tcp(
+        &self,
+        index: u32,
+        listener: &TcpListener,
+        report: &mut FlowReport,
+    ) -> Result<(), EngineError> {
+        if self.load.workload == Workload::TcpCrr {
+            self.place(self.load.server_cpu(index), report)?;
+            return tcp_crr::server(&self.flow(index), listener, self.peer, report);
+        }
+        let Some((index, stream)) = self.accept(listener, report)? else {
+            return Ok(());
+        };
+        report.index = index;
+        self.place(self.load.server_cpu(index), report)?;
+        let flow = self.flow(index);
+        self.connected(&flow, &stream)?;
+        // The client hears of the load's end first.
+        self.unless_over(match self.load.workload {
+            Workload::TcpStream => tcp_stream::receive(&flow, &stream),
+            Workload::TcpMaerts => tcp_maerts::server(&flow, &stream),
+            _ => tcp_rr::server(&flow, &stream),
+        })
+    }
+
+    /// Accepts connections until one says which flow it is.
+    fn accept(
+        &self,
+        listener: &TcpListener,
+        report: &mut FlowReport,
+    ) -> Result<Option<(u32, TcpStream)>, EngineError> {
+        while !self.control.is_done() {
+            let stream = match listener.accept() {
+                Ok((stream, from)) if serves(self.peer, from) => stream,
+                Ok(_) => {
+                    *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
+                    continue;
+                }
+                Err(e) if super::connection::is_a_tick(&e) => continue,
+                Err(e) => {
+                    return Err(
+                        sys::Error::io("accept", format!("TCP {}", self.address), &e).into()
+                    );
+                }
+            };
+            // Of no flow yet: for reading only, as any.
+            let nobody = self.flow(0);
+            let mut bytes = [0; HELLO_BYTES];
+            let asked = nobody
+                .read_exact(&stream, &mut bytes)
+                .ok()
+                .and_then(|()| Hello::asked(&bytes, self.token, self.load.flows));
+            // A stranger (a health check, a scanner) is not the load's.
+            let Some(hello) = asked else {
+                *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
+                continue;
+            };
+            if self.taken[hello.flow as usize].swap(true, Ordering::AcqRel) {
+                continue;
+            }
+            nobody.write_all(&stream, &hello.answer().emit())?;
+            return Ok(Some((hello.flow, stream)));
+        }
+        Ok(None)
+    }
+
+    fn serve_udp(&self, listener: &UdpSocket, report: &mut FlowReport) -> Result<(), EngineError> {
+        let newcomers = Newcomers {
+            listener,
+            listen: self.address,
+            peer: self.peer,
+            taken: &self.taken,
+            load: &self.load,
+            token: self.token,
+            control: &self.control,
+        };
+        let (index, socket) = newcomers.next()?;
+        report.index = index;
+        self.place(self.load.server_cpu(index), report)?;
+        let flow = self.flow(index);
+        match self.load.workload {
+            Workload::UdpStream => udp_stream::server(&flow, &socket, report),
+            _ => udp_rr::server(&flow, &socket, report),
+        }
+    }
+}

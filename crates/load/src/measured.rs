@@ -1,0 +1,276 @@
+//! What a load came to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use hdrhistogram::Histogram;
+
+use super::Workload;
+use results::{Bin, Pace, Unit};
+
+/// What a load came to, over the measured interval.
+#[derive(Clone)]
+pub struct Measured {
+    /// What was run.
+    pub workload: Workload,
+    /// Length of the measured interval, seconds. For `udp_stream` that of
+    /// sending; draining comes on top and is not counted.
+    pub seconds: f64,
+    /// Payload received within the interval, bytes: at the server for streams,
+    /// `units` × message size, one way, for transactions.
+    pub payload_bytes: u64,
+    /// Payload that lay in the two sockets and on the path when the interval
+    /// began, at most, bytes (`tcp_stream` and pipelined requests, which go on
+    /// over its ends; else 0): received within the interval, sent before it.
+    pub under_way_bytes: u64,
+    /// Whether the kernel may carry several messages in one packet (pipelined
+    /// requests over TCP): packets then prove nothing about transactions.
+    pub messages_merge: bool,
+    /// Work done within the interval: whole messages of payload
+    /// (`tcp_stream`), datagrams the server had read by the end of sending
+    /// (`udp_stream`), transactions or connections completed at the client.
+    pub units: u64,
+    /// Work begun by the client within the interval, in the same units: what
+    /// its kernel accepted for streams, requests sent for transactions.
+    pub sent_units: u64,
+    /// Datagrams sent and received with draining included (`udp_stream`, `udp_rr`).
+    pub datagrams: Option<Datagrams>,
+    /// Time per transaction (rr, crr: the latter from before `connect` to after
+    /// the close by the other end).
+    pub latency: Option<LatencyNs>,
+    /// The distribution that [`latency`](Measured::latency) is taken from, ns.
+    pub histogram: Option<Histogram<u64>>,
+    /// How the schedule was kept, where there was one.
+    pub pace: Option<Pace>,
+    /// Segments the client's kernel sent again within the interval, over all
+    /// flows (`TCP_INFO`; not for `tcp_crr`, whose connections are gone).
+    pub tcp_retransmits: Option<u64>,
+    /// Answers of the kernel that did not end the load, by errno name and
+    /// system call (`EAGAIN sendmmsg`): how often.
+    pub socket_errors: BTreeMap<String, u64>,
+    /// Each flow's share.
+    pub flows: Vec<FlowMeasured>,
+    /// Things a reader must know before believing a figure.
+    pub notes: Vec<String>,
+}
+
+impl fmt::Debug for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Of the histogram's tens of thousands of counts only the sum.
+        let counted = self.histogram.as_ref().map(Histogram::len);
+        f.debug_struct("Measured")
+            .field("workload", &self.workload)
+            .field("seconds", &self.seconds)
+            .field("payload_bytes", &self.payload_bytes)
+            .field("under_way_bytes", &self.under_way_bytes)
+            .field("messages_merge", &self.messages_merge)
+            .field("units", &self.units)
+            .field("sent_units", &self.sent_units)
+            .field("datagrams", &self.datagrams)
+            .field("latency", &self.latency)
+            .field("histogram", &counted)
+            .field("pace", &self.pace)
+            .field("tcp_retransmits", &self.tcp_retransmits)
+            .field("socket_errors", &self.socket_errors)
+            .field("flows", &self.flows)
+            .field("notes", &self.notes)
+            .finish()
+    }
+}
+
+impl Measured {
+    /// The rate, in the workload's [`unit`](Workload::unit): payload bits/s for
+    /// streams over TCP, units/s for the others.
+    pub fn rate(&self) -> f64 {
+        match self.workload.unit() {
+            Unit::Bits => self.bits_per_s(),
+            _ => self.units as f64 / self.seconds,
+        }
+    }
+
+    /// Payload at the receiver, bits/s.
+    pub fn bits_per_s(&self) -> f64 {
+        self.payload_bytes as f64 * 8.0 / self.seconds
+    }
+}
+
+/// Datagrams of the measured interval, draining included: every datagram is
+/// either received or lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Datagrams {
+    /// Due by the schedule within the interval; `None` where there was none.
+    pub intended: Option<u64>,
+    /// Accepted by the sender's kernel. A datagram that a queueing discipline
+    /// then dropped is among them: the socket is not told.
+    pub sent: u64,
+    /// Read by the receiver.
+    pub received: u64,
+}
+
+impl Datagrams {
+    /// Datagrams that did not arrive.
+    pub fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.received)
+    }
+}
+
+/// One flow's share of a [`Measured`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FlowMeasured {
+    /// As [`Measured::units`].
+    pub units: u64,
+    /// As [`Measured::sent_units`].
+    pub sent_units: u64,
+    /// As [`Measured::payload_bytes`].
+    pub payload_bytes: u64,
+    /// CPUs the client's thread was allowed to run on (`sched_getaffinity`).
+    pub client_cpus: Vec<usize>,
+    /// CPUs the server's thread was allowed to run on.
+    pub server_cpus: Vec<usize>,
+}
+
+/// Percentiles of a latency distribution, nanoseconds, from an HDR histogram
+/// of three significant digits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LatencyNs {
+    /// Transactions timed.
+    pub count: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Smallest.
+    pub min: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p99_9: u64,
+    /// 99.99th percentile.
+    pub p99_99: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+impl LatencyNs {
+    /// Percentiles of a histogram of nanoseconds; `None` of an empty one.
+    pub fn of(histogram: &Histogram<u64>) -> Option<LatencyNs> {
+        (!histogram.is_empty()).then(|| LatencyNs {
+            count: histogram.len(),
+            mean: histogram.mean(),
+            min: histogram.min(),
+            p50: histogram.value_at_quantile(0.5),
+            p90: histogram.value_at_quantile(0.9),
+            p99: histogram.value_at_quantile(0.99),
+            p99_9: histogram.value_at_quantile(0.999),
+            p99_99: histogram.value_at_quantile(0.9999),
+            max: histogram.max(),
+        })
+    }
+
+    /// The same in microseconds, as the results file has it.
+    pub fn micros(&self) -> results::Latency {
+        let us = |ns: u64| ns as f64 / 1e3;
+        results::Latency {
+            p50: us(self.p50),
+            p90: us(self.p90),
+            p99: us(self.p99),
+            p99_9: us(self.p99_9),
+            p99_99: us(self.p99_99),
+            max: us(self.max),
+        }
+    }
+}
+
+/// Bins a doubling of latency is divided into: 4% each, finer than any two
+/// samples agree.
+const BINS_PER_DOUBLING: f64 = 16.0;
+
+/// A histogram of nanoseconds as the results file has it: bins of equal ratio,
+/// lowest first, empty ones left out.
+pub fn bins(histogram: &Histogram<u64>) -> Vec<Bin> {
+    let mut bins: Vec<(i32, u64)> = Vec::new();
+    for value in histogram.iter_recorded() {
+        let ns = value.value_iterated_to().max(1) as f64;
+        let bin = (ns.log2() * BINS_PER_DOUBLING).ceil() as i32;
+        match bins.last_mut() {
+            Some((last, count)) if *last == bin => *count += value.count_at_value(),
+            _ => bins.push((bin, value.count_at_value())),
+        }
+    }
+    let us = |bin: i32| (f64::from(bin) / BINS_PER_DOUBLING).exp2() / 1e3;
+    bins.into_iter().map(|(bin, count)| Bin { us: us(bin), count }).collect()
+}
+
+/// Several samples' bins in one histogram.
+pub fn merge_bins<'a>(histograms: impl IntoIterator<Item = &'a [Bin]>) -> Vec<Bin> {
+    let mut all: Vec<Bin> = histograms.into_iter().flatten().copied().collect();
+    all.sort_by(|a, b| a.us.total_cmp(&b.us));
+    all.dedup_by(|next, kept| {
+        // The same bin gives the same bits.
+        let same = next.us == kept.us;
+        if same {
+            kept.count += next.count;
+        }
+        same
+    });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Latencies from 10 us to 20 ms, the tail ever thinner.
+    fn latencies() -> (Histogram<u64>, Vec<u64>) {
+        let mut values: Vec<u64> = (0..1_000_000u64)
+            .map(|i| {
+                let share = (i as f64 + 0.5) / 1e6;
+                // 10 us at the shortest, 20 ms at 99.9999%.
+                (10_000.0 * (1.0 - share).powf(-0.55)) as u64
+            })
+            .collect();
+        values.sort_unstable();
+        let mut histogram = super::super::flow::latency_histogram();
+        for &value in &values {
+            histogram.saturating_record(value);
+        }
+        (histogram, values)
+    }
+
+    #[test]
+    fn percentiles_are_exact_to_three_digits_up_to_the_last() {
+        let (histogram, values) = latencies();
+        let latency = LatencyNs::of(&histogram).unwrap();
+        for (got, quantile) in [
+            (latency.p50, 0.5),
+            (latency.p99, 0.99),
+            (latency.p99_9, 0.999),
+            (latency.p99_99, 0.9999),
+        ] {
+            let exact = values[(quantile * values.len() as f64) as usize - 1] as f64;
+            assert!((got as f64 / exact - 1.0).abs() < 1e-3, "{quantile}: {got}, not {exact}");
+        }
+    }
+
+    #[test]
+    fn bins_are_few_and_lose_no_count_and_no_percentile() {
+        let (histogram, values) = latencies();
+        let bins = bins(&histogram);
+        assert!(bins.len() <= 200, "{} bins", bins.len());
+        assert_eq!(bins.iter().map(|bin| bin.count).sum::<u64>(), histogram.len());
+        for quantile in [0.5, 0.99, 0.9999] {
+            let rank = (quantile * values.len() as f64) as u64;
+            let mut below = 0;
+            let bin = bins.iter().find(|bin| {
+                below += bin.count;
+                below >= rank
+            });
+            // The bin's upper end: at most one bin above the value.
+            let ratio = bin.unwrap().us * 1e3 / values[rank as usize - 1] as f64;
+            let width = (1.0 / BINS_PER_DOUBLING).exp2() * 1.001;
+            assert!((0.999..=width).contains(&ratio), "{quantile}: {ratio}");
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! Runs both endpoints of a load and takes the measure between them. The client's
+//! endpoint is in this process; the server's is a [`Server`], here or elsewhere.
+//!
+//! Over a network, asking the server takes time, so no figure is taken across
+//! two clocks: what the server counts is divided by the server's clock, what the
+//! client counts by the client's.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use results::workload::Pattern;
+use results::{Direction, Unit};
+
+use super::control::{FlowCount, Phase};
+use super::endpoint::Endpoint;
+use super::reassembly::Room;
+use super::requests::Requests;
+use super::{
+    Between, Counted, Datagrams, End, EngineError, FlowMeasured, LatencyNs, Load, Measured, Server,
+    Stage, Watch, Workload, pace, reassembly,
+};
+
+/// How often waiting looks at what it waits for.
+const LOOK: Duration = Duration::from_millis(1);
+/// How often the measured interval looks for failures and the stop flag: seldom,
+/// as it takes CPU time from what is measured.
+const SELDOM: Duration = Duration::from_millis(20);
+/// Datagrams are lost when none has arrived for this long …
+const QUIET: Duration = Duration::from_millis(50);
+/// … while every receiver has found its queue empty so many times, …
+const LOOKS: u64 = 10;
+/// … and draining ends at the latest after this: something goes on sending.
+const DRAIN_LIMIT: Duration = Duration::from_secs(3);
+/// The flows' own time limits come first; this only bounds what they miss.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Runs a load and measures it: sets up both endpoints, proves the path, warms up,
+/// measures for [`Load::duration`], proves that the path is still alive.
+///
+/// # Errors
+/// [`EngineError`]: a wrong argument before anything is started; a broken path
+/// within [`Load::setup_limit`], with what was seen of it; `Stopped` within
+/// about 0.1 s of `stop` becoming true.
+pub fn run<'a>(
+    load: &Load,
+    between: impl Into<Between<'a>>,
+    watch: &mut dyn Watch,
+    stop: &AtomicBool,
+) -> Result<Measured, EngineError> {
+    let between = between.into();
+    let mut waited = false;
+    let (client, server): (Endpoint, Box<dyn Server>) = match &between {
+        Between::Here(ends) => {
+            load.validate()?;
+            ends.validate()?;
+            waited = reassembly::await_room(load, ends, stop)?;
+            let token = rand::random();
+            let server = Endpoint::server(load, ends.server, ends.listen, token, None)?;
+            (Endpoint::client(load, ends.client, ends.target, token)?, Box::new(server))
+        }
+        Between::Away { client, server } => {
+            load.validate_at(End::Client)?;
+            let (server, target, token) = server.start(load)?;
+            (Endpoint::client(load, client, target, token)?, server)
+        }
+    };
+    let round_trip = server.round_trip();
+    let progress = Progress::new(load);
+    let mut run = Run { load, client, server, round_trip, stop, progress };
+    let taken = run.measure(watch);
+    // Both are told before either is waited for. Why the server could not be
+    // told is not the reason why the load failed, if it did.
+    run.client.turn_to(Phase::Done);
+    let told = run.server.turn_to(Phase::Done);
+    let room = Room { waited, full: reassembly::is_full(load, &between) };
+    let taken = taken.map_err(|error| room.explain(error))?;
+    told?;
+    let mut measured = run.finish(taken)?;
+    measured.notes.extend(room.notes());
+    Ok(measured)
+}
+
+struct Run<'a> {
+    load: &'a Load,
+    client: Endpoint,
+    server: Box<dyn Server + 'a>,
+    /// How long asking the server takes, about.
+    round_trip: Duration,
+    stop: &'a AtomicBool,
+    progress: Progress,
+}
+
+/// Flows that wait for their peer without a limit are watched from here.
+struct Progress {
+    /// Transactions of each flow when it last got on, and when that was seen.
+    flows: Vec<Option<(u64, Instant)>>,
+    limit: Duration,
+}
+
+impl Progress {
+    fn new(load: &Load) -> Progress {
+        let flows = if load.waits_without_limit() { load.flows as usize } else { 0 };
+        Progress { flows: vec![None; flows], limit: load.setup_limit }
+    }
+
+    /// The first flow that has stood still for too long, and for how long.
+    fn stalled(&mut self, client: &Endpoint) -> Option<(u32, Duration)> {
+        if self.flows.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        for (i, (seen, count)) in self.flows.iter_mut().zip(client.counts()).enumerate() {
+            match seen {
+                Some((units, since)) if *units == count.units => {
+                    let waited = now - *since;
+                    if waited >= self.limit {
+                        return Some((flow_number(i), waited));
+                    }
+                }
+                _ => *seen = Some((count.units, now)),
+            }
+        }
+        None
+    }
+}
+
+/// The counters of both endpoints at one moment.
+#[derive(Clone)]
+struct Counts {
+    client: Counted,
+    server: Counted,
+    retransmitted: u64,
+}
+
+impl Counts {
+    /// Payload sent and not received, bytes: one message more a flow than was
+    /// counted as sent, which the kernel may have taken in part.
+    fn under_way(&self, load: &Load) -> u64 {
+        let (from, to) = match load.workload.direction() {
+            Direction::Forward => (&self.client, &self.server),
+            Direction::Reverse => (&self.server, &self.client),
+        };
+        let message_bytes = u64::from(load.message_bytes);
+        let flows = from.flows.iter().zip(&to.flows);
+        flows.map(|(from, to)| ((from.sent + 1) * message_bytes).saturating_sub(to.bytes)).sum()
+    }
+
+    /// Time since an earlier reading, by the clock of the end that counts.
+    fn since(&self, earlier: &Counts, workload: Workload) -> Duration {
+        match workload.is_counted_by_client() {
+            true => self.client.at.saturating_sub(earlier.client.at),
+            false => self.server.at.saturating_sub(earlier.server.at),
+        }
+    }
+}
+
+impl Counts {
+    /// Requests sent and not answered, those lost since the beginning included.
+    fn unanswered(&self) -> u64 {
+        self.client.flows.iter().map(|c| c.sent.saturating_sub(c.units)).sum()
+    }
+}
+
+/// The measured interval, and what lies around it.
+struct Taken {
+    /// Before the first datagram (`udp_stream`), else at `begin`.
+    before: Counts,
+    begin: Counts,
+    end: Counts,
+    /// When all that was sent has arrived or been lost (`udp_stream`).
+    drained: Option<Counts>,
+}
+
+impl Run<'_> {
+    fn measure(&mut self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
+        self.wait(Stage::Hello, |run| match run.client.waits_for() {
+            Some(flow) => Ok(Some(flow)),
+            None => run.server.waits_for(),
+        })?;
+        match self.load.workload {
+            Workload::UdpStream => self.datagrams(watch),
+            _ => self.continuous(watch),
+        }
+    }
+
+    /// Workloads that go on over both ends of the interval.
+    fn continuous(&mut self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
+        self.turn_to(Phase::Warmup)?;
+        self.sleep(self.load.warmup)?;
+        watch.begin();
+        // The client last: it times what it does in this phase, and counts from
+        // when it was told.
+        self.server.turn_to(Phase::Measure)?;
+        let server = self.server.counts()?;
+        self.client.turn_to(Phase::Measure);
+        let begin = Counts {
+            client: self.client.counted(),
+            server,
+            retransmitted: self.client.retransmitted_segments(),
+        };
+        self.sleep_until(Instant::now() + self.load.duration)?;
+        let server = self.server.counts()?;
+        let client = self.client.counted();
+        self.client.turn_to(Phase::Closing);
+        let retransmitted = self.client.retransmitted_segments();
+        let end = Counts { client, server, retransmitted };
+        self.server.turn_to(Phase::Closing)?;
+        watch.end();
+        if self.load.is_pipelined() {
+            // Until every request of the interval is answered or lost.
+            self.wait(Stage::Closing, |run| Ok(run.client.not_yet_at(Phase::Closing)))?;
+            return Ok(Taken { before: begin.clone(), begin, end, drained: None });
+        }
+        // A path that died in the interval is not a slow one: every flow must
+        // still get on. Its own limit speaks first, with the better reason.
+        self.wait(Stage::Closing, |run| {
+            let (now, then) = match run.load.workload.is_counted_by_client() {
+                true => (run.client.counts(), &end.client.flows),
+                false => (run.server.counts()?.flows, &end.server.flows),
+            };
+            // What was received: sending alone is no sign of life.
+            let still = now
+                .iter()
+                .zip(then)
+                .position(|(now, then)| (now.units, now.bytes) == (then.units, then.bytes));
+            Ok(still.map(flow_number))
+        })?;
+        Ok(Taken { before: begin.clone(), begin, end, drained: None })
+    }
+
+    /// `udp_stream`: nothing is under way at either end of the interval.
+    fn datagrams(&mut self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
+        if !self.load.warmup.is_zero() {
+            self.turn_to(Phase::Warmup)?;
+            self.sleep(self.load.warmup)?;
+        }
+        self.turn_to(Phase::Settle)?;
+        self.drain(Phase::Settle)?;
+        watch.begin();
+        let before = self.counts()?;
+        self.turn_to(Phase::Measure)?;
+        // Over a network the server's clock has run while the client was told,
+        // and the first datagram has to get there: that is not the path's rate.
+        let begin = if self.round_trip.is_zero() {
+            before.clone()
+        } else {
+            self.sleep(self.round_trip)?;
+            self.counts()?
+        };
+        self.sleep_until(Instant::now() + self.load.duration)?;
+        let end = self.counts()?;
+        self.turn_to(Phase::Drain)?;
+        self.drain(Phase::Drain)?;
+        let drained = self.counts()?;
+        watch.end();
+        self.turn_to(Phase::Closing)?;
+        self.wait(Stage::Closing, |run| Ok(run.client.not_yet_at(Phase::Closing)))?;
+        Ok(Taken { before, begin, end, drained: Some(drained) })
+    }
+
+    /// The server first: it must count before the client sends.
+    fn turn_to(&mut self, phase: Phase) -> Result<(), EngineError> {
+        self.server.turn_to(phase)?;
+        self.client.turn_to(phase);
+        Ok(())
+    }
+
+    /// The server first: what it has received, the client has sent.
+    fn counts(&mut self) -> Result<Counts, EngineError> {
+        Ok(Counts {
+            server: self.server.counts()?,
+            client: self.client.counted(),
+            retransmitted: self.client.retransmitted_segments(),
+        })
+    }
+
+    /// Waits until the client has stopped sending, and until what it has sent
+    /// has arrived or nothing has for a while.
+    fn drain(&mut self, phase: Phase) -> Result<(), EngineError> {
+        self.wait(Stage::Traffic, |run| Ok(run.client.not_yet_at(phase)))?;
+        // What is seen of the server is old by half a round trip, and what was
+        // sent last takes the other half.
+        let quiet = QUIET + self.round_trip;
+        let sent: u64 = self.client.counts().iter().map(|c| c.sent).sum();
+        let received = |flows: &[FlowCount]| flows.iter().map(|c| c.units).sum::<u64>();
+        let begun = Instant::now();
+        let mut last = (begun, self.server.counts()?.flows);
+        loop {
+            self.check()?;
+            let flows = self.server.counts()?.flows;
+            let now = Instant::now();
+            // A receiver that got no CPU meanwhile has not looked.
+            let looked =
+                flows.iter().zip(&last.1).all(|(now, then)| now.emptied >= then.emptied + LOOKS);
+            let still = looked && now - last.0 >= quiet;
+            if received(&flows) >= sent || still || now - begun >= DRAIN_LIMIT {
+                return Ok(());
+            }
+            if received(&flows) != received(&last.1) {
+                last = (now, flows);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn check(&mut self) -> Result<(), EngineError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(EngineError::Stopped);
+        }
+        match self.client.failure().or_else(|| self.server.failure()) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until `behind` names no flow any more.
+    fn wait(
+        &mut self,
+        stage: Stage,
+        mut behind: impl FnMut(&mut Self) -> Result<Option<u32>, EngineError>,
+    ) -> Result<(), EngineError> {
+        let begun = Instant::now();
+        loop {
+            self.check()?;
+            let Some(flow) = behind(self)? else { return Ok(()) };
+            let waited = begun.elapsed();
+            if waited >= self.load.setup_limit + GRACE {
+                return Err(EngineError::Stalled { flow, end: End::Server, waited, stage });
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn sleep(&mut self, duration: Duration) -> Result<(), EngineError> {
+        self.sleep_until(Instant::now() + duration)
+    }
+
+    fn sleep_until(&mut self, until: Instant) -> Result<(), EngineError> {
+        loop {
+            self.check()?;
+            if let Some((flow, waited)) = self.progress.stalled(&self.client) {
+                let stage = Stage::Traffic;
+                return Err(EngineError::Stalled { flow, end: End::Client, waited, stage });
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(SELDOM));
+        }
+    }
+
+    fn finish(self, taken: Taken) -> Result<Measured, EngineError> {
+        let Run { load, client, server, .. } = self;
+        let client = client.finish()?;
+        let server = server.finish()?;
+        let Taken { before, begin, end, drained } = &taken;
+
+        let mut flows = Vec::new();
+        for index in 0..load.flows {
+            let i = index as usize;
+            let difference = |end: &Counts| Difference::of(begin, end, i);
+            let mut flow = difference(end).shared_out(load);
+            flow.client_cpus = client.get(&index).map(|r| r.cpus.clone()).unwrap_or_default();
+            flow.server_cpus = server.get(&index).map(|r| r.cpus.clone()).unwrap_or_default();
+            flows.push(flow);
+        }
+        let requests = Requests::of(client.values().filter_map(|report| report.requests.as_ref()));
+        let datagrams = match load.workload {
+            // By the fate of the requests of the interval, whenever it came.
+            Workload::UdpRr if load.is_pipelined() => Some(Datagrams {
+                intended: None,
+                sent: requests.answered + requests.lost,
+                received: requests.answered,
+            }),
+            Workload::UdpStream | Workload::UdpRr => {
+                let last = drained.as_ref().unwrap_or(end);
+                Some((0..flows.len()).map(|i| Difference::of(before, last, i)).fold(
+                    Datagrams::default(),
+                    |sum, d| {
+                        let (sent, received) = match load.workload {
+                            // A pair may have been counted as sent when the
+                            // interval began, and as answered just after.
+                            Workload::UdpRr => (d.client_sent.max(d.client_units), d.client_units),
+                            _ => (d.client_sent, d.server_units),
+                        };
+                        Datagrams {
+                            intended: None,
+                            sent: sum.sent + sent,
+                            received: sum.received + received,
+                        }
+                    },
+                ))
+            }
+            _ => None,
+        };
+        let kept = || client.values().filter_map(|r| Some((r, r.kept.as_ref()?)));
+        let units = client.values().next().map_or(1, |r| r.units_per_message);
+        let pace = pace::together(kept().map(|(_, kept)| kept), units as f64);
+        let intended = kept().map(|(r, kept)| kept.intended * r.units_per_message).sum();
+        let datagrams =
+            datagrams.map(|datagrams| Datagrams { intended: pace.map(|_| intended), ..datagrams });
+        let mut notes: Vec<String> = Vec::new();
+        if let Some(Datagrams { sent: sent @ 1.., received: 0, .. }) = datagrams {
+            // Requests of which none is answered are no load; a flood of which nothing
+            // arrives is what the path does under it.
+            if load.workload != Workload::UdpStream {
+                return Err(EngineError::AllLost { sent, message_bytes: load.message_bytes });
+            }
+            notes.push(reassembly::NOTHING_ARRIVED.to_owned());
+        }
+
+        let mut socket_errors = std::collections::BTreeMap::new();
+        let mut latency: Option<Histogram<u64>> = None;
+        let of_client = client.values().map(|r| (&r.socket_errors, &r.notes));
+        let of_server = server.values().map(|r| (&r.socket_errors, &r.notes));
+        for (errors, said) in of_client.chain(of_server) {
+            for (what, count) in errors {
+                let sum: &mut u64 = socket_errors.entry(what.clone()).or_insert(0);
+                *sum = sum.saturating_add(*count);
+            }
+            for note in said {
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+        }
+        for one in client.values().filter_map(|report| report.latency.as_ref()) {
+            let sum = latency.get_or_insert_with(super::flow::latency_histogram);
+            sum.add(one).expect("histograms of one shape");
+        }
+        notes.extend(requests.notes(load));
+        let seconds = end.since(begin, load.workload).as_secs_f64();
+        let sum = |of: fn(&FlowMeasured) -> u64| flows.iter().map(of).sum();
+        let pace = pace.or_else(|| requests.pace(load, sum(|f| f.sent_units) as f64 / seconds));
+        Ok(Measured {
+            workload: load.workload,
+            seconds,
+            payload_bytes: sum(|f| f.payload_bytes),
+            under_way_bytes: match load.workload {
+                workload if workload.is_byte_stream() => begin.under_way(load),
+                _ if load.is_pipelined() => begin.unanswered() * u64::from(load.message_bytes),
+                _ => 0,
+            },
+            messages_merge: load.is_pipelined() && load.workload.is_tcp(),
+            units: sum(|f| f.units),
+            sent_units: sum(|f| f.sent_units),
+            datagrams,
+            latency: latency.as_ref().and_then(LatencyNs::of),
+            histogram: latency,
+            pace,
+            // Of the client's connections: those of tcp_crr are gone, and where the server
+            // sends, the client has none.
+            tcp_retransmits: (load.workload.is_tcp()
+                && load.workload.pattern() != Pattern::Connections
+                && load.workload.direction() == Direction::Forward)
+                .then(|| end.retransmitted.saturating_sub(begin.retransmitted)),
+            socket_errors,
+            flows,
+            notes,
+        })
+    }
+}
+
+/// A flow's number by its place.
+fn flow_number(place: usize) -> u32 {
+    // At most MAX_FLOWS.
+    u32::try_from(place).unwrap_or(u32::MAX)
+}
+
+/// What one flow did between two moments.
+struct Difference {
+    client_sent: u64,
+    client_units: u64,
+    client_bytes: u64,
+    server_sent: u64,
+    server_units: u64,
+    server_bytes: u64,
+}
+
+impl Difference {
+    fn of(begin: &Counts, end: &Counts, flow: usize) -> Difference {
+        let (c0, c1) = (&begin.client.flows[flow], &end.client.flows[flow]);
+        let (s0, s1) = (&begin.server.flows[flow], &end.server.flows[flow]);
+        Difference {
+            client_sent: c1.sent.saturating_sub(c0.sent),
+            client_units: c1.units.saturating_sub(c0.units),
+            client_bytes: c1.bytes.saturating_sub(c0.bytes),
+            server_sent: s1.sent.saturating_sub(s0.sent),
+            server_units: s1.units.saturating_sub(s0.units),
+            server_bytes: s1.bytes.saturating_sub(s0.bytes),
+        }
+    }
+
+    fn shared_out(&self, load: &Load) -> FlowMeasured {
+        let size = u64::from(load.message_bytes);
+        let (sent_units, received_bytes) = match load.workload.direction() {
+            Direction::Forward => (self.client_sent, self.server_bytes),
+            Direction::Reverse => (self.server_sent, self.client_bytes),
+        };
+        let (units, payload_bytes) = match load.workload.unit() {
+            Unit::Bits => (received_bytes / size, received_bytes),
+            Unit::Datagrams => (self.server_units, received_bytes),
+            _ => (self.client_units, self.client_units * size),
+        };
+        FlowMeasured { units, sent_units, payload_bytes, ..FlowMeasured::default() }
+    }
+}

@@ -1,0 +1,58 @@
+//! A known delay, for tests and demonstrations of what a measurement sees: the
+//! server stops answering for a while at regular times.
+
+use std::time::Duration;
+
+use super::EngineError;
+
+/// A server that stands still for the last `length` of each `every`, from the
+/// beginning of the load's traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stall {
+    /// From one stall to the next.
+    pub every: Duration,
+    /// How long each is; shorter than `every`.
+    pub length: Duration,
+}
+
+impl Stall {
+    pub(super) fn validate(&self) -> Result<(), EngineError> {
+        if self.length < self.every {
+            return Ok(());
+        }
+        let got = format!("{:?} each {:?}", self.length, self.every);
+        Err(EngineError::invalid("server_stall", "shorter than the time between two", got))
+    }
+
+    /// How much longer the server stands still, this long after the beginning.
+    pub(super) fn left(&self, since: Duration) -> Duration {
+        let every = self.every.as_nanos().max(1);
+        let to_the_end = every - since.as_nanos() % every;
+        // Less than `every`, which is a duration.
+        let to_the_end = Duration::from_nanos(u64::try_from(to_the_end).unwrap_or(u64::MAX));
+        if to_the_end <= self.length { to_the_end } else { Duration::ZERO }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_each_period_is_still() {
+        let ms = Duration::from_millis;
+        let stall = Stall { every: ms(1000), length: ms(20) };
+        for (since, left) in
+            [(0, 0), (979, 0), (980, 20), (999, 1), (1000, 0), (1979, 0), (1985, 15), (60_990, 10)]
+        {
+            assert_eq!(stall.left(ms(since)), ms(left), "{since}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_never_answers_is_refused() {
+        let ms = Duration::from_millis;
+        assert!(Stall { every: ms(20), length: ms(20) }.validate().is_err());
+        assert!(Stall { every: ms(20), length: ms(19) }.validate().is_ok());
+    }
+}

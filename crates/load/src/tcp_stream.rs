@@ -1,0 +1,37 @@
+//! `tcp_stream`: the client writes messages without pause, the server reads
+//! and counts. Traffic goes on over both ends of the measured interval; the
+//! server's counter is read at each.
+
+use std::net::TcpStream;
+
+use super::EngineError;
+use super::control::Phase;
+use super::flow::Flow;
+
+/// Read at a time: what iperf3 reads too; larger leaves the L2 cache.
+const READ_BYTES: usize = 128 * 1024;
+
+/// Writes until the load is done.
+pub(super) fn send(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
+    let message = vec![0; flow.load.message_bytes as usize];
+    let mut phase = flow.control.wait_past(Phase::Setup);
+    while phase != Phase::Done {
+        flow.write_all(stream, &message)?;
+        flow.tally().sent.add(1);
+        phase = flow.control.phase();
+    }
+    Ok(())
+}
+
+/// Reads until the other end closes, which before the load is done is an error.
+pub(super) fn receive(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
+    let mut buffer = vec![0; READ_BYTES];
+    flow.control.wait_past(Phase::Setup);
+    while !flow.control.is_done() {
+        match flow.read(stream, &mut buffer)? {
+            0 => return Err(flow.closed()),
+            n => flow.tally().bytes.add(n as u64),
+        }
+    }
+    Ok(())
+}

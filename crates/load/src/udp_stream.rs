@@ -1,0 +1,296 @@
+//! `udp_stream`: datagrams one way, in batches without pause, or paced.
+//!
+//! What keeps the generator cheaper than the path:
+//! - one `sendmmsg` for a batch, from headers and a payload made once, on a
+//!   connected socket (no route look-up);
+//! - a server socket connected to each flow's source, which the kernel finds by
+//!   early demultiplexing, without a route look-up for every datagram;
+//! - a server that never sleeps *on the socket*: the sender's kernel would have
+//!   to wake it, by an inter-processor interrupt per datagram. It reads what
+//!   is there, then sleeps for a time in which its buffer cannot fill up.
+//!
+//! With `gso` the sender hands over GSO packets (`UDP_SEGMENT`) and the
+//! receiver takes them whole (`UDP_GRO`), where no device on the way cuts them.
+
+use std::net::UdpSocket;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sys::errno::Errno;
+use sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS, ReceiveBatch, SendBatch};
+
+use super::control::Phase;
+use super::flow::{Flow, FlowReport};
+use super::pace::Pacer;
+use super::{EngineError, Stage};
+
+/// Messages of a batch, either way.
+const BATCH: usize = 64;
+/// Most payload of a batch handed to the kernel at once: bounds how long the
+/// sender takes to see that the phase has turned.
+const BATCH_BYTES: usize = 256 * 1024;
+/// Asked for as the server's receive buffer, per flow: some 40 ms of small
+/// datagrams, for a server thread that has to wait for its CPU.
+const RECEIVE_BUFFER: usize = 16 << 20;
+/// The kernel's own memory per queued datagram, about: `struct sk_buff`,
+/// `struct skb_shared_info` and headroom, rounded up by the allocator.
+const SKB_OVERHEAD: u64 = 1024;
+/// The server's sleep between reading rounds.
+const LONGEST_SLEEP: Duration = Duration::from_micros(500);
+/// Below this, sleeping costs more than it saves.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+/// Rounds in a row between looks at the phase.
+const ROUNDS: usize = 16;
+/// Wait after the kernel has refused for want of memory or queue space.
+const BACK_OFF: Duration = Duration::from_micros(50);
+
+/// Sends in the phases of traffic, proves the path before and after.
+pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), EngineError> {
+    let socket = flow.open_udp()?;
+    flow.prove_udp_path(&socket, Stage::Hello)?;
+    let mut sender = Sender::new(flow, socket)?;
+    flow.tally().ready.store(true, Ordering::Release);
+    let mut phase = flow.control.wait_past(Phase::Setup);
+    loop {
+        match phase {
+            Phase::Warmup | Phase::Measure => sender.send_during(phase, flow, report)?,
+            Phase::Closing => {
+                sender.cut(flow, false)?;
+                flow.prove_udp_path(&sender.socket, Stage::Closing)?;
+            }
+            Phase::Done => return Ok(()),
+            Phase::Setup | Phase::Settle | Phase::Drain => {}
+        }
+        flow.tally().reach(phase);
+        phase = flow.control.wait_past(phase);
+    }
+}
+
+struct Sender {
+    socket: UdpSocket,
+    batch: SendBatch,
+    /// Datagrams a message of the batch stands for.
+    segments: u64,
+    /// Messages a second of this flow, where they are paced.
+    per_s: Option<f64>,
+}
+
+impl Sender {
+    fn new(flow: &Flow<'_>, socket: UdpSocket) -> Result<Sender, EngineError> {
+        let size = flow.load.message_bytes as usize;
+        let segments = if flow.load.gso { (MAX_PAYLOAD / size).clamp(1, MAX_SEGMENTS) } else { 1 };
+        let message = vec![0; size * segments].into_boxed_slice();
+        let messages = (BATCH_BYTES / message.len()).clamp(1, BATCH);
+        let per_s = flow
+            .load
+            .datagrams_per_s
+            .map(|rate| rate as f64 / f64::from(flow.load.flows) / segments as f64);
+        if per_s.is_some() {
+            // Timers would wake the sender 50 µs late.
+            sys::affinity::set_timer_slack(1_000)?;
+        }
+        let sender = Sender {
+            socket,
+            batch: SendBatch::new(message, messages),
+            segments: segments as u64,
+            per_s,
+        };
+        sender.cut(flow, flow.load.gso)?;
+        Ok(sender)
+    }
+
+    /// Switches `UDP_SEGMENT` on or off: hellos are whole.
+    fn cut(&self, flow: &Flow<'_>, on: bool) -> Result<(), EngineError> {
+        if flow.load.gso {
+            let segment = if on { flow.load.message_bytes as u16 } else { 0 };
+            sys::udp::set_segment_bytes(&self.socket, segment)?;
+        }
+        Ok(())
+    }
+
+    fn send_during(
+        &mut self,
+        phase: Phase,
+        flow: &Flow<'_>,
+        report: &mut FlowReport,
+    ) -> Result<(), EngineError> {
+        let tally = flow.tally();
+        let share = f64::from(flow.index) / f64::from(flow.load.flows);
+        let mut pacer = self.per_s.map(|per_s| Pacer::new(per_s, share, self.batch.capacity()));
+        loop {
+            if flow.control.phase() != phase && !pacer.as_mut().is_some_and(Pacer::winding_up) {
+                break;
+            }
+            let count = match &mut pacer {
+                None => self.batch.capacity(),
+                Some(pacer) => match pacer.take() {
+                    0 => continue,
+                    count => count,
+                },
+            };
+            match self.batch.send(&self.socket, count) {
+                Ok(sent) => {
+                    tally.sent.add(sent as u64 * self.segments);
+                    if let Some(pacer) = &mut pacer {
+                        pacer.sent(sent);
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                // The socket's time limit: the device holds the sender back.
+                Err(errno @ Errno::EAGAIN) => report.count_error(errno, "sendmmsg"),
+                Err(errno @ (Errno::ENOBUFS | Errno::ENOMEM)) => {
+                    report.count_error(errno, "sendmmsg");
+                    std::thread::sleep(BACK_OFF);
+                }
+                Err(errno) => return Err(self.refused(flow, errno)),
+            }
+        }
+        if phase == Phase::Measure {
+            report.kept = pacer.map(Pacer::kept);
+            report.units_per_message = self.segments;
+        }
+        Ok(())
+    }
+
+    fn refused(&self, flow: &Flow<'_>, errno: Errno) -> EngineError {
+        let reason = match errno {
+            // udp_send_skb: headers and segment exceed the route's MTU.
+            Errno::EINVAL | Errno::EMSGSIZE => "a segment with its headers must fit the path's MTU",
+            Errno::EIO => "the outgoing device has no transmit checksum offload",
+            _ => return flow.error(Stage::Traffic, "sendmmsg", errno),
+        };
+        if !flow.load.gso {
+            return flow.error(Stage::Traffic, "sendmmsg", errno);
+        }
+        EngineError::Gso { message_bytes: flow.load.message_bytes, reason, errno }
+    }
+}
+
+/// Counts in the phases of traffic, answers hellos before and after.
+pub(super) fn server(
+    flow: &Flow<'_>,
+    socket: &UdpSocket,
+    report: &mut FlowReport,
+) -> Result<(), EngineError> {
+    // Asked for a size, it has it already; as the kernel books it, it is double.
+    let granted = match flow.load.socket_buffer_bytes {
+        Some(_) => {
+            sys::buffers::of(socket).map_err(|(o, e)| flow.error(Stage::Hello, o, e))?.receive * 2
+        }
+        None => sys::udp::set_receive_buffer(socket, RECEIVE_BUFFER)?,
+    };
+    if flow.load.socket_buffer_bytes.is_none() && granted < RECEIVE_BUFFER {
+        report.notes.push(format!(
+            "UDP receive buffer of {granted} bytes (net.core.rmem_max without CAP_NET_ADMIN): \
+             bursts beyond it are lost at the socket"
+        ));
+    }
+    if flow.load.gso {
+        sys::udp::set_gro(socket)?;
+    }
+    // The default would make the shortest sleep three times as long.
+    sys::affinity::set_timer_slack(1_000)?;
+    let mut receiver = Receiver {
+        batch: ReceiveBatch::new(BATCH, flow.load.gso),
+        sleep: SHORTEST_SLEEP,
+        room: granted as u64,
+    };
+    flow.tally().ready.store(true, Ordering::Release);
+    let mut head = [0; super::hello::HELLO_BYTES];
+    loop {
+        match flow.control.phase() {
+            Phase::Done => return Ok(()),
+            Phase::Setup | Phase::Closing => match socket.peek(&mut head) {
+                Ok(n) if flow.answer_hello(socket, &head[..n]) => {
+                    // Off the queue; its length does not matter.
+                    let _ = socket.recv(&mut head);
+                }
+                Ok(_) => {
+                    receiver.round(flow, socket, report)?;
+                }
+                Err(e) if super::connection::is_a_tick(&e) => {}
+                Err(e) => report.count_error(super::flow::errno_of(&e), "recv"),
+            },
+            Phase::Warmup | Phase::Settle | Phase::Measure | Phase::Drain => {
+                let read = receiver.rounds(flow, socket, report)?;
+                receiver.rest(read);
+            }
+        }
+    }
+}
+
+struct Receiver {
+    batch: ReceiveBatch,
+    sleep: Duration,
+    /// Bytes of kernel memory that the socket may queue.
+    room: u64,
+}
+
+/// What was read between two sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Read {
+    /// Kernel memory it took, about.
+    memory: u64,
+    /// Whether the queue was empty in the end.
+    emptied: bool,
+}
+
+impl Receiver {
+    /// Reads until the queue is empty, but not forever.
+    fn rounds(
+        &mut self,
+        flow: &Flow<'_>,
+        socket: &UdpSocket,
+        report: &mut FlowReport,
+    ) -> Result<Read, EngineError> {
+        let mut read = Read::default();
+        for _ in 0..ROUNDS {
+            let round = self.round(flow, socket, report)?;
+            read.memory += round.memory;
+            read.emptied = round.emptied;
+            if read.emptied {
+                flow.tally().emptied.add(1);
+                break;
+            }
+        }
+        Ok(read)
+    }
+
+    fn round(
+        &mut self,
+        flow: &Flow<'_>,
+        socket: &UdpSocket,
+        report: &mut FlowReport,
+    ) -> Result<Read, EngineError> {
+        match self.batch.receive(socket) {
+            Ok(received) => {
+                flow.tally().bytes.add(received.bytes);
+                flow.tally().units.add(received.datagrams);
+                Ok(Read {
+                    memory: received.bytes + received.messages as u64 * SKB_OVERHEAD,
+                    emptied: received.messages < self.batch.capacity(),
+                })
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(Read { memory: 0, emptied: true }),
+            // An answer of ours met a closed port: the client says so better.
+            Err(errno @ Errno::ECONNREFUSED) => {
+                report.count_error(errno, "recvmmsg");
+                Ok(Read::default())
+            }
+            Err(errno) => Err(flow.error(flow.stage(), "recvmmsg", errno)),
+        }
+    }
+
+    /// Sleeps, for longer the less of the buffer was used since the last time.
+    fn rest(&mut self, read: Read) {
+        if !read.emptied {
+            return;
+        }
+        if read.memory > self.room / 8 {
+            self.sleep = (self.sleep / 2).max(SHORTEST_SLEEP);
+        } else if read.memory < self.room / 32 {
+            self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
+        }
+        std::thread::sleep(self.sleep);
+    }
+}

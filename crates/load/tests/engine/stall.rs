@@ -1,0 +1,60 @@
+//! A server that stands still at regular times: what open and closed loop make
+//! of it. The arithmetic is that of the stall, not of the machine's speed.
+
+use std::time::Duration;
+
+use load::{LatencyNs, Load, MAX_OUTSTANDING, Stall};
+
+use super::{RR, over, short, wire_or_skip};
+use test_support::require;
+
+const MS: u64 = 1_000_000;
+
+/// 20 ms of every 250 ms: 8% of the requests of a schedule meet it, and wait
+/// for 0 to 20 ms, evenly.
+const STALL: Stall = Stall { every: Duration::from_millis(250), length: Duration::from_millis(20) };
+
+/// Two whole periods.
+fn stalling(load: Load) -> Load {
+    let duration = STALL.every * 2;
+    Load { message_bytes: 64, duration, server_stall: Some(STALL), ..load }
+}
+
+/// p99 is 1/8 of the way down from the longest wait, 17.5 ms; p90 is before it.
+fn as_the_arithmetic_says(latency: &LatencyNs) -> bool {
+    latency.p50 < 5 * MS
+        && (15 * MS..20 * MS).contains(&latency.p99)
+        && (18 * MS..25 * MS).contains(&latency.p99_9)
+}
+
+#[test]
+fn a_stall_shows_in_open_loop_and_hides_in_closed_loop() {
+    let wire = require!(wire_or_skip());
+    for workload in RR {
+        let open = stalling(Load {
+            outstanding: MAX_OUTSTANDING,
+            transactions_per_s: Some(4000.0),
+            ..short(workload)
+        });
+        // Few may be under way: the others are sent late, and timed from when
+        // they were due all the same.
+        let held_back = Load { outstanding: 4, ..open.clone() };
+        let closed = stalling(short(workload));
+        // A machine that stands still as well adds to it: tried again.
+        let mut seen = Vec::new();
+        let shown = (0..30).any(|_| {
+            let open = over(&wire, &open).unwrap().latency.unwrap();
+            let held_back = over(&wire, &held_back).unwrap().latency.unwrap();
+            let closed = over(&wire, &closed).unwrap().latency.unwrap();
+            // One request a period meets the stall; of 4000 or more, few in
+            // a thousand at the slowest.
+            let right = as_the_arithmetic_says(&open)
+                && as_the_arithmetic_says(&held_back)
+                && closed.p99 < 5 * MS
+                && closed.max >= 15 * MS;
+            seen.push((open, held_back, closed));
+            right
+        });
+        assert!(shown, "{workload}: {seen:#?}");
+    }
+}

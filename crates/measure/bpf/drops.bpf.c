@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Where packets are dropped: every skb that is freed without having been
+ * consumed, in the network namespaces that the reader has put into `spaces`,
+ * counted by namespace, device, reason and the place in the kernel's code.
+ *
+ * A GSO packet counts as the packets it stands for.
+ */
+#include "bpf.h"
+
+/* include/uapi/linux/bpf.h. */
+#define BPF_NOEXIST 1
+static long (*const bpf_map_update_elem)(void *map, const void *key,
+					 const void *value, u64 flags) = (void *)2;
+static long (*const bpf_probe_read_kernel)(void *dst, u32 size,
+					   const void *from) = (void *)113;
+static long (*const bpf_probe_read_kernel_str)(void *dst, u32 size,
+					       const void *from) = (void *)115;
+
+/* The fields of the kernel's structs that are read here; CO-RE finds them. */
+#define __core __attribute__((preserve_access_index))
+struct ns_common {
+	unsigned int inum;
+} __core;
+struct net {
+	struct ns_common ns;
+} __core;
+typedef struct {
+	struct net *net;
+} possible_net_t;
+struct net_device {
+	char name[16];
+	possible_net_t nd_net;
+} __core;
+struct sock_common {
+	possible_net_t skc_net;
+} __core;
+struct sock {
+	struct sock_common __sk_common;
+} __core;
+struct dst_entry {
+	struct net_device *dev;
+} __core;
+struct sk_buff {
+	struct sock *sk;
+	struct net_device *dev;
+	unsigned long _skb_refdst;
+	u16 protocol;
+	u32 end;
+	unsigned char *head;
+} __core;
+struct skb_shared_info {
+	u16 gso_segs;
+} __core;
+
+/* dst_entry pointers carry a flag in their lowest bit (SKB_DST_NOREF). */
+#define SKB_DST_PTRMASK (~1UL)
+
+/* ABI: 32 bytes without padding, `Key` in src/sampler/drops.rs. */
+struct drop_key {
+	u64 location;	/* return address of the caller that freed the skb */
+	u32 netns;	/* inode of the namespace */
+	u32 reason;	/* enum skb_drop_reason */
+	char dev[16];	/* empty: none */
+};
+_Static_assert(sizeof(struct drop_key) == 32, "ABI of drop_key");
+_Static_assert(__builtin_offsetof(struct drop_key, netns) == 8, "ABI of drop_key");
+_Static_assert(__builtin_offsetof(struct drop_key, reason) == 12, "ABI of drop_key");
+_Static_assert(__builtin_offsetof(struct drop_key, dev) == 16, "ABI of drop_key");
+
+/* Namespaces that are counted, by inode. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, u32);
+} spaces SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct drop_key);
+	__type(value, u64);
+} drops SEC(".maps");
+
+/* 0 when it cannot be read: the pointer may be something else, as the kernel
+ * uses the space of skb->dev otherwise while an skb is in a socket's queue.
+ */
+static __always_inline u32 inode_of(struct net **from)
+{
+	struct net *net = 0;
+	u32 inode = 0;
+
+	if (bpf_probe_read_kernel(&net, sizeof(net), from) || !net)
+		return 0;
+	bpf_probe_read_kernel(&inode, sizeof(inode), &net->ns.inum);
+	return inode;
+}
+
+static __always_inline int counted(u32 netns)
+{
+	return netns && bpf_map_lookup_elem(&spaces, &netns);
+}
+
+static __always_inline int drop(struct sk_buff *skb, u64 location, u32 reason,
+				struct sock *receiver)
+{
+	struct drop_key key = { .location = location, .reason = reason };
+	struct net_device *dev = skb->dev;
+	struct sock *owner = skb->sk;
+	struct skb_shared_info *shared;
+	u64 *count, packets = 1, none = 0;
+	u16 segments = 0;
+
+	if (skb->protocol == htons(ETH_P_ARP))
+		return 0;
+	if (receiver)
+		key.netns = inode_of(&receiver->__sk_common.skc_net.net);
+	if (!key.netns && dev) {
+		key.netns = inode_of(&dev->nd_net.net);
+		if (counted(key.netns))
+			bpf_probe_read_kernel_str(key.dev, sizeof(key.dev), &dev->name);
+		else
+			key.netns = 0;
+	}
+	if (!key.netns && owner)
+		key.netns = inode_of(&owner->__sk_common.skc_net.net);
+	if (!key.netns) {
+		struct dst_entry *dst =
+			(struct dst_entry *)(skb->_skb_refdst & SKB_DST_PTRMASK);
+		struct net_device *out = 0;
+
+		if (dst)
+			bpf_probe_read_kernel(&out, sizeof(out), &dst->dev);
+		if (out)
+			key.netns = inode_of(&out->nd_net.net);
+	}
+	if (!counted(key.netns))
+		return 0;
+	shared = (struct skb_shared_info *)(skb->head + skb->end);
+	bpf_probe_read_kernel(&segments, sizeof(segments), &shared->gso_segs);
+	if (segments > 1)
+		packets = segments;
+	count = bpf_map_lookup_elem(&drops, &key);
+	if (!count) {
+		/* Another CPU may have been first: then its entry stays. */
+		bpf_map_update_elem(&drops, &key, &none, BPF_NOEXIST);
+		count = bpf_map_lookup_elem(&drops, &key);
+	}
+	if (count)
+		__sync_fetch_and_add(count, packets);
+	return 0;
+}
+
+/* skb, location, reason, receiving socket: since Linux 6.11. */
+SEC("tp_btf/kfree_skb")
+int kfree_skb_of_socket(u64 *ctx)
+{
+	return drop((struct sk_buff *)ctx[0], ctx[1], (u32)ctx[2],
+		    (struct sock *)ctx[3]);
+}
+
+/* skb, location, reason: since Linux 5.17. */
+SEC("tp_btf/kfree_skb")
+int kfree_skb(u64 *ctx)
+{
+	return drop((struct sk_buff *)ctx[0], ctx[1], (u32)ctx[2], 0);
+}

@@ -1,0 +1,273 @@
+//! A path's own maximum, which loads in percent are taken of.
+//!
+//! First the rate that a closed loop reaches with so many requests under way that
+//! more do not help. That is more than a schedule can have: a closed loop sends in
+//! bursts, which share system calls, wake-ups and packets, a schedule evenly. So
+//! from there on down, the highest rate of which a schedule of [`PROBE`] is kept.
+//!
+//! Measured once before the blocks, and fixed for all of them, so that a cell's
+//! samples compare with each other; every mode (and the baseline) has its own.
+
+use std::time::Duration;
+
+use crate::observer::{CellRef, Observer};
+use crate::path_under_test::PathUnderTest;
+use crate::plan::{Plan, PlannedCell};
+use load::ask::{Ask, Engine};
+use load::{Between, EngineError, Load, MAX_OUTSTANDING};
+use results::Offered;
+use results::stats::median;
+
+/// Trials at each number of requests under way; their median counts.
+const TRIALS: usize = 3;
+/// A rate has grown that is this much above the highest before it, …
+const GROWTH: f64 = 1.05;
+/// … and the search ends after so many doublings without.
+const IN_VAIN: usize = 2;
+/// Share of the maximum whose schedule must be kept, and the answers that count
+/// as kept, of those due.
+const PROBE: f64 = 0.95;
+const KEPT: f64 = 0.98;
+/// From one rate tried to the next.
+const STEP: f64 = 0.92;
+/// Rates tried, at most: the last is a fifth of the first.
+const STEPS: usize = 20;
+/// Bounds of a trial's length.
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_millis(250);
+/// Longest warm-up of a trial.
+const WARMUP: Duration = Duration::from_millis(50);
+
+/// What is offered to one cell.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Offer {
+    /// As fast as the path takes it.
+    Closed,
+    /// A load, in percent of the maximum or one at a time.
+    Load(Offered),
+    /// A load in percent of a maximum that could not be measured.
+    Unknown {
+        /// Of the maximum.
+        percent: f64,
+        /// Why it is not known.
+        reason: String,
+    },
+}
+
+impl Offer {
+    /// As the results have it.
+    pub fn offered(&self) -> Option<Offered> {
+        match self {
+            Offer::Closed => None,
+            Offer::Load(offered) => Some(*offered),
+            Offer::Unknown { percent, .. } => Some(Offered { percent: Some(*percent), per_s: 0.0 }),
+        }
+    }
+
+    /// Of a run that was stopped before the maximum was known.
+    pub fn stopped(ask: &Ask) -> Offer {
+        ask.load_percent.map_or(Offer::Closed, |percent| Offer::Unknown {
+            percent,
+            reason: "the run was interrupted before its maximum was known".to_owned(),
+        })
+    }
+}
+
+/// What is offered to each cell of the plan; `None` when it was stopped.
+pub(crate) fn offers(
+    plan: &Plan,
+    subjects: &[PathUnderTest],
+    observer: &mut dyn Observer,
+    trial: &mut dyn FnMut(&PathUnderTest, &Load) -> Result<f64, EngineError>,
+) -> Option<Vec<Offer>> {
+    let mut maxima = Maxima { plan, known: Vec::new() };
+    let mut offers = Vec::with_capacity(plan.cells.len());
+    for (index, planned) in plan.cells.iter().enumerate() {
+        let cell = CellRef { index, planned, subject: &subjects[planned.subject] };
+        offers.push(match planned.ask.load_percent {
+            None => Offer::Closed,
+            // Such a cell is refused before it is measured.
+            Some(percent) if planned.ask.engine != Engine::Overlane => Offer::Unknown {
+                percent,
+                reason: format!("{} keeps no schedule", planned.ask.engine),
+            },
+            Some(percent) if percent <= 0.0 => {
+                Offer::Load(Offered { percent: Some(0.0), per_s: 0.0 })
+            }
+            Some(percent) => match maxima.of(cell, observer, trial)? {
+                Ok(maximum) => Offer::Load(Offered {
+                    percent: Some(percent),
+                    per_s: maximum * percent / 100.0,
+                }),
+                Err(reason) => Offer::Unknown {
+                    percent,
+                    reason: format!("its maximum is not known: {reason}"),
+                },
+            },
+        });
+    }
+    Some(offers)
+}
+
+/// The maxima sought so far. Cells that differ in their load only share one, the A/A cell
+/// and the baseline too.
+struct Maxima<'a> {
+    plan: &'a Plan,
+    known: Vec<(PlannedCell, Result<f64, String>)>,
+}
+
+impl Maxima<'_> {
+    /// Transactions/s of a cell, or why they are not known; `None` when it was stopped.
+    fn of(
+        &mut self,
+        cell: CellRef<'_>,
+        observer: &mut dyn Observer,
+        trial: &mut dyn FnMut(&PathUnderTest, &Load) -> Result<f64, EngineError>,
+    ) -> Option<Result<f64, String>> {
+        let path_and_ask = |cell: &PlannedCell| {
+            (cell.subject, cell.setting, Ask { load_percent: None, ..cell.ask })
+        };
+        let same = |other: &PlannedCell| path_and_ask(other) == path_and_ask(cell.planned);
+        if let Some((_, maximum)) = self.known.iter().find(|(other, _)| same(other)) {
+            return Some(maximum.clone());
+        }
+        observer.calibrating(cell);
+        let load = self.plan.load(&cell.planned.ask);
+        let set = observer.set(cell);
+        let found = match set.map(|()| maximum(&load, &mut |load| trial(cell.subject, load))) {
+            Ok(Err(EngineError::Stopped)) => return None,
+            Ok(sought) => sought.map_err(|error| error.to_string()),
+            // The setting cannot be had.
+            Err(reason) => Err(reason),
+        };
+        tracing::debug!(mode = cell.subject.mode, ?found, "maximum, transactions/s");
+        self.known.push((*cell.planned, found.clone()));
+        Some(found)
+    }
+}
+
+/// One trial: the rate, transactions/s.
+pub(crate) fn rate<'a>(
+    load: &Load,
+    between: impl Into<Between<'a>>,
+    stop: &std::sync::atomic::AtomicBool,
+) -> Result<f64, EngineError> {
+    load::run(load, between, &mut (), stop).map(|measured| measured.rate())
+}
+
+/// The median rate of some trials.
+fn median_rate(
+    load: &Load,
+    trial: &mut dyn FnMut(&Load) -> Result<f64, EngineError>,
+) -> Result<f64, EngineError> {
+    let rates = (0..TRIALS).map(|_| trial(load)).collect::<Result<Vec<_>, _>>()?;
+    Ok(median(&rates).unwrap_or(0.0))
+}
+
+/// The highest rate that a schedule of the load can be taken of.
+fn maximum(
+    load: &Load,
+    trial: &mut dyn FnMut(&Load) -> Result<f64, EngineError>,
+) -> Result<f64, EngineError> {
+    let load = Load {
+        warmup: load.warmup.min(WARMUP),
+        duration: load.duration.clamp(SHORTEST, LONGEST),
+        ..load.clone()
+    };
+    let mut maximum = closed_loop(&load, trial)?;
+    for _ in 1..STEPS {
+        let per_s = maximum * PROBE;
+        let load =
+            Load { outstanding: MAX_OUTSTANDING, transactions_per_s: Some(per_s), ..load.clone() };
+        if median_rate(&load, trial)? >= per_s * KEPT {
+            break;
+        }
+        maximum *= STEP;
+    }
+    Ok(maximum)
+}
+
+/// Doubles the requests under way until the rate does not grow any more.
+fn closed_loop(
+    load: &Load,
+    trial: &mut dyn FnMut(&Load) -> Result<f64, EngineError>,
+) -> Result<f64, EngineError> {
+    let mut best: f64 = 0.0;
+    let mut in_vain = 0;
+    let mut outstanding = 1;
+    while outstanding <= MAX_OUTSTANDING && in_vain < IN_VAIN {
+        let load = Load { outstanding, transactions_per_s: None, ..load.clone() };
+        let rate = median_rate(&load, trial)?;
+        in_vain = if rate > best * GROWTH { 0 } else { in_vain + 1 };
+        best = best.max(rate);
+        outstanding *= 2;
+    }
+    Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use load::Workload;
+
+    /// Of a path that a closed loop gets `rate` of, a schedule at most `open`.
+    fn found_of(mut rate: impl FnMut(u32) -> f64, open: f64) -> (f64, u32) {
+        let mut most = 0;
+        let load = Load::new(Workload::TcpRr);
+        let maximum = maximum(&load, &mut |load| {
+            assert!((SHORTEST..=LONGEST).contains(&load.duration));
+            Ok(match load.transactions_per_s {
+                Some(per_s) => per_s.min(open),
+                None => {
+                    most = most.max(load.outstanding);
+                    rate(load.outstanding)
+                }
+            })
+        });
+        (maximum.unwrap(), most)
+    }
+
+    fn found(rate: impl FnMut(u32) -> f64) -> (f64, u32) {
+        found_of(rate, f64::INFINITY)
+    }
+
+    #[test]
+    fn a_schedule_of_the_maximum_can_be_kept() {
+        for open in [99e3, 90e3, 50e3, 30e3] {
+            let (maximum, _) = found_of(|n| f64::from(n.min(2)) * 5e4, open);
+            assert!(maximum * PROBE <= open / KEPT, "{maximum} of {open}");
+            assert!(maximum * PROBE >= open * STEP * STEP, "{maximum} of {open}");
+        }
+        // A path that keeps nothing of it: not sought forever.
+        assert!(found_of(|_| 1e5, 0.0).0 > 0.0);
+    }
+
+    #[test]
+    fn the_maximum_is_where_more_under_way_does_not_help() {
+        // Two under way keep both ends busy.
+        assert_eq!(found(|n| f64::from(n.min(2)) * 1e4), (2e4, 8));
+        // A long path.
+        assert_eq!(found(|n| f64::from(n.min(100)) * 1e3), (1e5, 512));
+        // Falls where queues overflow.
+        assert_eq!(found(|n| if n > 8 { 1e3 } else { f64::from(n) * 1e3 }), (8e3, 32));
+        // One that never grows, one that always does.
+        assert_eq!(found(|_| 5.0), (5.0, 4));
+        assert_eq!(found(f64::from), (1024.0, MAX_OUTSTANDING));
+    }
+
+    #[test]
+    fn a_disturbed_trial_does_not_count() {
+        let mut trials = 0;
+        let (maximum, _) = found(|n| {
+            trials += 1;
+            if trials % 3 == 1 { 1e9 } else { f64::from(n.min(4)) }
+        });
+        assert_eq!(maximum, 4.0);
+    }
+
+    #[test]
+    fn a_broken_path_has_no_maximum() {
+        let load = Load::new(Workload::TcpRr);
+        assert!(maximum(&load, &mut |_| Err(EngineError::Stopped)).is_err());
+    }
+}

@@ -1,0 +1,313 @@
+//! The search: pure, told of trials by a function.
+//!
+//! As MLRsearch (draft-ietf-bmwg-mlrsearch) has it: every trial counts for all
+//! goals at once. A load is a goal's lower bound when at least half of its trials
+//! lose no more than the goal allows, an upper bound when more than half do. The
+//! bounds that count are the lowest upper bound and the highest lower bound below
+//! it.
+//!
+//! Trials are all of one length. A load is decided as soon as one side leads by
+//! [`Asked::lead`] trials, so that clear ones take two; the bounds that a search
+//! ends with are tried again until one side leads by [`Asked::sure_lead`], as a
+//! wrong upper bound, once believed, would hold the search down for good.
+//!
+//! A load that the generator cannot make bounds the search as well, but says
+//! nothing of the path.
+
+use results::{DropGoal, DropPoint};
+
+/// What one trial came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Trial {
+    /// It counts.
+    Counted {
+        /// Datagrams due by the schedule.
+        intended: u64,
+        /// Those received.
+        received: u64,
+    },
+    /// The generator did not keep its rate.
+    NotKept,
+    /// Something else had the machine: it says nothing.
+    Disturbed,
+}
+
+/// What is asked of a search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    /// Loss allowed by each goal, 0..1, the strictest first.
+    pub goals: Vec<f64>,
+    /// A goal is found when its bounds lie this close: (upper − lower) ÷ upper.
+    pub width: f64,
+    /// Trials that one side must lead by for a load to be decided.
+    pub lead: usize,
+    /// The same for the bounds that the search ends with.
+    pub sure_lead: usize,
+    /// After this many trials of a load half of them decide.
+    pub load_trials: usize,
+    /// The search ends after this many trials, whatever it has found.
+    pub most_trials: u32,
+    /// Lowest load tried, datagrams/s.
+    pub least: f64,
+    /// Where it begins, datagrams/s.
+    pub start: f64,
+}
+
+/// What a search found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The goals' rates. A goal that no load kept has a rate of 0.
+    pub point: DropPoint,
+    /// Whether each goal was narrowed to the width asked for.
+    pub narrowed: Vec<bool>,
+}
+
+/// First step beyond a bound, where the other one is not known; doubled with
+/// each further one.
+const FIRST_STEP: f64 = 0.08;
+/// Largest step: a doubling.
+const LONGEST_STEP: f64 = 1.0;
+
+/// A load and its trials.
+#[derive(Debug, Clone)]
+struct Load {
+    per_s: f64,
+    /// Loss of each trial that counts, ascending.
+    losses: Vec<f64>,
+    not_kept: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Lower,
+    Upper,
+    Undecided,
+}
+
+impl Load {
+    fn class(&self, goal: f64, lead: usize, most: usize) -> Class {
+        let good = self.losses.iter().filter(|loss| **loss <= goal).count();
+        let bad = self.losses.len() - good;
+        if good >= bad + lead || (good >= bad && good + bad >= most) {
+            Class::Lower
+        } else if bad >= good + lead || good + bad >= most {
+            Class::Upper
+        } else {
+            Class::Undecided
+        }
+    }
+
+    /// Whether it is more than the generator can make.
+    fn beyond(&self, lead: usize) -> bool {
+        self.not_kept >= self.losses.len() + lead
+    }
+
+    /// Loss that at least half of the trials keep within.
+    fn typical_loss(&self) -> f64 {
+        let middle = self.losses.len().saturating_sub(1) / 2;
+        self.losses.get(middle).copied().unwrap_or(1.0)
+    }
+}
+
+/// The bounds of one goal.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Bounds {
+    /// Index of the highest load that kept it.
+    lower: Option<usize>,
+    /// Index of the lowest load that did not.
+    upper: Option<usize>,
+    /// Index of the lowest load that the generator cannot make.
+    beyond: Option<usize>,
+}
+
+struct Search<'a> {
+    asked: &'a Asked,
+    loads: Vec<Load>,
+    /// Per goal: steps taken upwards and downwards.
+    steps: Vec<u32>,
+}
+
+/// Searches; `trial` makes one at a rate in datagrams/s.
+///
+/// # Errors
+/// The first that `trial` gives.
+pub fn search<E>(
+    asked: &Asked,
+    mut trial: impl FnMut(f64) -> Result<Trial, E>,
+) -> Result<Found, E> {
+    let mut search = Search { asked, loads: Vec::new(), steps: vec![0; asked.goals.len()] };
+    let (mut trials, mut void_trials) = (0, 0);
+    while trials < asked.most_trials {
+        let Some(at) = search.next() else { break };
+        trials += 1;
+        let load = &mut search.loads[at];
+        match trial(load.per_s)? {
+            Trial::Counted { intended, received } => {
+                let lost = intended.saturating_sub(received);
+                let loss = lost as f64 / intended.max(1) as f64;
+                let place = load.losses.partition_point(|other| *other <= loss);
+                load.losses.insert(place, loss);
+            }
+            Trial::NotKept => {
+                load.not_kept += 1;
+                void_trials += 1;
+            }
+            Trial::Disturbed => void_trials += 1,
+        }
+    }
+    Ok(search.found(trials, void_trials))
+}
+
+impl Search<'_> {
+    fn class(&self, load: &Load, goal: f64, lead: usize) -> Class {
+        load.class(goal, lead, self.asked.load_trials)
+    }
+
+    fn bounds(&self, goal: f64) -> Bounds {
+        let lead = self.asked.lead;
+        let by_rate = |a: &usize, b: &usize| self.loads[*a].per_s.total_cmp(&self.loads[*b].per_s);
+        let indices = || 0..self.loads.len();
+        let upper = indices()
+            .filter(|at| self.class(&self.loads[*at], goal, lead) == Class::Upper)
+            .min_by(by_rate);
+        // What the generator has made once, it can make.
+        let made = self.generated();
+        let beyond = indices()
+            .filter(|at| self.loads[*at].beyond(lead) && self.loads[*at].per_s > made)
+            .min_by(by_rate);
+        let mut bounds = Bounds { lower: None, upper, beyond };
+        let top = self.top(&bounds).map_or(f64::INFINITY, |at| self.loads[at].per_s);
+        bounds.lower = indices()
+            .filter(|at| self.class(&self.loads[*at], goal, lead) == Class::Lower)
+            .filter(|at| self.loads[*at].per_s < top)
+            .max_by(by_rate);
+        bounds
+    }
+
+    /// The lower of the two bounds above.
+    fn top(&self, bounds: &Bounds) -> Option<usize> {
+        let both = bounds.upper.into_iter().chain(bounds.beyond);
+        both.min_by(|a, b| self.loads[*a].per_s.total_cmp(&self.loads[*b].per_s))
+    }
+
+    /// The highest load that the generator has made.
+    fn generated(&self) -> f64 {
+        let made = self.loads.iter().filter(|load| load.losses.len() >= self.asked.lead);
+        made.map(|load| load.per_s).fold(0.0, f64::max)
+    }
+
+    /// How far a goal's bounds lie apart, (upper − lower) ÷ upper; infinite
+    /// where one is missing.
+    fn width(&self, bounds: &Bounds) -> f64 {
+        match (bounds.lower, self.top(bounds)) {
+            (Some(lower), Some(top)) => {
+                let (lower, top) = (self.loads[lower].per_s, self.loads[top].per_s);
+                (top - lower) / top
+            }
+            // Nothing is left to try below.
+            (None, Some(top)) if self.loads[top].per_s <= self.asked.least => 0.0,
+            _ => f64::INFINITY,
+        }
+    }
+
+    /// A bound of a goal that is not sure yet.
+    fn unsure(&self, goal: f64, bounds: &Bounds) -> Option<usize> {
+        let lead = self.asked.sure_lead;
+        let undecided = |at: &usize| {
+            let load = &self.loads[*at];
+            if Some(*at) == bounds.beyond {
+                return !load.beyond(lead) && load.not_kept < self.asked.load_trials;
+            }
+            self.class(load, goal, lead) == Class::Undecided
+        };
+        // The upper first: when it falls, the lower does not matter.
+        self.top(bounds).into_iter().chain(bounds.lower).find(undecided)
+    }
+
+    /// The load to be tried next: by the goal that is the least narrowed, then
+    /// the bounds that are not sure; `None` when all are found.
+    fn next(&mut self) -> Option<usize> {
+        if self.loads.is_empty() {
+            return Some(self.load(self.asked.start.max(self.asked.least)));
+        }
+        let widths: Vec<(usize, Bounds, f64)> = (0..self.asked.goals.len())
+            .map(|goal| {
+                let bounds = self.bounds(self.asked.goals[goal]);
+                (goal, bounds, self.width(&bounds))
+            })
+            .collect();
+        let widest = widths
+            .iter()
+            .filter(|(_, _, width)| *width > self.asked.width)
+            // The strictest of equals: what keeps it keeps the others, too.
+            .reduce(|widest, other| if other.2 > widest.2 { other } else { widest });
+        let Some(&(goal, bounds, _)) = widest else {
+            return widths
+                .iter()
+                .find_map(|(goal, bounds, _)| self.unsure(self.asked.goals[*goal], bounds));
+        };
+        let lower = bounds.lower.map_or(0.0, |at| self.loads[at].per_s);
+        let top = self.top(&bounds).map(|at| self.loads[at].per_s);
+        // A load between the bounds that is not decided yet comes first.
+        let undecided = (0..self.loads.len())
+            .filter(|at| (lower..top.unwrap_or(f64::INFINITY)).contains(&self.loads[*at].per_s))
+            .find(|at| {
+                let goal = self.asked.goals[goal];
+                self.class(&self.loads[*at], goal, self.asked.lead) == Class::Undecided
+            });
+        if undecided.is_some() {
+            return undecided;
+        }
+        let step = (FIRST_STEP * f64::from(1_u32 << self.steps[goal].min(8))).min(LONGEST_STEP);
+        let per_s = match (bounds.lower, top) {
+            (Some(_), Some(top)) => (lower * top).sqrt(),
+            (Some(_), None) => {
+                self.steps[goal] += 1;
+                lower * (1.0 + step)
+            }
+            (None, top) => {
+                self.steps[goal] += 1;
+                let top = top.unwrap_or(self.asked.start);
+                (top / (1.0 + step)).max(self.asked.least)
+            }
+        };
+        Some(self.load(per_s))
+    }
+
+    fn load(&mut self, per_s: f64) -> usize {
+        // Whole datagrams a second, as the generator takes them.
+        let per_s = per_s.round().max(1.0);
+        self.loads.iter().position(|load| load.per_s == per_s).unwrap_or_else(|| {
+            self.loads.push(Load { per_s, losses: Vec::new(), not_kept: 0 });
+            self.loads.len() - 1
+        })
+    }
+
+    fn found(&self, trials: u32, void_trials: u32) -> Found {
+        let mut narrowed = Vec::new();
+        let mut limited = false;
+        let goals = self
+            .asked
+            .goals
+            .iter()
+            .map(|&loss| {
+                let bounds = self.bounds(loss);
+                narrowed.push(self.width(&bounds) <= self.asked.width);
+                limited |= bounds.upper.is_none() && bounds.beyond.is_some();
+                let kept = bounds.lower.map(|at| &self.loads[at]);
+                DropGoal {
+                    loss,
+                    per_s: kept.map_or(0.0, |load| load.per_s * (1.0 - load.typical_loss())),
+                    kept: kept.map_or(0.0, |load| load.per_s),
+                    missed: bounds.upper.map(|at| self.loads[at].per_s),
+                }
+            })
+            .collect();
+        let generator_limit = limited.then(|| self.generated());
+        let point = DropPoint { goals, trials, void_trials, generator_limit };
+        Found { point, narrowed }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,395 @@
+//! Do no harm: bounds on the test's own load, on a machine that carries others' traffic.
+//!
+//! A test sends in short pulses and rests between them. How long it rests follows from
+//! what the last pulse really took of CPUs and link: over pulse and rest together the test
+//! stays below its share of each. Where the host's own traffic suffers during pulses, the
+//! share is halved, and comes back slowly.
+//!
+//! The bound is on the mean. Within a pulse a test may use a CPU for as long as the pulse
+//! lasts, which is why pulses are short.
+
+use std::time::{Duration, Instant};
+
+use netstate::proc::{ProcFile, read_value};
+use netstate::snmp::{PROC_SNMP, Snmp};
+use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
+
+/// The bound.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Impact {
+    /// Most that the test takes of all CPUs, and of the link, on average, 0..1.
+    pub share: f64,
+}
+
+impl Impact {
+    /// What a pulse measures, unless asked otherwise.
+    pub const PULSE: Duration = Duration::from_millis(50);
+    /// What it discards before.
+    pub const WARMUP: Duration = Duration::from_millis(10);
+}
+
+/// Least part of the share that is left where the host suffers.
+const LEAST: f64 = 1.0 / 16.0;
+/// Pulses without harm until the share is doubled again.
+const RECOVERY: u32 = 5;
+/// Longest rest: a pulse that took more than that allows is the last for so long.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Bytes of the smallest frame on the wire, preamble and gap included, by which packets
+/// are a share of a link.
+const SMALLEST_FRAME: f64 = 84.0;
+
+/// What one pulse took.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Pulse {
+    /// From its beginning to its end, set-up included.
+    pub seconds: f64,
+    /// CPU time of the test, softirqs included.
+    pub cpu_s: f64,
+    /// Sent and received on the client's device.
+    pub bits: f64,
+    pub packets: f64,
+}
+
+/// What there is to take a share of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Capacity {
+    pub cpus: f64,
+    /// Bits/s of the slowest link known; `None` where no device tells.
+    pub link: Option<f64>,
+}
+
+/// Sets the rests.
+#[derive(Debug)]
+pub(crate) struct Governor {
+    share: f64,
+    capacity: Capacity,
+    /// Part of the share that is used now.
+    part: f64,
+    /// Pulses since the last harm.
+    unharmed: u32,
+    backed_off: u32,
+    /// All pulses and rests so far.
+    total: Pulse,
+    rested: f64,
+}
+
+impl Governor {
+    pub fn new(impact: Impact, capacity: Capacity) -> Governor {
+        Governor {
+            share: impact.share,
+            capacity,
+            part: 1.0,
+            unharmed: 0,
+            backed_off: 0,
+            total: Pulse::default(),
+            rested: 0.0,
+        }
+    }
+
+    /// How long to rest after a pulse; `harmed` where the host suffered during it.
+    pub fn rest(&mut self, pulse: Pulse, harmed: bool) -> Duration {
+        if harmed {
+            self.part = (self.part / 2.0).max(LEAST);
+            self.unharmed = 0;
+            self.backed_off += 1;
+        } else {
+            self.unharmed += 1;
+            if self.unharmed.is_multiple_of(RECOVERY) {
+                self.part = (self.part * 2.0).min(1.0);
+            }
+        }
+        let share = self.share * self.part;
+        let of_cpus = pulse.cpu_s / (self.capacity.cpus * share);
+        let of_link = self.capacity.link.map_or(0.0, |link| {
+            let bits = pulse.bits.max(pulse.packets * SMALLEST_FRAME * 8.0);
+            bits / (link * share)
+        });
+        let whole = of_cpus.max(of_link);
+        let rest = (whole - pulse.seconds).clamp(0.0, LONGEST.as_secs_f64());
+        self.total.seconds += pulse.seconds;
+        self.total.cpu_s += pulse.cpu_s;
+        self.total.bits += pulse.bits;
+        self.total.packets += pulse.packets;
+        self.rested += rest;
+        Duration::from_secs_f64(rest)
+    }
+
+    /// Share of all CPUs taken so far, pulses and rests together.
+    pub fn cpu_share(&self) -> f64 {
+        let seconds = self.total.seconds + self.rested;
+        if seconds > 0.0 { self.total.cpu_s / (seconds * self.capacity.cpus) } else { 0.0 }
+    }
+
+    /// What was kept to, for the results.
+    pub fn said(&self) -> Option<String> {
+        let seconds = self.total.seconds + self.rested;
+        if seconds <= 0.0 {
+            return None;
+        }
+        let link = self.capacity.link.map_or(String::new(), |link| {
+            format!(" and {:.2}% of the link", self.total.bits / (seconds * link) * 100.0)
+        });
+        let backed_off = match self.backed_off {
+            0 => String::new(),
+            times => format!("; it backed off {times} times, as the host's own traffic suffered"),
+        };
+        Some(format!(
+            "the test took {:.1}% of all CPUs{link} on average (--impact {:.3}%){backed_off}",
+            self.cpu_share() * 100.0,
+            self.share * 100.0
+        ))
+    }
+}
+
+/// How the host's own traffic fares: counters that only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Fare {
+    /// Packets dropped at full backlogs.
+    pub drops: f64,
+    /// TCP segments retransmitted in this process's namespace.
+    pub retransmits: f64,
+    /// Share of the last ten seconds in which some task waited for a CPU, 0..1 (PSI).
+    pub waiting: f64,
+}
+
+/// Retransmits a second more than in rests that are nobody's harm.
+const RETRANSMITS: f64 = 20.0;
+/// Rise of the waiting share that is harm.
+const WAITING: f64 = 0.10;
+
+/// Whether the host suffered from a pulse: `before`, at its beginning and at its end;
+/// `waiting` is what it was before the run.
+pub(crate) fn suffers(
+    begin: &Fare,
+    end: &Fare,
+    resting: &Rates,
+    waiting: f64,
+    seconds: f64,
+) -> bool {
+    let rates = Rates::between(begin, end, seconds);
+    rates.drops > resting.drops * 2.0 && end.drops > begin.drops
+        || rates.retransmits > resting.retransmits * 2.0 + RETRANSMITS
+        || end.waiting > waiting + WAITING
+}
+
+/// Per second.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Rates {
+    pub drops: f64,
+    pub retransmits: f64,
+}
+
+impl Rates {
+    pub fn between(begin: &Fare, end: &Fare, seconds: f64) -> Rates {
+        let seconds = seconds.max(1e-3);
+        Rates {
+            drops: (end.drops - begin.drops).max(0.0) / seconds,
+            retransmits: (end.retransmits - begin.retransmits).max(0.0) / seconds,
+        }
+    }
+}
+
+/// Reads [`Fare`]; a source that this kernel lacks reads as nothing.
+#[derive(Debug)]
+pub(crate) struct Host {
+    softnet: Option<ProcFile>,
+    snmp: Option<ProcFile>,
+}
+
+/// Where the kernel says how long tasks waited for a CPU.
+const PRESSURE: &str = "/proc/pressure/cpu";
+
+impl Host {
+    pub fn open() -> Host {
+        let open = |path: &str| ProcFile::open(path).ok();
+        Host { softnet: open(PROC_SOFTNET_STAT), snmp: open(PROC_SNMP) }
+    }
+
+    pub fn fare(&self) -> Fare {
+        let softnet = self.softnet.as_ref().and_then(|file| SoftnetStat::read(file).ok());
+        let drops =
+            softnet.map_or(0.0, |stat| stat.cpus.values().map(|cpu| f64::from(cpu.dropped)).sum());
+        let snmp = self.snmp.as_ref().and_then(|file| Snmp::parse(&file.read().ok()?).ok());
+        let retransmits = snmp.map_or(0.0, |snmp| snmp.tcp.retrans_segs as f64);
+        let waiting = read_value(PRESSURE).ok().and_then(|text| waiting(&text)).unwrap_or(0.0);
+        Fare { drops, retransmits, waiting }
+    }
+}
+
+/// `avg10` of the line `some`, 0..1.
+fn waiting(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let percent = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("avg10="))?;
+    percent.parse::<f64>().ok().map(|percent| percent / 100.0)
+}
+
+/// Pulses and rests of a run.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    governor: Governor,
+    host: Host,
+    /// What waited before the run.
+    waiting: f64,
+    /// How the last rest began, and what happened in it.
+    rest: Option<(Instant, Fare)>,
+    /// When the next pulse may begin.
+    due: Option<Instant>,
+}
+
+/// What the counters say that a pulse took, warm-up included.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Took {
+    /// CPU time of softirqs and interrupts, seconds.
+    pub kernel_s: f64,
+    /// CPU time of the whole machine less what it spends otherwise, seconds.
+    pub machine_s: f64,
+    /// Over the client's device, both ways.
+    pub bits: f64,
+    pub packets: f64,
+}
+
+/// A pulse that has begun.
+pub(crate) struct Begun {
+    at: Instant,
+    fare: Fare,
+    resting: Rates,
+    cpu: Duration,
+}
+
+impl Pacing {
+    pub fn new(impact: Impact, capacity: Capacity) -> Pacing {
+        let host = Host::open();
+        let waiting = host.fare().waiting;
+        Pacing { governor: Governor::new(impact, capacity), host, waiting, rest: None, due: None }
+    }
+
+    /// How long there is to rest still.
+    pub fn left(&self) -> Duration {
+        let due = self.due.map(|due| due.saturating_duration_since(Instant::now()));
+        due.unwrap_or_default()
+    }
+
+    /// A pulse begins.
+    pub fn begin(&mut self) -> Begun {
+        let (at, fare) = (Instant::now(), self.host.fare());
+        let resting = self.rest.map_or(Rates::default(), |(since, then)| {
+            Rates::between(&then, &fare, at.duration_since(since).as_secs_f64())
+        });
+        Begun { at, fare, resting, cpu: own_cpu() }
+    }
+
+    /// It ended.
+    pub fn end(&mut self, begun: &Begun, took: &Took) {
+        let (now, fare) = (Instant::now(), self.host.fare());
+        let seconds = now.duration_since(begun.at).as_secs_f64();
+        let own = own_cpu().saturating_sub(begun.cpu).as_secs_f64() + took.kernel_s;
+        // The machine's time has what other processes of the test took: a server, a
+        // tunnel in user space.
+        let cpu_s = own.max(took.machine_s);
+        let Took { bits, packets, .. } = *took;
+        let harmed = suffers(&begun.fare, &fare, &begun.resting, self.waiting, seconds);
+        let rest = self.governor.rest(Pulse { seconds, cpu_s, bits, packets }, harmed);
+        (self.rest, self.due) = (Some((now, fare)), Some(now + rest));
+    }
+
+    /// What was kept to.
+    pub fn said(&self) -> Option<String> {
+        self.governor.said()
+    }
+}
+
+/// Speed of a device of this process's namespace, bits/s; `None` where it does not say, or
+/// is another's.
+pub(crate) fn link_speed(device: &str) -> Option<f64> {
+    let text = read_value(format!("/sys/class/net/{device}/speed")).ok()?;
+    let megabits = text.trim().parse::<f64>().ok()?;
+    (megabits > 0.0).then_some(megabits * 1e6)
+}
+
+/// CPU time of this process, all threads.
+fn own_cpu() -> Duration {
+    use nix::time::{ClockId, clock_gettime};
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAPACITY: Capacity = Capacity { cpus: 4.0, link: Some(1e9) };
+
+    fn governor(share: f64) -> Governor {
+        Governor::new(Impact { share }, CAPACITY)
+    }
+
+    #[test]
+    fn cpu_packets_and_bits_stay_below_their_share_over_any_pulses() {
+        for share in [0.01, 0.05, 0.2] {
+            let mut governor = governor(share);
+            let (mut seconds, mut cpu_s, mut bits, mut packets) = (0.0, 0.0, 0.0, 0.0);
+            for at in 0..200_u32 {
+                let kind = f64::from(at % 7) + 1.0;
+                let pulse = Pulse {
+                    seconds: 0.02 * kind,
+                    cpu_s: 0.03 * kind,
+                    bits: 4e6 * f64::from(at % 5),
+                    packets: 3000.0 * f64::from(at % 3),
+                };
+                let rest = governor.rest(pulse, at % 11 == 0).as_secs_f64();
+                seconds += pulse.seconds + rest;
+                cpu_s += pulse.cpu_s;
+                bits += pulse.bits;
+                packets += pulse.packets;
+            }
+            assert!(cpu_s / (seconds * CAPACITY.cpus) <= share * 1.0001, "{share}");
+            assert!(bits / (seconds * 1e9) <= share * 1.0001, "{share}");
+            assert!(packets * 84.0 * 8.0 / (seconds * 1e9) <= share * 1.0001, "{share}");
+            assert!((governor.cpu_share() - cpu_s / (seconds * CAPACITY.cpus)).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn harm_halves_the_share_and_it_comes_back_slowly() {
+        let mut governor = governor(0.05);
+        let pulse = Pulse { seconds: 0.05, cpu_s: 0.05, ..Pulse::default() };
+        let usual = governor.rest(pulse, false);
+        let harmed = governor.rest(pulse, true);
+        assert!(harmed > usual * 2, "{harmed:?} after {usual:?}");
+        let longest = (0..20).map(|_| governor.rest(pulse, true)).max().unwrap();
+        assert!(longest <= LONGEST && longest < usual * 20, "{longest:?}");
+        let rests: Vec<Duration> = (0..30).map(|_| governor.rest(pulse, false)).collect();
+        assert!(rests[3] == longest && rests[29] == usual, "{rests:?}");
+        assert!(governor.said().unwrap().contains("backed off 21 times"), "{:?}", governor.said());
+    }
+
+    #[test]
+    fn a_pulse_of_nothing_needs_no_rest() {
+        let pulse = Pulse { seconds: 0.05, ..Pulse::default() };
+        assert_eq!(governor(0.05).rest(pulse, false), Duration::ZERO);
+    }
+
+    #[test]
+    fn drops_retransmits_and_waiting_are_harm_and_what_was_there_before_is_not() {
+        let calm = Fare { drops: 10.0, retransmits: 5.0, waiting: 0.2 };
+        let resting = Rates { drops: 0.0, retransmits: 1.0 };
+        let harm = |end: Fare| suffers(&calm, &end, &resting, 0.2, 0.1);
+        assert!(!harm(calm));
+        assert!(harm(Fare { drops: 11.0, ..calm }));
+        assert!(!harm(Fare { retransmits: 6.0, ..calm }));
+        assert!(harm(Fare { retransmits: 9.0, ..calm }));
+        assert!(harm(Fare { waiting: 0.35, ..calm }));
+        // A host that drops all the time.
+        let dropping = Rates { drops: 100.0, retransmits: 0.0 };
+        let same = Fare { drops: 20.0, ..calm };
+        assert!(!suffers(&calm, &same, &dropping, 0.2, 0.1));
+    }
+
+    #[test]
+    fn the_pressure_file_is_read() {
+        let text = "some avg10=4.91 avg60=3.30 avg300=9.14 total=6496919413\nfull avg10=0.00\n";
+        assert!((waiting(text).unwrap() - 0.0491).abs() < 1e-9);
+        assert_eq!(waiting(""), None);
+        let fare = Host::open().fare();
+        assert!((0.0..=1.0).contains(&fare.waiting), "{fare:?}");
+    }
+}

@@ -1,0 +1,23 @@
+//! Measuring: plans, samplers, the proof of the path, the run that joins them, and the
+//! same between two machines ([`remote`]). Nothing here prints or builds a network.
+
+#![forbid(unsafe_code)]
+
+mod calibrate;
+mod drop_point;
+pub mod impact;
+mod in_force;
+pub mod observed;
+pub mod observer;
+pub mod path;
+pub mod path_netns;
+pub mod path_under_test;
+pub mod plan;
+pub mod probes;
+mod ratios;
+pub mod remote;
+pub mod run;
+mod sample;
+pub mod sampler;
+mod summary;
+mod void;

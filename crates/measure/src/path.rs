@@ -1,0 +1,346 @@
+//! The proof of the path: every hop must have carried what was received, but for
+//! those that the path passes by, which must not.
+
+use netstate::{Counters, Hop, HopKind, Side, Way};
+
+use crate::observed::Observed;
+use load::{Measured, Workload};
+use results::{Direction, HopRecord, RecordKind};
+
+/// Bytes of an Ethernet header, which link counters include.
+const ETHERNET: u64 = 14;
+
+/// Share of the traffic that a hop must show. Counters are read just outside
+/// the measured interval, so they see at least what was sent and received in it;
+/// the rest is for what crosses a hop while they are read.
+const PROOF: f64 = 0.9;
+
+/// Share of the traffic that a bypassed hop may show. A fast path leaves the
+/// first packets, ARP, a packet now and then for the slow path's tables, and what
+/// comes while it follows a change.
+const LEFT: f64 = 0.05;
+
+/// So few packets at a bypassed hop say nothing, whatever share of a slow load.
+const FEW: u64 = 20;
+
+/// IPv4 and UDP headers, bytes.
+const UDP_HEADERS: u64 = 28;
+
+/// What crossed each hop, both directions, in path order.
+pub fn hops(path: &[Hop], observed: &Observed) -> Vec<HopRecord> {
+    path.iter().flat_map(|hop| hop_records(hop, observed)).collect()
+}
+
+fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
+    let metered = observed.metered(&hop.host, &hop.device);
+    let layer3 = |bytes: u64, packets: u64| bytes.saturating_sub(packets * ETHERNET);
+    let record = |direction: Direction, packets: u64, bytes: u64, drops: u64| {
+        let bypassed = hop.bypass.as_ref().is_some_and(|bypass| match bypass.way {
+            Way::Both => true,
+            Way::Forward => direction == Direction::Forward,
+            Way::Reverse => direction == Direction::Reverse,
+        });
+        let excused = metered.filter(|_| bypassed).map(|metered| metered.carried);
+        let excused = excused.map_or(0, |by| match (hop.forward, direction) {
+            (Side::Tx, Direction::Forward) | (Side::Rx, Direction::Reverse) => by.tx_packets,
+            _ => by.rx_packets,
+        });
+        HopRecord {
+            host: hop.host.clone(),
+            device: hop.device.clone(),
+            direction,
+            kind: match hop.kind {
+                _ if bypassed => RecordKind::Bypassed,
+                HopKind::Device => RecordKind::Device,
+                HopKind::Process => RecordKind::Process,
+                HopKind::Stage => RecordKind::Stage,
+            },
+            packets,
+            bytes,
+            mean_skb_bytes: if packets > 0 { bytes as f64 / packets as f64 } else { 0.0 },
+            drops,
+            excused,
+        }
+    };
+    match hop.kind {
+        HopKind::Device | HopKind::Stage => {
+            let counters = match hop.kind {
+                HopKind::Stage => metered.map(|metered| metered.carried),
+                _ => observed.device(&hop.host, &hop.device).copied(),
+            };
+            let counters: Counters = counters.unwrap_or_default();
+            let rx = |direction| {
+                let bytes = layer3(counters.rx_bytes, counters.rx_packets);
+                let drops = counters.rx_dropped + counters.rx_errors;
+                record(direction, counters.rx_packets, bytes, drops)
+            };
+            let tx = |direction| {
+                let bytes = layer3(counters.tx_bytes, counters.tx_packets);
+                let drops = counters.tx_dropped + counters.tx_errors;
+                record(direction, counters.tx_packets, bytes, drops)
+            };
+            match hop.forward {
+                Side::Rx => vec![rx(Direction::Forward), tx(Direction::Reverse)],
+                Side::Tx => vec![tx(Direction::Forward), rx(Direction::Reverse)],
+            }
+        }
+        HopKind::Process => {
+            let Some(namespace) = observed.namespace(&hop.host) else { return Vec::new() };
+            let counters = &namespace.counters;
+            let received = counters.tcp.in_segs + counters.udp.in_datagrams;
+            let sent = counters.tcp.out_segs + counters.udp.out_datagrams;
+            // IP's own octet counters include what the host forwarded, so they
+            // bound the bytes; the segments are the socket's alone.
+            let (bytes_in, bytes_out) = if received == 0 {
+                (0, 0)
+            } else {
+                (counters.ip_ext.in_octets, counters.ip_ext.out_octets)
+            };
+            let drops = counters.udp.in_errors + counters.tcp.in_errs;
+            vec![
+                record(Direction::Forward, received, bytes_in, drops),
+                record(Direction::Reverse, sent, bytes_out, 0),
+            ]
+        }
+    }
+}
+
+/// Checks that every hop carried the traffic.
+///
+/// # Errors
+/// Names the first hop that did not, with what was expected and seen.
+pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
+    if hops.is_empty() {
+        return Err("the path declares no hop to prove it by".to_owned());
+    }
+    let answered = measured.workload.has_latency();
+    for hop in hops {
+        let counted = measured.workload.sends(hop.direction);
+        if !counted {
+            continue;
+        }
+        if hop.kind == RecordKind::Bypassed {
+            passed_by(hop, measured)?;
+            continue;
+        }
+        // What the sockets held when the interval began crossed before it.
+        let crossed = measured.payload_bytes.saturating_sub(measured.under_way_bytes);
+        let wanted = ((crossed as f64 * PROOF) as u64).max(1);
+        if hop.bytes < wanted {
+            return Err(not_crossed(hop, "bytes", hop.bytes, crossed));
+        }
+        // A transaction is a packet each way at the least, where no two of a flow
+        // can be merged into one.
+        let share = crossed as f64 / measured.payload_bytes.max(1) as f64;
+        let wanted = (measured.units as f64 * share * PROOF) as u64;
+        if answered && !measured.messages_merge && hop.packets < wanted {
+            return Err(not_crossed(hop, "packets", hop.packets, measured.units));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a hop did not carry the traffic.
+///
+/// By bytes where a packet may hold any number of messages, else by packets. What
+/// is excused counts as so many of the hop's mean packet.
+fn passed_by(hop: &HopRecord, measured: &Measured) -> Result<(), String> {
+    let packets = hop.packets.saturating_sub(hop.excused);
+    let bytes = packets as f64 * hop.mean_skb_bytes;
+    let Measured { payload_bytes, units, .. } = *measured;
+    let (seen, all) = match measured.workload {
+        workload if workload.is_byte_stream() => (bytes, payload_bytes),
+        Workload::UdpStream => (bytes, payload_bytes + units * UDP_HEADERS),
+        _ if measured.messages_merge => (bytes, payload_bytes),
+        // A message may be many packets, and what is under way while counters are
+        // read is excused in the one reading or the other.
+        _ => (packets as f64, units.max(hop.excused)),
+    };
+    if packets <= FEW || seen <= all as f64 * LEFT {
+        return Ok(());
+    }
+    Err(format!(
+        "the traffic did not take the mode's path: {} {} saw {packets} packets {} that were to \
+         pass it by, of {} in all with {} excused",
+        hop.host, hop.device, hop.direction, hop.packets, hop.excused
+    ))
+}
+
+/// What stages left to another way and why, in words; empty where nothing.
+pub fn left(observed: &Observed) -> String {
+    let mut text = String::new();
+    for ((host, name), metered) in &observed.metered {
+        let mut left: Vec<_> = metered.left.iter().collect();
+        left.sort_by_key(|(_, packets)| std::cmp::Reverse(**packets));
+        for (reason, packets) in left {
+            text += &format!("; {host} {name} left {packets} packets: {reason}");
+        }
+    }
+    text
+}
+
+fn not_crossed(hop: &HopRecord, what: &str, seen: u64, expected: u64) -> String {
+    format!(
+        "the traffic did not take the mode's path: {} {} saw {seen} {what} {}, expected at least {expected}",
+        hop.host, hop.device, hop.direction
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::NamespaceSample;
+    use netstate::Counters;
+    use std::collections::BTreeMap;
+
+    fn measured(workload: Workload, units: u64, payload_bytes: u64) -> Measured {
+        Measured {
+            workload,
+            seconds: 1.0,
+            payload_bytes,
+            under_way_bytes: 0,
+            messages_merge: false,
+            units,
+            sent_units: units,
+            datagrams: None,
+            latency: None,
+            histogram: None,
+            pace: None,
+            tcp_retransmits: None,
+            socket_errors: BTreeMap::new(),
+            flows: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn observed(counters: Counters) -> Observed {
+        let devices = BTreeMap::from([("nic0".to_owned(), counters)]);
+        Observed {
+            devices: BTreeMap::from([("a".to_owned(), devices)]),
+            namespaces: vec![NamespaceSample { label: "a".into(), ..Default::default() }],
+            drops: Vec::new(),
+            programs: Vec::new(),
+            metered: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn bytes_are_layer_3_and_the_mean_compares_with_the_mtu() {
+        let counters = Counters {
+            tx_packets: 10,
+            tx_bytes: 15_140,
+            rx_packets: 5,
+            rx_bytes: 330,
+            tx_dropped: 2,
+            ..Default::default()
+        };
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters));
+        assert_eq!((records[0].bytes, records[0].mean_skb_bytes), (15_000, 1500.0));
+        assert_eq!((records[0].direction, records[0].drops), (Direction::Forward, 2));
+        assert_eq!((records[1].bytes, records[1].direction), (260, Direction::Reverse));
+    }
+
+    #[test]
+    fn a_hop_that_saw_too_little_breaks_the_proof() {
+        let counters = Counters { tx_packets: 100, tx_bytes: 200_000, ..Default::default() };
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters));
+        assert!(prove(&records, &measured(Workload::TcpStream, 1, 190_000)).is_ok());
+        let error = prove(&records, &measured(Workload::TcpStream, 1, 400_000)).unwrap_err();
+        assert!(error.contains("a nic0 saw 198600 bytes forward"), "{error}");
+        // Endpoint of it was sent before the counters were read.
+        let buffered =
+            Measured { under_way_bytes: 200_000, ..measured(Workload::TcpStream, 1, 400_000) };
+        assert!(prove(&records, &buffered).is_ok());
+        // Whatever was buffered, a hop that saw nothing proves nothing.
+        let idle = hops(&[Hop::tx("a", "nic0")], &observed(Counters::default()));
+        assert!(prove(&idle, &buffered).is_err());
+        // Nothing came back: not a request/response path.
+        let error = prove(&records, &measured(Workload::TcpRr, 90, 90)).unwrap_err();
+        assert!(error.contains("reverse"), "{error}");
+        assert!(prove(&[], &measured(Workload::TcpRr, 1, 1)).is_err());
+    }
+
+    #[test]
+    fn merged_requests_are_proved_by_bytes() {
+        let counters = Counters {
+            tx_packets: 10,
+            tx_bytes: 2_000,
+            rx_packets: 10,
+            rx_bytes: 2_000,
+            ..Default::default()
+        };
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters));
+        let single = measured(Workload::TcpRr, 100, 1_500);
+        let error = prove(&records, &single).unwrap_err();
+        assert!(error.contains("saw 10 packets forward, expected at least 100"), "{error}");
+        let pipelined = Measured { messages_merge: true, ..single.clone() };
+        assert!(prove(&records, &pipelined).is_ok());
+        let too_much = Measured { payload_bytes: 150_000, ..pipelined };
+        assert!(prove(&records, &too_much).unwrap_err().contains("bytes"));
+        // What was under way when counters were first read crossed before that.
+        let answered = Measured { under_way_bytes: 1_400, ..single };
+        assert!(prove(&records, &answered).is_ok());
+    }
+
+    #[test]
+    fn a_bypassed_hop_that_saw_the_traffic_breaks_the_proof() {
+        let carried =
+            |tx_packets| Counters { tx_packets, tx_bytes: tx_packets * 114, ..Default::default() };
+        let meter = || netstate::Meter::new(netstate::Metered::default);
+        let hop = || Hop::tx("a", "nic0").bypassed_but_for(Way::Forward, meter());
+        let sent = measured(Workload::UdpStream, 1_000, 64_000);
+        let prove_of = |sent: &Measured, seen, excused| {
+            let mut observed = observed(carried(seen));
+            let metered = netstate::Metered {
+                carried: carried(excused),
+                left: BTreeMap::from([("egress_mtu".to_owned(), seen)]),
+            };
+            observed.metered.insert(("a".into(), "nic0".into()), metered);
+            let records = hops(&[hop()], &observed);
+            assert_eq!(records[0].kind, RecordKind::Bypassed);
+            assert_eq!(records[0].excused, excused);
+            assert_eq!(records[1].kind, RecordKind::Device, "the other way is not");
+            prove(&records[..1], sent).map_err(|error| error + &left(&observed))
+        };
+        let prove_with = |seen, excused| prove_of(&sent, seen, excused);
+        assert_eq!(prove_with(10, 0), Ok(()));
+        assert_eq!(prove_with(1_000, 990), Ok(()));
+        let error = prove_with(1_000, 500).unwrap_err();
+        assert!(
+            error.contains("a nic0 saw 500 packets forward that were to pass it by"),
+            "{error}"
+        );
+        assert!(error.contains("a nic0 left 1000 packets: egress_mtu"), "{error}");
+        // Messages of 46 packets; one was under way when the counters were read.
+        let sent = measured(Workload::UdpRr, 200, 200 * 65_507);
+        assert_eq!(prove_of(&sent, 9_259, 9_211), Ok(()));
+        assert!(prove_of(&sent, 9_259, 0).is_err());
+    }
+
+    #[test]
+    fn a_stage_is_counted_by_its_meter() {
+        let meter = netstate::Meter::new(netstate::Metered::default);
+        let stage = Hop::stage("b", "accel", Side::Rx, meter);
+        let sent = measured(Workload::TcpStream, 1, 50_000);
+        let mut observed = observed(Counters::default());
+        assert!(prove(&hops(std::slice::from_ref(&stage), &observed), &sent).is_err());
+        let carried = Counters { rx_packets: 10, rx_bytes: 60_140, ..Default::default() };
+        let metered = netstate::Metered { carried, ..Default::default() };
+        observed.metered.insert(("b".into(), "accel".into()), metered);
+        let records = hops(&[stage], &observed);
+        assert_eq!((records[0].kind, records[0].bytes), (RecordKind::Stage, 60_000));
+        assert!(prove(&records, &sent).is_ok());
+    }
+
+    #[test]
+    fn a_process_hop_without_sockets_in_use_proves_nothing() {
+        let mut seen = observed(Counters::default());
+        // Forwarded traffic only: octets without a segment for a socket.
+        seen.namespaces[0].counters.ip_ext.in_octets = 1_000_000;
+        let records = hops(&[Hop::process("a", "docker-proxy")], &seen);
+        assert!(prove(&records, &measured(Workload::TcpStream, 1, 500_000)).is_err());
+        seen.namespaces[0].counters.tcp.in_segs = 700;
+        let records = hops(&[Hop::process("a", "docker-proxy")], &seen);
+        assert!(prove(&records, &measured(Workload::TcpStream, 1, 500_000)).is_ok());
+    }
+}

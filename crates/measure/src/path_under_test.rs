@@ -1,0 +1,79 @@
+//! What is measured: a path between two ends, with the counters that prove it.
+//! Who built it is not known here. The client's end is a namespace of this
+//! machine; the server's, too, or a server on another machine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use netstate::Hop;
+
+use crate::path_netns::PathNetns;
+use crate::remote::Remote;
+use load::{Between, Ends};
+use results::Profile;
+
+/// A path to be measured.
+#[derive(Debug, Clone)]
+pub struct PathUnderTest {
+    /// Name of the network mode.
+    pub mode: String,
+    /// Offload profile.
+    pub offload: Profile,
+    /// Underlay MTU, bytes.
+    pub mtu: u32,
+    /// Index of the client's namespace in `places`.
+    pub client: usize,
+    /// The server's end.
+    pub server: ServerEnd,
+    /// The path, client to server.
+    pub hops: Vec<Hop>,
+    /// Every namespace of the path that is on this machine.
+    pub places: Vec<PathNetns>,
+}
+
+/// Where the server's half of a load runs.
+#[derive(Debug, Clone)]
+pub enum ServerEnd {
+    /// In this process.
+    Here {
+        /// Index of its namespace in [`PathUnderTest::places`].
+        place: usize,
+        /// What the client connects to.
+        target: SocketAddr,
+        /// What the server binds.
+        listen: SocketAddr,
+    },
+    /// In another process, most likely on another machine.
+    Away(Arc<Remote>),
+}
+
+impl PathUnderTest {
+    /// Where the two endpoints of a load run.
+    pub fn between(&self) -> Between<'_> {
+        let client = &*self.places[self.client].netns;
+        match &self.server {
+            &ServerEnd::Here { place, target, listen } => {
+                let server = &*self.places[place].netns;
+                Between::Here(Ends { client, server, target, listen })
+            }
+            ServerEnd::Away(server) => Between::Away { client, server: &**server },
+        }
+    }
+
+    /// The server, where it is another process.
+    pub fn remote(&self) -> Option<&Remote> {
+        match &self.server {
+            ServerEnd::Here { .. } => None,
+            ServerEnd::Away(remote) => Some(remote),
+        }
+    }
+
+    /// Names of the two ends, as places and hops have them.
+    pub fn ends(&self) -> [&str; 2] {
+        let client = self.places[self.client].name.as_str();
+        match &self.server {
+            &ServerEnd::Here { place, .. } => [client, self.places[place].name.as_str()],
+            ServerEnd::Away(_) => [client, Remote::HOST],
+        }
+    }
+}

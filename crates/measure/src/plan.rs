@@ -1,0 +1,195 @@
+//! What a run is to do: which cells, in how many blocks, when to stop.
+
+use std::time::Duration;
+
+use crate::impact::Impact;
+use crate::sampler::{Disturbance, Rule};
+use load::ask::Ask;
+use load::{Load, Workload};
+pub use results::PlacementPolicy;
+use results::stats::{StatsError, StopRule};
+use results::{Placement, Role};
+
+/// One cell of a plan.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PlannedCell {
+    /// Index of its subject.
+    pub subject: usize,
+    /// Baseline, A/A or measured.
+    pub role: Role,
+    /// What is asked of it.
+    pub ask: Ask,
+    /// Index in [`Plan::settings`] of what is varied; `None`: as found.
+    pub setting: Option<usize>,
+    /// Index of the baseline cell that its ratios are taken to.
+    pub baseline: usize,
+}
+
+/// When a run stops.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stopping {
+    /// Coverage of every interval, 0..1.
+    pub level: f64,
+    /// Blocks, where there is no goal.
+    pub blocks: u32,
+    /// Stop when every ratio's relative half-width is at most this.
+    pub half_width: Option<f64>,
+    /// Blocks at most, under a goal.
+    pub max_blocks: u32,
+}
+
+impl Stopping {
+    /// The rule that decides after each block.
+    ///
+    /// # Errors
+    /// Those of [`StopRule::goal`].
+    pub fn rule(&self) -> Result<StopRule, StatsError> {
+        match self.half_width {
+            None => Ok(StopRule::Blocks { blocks: self.blocks, level: self.level }),
+            Some(half_width) => StopRule::goal(self.level, half_width, self.max_blocks),
+        }
+    }
+}
+
+/// What a run is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Seed of the block order.
+    pub seed: u64,
+    /// The cells of every block.
+    pub cells: Vec<PlannedCell>,
+    /// When to stop.
+    pub stopping: Stopping,
+    /// Settings varied, one a step (`sysctl:net.core.netdev_budget=1000`).
+    pub settings: Vec<String>,
+    /// Measured interval of a sample.
+    pub duration: Duration,
+    /// Discarded before it.
+    pub warmup: Duration,
+    /// Where threads run.
+    pub placement: Placement,
+    /// What a sample's disturbance is judged by.
+    pub rule: Rule,
+    /// What else ran here before the run, in steps.
+    pub before: Vec<Disturbance>,
+    /// Bound on the test's own load; `None`: as much as the path takes.
+    pub impact: Option<Impact>,
+    /// Share of all CPUs busy before the run, 0..1.
+    pub idle_load: f64,
+    /// How long a path may take to carry the first exchange, or stand still.
+    pub setup_limit: Duration,
+    /// A cell whose path was not proved in its first so many samples is not tried
+    /// again: its path is broken, and each try may cost the set-up limit.
+    pub hopeless_after: usize,
+}
+
+impl Plan {
+    /// The load of an ask, closed loop.
+    pub fn load(&self, ask: &Ask) -> Load {
+        let workload = ask.task.workload();
+        Load {
+            message_bytes: ask.message_bytes,
+            flows: ask.flows,
+            outstanding: ask.outstanding,
+            gso: ask.gso && workload == Workload::UdpStream,
+            socket_buffer_bytes: ask.socket_buffer_bytes,
+            warmup: self.warmup,
+            duration: self.duration,
+            client_cpus: self.placement.client_cpus.clone(),
+            server_cpus: self.placement.server_cpus.clone(),
+            setup_limit: self.setup_limit,
+            ..Load::new(workload)
+        }
+    }
+}
+
+/// [`Plan::hopeless_after`], where nothing is to be learned from more.
+pub const HOPELESS_AFTER: usize = 2;
+
+/// Every combination of subject and ask, with a baseline and an A/A cell for
+/// each offload profile, MTU and ask. Under each of the `settings` every mode is
+/// measured once more, its ratio to the same mode as found: what the setting
+/// brings.
+///
+/// `subjects` are (mode, offload, mtu); cells whose baseline subject is missing
+/// are left out. `settings` has, for each subject, those it takes.
+pub fn cells(
+    subjects: &[(&str, &str, u32)],
+    baseline: &str,
+    asks: &[Ask],
+    settings: &[Vec<usize>],
+) -> Vec<PlannedCell> {
+    let mut cells = Vec::new();
+    for (reference, (_, offload, mtu)) in
+        subjects.iter().enumerate().filter(|(_, (mode, _, _))| *mode == baseline)
+    {
+        for &ask in asks {
+            let at = cells.len();
+            let cell =
+                |subject, role| PlannedCell { subject, role, ask, setting: None, baseline: at };
+            cells.push(cell(reference, Role::Baseline));
+            cells.push(cell(reference, Role::Aa));
+            for (subject, other) in subjects.iter().enumerate() {
+                if subject != reference && (other.1, other.2) == (*offload, *mtu) {
+                    cells.push(cell(subject, Role::Measured));
+                }
+            }
+            for found in at..cells.len() {
+                if cells[found].role != Role::Aa {
+                    let as_found = cells[found];
+                    let taken = settings.get(as_found.subject).into_iter().flatten();
+                    cells.extend(taken.map(|&setting| PlannedCell {
+                        role: Role::Measured,
+                        setting: Some(setting),
+                        baseline: found,
+                        ..as_found
+                    }));
+                }
+            }
+        }
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use load::ask::Task;
+
+    #[test]
+    fn every_group_has_its_own_baseline_and_floor() {
+        let subjects = [("host", "full", 1500), ("host", "none", 1500), ("vxlan", "none", 1500)];
+        let asks = [Workload::TcpRr, Workload::UdpStream].map(|w| Ask::new(Task::Steady(w)));
+        let cells = cells(&subjects, "host", &asks, &[]);
+        assert_eq!(cells.len(), 2 * 2 + 2 * 3);
+        for cell in &cells {
+            let baseline = &cells[cell.baseline];
+            assert_eq!(baseline.role, Role::Baseline);
+            assert_eq!(subjects[baseline.subject].1, subjects[cell.subject].1);
+            assert_eq!(baseline.ask, cell.ask);
+        }
+        assert_eq!(cells.iter().filter(|cell| cell.role == Role::Aa).count(), 4);
+    }
+
+    #[test]
+    fn a_setting_is_compared_with_the_same_mode_as_found() {
+        let subjects = [("host", "full", 1500), ("vxlan", "full", 1500)];
+        let cells = cells(&subjects, "host", &[Ask::new(Task::DropPoint)], &[vec![0, 1], vec![1]]);
+        // host, its A/A and vxlan, then the settings of host and of vxlan.
+        assert_eq!(cells.len(), 3 + 2 + 1);
+        for cell in cells.iter().filter(|cell| cell.setting.is_some()) {
+            let found = &cells[cell.baseline];
+            assert_eq!((found.subject, found.setting), (cell.subject, None));
+            assert_eq!(cell.role, Role::Measured);
+        }
+    }
+
+    #[test]
+    fn placement_never_invents_a_cpu() {
+        assert_eq!(PlacementPolicy::Split.place(&[0, 1]).server_cpus, [1]);
+        assert_eq!(PlacementPolicy::Split.place(&[3]).client_cpus, [3]);
+        assert_eq!(PlacementPolicy::Split.place(&[3]).server_cpus, [3]);
+        assert_eq!(PlacementPolicy::Split.place(&[0, 1, 2, 3]).client_cpus, [0, 1]);
+        assert!(PlacementPolicy::None.place(&[0, 1]).client_cpus.is_empty());
+    }
+}

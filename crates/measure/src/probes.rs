@@ -1,0 +1,179 @@
+//! The counters of a path: opened once, read before and after each sample.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use netstate::{Counters, Hop, Meter, Metered, Netlink, Program};
+
+use crate::observed::Observed;
+use crate::path_netns::PathNetns;
+use crate::sampler::{Drops, DropsReading, Namespace, NamespaceSnapshot, SamplerError};
+
+/// The samplers of a subject's places, opened once for all its samples.
+#[derive(Debug)]
+pub struct Probes {
+    places: Vec<PlaceProbe>,
+    programs: Vec<Program>,
+    meters: BTreeMap<Device, Meter>,
+    drops: Option<Arc<Drops>>,
+}
+
+/// Place and device, or stage.
+type Device = (String, String);
+
+#[derive(Debug)]
+struct PlaceProbe {
+    name: String,
+    inode: u64,
+    netlink: Netlink,
+    namespace: Namespace,
+}
+
+/// One reading of every place.
+#[derive(Debug)]
+pub struct Reading {
+    places: Vec<(BTreeMap<String, Counters>, NamespaceSnapshot)>,
+    /// What each program has dropped.
+    programs: Vec<u64>,
+    meters: BTreeMap<Device, Metered>,
+    drops: Option<DropsReading>,
+}
+
+/// A probe that cannot be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// Protocol counters.
+    #[error("{place}: {error}")]
+    Namespace {
+        /// Host and device that were looked at.
+        place: String,
+        /// Why.
+        error: SamplerError,
+    },
+    /// Link counters.
+    #[error("{place}: {error}")]
+    Links {
+        /// Host and device that were looked at.
+        place: String,
+        /// Why.
+        error: netstate::Error,
+    },
+}
+
+impl Probes {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// When a namespace cannot be entered or its counters not be read.
+    pub fn open(places: &[PathNetns]) -> Result<Probes, ProbeError> {
+        let open = |place: &PathNetns| {
+            let netlink = Netlink::open_in(&place.netns)
+                .map_err(|error| ProbeError::Links { place: place.name.clone(), error })?;
+            let namespace = Namespace::open_in(&place.netns, &place.name)
+                .map_err(|error| ProbeError::Namespace { place: place.name.clone(), error })?;
+            let inode = place.netns.inode();
+            Ok(PlaceProbe { name: place.name.clone(), inode, netlink, namespace })
+        };
+        let places = places.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Probes { places, programs: Vec::new(), meters: BTreeMap::new(), drops: None })
+    }
+
+    /// Asks the programs behind these hops, too, what they dropped, and stages
+    /// what they carried.
+    #[must_use]
+    pub fn with_programs(mut self, hops: &[Hop]) -> Probes {
+        self.programs = hops.iter().filter_map(|hop| hop.program.clone()).collect();
+        let meter = |hop: &Hop| {
+            let excused = hop.bypass.as_ref().and_then(|bypass| bypass.excused.clone());
+            let meter = hop.meter.clone().or(excused)?;
+            Some(((hop.host.clone(), hop.device.clone()), meter))
+        };
+        self.meters = hops.iter().filter_map(meter).collect();
+        self
+    }
+
+    /// Lets the kernel say where it drops what, too.
+    ///
+    /// # Errors
+    /// When a namespace cannot be added to those that are counted.
+    pub fn with_drops(mut self, drops: Arc<Drops>) -> Result<Probes, ProbeError> {
+        for place in &self.places {
+            drops.watch(place.inode).map_err(|error| place.failed(error))?;
+        }
+        self.drops = Some(drops);
+        Ok(self)
+    }
+
+    /// Reads every counter.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn read(&self) -> Result<Reading, ProbeError> {
+        let read = |place: &PlaceProbe| {
+            let links = place
+                .netlink
+                .counters()
+                .map_err(|error| ProbeError::Links { place: place.name.clone(), error })?;
+            let snapshot = place
+                .namespace
+                .snapshot()
+                .map_err(|error| ProbeError::Namespace { place: place.name.clone(), error })?;
+            Ok((links, snapshot))
+        };
+        let places = self.places.iter().map(read).collect::<Result<_, _>>()?;
+        let drops = match (&self.drops, self.places.first()) {
+            (Some(drops), Some(place)) => Some(drops.read().map_err(|e| place.failed(e))?),
+            _ => None,
+        };
+        let programs = self.programs.iter().map(Program::dropped).collect();
+        let meters = self.meters.iter().map(|(at, meter)| (at.clone(), meter.read())).collect();
+        Ok(Reading { places, programs, meters, drops })
+    }
+
+    /// What happened between two readings.
+    pub fn difference(&self, before: &Reading, after: &Reading) -> Observed {
+        let mut devices = BTreeMap::new();
+        let mut namespaces = Vec::new();
+        for (place, (before, after)) in
+            self.places.iter().zip(before.places.iter().zip(&after.places))
+        {
+            let links = after.0.iter().map(|(device, counters)| {
+                let earlier = before.0.get(device).copied().unwrap_or_default();
+                (device.clone(), counters.since(&earlier))
+            });
+            devices.insert(place.name.clone(), links.collect());
+            namespaces.push(place.namespace.difference(&before.1, &after.1));
+        }
+        let read = before.drops.as_ref().zip(after.drops.as_ref());
+        let dropped = self
+            .drops
+            .as_ref()
+            .zip(read)
+            .map_or_else(Vec::new, |(drops, (before, after))| drops.difference(before, after));
+        // Those of other subjects, which are counted together, have no name here.
+        let drops = dropped
+            .into_iter()
+            .filter_map(|drop| {
+                let place = self.places.iter().find(|place| place.inode == drop.netns)?;
+                Some((place.name.clone(), drop))
+            })
+            .collect();
+        let programs = self
+            .programs
+            .iter()
+            .zip(before.programs.iter().zip(&after.programs))
+            .map(|(program, (before, after))| (program.name.clone(), after.saturating_sub(*before)))
+            .collect();
+        let metered = after.meters.iter().map(|(at, after)| {
+            let before = before.meters.get(at).cloned().unwrap_or_default();
+            (at.clone(), after.since(&before))
+        });
+        Observed { devices, namespaces, drops, programs, metered: metered.collect() }
+    }
+}
+
+impl PlaceProbe {
+    fn failed(&self, error: SamplerError) -> ProbeError {
+        ProbeError::Namespace { place: self.name.clone(), error }
+    }
+}

@@ -1,0 +1,61 @@
+//! Ratios within a block: a cell's sample over another cell's of the same block, so that
+//! what the machine did meanwhile cancels.
+
+use crate::plan::{Plan, PlannedCell};
+use load::ask::{Ask, Engine};
+use results::{Role, Sample};
+
+/// Fills every sample's ratio to the baseline's sample of the same block.
+pub(crate) fn fill(plan: &Plan, samples: &mut [Vec<Sample>]) {
+    for (at, cell) in plan.cells.iter().enumerate() {
+        if cell.role == Role::Baseline {
+            continue;
+        }
+        let (mut own, baseline) = (std::mem::take(&mut samples[at]), &samples[cell.baseline]);
+        for sample in own.iter_mut().filter(|sample| sample.valid) {
+            let reference =
+                baseline.iter().find(|other| other.block == sample.block && other.valid);
+            let Some(reference) = reference else { continue };
+            sample.ratio = match sample.value == 0.0 && reference.value > 0.0 {
+                // A flood of which nothing arrived.
+                true => Some(0.0),
+                false => quotient(sample.value, reference.value),
+            };
+            sample.service_demand_ratio = sample
+                .service_demand
+                .zip(reference.service_demand)
+                .and_then(|(own, reference)| quotient(own, reference));
+        }
+        samples[at] = own;
+    }
+}
+
+/// `None` where either is not a positive number: no ratio can be taken to a
+/// baseline that moved nothing.
+fn quotient(value: f64, reference: f64) -> Option<f64> {
+    let ratio = value / reference;
+    (value > 0.0 && reference > 0.0 && ratio.is_finite()).then_some(ratio)
+}
+
+/// A tool's values over those of the built-in engine, of the same path and ask
+/// in the same block; none where the run has no such cell.
+pub(crate) fn against_built_in(plan: &Plan, samples: &[Vec<Sample>], at: usize) -> Vec<f64> {
+    let cell = &plan.cells[at];
+    let twin = |other: &PlannedCell| {
+        let ask = Ask { engine: Engine::Overlane, ..cell.ask };
+        (other.subject, other.role, other.setting, other.ask)
+            == (cell.subject, cell.role, cell.setting, ask)
+    };
+    let Some(twin) = plan.cells.iter().position(twin).filter(|twin| *twin != at) else {
+        return Vec::new();
+    };
+    let valid = |sample: &&Sample| sample.valid;
+    samples[at]
+        .iter()
+        .filter(valid)
+        .filter_map(|own| {
+            let other = samples[twin].iter().filter(valid).find(|s| s.block == own.block)?;
+            quotient(own.value, other.value)
+        })
+        .collect()
+}

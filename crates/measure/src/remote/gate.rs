@@ -1,0 +1,358 @@
+//! Where connections wait that have not proved anything yet.
+//!
+//! One thread serves them all, without ever waiting for one: a stranger takes a
+//! descriptor and some hundred bytes, no thread. There is always room for one more:
+//! where it is full, the oldest connection of whoever has most of them goes. They are
+//! counted by address, and by network ([`Origin`]) for who has many addresses. A client
+//! that answers at once is let in within its round trips, whoever else stands about.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags};
+
+use super::Token;
+use super::handshake::{HELLO_BYTES, Hello, Keys, MAC_BYTES, Said};
+
+/// A handshake takes two round trips.
+pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Who does not know the token does not get to ask often: its connection takes up room
+/// for so long.
+pub(super) const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
+/// Connections in their handshake, over all, …
+pub(super) const NEWCOMERS: usize = 256;
+/// … of one IPv6 network, …
+const OF_ONE_NETWORK: usize = 64;
+/// … and of one address.
+pub(super) const OF_ONE_ADDRESS: usize = 32;
+
+/// Who has a connection, as far as an address tells: an IPv4 address, or the /64 of an
+/// IPv6 address. A site has at least one of those, and a host all addresses in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Origin(IpAddr);
+
+impl Origin {
+    /// That of an address.
+    pub fn of(address: IpAddr) -> Origin {
+        Origin(match address.to_canonical() {
+            IpAddr::V6(v6) => {
+                let prefix = u128::from(v6) & !u128::from(u64::MAX);
+                IpAddr::V6(Ipv6Addr::from(prefix))
+            }
+            v4 => v4,
+        })
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            IpAddr::V6(prefix) => write!(f, "{prefix}/64"),
+            IpAddr::V4(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// A connection that has not proved anything yet.
+#[derive(Debug)]
+struct Newcomer {
+    stream: TcpStream,
+    from: SocketAddr,
+    address: IpAddr,
+    origin: Origin,
+    since: Instant,
+    /// What it was greeted with.
+    server: Hello,
+    said: [u8; HELLO_BYTES + MAC_BYTES],
+    filled: usize,
+    /// When it is hung up on, after a wrong proof.
+    condemned: Option<Instant>,
+}
+
+/// One that has proved to know the token.
+pub(super) struct Admitted {
+    pub stream: TcpStream,
+    pub from: SocketAddr,
+    pub keys: Keys,
+}
+
+/// What became of a connection.
+pub(super) enum Outcome {
+    Admitted(Box<Admitted>),
+    TurnedAway(SocketAddr, String),
+}
+
+/// The connections in their handshake.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    newcomers: Vec<Newcomer>,
+}
+
+impl Gate {
+    /// Greets a connection, and makes room for it; what was hung up on for that.
+    pub fn greet(
+        &mut self,
+        stream: TcpStream,
+        from: SocketAddr,
+        with_token: bool,
+        now: Instant,
+    ) -> Option<Outcome> {
+        let address = from.ip().to_canonical();
+        let origin = Origin::of(address);
+        let pushed_out = self.crowd(address, origin).map(|at| {
+            let gone = self.newcomers.remove(at);
+            Outcome::TurnedAway(gone.from, "it stood still and made room for another".to_owned())
+        });
+        let server = Hello::fresh(with_token);
+        // Not one byte is waiting: a hello fits into any socket buffer.
+        let greeted = stream.set_nonblocking(true).and_then(|()| (&stream).write(&server.emit()));
+        match greeted {
+            Ok(HELLO_BYTES) => self.newcomers.push(Newcomer {
+                stream,
+                from,
+                address,
+                origin,
+                since: now,
+                server,
+                said: [0; HELLO_BYTES + MAC_BYTES],
+                filled: 0,
+                condemned: None,
+            }),
+            // It has gone already.
+            _ if pushed_out.is_none() => {
+                return Some(Outcome::TurnedAway(from, "it closed the connection".to_owned()));
+            }
+            _ => {}
+        }
+        pushed_out
+    }
+
+    /// Which connection goes for one more of that address: the oldest, of the address
+    /// that has most, in the network that has most.
+    fn crowd(&self, address: IpAddr, origin: Origin) -> Option<usize> {
+        let of_address = |wanted: IpAddr| self.count(|other| other.address == wanted);
+        let of_origin = |wanted: Origin| self.count(|other| other.origin == wanted);
+        if of_address(address) >= OF_ONE_ADDRESS {
+            return self.oldest(|other| other.address == address);
+        }
+        let crowded = match of_origin(origin) >= OF_ONE_NETWORK {
+            true => origin,
+            false if self.newcomers.len() < NEWCOMERS => return None,
+            // Of equals, the one that has been there the longest.
+            false => self.most(|other| of_origin(other.origin))?.origin,
+        };
+        let within = |other: &&Newcomer| other.origin == crowded;
+        let most =
+            self.newcomers.iter().filter(within).map(|other| of_address(other.address)).max();
+        self.oldest(|other| other.origin == crowded && Some(of_address(other.address)) == most)
+    }
+
+    fn count(&self, is: impl Fn(&Newcomer) -> bool) -> usize {
+        self.newcomers.iter().filter(|newcomer| is(newcomer)).count()
+    }
+
+    fn most(&self, count: impl Fn(&Newcomer) -> usize) -> Option<&Newcomer> {
+        // The last of equals is taken, so that the order is turned round.
+        self.newcomers.iter().rev().max_by_key(|newcomer| count(newcomer))
+    }
+
+    /// The oldest, one that has said nothing first. They are in the order of their coming.
+    fn oldest(&self, is: impl Fn(&Newcomer) -> bool) -> Option<usize> {
+        let silent = self.newcomers.iter().position(|other| is(other) && other.filled == 0);
+        silent.or_else(|| self.newcomers.iter().position(is))
+    }
+
+    /// Hangs up on the oldest: descriptors have run out.
+    pub fn make_room(&mut self) -> Option<Outcome> {
+        let at = self.most(|other| self.count(|one| one.origin == other.origin))?.origin;
+        let gone = self.newcomers.remove(self.oldest(|other| other.origin == at)?);
+        Some(Outcome::TurnedAway(gone.from, "it stood still and made room for another".to_owned()))
+    }
+
+    /// What to poll. Not those that wait for being hung up on: one that has gone would be
+    /// ready at every look.
+    pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let heard = self.newcomers.iter().filter(|other| other.condemned.is_none());
+        heard.map(|other| PollFd::new(other.stream.as_fd(), PollFlags::POLLIN))
+    }
+
+    /// Listens to each, and hangs up on who takes too long.
+    pub fn listen(&mut self, token: Option<&Token>, now: Instant) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        let mut at = 0;
+        while at < self.newcomers.len() {
+            match self.newcomers[at].listen(token, now) {
+                Heard::More => at += 1,
+                Heard::Proof(keys) => {
+                    let Newcomer { stream, from, .. } = self.newcomers.remove(at);
+                    outcomes.push(Outcome::Admitted(Box::new(Admitted {
+                        stream,
+                        from,
+                        keys: *keys,
+                    })));
+                }
+                Heard::Wrong(reason) => {
+                    let from = self.newcomers.remove(at).from;
+                    outcomes.push(Outcome::TurnedAway(from, reason));
+                }
+            }
+        }
+        outcomes
+    }
+}
+
+/// What a connection has come to.
+enum Heard {
+    More,
+    Proof(Box<Keys>),
+    Wrong(String),
+}
+
+impl Newcomer {
+    fn listen(&mut self, token: Option<&Token>, now: Instant) -> Heard {
+        if let Some(until) = self.condemned {
+            return match now >= until {
+                true => Heard::Wrong("it does not know the token".to_owned()),
+                false => Heard::More,
+            };
+        }
+        while self.filled < self.said.len() {
+            match self.stream.read(&mut self.said[self.filled..]) {
+                Ok(0) => return Heard::Wrong("the other end closed the connection".to_owned()),
+                Ok(count) => self.filled += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Heard::Wrong(format!("recv: {error}")),
+            }
+        }
+        let (hello, proof) = self.said.split_at(HELLO_BYTES);
+        if self.filled >= HELLO_BYTES
+            && let Some(hello) = hello.first_chunk()
+        {
+            let client = match Hello::parse(hello) {
+                Ok(client) => client,
+                Err(error) => return Heard::Wrong(error.to_string()),
+            };
+            if client.with_token != token.is_some() {
+                // The client knows from our hello.
+                return Heard::Wrong(match client.with_token {
+                    true => "it has a token, and this server has none".to_owned(),
+                    false => "it has no token".to_owned(),
+                });
+            }
+            if self.filled == self.said.len()
+                && let Some(proof) = proof.first_chunk()
+            {
+                let keys = Said { server: self.server, client }.keys(token);
+                if keys.is_client_proof(proof) {
+                    return Heard::Proof(Box::new(keys));
+                }
+                self.condemned = Some(now + WRONG_TOKEN_WAIT);
+                return Heard::More;
+            }
+        }
+        match now.saturating_duration_since(self.since) > HANDSHAKE_LIMIT {
+            true => Heard::Wrong(format!("no handshake within {HANDSHAKE_LIMIT:.0?}")),
+            false => Heard::More,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A gate, and connections to it that look as if they came from elsewhere.
+    struct Bench {
+        gate: Gate,
+        listener: TcpListener,
+        clients: Vec<TcpStream>,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            Bench { gate: Gate::default(), listener, clients: Vec::new() }
+        }
+
+        /// Who goes for it.
+        fn greet(&mut self, from: &str) -> Option<IpAddr> {
+            let client = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
+            let (stream, _) = self.listener.accept().unwrap();
+            self.clients.push(client);
+            let from = SocketAddr::new(from.parse().unwrap(), 1);
+            match self.gate.greet(stream, from, true, Instant::now())? {
+                Outcome::TurnedAway(gone, _) => Some(gone.ip()),
+                Outcome::Admitted(_) => None,
+            }
+        }
+
+        fn waiting(&self, of: &str) -> usize {
+            self.gate.count(|other| other.address == of.parse::<IpAddr>().unwrap())
+        }
+    }
+
+    #[test]
+    fn who_has_most_connections_makes_room() {
+        let mut bench = Bench::new();
+        let many: Vec<String> = (0..8).map(|n| format!("10.0.0.{n}")).collect();
+        for _ in 0..60 {
+            many.iter().for_each(|from| {
+                let _ = bench.greet(from);
+            });
+        }
+        assert_eq!(bench.gate.newcomers.len(), NEWCOMERS);
+        // Sixty different ones come, and stay.
+        for n in 0..60 {
+            let gone = bench.greet(&format!("10.1.0.{n}")).unwrap().to_string();
+            assert!(many.contains(&gone), "{gone} went for one of another address");
+        }
+        for n in 0..60 {
+            assert_eq!(bench.waiting(&format!("10.1.0.{n}")), 1);
+        }
+    }
+
+    #[test]
+    fn a_network_of_many_addresses_counts_as_one() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.greet("2001:db8::1"), None);
+        for n in 1..400 {
+            bench.greet(&format!("2001:db8:0:1::{n:x}"));
+        }
+        assert_eq!(bench.gate.newcomers.len(), OF_ONE_NETWORK + 1);
+        assert_eq!(bench.waiting("2001:db8::1"), 1);
+        // In a network, who has most addresses' worth of connections makes room.
+        let mut bench = Bench::new();
+        assert_eq!(bench.greet("2001:db8::1"), None);
+        for _ in 0..400 {
+            bench.greet("2001:db8::2");
+            bench.greet("2001:db8::3");
+        }
+        assert_eq!(bench.waiting("2001:db8::1"), 1);
+        assert_eq!(bench.gate.newcomers.len(), OF_ONE_NETWORK);
+        let shown = [Origin::of("2001:db8::1".parse().unwrap()), Origin::of([10, 0, 0, 1].into())];
+        assert_eq!(shown.map(|origin| origin.to_string()), ["2001:db8::/64", "10.0.0.1"]);
+        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+        assert_eq!(Origin::of(mapped), shown[1]);
+    }
+
+    #[test]
+    fn who_has_said_something_stays_before_who_has_not() {
+        let mut bench = Bench::new();
+        (0..OF_ONE_ADDRESS).for_each(|_| {
+            let _ = bench.greet("10.0.0.1");
+        });
+        bench.clients[0].write_all(b"o").unwrap();
+        while bench.gate.newcomers[0].filled == 0 {
+            assert!(bench.gate.listen(None, Instant::now()).is_empty());
+        }
+        (0..OF_ONE_ADDRESS - 1).for_each(|_| {
+            let _ = bench.greet("10.0.0.1");
+        });
+        assert_eq!(bench.gate.newcomers[0].filled, 1);
+    }
+}

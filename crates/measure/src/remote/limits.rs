@@ -1,0 +1,85 @@
+//! What a server lets its clients ask for.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use load::{Load, MAX_FLOWS};
+
+/// What a server lets its clients ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Sessions at a time. Only one of them has a load running.
+    pub sessions: u32,
+    /// Flows of a load; each takes a thread and a socket.
+    pub flows: u32,
+    /// Warm-up and measured interval of a load together, seconds.
+    pub load_s: u32,
+    /// Socket buffers of a load's flows together, bytes.
+    pub buffer_bytes: u64,
+}
+
+impl Limits {
+    /// 8 sessions, 64 flows, 60 s, 1 GiB.
+    pub const DEFAULT: Limits =
+        Limits { sessions: 8, flows: 64, load_s: 60, buffer_bytes: 1 << 30 };
+
+    /// Most that each can be set to.
+    pub const MOST: Limits =
+        Limits { sessions: 1024, flows: MAX_FLOWS, load_s: 7200, buffer_bytes: 1 << 36 };
+
+    /// Checks a load.
+    ///
+    /// # Errors
+    /// What is asked for and what is allowed, in words.
+    pub fn check(&self, load: &Load) -> Result<(), String> {
+        if load.flows > self.flows {
+            return Err(format!("{} flows: the server allows {}", load.flows, self.flows));
+        }
+        let length = load.warmup.saturating_add(load.duration);
+        if length > Duration::from_secs(self.load_s.into()) {
+            return Err(format!(
+                "warm-up and duration of {:.1} s: the server allows {} s",
+                length.as_secs_f64(),
+                self.load_s
+            ));
+        }
+        // Both directions of each socket.
+        let buffers = u64::from(load.socket_buffer_bytes.unwrap_or(0)) * 2 * u64::from(load.flows);
+        if buffers > self.buffer_bytes {
+            return Err(format!(
+                "socket buffers of {buffers} bytes in all: the server allows {}",
+                self.buffer_bytes
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits::DEFAULT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use load::Workload;
+
+    #[test]
+    fn each_limit_refuses_what_is_beyond_it_by_name() {
+        let load = Load::new(Workload::TcpRr);
+        assert_eq!(Limits::DEFAULT.check(&load), Ok(()));
+        for (load, word) in [
+            (Load { flows: 65, ..load.clone() }, "65 flows"),
+            (Load { duration: Duration::from_secs(60), ..load.clone() }, "60.1 s"),
+            (Load { duration: Duration::MAX, ..load.clone() }, "allows 60 s"),
+            (Load { flows: 2, socket_buffer_bytes: Some(1 << 30), ..load }, "buffers"),
+        ] {
+            let refused = Limits::DEFAULT.check(&load).unwrap_err();
+            assert!(refused.contains(word), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What was counted at the server's end of a path, put beside what was counted
+//! at the client's.
+
+use super::Remote;
+use super::message::Observed as Seen;
+use crate::observed::Observed;
+use crate::sampler::{self, MachineSample};
+use load::{Measured, Workload};
+
+/// The server's machine over one sample, where it is another than the client's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeerSample {
+    /// Its CPUs.
+    pub machine: MachineSample,
+    /// Share of all its CPUs busy before the run, 0..1.
+    pub idle_load: f64,
+}
+
+impl Remote {
+    /// Adds what the server saw to what was seen here; its machine is returned
+    /// where it is another one, as all that is counted by machine has been
+    /// counted here otherwise.
+    pub(crate) fn join(
+        &self,
+        seen: Seen,
+        observed: &mut Observed,
+        here: &mut MachineSample,
+    ) -> Option<PeerSample> {
+        let [_, device] = self.devices();
+        let devices = [(device.device.clone(), seen.device)].into();
+        observed.devices.insert(Remote::HOST.to_owned(), devices);
+        if !self.is_same_netns() {
+            let mut namespace = seen.namespace;
+            Remote::HOST.clone_into(&mut namespace.label);
+            observed.namespaces.push(namespace);
+            let drops = seen.drops.into_iter();
+            observed.drops.extend(drops.map(|dropped| (Remote::HOST.to_owned(), dropped)));
+        }
+        (!self.is_same_machine()).then(|| {
+            here.softnet_dropped =
+                here.softnet_dropped.saturating_add(seen.machine.softnet_dropped);
+            here.softnet_squeezed =
+                here.softnet_squeezed.saturating_add(seen.machine.softnet_squeezed);
+            PeerSample { machine: seen.machine, idle_load: self.idle_load() }
+        })
+    }
+}
+
+/// What the CPU time was spent on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Work {
+    workload: Workload,
+    /// Of the measured interval; of `udp_stream` all that was received.
+    units: u64,
+    payload_bytes: u64,
+    /// The measured interval.
+    seconds: f64,
+}
+
+impl Work {
+    /// That of a load.
+    pub(crate) fn of(measured: &Measured) -> Work {
+        let Measured { workload, units, payload_bytes, seconds, .. } = *measured;
+        let units = match measured.datagrams {
+            Some(datagrams) if workload == Workload::UdpStream => datagrams.received,
+            _ => units,
+        };
+        Work { workload, units, payload_bytes, seconds }
+    }
+}
+
+/// CPU time of both machines per unit of work.
+///
+/// Over a network the CPU clocks are read somewhat before and after the measured
+/// interval. Where the load goes on meanwhile, each end's time is taken in
+/// proportion; `udp_stream` is still at both readings, so all of it counts, over
+/// all datagrams of it.
+pub(crate) fn service_demand(
+    here: &MachineSample,
+    idle_load: f64,
+    peer: Option<&PeerSample>,
+    work: &Work,
+) -> Option<f64> {
+    let whole = work.workload == Workload::UdpStream;
+    let of = |machine: &MachineSample, idle_load| {
+        let demand = sampler::service_demand(
+            &machine.cpu,
+            idle_load,
+            machine.seconds,
+            machine.cpus,
+            work.workload,
+            work.units,
+            work.payload_bytes,
+        )?;
+        let share = if whole { 1.0 } else { work.seconds / machine.seconds };
+        Some(demand * share).filter(|demand| demand.is_finite())
+    };
+    let own = of(here, idle_load)?;
+    match peer {
+        None => Some(own),
+        Some(peer) => Some(own + of(&peer.machine, peer.idle_load)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use results::CpuSeconds;
+
+    fn machine(user: f64, seconds: f64) -> MachineSample {
+        MachineSample {
+            cpu: CpuSeconds { user, ..CpuSeconds::default() },
+            seconds,
+            cpus: 2,
+            softnet_processed: 0,
+            softnet_dropped: 0,
+            softnet_squeezed: 0,
+            disturbance: sampler::Disturbance::default(),
+            cpus_changed: Vec::new(),
+        }
+    }
+
+    fn work(workload: Workload, units: u64) -> Work {
+        Work { workload, units, payload_bytes: 0, seconds: 1.0 }
+    }
+
+    #[test]
+    fn both_ends_cpu_counts_each_in_proportion_to_its_own_interval() {
+        // 0.5 s here; there 0.25 s a second, read over two seconds; 1000 units.
+        let peer = PeerSample { machine: machine(0.5, 2.0), idle_load: 0.0 };
+        let demand = |peer, workload, units| {
+            service_demand(&machine(0.5, 1.0), 0.0, peer, &work(workload, units)).unwrap()
+        };
+        assert!((demand(None, Workload::TcpRr, 1000) - 500.0).abs() < 1e-9);
+        assert!((demand(Some(&peer), Workload::TcpRr, 1000) - 750.0).abs() < 1e-9);
+        // All of it, over all 2000 datagrams.
+        assert!((demand(Some(&peer), Workload::UdpStream, 2000) - 500.0).abs() < 1e-9);
+        // 10% of two CPUs over two seconds is 0.4 s of the peer's 0.5 s.
+        let busy = PeerSample { idle_load: 0.1, ..peer.clone() };
+        assert!((demand(Some(&busy), Workload::TcpRr, 1000) - 550.0).abs() < 1e-9);
+    }
+}

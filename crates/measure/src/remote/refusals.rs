@@ -1,0 +1,89 @@
+//! What is told of connections that came to nothing: the first few each time, the
+//! others as a sum. Anyone can make a refusal, so none may cost a line.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::event::Event;
+use super::gate::Origin;
+
+/// Over which refusals are summed up.
+pub(super) const WINDOW: Duration = Duration::from_secs(10);
+/// Refusals of a window that are told one by one.
+pub(super) const TOLD: u64 = 5;
+/// Origins that are counted at a time.
+const ORIGINS: usize = 64;
+
+/// The refusals of one window.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    begun: Option<Instant>,
+    seen: u64,
+    /// By origin, of those not told; at least the one with more than one in [`ORIGINS`] of
+    /// all is among them (Misra and Gries).
+    origins: HashMap<Origin, u64>,
+}
+
+impl Refusals {
+    /// One more; whether it is to be told.
+    pub fn note(&mut self, from: SocketAddr, now: Instant) -> bool {
+        self.begun.get_or_insert(now);
+        self.seen += 1;
+        if self.seen <= TOLD {
+            return true;
+        }
+        let origin = Origin::of(from.ip());
+        if self.origins.len() < ORIGINS || self.origins.contains_key(&origin) {
+            *self.origins.entry(origin).or_default() += 1;
+        } else {
+            self.origins.retain(|_, count| {
+                *count -= 1;
+                *count > 0
+            });
+        }
+        false
+    }
+
+    /// What was not told of a window that is over, or of one that ends now.
+    pub fn sum(&mut self, now: Instant, ends: bool) -> Option<Event> {
+        let over = now.saturating_duration_since(self.begun?);
+        if over < WINDOW && !ends {
+            return None;
+        }
+        let Refusals { seen, origins, .. } = std::mem::take(self);
+        let count = seen.saturating_sub(TOLD);
+        let most = origins.into_iter().max_by_key(|(_, count)| *count).map(|(origin, _)| origin);
+        (count > 0).then_some(Event::MoreTurnedAway { count, over, most })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_refusals_is_a_few_lines() {
+        let mut refusals = Refusals::default();
+        let begun = Instant::now();
+        let from = |n: u32| SocketAddr::new([10, 0, (n >> 8) as u8, n as u8].into(), 1);
+        let mut told = 0;
+        for n in 0..100_000u32 {
+            // Every third is of one address.
+            let from = from(if n % 3 == 0 { 7 } else { n % 65_536 });
+            told += usize::from(refusals.note(from, begun));
+            assert!(refusals.sum(begun + WINDOW / 2, false).is_none());
+            assert!(refusals.origins.len() <= ORIGINS);
+        }
+        assert_eq!(told, 5);
+        let Some(Event::MoreTurnedAway { count, over, most }) = refusals.sum(begun + WINDOW, false)
+        else {
+            panic!("no sum");
+        };
+        assert_eq!((count, over), (99_995, WINDOW));
+        assert_eq!(most, Some(Origin::of([10, 0, 0, 7].into())));
+        // A new window tells again.
+        assert!(refusals.sum(begun + 2 * WINDOW, true).is_none());
+        assert!(refusals.note(from(1), begun));
+    }
+}

@@ -1,0 +1,264 @@
+//! The server's side of a session: requests answered until the client goes, is
+//! silent for too long, or says something that no client would.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use netstate::Netlink;
+
+use super::channel::{Channel, ChannelError};
+use super::message::{
+    CountedAt, Description, LoadAsked, MOST_TUNNELS, Observed, Reply, Request, emit, parse_request,
+};
+use super::place;
+use super::shared::{Samplers, Shared};
+use crate::path_netns::PathNetns;
+use crate::probes::{Probes, Reading};
+use crate::sampler::MachineSnapshot;
+use load::{End, Endpoint, EngineError};
+
+/// A client that says nothing for this long has forgotten its session. Long
+/// enough for a sample of the other path of the same client.
+const SILENCE: Duration = Duration::from_secs(2 * 3600);
+/// Longest session.
+const SESSION_LIMIT: Duration = Duration::from_secs(24 * 3600);
+/// What a load may take beyond warming up and measuring: waiting for the other
+/// end at its begin and end, and draining.
+const LOAD_GRACE: Duration = Duration::from_secs(30);
+/// Longest wait for a path that stands still.
+const SETUP_LIMIT: Duration = Duration::from_secs(60);
+/// Longest watch of an idle machine.
+const IDLE_LIMIT: Duration = Duration::from_secs(2);
+/// Requests a second, beyond which the server takes its time: a client under
+/// way asks about one a millisecond.
+const REQUESTS_PER_S: u32 = 5000;
+
+/// The client's end is called so, too, in the results.
+pub(super) const HOST: &str = "server";
+
+/// A session after its handshake.
+pub(super) struct Session<'a> {
+    shared: &'a Shared,
+    channel: Channel,
+    client: SocketAddr,
+    /// What the client connected to: the flows' server listens there.
+    local: SocketAddr,
+    path: Option<Path>,
+    load: Option<Running<'a>>,
+    /// Requests since the second began.
+    pace: (Instant, u32),
+}
+
+/// What is read of this end.
+struct Path {
+    samplers: Arc<Samplers>,
+    device: String,
+    probes: Probes,
+    before: Option<(Reading, MachineSnapshot)>,
+}
+
+/// A load under way: there is one in the whole server.
+struct Running<'a> {
+    endpoint: Endpoint,
+    until: Instant,
+    _only: Only<'a>,
+}
+
+/// The right to run a load.
+struct Only<'a>(&'a AtomicBool);
+
+impl<'a> Only<'a> {
+    fn take(busy: &'a AtomicBool) -> Option<Only<'a>> {
+        (!busy.swap(true, Ordering::AcqRel)).then_some(Only(busy))
+    }
+}
+
+impl Drop for Only<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl<'a> Session<'a> {
+    pub fn new(
+        shared: &'a Shared,
+        channel: Channel,
+        client: SocketAddr,
+        local: SocketAddr,
+    ) -> Session<'a> {
+        Session {
+            shared,
+            channel,
+            client,
+            local,
+            path: None,
+            load: None,
+            pace: (Instant::now(), 0),
+        }
+    }
+
+    /// Answers until the session ends; why it did.
+    pub fn serve(mut self) -> String {
+        let begun = Instant::now();
+        loop {
+            let now = Instant::now();
+            let until = self.load.as_ref().map_or(now + SILENCE, |load| load.until);
+            let until = until.min(begun + SESSION_LIMIT);
+            let stop = &self.shared.stop;
+            let alive = || !stop.load(Ordering::Relaxed);
+            let payload = match self.channel.receive(until.saturating_duration_since(now), &alive) {
+                Ok(payload) => payload,
+                Err(ChannelError::Silent(_)) if self.load.is_some() => {
+                    return "its load ran out of time".to_owned();
+                }
+                Err(error) => return error.to_string(),
+            };
+            self.keep_pace();
+            let (reply, last) = match parse_request(&payload) {
+                Ok(request) => (self.answer(request).unwrap_or_else(Reply::Refused), None),
+                // The tag was right: a client of ours, and a defect of one.
+                Err(error) => {
+                    let reason = format!("request not understood: {error}");
+                    (Reply::Refused(reason.clone()), Some(reason))
+                }
+            };
+            if let Err(error) = self.channel.send(&emit(&reply)) {
+                return error.to_string();
+            }
+            if let Some(reason) = last {
+                return reason;
+            }
+        }
+    }
+
+    /// Sleeps when requests come too fast.
+    fn keep_pace(&mut self) {
+        let (since, count) = &mut self.pace;
+        *count += 1;
+        let elapsed = since.elapsed();
+        if elapsed >= Duration::from_secs(1) {
+            self.pace = (Instant::now(), 0);
+        } else if *count > REQUESTS_PER_S {
+            std::thread::sleep(Duration::from_secs(1) - elapsed);
+            self.pace = (Instant::now(), 0);
+        }
+    }
+
+    fn answer(&mut self, request: Request) -> Result<Reply, String> {
+        if let Some(error) = self.load.as_ref().and_then(|load| load.endpoint.failure()) {
+            // What has failed is over, and the next load may begin.
+            self.load = None;
+            return Err(error.to_string());
+        }
+        match request {
+            Request::Ping => Ok(Reply::Done),
+            Request::Describe => self.describe(),
+            Request::Tunnels => self.tunnels(),
+            Request::Idle { millis } => {
+                let watch = Duration::from_millis(millis.into()).min(IDLE_LIMIT);
+                let path = self.path.as_ref().ok_or("idle before describe")?;
+                path.samplers.machine.idle_load(watch).map(Reply::Idle).map_err(|e| e.to_string())
+            }
+            Request::Start(asked) => self.start(asked),
+            Request::WaitsFor => Ok(Reply::WaitsFor(self.endpoint()?.waits_for())),
+            Request::TurnTo(phase) => {
+                self.endpoint()?.turn_to(phase);
+                Ok(Reply::Done)
+            }
+            Request::Count => Ok(Reply::Counted(CountedAt::of(&self.endpoint()?.counted()))),
+            Request::Begin => self.begin(),
+            Request::End => self.end(),
+            Request::Finish => {
+                let load = self.load.take().ok_or_else(no_load)?;
+                load.endpoint.finish_serving().map(Reply::Finished).map_err(|e| e.to_string())
+            }
+        }
+    }
+
+    fn endpoint(&self) -> Result<&Endpoint, String> {
+        self.load.as_ref().map(|load| &load.endpoint).ok_or_else(no_load)
+    }
+
+    fn describe(&mut self) -> Result<Reply, String> {
+        let shared = self.shared;
+        let device = place::device_to(&shared.netns, self.client.ip(), HOST)?;
+        let here = PathNetns { name: HOST.to_owned(), netns: Arc::clone(&shared.netns) };
+        let samplers = shared.samplers().map_err(|e| e.to_string())?;
+        let mut probes = Probes::open(&[here]).map_err(|e| e.to_string())?;
+        if let Some(drops) = &samplers.drops {
+            probes = probes.with_drops(Arc::clone(drops)).map_err(|e| e.to_string())?;
+        }
+        let machine = samplers.machine.record(shared.privileges, 0.0);
+        self.path = Some(Path { samplers, device: device.device.clone(), probes, before: None });
+        Ok(Reply::Described(Box::new(Description {
+            overlane: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: machine.map_err(|e| e.to_string())?,
+            boot: place::boot()?,
+            process: place::process()?,
+            netns: shared.netns.inode(),
+            cpus: sys::affinity::of_this_thread().map_err(|e| e.to_string())?,
+            device,
+            limits: shared.limits,
+        })))
+    }
+
+    fn tunnels(&self) -> Result<Reply, String> {
+        let links = Netlink::open_in(&self.shared.netns).and_then(|netlink| netlink.links());
+        let mut links = links.map_err(|e| e.to_string())?;
+        links.retain(|link| link.vxlan.is_some());
+        links.truncate(MOST_TUNNELS);
+        Ok(Reply::Tunnels(links))
+    }
+
+    fn start(&mut self, asked: LoadAsked) -> Result<Reply, String> {
+        // A load that its client has given up makes room for the next.
+        self.load = None;
+        let load = asked.load()?;
+        load.validate_at(End::Server).map_err(|e| e.to_string())?;
+        self.shared.limits.check(&load)?;
+        if load.setup_limit > SETUP_LIMIT {
+            return Err(format!("set-up limit of {:?}: at most {SETUP_LIMIT:?}", load.setup_limit));
+        }
+        let only = Only::take(&self.shared.busy)
+            .ok_or("another client's load is running: two at a time would measure each other")?;
+        let token = rand::random();
+        let mut listen = self.local;
+        listen.set_port(self.shared.data_port);
+        let endpoint =
+            Endpoint::server(&load, &self.shared.netns, listen, token, Some(self.client.ip()))
+                .map_err(|e: EngineError| e.to_string())?;
+        let length = load.warmup + load.duration + load.setup_limit * 2 + LOAD_GRACE;
+        self.load = Some(Running { endpoint, until: Instant::now() + length, _only: only });
+        Ok(Reply::Started { port: self.shared.data_port, token })
+    }
+
+    fn begin(&mut self) -> Result<Reply, String> {
+        let path = self.path.as_mut().ok_or("begin before describe")?;
+        let reading = path.probes.read().map_err(|e| e.to_string())?;
+        let machine = path.samplers.machine.begin().map_err(|e| e.to_string())?;
+        path.before = Some((reading, machine));
+        Ok(Reply::Done)
+    }
+
+    fn end(&mut self) -> Result<Reply, String> {
+        let path = self.path.as_mut().ok_or("end before describe")?;
+        let before = path.before.take().ok_or("end before begin")?;
+        let machine = path.samplers.machine.end().map_err(|e| e.to_string())?;
+        let after = path.probes.read().map_err(|e| e.to_string())?;
+        let observed = path.probes.difference(&before.0, &after);
+        let device = observed.device(HOST, &path.device).copied().unwrap_or_default();
+        let namespace = observed.namespaces.into_iter().next().unwrap_or_default();
+        Ok(Reply::Observed(Box::new(Observed {
+            machine: path.samplers.machine.difference(&before.1, &machine),
+            namespace,
+            device,
+            drops: observed.drops.into_iter().map(|(_, dropped)| dropped).collect(),
+        })))
+    }
+}
+
+fn no_load() -> String {
+    "no load is running".to_owned()
+}

@@ -1,0 +1,335 @@
+//! The blocks of a run: every cell once, in random order, until the stop rule ends it.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::judge::Judge;
+use super::{Ended, order, unsupported};
+use crate::calibrate::Offer;
+use crate::impact::{Pacing, Took};
+use crate::in_force::InForce;
+use crate::observer::{CellRef, Observer, Progress};
+use crate::path_under_test::PathUnderTest;
+use crate::plan::Plan;
+use crate::probes::Probes;
+use crate::ratios;
+use crate::remote::Remote;
+use crate::sample::{self, Said, Taken, Taker};
+use crate::sampler::Machine;
+use results::stats::{Decision, Outlook, StopRule};
+use results::{CpuSeconds, Sample};
+
+/// How often a rest looks whether the run is to stop.
+const STOP_LOOK: Duration = Duration::from_millis(50);
+/// Why a sample is void that was taken once more.
+const UNLIKE: &str = "taken once more: other load differed from that of the block's other cells";
+
+/// What a run has of each cell, in the plan's order.
+pub(super) struct CellLog {
+    /// Samples, void ones included.
+    pub samples: Vec<Vec<Sample>>,
+    /// What was said of them besides figures.
+    pub said: Vec<Said>,
+    /// Why a cell is not measured at all.
+    pub unsupported: Vec<Option<String>>,
+}
+
+impl CellLog {
+    /// Before the first block.
+    pub fn for_each(plan: &Plan, subjects: &[PathUnderTest]) -> CellLog {
+        let unsupported =
+            |cell: &crate::plan::PlannedCell| unsupported(cell, &subjects[cell.subject]);
+        CellLog {
+            samples: vec![Vec::new(); plan.cells.len()],
+            said: vec![Said::default(); plan.cells.len()],
+            unsupported: plan.cells.iter().map(unsupported).collect(),
+        }
+    }
+
+    /// Whether another sample of a cell would say nothing new. Disturbance passes; a
+    /// broken path does not.
+    fn is_hopeless(&self, at: usize, plan: &Plan) -> bool {
+        let samples = &self.samples[at];
+        samples.len() >= plan.hopeless_after && samples.iter().all(|sample| !sample.path_proved)
+    }
+
+    /// The ratios of each cell so far.
+    fn ratios(&self) -> Vec<Vec<f64>> {
+        let of = |samples: &Vec<Sample>| samples.iter().filter_map(|sample| sample.ratio).collect();
+        self.samples.iter().map(of).collect()
+    }
+
+    /// A cell's sample of a block that counts.
+    fn counted(&self, at: usize, block: u32) -> Option<&Sample> {
+        self.samples[at].iter().find(|sample| sample.valid && sample.block == block)
+    }
+}
+
+/// Where samples come from: the paths, or, in tests, a simulated machine.
+pub(super) trait Source {
+    /// Takes one sample of a cell, whose setting is in effect.
+    fn sample(&mut self, cell: CellRef<'_>, in_force: InForce, said: &mut Said) -> Taken;
+
+    /// How long to rest before the next.
+    fn rest(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// Samples of the plan's paths.
+pub(super) struct Paths<'a> {
+    pub plan: &'a Plan,
+    pub machine: &'a Machine,
+    /// Of each subject.
+    pub probes: &'a [Probes],
+    /// Of each cell.
+    pub offers: &'a [Offer],
+    /// Keeps to [`Plan::impact`].
+    pub pacing: Option<Pacing>,
+    pub stop: &'a AtomicBool,
+}
+
+impl Source for Paths<'_> {
+    fn sample(&mut self, cell: CellRef<'_>, in_force: InForce, said: &mut Said) -> Taken {
+        let mut taker = Taker {
+            plan: self.plan,
+            engine: cell.planned.ask.engine,
+            subject: cell.subject,
+            probes: &self.probes[cell.planned.subject],
+            machine: self.machine,
+            said,
+            in_force,
+            stop: self.stop,
+        };
+        let Some(pacing) = &mut self.pacing else {
+            return sample::take(&mut taker, cell.planned, &self.offers[cell.index]);
+        };
+        let begun = pacing.begin();
+        let taken = sample::take(&mut taker, cell.planned, &self.offers[cell.index]);
+        if let Taken::Sample(sample) = &taken {
+            let pulse = (self.plan.warmup + self.plan.duration).as_secs_f64();
+            let client = cell.subject.ends()[0];
+            pacing.end(&begun, &took(sample, client, self.plan.idle_load, pulse));
+        }
+        taken
+    }
+
+    fn rest(&self) -> Duration {
+        self.pacing.as_ref().map_or(Duration::ZERO, Pacing::left)
+    }
+}
+
+/// What a pulse of so many seconds took, of what its measured part took.
+fn took(sample: &Sample, client: &str, idle_load: f64, pulse: f64) -> Took {
+    let whole = if sample.seconds > 0.0 { (pulse / sample.seconds).max(1.0) } else { 0.0 };
+    let CpuSeconds { user, system, softirq, irq, idle, steal } = sample.cpu;
+    let busy = user + system + softirq + irq;
+    let others = idle_load * (busy + idle + steal);
+    let hops = || sample.hops.iter().filter(|hop| hop.host == client);
+    Took {
+        kernel_s: (softirq + irq) * whole,
+        machine_s: (busy - others).max(0.0) * whole,
+        bits: hops().map(|hop| hop.bytes as f64 * 8.0).sum::<f64>() * whole,
+        packets: hops().map(|hop| hop.packets as f64).sum::<f64>() * whole,
+    }
+}
+
+/// What the blocks came to.
+pub(super) struct Blocked {
+    /// Whole blocks.
+    pub done: u32,
+    /// Why they ended.
+    pub ended: Ended,
+    /// How wide the intervals are.
+    pub outlook: Option<Outlook>,
+    /// Mean time of a whole block.
+    pub block_time: Duration,
+    /// Changes of the others' load.
+    pub notes: Vec<String>,
+}
+
+impl Blocked {
+    /// Stopped before the first.
+    pub fn stopped() -> Blocked {
+        Blocked {
+            done: 0,
+            ended: Ended::Interrupted,
+            outlook: None,
+            block_time: Duration::ZERO,
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// What all blocks of a run have in common.
+pub(super) struct Blocks<'a> {
+    pub plan: &'a Plan,
+    pub subjects: &'a [PathUnderTest],
+    pub stop: &'a AtomicBool,
+    pub source: &'a mut dyn Source,
+    pub judge: &'a mut Judge,
+    pub log: &'a mut CellLog,
+    pub observer: &'a mut dyn Observer,
+}
+
+/// Where in a run a sample is.
+#[derive(Debug, Clone, Copy)]
+struct Spot {
+    block: u32,
+    position: u32,
+    progress: Progress,
+}
+
+impl Blocks<'_> {
+    /// Takes blocks until `rule` or something else ends the run.
+    pub fn take(&mut self, rule: &StopRule) -> Blocked {
+        let groups = order::groups(&self.plan.cells);
+        let total = u64::from(rule.most_blocks()) * self.plan.cells.len() as u64;
+        let begun = Instant::now();
+        // Every rule ends at its last block.
+        let mut blocked = Blocked { ended: Ended::Blocks, ..Blocked::stopped() };
+        for block in 0..rule.most_blocks() {
+            let order = order::of_block(self.plan.seed, block, &groups);
+            if let ControlFlow::Break(ended) = self.block(block, total, &order) {
+                blocked.ended = ended;
+                break;
+            }
+            blocked.done = block + 1;
+            blocked.block_time = begun.elapsed() / blocked.done;
+            ratios::fill(self.plan, &mut self.log.samples);
+            blocked.notes.extend(self.judge.block_done(block));
+            let ratios = self.log.ratios();
+            blocked.outlook = rule.outlook(blocked.done, &ratios);
+            self.observer.block_done(blocked.outlook);
+            blocked.ended = match (rule.decide(blocked.done, &ratios), rule) {
+                (Decision::Continue, _) => continue,
+                (Decision::GoalReached, _) => Ended::Confidence,
+                (Decision::OutOfReach, _) => Ended::OutOfReach,
+                (Decision::LastBlock, StopRule::Blocks { .. }) => Ended::Blocks,
+                (Decision::LastBlock, StopRule::Goal { .. }) => Ended::MaxBlocks,
+            };
+            break;
+        }
+        blocked
+    }
+
+    /// One block; breaks where the run cannot go on.
+    fn block(&mut self, block: u32, total: u64, order: &[Vec<usize>]) -> ControlFlow<Ended> {
+        let before = u64::from(block) * self.plan.cells.len() as u64;
+        let mut position = 0;
+        for group in order {
+            let mut spots = Vec::with_capacity(group.len());
+            for &at in group {
+                let done = before + u64::from(position) + 1;
+                let spot = Spot { block, position, progress: Progress { done, total } };
+                position += 1;
+                spots.push((at, spot));
+                if self.log.unsupported[at].is_none() && !self.log.is_hopeless(at, self.plan) {
+                    self.judge.first();
+                    self.cell(at, spot)?;
+                }
+            }
+            self.balance(&spots)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Cells that are compared share what disturbs them: of a group, those that were
+    /// disturbed more or less than the others are taken once more.
+    fn balance(&mut self, group: &[(usize, Spot)]) -> ControlFlow<Ended> {
+        let samples: Vec<Option<&Sample>> =
+            group.iter().map(|(at, spot)| self.log.counted(*at, spot.block)).collect();
+        if samples.iter().flatten().count() < 2 {
+            return ControlFlow::Continue(());
+        }
+        for unlike in self.judge.unlike(&samples) {
+            let (at, spot) = group[unlike];
+            if !self.judge.retake() {
+                break;
+            }
+            let (sample, _) = self.once(at, spot)?;
+            if sample.valid {
+                let earlier = self.log.samples[at].iter_mut();
+                for earlier in earlier.filter(|earlier| earlier.block == spot.block) {
+                    void(earlier, UNLIKE);
+                }
+            }
+            self.log.samples[at].push(*sample);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// A cell's samples of a block: one, and a second where that is no good.
+    fn cell(&mut self, at: usize, spot: Spot) -> ControlFlow<Ended> {
+        let (mut sample, mut stands_out) = self.once(at, spot)?;
+        // A disturbed sample says nothing about the path: once more.
+        let again = sample.path_proved && (!sample.valid || stands_out.is_some());
+        if again && self.judge.retake() {
+            if let Some(reason) = &stands_out {
+                void(&mut sample, reason);
+            }
+            self.log.samples[at].push(*sample);
+            (sample, stands_out) = self.once(at, spot)?;
+        }
+        match stands_out {
+            Some(reason) if self.judge.is_strict() => {
+                void(&mut sample, &format!("{reason}; --disturbance sets that limit"));
+            }
+            Some(_) if sample.valid => self.judge.keep(),
+            _ => {}
+        }
+        self.log.samples[at].push(*sample);
+        ControlFlow::Continue(())
+    }
+
+    /// One sample, and in which way it stands out.
+    fn once(&mut self, at: usize, spot: Spot) -> ControlFlow<Ended, (Box<Sample>, Option<String>)> {
+        let planned = &self.plan.cells[at];
+        let subject = &self.subjects[planned.subject];
+        let cell = CellRef { index: at, planned, subject };
+        if self.stop.load(Ordering::Relaxed) {
+            return ControlFlow::Break(Ended::Interrupted);
+        }
+        let rest = self.source.rest();
+        if !rest.is_zero() {
+            self.observer.resting(rest);
+        }
+        while !self.source.rest().is_zero() {
+            std::thread::sleep(self.source.rest().min(STOP_LOOK));
+            if self.stop.load(Ordering::Relaxed) {
+                return ControlFlow::Break(Ended::Interrupted);
+            }
+        }
+        self.observer.sampling(cell);
+        let mut sample = match self.observer.set(cell) {
+            Err(reason) => Box::new(crate::void::void(reason)),
+            Ok(()) => {
+                let in_force = self.judge.in_force();
+                match self.source.sample(cell, in_force, &mut self.log.said[at]) {
+                    Taken::Sample(sample) => sample,
+                    Taken::Stopped => return ControlFlow::Break(Ended::Interrupted),
+                }
+            }
+        };
+        sample.block = spot.block;
+        sample.position = spot.position;
+        let stands_out = self.judge.stands_out(&sample);
+        self.observer.sampled(cell, spot.progress, &sample);
+        if subject.remote().is_some_and(Remote::is_given_up) {
+            // Every later sample would say the same.
+            self.log.samples[at].push(*sample);
+            return ControlFlow::Break(Ended::Failed);
+        }
+        ControlFlow::Continue((sample, stands_out))
+    }
+}
+
+/// Takes a sample out of the count; one that is void keeps its own reason.
+fn void(sample: &mut Sample, reason: &str) {
+    if sample.valid {
+        sample.valid = false;
+        sample.invalid_reason = Some(reason.to_owned());
+        (sample.ratio, sample.service_demand_ratio) = (None, None);
+    }
+}

@@ -1,0 +1,109 @@
+//! What there is to say of the intervals at the end of a run: what else ran, and what it
+//! would take to make them narrower.
+
+use std::time::Duration;
+
+use super::Ended;
+use super::blocks::Blocked;
+use crate::plan::Plan;
+use crate::sampler::Limits;
+use results::{Background, MachineBackground};
+
+/// Notes on the background and on a goal that was not reached.
+pub(super) fn notes(plan: &Plan, blocked: &Blocked, background: &Background) -> Vec<String> {
+    let mut notes = blocked.notes.clone();
+    notes.extend(busy("", &background.machine));
+    notes.extend(background.peer.as_ref().and_then(|peer| busy("server: ", peer)));
+    if background.kept > 0 {
+        notes.push(format!(
+            "{} samples stood out from the other load and count: intervals are wider for it",
+            background.kept
+        ));
+    }
+    notes.extend(goal(plan, blocked));
+    notes
+}
+
+/// What was usual on a machine, where it is more than an idle one has.
+fn busy(whose: &str, usual: &MachineBackground) -> Option<String> {
+    let least = Limits::DEFAULT;
+    let mut said = Vec::new();
+    for (usual, least, what) in [
+        (usual.other, least.other_share, "of all CPUs went to other programs"),
+        (usual.steal, least.steal_share, "of CPU time was stolen by the hypervisor"),
+        (usual.throttled, least.throttled_share, "of the time a control group held overlane back"),
+    ] {
+        if usual.level + usual.spread > least {
+            let (level, spread) = (usual.level * 100.0, usual.spread * 100.0);
+            said.push(format!("{level:.0}% (±{spread:.0}%) {what}"));
+        }
+    }
+    (!said.is_empty()).then(|| format!("{whose}during the run {}", said.join(", ")))
+}
+
+/// Why a goal was not reached, and what it would take.
+fn goal(plan: &Plan, blocked: &Blocked) -> Option<String> {
+    let goal = plan.stopping.half_width?;
+    if !matches!(blocked.ended, Ended::OutOfReach | Ended::MaxBlocks) {
+        return None;
+    }
+    let outlook = blocked.outlook?;
+    let needed = outlook.needed?;
+    let more = blocked.block_time.mul_f64((needed - f64::from(blocked.done)).clamp(0.0, 1e9));
+    Some(format!(
+        "the widest interval is ±{:.1}% after {} blocks, and the goal ±{:.1}%: it needs about {} \
+         more at this load (--max-blocks {needed:.0}); longer samples (--duration) need fewer \
+         blocks",
+        outlook.widest * 100.0,
+        blocked.done,
+        goal * 100.0,
+        in_words(more),
+    ))
+}
+
+/// `40 seconds`, `14 minutes`, `3 hours`.
+pub(super) fn in_words(time: Duration) -> String {
+    let of = |number: f64, unit: &str| {
+        let number = number.round().max(1.0);
+        format!("{number:.0} {unit}{}", if number == 1.0 { "" } else { "s" })
+    };
+    match time.as_secs_f64() {
+        seconds if seconds < 90.0 => of(seconds, "second"),
+        seconds if seconds < 5400.0 => of(seconds / 60.0, "minute"),
+        seconds => of(seconds / 3600.0, "hour"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use results::Usual;
+
+    #[test]
+    fn times_are_in_the_unit_that_fits() {
+        for (seconds, words) in
+            [(0, "1 second"), (40, "40 seconds"), (840, "14 minutes"), (20_000, "6 hours")]
+        {
+            assert_eq!(in_words(Duration::from_secs(seconds)), words);
+        }
+    }
+
+    #[test]
+    fn an_idle_machine_is_not_worth_a_word() {
+        let idle = MachineBackground {
+            other: Usual { level: 0.02, spread: 0.01 },
+            ..MachineBackground::default()
+        };
+        assert_eq!(busy("", &idle), None);
+        let half = MachineBackground {
+            other: Usual { level: 0.5, spread: 0.04 },
+            steal: Usual { level: 0.0, spread: 0.08 },
+            ..idle
+        };
+        assert_eq!(
+            busy("server: ", &half).unwrap(),
+            "server: during the run 50% (±4%) of all CPUs went to other programs, 0% (±8%) of CPU \
+             time was stolen by the hypervisor"
+        );
+    }
+}

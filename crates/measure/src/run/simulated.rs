@@ -1,0 +1,491 @@
+//! Runs on a simulated machine that others use, too: the blocks, the judge, the ratios and
+//! the stop rule are the real ones; time, CPUs and the path's values are made up.
+//!
+//! A sample's value falls with what others take of either machine while it is measured.
+//! How much is not linear, and not known to the judge. The truth is the factor that the
+//! tried setting brings. An interval is right if it holds that factor.
+//!
+//! `make bench-busy-simulation` prints the whole table with more runs.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::blocks::{Blocked, Blocks, CellLog, Source};
+use super::judge::Judge;
+use super::{Ended, ratios};
+use crate::in_force::InForce;
+use crate::observer::{CellRef, Observer};
+use crate::path_under_test::{PathUnderTest, ServerEnd};
+use crate::plan::{HOPELESS_AFTER, Plan, Stopping, cells};
+use crate::sample::{Said, Taken};
+use crate::sampler::{Disturbance, Limits, Rule};
+use load::Workload;
+use load::ask::{Ask, Task};
+use results::stats::relative_half_width;
+use results::{Interval, Placement, Sample};
+
+/// Seconds of a sample and of what is around it, as `try` has them by default.
+const SAMPLE: f64 = 0.5;
+const AROUND: f64 = 0.15;
+/// Noise of a value that no load explains (standard deviation of its logarithm).
+const NOISE: f64 = 0.04;
+/// What the tried setting brings, where it brings something.
+const GAIN: f64 = 1.10;
+/// Index of the tried cell, after the baseline and its second series.
+const TRIED: usize = 2;
+
+/// What others do with a machine.
+#[derive(Debug, Clone, Copy)]
+enum Others {
+    Idle,
+    /// All the time.
+    Steady(f64),
+    /// On and off, for so many seconds each on average.
+    Bursts {
+        level: f64,
+        on: f64,
+        off: f64,
+    },
+    /// Every so many seconds, for so many.
+    Periodic {
+        level: f64,
+        every: f64,
+        takes: f64,
+    },
+    /// More and more, from none, within 40 s.
+    Drift(f64),
+    /// From this second on; up to this second.
+    From(f64),
+    Until(f64),
+    /// The hypervisor, in waves of so many seconds.
+    Steal {
+        level: f64,
+        wave: f64,
+    },
+    /// A control group holds the test back, all the time.
+    Throttled(f64),
+}
+
+struct Noise(Pcg64);
+
+impl Noise {
+    fn uniform(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.uniform()).ln()
+    }
+}
+
+/// A machine: how busy it is from one moment to another.
+struct Busy {
+    others: Others,
+    /// Of bursts: the ends of what was drawn so far, on and off by turns.
+    turns: Vec<f64>,
+    phase: f64,
+}
+
+impl Busy {
+    fn new(others: Others, noise: &mut Noise) -> Busy {
+        Busy { others, turns: vec![0.0], phase: noise.uniform() }
+    }
+
+    /// Mean share that others take from `from` to `to`, seconds.
+    fn share(&mut self, from: f64, to: f64, noise: &mut Noise) -> f64 {
+        const STEPS: u32 = 25;
+        let step = (to - from) / f64::from(STEPS);
+        let moments = (0..STEPS).map(|at| from + step * (f64::from(at) + 0.5));
+        let sum: f64 = moments.map(|moment| self.at(moment, noise)).sum();
+        sum / f64::from(STEPS)
+    }
+
+    fn at(&mut self, moment: f64, noise: &mut Noise) -> f64 {
+        match self.others {
+            Others::Idle => 0.0,
+            Others::Steady(level) | Others::Throttled(level) => level,
+            Others::Bursts { level, on, off } => {
+                while self.turns.last().is_some_and(|last| *last <= moment) {
+                    let mean = if self.turns.len() % 2 == 1 { off } else { on };
+                    let last = self.turns.last().copied().unwrap_or(0.0);
+                    self.turns.push(last + noise.exponential(mean));
+                }
+                let turn = self.turns.partition_point(|end| *end <= moment);
+                if turn.is_multiple_of(2) { level } else { 0.0 }
+            }
+            Others::Periodic { level, every, takes } => {
+                let within = (moment + self.phase * every).rem_euclid(every);
+                if within < takes { level } else { 0.0 }
+            }
+            Others::Drift(level) => level * (moment / 40.0).min(1.0),
+            Others::From(second) => {
+                if moment >= second {
+                    0.7
+                } else {
+                    0.0
+                }
+            }
+            Others::Until(second) => {
+                if moment < second {
+                    0.7
+                } else {
+                    0.0
+                }
+            }
+            Others::Steal { level, wave } => {
+                level * (0.5 + 0.5 * (std::f64::consts::TAU * (moment / wave + self.phase)).sin())
+            }
+        }
+    }
+
+    /// As the sampler sees it: with the error of its ticks.
+    fn seen(&self, share: f64, noise: &mut Noise) -> Disturbance {
+        let share = (share + 0.015 * noise.normal()).clamp(0.0, 1.0);
+        match self.others {
+            Others::Steal { .. } => {
+                Disturbance { steal_share: share, busiest_share: share, ..Disturbance::default() }
+            }
+            Others::Throttled(_) => {
+                Disturbance { throttled_share: share, ..Disturbance::default() }
+            }
+            _ => Disturbance {
+                other_share: share,
+                busiest_share: (2.0 * share).min(1.0),
+                ..Disturbance::default()
+            },
+        }
+    }
+}
+
+/// Two machines with a path between them.
+struct Simulated {
+    clock: f64,
+    here: Busy,
+    peer: Busy,
+    factor: f64,
+    /// What others take in addition while the setting is tried: a change that leaves CPU
+    /// time to them.
+    attracted: f64,
+    noise: Noise,
+    taken: u32,
+}
+
+/// What is left of a path's value where others take these shares of both machines.
+fn left(here: f64, peer: f64) -> f64 {
+    (1.0 - 0.85 * here.powf(0.8)) * (1.0 - 0.6 * peer)
+}
+
+impl Source for Simulated {
+    fn sample(&mut self, cell: CellRef<'_>, _in_force: InForce, _said: &mut Said) -> Taken {
+        let (from, to) = (self.clock + AROUND, self.clock + AROUND + SAMPLE);
+        self.clock = to;
+        self.taken += 1;
+        let attracted = if cell.planned.setting.is_some() { self.attracted } else { 0.0 };
+        let here = self.here.share(from, to, &mut self.noise) + attracted;
+        let peer = self.peer.share(from, to, &mut self.noise);
+        let factor = if cell.planned.setting.is_some() { self.factor } else { 1.0 };
+        let value = 1e5 * factor * left(here, peer) * (NOISE * self.noise.normal()).exp();
+        Taken::Sample(Box::new(Sample {
+            value,
+            valid: true,
+            path_proved: true,
+            disturbance: Some(self.here.seen(here, &mut self.noise)),
+            peer_disturbance: Some(self.peer.seen(peer, &mut self.noise)),
+            ..Sample::default()
+        }))
+    }
+}
+
+struct Quiet;
+
+impl Observer for Quiet {}
+
+/// What a run came to.
+struct Run {
+    interval: Option<Interval>,
+    blocked: Blocked,
+    /// Samples taken, in those of the plan's whole blocks.
+    cost: f64,
+    judge: Judge,
+}
+
+fn subject() -> PathUnderTest {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 7));
+    PathUnderTest {
+        mode: "path".to_owned(),
+        offload: results::Profile::AsFound,
+        mtu: 1500,
+        client: 0,
+        server: ServerEnd::Here { place: 0, target: address, listen: address },
+        hops: Vec::new(),
+        places: Vec::new(),
+    }
+}
+
+fn plan(seed: u64, rule: Rule, stopping: Stopping) -> Plan {
+    let asks = [Ask::new(Task::Steady(Workload::TcpRr))];
+    Plan {
+        seed,
+        cells: cells(&[("path", "as-found", 1500)], "path", &asks, &[vec![0]]),
+        stopping,
+        settings: vec!["tried".to_owned()],
+        duration: Duration::from_secs_f64(SAMPLE),
+        warmup: Duration::ZERO,
+        placement: Placement {
+            policy: results::PlacementPolicy::None,
+            client_cpus: Vec::new(),
+            server_cpus: Vec::new(),
+        },
+        rule,
+        before: Vec::new(),
+        impact: None,
+        idle_load: 0.0,
+        setup_limit: Duration::ZERO,
+        hopeless_after: HOPELESS_AFTER,
+    }
+}
+
+const TWENTY: Stopping = Stopping { level: 0.95, blocks: 20, half_width: None, max_blocks: 0 };
+const GOAL: Stopping = Stopping { level: 0.95, blocks: 0, half_width: Some(0.05), max_blocks: 40 };
+
+fn run(seed: u64, others: [Others; 2], factor: f64, rule: Rule, stopping: Stopping) -> Run {
+    attracting(0.0, seed, others, factor, rule, stopping)
+}
+
+fn attracting(
+    attracted: f64,
+    seed: u64,
+    others: [Others; 2],
+    factor: f64,
+    rule: Rule,
+    stopping: Stopping,
+) -> Run {
+    let mut noise = Noise(Pcg64::seed_from_u64(seed.wrapping_mul(0x9E37_79B9)));
+    let [mut here, peer] = others.map(|others| Busy::new(others, &mut noise));
+    // As the survey before a run has it: five steps of 0.1 s.
+    let before: Vec<Disturbance> = (0..5)
+        .map(|step| {
+            let from = f64::from(step) * 0.1;
+            let share = here.share(from, from + 0.1, &mut noise);
+            here.seen(share, &mut noise)
+        })
+        .collect();
+    let plan = Plan { before, ..plan(seed, rule, stopping) };
+    let mut source = Simulated { clock: 0.5, here, peer, factor, attracted, noise, taken: 0 };
+    let subjects = [subject()];
+    let mut judge = Judge::new(plan.rule, &plan.before, None);
+    let mut log = CellLog::for_each(&plan, &subjects);
+    let rule = plan.stopping.rule().unwrap();
+    let stop = AtomicBool::new(false);
+    let blocked = Blocks {
+        plan: &plan,
+        subjects: &subjects,
+        stop: &stop,
+        source: &mut source,
+        judge: &mut judge,
+        log: &mut log,
+        observer: &mut Quiet,
+    }
+    .take(&rule);
+    ratios::fill(&plan, &mut log.samples);
+    let ratios: Vec<f64> = log.samples[TRIED].iter().filter_map(|sample| sample.ratio).collect();
+    let planned = f64::from(blocked.done) * plan.cells.len() as f64;
+    Run {
+        interval: rule.interval(blocked.done, &ratios).ok(),
+        cost: f64::from(source.taken) / planned,
+        blocked,
+        judge,
+    }
+}
+
+/// The loads of the table: name, here, at the other end.
+fn loads() -> Vec<(String, [Others; 2])> {
+    use Others::{Bursts, Drift, From, Idle, Periodic, Steady, Steal, Throttled, Until};
+    let mut loads: Vec<(String, [Others; 2])> = vec![("idle".to_owned(), [Idle, Idle])];
+    for level in [0.2, 0.5, 0.9] {
+        loads.push((format!("steady {:.0}%", level * 100.0), [Steady(level), Idle]));
+    }
+    for (name, others) in [
+        ("rare bursts", [Bursts { level: 0.8, on: 1.0, off: 15.0 }, Idle]),
+        ("bursts", [Bursts { level: 0.9, on: 2.0, off: 3.0 }, Idle]),
+        ("short bursts", [Bursts { level: 0.9, on: 0.2, off: 0.3 }, Idle]),
+        ("every second for 0.3 s", [Periodic { level: 0.8, every: 1.0, takes: 0.3 }, Idle]),
+        ("every 1.95 s for 0.7 s", [Periodic { level: 0.8, every: 1.95, takes: 0.7 }, Idle]),
+        ("every 10 s for 2 s", [Periodic { level: 0.9, every: 10.0, takes: 2.0 }, Idle]),
+        ("drift to 80%", [Drift(0.8), Idle]),
+        ("begins in the middle", [From(20.0), Idle]),
+        ("ends in the middle", [Until(20.0), Idle]),
+        ("steal in waves", [Steal { level: 0.5, wave: 7.0 }, Idle]),
+        ("held back by a group", [Throttled(0.4), Idle]),
+        ("both ends, different", [Bursts { level: 0.8, on: 1.0, off: 2.0 }, Steady(0.6)]),
+        (
+            "both ends, bursts",
+            [Bursts { level: 0.8, on: 1.0, off: 4.0 }, Bursts { level: 0.6, on: 3.0, off: 3.0 }],
+        ),
+    ] {
+        loads.push((name.to_owned(), others));
+    }
+    loads
+}
+
+/// Shares over many runs.
+#[derive(Debug, Default)]
+struct Rates {
+    runs: f64,
+    /// Intervals that hold the truth.
+    covered: f64,
+    /// Intervals that are above 1, and those below 1.
+    better: f64,
+    worse: f64,
+    /// Runs without an interval.
+    holes: f64,
+    /// Mean relative half-width and mean cost.
+    width: f64,
+    cost: f64,
+    most_cost: f64,
+}
+
+fn rates(runs: u64, others: [Others; 2], factor: f64, stopping: Stopping) -> Rates {
+    let mut rates = Rates { runs: runs as f64, ..Rates::default() };
+    for seed in 0..runs {
+        let run = run(seed, others, factor, Rule::Background, stopping);
+        rates.cost += run.cost / runs as f64;
+        rates.most_cost = rates.most_cost.max(run.cost);
+        let Some(interval) = run.interval else {
+            rates.holes += 1.0;
+            continue;
+        };
+        rates.width += relative_half_width(&interval) / runs as f64;
+        rates.covered += f64::from(interval.low <= factor && factor <= interval.high);
+        rates.better += f64::from(interval.low > 1.0);
+        rates.worse += f64::from(interval.high < 1.0);
+    }
+    rates
+}
+
+/// Three standard errors of a share counted over `runs`.
+fn error(share: f64, runs: f64) -> f64 {
+    3.0 * (share * (1.0 - share) / runs).sqrt()
+}
+
+#[track_caller]
+fn assert_honest(name: &str, none: &Rates, some: &Rates) {
+    for rates in [none, some] {
+        let least = 0.95 - error(0.95, rates.runs);
+        assert!(rates.covered / rates.runs >= least, "{name}: covers too seldom: {rates:?}");
+        assert_eq!(rates.holes, 0.0, "{name}: a run without an interval: {rates:?}");
+        assert!(rates.most_cost <= 2.0, "{name}: more than twice its samples: {rates:?}");
+    }
+    let proven = (none.better + none.worse) / none.runs;
+    assert!(proven <= 0.05 + error(0.05, none.runs), "{name}: falsely proven: {none:?}");
+    assert!(some.worse / some.runs <= 0.01, "{name}: a gain proven a loss: {some:?}");
+}
+
+/// The rates as a table, too. `make bench-busy-simulation` asks for more runs by `RUNS`.
+#[test]
+fn intervals_hold_the_truth_at_their_rate_whatever_others_do() {
+    let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(300);
+    println!("| load | covers | falsely proven | found of +10% | interval | samples |");
+    println!("| --- | --- | --- | --- | --- | --- |");
+    for (name, others) in loads() {
+        let [none, some] = [1.0, GAIN].map(|factor| rates(runs, others, factor, TWENTY));
+        let covered = (none.covered + some.covered) / (2.0 * none.runs);
+        println!(
+            "| {name} | {:.1}% | {:.1}% | {:.0}% | ±{:.1}% | ×{:.2} |",
+            covered * 100.0,
+            (none.better + none.worse) / none.runs * 100.0,
+            some.better / some.runs * 100.0,
+            some.width * 100.0,
+            some.cost,
+        );
+        assert_honest(&name, &none, &some);
+    }
+}
+
+#[test]
+fn so_they_do_where_a_run_stops_at_its_goal_or_gives_it_up() {
+    for (name, others) in loads() {
+        let [none, some] = [1.0, GAIN].map(|factor| rates(120, others, factor, GOAL));
+        assert_honest(&name, &none, &some);
+    }
+}
+
+#[test]
+fn a_steady_load_costs_nothing() {
+    for level in [0.2, 0.36, 0.5, 0.8, 0.9] {
+        let idle = rates(50, [Others::Idle; 2], GAIN, TWENTY);
+        let busy = rates(50, [Others::Steady(level), Others::Idle], GAIN, TWENTY);
+        assert!(busy.cost < 1.05 && busy.better == busy.runs, "{level}: {busy:?}");
+        assert!(busy.width < idle.width * 1.3, "{level}: {busy:?}, idle {idle:?}");
+    }
+}
+
+#[test]
+fn rare_bursts_are_taken_out_and_do_not_widen_the_interval_much() {
+    let rare = Others::Bursts { level: 0.8, on: 1.0, off: 15.0 };
+    let idle = rates(100, [Others::Idle; 2], GAIN, TWENTY);
+    let busy = rates(100, [rare, Others::Idle], GAIN, TWENTY);
+    assert!(busy.width < idle.width * 1.3, "{busy:?}, idle {idle:?}");
+    assert!(busy.cost < 1.4, "{busy:?}");
+}
+
+#[test]
+fn a_change_that_others_answer_to_is_measured_with_their_answer() {
+    let steady = [Others::Steady(0.4), Others::Idle];
+    for attracted in [-0.2, 0.05, 0.15, 0.3] {
+        let truth = GAIN * left(0.4 + attracted, 0.0) / left(0.4, 0.0);
+        let covers = |seed: &u64| {
+            let run = attracting(attracted, *seed, steady, GAIN, Rule::Background, TWENTY);
+            let interval = run.interval.unwrap();
+            interval.low <= truth && truth <= interval.high
+        };
+        let covered = (0..300).filter(covers).count() as f64;
+        assert!(covered / 300.0 >= 0.95 - error(0.95, 300.0), "{attracted}: {covered} of 300");
+    }
+}
+
+#[test]
+fn a_strict_limit_leaves_nothing_where_the_background_finds_a_gain() {
+    let limits = Limits { other_share: 0.1, ..Limits::LIFTED };
+    let steady = [Others::Steady(0.5), Others::Idle];
+    let strict = run(1, steady, 1.6, Rule::Strict(limits), TWENTY);
+    assert_eq!(strict.interval, None);
+    let interval = run(1, steady, 1.6, Rule::Background, TWENTY).interval.unwrap();
+    assert!(interval.low > 1.4, "{interval:?}");
+    // The same as ever on an idle machine.
+    let idle = [Others::Idle; 2];
+    assert!(run(1, idle, 1.6, Rule::Strict(limits), TWENTY).interval.is_some());
+}
+
+#[test]
+fn a_load_that_begins_in_the_middle_is_said_and_becomes_the_background() {
+    let run = run(3, [Others::From(20.0), Others::Idle], 1.0, Rule::Background, TWENTY);
+    assert_eq!(run.blocked.notes.len(), 1, "{:?}", run.blocked.notes);
+    assert!(run.blocked.notes[0].starts_with("from block 1"), "{:?}", run.blocked.notes);
+    let background = run.judge.record();
+    assert!((background.machine.other.level - 0.7).abs() < 0.05, "{background:?}");
+}
+
+#[test]
+fn a_goal_that_noise_forbids_is_given_up_early_and_what_it_needs_is_said() {
+    let both = [Others::Bursts { level: 0.95, on: 1.0, off: 1.0 }; 2];
+    let stopping = Stopping { half_width: Some(0.01), max_blocks: 100, ..GOAL };
+    let run = run(5, both, 1.0, Rule::Background, stopping);
+    assert_eq!(run.blocked.ended, Ended::OutOfReach);
+    assert!(run.blocked.done < 30, "{}", run.blocked.done);
+    let mut blocked = run.blocked;
+    blocked.block_time = Duration::from_secs(2);
+    let plan = plan(1, Rule::Background, stopping);
+    let notes = super::outlook::notes(&plan, &blocked, &run.judge.record());
+    let said = notes.iter().find(|note| note.contains("more at this load")).unwrap();
+    assert!(said.contains("--max-blocks") && said.contains("--duration"), "{said}");
+}

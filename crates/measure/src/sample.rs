@@ -1,0 +1,340 @@
+//! One sample: a load over a subject, with everything that was counted
+//! meanwhile.
+
+use std::sync::atomic::AtomicBool;
+
+use crate::calibrate::Offer;
+use crate::drop_point::{self, Failed};
+use crate::in_force::InForce;
+use crate::observed::Observed;
+use crate::path;
+use crate::path_under_test::PathUnderTest;
+use crate::plan::{Plan, PlannedCell};
+use crate::probes::{Probes, Reading};
+use crate::remote::message::Observed as Peer;
+use crate::remote::{self, PeerSample, Remote};
+use crate::sampler::{Machine, MachineSample, MachineSnapshot, loss, service_demand};
+use crate::void::void;
+use load::ask::{Engine, Task};
+use load::driver::{self, DriverError, Moved, ToolReport};
+use load::{Between, EngineError, Load, MAX_OUTSTANDING, Measured, Watch};
+use results::{HopRecord, Loss, Offered, RecordKind, Sample};
+
+/// Share of a schedule that must have been sent within the interval, or the load
+/// was not what was asked for.
+const SCHEDULE_KEPT: f64 = 0.95;
+
+/// Reads every counter right before and right after the measured interval.
+struct Counted<'a> {
+    machine: &'a Machine,
+    probes: &'a Probes,
+    before: Option<(Reading, MachineSnapshot)>,
+    after: Option<(Reading, MachineSnapshot)>,
+    /// The server's end, where it is another process.
+    remote: Option<&'a Remote>,
+    peer: Option<Peer>,
+    error: Option<String>,
+}
+
+impl Watch for Counted<'_> {
+    fn begin(&mut self) {
+        // CPU last here and first at the end, so that reading the counters is
+        // not charged to the traffic.
+        let read = || {
+            // The farther first and, at the end, last: each end's CPU time is
+            // divided by its own time between.
+            self.remote.map_or(Ok(()), Remote::begin).map_err(|e| e.to_string())?;
+            let reading = self.probes.read().map_err(|e| e.to_string())?;
+            Ok((reading, self.machine.begin().map_err(|e| e.to_string())?))
+        };
+        self.before = read().map_err(|error| self.error = Some(error)).ok();
+    }
+
+    fn end(&mut self) {
+        let read = || {
+            let cpu = self.machine.end().map_err(|e| e.to_string())?;
+            let peer = self.remote.map(Remote::end).transpose().map_err(|e| e.to_string())?;
+            Ok((self.probes.read().map_err(|e| e.to_string())?, cpu, peer))
+        };
+        match read() {
+            Ok((reading, cpu, peer)) => {
+                (self.after, self.peer) = (Some((reading, cpu)), peer);
+            }
+            Err(error) => self.error = Some(error),
+        }
+    }
+}
+
+/// What became of a sample.
+pub(crate) enum Taken {
+    /// It is in the results, valid or void.
+    Sample(Box<Sample>),
+    /// The run was asked to stop.
+    Stopped,
+}
+
+/// What was said of a cell's samples besides figures.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Said {
+    /// Things a reader must know before believing a figure, each once.
+    pub notes: Vec<String>,
+    /// Version and command line of the driven tool.
+    pub tool: Option<(String, String)>,
+}
+
+/// Takes one sample. A broken path, a path that was not taken and a disturbed
+/// machine give a sample that is not valid, with the reason.
+pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> Taken {
+    let mut load = taker.plan.load(&cell.ask);
+    match offer {
+        Offer::Load(Offered { per_s, .. }) if *per_s > 0.0 => {
+            load.transactions_per_s = Some(*per_s);
+            load.outstanding = MAX_OUTSTANDING;
+        }
+        Offer::Load(_) | Offer::Closed => {}
+        Offer::Unknown { reason, .. } => return Taken::Sample(Box::new(void(reason.clone()))),
+    }
+    let taken = match cell.ask.task {
+        Task::Steady(_) => taker.run(&load).map(|(measured, mut sample)| {
+            if let Offer::Load(_) = offer {
+                at_load(&mut sample, &measured);
+            }
+            sample
+        }),
+        Task::DropPoint => {
+            let limits = taker.in_force;
+            drop_point::take(&load, |trial| {
+                let (measured, sample) = taker.run(trial)?;
+                Ok((measured, trial_within(&limits, sample)))
+            })
+        }
+    };
+    match taken {
+        Ok(sample) => Taken::Sample(Box::new(sample)),
+        Err(Failed::Broken(sample)) => Taken::Sample(sample),
+        Err(Failed::Stopped) => Taken::Stopped,
+    }
+}
+
+/// A search makes a trial that stands out once more, and does not count it.
+fn trial_within(limits: &InForce, trial: Sample) -> Sample {
+    match limits.passed(&trial) {
+        Some(reason) if trial.valid => {
+            Sample { valid: false, invalid_reason: Some(reason), ..trial }
+        }
+        _ => trial,
+    }
+}
+
+/// A sample at a load: its figure is the median latency, and a schedule that was
+/// not kept is not the load that was asked for.
+fn at_load(sample: &mut Sample, measured: &Measured) {
+    let median = sample.latency_us.map(|latency| latency.p50);
+    sample.value = median.unwrap_or(0.0);
+    let reason = match (&measured.pace, median) {
+        (_, None) => "no request of the interval was answered".to_owned(),
+        (Some(pace), _) if pace.sent_per_s < pace.intended_per_s * SCHEDULE_KEPT => format!(
+            "the schedule was not kept: {:.0} of {:.0} requests/s were sent, {:.0} us late at the \
+             median",
+            pace.sent_per_s, pace.intended_per_s, pace.late_p50_us
+        ),
+        _ => return,
+    };
+    // Before any other reason: with nothing sent, there is no path to prove.
+    sample.valid = false;
+    sample.invalid_reason = Some(reason);
+}
+
+/// What every load of a sample has in common.
+pub(crate) struct Taker<'a> {
+    pub plan: &'a Plan,
+    pub engine: Engine,
+    pub subject: &'a PathUnderTest,
+    pub probes: &'a Probes,
+    pub machine: &'a Machine,
+    pub said: &'a mut Said,
+    /// What trials of a search are judged by; samples are judged by the run.
+    pub in_force: InForce,
+    pub stop: &'a AtomicBool,
+}
+
+impl Taker<'_> {
+    /// Runs a load once.
+    fn run(&mut self, load: &Load) -> Result<(Measured, Sample), Failed> {
+        let Taker { plan, subject, probes, machine, stop, .. } = *self;
+        let broken = |reason: String| Failed::Broken(Box::new(void(reason)));
+        let mut counted = Counted {
+            machine,
+            probes,
+            before: None,
+            after: None,
+            remote: subject.remote(),
+            peer: None,
+            error: None,
+        };
+        let taken = match self.engine {
+            Engine::Overlane => load::run(load, subject.between(), &mut counted, stop)
+                .map(|measured| (measured, None))
+                .map_err(DriverError::from),
+            Engine::Tool(tool) => match subject.between() {
+                Between::Here(ends) => driver::run(tool, load, &ends, &mut counted, stop)
+                    .map(|(measured, report)| (measured, Some(report))),
+                // Its server would have to be started there.
+                Between::Away { .. } => {
+                    let tool = self.engine;
+                    let reason = format!("{tool} cannot be driven on another machine");
+                    return Err(broken(reason));
+                }
+            },
+        };
+        let (measured, tool) = match taken {
+            Ok(taken) => taken,
+            Err(DriverError::Stopped | DriverError::Path(EngineError::Stopped)) => {
+                return Err(Failed::Stopped);
+            }
+            Err(error) => return Err(broken(error.to_string())),
+        };
+        for note in &measured.notes {
+            if !self.said.notes.contains(note) {
+                self.said.notes.push(note.clone());
+            }
+        }
+        let (Some(before), Some(after)) = (counted.before, counted.after) else {
+            let error = counted.error.unwrap_or_else(|| "the engine skipped the interval".into());
+            return Err(broken(format!("counters could not be read: {error}")));
+        };
+        let mut observed = probes.difference(&before.0, &after.0);
+        let mut cpu = machine.difference(&before.1, &after.1);
+        let peer = subject
+            .remote()
+            .zip(counted.peer)
+            .and_then(|(remote, peer)| remote.join(peer, &mut observed, &mut cpu));
+        let moved = match &tool {
+            Some(report) => report.moved,
+            None => Moved { units: measured.units, payload_bytes: measured.payload_bytes },
+        };
+        let mut sample = filled(plan, subject, &measured, &moved, &observed, &cpu, peer);
+        if let Some(ToolReport { version, command, figures, .. }) = tool {
+            // The first command: the others differ in their ports.
+            self.said.tool.get_or_insert((version, command));
+            sample.tool_figures = figures;
+        }
+        Ok((measured, sample))
+    }
+}
+
+fn filled(
+    plan: &Plan,
+    subject: &PathUnderTest,
+    measured: &Measured,
+    moved: &Moved,
+    observed: &Observed,
+    machine: &MachineSample,
+    peer: Option<PeerSample>,
+) -> Sample {
+    let hops = path::hops(&subject.hops, observed);
+    let proof = path::prove(&hops, measured).map_err(|error| error + &path::left(observed));
+    let changed = hotplugged(machine).or_else(|| {
+        let reason = hotplugged(&peer.as_ref()?.machine)?;
+        Some(format!("{}: {reason}", Remote::HOST))
+    });
+    let invalid_reason = proof.as_ref().err().cloned().or(changed);
+    let ends = subject.ends();
+    let at_ends = || observed.namespaces.iter().filter(|n| ends.contains(&n.label.as_str()));
+    let mut udp_errors = std::collections::BTreeMap::new();
+    for namespace in at_ends() {
+        for (name, count) in namespace.udp_errors() {
+            *udp_errors.entry(name).or_insert(0) += count;
+        }
+    }
+    Sample {
+        value: measured.rate(),
+        valid: invalid_reason.is_none(),
+        invalid_reason,
+        path_proved: proof.is_ok(),
+        seconds: measured.seconds,
+        bits_per_s: measured.bits_per_s(),
+        units: measured.units,
+        service_demand: match subject.remote() {
+            None => service_demand(
+                &machine.cpu,
+                plan.idle_load,
+                machine.seconds,
+                machine.cpus,
+                measured.workload,
+                moved.units,
+                moved.payload_bytes,
+            ),
+            Some(_) => remote::service_demand(
+                machine,
+                plan.idle_load,
+                peer.as_ref(),
+                &remote::Work::of(measured),
+            ),
+        },
+        cpu: machine.cpu,
+        peer_cpu: peer.as_ref().map(|peer| peer.machine.cpu),
+        disturbance: Some(machine.disturbance),
+        peer_disturbance: peer.as_ref().map(|peer| peer.machine.disturbance),
+        latency_us: measured.latency.as_ref().map(load::LatencyNs::micros),
+        histogram: measured.histogram.as_ref().map(load::bins).unwrap_or_default(),
+        pace: measured.pace,
+        loss: attributed(measured, &hops, observed, machine),
+        tcp_retransmits: at_ends().map(|n| n.tcp_retransmits()).sum(),
+        softnet_dropped: machine.softnet_dropped,
+        softnet_squeezed: machine.softnet_squeezed,
+        udp_errors,
+        conntrack_entries: observed.namespaces.iter().filter_map(|n| n.conntrack_entries).sum(),
+        hops,
+        ..Sample::default()
+    }
+}
+
+/// CPU time over CPUs that were not all there at both readings is no figure.
+fn hotplugged(machine: &MachineSample) -> Option<String> {
+    let cpus: Vec<String> = machine.cpus_changed.iter().map(ToString::to_string).collect();
+    (!cpus.is_empty()).then(|| format!("CPU {} went online or offline meanwhile", cpus.join(", ")))
+}
+
+fn attributed(
+    measured: &Measured,
+    hops: &[HopRecord],
+    observed: &Observed,
+    machine: &MachineSample,
+) -> Option<Loss> {
+    let datagrams = measured.datagrams?;
+    // The same device may be a hop once; both its directions count.
+    let mut devices: Vec<(String, u64)> = Vec::new();
+    let way = measured.workload.direction();
+    let of_device =
+        |hop: &&HopRecord| matches!(hop.kind, RecordKind::Device | RecordKind::Bypassed);
+    for hop in hops.iter().filter(|hop| hop.direction == way).filter(of_device) {
+        devices.push((format!("{}/{}", hop.host, hop.device), hop.drops));
+    }
+    let carries = |hop: &&HopRecord| hop.direction == way && hop.kind != RecordKind::Bypassed;
+    let first = hops.iter().find(carries);
+    let per_skb = first.map_or(1.0, |hop| {
+        if hop.packets > 0 { datagrams.sent as f64 / hop.packets as f64 } else { 1.0 }
+    });
+    let last = hops.iter().rfind(carries);
+    let per_receive = last.map_or(1.0, |hop| {
+        if hop.packets > 0 { datagrams.received as f64 / hop.packets as f64 } else { 1.0 }
+    });
+    // The nearest to the receiver first; places that are no hop come last.
+    let mut drops = observed.drops.clone();
+    drops.sort_by_cached_key(|(place, _)| {
+        let at = hops.iter().rposition(|hop| hop.host == *place);
+        (at.map_or(usize::MAX, |at| hops.len() - at), place.clone())
+    });
+    Some(loss::attribute(&loss::Evidence {
+        sent: datagrams.sent,
+        received: datagrams.received,
+        datagrams_per_skb: per_skb.max(1.0),
+        datagrams_per_receive: per_receive.max(1.0),
+        namespaces: &observed.namespaces,
+        softnet_dropped: machine.softnet_dropped,
+        devices: &devices,
+        drops: &drops,
+        programs: &observed.programs,
+    }))
+}

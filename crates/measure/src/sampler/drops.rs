@@ -1,0 +1,295 @@
+//! Where the kernel dropped packets, by its own reason: `bpf/drops.bpf.c`,
+//! loaded and read.
+//!
+//! The program is attached to the trace point `skb:kfree_skb`. Every drop passes it, and no
+//! delivery does. It counts only in the namespaces that it was told of.
+//!
+//! It needs CAP_BPF and CAP_PERFMON in the initial user namespace, and Linux 5.17 or newer
+//! with BTF. Before 6.11 a drop at a full socket buffer does not say which socket that was.
+//! Such drops are then left to the kernel's counters.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::btf::types::{Enum, FuncProto, Typedef};
+use libbpf_rs::btf::{Btf, ReferencesType};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+
+use super::{Result, SamplerError, bpf};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/drops.bpf.o"));
+
+/// `struct drop_key` of the C source: location, namespace, reason, device.
+const KEY_BYTES: usize = 8 + 4 + 4 + DEVICE_BYTES;
+const DEVICE_BYTES: usize = 16;
+const _: () = assert!(KEY_BYTES == 32, "the C source asserts the same");
+
+/// Arguments of the trace point with the receiving socket (Linux 6.11), the
+/// data pointer that each trace point function has among them; one less with
+/// the reason only (5.17).
+const WITH_SOCKET: usize = 5;
+
+/// Where a packet was dropped, as the kernel's program counts it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    location: u64,
+    netns: u32,
+    reason: u32,
+    device: [u8; DEVICE_BYTES],
+}
+
+impl Key {
+    fn parse(bytes: &[u8]) -> Option<Key> {
+        let bytes: &[u8; KEY_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| {
+            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let mut location = [0; 8];
+        location.copy_from_slice(&bytes[..8]);
+        let mut device = [0; DEVICE_BYTES];
+        device.copy_from_slice(&bytes[16..]);
+        Some(Key {
+            location: u64::from_ne_bytes(location),
+            netns: word(8),
+            reason: word(12),
+            device,
+        })
+    }
+
+    fn device(&self) -> String {
+        let name = self.device.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    }
+}
+
+/// All drops counted so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DropsReading {
+    counts: BTreeMap<Key, u64>,
+}
+
+/// Packets dropped at one place for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Dropped {
+    /// Inode number of the network namespace.
+    pub netns: u64,
+    /// Device the packet was at; empty where it was at none (sockets).
+    pub device: String,
+    /// The kernel's reason, without its prefix (`SOCKET_RCVBUFF`).
+    pub reason: String,
+    /// The kernel's function that dropped it (`udp_queue_rcv_one_skb`), where
+    /// `/proc/kallsyms` may be read.
+    pub function: Option<String>,
+    /// Packets; a GSO packet counts as those it stands for.
+    pub packets: u64,
+}
+
+/// The loaded program. It counts until it is dropped.
+#[derive(Debug)]
+pub struct Drops {
+    spaces: MapHandle,
+    drops: MapHandle,
+    reasons: BTreeMap<u32, String>,
+    /// Functions by location, as far as they were looked up.
+    functions: Mutex<BTreeMap<u64, Option<String>>>,
+    // Dropping it detaches the program.
+    _link: Link,
+}
+
+impl Drops {
+    /// Loads and attaches the program.
+    ///
+    /// # Errors
+    /// Why this machine cannot say where packets are dropped, in words.
+    pub fn open() -> std::result::Result<Drops, String> {
+        let (mut object, btf) = bpf::open(OBJECT)?;
+        let arguments = btf
+            .type_by_name::<Typedef<'_>>("btf_trace_kfree_skb")
+            .and_then(|typedef| typedef.referenced_type().next_type())
+            .and_then(|function| FuncProto::try_from(function).ok())
+            .ok_or("the kernel has no trace point skb:kfree_skb")?
+            .len();
+        let reasons = reasons(&btf)?;
+        let program = match arguments {
+            WITH_SOCKET.. => "kfree_skb_of_socket",
+            4 => "kfree_skb",
+            got => {
+                return Err(format!(
+                    "trace point skb:kfree_skb has {got} arguments, expected at least 4: \
+                     drops have reasons since Linux 5.17"
+                ));
+            }
+        };
+        for mut other in object.progs_mut().filter(|other| other.name() != OsStr::new(program)) {
+            other.set_autoload(false);
+        }
+        let object = bpf::load(object)?;
+        let map = |name, key, value| bpf::map(&object, name, key, value);
+        let (spaces, drops) = (map("spaces", 4, 4)?, map("drops", KEY_BYTES, 8)?);
+        let link = object
+            .progs_mut()
+            .find(|found| found.name() == OsStr::new(program))
+            .ok_or_else(|| format!("the BPF object has no program {program:?}"))?
+            .attach()
+            .map_err(|e| format!("attaching to skb:kfree_skb: {e}"))?;
+        Ok(Drops { spaces, drops, reasons, functions: Mutex::default(), _link: link })
+    }
+
+    /// Counts in the namespace of this inode number from now on.
+    ///
+    /// # Errors
+    /// When there are more namespaces than the program can tell apart.
+    pub fn watch(&self, netns: u64) -> Result<()> {
+        let failed = |reason: String| SamplerError::Drops { reason };
+        let inode = u32::try_from(netns)
+            .map_err(|_| failed(format!("net:[{netns}]: an inode number has 32 bits")))?;
+        self.spaces
+            .update(&inode.to_ne_bytes(), &1_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| failed(format!("adding net:[{netns}] to map \"spaces\": {e}")))
+    }
+
+    /// Reads all counts.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn read(&self) -> Result<DropsReading> {
+        let failed = |reason: String| SamplerError::Drops { reason };
+        let mut counts = BTreeMap::new();
+        // Entries are never removed, so that walking the map ends and misses none
+        // that was there before.
+        for bytes in self.drops.keys() {
+            let value = self
+                .drops
+                .lookup(&bytes, MapFlags::ANY)
+                .map_err(|e| failed(format!("reading map \"drops\": {e}")))?;
+            let count = value.and_then(|value| Some(u64::from_ne_bytes(value.try_into().ok()?)));
+            if let Some((key, count)) = Key::parse(&bytes).zip(count) {
+                counts.insert(key, count);
+            }
+        }
+        Ok(DropsReading { counts })
+    }
+
+    /// What was dropped between two readings, in no particular order.
+    pub fn difference(&self, before: &DropsReading, after: &DropsReading) -> Vec<Dropped> {
+        let new: Vec<(&Key, u64)> = after
+            .counts
+            .iter()
+            .map(|(key, count)| {
+                (key, count.saturating_sub(before.counts.get(key).copied().unwrap_or(0)))
+            })
+            .filter(|(_, packets)| *packets > 0)
+            .collect();
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let unknown: Vec<u64> = new
+            .iter()
+            .map(|(key, _)| key.location)
+            .filter(|location| !functions.contains_key(location))
+            .collect();
+        if !unknown.is_empty() {
+            functions.extend(look_up(&unknown));
+        }
+        new.into_iter()
+            .map(|(key, packets)| Dropped {
+                netns: u64::from(key.netns),
+                device: key.device(),
+                // Above 16 bits: a subsystem's own (enum skb_drop_reason_subsys).
+                reason: self
+                    .reasons
+                    .get(&key.reason)
+                    .cloned()
+                    .unwrap_or_else(|| format!("reason {:#x}", key.reason)),
+                function: functions.get(&key.location).cloned().flatten(),
+                packets,
+            })
+            .collect()
+    }
+}
+
+/// The running kernel's names of its reasons.
+fn reasons(btf: &Btf<'_>) -> std::result::Result<BTreeMap<u32, String>, String> {
+    let names = btf
+        .type_by_name::<Enum<'_>>("skb_drop_reason")
+        .ok_or("the kernel has no enum skb_drop_reason (Linux 5.17 or newer has)")?;
+    Ok(names
+        .iter()
+        .filter_map(|member| {
+            let name = member.name?.to_string_lossy().into_owned();
+            let short = name.strip_prefix("SKB_DROP_REASON_").or_else(|| name.strip_prefix("SKB_"));
+            let short = short.unwrap_or(&name).to_owned();
+            // Reasons are small and positive.
+            Some((u32::try_from(member.value).ok()?, short))
+        })
+        .collect())
+}
+
+/// The functions that the addresses lie in; `None` for those that the kernel
+/// does not tell (`kernel.kptr_restrict`).
+fn look_up(addresses: &[u64]) -> BTreeMap<u64, Option<String>> {
+    match std::fs::File::open("/proc/kallsyms") {
+        Ok(file) => nearest(BufReader::new(file), addresses),
+        Err(_) => addresses.iter().map(|address| (*address, None)).collect(),
+    }
+}
+
+/// The symbol of code at or right below each address, of lines as in
+/// `/proc/kallsyms` (address, type, name).
+fn nearest(symbols: impl BufRead, addresses: &[u64]) -> BTreeMap<u64, Option<String>> {
+    let mut best: BTreeMap<u64, (u64, Option<String>)> =
+        addresses.iter().map(|address| (*address, (0, None))).collect();
+    for line in symbols.lines().map_while(std::result::Result::ok) {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
+            (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        // All 0 where addresses are hidden.
+        let Some(address) = u64::from_str_radix(address, 16).ok().filter(|address| *address > 0)
+        else {
+            continue;
+        };
+        // A return address lies behind the call, so never at the very beginning.
+        for (_, (nearest, function)) in best.range_mut(address + 1..) {
+            if address > *nearest {
+                *nearest = address;
+                *function = Some(name.split('.').next().unwrap_or(name).to_owned());
+            }
+        }
+    }
+    best.into_iter().map(|(address, (_, function))| (address, function)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_as_the_program_writes_it() {
+        let mut bytes = [0; KEY_BYTES];
+        bytes[..8].copy_from_slice(&0xffff_ffff_8100_0042_u64.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&4_026_531_840_u32.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&6_u32.to_ne_bytes());
+        bytes[16..20].copy_from_slice(b"nic0");
+        let key = Key::parse(&bytes).unwrap();
+        assert_eq!((key.location, key.netns, key.reason), (0xffff_ffff_8100_0042, 0xf000_0000, 6));
+        assert_eq!(key.device(), "nic0");
+        assert_eq!(Key::parse(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn an_address_lies_in_the_nearest_function_below_it() {
+        let symbols = "ffffffff81000000 T first\nffffffff81000100 t second.isra.0\n\
+                       ffffffff81000180 d data\nffffffff81000200 T third\ngarbage\n";
+        let addresses = [0xffff_ffff_8100_01ff, 0xffff_ffff_8100_0100, 1];
+        let found = nearest(symbols.as_bytes(), &addresses);
+        assert_eq!(found[&addresses[0]].as_deref(), Some("second"));
+        // The call was the last instruction of the function before.
+        assert_eq!(found[&addresses[1]].as_deref(), Some("first"));
+        assert_eq!(found[&1], None);
+        let hidden = "0000000000000000 T first\n";
+        assert_eq!(nearest(hidden.as_bytes(), &addresses[..1])[&addresses[0]], None);
+    }
+}

@@ -1,0 +1,139 @@
+//! Drops by the kernel's own reason, put into words.
+
+use std::collections::BTreeMap;
+
+use super::Ledger;
+use crate::sampler::{Dropped, NamespaceSample};
+
+/// What the kernel's reasons explained, datagrams: counters that count the same
+/// drops once more can explain only what goes beyond it.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// At sockets, by namespace.
+    pub sockets: BTreeMap<String, u64>,
+    /// By netfilter, connection tracking among it, by namespace.
+    pub netfilter: BTreeMap<String, u64>,
+    /// At softnet backlogs.
+    pub backlog: u64,
+    /// Anywhere.
+    pub total: u64,
+}
+
+/// What a reason stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// At a socket of the namespace: the words.
+    Socket(&'static str),
+    /// At the namespace's IP layer: the words.
+    Ip(&'static str),
+    Netfilter,
+    Backlog,
+    Qdisc,
+    /// A queue of fixed length between a device and what reads it.
+    Ring,
+    /// The device itself: down, not ready, or unfit for the packet.
+    Device,
+    /// A copy for somebody else: a bridge floods, a packet socket listens.
+    NotOurs,
+    Other,
+}
+
+fn place(reason: &str, function: Option<&str>) -> Place {
+    match reason {
+        // Full memory for fragments has no reason of its own.
+        "NOT_SPECIFIED" if function.is_some_and(is_reassembly) => Place::Ip("reassembly"),
+        "SOCKET_RCVBUFF" => Place::Socket("socket buffer"),
+        "PROTO_MEM" => Place::Socket("UDP memory limit"),
+        "NO_SOCKET" => Place::Socket("no socket"),
+        "UDP_CSUM" => Place::Socket("UDP checksum"),
+        "SOCKET_FILTER" => Place::Socket("socket filter"),
+        "PKT_TOO_BIG" => Place::Ip("packet too big"),
+        "FRAG_REASM_TIMEOUT" | "FRAG_TOO_FAR" | "DUP_FRAG" => Place::Ip("reassembly"),
+        "IP_OUTNOROUTES" | "IP_INNOROUTES" => Place::Ip("no route"),
+        "NETFILTER_DROP" => Place::Netfilter,
+        "CPU_BACKLOG" => Place::Backlog,
+        "FULL_RING" => Place::Ring,
+        "DEV_READY" | "DEV_HDR" | "SKB_GSO_SEG" => Place::Device,
+        "OTHERHOST" | "PACKET_SOCK_ERROR" => Place::NotOurs,
+        _ if reason.starts_with("QDISC_") => Place::Qdisc,
+        _ => Place::Other,
+    }
+}
+
+/// Functions that keep fragments until their packet is whole (`net/ipv4/ip_fragment.c`,
+/// `net/ipv4/inet_fragment.c`, `net/ipv6/reassembly.c`).
+fn is_reassembly(function: &str) -> bool {
+    ["ip_defrag", "ip_frag_", "inet_frag_", "ipv6_frag_", "ip6_frag_"]
+        .iter()
+        .any(|name| function.starts_with(name))
+}
+
+/// Charges what the kernel dropped, namespace by namespace from the receiver's
+/// on, sockets first.
+pub(super) fn charge(
+    ledger: &mut Ledger,
+    drops: &[(String, Dropped)],
+    namespaces: &[NamespaceSample],
+) -> Seen {
+    let mut seen = Seen::default();
+    let mut order: Vec<(usize, &(String, Dropped))> = Vec::new();
+    let mut labels: Vec<&str> = Vec::new();
+    for drop in drops {
+        if labels.last() != Some(&drop.0.as_str()) {
+            labels.push(&drop.0);
+        }
+        let rank = match place(&drop.1.reason, drop.1.function.as_deref()) {
+            Place::NotOurs => 2 * drops.len(),
+            Place::Socket(_) => 2 * labels.len(),
+            _ => 2 * labels.len() + 1,
+        };
+        order.push((rank, drop));
+    }
+    order.sort_by_key(|(rank, _)| *rank);
+    for (_, (label, drop)) in order {
+        let mut packets = drop.packets;
+        let at = |what: &str| match drop.device.as_str() {
+            "" => format!("{label} {what}"),
+            device => format!("{label} {device} {what}"),
+        };
+        let name = match place(&drop.reason, drop.function.as_deref()) {
+            Place::Socket(words) => {
+                *seen.sockets.entry(label.clone()).or_default() += packets;
+                format!("{label} {words}")
+            }
+            Place::Ip(words) => format!("{label} {words}"),
+            Place::Netfilter => {
+                // A full table and a rule drop alike; conntrack counts its own.
+                let refused = namespaces
+                    .iter()
+                    .find(|namespace| namespace.label == *label)
+                    .map_or(0, super::conntrack_refused);
+                let netfilter = seen.netfilter.entry(label.clone()).or_default();
+                let tracked = refused.saturating_sub(*netfilter).min(packets);
+                *netfilter += packets;
+                seen.total += tracked;
+                packets -= tracked;
+                ledger.charge(format!("{label} conntrack"), tracked, 1.0);
+                format!("{label} netfilter")
+            }
+            Place::Backlog => {
+                seen.backlog += packets;
+                at("softnet backlog")
+            }
+            Place::Qdisc => at("qdisc"),
+            Place::Ring => at("ring"),
+            Place::Device => at("device"),
+            Place::NotOurs | Place::Other => {
+                let function = drop.function.as_deref();
+                let function = function.map(|f| format!(" ({f})")).unwrap_or_default();
+                match drop.device.as_str() {
+                    "" => format!("{label}: {}{function}", drop.reason),
+                    device => format!("{label} {device}: {}{function}", drop.reason),
+                }
+            }
+        };
+        seen.total += packets;
+        ledger.charge(name, packets, 1.0);
+    }
+    seen
+}

@@ -1,0 +1,106 @@
+//! From two readings of a CPU clock to seconds by kind.
+
+use netstate::cpu::CpuTicks;
+
+use super::exact::CpuNs;
+use results::CpuSeconds;
+
+/// Seconds by kind from ticks alone.
+pub(super) fn from_ticks(ticks: &CpuTicks, user_hz: u64) -> CpuSeconds {
+    let seconds = |ticks: u64| ticks as f64 / user_hz as f64;
+    CpuSeconds {
+        user: seconds(ticks.user) + seconds(ticks.nice),
+        system: seconds(ticks.system),
+        softirq: seconds(ticks.softirq),
+        irq: seconds(ticks.irq),
+        steal: seconds(ticks.steal),
+        idle: seconds(ticks.idle) + seconds(ticks.iowait),
+    }
+}
+
+/// Seconds by kind from the exact clock, with what only ticks can tell:
+///
+/// - Time of tasks is exact as a whole; user and system mode share it as their
+///   ticks do. Without a tick of either, all of it is system time.
+/// - The exact clock runs on while the hypervisor has the CPU. It takes a CPU
+///   only from work, so stolen time is taken off all kinds but idle, in
+///   proportion.
+pub(super) fn from_exact(exact: &CpuNs, ticks: &CpuTicks, user_hz: u64) -> CpuSeconds {
+    let sampled = from_ticks(ticks, user_hz);
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let busy = seconds(exact.task) + seconds(exact.softirq) + seconds(exact.irq);
+    let steal = sampled.steal.min(busy);
+    let kept = if busy > 0.0 { (busy - steal) / busy } else { 1.0 };
+    let task = seconds(exact.task) * kept;
+    let in_tasks = sampled.user + sampled.system;
+    let user_share = if in_tasks > 0.0 { sampled.user / in_tasks } else { 0.0 };
+    CpuSeconds {
+        user: task * user_share,
+        system: task * (1.0 - user_share),
+        softirq: seconds(exact.softirq) * kept,
+        irq: seconds(exact.irq) * kept,
+        steal,
+        idle: seconds(exact.idle),
+    }
+}
+
+/// User, system, softirq and interrupt time.
+pub(super) fn busy(cpu: &CpuSeconds) -> f64 {
+    cpu.user + cpu.system + cpu.softirq + cpu.irq
+}
+
+/// All kinds, seconds.
+pub(super) fn total(cpu: &CpuSeconds) -> f64 {
+    busy(cpu) + cpu.steal + cpu.idle
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICKS: CpuTicks = CpuTicks {
+        user: 20,
+        nice: 10,
+        system: 70,
+        idle: 100,
+        iowait: 20,
+        irq: 1,
+        softirq: 5,
+        steal: 50,
+        guest: 7,
+        guest_nice: 0,
+    };
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn ticks_are_user_hz() {
+        let cpu = from_ticks(&TICKS, 100);
+        assert!(close(cpu.user, 0.3) && close(cpu.system, 0.7) && close(cpu.idle, 1.2), "{cpu:?}");
+        assert!(close(cpu.irq, 0.01) && close(cpu.softirq, 0.05) && close(cpu.steal, 0.5));
+    }
+
+    #[test]
+    fn exact_time_is_shared_as_ticks_are_and_stolen_time_comes_off_work() {
+        let second = 1_000_000_000;
+        let exact = CpuNs { idle: second, task: 4 * second, softirq: 5 * second, irq: second };
+        let cpu = from_exact(&exact, &TICKS, 100);
+        // 0.5 s of 10 s of work were stolen.
+        assert!(close(cpu.user, 0.3 * 3.8) && close(cpu.system, 0.7 * 3.8), "{cpu:?}");
+        assert!(close(cpu.softirq, 4.75) && close(cpu.irq, 0.95) && close(cpu.idle, 1.0));
+        assert!(close(total(&cpu), 11.0), "{cpu:?}");
+    }
+
+    #[test]
+    fn without_ticks_task_time_is_system_time_and_nothing_divides_by_zero() {
+        let exact = CpuNs { task: 3_000_000, ..CpuNs::default() };
+        let cpu = from_exact(&exact, &CpuTicks::default(), 100);
+        assert!(close(cpu.system, 0.003) && close(cpu.user, 0.0), "{cpu:?}");
+        // More stolen than worked: the two clocks are not read at the same moment.
+        let cpu = from_exact(&exact, &TICKS, 100);
+        assert!(close(cpu.steal, 0.003) && close(busy(&cpu), 0.0), "{cpu:?}");
+        assert_eq!(from_exact(&CpuNs::default(), &CpuTicks::default(), 100), CpuSeconds::default());
+    }
+}

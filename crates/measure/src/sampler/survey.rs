@@ -1,0 +1,86 @@
+//! What else runs on the machine, before a run puts a load on it.
+
+use super::Disturbance;
+use results::stats::{median, percentile};
+
+/// What [`Machine::survey`](super::Machine::survey) saw.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Survey {
+    /// Share of all CPUs busy, 0..1.
+    pub busy: f64,
+    /// Share of all CPUs in softirqs and interrupts, 0..1.
+    pub softirq: f64,
+    /// What would disturb a sample of each step.
+    pub steps: Vec<Disturbance>,
+    /// The same over all of them.
+    pub whole: Disturbance,
+    /// Packets through the stack, all CPUs.
+    pub packets_per_s: f64,
+    /// Every CPU.
+    pub cpus: Vec<CpuBusy>,
+    /// Processes of others that used CPU time, most first.
+    pub consumers: Vec<Consumer>,
+    /// CPUs that a control group lets this process use.
+    pub quota: Option<f64>,
+}
+
+/// How busy a CPU is, shares of its time, 0..1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CpuBusy {
+    /// Its number.
+    pub cpu: usize,
+    /// Not idle.
+    pub busy: f64,
+    /// In softirqs.
+    pub softirq: f64,
+    /// Taken by the hypervisor.
+    pub steal: f64,
+}
+
+/// A process of others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Consumer {
+    /// Process ID.
+    pub pid: u32,
+    /// Command, as its process chose it.
+    pub command: String,
+    /// CPU time over wall time: 1 is one CPU.
+    pub share: f64,
+}
+
+impl Survey {
+    /// How far others' share goes up and down between steps: half of the distance between
+    /// the 10th and the 90th percentile, of all CPUs, 0..1.
+    pub fn swing(&self) -> f64 {
+        let shares: Vec<f64> =
+            self.steps.iter().map(|step| step.other_share + step.steal_share).collect();
+        let at = |q| percentile(&shares, q).unwrap_or(0.0);
+        (at(0.9) - at(0.1)) / 2.0
+    }
+
+    /// Share of all CPUs that others and the hypervisor take, 0..1.
+    pub fn taken(&self) -> f64 {
+        let shares: Vec<f64> =
+            self.steps.iter().map(|step| step.other_share + step.steal_share).collect();
+        median(&shares).unwrap_or(0.0).clamp(0.0, 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_load_swings_little_and_bursts_much() {
+        let of = |shares: [f64; 5]| Survey {
+            steps: shares
+                .map(|other_share| Disturbance { other_share, ..Disturbance::default() })
+                .to_vec(),
+            ..Survey::default()
+        };
+        let steady = of([0.5, 0.51, 0.5, 0.49, 0.5]);
+        assert!(steady.swing() < 0.02 && (steady.taken() - 0.5).abs() < 1e-9);
+        assert!(of([0.0, 0.9, 0.0, 0.9, 0.9]).swing() > 0.4);
+        assert_eq!((Survey::default().swing(), Survey::default().taken()), (0.0, 0.0));
+    }
+}

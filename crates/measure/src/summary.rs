@@ -1,0 +1,183 @@
+//! From a cell's samples to its entry in the results.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::path_under_test::PathUnderTest;
+use crate::plan::{Plan, PlannedCell};
+use crate::sampler::loss;
+use load::Workload;
+use results::stats::{median, trend};
+use results::{
+    Cell, DropGoal, DropPoint, HopRecord, Interval, Latency, Offered, Pace, Role, Sample,
+    ServiceDemand, Status,
+};
+
+/// The entry of a cell; `interval` makes a confidence interval of ratios.
+pub(crate) fn cell(
+    plan: &Plan,
+    subject: &PathUnderTest,
+    planned: &PlannedCell,
+    offered: Option<Offered>,
+    samples: Vec<Sample>,
+    interval: &dyn Fn(&[f64]) -> Option<Interval>,
+) -> Cell {
+    let (status, reason) = failure(&samples);
+    let ask = &planned.ask;
+    let workload = ask.task.workload();
+    let ratios = |figure: fn(&Sample) -> Option<f64>| {
+        let values: Vec<f64> = samples.iter().filter(|s| s.valid).filter_map(figure).collect();
+        interval(&values)
+    };
+    let service_demand =
+        median_of(&samples, |sample| sample.service_demand).map(|value| ServiceDemand {
+            value,
+            unit: workload.service_demand_unit(),
+            ratio: ratios(|sample| sample.service_demand_ratio),
+        });
+    Cell {
+        mode: subject.mode.clone(),
+        role: planned.role,
+        offload: subject.offload,
+        mtu: subject.mtu,
+        workload: ask.task,
+        message_bytes: ask.message_bytes,
+        flows: ask.flows,
+        outstanding: ask.outstanding,
+        offered,
+        socket_buffer_bytes: ask.socket_buffer_bytes,
+        setting: planned.setting.map(|at| plan.settings[at].clone()),
+        gso: ask.gso && workload == Workload::UdpStream,
+        engine: ask.engine,
+        unit: ask.unit(),
+        status,
+        reason,
+        median: median_of(&samples, |sample| Some(sample.value)),
+        ratio: if planned.role == Role::Baseline { None } else { ratios(|sample| sample.ratio) },
+        service_demand,
+        latency_us: latency(&samples),
+        histogram: load::merge_bins(
+            samples.iter().filter(|s| s.valid).map(|s| s.histogram.as_slice()),
+        ),
+        drop_point: drop_point(&samples),
+        pace: worst_pace(&samples),
+        tool: None,
+        loss: samples.iter().any(|sample| sample.valid && sample.loss.is_some()).then(|| {
+            loss::total(samples.iter().filter(|s| s.valid).filter_map(|s| s.loss.as_ref()))
+        }),
+        hops: hops(&samples),
+        trend: drift(&samples, planned.role),
+        samples,
+    }
+}
+
+/// Medians over the valid samples of a driven tool's own figures.
+pub(crate) fn tool_figures(samples: &[Sample]) -> BTreeMap<String, f64> {
+    let valid = || samples.iter().filter(|sample| sample.valid);
+    let names: BTreeSet<&String> = valid().flat_map(|sample| sample.tool_figures.keys()).collect();
+    let median =
+        |name: &String| median_of(samples, |sample| sample.tool_figures.get(name).copied());
+    names.into_iter().filter_map(|name| Some((name.clone(), median(name)?))).collect()
+}
+
+/// The schedule of the sample that kept it worst.
+fn worst_pace(samples: &[Sample]) -> Option<Pace> {
+    let paces = samples.iter().filter(|s| s.valid).filter_map(|s| s.pace);
+    paces.max_by(|a, b| a.late_p99_us.total_cmp(&b.late_p99_us))
+}
+
+/// Each goal's median over the valid samples, and the trials of all.
+fn drop_point(samples: &[Sample]) -> Option<DropPoint> {
+    let points: Vec<&DropPoint> =
+        samples.iter().filter(|s| s.valid).filter_map(|s| s.drop_point.as_ref()).collect();
+    let of = |at: usize, figure: fn(&DropGoal) -> Option<f64>| {
+        median_of(samples, |sample| figure(sample.drop_point.as_ref()?.goals.get(at)?))
+    };
+    let goals = points.first()?.goals.iter().enumerate().map(|(at, goal)| DropGoal {
+        loss: goal.loss,
+        per_s: of(at, |goal| Some(goal.per_s)).unwrap_or(0.0),
+        kept: of(at, |goal| Some(goal.kept)).unwrap_or(0.0),
+        missed: of(at, |goal| goal.missed),
+    });
+    Some(DropPoint {
+        goals: goals.collect(),
+        trials: points.iter().map(|point| point.trials).sum(),
+        void_trials: points.iter().map(|point| point.void_trials).sum(),
+        generator_limit: median_of(samples, |sample| sample.drop_point.as_ref()?.generator_limit),
+    })
+}
+
+fn latency(samples: &[Sample]) -> Option<Latency> {
+    let of = |figure: fn(&Latency) -> f64| {
+        median_of(samples, |sample| sample.latency_us.as_ref().map(figure))
+    };
+    Some(Latency {
+        p50: of(|l| l.p50)?,
+        p90: of(|l| l.p90)?,
+        p99: of(|l| l.p99)?,
+        p99_9: of(|l| l.p99_9)?,
+        p99_99: of(|l| l.p99_99)?,
+        max: of(|l| l.max)?,
+    })
+}
+
+/// Medians over the valid samples, hop by hop. Every sample of a cell has the
+/// same hops in the same order: they are the subject's.
+fn hops(samples: &[Sample]) -> Vec<HopRecord> {
+    let Some(first) = samples.iter().find(|sample| sample.valid) else { return Vec::new() };
+    let median = |at: usize, figure: fn(&HopRecord) -> u64| {
+        median_of(samples, |sample| sample.hops.get(at).map(|hop| figure(hop) as f64))
+            .unwrap_or(0.0) as u64
+    };
+    (0..first.hops.len())
+        .map(|at| {
+            let (packets, bytes) = (median(at, |h| h.packets), median(at, |h| h.bytes));
+            HopRecord {
+                packets,
+                bytes,
+                mean_skb_bytes: if packets > 0 { bytes as f64 / packets as f64 } else { 0.0 },
+                drops: median(at, |h| h.drops),
+                excused: median(at, |h| h.excused),
+                ..first.hops[at].clone()
+            }
+        })
+        .collect()
+}
+
+/// The samples' drift over the run in words, when there is one. Ratios are
+/// judged where there are some: drift common to both ends of a ratio is not
+/// the cell's.
+fn drift(samples: &[Sample], role: Role) -> Option<String> {
+    let values: Vec<f64> = samples
+        .iter()
+        .filter(|sample| sample.valid)
+        .filter_map(|sample| if role == Role::Baseline { Some(sample.value) } else { sample.ratio })
+        .collect();
+    let found = trend(&values).ok()?;
+    found.is_significant().then(|| {
+        let of = if role == Role::Baseline { "value" } else { "ratio" };
+        format!("{of}: {found}")
+    })
+}
+
+/// Median over the valid samples of one figure each.
+fn median_of(samples: &[Sample], figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = samples.iter().filter(|s| s.valid).filter_map(figure).collect();
+    median(&values)
+}
+
+/// Why a cell has no valid sample: the reason met most often.
+fn failure(samples: &[Sample]) -> (Status, Option<String>) {
+    if samples.iter().any(|sample| sample.valid) {
+        return (Status::Ok, None);
+    }
+    let mut reasons: Vec<(usize, &str)> = Vec::new();
+    for reason in samples.iter().filter_map(|sample| sample.invalid_reason.as_deref()) {
+        match reasons.iter_mut().find(|(_, known)| *known == reason) {
+            Some((count, _)) => *count += 1,
+            None => reasons.push((1, reason)),
+        }
+    }
+    let most = reasons.iter().max_by_key(|(count, _)| *count);
+    let reason = most.map_or("no sample was taken", |(_, reason)| reason);
+    (Status::Failed, Some(reason.to_owned()))
+}

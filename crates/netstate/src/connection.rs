@@ -1,0 +1,314 @@
+//! Single connections of conntrack, asked for and changed by ctnetlink
+//! (`include/uapi/linux/netfilter/nfnetlink_conntrack.h`).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use netlink_sys::{Socket, SocketAddr};
+use nix::errno::Errno;
+
+use crate::dump::{attribute, attributes};
+use crate::netlink::{Error, Result};
+
+const NFNL_SUBSYS_CTNETLINK: u16 = 1;
+const IPCTNL_MSG_CT_NEW: u16 = 0;
+const IPCTNL_MSG_CT_GET: u16 = 1;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLMSG_ERROR: u16 = 2;
+const NLA_F_NESTED: u16 = 0x8000;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+// enum ctattr_type.
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
+const CTA_HELP: u16 = 5;
+const CTA_MARK: u16 = 8;
+const CTA_SEQ_ADJ_ORIG: u16 = 15;
+const CTA_SEQ_ADJ_REPLY: u16 = 16;
+const CTA_ZONE: u16 = 18;
+const CTA_SYNPROXY: u16 = 24;
+// enum ctattr_tuple, ctattr_ip, ctattr_l4proto, ctattr_protoinfo_tcp.
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_TUPLE_ZONE: u16 = 3;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
+const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
+/// `IP_CT_TCP_FLAG_BE_LIBERAL`: packets outside of the window are no invalid ones.
+const BE_LIBERAL: u8 = 8;
+/// `TCP_CONNTRACK_ESTABLISHED`.
+const ESTABLISHED: u8 = 3;
+/// `struct nlmsghdr`.
+const HEADER: usize = 16;
+const OBJECT: &str = "conntrack entry";
+
+/// Addresses and ports of a direction, over TCP or UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuple {
+    /// Address and port of the sender.
+    pub source: (IpAddr, u16),
+    /// Destination, of the same family.
+    pub destination: (IpAddr, u16),
+    /// `IPPROTO_TCP` or `IPPROTO_UDP`.
+    pub protocol: u8,
+}
+
+impl Tuple {
+    /// The tuple of answers, where nothing is translated.
+    #[must_use]
+    pub fn reversed(self) -> Tuple {
+        Tuple { source: self.destination, destination: self.source, ..self }
+    }
+}
+
+/// What conntrack knows of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Of the first packet, as it came.
+    pub original: Tuple,
+    /// Of answers, as they come.
+    pub reply: Tuple,
+    /// `IPS_*`.
+    pub status: u32,
+    /// `ct mark`, which rules set and match.
+    pub mark: u32,
+    /// Of TCP: the connection is established; of others always.
+    pub is_established: bool,
+    /// What the kernel does to the connection beyond addresses and ports, or tells of it in a
+    /// way that is not understood here: a helper, adjusted sequence numbers, a zone.
+    pub oddity: Option<&'static str>,
+}
+
+/// Conntrack of one network namespace.
+pub struct Connections {
+    socket: Socket,
+}
+
+impl std::fmt::Debug for Connections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connections")
+    }
+}
+
+impl Connections {
+    /// Of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// When descriptors have run out.
+    pub fn open() -> Result<Connections> {
+        let failed =
+            |operation| move |e: std::io::Error| Error::Sys(sys::Error::io(operation, OBJECT, &e));
+        let mut socket = Socket::new(NETLINK_NETFILTER).map_err(failed("socket"))?;
+        socket.bind_auto().map_err(failed("bind"))?;
+        Ok(Connections { socket })
+    }
+
+    /// The entry to which packets of this direction belong, either of both.
+    ///
+    /// # Errors
+    /// When the kernel refuses, for instance as it has no ctnetlink.
+    pub fn get(&self, tuple: &Tuple) -> Result<Option<Entry>> {
+        let payload = question(tuple, &[]);
+        match self.ask(IPCTNL_MSG_CT_GET, NLM_F_REQUEST, &payload) {
+            Ok(answer) => entry(answer.get(4..).unwrap_or_default()).map(Some),
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has packets outside of the TCP window taken for valid, in both directions of this one
+    /// connection.
+    ///
+    /// # Errors
+    /// When the kernel refuses; `ENOENT`: the connection has gone.
+    pub fn make_liberal(&self, original: &Tuple) -> Result<()> {
+        let flags = [BE_LIBERAL, BE_LIBERAL];
+        let tcp = [
+            plain(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &flags),
+            plain(CTA_PROTOINFO_TCP_FLAGS_REPLY, &flags),
+        ]
+        .concat();
+        let info = nested(CTA_PROTOINFO, &nested(CTA_PROTOINFO_TCP, &tcp));
+        let flags = NLM_F_REQUEST | NLM_F_ACK;
+        self.ask(IPCTNL_MSG_CT_NEW, flags, &question(original, &info)).map(drop)
+    }
+
+    /// Sends a request, and returns the payload of the answer; of an acknowledgement nothing.
+    fn ask(&self, what: u16, flags: u16, payload: &[u8]) -> Result<Vec<u8>> {
+        let failed =
+            |operation| move |e: std::io::Error| Error::Sys(sys::Error::io(operation, OBJECT, &e));
+        let mut request = ((HEADER + payload.len()) as u32).to_ne_bytes().to_vec();
+        request.extend((NFNL_SUBSYS_CTNETLINK << 8 | what).to_ne_bytes());
+        request.extend(flags.to_ne_bytes());
+        request.extend([0; 8]);
+        request.extend(payload);
+        self.socket.send_to(&request, &SocketAddr::new(0, 0), 0).map_err(failed("ask for"))?;
+        let mut bytes = Vec::with_capacity(4 << 10);
+        self.socket.recv(&mut bytes, 0).map_err(failed("read"))?;
+        let kind = bytes.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
+        let payload = bytes.get(HEADER..).unwrap_or_default();
+        match kind {
+            Some(NLMSG_ERROR) => {
+                let code = payload.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                if code == 0 {
+                    return Ok(Vec::new());
+                }
+                let errno = Errno::from_raw(code.saturating_neg());
+                Err(Error::Kernel { operation: "ask for", object: OBJECT.to_owned(), errno })
+            }
+            Some(kind) if kind == NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW => {
+                // A GET is acknowledged besides where it was asked to be: it was not.
+                Ok(payload.to_vec())
+            }
+            kind => Err(Error::Answer {
+                operation: "ask for",
+                object: OBJECT.to_owned(),
+                expected: "IPCTNL_MSG_CT_NEW",
+                got: format!("message of type {kind:?}"),
+            }),
+        }
+    }
+}
+
+fn plain(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
+    plain(kind | NLA_F_NESTED, value)
+}
+
+/// `struct nfgenmsg`, the tuple, and what comes behind it.
+fn question(tuple: &Tuple, rest: &[u8]) -> Vec<u8> {
+    let (family, addresses) = match (tuple.source.0, tuple.destination.0) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => (
+            AF_INET,
+            [plain(CTA_IP_V4_SRC, &from.octets()), plain(CTA_IP_V4_DST, &to.octets())].concat(),
+        ),
+        (from, to) => {
+            let octets = |address: IpAddr| match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                IpAddr::V6(address) => address.octets(),
+            };
+            let both = [plain(CTA_IP_V6_SRC, &octets(from)), plain(CTA_IP_V6_DST, &octets(to))];
+            (AF_INET6, both.concat())
+        }
+    };
+    let ports = [
+        plain(CTA_PROTO_NUM, &[tuple.protocol]),
+        plain(CTA_PROTO_SRC_PORT, &tuple.source.1.to_be_bytes()),
+        plain(CTA_PROTO_DST_PORT, &tuple.destination.1.to_be_bytes()),
+    ]
+    .concat();
+    let inside = [nested(CTA_TUPLE_IP, &addresses), nested(CTA_TUPLE_PROTO, &ports)].concat();
+    [&[family, 0, 0, 0][..], &nested(CTA_TUPLE_ORIG, &inside), rest].concat()
+}
+
+/// Reads an answer's attributes.
+fn entry(payload: &[u8]) -> Result<Entry> {
+    let odd = |got: &str| Error::Answer {
+        operation: "read",
+        object: OBJECT.to_owned(),
+        expected: "both tuples and the status",
+        got: got.to_owned(),
+    };
+    let find = |kind| attribute(payload, kind);
+    let number = |kind| {
+        find(kind).and_then(|value| value.first_chunk()).map(|bytes| u32::from_be_bytes(*bytes))
+    };
+    let original = find(CTA_TUPLE_ORIG).and_then(tuple).ok_or_else(|| odd("no original tuple"))?;
+    let reply = find(CTA_TUPLE_REPLY).and_then(tuple).ok_or_else(|| odd("no reply tuple"))?;
+    let tcp = find(CTA_PROTOINFO).and_then(|info| attribute(info, CTA_PROTOINFO_TCP));
+    let state = tcp.and_then(|tcp| attribute(tcp, CTA_PROTOINFO_TCP_STATE));
+    let oddity = attributes(payload).find_map(|(kind, _)| match kind {
+        CTA_HELP => Some("helper"),
+        CTA_SEQ_ADJ_ORIG | CTA_SEQ_ADJ_REPLY | CTA_SYNPROXY => Some("adjusted sequence numbers"),
+        CTA_ZONE => Some("zone"),
+        _ => None,
+    });
+    let zone = |of| find(of).is_some_and(|tuple| attribute(tuple, CTA_TUPLE_ZONE).is_some());
+    let in_zone = zone(CTA_TUPLE_ORIG) || zone(CTA_TUPLE_REPLY);
+    Ok(Entry {
+        original,
+        reply,
+        status: number(CTA_STATUS).ok_or_else(|| odd("no status"))?,
+        mark: number(CTA_MARK).unwrap_or(0),
+        is_established: tcp.is_none() || state == Some(&[ESTABLISHED]),
+        oddity: oddity.or(in_zone.then_some("zone")),
+    })
+}
+
+fn tuple(value: &[u8]) -> Option<Tuple> {
+    let (addresses, ports) = (attribute(value, CTA_TUPLE_IP)?, attribute(value, CTA_TUPLE_PROTO)?);
+    let four = |kind| {
+        attribute(addresses, kind)?
+            .first_chunk::<4>()
+            .map(|bytes| IpAddr::V4(Ipv4Addr::from(*bytes)))
+    };
+    let six = |kind| {
+        attribute(addresses, kind)?
+            .first_chunk::<16>()
+            .map(|bytes| IpAddr::V6(Ipv6Addr::from(*bytes)))
+    };
+    let port = |kind| attribute(ports, kind)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
+    Some(Tuple {
+        source: (four(CTA_IP_V4_SRC).or_else(|| six(CTA_IP_V6_SRC))?, port(CTA_PROTO_SRC_PORT)?),
+        destination: (
+            four(CTA_IP_V4_DST).or_else(|| six(CTA_IP_V6_DST))?,
+            port(CTA_PROTO_DST_PORT)?,
+        ),
+        protocol: *attribute(ports, CTA_PROTO_NUM)?.first()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn addresses(six: bool) -> (IpAddr, IpAddr) {
+        if six {
+            ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap())
+        } else {
+            ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_tuple_is_read_as_it_is_written(six: bool, from: u16, to: u16, protocol: u8) {
+            let (source, destination) = addresses(six);
+            let written =
+                Tuple { source: (source, from), destination: (destination, to), protocol };
+            let message = question(&written, &[]);
+            let value = attribute(&message[4..], CTA_TUPLE_ORIG).unwrap();
+            prop_assert_eq!(tuple(value), Some(written));
+            prop_assert_eq!(written.reversed().reversed(), written);
+        }
+
+        #[test]
+        fn garbage_is_an_error(bytes: Vec<u8>, cut in 0_usize..80) {
+            let _ = entry(&bytes);
+            let (source, destination) = addresses(false);
+            let whole = Tuple { source: (source, 1), destination: (destination, 2), protocol: 6 };
+            let message = question(&whole, &[]);
+            prop_assert!(entry(&message[4..message.len().min(4 + cut)]).is_err());
+        }
+    }
+}

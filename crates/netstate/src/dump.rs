@@ -1,0 +1,178 @@
+//! Netlink below the routing family: dumps of other protocols, by bytes.
+
+use netlink_sys::{Socket, SocketAddr};
+use nix::errno::Errno;
+
+use crate::netlink::{DUMPS, Error, Outcome, Result, interrupted};
+
+// include/uapi/linux/netlink.h.
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+/// The dump was interrupted by a change and may not be all.
+pub(crate) const NLM_F_DUMP_INTR: u16 = 0x10;
+/// More than the kernel puts into one answer to a dump.
+const ANSWER: usize = 256 << 10;
+/// `struct nlmsghdr`.
+const HEADER: usize = 16;
+/// `NLA_TYPE_MASK`: the two highest bits of an attribute's type are flags.
+const TYPE_MASK: u16 = 0x3fff;
+
+/// The attributes (`struct nlattr`) of a message's or another attribute's payload,
+/// by type. Ends at the first one that does not fit.
+pub fn attributes(payload: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = payload;
+    std::iter::from_fn(move || {
+        let header = rest.first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & TYPE_MASK;
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The first attribute of a type.
+pub fn attribute(payload: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(payload).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// A text with its terminating zero.
+pub fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
+}
+
+/// Asks for all objects of a kind: a message of type `kind` with `payload`, by a
+/// socket of `protocol` of the calling thread's namespace. Each answer's type and
+/// payload goes to `each`. A dump that a change has interrupted is asked for again.
+///
+/// # Errors
+/// When the kernel refuses; `object` is what was asked for.
+pub(crate) fn dump(
+    protocol: isize,
+    request: (u16, &[u8]),
+    object: &'static str,
+    mut each: impl FnMut(u16, &[u8]),
+) -> Result<()> {
+    for _ in 0..DUMPS {
+        let mut answers = Vec::new();
+        let collect = |kind, payload: &[u8]| answers.push((kind, payload.to_vec()));
+        if dump_once(protocol, request, object, collect)? == Outcome::Whole {
+            answers.iter().for_each(|(kind, payload)| each(*kind, payload));
+            return Ok(());
+        }
+    }
+    Err(interrupted("list", object))
+}
+
+/// A socket an attempt: what is left of one is not taken for the next one's.
+pub(crate) fn dump_once(
+    protocol: isize,
+    (kind, payload): (u16, &[u8]),
+    object: &'static str,
+    mut each: impl FnMut(u16, &[u8]),
+) -> Result<Outcome> {
+    let failed =
+        |operation| move |e: std::io::Error| Error::Sys(sys::Error::io(operation, object, &e));
+    let mut socket = Socket::new(protocol).map_err(failed("socket"))?;
+    socket.bind_auto().map_err(failed("bind"))?;
+    let mut request = Vec::with_capacity(HEADER + payload.len());
+    request.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    // Sequence number and port: this socket has one request.
+    request.extend([0; 8]);
+    request.extend(payload);
+    socket.send_to(&request, &SocketAddr::new(0, 0), 0).map_err(failed("list"))?;
+    let mut is_interrupted = false;
+    // The kernel fills as much of an answer as was asked for before, 32 KiB at most, and
+    // finds its place anew for each: large ones make long lists quick.
+    let mut bytes = Vec::with_capacity(ANSWER);
+    loop {
+        bytes.clear();
+        let length = socket.recv(&mut bytes, libc::MSG_TRUNC).map_err(failed("list"))?;
+        if length > bytes.len() {
+            let errno = Errno::EMSGSIZE;
+            return Err(Error::Kernel { operation: "list", object: object.to_owned(), errno });
+        }
+        if let Some(outcome) = take(&bytes, object, &mut is_interrupted, &mut each)? {
+            return Ok(outcome);
+        }
+    }
+}
+
+/// Takes the messages of a datagram; `None`: there are more to come.
+fn take(
+    bytes: &[u8],
+    object: &'static str,
+    is_interrupted: &mut bool,
+    each: &mut impl FnMut(u16, &[u8]),
+) -> Result<Option<Outcome>> {
+    let status = |payload: &[u8]| payload.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+    let refused = |code: i32| {
+        let errno = Errno::from_raw(code.saturating_neg());
+        Error::Kernel { operation: "list", object: object.to_owned(), errno }
+    };
+    let mut rest = bytes;
+    while let Some((kind, payload, next)) = message(rest) {
+        let flags = u16::from_ne_bytes([rest[6], rest[7]]);
+        *is_interrupted |= flags & NLM_F_DUMP_INTR != 0;
+        rest = next;
+        match kind {
+            NLMSG_DONE if *is_interrupted => return Ok(Some(Outcome::Interrupted)),
+            // A dump that ends early says why.
+            NLMSG_DONE if status(payload) < 0 => return Err(refused(status(payload))),
+            NLMSG_DONE => return Ok(Some(Outcome::Whole)),
+            NLMSG_ERROR => return Err(refused(status(payload))),
+            kind => each(kind, payload),
+        }
+    }
+    Ok(None)
+}
+
+/// Type, payload and what follows of the first netlink message.
+fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let payload = bytes.get(HEADER..length)?;
+    Some((kind, payload, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message of a header and a payload.
+    fn of(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = ((HEADER + payload.len()) as u32).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    #[test]
+    fn an_interrupted_dump_says_so() {
+        let read = |bytes: &[u8]| {
+            let (mut count, mut is_interrupted) = (0, false);
+            let outcome = take(bytes, "things", &mut is_interrupted, &mut |_, _| count += 1);
+            (outcome, count)
+        };
+        let (plain, marked) = (of(20, 2, &[1; 8]), of(20, 2 | NLM_F_DUMP_INTR, &[1; 8]));
+        let end = of(NLMSG_DONE, 2, &[0; 4]);
+        let (outcome, count) = read(&[plain.clone(), plain.clone(), end.clone()].concat());
+        assert_eq!((outcome.unwrap(), count), (Some(Outcome::Whole), 2));
+        let (outcome, _) = read(&[plain.clone(), marked, end].concat());
+        assert_eq!(outcome.unwrap(), Some(Outcome::Interrupted));
+        let end = of(NLMSG_DONE, 2 | NLM_F_DUMP_INTR, &[0; 4]);
+        assert_eq!(read(&[plain.clone(), end].concat()).0.unwrap(), Some(Outcome::Interrupted));
+        let end = of(NLMSG_DONE, 2, &(-105_i32).to_ne_bytes());
+        assert_eq!(
+            read(&[plain.clone(), end].concat()).0.unwrap_err().errno(),
+            Some(Errno::ENOBUFS)
+        );
+        assert_eq!(read(&plain).0.unwrap(), None);
+    }
+}

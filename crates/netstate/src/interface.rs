@@ -1,0 +1,308 @@
+//! Links with everything that tells how they treat packets: what
+//! `ip -s -d link` shows, as one value that can be kept.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    InfoBridge, InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
+    Stats64,
+};
+use nix::errno::Errno;
+use packet::ethernet::MacAddr;
+use serde::{Deserialize, Serialize};
+
+use crate::netlink::{Error, Netlink, Result};
+
+/// A link.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Interface {
+    /// Interface index, unique in its namespace.
+    pub index: u32,
+    /// Name of the device, `IFLA_IFNAME`.
+    pub name: String,
+    /// Kind (`veth`, `bridge`, `vxlan`, `tun` …), where the driver tells one.
+    pub kind: Option<String>,
+    /// Link-layer address.
+    #[serde(with = "crate::mac_text")]
+    pub mac: Option<MacAddr>,
+    /// Layer-3 MTU, bytes.
+    pub mtu: u32,
+    /// Largest MTU that the driver takes, bytes; `None`: it sets no limit.
+    pub max_mtu: Option<u32>,
+    /// `IFF_UP`.
+    pub up: bool,
+    /// Ready to carry packets (`IFF_LOWER_UP`).
+    pub carrier: bool,
+    /// `IFF_LOOPBACK`.
+    pub loopback: bool,
+    /// Index of the bridge (or other controller) that it is a port of.
+    pub master: Option<u32>,
+    /// Index of the link that belongs to it: a veth's peer, what a VLAN or macvlan is
+    /// on.
+    pub link: Option<u32>,
+    /// The namespace of `link`, as this one numbers it; `None`: this one.
+    pub link_netns: Option<u32>,
+    /// Root queueing discipline.
+    pub qdisc: Option<String>,
+    /// Packets that the root queueing discipline may hold (`txqueuelen`).
+    pub tx_queue_len: u32,
+    /// Transmit queues allocated.
+    pub tx_queues: u32,
+    /// Receive queues allocated.
+    pub rx_queues: u32,
+    /// Largest IPv6 GSO packet that is handed to it, bytes; also IPv4's where
+    /// the kernel knows one limit only (before Linux 6.3).
+    pub gso_max_size: Option<u32>,
+    /// Largest IPv4 GSO packet that is handed to it, bytes. Since Linux 6.3.
+    pub gso_ipv4_max_size: Option<u32>,
+    /// Most segments of a GSO packet.
+    pub gso_max_segs: Option<u32>,
+    /// Largest GSO packet that the hardware takes, bytes. Since Linux 6.0.
+    pub tso_max_size: Option<u32>,
+    /// Bus of a device that is hardware (or a hypervisor's): `pci`, `virtio`.
+    pub bus: Option<String>,
+    /// A VXLAN device's attributes.
+    pub vxlan: Option<Vxlan>,
+    /// A bridge's attributes.
+    pub bridge: Option<Bridge>,
+    /// Counters since the link was made.
+    pub counters: Counters,
+}
+
+/// A VXLAN device's attributes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Vxlan {
+    /// VXLAN network identifier.
+    pub vni: u32,
+    /// Own address on the underlay, where one is set.
+    pub local: Option<IpAddr>,
+    /// Default remote or multicast group, where one is set.
+    pub remote: Option<IpAddr>,
+    /// UDP port.
+    pub port: u16,
+    /// Learns from what it receives.
+    pub learning: bool,
+    /// Sends outer checksums over IPv4.
+    pub checksum: bool,
+    /// Sends outer checksums over IPv6.
+    pub checksum6: bool,
+    /// VNI and remote come with each packet (`external`): Open vSwitch, Cilium.
+    pub external: bool,
+    /// Index of the link that it was made on (`dev`), where there is one.
+    #[serde(default)]
+    pub device: Option<u32>,
+}
+
+/// Bytes that VXLAN puts before the tenant's IP packet: inner Ethernet 14, UDP 8,
+/// VXLAN 8 and the outer IP header (RFC 7348).
+pub fn vxlan_overhead(remote: IpAddr) -> u32 {
+    if remote.is_ipv4() { 50 } else { 70 }
+}
+
+/// A bridge's attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Bridge {
+    /// It forwards by VLAN (`IFLA_BR_VLAN_FILTERING`).
+    pub vlan_filtering: bool,
+    /// Its frames are handed to iptables (`nf_call_iptables`), whatever the
+    /// namespace's sysctl says.
+    pub call_iptables: bool,
+}
+
+/// Link counters (`IFLA_STATS64`, `include/uapi/linux/if_link.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// Packets (skbs) received.
+    pub rx_packets: u64,
+    /// Bytes received, Ethernet header included.
+    pub rx_bytes: u64,
+    /// Packets (skbs) sent.
+    pub tx_packets: u64,
+    /// Bytes sent, Ethernet header included.
+    pub tx_bytes: u64,
+    /// Received and dropped.
+    pub rx_dropped: u64,
+    /// Dropped instead of being sent.
+    pub tx_dropped: u64,
+    /// Receive errors of any kind.
+    pub rx_errors: u64,
+    /// Transmit errors of any kind.
+    pub tx_errors: u64,
+    /// Missed for want of receive buffers in the ring.
+    pub rx_missed: u64,
+    /// Lost in the device's receive queue.
+    pub rx_fifo: u64,
+    /// Received with a wrong frame checksum.
+    pub rx_crc: u64,
+    /// Times the carrier was lost while sending.
+    pub tx_carrier: u64,
+}
+
+impl Counters {
+    /// What was counted since `earlier`; a counter that went backwards (the
+    /// link was replaced) counts as zero.
+    #[must_use]
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        let less = u64::saturating_sub;
+        Counters {
+            rx_packets: less(self.rx_packets, earlier.rx_packets),
+            rx_bytes: less(self.rx_bytes, earlier.rx_bytes),
+            tx_packets: less(self.tx_packets, earlier.tx_packets),
+            tx_bytes: less(self.tx_bytes, earlier.tx_bytes),
+            rx_dropped: less(self.rx_dropped, earlier.rx_dropped),
+            tx_dropped: less(self.tx_dropped, earlier.tx_dropped),
+            rx_errors: less(self.rx_errors, earlier.rx_errors),
+            tx_errors: less(self.tx_errors, earlier.tx_errors),
+            rx_missed: less(self.rx_missed, earlier.rx_missed),
+            rx_fifo: less(self.rx_fifo, earlier.rx_fifo),
+            rx_crc: less(self.rx_crc, earlier.rx_crc),
+            tx_carrier: less(self.tx_carrier, earlier.tx_carrier),
+        }
+    }
+}
+
+impl Netlink {
+    /// Every link of the namespace, by index.
+    ///
+    /// # Errors
+    /// When the kernel refuses the dump.
+    pub fn links(&self) -> Result<Vec<Interface>> {
+        let mut all = Vec::new();
+        let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        self.dump(links, "list", "links", |answer| {
+            if let RouteNetlinkMessage::NewLink(message) = answer {
+                all.push(interface(message));
+            }
+        })?;
+        all.sort_by_key(|interface| interface.index);
+        Ok(all)
+    }
+
+    /// One link by name.
+    ///
+    /// # Errors
+    /// `ENODEV` when there is none.
+    pub fn link(&self, name: &str) -> Result<Interface> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        let mut found = None;
+        self.get(RouteNetlinkMessage::GetLink(message), "find link", name, |answer| {
+            if let RouteNetlinkMessage::NewLink(message) = answer {
+                found = Some(interface(message));
+            }
+        })?;
+        found.ok_or_else(|| Error::Kernel {
+            operation: "find link",
+            object: name.to_owned(),
+            errno: Errno::ENODEV,
+        })
+    }
+
+    /// Counters of all links by name.
+    ///
+    /// # Errors
+    /// When the kernel refuses the dump.
+    pub fn counters(&self) -> Result<BTreeMap<String, Counters>> {
+        Ok(self.links()?.into_iter().map(|link| (link.name, link.counters)).collect())
+    }
+}
+
+fn interface(message: LinkMessage) -> Interface {
+    let flags = message.header.flags;
+    let mut link = Interface {
+        index: message.header.index,
+        up: flags.contains(LinkFlags::Up),
+        carrier: flags.contains(LinkFlags::LowerUp),
+        loopback: flags.contains(LinkFlags::Loopback),
+        ..Interface::default()
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Address(mac) => link.mac = mac.try_into().ok().map(MacAddr),
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::MaxMtu(mtu) => link.max_mtu = Some(mtu).filter(|mtu| *mtu != 0),
+            // A TAP whose holder has gone is up without a carrier.
+            LinkAttribute::OperState(State::Down) => link.carrier = false,
+            LinkAttribute::Controller(index) => link.master = Some(index),
+            LinkAttribute::Link(index) => link.link = Some(index).filter(|index| *index != 0),
+            LinkAttribute::LinkNetNsId(id) => link.link_netns = u32::try_from(id).ok(),
+            LinkAttribute::Qdisc(qdisc) => link.qdisc = Some(qdisc),
+            LinkAttribute::TxQueueLen(length) => link.tx_queue_len = length,
+            LinkAttribute::NumTxQueues(queues) => link.tx_queues = queues,
+            LinkAttribute::NumRxQueues(queues) => link.rx_queues = queues,
+            LinkAttribute::GsoMaxSize(size) => link.gso_max_size = Some(size),
+            LinkAttribute::GsoIpv4MaxSize(size) => link.gso_ipv4_max_size = Some(size),
+            LinkAttribute::GsoMaxSegs(most) => link.gso_max_segs = Some(most),
+            LinkAttribute::TsoMaxSize(size) => link.tso_max_size = Some(size),
+            LinkAttribute::ParentDevBusName(bus) => link.bus = Some(bus),
+            LinkAttribute::Stats64(stats) => link.counters = counters(&stats),
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    match info {
+                        LinkInfo::Kind(kind) => link.kind = Some(kind.to_string()),
+                        LinkInfo::Data(InfoData::Vxlan(data)) => link.vxlan = Some(vxlan(&data)),
+                        LinkInfo::Data(InfoData::Bridge(data)) => {
+                            link.bridge = Some(bridge(&data));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    link
+}
+
+fn vxlan(data: &[InfoVxlan]) -> Vxlan {
+    let mut device = Vxlan { checksum6: true, ..Vxlan::default() };
+    for attribute in data {
+        match *attribute {
+            InfoVxlan::Id(vni) => device.vni = vni,
+            InfoVxlan::Local(local) => device.local = Some(local.into()),
+            InfoVxlan::Local6(local) => device.local = Some(local.into()),
+            InfoVxlan::Group(remote) => device.remote = Some(remote.into()),
+            InfoVxlan::Group6(remote) => device.remote = Some(remote.into()),
+            InfoVxlan::Link(link) => device.device = (link != 0).then_some(link),
+            InfoVxlan::Port(port) => device.port = port,
+            InfoVxlan::Learning(on) => device.learning = on,
+            InfoVxlan::UDPCsum(on) => device.checksum = on,
+            InfoVxlan::UDPZeroCsumTX(zero) => device.checksum6 = !zero,
+            InfoVxlan::CollectMetadata(on) => device.external = on,
+            _ => {}
+        }
+    }
+    device
+}
+
+fn bridge(data: &[InfoBridge]) -> Bridge {
+    let mut bridge = Bridge::default();
+    for attribute in data {
+        match *attribute {
+            InfoBridge::VlanFiltering(on) => bridge.vlan_filtering = on,
+            InfoBridge::NfCallIpTables(on) => bridge.call_iptables = on,
+            _ => {}
+        }
+    }
+    bridge
+}
+
+fn counters(stats: &Stats64) -> Counters {
+    Counters {
+        rx_packets: stats.rx_packets,
+        rx_bytes: stats.rx_bytes,
+        tx_packets: stats.tx_packets,
+        tx_bytes: stats.tx_bytes,
+        rx_dropped: stats.rx_dropped,
+        tx_dropped: stats.tx_dropped,
+        rx_errors: stats.rx_errors,
+        tx_errors: stats.tx_errors,
+        rx_missed: stats.rx_missed_errors,
+        rx_fifo: stats.rx_fifo_errors,
+        rx_crc: stats.rx_crc_errors,
+        tx_carrier: stats.tx_carrier_errors,
+    }
+}

@@ -1,0 +1,340 @@
+//! Links: making, changing, deleting them. What there is: [`crate::interface`].
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    BridgeStpState, InfoBridge, InfoData, InfoIpVlan, InfoKind, InfoMacVlan, InfoVeth, InfoVlan,
+    InfoVxlan, IpVlanMode, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
+};
+use packet::ethernet::MacAddr;
+use packet::vlan::VlanId;
+use packet::vxlan::Vni;
+use sys::netns::NetNs;
+
+use crate::netlink::{Netlink, Result};
+
+/// A VXLAN device to be made.
+#[derive(Debug, Clone)]
+pub struct Vxlan<'a> {
+    /// Device name.
+    pub name: &'a str,
+    /// VXLAN network identifier.
+    pub vni: Vni,
+    /// Own address on the underlay.
+    pub local: IpAddr,
+    /// Default remote for unknown and broadcast destinations, if there is one.
+    pub remote: Option<IpAddr>,
+    /// Underlay device.
+    pub underlay: &'a str,
+    /// UDP port; IANA's is 4789.
+    pub port: u16,
+    /// Learn inner addresses from received packets.
+    pub learning: bool,
+    /// Send outer UDP checksums (IPv4).
+    pub udp_csum: bool,
+}
+
+/// macvlan's modes that a tenant uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Macvlan {
+    /// Tenants of one NIC reach each other directly.
+    Bridge,
+    /// By way of the switch outside.
+    Vepa,
+}
+
+impl Netlink {
+    /// Makes a veth pair; `peer` is made in `peer_netns`.
+    ///
+    /// # Errors
+    /// `EEXIST` when a name is taken, `EPERM`.
+    pub fn add_veth(
+        &self,
+        name: &str,
+        mac: MacAddr,
+        peer: &str,
+        peer_mac: MacAddr,
+        peer_netns: &NetNs,
+        mtu: u32,
+    ) -> Result<()> {
+        let mut other = LinkMessage::default();
+        other.attributes = vec![
+            LinkAttribute::IfName(peer.to_owned()),
+            LinkAttribute::NetNsFd(peer_netns.as_fd().as_raw_fd()),
+            LinkAttribute::Address(peer_mac.0.to_vec()),
+            LinkAttribute::Mtu(mtu),
+        ];
+        self.add(
+            name,
+            vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
+            InfoKind::Veth,
+            Some(InfoData::Veth(InfoVeth::Peer(other))),
+            "add veth",
+        )
+    }
+
+    /// Makes a bridge that carries nothing but what was sent: without spanning tree and
+    /// multicast snooping. It forwards at once.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without bridge support, `EEXIST`.
+    pub fn add_bridge(&self, name: &str, mac: MacAddr, mtu: u32) -> Result<()> {
+        self.add(
+            name,
+            vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
+            InfoKind::Bridge,
+            Some(InfoData::Bridge(vec![
+                InfoBridge::ForwardDelay(0),
+                InfoBridge::StpState(BridgeStpState::Disabled),
+                InfoBridge::MulticastSnooping(false),
+            ])),
+            "add bridge",
+        )
+    }
+
+    /// Makes a VXLAN device.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without VXLAN support, `EEXIST`, `ENODEV` for the underlay.
+    pub fn add_vxlan(&self, vxlan: &Vxlan<'_>, mac: MacAddr, mtu: u32) -> Result<()> {
+        let underlay = self.link(vxlan.underlay)?.index;
+        let mut data = vec![
+            InfoVxlan::Id(vxlan.vni.get()),
+            InfoVxlan::Link(underlay),
+            InfoVxlan::Port(vxlan.port),
+            InfoVxlan::Learning(vxlan.learning),
+            InfoVxlan::UDPCsum(vxlan.udp_csum),
+        ];
+        data.push(match vxlan.local {
+            IpAddr::V4(address) => InfoVxlan::Local(address),
+            IpAddr::V6(address) => InfoVxlan::Local6(address),
+        });
+        match vxlan.remote {
+            Some(IpAddr::V4(address)) => data.push(InfoVxlan::Group(address)),
+            Some(IpAddr::V6(address)) => data.push(InfoVxlan::Group6(address)),
+            None => {}
+        }
+        self.add(
+            vxlan.name,
+            vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
+            InfoKind::Vxlan,
+            Some(InfoData::Vxlan(data)),
+            "add vxlan",
+        )
+    }
+
+    /// Makes a macvlan on `nic`, in `netns`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without macvlan support, `EEXIST`, `ENODEV` for the NIC.
+    pub fn add_macvlan(
+        &self,
+        name: &str,
+        nic: &str,
+        mode: Macvlan,
+        mac: MacAddr,
+        netns: &NetNs,
+    ) -> Result<()> {
+        let mode = match mode {
+            Macvlan::Bridge => MacVlanMode::Bridge,
+            Macvlan::Vepa => MacVlanMode::Vepa,
+        };
+        self.add(
+            name,
+            vec![
+                LinkAttribute::Link(self.link(nic)?.index),
+                LinkAttribute::Address(mac.0.to_vec()),
+                LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd()),
+            ],
+            InfoKind::MacVlan,
+            Some(InfoData::MacVlan(vec![InfoMacVlan::Mode(mode)])),
+            "add macvlan",
+        )
+    }
+
+    /// Makes a layer-2 ipvlan on `nic`, in `netns`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without ipvlan support, `EEXIST`, `ENODEV` for the NIC.
+    pub fn add_ipvlan(&self, name: &str, nic: &str, netns: &NetNs) -> Result<()> {
+        self.add(
+            name,
+            vec![
+                LinkAttribute::Link(self.link(nic)?.index),
+                LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd()),
+            ],
+            InfoKind::IpVlan,
+            Some(InfoData::IpVlan(vec![InfoIpVlan::Mode(IpVlanMode::L2)])),
+            "add ipvlan",
+        )
+    }
+
+    /// Makes an 802.1Q device on `nic`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without 8021q, `EEXIST`, `ENODEV` for the NIC.
+    pub fn add_vlan(&self, name: &str, nic: &str, id: VlanId) -> Result<()> {
+        self.add(
+            name,
+            vec![LinkAttribute::Link(self.link(nic)?.index)],
+            InfoKind::Vlan,
+            Some(InfoData::Vlan(vec![InfoVlan::Id(id.get())])),
+            "add vlan",
+        )
+    }
+
+    /// Switches a link up.
+    ///
+    /// # Errors
+    /// `ENODEV`, or what the driver answers.
+    pub fn set_up(&self, name: &str) -> Result<()> {
+        self.set(name, "set up", |message| {
+            message.header.flags |= LinkFlags::Up;
+            message.header.change_mask |= LinkFlags::Up;
+        })
+    }
+
+    /// Switches a link down.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn set_down(&self, name: &str) -> Result<()> {
+        self.set(name, "set down", |message| {
+            message.header.change_mask |= LinkFlags::Up;
+        })
+    }
+
+    /// Sets the MTU, bytes.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` outside the driver's limits.
+    pub fn set_mtu(&self, name: &str, mtu: u32) -> Result<()> {
+        self.set(name, "set mtu of", |message| message.attributes.push(LinkAttribute::Mtu(mtu)))
+    }
+
+    /// Sets how many packets the transmit queue may hold.
+    ///
+    /// # Errors
+    /// `ENODEV`, `ENOMEM`.
+    pub fn set_tx_queue_len(&self, name: &str, packets: u32) -> Result<()> {
+        self.set(name, "set txqueuelen of", |message| {
+            message.attributes.push(LinkAttribute::TxQueueLen(packets));
+        })
+    }
+
+    /// Sets the largest GSO packet, bytes; up to 64 KiB IPv4's as well.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` above what the device takes.
+    pub fn set_gso_max_size(&self, name: &str, bytes: u32) -> Result<()> {
+        self.set(name, "set gso_max_size of", |message| {
+            message.attributes.push(LinkAttribute::GsoMaxSize(bytes));
+        })
+    }
+
+    /// Sets the most segments of a GSO packet.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` above what the device takes.
+    pub fn set_gso_max_segs(&self, name: &str, segments: u32) -> Result<()> {
+        self.set(name, "set gso_max_segs of", |message| {
+            message.attributes.push(LinkAttribute::GsoMaxSegs(segments));
+        })
+    }
+
+    /// Sets the link-layer address.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EADDRNOTAVAIL`.
+    pub fn set_mac(&self, name: &str, mac: MacAddr) -> Result<()> {
+        self.set(name, "set address of", |message| {
+            message.attributes.push(LinkAttribute::Address(mac.0.to_vec()));
+        })
+    }
+
+    /// Makes a link a port of a bridge.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EBUSY` when it is a port elsewhere.
+    pub fn set_master(&self, name: &str, bridge: &str) -> Result<()> {
+        let bridge = self.link(bridge)?.index;
+        self.set(name, "set master of", |message| {
+            message.attributes.push(LinkAttribute::Controller(bridge));
+        })
+    }
+
+    /// Moves a link to another namespace.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` for links that may not move.
+    pub fn set_netns(&self, name: &str, netns: &NetNs) -> Result<()> {
+        let fd = netns.as_fd().as_raw_fd();
+        self.set(name, "move", |message| message.attributes.push(LinkAttribute::NetNsFd(fd)))
+    }
+
+    /// Sets a link's alias, a text for people.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn set_alias(&self, name: &str, alias: &str) -> Result<()> {
+        self.set(name, "set alias of", |message| {
+            message.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
+        })
+    }
+
+    /// Deletes a link.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn delete_link(&self, name: &str) -> Result<()> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        self.change(RouteNetlinkMessage::DelLink(message), 0, "delete link", name)
+    }
+
+    /// Makes a link of any kind, with no more than its kind for data: how a
+    /// kernel is asked what it supports.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when it does not.
+    pub fn add_kind(&self, name: &str, kind: &str) -> Result<()> {
+        self.add(name, Vec::new(), InfoKind::from(kind), None, "add link")
+    }
+
+    fn add(
+        &self,
+        name: &str,
+        mut attributes: Vec<LinkAttribute>,
+        kind: InfoKind,
+        data: Option<InfoData>,
+        operation: &'static str,
+    ) -> Result<()> {
+        let mut info = vec![LinkInfo::Kind(kind)];
+        info.extend(data.map(LinkInfo::Data));
+        attributes.push(LinkAttribute::IfName(name.to_owned()));
+        attributes.push(LinkAttribute::LinkInfo(info));
+        let mut message = LinkMessage::default();
+        message.attributes = attributes;
+        self.change(
+            RouteNetlinkMessage::NewLink(message),
+            NLM_F_CREATE | NLM_F_EXCL,
+            operation,
+            name,
+        )
+    }
+
+    fn set(
+        &self,
+        name: &str,
+        operation: &'static str,
+        fill: impl FnOnce(&mut LinkMessage),
+    ) -> Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.link(name)?.index;
+        fill(&mut message);
+        self.change(RouteNetlinkMessage::NewLink(message), 0, operation, name)
+    }
+}

@@ -1,0 +1,211 @@
+//! What else is at netfilter's hooks: functions of modules by the kernel's own list
+//! (nfnetlink_hook, where it has that), IPVS, flowtables.
+
+use std::fs::File;
+use std::io::Read as _;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use nix::errno::Errno;
+
+use super::{attribute, attributes, big_endian, dump, dump_all, family, text};
+use crate::netlink::{Error, Result};
+
+// include/uapi/linux/netfilter/nfnetlink_hook.h, nf_tables.h, linux/netfilter.h.
+const NFNL_SUBSYS_HOOK: u16 = 12;
+const NFNLA_HOOK_HOOKNUM: u16 = 1;
+const NFNLA_HOOK_FUNCTION_NAME: u16 = 4;
+const NFNLA_HOOK_MODULE_NAME: u16 = 5;
+const NFNLA_HOOK_CHAIN_INFO: u16 = 6;
+const NFNLA_HOOK_INFO_TYPE: u16 = 2;
+const NFNL_HOOK_TYPE_NFTABLES: u32 = 1;
+const NFNL_HOOK_TYPE_BPF: u32 = 2;
+const NFT_MSG_NEWFLOWTABLE: u16 = 22;
+const NFT_MSG_GETFLOWTABLE: u16 = 23;
+const NFTA_FLOWTABLE_TABLE: u16 = 1;
+const NFTA_FLOWTABLE_NAME: u16 = 2;
+/// Families by their numbers, and how many hooks each has.
+const FAMILIES: [(u8, &str, u32); 3] = [(2, "ip", 5), (10, "ip6", 5), (7, "bridge", 6)];
+
+/// Functions that do nothing that is not seen elsewhere: chains of nftables and their NAT,
+/// the older tables, br_netfilter (all of which are asked for on their own), connection
+/// tracking, which rules make use of, and AppArmor's, which lets pass what has no socket
+/// (`apparmor_ip_postroute`, security/apparmor/lsm.c).
+const KNOWN: &[&str] = &[
+    "nft_do_chain",
+    "nft_nat_do_chain",
+    "ipt_do_table",
+    "ip6t_do_table",
+    "iptable_",
+    "ip6table_",
+    "ebt_",
+    "ebtable_",
+    "nf_nat_",
+    "ipv4_conntrack_",
+    "ipv6_conntrack_",
+    "ipv4_confirm",
+    "ipv6_confirm",
+    "nf_confirm",
+    "ipv6_defrag",
+    "br_nf_",
+    "ip_sabotage_in",
+    "apparmor_ip_postroute",
+];
+
+/// A function that packets are handed to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hooked {
+    /// `ip`, `ip6`, `bridge`.
+    pub family: &'static str,
+    /// Number of its hook.
+    pub hook: u32,
+    /// Function, and module where there is one.
+    pub function: String,
+}
+
+impl std::fmt::Display for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at hook {} of {}", self.function, self.hook, self.family)
+    }
+}
+
+/// What is at the hooks of the calling thread's namespace and is neither seen elsewhere nor
+/// known to let everything pass; `None` where the kernel has no list (nfnetlink_hook).
+///
+/// # Errors
+/// When the kernel refuses the list for another reason.
+pub fn unexplained_hooks() -> Result<Option<Vec<Hooked>>> {
+    let mut found = Vec::new();
+    for (number, family, hooks) in FAMILIES {
+        for hook in 0..hooks {
+            let mut payload = vec![number, 0, 0, 0];
+            payload.extend([8, 0]);
+            payload.extend(NFNLA_HOOK_HOOKNUM.to_ne_bytes());
+            payload.extend(hook.to_be_bytes());
+            let request = (NFNL_SUBSYS_HOOK << 8, &payload[..]);
+            let answer = dump(NETLINK_NETFILTER, request, "netfilter hooks", |kind, payload| {
+                if kind >> 8 == NFNL_SUBSYS_HOOK {
+                    let function = unexplained(payload.get(4..).unwrap_or_default());
+                    found.extend(function.map(|function| Hooked { family, hook, function }));
+                }
+            });
+            match answer {
+                Ok(()) => {}
+                // Nothing is there; or the family is not built in.
+                Err(Error::Kernel { errno: Errno::ENOENT | Errno::EOPNOTSUPP, .. }) => {}
+                // A kernel without the list, or without this hook of a family.
+                Err(Error::Kernel { errno: Errno::EINVAL, .. }) if hook > 0 => {}
+                Err(Error::Kernel { errno: Errno::EINVAL, .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(Some(found))
+}
+
+/// The function of an answer's attributes, where nothing explains it.
+fn unexplained(payload: &[u8]) -> Option<String> {
+    let chain = attribute(payload, NFNLA_HOOK_CHAIN_INFO);
+    let kind = chain.map(|chain| big_endian(attribute(chain, NFNLA_HOOK_INFO_TYPE)));
+    match kind {
+        // Chains are listed, and links of BPF programs.
+        Some(NFNL_HOOK_TYPE_NFTABLES | NFNL_HOOK_TYPE_BPF) => return None,
+        Some(other) => return Some(format!("a hook of type {other}")),
+        None => {}
+    }
+    let function = attribute(payload, NFNLA_HOOK_FUNCTION_NAME).map(text).unwrap_or_default();
+    if KNOWN.iter().any(|known| function.starts_with(known)) {
+        return None;
+    }
+    let name = if function.is_empty() { "a function without a name".to_owned() } else { function };
+    let module = attribute(payload, NFNLA_HOOK_MODULE_NAME).map(text);
+    Some(module.map_or(name.clone(), |module| format!("{name} [{module}]")))
+}
+
+/// Flowtables of nftables in the calling thread's namespace (`table name`): packets of
+/// connections in one pass the hooks by, at ingress.
+///
+/// # Errors
+/// When the kernel refuses the dump for another reason than not having any.
+pub fn flowtables() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    dump_all(NFT_MSG_GETFLOWTABLE, "flowtables", |kind, payload| {
+        if kind == NFT_MSG_NEWFLOWTABLE {
+            found.extend(flowtable(payload));
+        }
+    })?;
+    Ok(found)
+}
+
+fn flowtable(payload: &[u8]) -> Option<String> {
+    let family = family(payload)?;
+    let (mut table, mut name) = (String::new(), String::new());
+    for (kind, value) in attributes(payload.get(4..)?) {
+        match kind {
+            NFTA_FLOWTABLE_TABLE => table = text(value),
+            NFTA_FLOWTABLE_NAME => name = text(value),
+            _ => {}
+        }
+    }
+    Some(format!("nftables flowtable {family} {table} {name}"))
+}
+
+/// Whether IPVS has a service in the calling thread's namespace, or may have one.
+pub fn has_virtual_services() -> bool {
+    match File::open("/proc/thread-self/net/ip_vs") {
+        Ok(mut file) => {
+            // Three lines are its head.
+            let mut start = [0; 1024];
+            let length = file.read(&mut start).unwrap_or(start.len());
+            start[..length].iter().filter(|byte| **byte == b'\n').count() > 3
+        }
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nla(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_hook_is_explained_by_its_chain_its_program_or_its_function() {
+        let function = |name: &str| nla(NFNLA_HOOK_FUNCTION_NAME, name.as_bytes());
+        let module = |name: &str| nla(NFNLA_HOOK_MODULE_NAME, name.as_bytes());
+        let of_type = |number: u32| {
+            nla(NFNLA_HOOK_CHAIN_INFO, &nla(NFNLA_HOOK_INFO_TYPE, &number.to_be_bytes()))
+        };
+        for known in ["ipv4_conntrack_in\0", "nf_nat_ipv4_out\0", "apparmor_ip_postroute\0"] {
+            assert_eq!(unexplained(&function(known)), None, "{known:?}");
+        }
+        assert_eq!(unexplained(&[function("nft_x"), of_type(1)].concat()), None);
+        assert_eq!(unexplained(&of_type(2)), None);
+        assert_eq!(unexplained(&of_type(3)).unwrap(), "a hook of type 3");
+        assert_eq!(unexplained(&function("selinux_ip_forward\0")).unwrap(), "selinux_ip_forward");
+        assert_eq!(
+            unexplained(&[function("ip_vs_in_hook\0"), module("ip_vs\0")].concat()).unwrap(),
+            "ip_vs_in_hook [ip_vs]"
+        );
+        assert_eq!(unexplained(&[]).unwrap(), "a function without a name");
+    }
+
+    #[test]
+    fn a_flowtable_is_named() {
+        let payload = [vec![1, 0, 0, 0], nla(1, b"filter\0"), nla(2, b"fast\0")].concat();
+        assert_eq!(flowtable(&payload).unwrap(), "nftables flowtable inet filter fast");
+    }
+
+    #[test]
+    fn a_kernel_without_the_list_says_so() {
+        // Root or not: the kernel has the list and may refuse it, or has none.
+        if let Ok(Some(hooks)) = unexplained_hooks() {
+            assert!(hooks.iter().all(|hook| !hook.function.is_empty()));
+        }
+    }
+}

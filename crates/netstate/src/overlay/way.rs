@@ -1,0 +1,336 @@
+//! Routes and rules of routing, as far as they are unusual, and the way to an address.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
+};
+use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::Overlay;
+use crate::addr::family;
+use crate::netlink::{Netlink, Result};
+
+/// `IPPROTO_UDP`.
+const UDP: u8 = 17;
+
+/// What a tunnel's datagrams are, as far as their route depends on it: what a VXLAN device
+/// asks with (`udp_tunnel_dst_lookup`, `udp_tunnel6_dst_lookup`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Query {
+    /// The other end.
+    pub to: IpAddr,
+    /// Own address, where the device has one.
+    pub from: Option<IpAddr>,
+    /// Type of service; the two bits of ECN play no part.
+    pub tos: u8,
+    /// UDP port of the other end.
+    pub port: u16,
+    /// Link that the entry binds the datagrams to (`via`). A device's own link (`dev`) is
+    /// none: the kernel's question leaves it out.
+    pub link: Option<u32>,
+}
+
+/// `INET_DSCP_MASK`.
+const DSCP: u8 = 0xfc;
+
+/// What a route look-up answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Link to leave by.
+    pub link: u32,
+    /// Next hop, where it is not the destination.
+    pub via: Option<IpAddr>,
+    /// Source address that the kernel prefers.
+    pub source: Option<IpAddr>,
+    /// MTU of the route or path, bytes.
+    pub mtu: Option<u32>,
+    /// Hop limit of the route.
+    pub ttl: Option<u8>,
+    /// What else it says that is not followed here, as `ip route` names it.
+    pub odd: Option<String>,
+    /// Packets of the other end that come by the link are taken here (`ip route get … iif`):
+    /// the address is this host's and routed so, and the sender passes `rp_filter`.
+    pub comes_back: bool,
+}
+
+impl Overlay {
+    /// Why no single next hop tells the way to an address, where a route may cover it
+    /// of which that is so.
+    pub fn odd_route(&self, to: IpAddr) -> Option<&'static str> {
+        let covers = |network: IpAddr, length: u8| match (network, to) {
+            (IpAddr::V4(network), IpAddr::V4(to)) => {
+                let differ = u32::from(network) ^ u32::from(to);
+                differ.checked_shr(32 - u32::from(length)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(network), IpAddr::V6(to)) => {
+                let differ = u128::from(network) ^ u128::from(to);
+                differ.checked_shr(128 - u32::from(length)).unwrap_or(0) == 0
+            }
+            _ => false,
+        };
+        let mut covering = self.odd_routes.iter().filter(|(to, length, _)| covers(*to, *length));
+        covering.next().map(|(_, _, why)| *why)
+    }
+}
+
+impl Netlink {
+    /// Rules and routes, as far as they are unusual.
+    pub(super) fn routing(&self, family: AddressFamily, all: &mut Overlay) -> Result<()> {
+        let four = family == AddressFamily::Inet;
+        let mut rules = RuleMessage::default();
+        rules.header.family = family;
+        self.dump(RouteNetlinkMessage::GetRule(rules), "list", "rules", |answer| {
+            if let RouteNetlinkMessage::NewRule(rule) = answer {
+                if four { &mut all.rules } else { &mut all.rules6 }.extend(unusual(&rule));
+            }
+        })?;
+        let mut routes = RouteMessage::default();
+        routes.header.address_family = family;
+        self.dump(RouteNetlinkMessage::GetRoute(routes), "list", "routes", |answer| {
+            let RouteNetlinkMessage::NewRoute(route) = answer else { return };
+            all.route_mtus.extend(has_mtu(&route));
+            all.odd_routes.extend(odd(&route));
+        })
+    }
+
+    /// Asks the kernel for the way of datagrams, and whether their answers are taken: `None`
+    /// where the way is not unicast or there is none.
+    ///
+    /// # Errors
+    /// When the kernel refuses for another reason.
+    pub fn route_to(&self, query: &Query) -> Result<Option<Found>> {
+        let Query { to, from, tos, port, link } = *query;
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(to);
+        message.header.destination_prefix_length = bits(to);
+        message.header.tos = tos & DSCP;
+        message.attributes.push(RouteAttribute::Destination(to.into()));
+        message.attributes.push(RouteAttribute::IpProto(UDP));
+        message.attributes.push(RouteAttribute::Dport(port));
+        if let Some(from) = from {
+            message.header.source_prefix_length = bits(from);
+            message.attributes.push(RouteAttribute::Source(from.into()));
+        }
+        message.attributes.extend(link.map(RouteAttribute::Oif));
+        let mut found = self.look_up(message, to)?.and_then(way);
+        if let Some(found) = &mut found
+            && let Some(local) = from.or(found.source)
+        {
+            found.comes_back = self.is_taken(to, local, found.link, port)?;
+        }
+        Ok(found)
+    }
+
+    /// Whether datagrams from an address that come by a link are this host's.
+    fn is_taken(&self, from: IpAddr, to: IpAddr, link: u32, port: u16) -> Result<bool> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(to);
+        message.header.destination_prefix_length = bits(to);
+        message.header.source_prefix_length = bits(from);
+        message.attributes = vec![
+            RouteAttribute::Destination(to.into()),
+            RouteAttribute::Source(from.into()),
+            RouteAttribute::Iif(link),
+            RouteAttribute::IpProto(UDP),
+            RouteAttribute::Dport(port),
+        ];
+        let answer = self.look_up(message, from)?;
+        Ok(answer.is_some_and(|route| route.header.kind == RouteType::Local))
+    }
+
+    /// What a route look-up answers; `None`: there is no way.
+    fn look_up(&self, message: RouteMessage, object: IpAddr) -> Result<Option<RouteMessage>> {
+        let mut found = None;
+        let request = RouteNetlinkMessage::GetRoute(message);
+        let answer = self.get(request, "find route to", &object.to_string(), |answer| {
+            if let RouteNetlinkMessage::NewRoute(route) = answer {
+                found = Some(route);
+            }
+        });
+        match answer {
+            Ok(()) => Ok(found),
+            Err(error) => match error.errno() {
+                Some(
+                    nix::errno::Errno::ENETUNREACH
+                    | nix::errno::Errno::EHOSTUNREACH
+                    | nix::errno::Errno::EINVAL
+                    | nix::errno::Errno::ENODEV
+                    | nix::errno::Errno::EACCES
+                    | nix::errno::Errno::EXDEV
+                    | nix::errno::Errno::ENETDOWN,
+                ) => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+fn way(route: RouteMessage) -> Option<Found> {
+    if route.header.kind != RouteType::Unicast {
+        return None;
+    }
+    let mut found = Found {
+        link: 0,
+        via: None,
+        source: None,
+        mtu: None,
+        ttl: None,
+        odd: None,
+        comes_back: false,
+    };
+    for attribute in route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => found.link = index,
+            RouteAttribute::Gateway(via) => found.via = address(&via),
+            RouteAttribute::PrefSource(source) => found.source = address(&source),
+            // An IPv4 destination by way of an IPv6 neighbour (RFC 5549).
+            RouteAttribute::Via(_) => return None,
+            RouteAttribute::Metrics(metrics) => {
+                for metric in metrics {
+                    match metric {
+                        RouteMetric::Mtu(mtu) => found.mtu = Some(mtu),
+                        RouteMetric::Hoplimit(ttl) => found.ttl = u8::try_from(ttl).ok(),
+                        metric => found.odd = found.odd.or_else(|| odd_metric(&metric)),
+                    }
+                }
+            }
+            RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => {
+                found.odd = Some("encap".to_owned());
+            }
+            RouteAttribute::MultiPath(_) => found.odd = Some("nexthop".to_owned()),
+            RouteAttribute::NhId(_) => found.odd = Some("nhid".to_owned()),
+            // What the kernel tells of its answer, not of what becomes of packets.
+            RouteAttribute::Destination(_)
+            | RouteAttribute::Source(_)
+            | RouteAttribute::Table(_)
+            | RouteAttribute::CacheInfo(_)
+            | RouteAttribute::Uid(_)
+            | RouteAttribute::Iif(_)
+            | RouteAttribute::Priority(_)
+            | RouteAttribute::Preference(_)
+            | RouteAttribute::Expires(_)
+            | RouteAttribute::Mark(_)
+            | RouteAttribute::IpProto(_)
+            | RouteAttribute::Sport(_)
+            | RouteAttribute::Dport(_)
+            | RouteAttribute::Flowlabel(_) => {}
+            // A class for `tc`, which only the slow path gives to packets.
+            RouteAttribute::Realm(_) => found.odd = Some("realm".to_owned()),
+            other => found.odd = Some(format!("attribute {other:?}")),
+        }
+    }
+    (found.link != 0).then_some(found)
+}
+
+/// A metric that may change what becomes of a datagram. The others are read by TCP alone,
+/// of connections that end here.
+fn odd_metric(metric: &RouteMetric) -> Option<String> {
+    match metric {
+        RouteMetric::Lock(_) => Some("lock".to_owned()),
+        RouteMetric::Features(_) => Some("features".to_owned()),
+        RouteMetric::Window(_)
+        | RouteMetric::Rtt(_)
+        | RouteMetric::RttVar(_)
+        | RouteMetric::SsThresh(_)
+        | RouteMetric::Cwnd(_)
+        | RouteMetric::Advmss(_)
+        | RouteMetric::Reordering(_)
+        | RouteMetric::InitCwnd(_)
+        | RouteMetric::RtoMin(_)
+        | RouteMetric::InitRwnd(_)
+        | RouteMetric::QuickAck(_)
+        | RouteMetric::CcAlgo(_)
+        | RouteMetric::FastopenNoCookie(_) => None,
+        other => Some(format!("metric {other:?}")),
+    }
+}
+
+fn address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some((*address).into()),
+        RouteAddress::Inet6(address) => Some((*address).into()),
+        _ => None,
+    }
+}
+
+/// Of a whole address.
+fn bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// A rule that is none of the three of a new namespace (`fib_default_rules_init`).
+fn unusual(rule: &RuleMessage) -> Option<String> {
+    let (mut priority, mut table) = (0, u32::from(rule.header.table));
+    let mut selects = rule.header.dst_len > 0 || rule.header.src_len > 0 || rule.header.tos > 0;
+    for attribute in &rule.attributes {
+        match attribute {
+            RuleAttribute::Priority(value) => priority = *value,
+            RuleAttribute::Table(value) => table = *value,
+            RuleAttribute::SuppressPrefixLen(u32::MAX) | RuleAttribute::Protocol(_) => {}
+            RuleAttribute::Other(_) => {}
+            _ => selects = true,
+        }
+    }
+    let usual = !selects && [(0, 255), (32766, 254), (32767, 253)].contains(&(priority, table));
+    (!usual).then(|| format!("rule {priority} (table {table})"))
+}
+
+fn odd(route: &RouteMessage) -> Option<(IpAddr, u8, &'static str)> {
+    let four = route.header.address_family == AddressFamily::Inet;
+    let mut to: IpAddr =
+        if four { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // Packets that come in may have any.
+    let mut why = (four && route.header.tos != 0).then_some("a type of service");
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Destination(network) => to = address(network).unwrap_or(to),
+            RouteAttribute::MultiPath(_) => why = Some("several next hops"),
+            RouteAttribute::NhId(_) => why = Some("a next hop object"),
+            RouteAttribute::Encap(_) => why = Some("an encapsulation"),
+            _ => {}
+        }
+    }
+    Some((to, route.header.destination_prefix_length, why?))
+}
+
+/// The link of a route whose metrics have an MTU.
+fn has_mtu(route: &RouteMessage) -> Option<u32> {
+    let (mut link, mut has) = (None, false);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => link = Some(*index),
+            RouteAttribute::Metrics(metrics) => {
+                has = metrics.iter().any(|metric| matches!(metric, RouteMetric::Mtu(_)));
+            }
+            _ => {}
+        }
+    }
+    link.filter(|_| has)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_odd_route_is_one_for_the_addresses_of_its_network() {
+        let odd = |to: &str, length| (to.parse().unwrap(), length, "several next hops");
+        let covered = |routes: Vec<_>, to: &str| {
+            let overlay = Overlay { odd_routes: routes, ..Overlay::default() };
+            overlay.odd_route(to.parse().unwrap()).is_some()
+        };
+        for (route, length, inside, outside) in [
+            ("10.8.0.0", 13, "10.15.255.255", "10.16.0.0"),
+            ("10.0.0.2", 32, "10.0.0.2", "10.0.0.3"),
+            ("0.0.0.0", 0, "255.0.0.1", "fd07::2"),
+            ("fd07::", 65, "fd07::7fff:ffff:ffff:ffff", "fd07::8000:0:0:0"),
+            ("fd07::2", 128, "fd07::2", "fd07::3"),
+            ("::", 0, "fd07::2", "10.0.0.2"),
+        ] {
+            assert!(covered(vec![odd(route, length)], inside), "{route}/{length}: {inside}");
+            assert!(!covered(vec![odd(route, length)], outside), "{route}/{length}: {outside}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Files of `/proc` and `/sys`: opened once, read again and again by `pread`
+//! at offset 0, parsed strictly.
+//!
+//! A file below `/proc/net` or `/proc/sys/net` stays bound to the network namespace in
+//! which it was opened. No thread needs to enter the namespace again to read it. While it
+//! is open, the file keeps its namespace alive.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A value that is not what the kernel documents.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file} line {line}, {field}: expected {expected}, got {got:?}")]
+pub struct ParseError {
+    /// File, as named by the caller.
+    pub file: String,
+    /// Line, from 1; 0 for the file as a whole.
+    pub line: usize,
+    /// Field or column.
+    pub field: String,
+    /// What should be there.
+    pub expected: &'static str,
+    /// What is there, at most 64 characters of it.
+    pub got: String,
+}
+
+impl ParseError {
+    pub(crate) fn new(
+        file: &str,
+        line: usize,
+        field: impl Into<String>,
+        expected: &'static str,
+        got: &str,
+    ) -> ParseError {
+        // A damaged file may be one endless line; an error stays readable.
+        let got = got.chars().take(64).collect();
+        ParseError { file: file.to_owned(), line, field: field.into(), expected, got }
+    }
+}
+
+/// A file that could not be read, or not be understood.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcError {
+    /// The kernel's refusal.
+    #[error(transparent)]
+    Read(#[from] sys::Error),
+    /// An answer in another form than documented.
+    #[error(transparent)]
+    Parse(Box<ParseError>),
+}
+
+impl From<ParseError> for ProcError {
+    fn from(error: ParseError) -> Self {
+        ProcError::Parse(Box::new(error))
+    }
+}
+
+/// Result with [`ProcError`].
+pub type Result<T> = std::result::Result<T, ProcError>;
+
+/// A key of sysctl(8) as a path below `/proc/sys`: `net.ipv4.conf.eth0/12.rp_filter`
+/// or `net/ipv4/conf/eth0.12/rp_filter`, the first separator tells which. `None` for
+/// what is no key, or would lead elsewhere.
+pub fn sysctl_path(key: &str) -> Option<String> {
+    let dotted = key.find(['.', '/']).is_some_and(|at| key.as_bytes()[at] == b'.');
+    let turned = |c| match c {
+        '.' => '/',
+        '/' => '.',
+        c => c,
+    };
+    let path = if dotted { key.chars().map(turned).collect() } else { key.to_owned() };
+    let plain = |part: &str| {
+        !part.is_empty()
+            && part != ".."
+            && part != "."
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.@:".contains(&b))
+    };
+    path.split('/').all(plain).then_some(path)
+}
+
+/// A file of `/proc` or `/sys`, held open.
+#[derive(Debug)]
+pub struct ProcFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl ProcFile {
+    /// Opens the file in the calling thread's namespaces.
+    ///
+    /// # Errors
+    /// What `open` answers; `ENOENT` where the kernel lacks the feature.
+    pub fn open(path: impl AsRef<Path>) -> std::result::Result<ProcFile, sys::Error> {
+        let path = path.as_ref();
+        let file =
+            File::open(path).map_err(|e| sys::Error::io("open", path.display().to_string(), &e))?;
+        Ok(ProcFile { file, path: path.to_owned() })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the whole file from its start.
+    ///
+    /// # Errors
+    /// What `pread` answers (`ENOENT` once the namespace of a sysctl is gone),
+    /// and [`ParseError`] where the content is not UTF-8.
+    pub fn read(&self) -> Result<String> {
+        // Larger than any file read here, so that the kernel renders it in one
+        // go: a second pread would continue at another moment.
+        let mut buffer = vec![0_u8; 64 * 1024];
+        let mut length = 0;
+        loop {
+            if length == buffer.len() {
+                buffer.resize(2 * length, 0);
+            }
+            match self.file.read_at(&mut buffer[length..], length as u64) {
+                Ok(0) => break,
+                Ok(read) => length += read,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    return Err(sys::Error::io("pread", self.path.display().to_string(), &e).into());
+                }
+            }
+        }
+        buffer.truncate(length);
+        String::from_utf8(buffer).map_err(|e| {
+            let valid = e.utf8_error().valid_up_to();
+            let line = 1 + e.as_bytes()[..valid].iter().filter(|b| **b == b'\n').count();
+            let name = self.path.display().to_string();
+            ParseError::new(&name, line, format!("byte {valid}"), "UTF-8", "other bytes").into()
+        })
+    }
+}
+
+/// Reads a small file of one value (`/proc/sys/…`), the line end removed.
+///
+/// # Errors
+/// As [`ProcFile::open`] and [`ProcFile::read`].
+pub fn read_value(path: impl AsRef<Path>) -> Result<String> {
+    Ok(ProcFile::open(path)?.read()?.trim_end().to_owned())
+}
+
+/// A decimal counter.
+pub(crate) fn decimal(
+    file: &str,
+    line: usize,
+    field: &str,
+    word: Option<&str>,
+) -> std::result::Result<u64, ParseError> {
+    number(file, line, field, word, 10, "an unsigned decimal number")
+}
+
+/// A hexadecimal counter without prefix.
+pub(crate) fn hexadecimal(
+    file: &str,
+    line: usize,
+    field: &str,
+    word: Option<&str>,
+) -> std::result::Result<u64, ParseError> {
+    number(file, line, field, word, 16, "a hexadecimal number")
+}
+
+fn number(
+    file: &str,
+    line: usize,
+    field: &str,
+    word: Option<&str>,
+    radix: u32,
+    expected: &'static str,
+) -> std::result::Result<u64, ParseError> {
+    let error = |got: &str| ParseError::new(file, line, field, expected, got);
+    let word = word.ok_or_else(|| error("end of line"))?;
+    // from_str_radix takes a leading '+', which the kernel never prints.
+    if word.starts_with('+') {
+        return Err(error(word));
+    }
+    u64::from_str_radix(word, radix).map_err(|_| error(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_sysctl_is_a_path_and_leads_nowhere_else() {
+        for (key, path) in [
+            ("net.core.netdev_budget", "net/core/netdev_budget"),
+            ("net/core/netdev_budget", "net/core/netdev_budget"),
+            ("net.ipv4.conf.eth0/12.rp_filter", "net/ipv4/conf/eth0.12/rp_filter"),
+            ("net/ipv4/conf/eth0.12/rp_filter", "net/ipv4/conf/eth0.12/rp_filter"),
+        ] {
+            assert_eq!(sysctl_path(key).as_deref(), Some(path), "{key}");
+        }
+        for wrong in ["", "net..core", "net/../kernel/panic", "/net/core", "net.core.", "a b"] {
+            assert_eq!(sysctl_path(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_name_the_place_and_the_value() {
+        assert_eq!(decimal("f", 1, "user", Some("18446744073709551615")).unwrap(), u64::MAX);
+        assert_eq!(hexadecimal("f", 1, "dropped", Some("000017a0")).unwrap(), 0x17a0);
+        for bad in ["", "+1", "-1", "1.5", "0x1", "18446744073709551616"] {
+            let error = decimal("/proc/stat", 3, "user", Some(bad)).unwrap_err();
+            assert_eq!((error.line, error.field.as_str(), error.got.as_str()), (3, "user", bad));
+        }
+        assert_eq!(
+            decimal("/proc/stat", 3, "user", None).unwrap_err().to_string(),
+            "/proc/stat line 3, user: expected an unsigned decimal number, got \"end of line\""
+        );
+    }
+
+    #[test]
+    fn a_file_is_read_again_from_its_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("value");
+        std::fs::write(&path, "1\n").unwrap();
+        let file = ProcFile::open(&path).unwrap();
+        assert_eq!(file.read().unwrap(), "1\n");
+        std::fs::write(&path, "23\n").unwrap();
+        assert_eq!(file.read().unwrap(), "23\n");
+        assert_eq!(read_value(&path).unwrap(), "23");
+        std::fs::write(&path, b"a\nb\xff").unwrap();
+        let error = file.read().unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("UTF-8"), "{error}");
+        // Longer than the first buffer.
+        std::fs::write(&path, "x".repeat(200_000)).unwrap();
+        assert_eq!(file.read().unwrap().len(), 200_000);
+    }
+}

@@ -1,0 +1,241 @@
+//! CPU time of processes from `/proc/<pid>/stat`: who else used the machine.
+//!
+//! Source: `fs/proc/array.c`, proc_pid_stat(5). A process's time includes that
+//! of its children which ended and were waited for, so the sum over a set of
+//! processes survives the end of any of them. Times are in ticks of
+//! [`crate::cpu::user_hz`], scaled by the scheduler's exact run time.
+
+use std::collections::BTreeMap;
+
+use crate::proc::{ParseError, Result, decimal};
+
+/// One process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Process ID.
+    pub pid: u32,
+    /// Command, as the kernel has it: at most 15 bytes.
+    pub command: String,
+    /// Parent's process ID.
+    pub parent: u32,
+    /// Whether it is a thread of the kernel (`PF_KTHREAD`).
+    pub kernel_thread: bool,
+    /// Ticks of user and kernel mode, waited-for children included.
+    pub ticks: u64,
+    /// Of these, the ticks of children that ended and were waited for.
+    pub children_ticks: u64,
+    /// CPU that its first thread ran on last; `None` where the kernel does not say.
+    pub processor: Option<u32>,
+}
+
+/// What a process that has ended answers.
+const ENDED: [i32; 2] = [nix::libc::ENOENT, nix::libc::ESRCH];
+/// `PF_KTHREAD` of `include/linux/sched.h`.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+impl Process {
+    /// Parses the text of `/proc/<pid>/stat`.
+    ///
+    /// # Errors
+    /// Another form than documented. The command may contain blanks,
+    /// parentheses and line ends; it ends at the last `)`.
+    pub fn parse(file: &str, text: &str) -> std::result::Result<Process, ParseError> {
+        let error =
+            |field: &str, expected, got: &str| ParseError::new(file, 1, field, expected, got);
+        let (pid, rest) =
+            text.split_once(" (").ok_or_else(|| error("comm", "a pid and \" (\"", text))?;
+        let (command, rest) =
+            rest.rsplit_once(')').ok_or_else(|| error("comm", "a closing parenthesis", text))?;
+        let pid = pid_of(file, "pid", Some(pid))?;
+        let words: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // The state, field 3 of the manual page, is words[0].
+        let field = |number: usize| words.get(number - 3).copied();
+        let sum = |fields: [(usize, &str); 2]| {
+            fields.into_iter().try_fold(0_u64, |ticks, (number, name)| {
+                Ok(ticks.saturating_add(decimal(file, 1, name, field(number))?))
+            })
+        };
+        let own = sum([(14, "utime"), (15, "stime")])?;
+        let children_ticks = sum([(16, "cutime"), (17, "cstime")])?;
+        Ok(Process {
+            pid,
+            command: command.to_owned(),
+            parent: pid_of(file, "ppid", field(4))?,
+            kernel_thread: decimal(file, 1, "flags", field(9))? & PF_KTHREAD != 0,
+            ticks: own.saturating_add(children_ticks),
+            children_ticks,
+            processor: field(39).and_then(|word| word.parse().ok()),
+        })
+    }
+}
+
+fn pid_of(file: &str, name: &str, word: Option<&str>) -> std::result::Result<u32, ParseError> {
+    let value = decimal(file, 1, name, word)?;
+    u32::try_from(value)
+        .map_err(|_| ParseError::new(file, 1, name, "a process ID", word.unwrap_or_default()))
+}
+
+/// All processes that this process's PID namespace shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Processes {
+    /// By process ID.
+    pub by_pid: BTreeMap<u32, Process>,
+}
+
+impl Processes {
+    /// Reads every `/proc/<pid>/stat`. A process that ends meanwhile is left out.
+    ///
+    /// # Errors
+    /// Where `/proc` is not mounted, or a file has another form.
+    pub fn read() -> Result<Processes> {
+        let entries =
+            std::fs::read_dir("/proc").map_err(|e| sys::Error::io("readdir", "/proc", &e))?;
+        let mut by_pid = BTreeMap::new();
+        for entry in entries {
+            let entry = entry.map_err(|e| sys::Error::io("readdir", "/proc", &e))?;
+            let name = entry.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            let path = format!("/proc/{pid}/stat");
+            match std::fs::read(&path) {
+                // A command is whatever bytes its process has chosen.
+                Ok(bytes) => {
+                    let text = String::from_utf8_lossy(&bytes);
+                    by_pid.insert(pid, Process::parse(&path, text.trim_end())?);
+                }
+                // Ended between readdir and open, or between open and read.
+                Err(e) if e.raw_os_error().is_some_and(|code| ENDED.contains(&code)) => {}
+                Err(e) => return Err(sys::Error::io("read", path, &e).into()),
+            }
+        }
+        Ok(Processes { by_pid })
+    }
+
+    /// Ticks of all processes but kernel threads, the processes of `roots` and
+    /// their descendants.
+    ///
+    /// An ancestor of a root carries the time of children it waited for; the
+    /// ancestors' own time counts as foreign.
+    pub fn foreign_ticks(&self, roots: &[u32]) -> u64 {
+        self.foreign(roots).fold(0, |sum, process| sum.saturating_add(process.ticks))
+    }
+
+    /// Those processes.
+    pub fn foreign<'a>(&'a self, roots: &'a [u32]) -> impl Iterator<Item = &'a Process> {
+        let is_foreign =
+            |process: &&Process| !process.kernel_thread && !self.descends(process.pid, roots);
+        self.by_pid.values().filter(is_foreign)
+    }
+
+    fn descends(&self, pid: u32, roots: &[u32]) -> bool {
+        let mut pid = pid;
+        // A parent chain is never longer than the table: a bound in case the
+        // table, read over some milliseconds, closes a circle by a reused PID.
+        for _ in 0..=self.by_pid.len() {
+            if roots.contains(&pid) {
+                return true;
+            }
+            match self.by_pid.get(&pid) {
+                Some(process) if process.parent != 0 => pid = process.parent,
+                _ => return false,
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // Linux 6.18; the command changed to the worst that prctl(PR_SET_NAME) allows.
+    const GOLDEN: &str = "12881 (a) R 1 (cat) R 12878 12878 8053 0 -1 4194304 101 0 0 0 100 20 3 4 \
+        20 0 1 0 171660 3133440 381 18446744073709551615 94648947769344 94648947789225 \
+        140729181566160 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0";
+    const KTHREADD: &str = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 7 0 0 20 0 1 0 25 0 0";
+
+    fn process(pid: u32, parent: u32, ticks: u64) -> (u32, Process) {
+        let command = String::new();
+        (
+            pid,
+            Process {
+                pid,
+                command,
+                parent,
+                kernel_thread: false,
+                ticks,
+                children_ticks: 0,
+                processor: None,
+            },
+        )
+    }
+
+    #[test]
+    fn the_kernels_line_is_parsed() {
+        let process = Process::parse("stat", GOLDEN).unwrap();
+        let expected = Process {
+            pid: 12881,
+            command: "a) R 1 (cat".to_owned(),
+            parent: 12878,
+            kernel_thread: false,
+            ticks: 127,
+            children_ticks: 7,
+            processor: Some(1),
+        };
+        assert_eq!(process, expected);
+        let kthreadd = Process::parse("stat", KTHREADD).unwrap();
+        assert!(kthreadd.kernel_thread);
+        assert_eq!(kthreadd.ticks, 7);
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let field = |text: &str| Process::parse("stat", text).unwrap_err().field;
+        assert_eq!(field("1"), "comm");
+        assert_eq!(field("1 (x R 1"), "comm");
+        assert_eq!(field("x (x) R 1"), "pid");
+        assert_eq!(field("4294967296 (x) R 1"), "pid");
+        assert_eq!(field("1 (x) R 1 2 3"), "utime");
+        assert_eq!(field(&KTHREADD.replace("2129984", "-1")), "flags");
+    }
+
+    #[test]
+    fn foreign_is_what_neither_descends_from_a_root_nor_belongs_to_the_kernel() {
+        let mut processes = Processes {
+            by_pid: [
+                process(1, 0, 1),
+                process(10, 1, 2),
+                process(11, 10, 4),
+                process(12, 11, 8),
+                process(20, 1, 16),
+                // A circle, as a reused PID could make it.
+                process(30, 31, 32),
+                process(31, 30, 64),
+            ]
+            .into(),
+        };
+        assert_eq!(processes.foreign_ticks(&[]), 127);
+        assert_eq!(processes.foreign_ticks(&[10]), 1 + 16 + 32 + 64);
+        assert_eq!(processes.foreign_ticks(&[11, 20]), 1 + 2 + 32 + 64);
+        processes.by_pid.get_mut(&31).unwrap().kernel_thread = true;
+        assert_eq!(processes.foreign_ticks(&[10]), 1 + 16 + 32);
+    }
+
+    #[test]
+    fn this_process_and_its_parent_are_listed() {
+        let processes = Processes::read().unwrap();
+        let own = &processes.by_pid[&std::process::id()];
+        assert_eq!(own.parent, std::os::unix::process::parent_id());
+        assert!(processes.descends(own.pid, &[own.parent]));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(text in "[0-9]{0,12} ?\\(?[a-z() ]{0,6}\\)?( [0-9A-Z-]{0,22}){0,20}") {
+            let _ = Process::parse("stat", &text);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Memory in which the fragments of a network namespace wait for the others of their
+//! packet: how much is in use, and how much may be.
+//!
+//! Source: `net/ipv4/proc.c` (`sockstat_seq_show`), `net/ipv6/proc.c`,
+//! `net/ipv4/inet_fragment.c`: with more than `ipfrag_high_thresh` bytes in use no
+//! packet is begun, until others are complete or have waited for `ipfrag_time`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::proc::read_value;
+
+/// One IP version's memory, bytes of the kernel's (headers and bookkeeping included).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// In use.
+    pub used: u64,
+    /// Most; 0: nothing is put together.
+    pub limit: u64,
+    /// Packets that are incomplete.
+    pub packets: u64,
+}
+
+impl Memory {
+    /// Share of the limit in use; 1 where nothing may be.
+    pub fn share(&self) -> f64 {
+        if self.limit == 0 { 1.0 } else { self.used as f64 / self.limit as f64 }
+    }
+}
+
+/// That of both versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reassembly {
+    /// IPv4.
+    pub v4: Memory,
+    /// IPv6; `None` where the kernel has none.
+    pub v6: Option<Memory>,
+    /// Seconds that a packet may stay incomplete (IPv4).
+    pub seconds: u64,
+}
+
+impl Reassembly {
+    /// That of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// In words: a file that cannot be read, or says something else than documented.
+    pub fn read() -> Result<Reassembly, String> {
+        let text =
+            |path: &str| std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
+        let value = |path: &str| -> Result<u64, String> {
+            let text = read_value(path).map_err(|error| error.to_string())?;
+            text.parse().map_err(|_| format!("{path}: expected a number, got {text:?}"))
+        };
+        let v4 = memory(
+            &text("/proc/thread-self/net/sockstat")?,
+            "FRAG:",
+            value("/proc/sys/net/ipv4/ipfrag_high_thresh")?,
+        )?;
+        let v6 = match text("/proc/thread-self/net/sockstat6") {
+            Ok(text) => {
+                Some(memory(&text, "FRAG6:", value("/proc/sys/net/ipv6/ip6frag_high_thresh")?)?)
+            }
+            // Without IPv6 there is no such file.
+            Err(_) => None,
+        };
+        Ok(Reassembly { v4, v6, seconds: value("/proc/sys/net/ipv4/ipfrag_time")? })
+    }
+
+    /// The larger share of a limit in use.
+    pub fn share(&self) -> f64 {
+        self.v6.map_or(0.0, |v6| v6.share()).max(self.v4.share())
+    }
+}
+
+/// `FRAG: inuse 3 memory 4096`.
+fn memory(text: &str, name: &str, limit: u64) -> Result<Memory, String> {
+    let expected = || format!("sockstat: expected a line {name} inuse N memory N");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or_else(expected)?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [.., "inuse", packets, "memory", used] = words[..] else { return Err(expected()) };
+    let number = |text: &str| text.parse().map_err(|_| expected());
+    Ok(Memory { used: number(used)?, limit, packets: number(packets)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_line_is_read() {
+        let text = "sockets: used 3\nUDP: inuse 0 mem 0\nFRAG: inuse 2 memory 4608\n";
+        let read = memory(text, "FRAG:", 9216).unwrap();
+        assert_eq!(read, Memory { used: 4608, limit: 9216, packets: 2 });
+        assert!((read.share() - 0.5).abs() < 1e-9);
+        for text in ["", "FRAG: inuse 2", "FRAG: inuse two memory 4", "FRAG: memory 4 inuse 2"] {
+            assert!(memory(text, "FRAG:", 1).unwrap_err().contains("FRAG:"), "{text}");
+        }
+    }
+
+    #[test]
+    fn this_kernels_files_are_read() {
+        let read = Reassembly::read().unwrap();
+        assert!(read.v4.limit > 0 && read.seconds > 0, "{read:?}");
+    }
+}

@@ -1,0 +1,466 @@
+//! IP, UDP and TCP counters of one network namespace: `/proc/net/snmp`,
+//! `/proc/net/netstat` and `/proc/net/snmp6`.
+//!
+//! Source: `net/ipv4/proc.c`, `net/ipv6/proc.c`; meanings from RFC 4293 (IP),
+//! RFC 4113 (UDP), RFC 4022 (TCP) and `Documentation/networking/snmp_counter.rst`.
+//! A counter that this kernel lacks is an error if every supported kernel prints it, and
+//! 0 if it is marked as newer.
+
+use sys::netns::NetNs;
+
+use crate::proc::{ParseError, ProcFile, Result, decimal};
+
+/// IPv4 and transport counters of the opener's namespace.
+pub const PROC_SNMP: &str = "/proc/thread-self/net/snmp";
+/// Further IPv4 and TCP counters.
+pub const PROC_NETSTAT: &str = "/proc/thread-self/net/netstat";
+/// IPv6 counters; absent where the kernel has no IPv6.
+pub const PROC_SNMP6: &str = "/proc/thread-self/net/snmp6";
+
+/// A struct of counters by kernel name. `since` counts wrap-around as nothing:
+/// the counters are 64 bits wide, so only a damaged file runs backwards.
+macro_rules! counters {
+    (
+        $(#[$meta:meta])* $type:ident {
+            $($(#[$doc:meta])* $field:ident = $name:literal $($newer:ident)?,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize,
+        )]
+        pub struct $type {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl $type {
+            /// The kernel's name of each counter, and its value.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$(($name, self.$field),)*].into_iter()
+            }
+
+            /// What was added since `before`.
+            #[must_use]
+            pub fn since(&self, before: &$type) -> $type {
+                $type { $($field: self.$field.saturating_sub(before.$field),)* }
+            }
+
+            /// Both together.
+            #[must_use]
+            pub fn plus(&self, other: &$type) -> $type {
+                $type { $($field: self.$field.saturating_add(other.$field),)* }
+            }
+
+            /// Takes each known counter from `lookup(name)`.
+            fn collect(
+                mut lookup: impl FnMut(
+                    &'static str,
+                    bool,
+                ) -> std::result::Result<u64, ParseError>,
+            ) -> std::result::Result<$type, ParseError> {
+                Ok($type { $($field: lookup($name, counters!(@required $($newer)?))?,)* })
+            }
+        }
+    };
+    (@required) => { true };
+    (@required newer) => { false };
+}
+
+counters! {
+    /// `Udp:`, IPv4 (`Udp6…` of `snmp6` uses the same names).
+    Udp {
+        /// Datagrams handed to sockets.
+        in_datagrams = "InDatagrams",
+        /// Datagrams for a port nobody listens on.
+        no_ports = "NoPorts",
+        /// Datagrams that reached a socket and were dropped, the next ones included.
+        in_errors = "InErrors",
+        /// Datagrams sent.
+        out_datagrams = "OutDatagrams",
+        /// Dropped at a full socket receive buffer; part of `in_errors`.
+        rcvbuf_errors = "RcvbufErrors",
+        /// Not sent for want of socket send buffer, or dropped at the local queue.
+        sndbuf_errors = "SndbufErrors",
+        /// Dropped for a wrong checksum; part of `in_errors`.
+        in_csum_errors = "InCsumErrors",
+        /// Dropped at the protocol's memory limit (`net.ipv4.udp_mem`); part of
+        /// `in_errors`. Since Linux 5.11.
+        mem_errors = "MemErrors" newer,
+    }
+}
+
+counters! {
+    /// `Tcp:`, both IP versions.
+    Tcp {
+        /// Connections opened here.
+        active_opens = "ActiveOpens",
+        /// Connections accepted.
+        passive_opens = "PassiveOpens",
+        /// Connection attempts that failed.
+        attempt_fails = "AttemptFails",
+        /// Established connections reset.
+        estab_resets = "EstabResets",
+        /// Segments received (a GRO GSO packet counts its segments).
+        in_segs = "InSegs",
+        /// Segments sent (a GSO packet counts its segments).
+        out_segs = "OutSegs",
+        /// Segments retransmitted.
+        retrans_segs = "RetransSegs",
+        /// Segments received in error.
+        in_errs = "InErrs",
+        /// Resets sent.
+        out_rsts = "OutRsts",
+        /// Segments dropped for a wrong checksum; part of `in_errs`.
+        in_csum_errors = "InCsumErrors",
+    }
+}
+
+counters! {
+    /// `Ip:`, IPv4.
+    Ip {
+        /// Packets received from devices.
+        in_receives = "InReceives",
+        /// Dropped: malformed header, TTL exceeded in forwarding.
+        in_hdr_errors = "InHdrErrors",
+        /// Dropped: not for this host and not to be forwarded.
+        in_addr_errors = "InAddrErrors",
+        /// Packets forwarded.
+        forw_datagrams = "ForwDatagrams",
+        /// Dropped on receive though nothing was wrong with them.
+        in_discards = "InDiscards",
+        /// Packets handed to a transport.
+        in_delivers = "InDelivers",
+        /// Packets sent by local transports.
+        out_requests = "OutRequests",
+        /// Dropped on send though nothing was wrong with them (a full queue).
+        out_discards = "OutDiscards",
+        /// Dropped for want of a route.
+        out_no_routes = "OutNoRoutes",
+        /// Fragments that came to be reassembled.
+        reasm_reqds = "ReasmReqds",
+        /// Packets reassembled.
+        reasm_oks = "ReasmOKs",
+        /// Reassemblies given up.
+        reasm_fails = "ReasmFails",
+        /// Packets cut.
+        frag_oks = "FragOKs",
+        /// Packets dropped because they were too big and must not be cut.
+        frag_fails = "FragFails",
+        /// Fragments made.
+        frag_creates = "FragCreates",
+    }
+}
+
+counters! {
+    /// `IpExt:`, IPv4.
+    IpExt {
+        /// Dropped: no route back to the sender, or none onward.
+        in_no_routes = "InNoRoutes",
+        /// Dropped: shorter than its header says.
+        in_truncated_pkts = "InTruncatedPkts",
+        /// Layer-3 bytes received.
+        in_octets = "InOctets",
+        /// Layer-3 bytes sent.
+        out_octets = "OutOctets",
+        /// Dropped for a wrong checksum.
+        in_csum_errors = "InCsumErrors",
+    }
+}
+
+counters! {
+    /// Some of `TcpExt:`, both IP versions.
+    TcpExt {
+        /// Connections dropped at a full accept queue; part of `listen_drops`.
+        listen_overflows = "ListenOverflows",
+        /// Connections dropped at a listening socket.
+        listen_drops = "ListenDrops",
+        /// Retransmission timeouts.
+        timeouts = "TCPTimeouts",
+        /// Tail loss probes sent.
+        loss_probes = "TCPLossProbes",
+        /// Segments dropped at a full socket backlog.
+        backlog_drop = "TCPBacklogDrop",
+        /// Segments dropped at a full receive queue. Since Linux 4.17.
+        rcv_q_drop = "TCPRcvQDrop" newer,
+        /// SYNs and SYN-ACKs retransmitted.
+        syn_retrans = "TCPSynRetrans",
+        /// Packets dropped by the reverse-path filter (`rp_filter`), of any protocol:
+        /// the kernel counts them here. Since Linux 3.2.
+        reverse_path_filter = "IPReversePathFilter" newer,
+    }
+}
+
+counters! {
+    /// `Ip6…` of `snmp6`.
+    Ip6 {
+        /// Packets received from devices.
+        in_receives = "InReceives",
+        /// Dropped: malformed header, hop limit exceeded in forwarding.
+        in_hdr_errors = "InHdrErrors",
+        /// Dropped: over the outgoing device's MTU.
+        in_too_big_errors = "InTooBigErrors",
+        /// Dropped for want of a route.
+        in_no_routes = "InNoRoutes",
+        /// Dropped: not for this host and not to be forwarded.
+        in_addr_errors = "InAddrErrors",
+        /// Dropped: shorter than its header says.
+        in_truncated_pkts = "InTruncatedPkts",
+        /// Dropped on receive though nothing was wrong with them.
+        in_discards = "InDiscards",
+        /// Packets forwarded.
+        out_forw_datagrams = "OutForwDatagrams",
+        /// Dropped on send though nothing was wrong with them.
+        out_discards = "OutDiscards",
+        /// Dropped for want of a route.
+        out_no_routes = "OutNoRoutes",
+        /// Reassemblies given up.
+        reasm_fails = "ReasmFails",
+        /// Packets that could not be cut.
+        frag_fails = "FragFails",
+        /// Layer-3 bytes received.
+        in_octets = "InOctets",
+        /// Layer-3 bytes sent.
+        out_octets = "OutOctets",
+    }
+}
+
+/// `/proc/net/snmp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Snmp {
+    /// IPv4.
+    pub ip: Ip,
+    /// TCP over both IP versions.
+    pub tcp: Tcp,
+    /// UDP over IPv4.
+    pub udp: Udp,
+}
+
+impl Snmp {
+    /// Parses the text of `/proc/net/snmp`.
+    ///
+    /// # Errors
+    /// Name and value lines that do not pair up, a missing counter, a value
+    /// that is not a number.
+    pub fn parse(text: &str) -> std::result::Result<Snmp, ParseError> {
+        let table = Table::parse(PROC_SNMP, text)?;
+        Ok(Snmp {
+            ip: Ip::collect(|name, required| table.get("Ip", name, required))?,
+            tcp: Tcp::collect(|name, required| table.get("Tcp", name, required))?,
+            udp: Udp::collect(|name, required| table.get("Udp", name, required))?,
+        })
+    }
+}
+
+/// `/proc/net/netstat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Netstat {
+    /// IPv4.
+    pub ip_ext: IpExt,
+    /// TCP over both IP versions.
+    pub tcp_ext: TcpExt,
+}
+
+impl Netstat {
+    /// Parses the text of `/proc/net/netstat`.
+    ///
+    /// # Errors
+    /// As [`Snmp::parse`].
+    pub fn parse(text: &str) -> std::result::Result<Netstat, ParseError> {
+        let table = Table::parse(PROC_NETSTAT, text)?;
+        Ok(Netstat {
+            ip_ext: IpExt::collect(|name, required| table.get("IpExt", name, required))?,
+            tcp_ext: TcpExt::collect(|name, required| table.get("TcpExt", name, required))?,
+        })
+    }
+}
+
+/// `/proc/net/snmp6`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Snmp6 {
+    /// IPv6.
+    pub ip: Ip6,
+    /// UDP over IPv6.
+    pub udp: Udp,
+}
+
+impl Snmp6 {
+    /// Parses the text of `/proc/net/snmp6`: a name and a value a line.
+    ///
+    /// # Errors
+    /// A line of another form, a missing counter, a value that is not a number.
+    pub fn parse(text: &str) -> std::result::Result<Snmp6, ParseError> {
+        let mut fields = Vec::with_capacity(96);
+        for (index, line) in text.lines().enumerate() {
+            let mut words = line.split_ascii_whitespace();
+            let (Some(name), Some(value), None) = (words.next(), words.next(), words.next()) else {
+                let expected = "a name and a value";
+                return Err(ParseError::new(PROC_SNMP6, index + 1, "line", expected, line));
+            };
+            fields.push((index + 1, name, value));
+        }
+        let get = |prefix: &str, name: &'static str, required| {
+            let found = fields.iter().find(|(_, n, _)| n.strip_prefix(prefix) == Some(name));
+            value_of(PROC_SNMP6, prefix, name, found.map(|(l, _, v)| (*l, *v)), required)
+        };
+        Ok(Snmp6 {
+            ip: Ip6::collect(|name, required| get("Ip6", name, required))?,
+            udp: Udp::collect(|name, required| get("Udp6", name, required))?,
+        })
+    }
+}
+
+/// Name lines and value lines in turn, each starting with the protocol.
+struct Table<'a> {
+    file: &'static str,
+    rows: Vec<Row<'a>>,
+}
+
+/// One protocol's names and values, and the line of the values.
+struct Row<'a> {
+    protocol: &'a str,
+    line: usize,
+    fields: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Table<'a> {
+    fn parse(file: &'static str, text: &'a str) -> std::result::Result<Table<'a>, ParseError> {
+        let mut rows = Vec::new();
+        let mut lines = text.lines().enumerate();
+        while let Some((index, names)) = lines.next() {
+            let Some((protocol, names)) = names.split_once(':') else {
+                let expected = "a protocol and a colon";
+                return Err(ParseError::new(file, index + 1, "protocol", expected, names));
+            };
+            let line = index + 2;
+            let values = lines.next().map_or("", |(_, values)| values);
+            let Some(values) = values.strip_prefix(protocol).and_then(|v| v.strip_prefix(':'))
+            else {
+                let expected = "the values of the line before";
+                return Err(ParseError::new(file, line, protocol, expected, values));
+            };
+            let names: Vec<&str> = names.split_ascii_whitespace().collect();
+            let values: Vec<&str> = values.split_ascii_whitespace().collect();
+            if names.len() != values.len() {
+                let got = format!("{} names, {} values", names.len(), values.len());
+                let expected = "as many values as names";
+                return Err(ParseError::new(file, line, protocol, expected, &got));
+            }
+            rows.push(Row { protocol, line, fields: names.into_iter().zip(values).collect() });
+        }
+        Ok(Table { file, rows })
+    }
+
+    fn get(
+        &self,
+        protocol: &'static str,
+        name: &'static str,
+        required: bool,
+    ) -> std::result::Result<u64, ParseError> {
+        let found = self.rows.iter().filter(|row| row.protocol == protocol).find_map(|row| {
+            row.fields.iter().find(|(n, _)| *n == name).map(|(_, value)| (row.line, *value))
+        });
+        value_of(self.file, protocol, name, found, required)
+    }
+}
+
+fn value_of(
+    file: &str,
+    protocol: &str,
+    name: &str,
+    found: Option<(usize, &str)>,
+    required: bool,
+) -> std::result::Result<u64, ParseError> {
+    let field = format!("{protocol} {name}");
+    match found {
+        Some((line, value)) => decimal(file, line, &field, Some(value)),
+        None if required => Err(ParseError::new(file, 0, field, "a counter of this name", "none")),
+        None => Ok(0),
+    }
+}
+
+/// All three files of one namespace at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Counters {
+    /// IPv4.
+    pub ip: Ip,
+    /// IPv4, continued.
+    pub ip_ext: IpExt,
+    /// IPv6; zeros where the kernel has no IPv6.
+    pub ip6: Ip6,
+    /// TCP over both.
+    pub tcp: Tcp,
+    /// TCP over both, continued.
+    pub tcp_ext: TcpExt,
+    /// UDP over IPv4.
+    pub udp: Udp,
+    /// UDP over IPv6; zeros where the kernel has no IPv6.
+    pub udp6: Udp,
+}
+
+impl Counters {
+    /// What was added since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Counters) -> Counters {
+        Counters {
+            ip: self.ip.since(&before.ip),
+            ip_ext: self.ip_ext.since(&before.ip_ext),
+            ip6: self.ip6.since(&before.ip6),
+            tcp: self.tcp.since(&before.tcp),
+            tcp_ext: self.tcp_ext.since(&before.tcp_ext),
+            udp: self.udp.since(&before.udp),
+            udp6: self.udp6.since(&before.udp6),
+        }
+    }
+}
+
+/// The three files, open and bound to one namespace.
+#[derive(Debug)]
+pub struct SnmpFiles {
+    snmp: ProcFile,
+    netstat: ProcFile,
+    snmp6: Option<ProcFile>,
+}
+
+impl SnmpFiles {
+    /// Opens the files of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// Where `/proc` is not mounted.
+    pub fn open() -> std::result::Result<SnmpFiles, sys::Error> {
+        let snmp6 = match ProcFile::open(PROC_SNMP6) {
+            Ok(file) => Some(file),
+            Err(e) if e.errno == nix::errno::Errno::ENOENT => None,
+            Err(e) => return Err(e),
+        };
+        Ok(SnmpFiles {
+            snmp: ProcFile::open(PROC_SNMP)?,
+            netstat: ProcFile::open(PROC_NETSTAT)?,
+            snmp6,
+        })
+    }
+
+    /// Opens the files of a namespace.
+    ///
+    /// # Errors
+    /// Where the namespace cannot be entered or `/proc` is not mounted.
+    pub fn open_in(namespace: &NetNs) -> std::result::Result<SnmpFiles, sys::Error> {
+        namespace.run(SnmpFiles::open)?
+    }
+
+    /// Reads all counters, from any thread.
+    ///
+    /// # Errors
+    /// As [`ProcFile::read`] and [`Snmp::parse`].
+    pub fn read(&self) -> Result<Counters> {
+        let Snmp { ip, tcp, udp } = Snmp::parse(&self.snmp.read()?)?;
+        let Netstat { ip_ext, tcp_ext } = Netstat::parse(&self.netstat.read()?)?;
+        let Snmp6 { ip: ip6, udp: udp6 } = match &self.snmp6 {
+            Some(file) => Snmp6::parse(&file.read()?)?,
+            None => Snmp6::default(),
+        };
+        Ok(Counters { ip, ip_ext, ip6, tcp, tcp_ext, udp, udp6 })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! That something has changed: the kernel's notifications, as a wake-up.
+//!
+//! Notifications are a wake-up, not the state. They come without the rest of it, and some
+//! are lost when the socket overflows. Who is woken therefore reads anew. One exception:
+//! where only forwarding entries and neighbours have changed, it is told which.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::Socket;
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
+use sys::netns::NetNs;
+
+use crate::netlink::{Error, Result};
+use crate::overlay::Change;
+
+/// `RTNLGRP_*` (include/uapi/linux/rtnetlink.h): neighbours and FDBs, tc, IPv4
+/// addresses, routes and rules, IPv6 addresses, routes and rules, forwarding and other
+/// settings of devices (IPv4, IPv6), namespace ids.
+const ROUTE_GROUPS: [u32; 11] = [3, 4, 5, 7, 8, 9, 11, 19, 24, 25, 28];
+/// `RTNLGRP_LINK`.
+const LINK_GROUPS: [u32; 1] = [1];
+/// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h).
+const NETFILTER_GROUPS: [u32; 1] = [7];
+/// `XFRMNLGRP_POLICY` (include/uapi/linux/xfrm.h).
+const XFRM_GROUPS: [u32; 1] = [4];
+
+/// What has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// Links, addresses, routes, neighbours, tc, IPsec policies.
+    pub links: bool,
+    /// Tables, chains and rules of nftables.
+    pub filters: bool,
+}
+
+/// What has changed, in more detail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// No notification has come.
+    Nothing,
+    /// These forwarding entries and neighbours, in this order, and nothing else.
+    Entries(Vec<Change>),
+    /// Whatever may be.
+    Anything,
+}
+
+/// A receiver of the notifications of one network namespace.
+pub struct Watch {
+    routes: Socket,
+    links: Socket,
+    filters: Socket,
+    /// A kernel without IPsec has none.
+    policies: Option<Socket>,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+impl Watch {
+    /// Listens in the calling thread's namespace.
+    ///
+    /// Not notified by the kernel: rules of the older iptables and ebtables,
+    /// programs attached by BPF links, sysctls, path MTUs learned from ICMP.
+    ///
+    /// # Errors
+    /// When descriptors have run out or a group is refused.
+    pub fn open() -> Result<Watch> {
+        let links = listen(NETLINK_ROUTE, "NETLINK_ROUTE", &LINK_GROUPS)?;
+        // Links also of namespaces that have an id here: where the tenants' ends of veth
+        // pairs are. Without the right to it, those are read anew periodically only.
+        let _ = links.set_listen_all_namespaces(true);
+        Ok(Watch {
+            routes: listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?,
+            links,
+            filters: listen(NETLINK_NETFILTER, "NETLINK_NETFILTER", &NETFILTER_GROUPS)?,
+            policies: listen(NETLINK_XFRM, "NETLINK_XFRM", &XFRM_GROUPS).ok(),
+        })
+    }
+
+    /// Listens in `netns`.
+    ///
+    /// # Errors
+    /// As [`Watch::open`], and when the namespace cannot be entered.
+    pub fn open_in(netns: &NetNs) -> Result<Watch> {
+        netns.run(Watch::open)?
+    }
+
+    /// What to poll for reading, and what each tells of.
+    pub fn fds(&self) -> impl Iterator<Item = (BorrowedFd<'_>, &'static str)> {
+        let policies = self.policies.iter().map(|socket| (socket, "IPsec policies"));
+        [(&self.routes, "routes"), (&self.links, "links"), (&self.filters, "nftables")]
+            .into_iter()
+            .chain(policies)
+            .map(|(socket, name)| (socket.as_fd(), name))
+    }
+
+    /// Whether anything has changed since the last call; forgets it.
+    pub fn changed(&self) -> bool {
+        let Changed { links, filters } = self.what_changed();
+        links || filters
+    }
+
+    /// [`Watch::changed`], told apart.
+    pub fn what_changed(&self) -> Changed {
+        let routes = has_spoken(&self.routes);
+        Changed { links: self.rest_changed() || routes, filters: has_spoken(&self.filters) }
+    }
+
+    /// [`Watch::changed`], with the changes where only forwarding entries and neighbours
+    /// have changed, and at most so many.
+    pub fn told(&self, most: usize) -> Told {
+        let mut entries = Vec::new();
+        let mut understood = true;
+        let routes = receive(&self.routes, |datagram| {
+            understood = understood && read(datagram, &mut entries) && entries.len() <= most;
+        });
+        let rest = [self.rest_changed(), has_spoken(&self.filters)];
+        if routes == Heard::Lost || !understood || rest.contains(&true) {
+            return Told::Anything;
+        }
+        if entries.is_empty() { Told::Nothing } else { Told::Entries(entries) }
+    }
+
+    /// Whether anything has changed of which neither routes nor filters tell.
+    fn rest_changed(&self) -> bool {
+        let links = has_spoken(&self.links);
+        self.policies.as_ref().is_some_and(has_spoken) || links
+    }
+}
+
+/// What a socket had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    All,
+    /// ENOBUFS: some were lost, so something has changed.
+    Lost,
+}
+
+/// Takes all messages.
+fn receive(socket: &Socket, mut each: impl FnMut(&[u8])) -> Heard {
+    let mut heard = Heard::Nothing;
+    let mut buffer = Vec::with_capacity(32 << 10);
+    loop {
+        buffer.clear();
+        match socket.recv(&mut buffer, libc::MSG_DONTWAIT) {
+            Ok(_) => {
+                each(&buffer);
+                heard = Heard::All;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return heard,
+            Err(_) => return Heard::Lost,
+        }
+    }
+}
+
+/// Whether there was a message; takes all.
+fn has_spoken(socket: &Socket) -> bool {
+    receive(socket, |_| {}) != Heard::Nothing
+}
+
+/// Reads what a datagram tells of forwarding entries and neighbours; whether that is all that it tells.
+fn read(datagram: &[u8], changes: &mut Vec<Change>) -> bool {
+    let mut rest = datagram;
+    while !rest.is_empty() {
+        let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
+            return false;
+        };
+        let length = (message.header.length as usize).next_multiple_of(4).max(16);
+        rest = rest.get(length..).unwrap_or_default();
+        let (message, gone) = match message.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(new)) => (new, false),
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(old)) => (old, true),
+            // A VXLAN device asks for what it does not know (`l2miss`): nothing is new.
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::GetNeighbour(_)) => continue,
+            _ => return false,
+        };
+        match Change::read(&message, gone) {
+            Some(change) => changes.extend(change),
+            None => return false,
+        }
+    }
+    true
+}
+
+fn listen(protocol: isize, name: &'static str, groups: &[u32]) -> Result<Socket> {
+    let failed =
+        |operation| move |e: std::io::Error| Error::Sys(sys::Error::io(operation, name, &e));
+    let mut socket = Socket::new(protocol).map_err(failed("socket"))?;
+    socket.bind_auto().map_err(failed("bind"))?;
+    for group in groups {
+        socket.add_membership(*group).map_err(failed("join multicast group of"))?;
+    }
+    Ok(socket)
+}

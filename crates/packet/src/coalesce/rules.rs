@@ -1,0 +1,192 @@
+//! The kernel's rules, one function per header.
+
+use super::{Options, Refusal};
+use crate::checksum::Sum;
+use crate::frame::{Headers, Network, Packet, Transport};
+use crate::ipv4;
+use crate::tcp::Flags;
+use crate::vnet_hdr::VnetHdr;
+use crate::{get16, get32};
+
+/// A packet that may be merged with others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    pub packet: Packet,
+    /// FIN or PSH: the GSO packet ends with it.
+    pub ends: bool,
+}
+
+/// What about a packet alone speaks against merging it.
+pub(super) fn candidate(
+    frame: &[u8],
+    vnet: &VnetHdr,
+    packet: &Packet,
+    options: &Options,
+) -> Result<Candidate, Refusal> {
+    let inner = &packet.inner;
+    // Not merged further: the kernel does so for equal sizes only, and what is
+    // merged already gains little.
+    if vnet.gso_type != 0 {
+        return Err(Refusal::Super);
+    }
+    if inner.transport == Transport::Udp && !options.udp {
+        return Err(Refusal::UdpOff);
+    }
+    // Nothing may be between the packet's end and the frame's: it would have
+    // to be cut away, or it would become payload.
+    if inner.end != frame.len() || packet.outer.is_some_and(|outer| outer.end != frame.len()) {
+        return Err(Refusal::Padding);
+    }
+    let partial_at = vnet.needs_csum().then_some(usize::from(vnet.csum_start));
+    if let Some(outer) = &packet.outer {
+        network(frame, outer)?;
+        udp_length(frame, outer)?;
+        // A partial checksum anywhere means that the packet was on no wire.
+        let trusted = vnet.checksum_is_trusted();
+        if !trusted && !outer.checksum_is_valid(frame) {
+            return Err(Refusal::Checksum);
+        }
+    }
+    network(frame, inner)?;
+    let flags = match inner.transport {
+        Transport::Tcp => Flags(frame[inner.transport_offset + 13]),
+        Transport::Udp => {
+            udp_length(frame, inner)?;
+            // "requires non zero csum, for symmetry with GSO"
+            if get16(frame, inner.checksum_at()) == 0 {
+                return Err(Refusal::NoChecksum);
+            }
+            Flags(0)
+        }
+    };
+    if inner.payload_len() == 0 {
+        return Err(Refusal::NoPayload);
+    }
+    if flags.intersects(Flags::SYN.with(Flags::RST).with(Flags::URG)) {
+        return Err(Refusal::Control);
+    }
+    let trusted = match partial_at {
+        Some(start) => start == inner.transport_offset,
+        // Inside a tunnel, DATA_VALID speaks of the outer checksum alone.
+        None => vnet.checksum_is_trusted() && packet.outer.is_none(),
+    };
+    if !trusted && !inner.checksum_is_valid(frame) {
+        return Err(Refusal::Checksum);
+    }
+    Ok(Candidate { packet: *packet, ends: flags.intersects(Flags::FIN.with(Flags::PSH)) })
+}
+
+fn network(frame: &[u8], headers: &Headers) -> Result<(), Refusal> {
+    if headers.network == Network::Ipv4 {
+        if headers.transport_offset - headers.network_offset != ipv4::HEADER_LEN {
+            return Err(Refusal::Ipv4Options);
+        }
+        if !Sum::of(&frame[headers.network_offset..headers.transport_offset]).is_valid() {
+            return Err(Refusal::HeaderChecksum);
+        }
+    }
+    Ok(())
+}
+
+fn udp_length(frame: &[u8], headers: &Headers) -> Result<(), Refusal> {
+    let length = usize::from(get16(frame, headers.transport_offset + 4));
+    if length == headers.end - headers.transport_offset { Ok(()) } else { Err(Refusal::UdpLength) }
+}
+
+/// How IPv4 IDs go on in a GSO packet, known from its second packet on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IdRun {
+    Unknown,
+    Incrementing,
+    Fixed,
+}
+
+/// Whether `new`, with the same header lengths, continues the GSO packet of
+/// `count` packets that begins with the headers `old`.
+pub(super) fn continues_network(
+    old: &[u8],
+    new: &[u8],
+    headers: &Headers,
+    count: usize,
+    run: IdRun,
+) -> Result<IdRun, Refusal> {
+    let at = headers.network_offset;
+    match headers.network {
+        Network::Ipv4 => {
+            if old[at + 1] != new[at + 1] {
+                return Err(Refusal::Tos);
+            }
+            if old[at + 8] != new[at + 8] {
+                return Err(Refusal::Ttl);
+            }
+            let dont_fragment = get16(new, at + 6) & ipv4::DF;
+            if get16(old, at + 6) & ipv4::DF != dont_fragment {
+                return Err(Refusal::DontFragment);
+            }
+            let offset = get16(new, at + 4).wrapping_sub(get16(old, at + 4));
+            let next = offset == count as u16;
+            match run {
+                IdRun::Unknown | IdRun::Incrementing if next => Ok(IdRun::Incrementing),
+                IdRun::Unknown if offset == 0 && dont_fragment != 0 => Ok(IdRun::Fixed),
+                IdRun::Fixed if offset == 0 => Ok(IdRun::Fixed),
+                _ => Err(Refusal::Id),
+            }
+        }
+        Network::Ipv6 => {
+            let difference = get32(old, at) ^ get32(new, at);
+            if difference & 0x000f_ffff != 0 {
+                return Err(Refusal::FlowLabel);
+            }
+            if difference != 0 {
+                return Err(Refusal::Tos);
+            }
+            if old[at + 7] != new[at + 7] {
+                return Err(Refusal::Ttl);
+            }
+            let extensions = at + crate::ipv6::HEADER_LEN..headers.transport_offset;
+            if old[at + 6] != new[at + 6] || old[extensions.clone()] != new[extensions] {
+                return Err(Refusal::Extensions);
+            }
+            Ok(run)
+        }
+    }
+}
+
+/// TCP: whether `new` continues a GSO packet of `payload` bytes.
+pub(super) fn continues_tcp(
+    old: &[u8],
+    new: &[u8],
+    headers: &Headers,
+    payload: usize,
+) -> Result<(), Refusal> {
+    let at = headers.transport_offset;
+    let (old_flags, new_flags) = (Flags(old[at + 13]), Flags(new[at + 13]));
+    if new_flags.intersects(Flags::CWR) {
+        return Err(Refusal::Cwr);
+    }
+    let may_differ = Flags::CWR.with(Flags::FIN).with(Flags::PSH);
+    // Byte 12: data offset, reserved bits and the accurate ECN flag.
+    if old_flags.without(may_differ) != new_flags.without(may_differ)
+        || old[at + 12] != new[at + 12]
+    {
+        return Err(Refusal::Flags);
+    }
+    if get16(old, at + 14) != get16(new, at + 14) {
+        return Err(Refusal::Window);
+    }
+    if get32(old, at + 8) != get32(new, at + 8) {
+        return Err(Refusal::Acknowledgement);
+    }
+    // Without URG the kernel ignores it; but cut again it would not come back.
+    if get16(old, at + 18) != get16(new, at + 18) {
+        return Err(Refusal::Urgent);
+    }
+    let options = at + crate::tcp::HEADER_LEN..headers.payload_offset;
+    if old[options.clone()] != new[options] {
+        return Err(Refusal::TcpOptions);
+    }
+    if get32(old, at + 4).wrapping_add(payload as u32) != get32(new, at + 4) {
+        return Err(Refusal::Sequence);
+    }
+    Ok(())
+}

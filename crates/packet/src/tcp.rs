@@ -1,0 +1,230 @@
+//! TCP segments: RFC 9293, RFC 3168 (ECE, CWR).
+
+use crate::error::room;
+use crate::{EmitError, Layer, ParseError, Wanted, be16, be32};
+
+/// Length of a header without options in bytes.
+pub const HEADER_LEN: usize = 20;
+/// Length of the longest header in bytes.
+pub const MAX_HEADER_LEN: usize = 60;
+/// Place of the checksum in the header, in bytes.
+pub const CHECKSUM_OFFSET: usize = 16;
+
+/// The flags' octet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// No more data.
+    pub const FIN: Flags = Flags(0x01);
+    /// Synchronise sequence numbers.
+    pub const SYN: Flags = Flags(0x02);
+    /// Reset.
+    pub const RST: Flags = Flags(0x04);
+    /// Push.
+    pub const PSH: Flags = Flags(0x08);
+    /// The acknowledgement number counts.
+    pub const ACK: Flags = Flags(0x10);
+    /// The urgent pointer counts.
+    pub const URG: Flags = Flags(0x20);
+    /// ECN echo.
+    pub const ECE: Flags = Flags(0x40);
+    /// Congestion window reduced.
+    pub const CWR: Flags = Flags(0x80);
+
+    /// Whether any of `other` is set.
+    pub const fn intersects(self, other: Flags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// These and `other`.
+    #[must_use]
+    pub const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// These without `other`.
+    #[must_use]
+    pub const fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
+    }
+}
+
+/// A checked view of a segment.
+#[derive(Debug, Clone, Copy)]
+pub struct Tcp<'a> {
+    header: &'a [u8; HEADER_LEN],
+    options: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl<'a> Tcp<'a> {
+    /// Views a segment. Not checked here: the checksum, which needs the
+    /// pseudo-header, and the options' structure.
+    ///
+    /// # Errors
+    /// When it is shorter than its data offset says, or that is less than 5.
+    pub fn parse(bytes: &'a [u8]) -> Result<Tcp<'a>, ParseError> {
+        let got = bytes.len();
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
+            return Err(ParseError::short(Layer::Tcp, HEADER_LEN, got));
+        };
+        let header_len = usize::from(header[12] >> 4) * 4;
+        if header_len < HEADER_LEN {
+            let wanted = Wanted::AtLeast("header length", HEADER_LEN as u64);
+            return Err(ParseError::new(Layer::Tcp, 12, wanted, header_len as u64));
+        }
+        let Some((options, payload)) = rest.split_at_checked(header_len - HEADER_LEN) else {
+            let wanted = Wanted::AtMost("header length", got as u64);
+            return Err(ParseError::new(Layer::Tcp, 12, wanted, header_len as u64));
+        };
+        Ok(Tcp { header, options, payload })
+    }
+
+    /// Sender's port.
+    pub fn source_port(&self) -> u16 {
+        be16(self.header, 0)
+    }
+
+    /// Receiver's port.
+    pub fn destination_port(&self) -> u16 {
+        be16(self.header, 2)
+    }
+
+    /// Sequence number of the payload's first byte, or of SYN.
+    pub fn sequence(&self) -> u32 {
+        be32(self.header, 4)
+    }
+
+    /// Acknowledgement number.
+    pub fn acknowledgement(&self) -> u32 {
+        be32(self.header, 8)
+    }
+
+    /// Length of the header with its options in bytes.
+    pub fn header_len(&self) -> usize {
+        HEADER_LEN + self.options.len()
+    }
+
+    /// Control bits (RFC 9293, section 3.1).
+    pub fn flags(&self) -> Flags {
+        Flags(self.header[13])
+    }
+
+    /// Receive window, unscaled.
+    pub fn window(&self) -> u16 {
+        be16(self.header, 14)
+    }
+
+    /// The checksum field.
+    pub fn checksum(&self) -> u16 {
+        be16(self.header, CHECKSUM_OFFSET)
+    }
+
+    /// Urgent pointer.
+    pub fn urgent(&self) -> u16 {
+        be16(self.header, 18)
+    }
+
+    /// Options with their padding.
+    pub fn options(&self) -> &'a [u8] {
+        self.options
+    }
+
+    /// What follows the header.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+/// A header to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpHeader {
+    /// Sender's port.
+    pub source_port: u16,
+    /// Receiver's port.
+    pub destination_port: u16,
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgement number.
+    pub acknowledgement: u32,
+    /// Control bits (RFC 9293, section 3.1).
+    pub flags: Flags,
+    /// Receive window, unscaled.
+    pub window: u16,
+    /// Urgent pointer.
+    pub urgent: u16,
+}
+
+impl TcpHeader {
+    /// Writes the header with a checksum field of `checksum` (the pseudo-header's
+    /// sum if it is to be completed later) and returns its length in bytes.
+    ///
+    /// # Errors
+    /// When options are not whole words or longer than 40 bytes, or when the
+    /// buffer is too small.
+    pub fn emit(
+        &self,
+        options: &[u8],
+        checksum: u16,
+        buffer: &mut [u8],
+    ) -> Result<usize, EmitError> {
+        const LAYER: Layer = Layer::Tcp;
+        if !options.len().is_multiple_of(4) {
+            return Err(EmitError::Options { layer: LAYER, got: options.len() });
+        }
+        let header_len = HEADER_LEN + options.len();
+        if header_len > MAX_HEADER_LEN {
+            return Err(EmitError::Length { layer: LAYER, limit: MAX_HEADER_LEN, got: header_len });
+        }
+        let header = room(buffer, LAYER, header_len)?;
+        header[..2].copy_from_slice(&self.source_port.to_be_bytes());
+        header[2..4].copy_from_slice(&self.destination_port.to_be_bytes());
+        header[4..8].copy_from_slice(&self.sequence.to_be_bytes());
+        header[8..12].copy_from_slice(&self.acknowledgement.to_be_bytes());
+        header[12] = ((header_len / 4) as u8) << 4;
+        header[13] = self.flags.0;
+        header[14..16].copy_from_slice(&self.window.to_be_bytes());
+        header[16..18].copy_from_slice(&checksum.to_be_bytes());
+        header[18..20].copy_from_slice(&self.urgent.to_be_bytes());
+        header[20..].copy_from_slice(options);
+        Ok(header_len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_and_viewed() {
+        let header = TcpHeader {
+            source_port: 1,
+            destination_port: 2,
+            sequence: 0x01020304,
+            acknowledgement: 0x05060708,
+            flags: Flags::ACK.with(Flags::PSH),
+            window: 0x0a0b,
+            urgent: 0x0c0d,
+        };
+        let mut bytes = [0; 40];
+        assert_eq!(header.emit(&[1, 1, 1, 1], 0xabcd, &mut bytes), Ok(24));
+        let view = Tcp::parse(&bytes).unwrap();
+        assert_eq!((view.source_port(), view.destination_port()), (1, 2));
+        assert_eq!((view.sequence(), view.acknowledgement()), (0x01020304, 0x05060708));
+        assert_eq!((view.flags(), view.window(), view.urgent()), (header.flags, 0x0a0b, 0x0c0d));
+        assert_eq!((view.checksum(), view.header_len()), (0xabcd, 24));
+        assert_eq!((view.options(), view.payload().len()), (&[1, 1, 1, 1][..], 16));
+    }
+
+    #[test]
+    fn lying_data_offsets_are_named() {
+        let mut bytes = [0; 24];
+        bytes[12] = 0x40;
+        let error = Tcp::parse(&bytes).unwrap_err().to_string();
+        assert_eq!(error, "TCP at byte 12: wanted header length of at least 20, got 16");
+        bytes[12] = 0xf0;
+        let error = Tcp::parse(&bytes).unwrap_err().to_string();
+        assert_eq!(error, "TCP at byte 12: wanted header length of at most 24, got 60");
+    }
+}

@@ -1,0 +1,94 @@
+//! A figure against the message size, a line a mode.
+
+use results::{Cell, Results, Role, Status};
+
+use super::lines::{Axis, Lines, Point, Series, draw};
+use super::scale::Kind;
+use super::{Chart, groups, modes, offload_words, spread, style_of, unit_words};
+use crate::panel::name;
+use crate::style::plain;
+use crate::unit::bytes;
+use crate::work::Work;
+
+/// Two charts (the values, and the ratios to the baseline) for each kind of work
+/// whose message size varies.
+pub(super) fn charts(results: &Results) -> Vec<Chart> {
+    let unsized_ = |cell| Work { message_bytes: 0, ..Work::of(cell) };
+    let shown = |cell: &Cell| cell.status == Status::Ok;
+    let groups = groups(results, shown, unsized_);
+    groups.iter().flat_map(|(_, offload, cells)| of(results, cells, offload)).collect()
+}
+
+/// A figure and the ends of its interval.
+type Figure = (f64, Option<(f64, f64)>);
+
+fn of(results: &Results, cells: &[&Cell], offload: &str) -> Vec<Chart> {
+    let mut sizes: Vec<u32> = cells.iter().map(|cell| cell.message_bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let Some(first) = cells.first().filter(|_| sizes.len() > 1) else { return Vec::new() };
+    let modes = modes(results);
+    let title = |what: &str| {
+        let work = Work::of(first).described(false, true);
+        format!("{work}{}: {what}", offload_words(results, &plain(offload)))
+    };
+    let x = Axis {
+        words: "message size".to_string(),
+        kind: Kind::Log,
+        ticks: sizes.iter().map(|size| (f64::from(*size), bytes(f64::from(*size)))).collect(),
+    };
+    let series = |figure: &dyn Fn(&Cell) -> Option<Figure>, aa: bool| {
+        let mut series: Vec<Series> = Vec::new();
+        for cell in cells.iter().filter(|cell| aa || cell.role != Role::Aa) {
+            let Some((y, ends)) = figure(cell) else { continue };
+            let point = Point { x: f64::from(cell.message_bytes), y, ends, label: String::new() };
+            let name = name(cell);
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.points.push(point),
+                None => {
+                    let style = style_of(&modes, cell);
+                    series.push(Series { name, style, points: vec![point] });
+                }
+            }
+        }
+        for series in &mut series {
+            series.points.sort_by(|a, b| a.x.total_cmp(&b.x));
+        }
+        series
+    };
+    let medians: Vec<f64> = cells.iter().filter_map(|cell| cell.median).collect();
+    let largest = medians.iter().copied().fold(0.0, f64::max);
+    let smallest = medians.iter().copied().fold(largest, f64::min);
+    let kind = if largest > 20.0 * smallest { Kind::Log } else { Kind::Linear };
+    let y = Axis { words: unit_words(first.unit), kind, ticks: Vec::new() };
+    let values = Lines {
+        x: x.clone(),
+        y,
+        mark: None,
+        markers: true,
+        series: series(&|cell| Some((cell.median?, spread(cell))), false),
+    };
+    let words = format!("ratio to {}", plain(&results.plan.baseline));
+    let ratios = Lines {
+        x,
+        y: Axis { words, kind: Kind::Linear, ticks: Vec::new() },
+        mark: Some(1.0),
+        markers: true,
+        series: series(&|cell| cell.ratio.map(|r| (r.median, Some((r.low, r.high)))), true),
+    };
+    let drawn = [
+        Chart::new(
+            "sizes",
+            title("by message size"),
+            "Medians; the upright lines reach from the smallest to the largest sample.",
+            draw(&values),
+        ),
+        Chart::new(
+            "sizes-ratio",
+            title("ratio by message size"),
+            "Median ratios with their intervals.",
+            draw(&ratios),
+        ),
+    ];
+    drawn.into_iter().flatten().collect()
+}

@@ -1,0 +1,454 @@
+//! Two results files, cell by cell: what changed for certain.
+//!
+//! **What is compared.** Runs at two times differ by what the machine did at those times.
+//! That is common to all cells of a block. It cancels in the ratio to the block's own
+//! baseline, so these ratios are compared. The baseline itself has nothing to be divided
+//! by. Its absolute values are shown where both files are of one machine. They are never
+//! judged: each file is one draw of the machine's condition, and one against one proves
+//! nothing.
+//!
+//! **What proves a change.** Two things must hold:
+//! - The bootstrap interval of B ÷ A leaves 1 out.
+//! - The Mann-Whitney test rejects at the level, after Holm's correction for the number
+//!   of comparisons ("A simple sequentially rejective multiple test procedure",
+//!   Scandinavian Journal of Statistics 6, 1979).
+//!
+//! A whole comparison then raises a false alarm with probability 1 − level at most,
+//! however many cells it has. Some comparisons have so few samples that not even samples
+//! wholly apart could be proved. They are left out of that number, and answered by "not
+//! enough data" (R. Tarone, "A modified Bonferroni method for discrete data", Biometrics
+//! 46, 1990).
+//!
+//! **What it cannot see.** A testbed is built once a run. What differs from one building
+//! to the next, such as placement in memory and hash seeds, is in the figures.
+//! `tests/compare.rs` simulates runs that drift together and apart.
+
+mod text;
+
+use std::collections::HashMap;
+
+use results::stats::{mann_whitney, median, ratio_of_medians, smallest_p_value};
+use results::{Cell, Interval, Machine, Results, Role, Sample, Status, Unit};
+use serde::Serialize;
+
+use crate::work::Work;
+
+pub use text::compare_text;
+
+/// The value of [`Comparison::schema`].
+const SCHEMA: &str = "overlane.compare/1";
+
+/// What two files say of each other.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Comparison {
+    /// Always `overlane.compare/1`.
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA)))]
+    pub schema: &'static str,
+    /// Probability of no false alarm in the whole comparison, 0..1.
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1)))]
+    pub level: f64,
+    /// Whether both files are of the same machine and kernel.
+    pub same_machine: bool,
+    /// What differs between the machines, and between the plans where it bears on
+    /// the figures.
+    pub differences: Vec<String>,
+    /// One entry a figure of a cell, in the order of the first file.
+    pub figures: Vec<Compared>,
+    /// Cells of the first file only, in words.
+    pub only_in_a: Vec<String>,
+    /// Cells of the second file only, in words.
+    pub only_in_b: Vec<String>,
+    /// Largest regression allowed, as a share; null where none was named.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
+    pub fail_on: Option<f64>,
+    /// Whether a proven regression exceeds it.
+    pub failed: bool,
+}
+
+/// A figure of a cell in both files.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Compared {
+    /// Name of the cell's mode.
+    pub mode: String,
+    /// Baseline, A/A or measured.
+    pub role: Role,
+    /// Name of the cell's offload profile.
+    pub offload: String,
+    /// Everything else that the cell is, in words.
+    pub work: String,
+    /// Which of the cell's figures was compared.
+    pub figure: Figure,
+    /// What was compared.
+    pub basis: Basis,
+    /// Median in the first file: a ratio to the baseline, or absolute in the
+    /// cell's unit (CPU: that of its service demand, latency: µs).
+    pub a: Option<f64>,
+    /// Median in the second file.
+    pub b: Option<f64>,
+    /// Valid samples in the first file.
+    pub samples_a: usize,
+    /// Valid samples in the second file.
+    pub samples_b: usize,
+    /// B ÷ A with its bootstrap interval.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("properties" = schemars::json_schema!({ "samples": { "minimum": 2 } })))
+    )]
+    pub ratio: Option<Interval>,
+    /// Mann-Whitney, two-sided, for this figure alone.
+    pub p_value: Option<f64>,
+    /// The same after the correction for all comparisons.
+    pub p_corrected: Option<f64>,
+    /// Whether more of the figure is better.
+    pub higher_is_better: bool,
+    /// What is known.
+    pub verdict: Verdict,
+    /// Why there is not enough data, where there is not.
+    pub reason: Option<String>,
+}
+
+/// A figure of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    /// The cell's value: throughput or rate; latency for cells at a load.
+    Value,
+    /// CPU time per unit of work.
+    ServiceDemand,
+    /// 99th percentile of latency.
+    LatencyP99,
+}
+
+/// What was compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// Ratios to the baseline of the same block.
+    RatioToBaseline,
+    /// The values themselves.
+    Absolute,
+}
+
+/// What is known of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Changed for certain, for the better.
+    Better,
+    /// Changed for certain, for the worse.
+    Worse,
+    /// No change is proven; the interval says how large one may still be.
+    NoProvenChange,
+    /// Too little to prove anything, whatever it says.
+    NotEnoughData,
+}
+
+impl Compared {
+    /// How much worse the second file is, as a share (0.05: by 5%); negative
+    /// where it is better. Of the median, not of the interval's end.
+    pub fn regression(&self) -> Option<f64> {
+        let ratio = self.ratio?.median;
+        Some(if self.higher_is_better { 1.0 - ratio } else { ratio - 1.0 })
+    }
+}
+
+/// Why two files cannot be compared.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CompareError {
+    /// Ratios to different modes.
+    #[error("/plan/baseline: expected the same in both files, got \"{a}\" and \"{b}\"")]
+    OtherBaseline {
+        /// Of the first file.
+        a: String,
+        /// Of the second file.
+        b: String,
+    },
+    /// Nothing in common.
+    #[error(
+        "/cells: expected cells of the same mode, offload, workload and size in both files, got none"
+    )]
+    NothingInCommon,
+}
+
+/// Compares `b` with `a`, cell by cell; `fail_on` is the largest regression
+/// allowed, as a share.
+///
+/// # Errors
+/// [`CompareError`] where no cell of one can be set against a cell of the other.
+pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Comparison, CompareError> {
+    if a.plan.baseline != b.plan.baseline {
+        let (a, b) = (a.plan.baseline.clone(), b.plan.baseline.clone());
+        return Err(CompareError::OtherBaseline { a, b });
+    }
+    let machines = machine_differences(a, b);
+    let same_machine = machines.is_empty();
+    let level = a.plan.confidence.level.max(b.plan.confidence.level);
+    let mut figures = Vec::new();
+    let mut only_in_a = Vec::new();
+    let (cells_a, cells_b) = (Cells::of(a), Cells::of(b));
+    let mut common = false;
+    for cell in &a.cells {
+        // A cell of one run only has nothing to stand against; it is listed by its words.
+        let Some(other) = cells_b.same(cell) else {
+            only_in_a.push(words(cell));
+            continue;
+        };
+        common = true;
+        // What neither machine can build is no figure of either.
+        let unsupported = |cell: &Cell| cell.status == Status::Unsupported;
+        if unsupported(cell) && unsupported(other) {
+            continue;
+        }
+        // The baseline's figures are absolute: those of two machines say nothing of a change.
+        if cell.role == Role::Baseline && !same_machine {
+            continue;
+        }
+        for figure in [Figure::Value, Figure::ServiceDemand, Figure::LatencyP99] {
+            figures.extend(compared((&cells_a, cell), (&cells_b, other), figure, level));
+        }
+    }
+    if !common {
+        return Err(CompareError::NothingInCommon);
+    }
+    let missing = b.cells.iter().filter(|cell| cells_a.same(cell).is_none());
+    let only_in_b = missing.map(words).collect();
+    judge(&mut figures, 1.0 - level);
+    let failed = fail_on.is_some_and(|limit| {
+        let exceeds = |figure: &Compared| figure.regression().is_some_and(|share| share > limit);
+        figures.iter().any(|figure| figure.verdict == Verdict::Worse && exceeds(figure))
+    });
+    let differences = [machines, plan_differences(a, b)].concat();
+    Ok(Comparison {
+        schema: SCHEMA,
+        level,
+        same_machine,
+        differences,
+        figures,
+        only_in_a,
+        only_in_b,
+        fail_on,
+        failed,
+    })
+}
+
+fn words(cell: &Cell) -> String {
+    let name = crate::panel::name(cell);
+    format!("{name}, offload {}: {}", cell.offload, Work::of(cell).title())
+}
+
+/// One figure of one cell; `None` where neither file has it.
+fn compared(
+    (a, in_a): (&Cells<'_>, &Cell),
+    (b, in_b): (&Cells<'_>, &Cell),
+    figure: Figure,
+    level: f64,
+) -> Option<Compared> {
+    // In a cell at a load, the value is a latency already; p99 is another.
+    let basis = match in_a.role {
+        Role::Baseline => Basis::Absolute,
+        Role::Aa | Role::Measured => Basis::RatioToBaseline,
+    };
+    let (values_a, values_b) = (values(a, in_a, figure, basis), values(b, in_b, figure, basis));
+    let failed = in_a.status != Status::Ok || in_b.status != Status::Ok;
+    // Neither file has the figure; a failed cell is told once, by its value.
+    if values_a.is_empty() && values_b.is_empty() && !(failed && figure == Figure::Value) {
+        return None;
+    }
+    let ratio = ratio_of_medians(&values_a, &values_b, level).ok();
+    let p_value = mann_whitney(&values_a, &values_b).ok().map(|test| test.p_value);
+    let judged = basis == Basis::RatioToBaseline && ratio.is_some() && p_value.is_some();
+    let reason = match basis {
+        Basis::Absolute => Some(
+            "one run each: the machine's condition differs from run to run, and the baseline has \
+             nothing to be compared with"
+                .to_string(),
+        ),
+        Basis::RatioToBaseline if failed => Some("failed in one of the files".to_string()),
+        Basis::RatioToBaseline if !judged => Some(format!(
+            "{} and {} valid samples with a baseline, at least 2 in each are needed",
+            values_a.len(),
+            values_b.len()
+        )),
+        Basis::RatioToBaseline => None,
+    };
+    Some(Compared {
+        mode: in_a.mode.clone(),
+        role: in_a.role,
+        offload: in_a.offload.to_string(),
+        work: Work::of(in_a).title(),
+        figure,
+        basis,
+        a: median(&values_a),
+        b: median(&values_b),
+        samples_a: values_a.len(),
+        samples_b: values_b.len(),
+        ratio,
+        p_value,
+        p_corrected: None,
+        higher_is_better: figure == Figure::Value && in_a.unit != Unit::Microseconds,
+        verdict: Verdict::NotEnoughData,
+        reason,
+    })
+}
+
+/// A file's cells by what they are, so that each is found without a look at all others.
+struct Cells<'a> {
+    by_identity: HashMap<Identity<'a>, &'a Cell>,
+    /// Of each baseline the 99th percentile by block: of the block's first valid sample.
+    baseline_p99: HashMap<(&'a str, Work<'a>), HashMap<u32, Option<f64>>>,
+}
+
+/// Mode, role, offload profile, everything else, unit.
+type Identity<'a> = (&'a str, Role, &'a str, Work<'a>, &'a str);
+
+impl<'a> Cells<'a> {
+    fn of(results: &'a Results) -> Cells<'a> {
+        let mut cells = Cells { by_identity: HashMap::new(), baseline_p99: HashMap::new() };
+        for cell in &results.cells {
+            // The first of several alike, as a file may be edited.
+            cells.by_identity.entry(identity(cell)).or_insert(cell);
+            if cell.role == Role::Baseline {
+                let key = (cell.offload.name(), Work::of(cell));
+                cells.baseline_p99.entry(key).or_insert_with(|| p99_by_block(cell));
+            }
+        }
+        cells
+    }
+
+    fn same(&self, cell: &Cell) -> Option<&'a Cell> {
+        self.by_identity.get(&identity(cell)).copied()
+    }
+
+    fn baseline_p99(&self, cell: &Cell, block: u32) -> Option<f64> {
+        *self.baseline_p99.get(&(cell.offload.name(), Work::of(cell)))?.get(&block)?
+    }
+}
+
+fn identity(cell: &Cell) -> Identity<'_> {
+    (&cell.mode, cell.role, cell.offload.name(), Work::of(cell), cell.unit.name())
+}
+
+fn p99(sample: &Sample) -> Option<f64> {
+    sample.latency_us.map(|latency| latency.p99)
+}
+
+fn p99_by_block(cell: &Cell) -> HashMap<u32, Option<f64>> {
+    let mut blocks = HashMap::new();
+    for sample in cell.samples.iter().filter(|sample| sample.valid) {
+        blocks.entry(sample.block).or_insert_with(|| p99(sample));
+    }
+    blocks
+}
+
+/// A cell's valid figures, one a sample; none that is not a finite number above 0.
+fn values(cells: &Cells<'_>, cell: &Cell, figure: Figure, basis: Basis) -> Vec<f64> {
+    let absolute = |sample: &Sample| match figure {
+        Figure::Value => Some(sample.value),
+        Figure::ServiceDemand => sample.service_demand,
+        Figure::LatencyP99 => p99(sample),
+    };
+    let to_baseline = |sample: &Sample| match figure {
+        Figure::Value => sample.ratio,
+        Figure::ServiceDemand => sample.service_demand_ratio,
+        Figure::LatencyP99 => Some(p99(sample)? / cells.baseline_p99(cell, sample.block)?),
+    };
+    let valid = cell.samples.iter().filter(|sample| sample.valid);
+    let figures: Vec<f64> = match basis {
+        Basis::Absolute => valid.filter_map(absolute).collect(),
+        Basis::RatioToBaseline => valid.filter_map(to_baseline).collect(),
+    };
+    figures.into_iter().filter(|figure| figure.is_finite() && *figure > 0.0).collect()
+}
+
+/// Verdicts, for all comparisons together: Tarone's count, then Holm's steps.
+fn judge(figures: &mut [Compared], error: f64) {
+    let known: Vec<f64> =
+        figures.iter().map(|figure| smallest_p_value(figure.samples_a, figure.samples_b)).collect();
+    let smallest = |i: usize| known[i];
+    let mut judged: Vec<usize> =
+        (0..figures.len()).filter(|i| figures[*i].reason.is_none()).collect();
+    // Decided by the counts of samples alone, never by what they say.
+    judged.sort_by(|x, y| smallest(*x).total_cmp(&smallest(*y)));
+    let within = |k: usize| judged.partition_point(|i| smallest(*i) * k as f64 <= error);
+    let provable = (1..=judged.len()).find(|k| within(*k) <= *k).map_or(0, within);
+    let all = judged.len();
+    for i in judged.split_off(provable) {
+        let figure = &mut figures[i];
+        figure.reason = Some(format!(
+            "{} and {} samples could not prove any change among {all} comparisons",
+            figure.samples_a, figure.samples_b
+        ));
+    }
+    let p_value = |figures: &[Compared], i: usize| figures[i].p_value.unwrap_or(1.0);
+    judged.sort_by(|x, y| p_value(figures, *x).total_cmp(&p_value(figures, *y)));
+    let mut corrected = 0.0_f64;
+    for (step, i) in judged.iter().enumerate() {
+        corrected = corrected.max(p_value(figures, *i) * (provable - step) as f64).min(1.0);
+        let figure = &mut figures[*i];
+        figure.p_corrected = Some(corrected);
+        figure.verdict = match figure.ratio {
+            Some(ratio) if corrected <= error && (ratio.low > 1.0 || ratio.high < 1.0) => {
+                let rose = ratio.low > 1.0;
+                if rose == figure.higher_is_better { Verdict::Better } else { Verdict::Worse }
+            }
+            _ => Verdict::NoProvenChange,
+        };
+    }
+}
+
+fn differing(what: &str, a: &dyn std::fmt::Display, b: &dyn std::fmt::Display) -> Option<String> {
+    let (a, b) = (a.to_string(), b.to_string());
+    (a != b).then(|| crate::style::plain(&format!("{what}: {a} and {b}")))
+}
+
+/// What makes two machines two: hardware, kernel, and how CPU time is counted.
+fn machine_differences(a: &Results, b: &Results) -> Vec<String> {
+    let of = |name: &str, a: &Machine, b: &Machine| {
+        let none = "none".to_string();
+        [
+            differing(&format!("{name}CPU"), &a.cpu_model, &b.cpu_model),
+            differing(&format!("{name}CPUs"), &a.cpus, &b.cpus),
+            differing(&format!("{name}kernel"), &a.kernel, &b.kernel),
+            differing(
+                &format!("{name}hypervisor"),
+                a.hypervisor.as_ref().unwrap_or(&none),
+                b.hypervisor.as_ref().unwrap_or(&none),
+            ),
+            differing(&format!("{name}CPU clock"), &a.cpu_clock, &b.cpu_clock),
+        ]
+    };
+    let mut found: Vec<String> = of("", &a.machine, &b.machine).into_iter().flatten().collect();
+    match (&a.peer, &b.peer) {
+        (Some(a), Some(b)) => found.extend(of("server's ", a, b).into_iter().flatten()),
+        (None, None) => {}
+        (a, b) => {
+            let machines = |peer: bool| if peer { "two machines" } else { "one machine" };
+            found.extend(differing("measured on", &machines(a.is_some()), &machines(b.is_some())));
+        }
+    }
+    found
+}
+
+/// Differences of the plans that bear on the figures.
+fn plan_differences(a: &Results, b: &Results) -> Vec<String> {
+    let (p, q) = (&a.plan, &b.plan);
+    let cpus = |plan: &results::Plan| {
+        format!("{:?} to {:?}", plan.placement.client_cpus, plan.placement.server_cpus)
+    };
+    [
+        differing("placement", &cpus(p), &cpus(q)),
+        differing("steering", &p.steering, &q.steering),
+        differing("seconds a sample", &p.duration_s, &q.duration_s),
+        differing("privileges", &a.machine.privileges, &b.machine.privileges),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

@@ -1,0 +1,166 @@
+//! A comparison as text.
+
+use std::collections::HashMap;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+use super::{Basis, Compared, Comparison, Figure, Verdict};
+use crate::style::{Style, plain, wrap};
+use crate::unit::{count, percent, ratio, three_digits};
+use crate::work::round;
+
+/// The comparison for a terminal: a table per kind of work, then what the
+/// verdicts come to.
+pub fn compare_text(comparison: &Comparison, style: Style) -> String {
+    let mut out = String::new();
+    if !comparison.same_machine {
+        push(
+            &mut out,
+            style,
+            "The files are of different machines: ratios to the baseline are compared, no absolute \
+             figures.",
+        );
+    }
+    for difference in &comparison.differences {
+        push(&mut out, style, &format!("Different {difference}."));
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    // In the order of the first figure of each.
+    let mut groups: Vec<((&str, &str), Vec<&Compared>)> = Vec::new();
+    let mut places: HashMap<(&str, &str), usize> = HashMap::new();
+    for figure in &comparison.figures {
+        let key = (figure.work.as_str(), figure.offload.as_str());
+        let place = *places.entry(key).or_insert_with(|| {
+            groups.push((key, Vec::new()));
+            groups.len() - 1
+        });
+        groups[place].1.push(figure);
+    }
+    for ((work, offload), rows) in groups {
+        let title = format!("{}, offload {}", plain(work), plain(offload));
+        for line in wrap("", &title, style.columns()) {
+            out.push_str(&style.bold(&line));
+            out.push('\n');
+        }
+        push_table(&mut out, comparison, &rows, style);
+        out.push('\n');
+    }
+    push_reasons(&mut out, comparison, style);
+    for (file, cells) in [("first", &comparison.only_in_a), ("second", &comparison.only_in_b)] {
+        for cell in cells {
+            push(&mut out, style, &format!("In the {file} file only: {cell}."));
+        }
+    }
+    push(&mut out, style, &conclusion(comparison));
+    out
+}
+
+fn push(out: &mut String, style: Style, text: &str) {
+    for line in wrap("", &plain(text), style.columns()) {
+        out.push_str(&line);
+        out.push('\n');
+    }
+}
+
+fn push_table(out: &mut String, comparison: &Comparison, rows: &[&Compared], style: Style) {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING.header_separator(comfy_table::LineStyle::none().fill('─')));
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.force_no_tty();
+    let interval = format!("{}% interval", round(100.0 * comparison.level));
+    table.set_header(["mode", "figure", "A", "B", "B ÷ A", &interval, "p", ""]);
+    for row in rows {
+        let name = match row.role {
+            results::Role::Aa => format!("{} (A/A)", plain(&row.mode)),
+            _ => plain(&row.mode),
+        };
+        let shown = |value: Option<f64>| match (value, row.basis) {
+            (Some(value), Basis::RatioToBaseline) => ratio(value),
+            (Some(value), Basis::Absolute) => three_digits(value),
+            (None, _) => String::new(),
+        };
+        let figure = match row.figure {
+            Figure::Value if row.higher_is_better => "rate",
+            Figure::Value => "latency",
+            Figure::ServiceDemand => "CPU",
+            Figure::LatencyP99 => "p99",
+        };
+        table.add_row([
+            name,
+            figure.to_string(),
+            shown(row.a),
+            shown(row.b),
+            row.ratio.map(|r| ratio(r.median)).unwrap_or_default(),
+            row.ratio.map(|r| format!("{} – {}", ratio(r.low), ratio(r.high))).unwrap_or_default(),
+            row.p_corrected.map(probability).unwrap_or_default(),
+            verdict(row.verdict).to_string(),
+        ]);
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if i == 7 { 0 } else { 2 }));
+        let text = i < 2 || i == 7;
+        column.set_cell_alignment(if text { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    for line in table.to_string().lines() {
+        let line = line.trim_end();
+        let marked = line.ends_with("worse") || line.ends_with("better");
+        out.push_str(&if marked { style.bold(line) } else { line.to_string() });
+        out.push('\n');
+    }
+}
+
+fn probability(p: f64) -> String {
+    if p < 0.001 { "<0.001".to_string() } else { format!("{p:.3}") }
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::NoProvenChange => "–",
+        Verdict::NotEnoughData => "?",
+    }
+}
+
+/// Each reason once, with how many figures it holds for.
+fn push_reasons(out: &mut String, comparison: &Comparison, style: Style) {
+    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for reason in comparison.figures.iter().filter_map(|figure| figure.reason.as_deref()) {
+        let place = *places.entry(reason).or_insert_with(|| {
+            reasons.push((reason, 0));
+            reasons.len() - 1
+        });
+        reasons[place].1 += 1;
+    }
+    for (reason, times) in reasons {
+        push(out, style, &format!("? Not enough data ({}): {reason}.", count(times, "figure")));
+    }
+}
+
+fn conclusion(comparison: &Comparison) -> String {
+    let of = |verdict: Verdict| comparison.figures.iter().filter(|f| f.verdict == verdict).count();
+    let mut text = format!(
+        "{}: {} proven worse, {} proven better, {} without a proven change, {} without enough data. \
+         p is Mann-Whitney's, corrected for all comparisons; a change is proven where p ≤ {} and \
+         the interval leaves out 1. Rates, CPU and p99 are ratios to the baseline of the same \
+         block, except the baseline's own.",
+        count(comparison.figures.len(), "figure"),
+        of(Verdict::Worse),
+        of(Verdict::Better),
+        of(Verdict::NoProvenChange),
+        of(Verdict::NotEnoughData),
+        round(1.0 - comparison.level),
+    );
+    if let Some(limit) = comparison.fail_on {
+        let share = percent(limit);
+        text.push_str(&if comparison.failed {
+            format!(" A proven regression exceeds {share}.")
+        } else {
+            format!(" No proven regression exceeds {share}.")
+        });
+    }
+    text
+}

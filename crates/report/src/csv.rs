@@ -1,0 +1,246 @@
+//! CSV (RFC 4180): one row per cell, in full precision. Text that a spreadsheet would take
+//! for a formula begins with a single quote ([`foreign::csv_cell`]).
+
+use std::collections::HashSet;
+
+use results::{Cell, DropGoal, DropPoint, Interval, Latency, Pace, Results, Role, Status};
+
+use crate::skb;
+
+/// The columns. Ratios are to the baseline of the same block; `*_low` and
+/// `*_high` are the ends of the interval at `confidence`. Sizes are bytes,
+/// latencies microseconds, `started` RFC 3339.
+const HEADER: [&str; 64] = [
+    "mode",
+    "role",
+    "offload",
+    "mtu",
+    "workload",
+    "message_bytes",
+    "flows",
+    "outstanding",
+    "offered_percent",
+    "offered_per_s",
+    "socket_buffer_bytes",
+    "setting",
+    "gso",
+    "engine",
+    "status",
+    "reason",
+    "unit",
+    "median",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "confidence",
+    "samples",
+    "samples_valid",
+    "service_demand",
+    "service_demand_unit",
+    "service_demand_ratio",
+    "service_demand_ratio_low",
+    "service_demand_ratio_high",
+    "latency_p50_us",
+    "latency_p90_us",
+    "latency_p99_us",
+    "latency_p99_9_us",
+    "latency_p99_99_us",
+    "latency_max_us",
+    "sent",
+    "received",
+    "loss_fraction",
+    "lost_unattributed",
+    "smallest_mean_skb_bytes",
+    "hop_drops",
+    "intended_per_s",
+    "sent_per_s",
+    "late_p50_us",
+    "late_p99_us",
+    "late_max_us",
+    "drop_goals",
+    "drop_rates_per_s",
+    "drop_kept_per_s",
+    "drop_missed_per_s",
+    "trials",
+    "void_trials",
+    "generator_limit",
+    "tool_version",
+    "trend",
+    "cpu_model",
+    "cpus",
+    "kernel",
+    "cpu_clock",
+    "started",
+    "seed",
+    "blocks_done",
+    "duration_s",
+    "complete",
+];
+
+/// One row per cell, and one per mode that has none, with a header. Every row
+/// ends with the machine and the plan, so that rows of several files can be put
+/// together. Fields without a value are empty.
+///
+/// `smallest_mean_skb_bytes` is the smallest mean skb of any device or stage from client
+/// to server (layer 3): at most the MTU where GSO packets were cut.
+/// `hop_drops` is the median per sample, all hops together.
+pub fn csv(results: &Results) -> String {
+    let mut out = HEADER.join(",") + "\r\n";
+    let machine = run_fields(results);
+    for cell in &results.cells {
+        push_row(&mut out, cell_fields(cell), &machine);
+    }
+    let with_cells: HashSet<&str> = results.cells.iter().map(|cell| cell.mode.as_str()).collect();
+    for mode in &results.modes {
+        // Its cells have told of it; a row without figures is for a mode without cells.
+        if with_cells.contains(mode.mode.as_str()) {
+            continue;
+        }
+        let mut fields = vec![String::new(); HEADER.len() - machine.len()];
+        fields[0] = mode.mode.clone();
+        fields[column("status")] = status(mode.status).to_string();
+        fields[column("reason")] = mode.reason.clone().unwrap_or_default();
+        push_row(&mut out, fields, &machine);
+    }
+    out
+}
+
+fn column(name: &str) -> usize {
+    HEADER.iter().position(|head| *head == name).unwrap_or(0)
+}
+
+fn push_row(out: &mut String, mut fields: Vec<String>, machine: &[String]) {
+    fields.extend_from_slice(machine);
+    debug_assert_eq!(fields.len(), HEADER.len());
+    for (i, field) in fields.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        out.push_str(&foreign::csv_cell(field));
+    }
+    out.push_str("\r\n");
+}
+
+fn cell_fields(cell: &Cell) -> Vec<String> {
+    let role = match cell.role {
+        Role::Baseline => "baseline",
+        Role::Aa => "aa",
+        Role::Measured => "measured",
+    };
+    let valid = cell.samples.iter().filter(|sample| sample.valid).count();
+    let mut fields = vec![
+        cell.mode.clone(),
+        role.to_string(),
+        cell.offload.to_string(),
+        cell.mtu.to_string(),
+        cell.workload.to_string(),
+        cell.message_bytes.to_string(),
+        cell.flows.to_string(),
+        cell.outstanding.to_string(),
+        number(cell.offered.and_then(|offered| offered.percent)),
+        number(cell.offered.map(|offered| offered.per_s)),
+        cell.socket_buffer_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
+        cell.setting.clone().unwrap_or_default(),
+        cell.gso.to_string(),
+        cell.engine.to_string(),
+        status(cell.status).to_string(),
+        cell.reason.clone().unwrap_or_default(),
+        cell.unit.to_string(),
+        number(cell.median),
+    ];
+    fields.extend(ends(cell.ratio.as_ref()));
+    fields.push(number(cell.ratio.map(|ratio| ratio.confidence)));
+    fields.push(cell.samples.len().to_string());
+    fields.push(valid.to_string());
+    let demand = cell.service_demand.as_ref();
+    fields.push(number(demand.map(|demand| demand.value)));
+    fields.push(demand.map(|demand| demand.unit.to_string()).unwrap_or_default());
+    fields.extend(ends(demand.and_then(|demand| demand.ratio.as_ref())));
+    let latency = |pick: fn(Latency) -> f64| number(cell.latency_us.map(pick));
+    fields.extend([
+        latency(|l| l.p50),
+        latency(|l| l.p90),
+        latency(|l| l.p99),
+        latency(|l| l.p99_9),
+        latency(|l| l.p99_99),
+        latency(|l| l.max),
+    ]);
+    let loss = cell.loss.as_ref();
+    fields.extend([
+        loss.map(|loss| loss.sent.to_string()).unwrap_or_default(),
+        loss.map(|loss| loss.received.to_string()).unwrap_or_default(),
+        number(loss.map(|loss| loss.fraction)),
+        loss.map(|loss| loss.unattributed.to_string()).unwrap_or_default(),
+        number(skb::smallest(cell)),
+        cell.hops.iter().map(|hop| hop.drops).fold(0, u64::saturating_add).to_string(),
+    ]);
+    fields.extend(schedule(cell.pace.as_ref()));
+    fields.extend(drop_point(cell.drop_point.as_ref()));
+    fields.push(cell.tool.as_ref().map(|tool| tool.version.clone()).unwrap_or_default());
+    fields.push(cell.trend.clone().unwrap_or_default());
+    fields
+}
+
+fn schedule(pace: Option<&Pace>) -> [String; 5] {
+    let figure = |pick: fn(&Pace) -> f64| number(pace.map(pick));
+    [
+        figure(|p| p.intended_per_s),
+        figure(|p| p.sent_per_s),
+        figure(|p| p.late_p50_us),
+        figure(|p| p.late_p99_us),
+        figure(|p| p.late_max_us),
+    ]
+}
+
+/// Goals and their rates as lists, separated by spaces, in the file's order;
+/// `-` where no rate missed the goal.
+fn drop_point(point: Option<&DropPoint>) -> [String; 7] {
+    let list = |pick: fn(&DropGoal) -> String| {
+        let goals = point.map(|point| point.goals.iter().map(pick).collect::<Vec<_>>());
+        goals.unwrap_or_default().join(" ")
+    };
+    [
+        list(|goal| goal.loss.to_string()),
+        list(|goal| goal.per_s.to_string()),
+        list(|goal| goal.kept.to_string()),
+        list(|goal| goal.missed.map_or("-".to_string(), |rate| rate.to_string())),
+        point.map(|point| point.trials.to_string()).unwrap_or_default(),
+        point.map(|point| point.void_trials.to_string()).unwrap_or_default(),
+        number(point.and_then(|point| point.generator_limit)),
+    ]
+}
+
+fn run_fields(results: &Results) -> Vec<String> {
+    let (machine, plan) = (&results.machine, &results.plan);
+    vec![
+        machine.cpu_model.clone(),
+        machine.cpus.to_string(),
+        machine.kernel.clone(),
+        machine.cpu_clock.to_string(),
+        results.started.clone(),
+        plan.seed.to_string(),
+        plan.blocks_done.to_string(),
+        plan.duration_s.to_string(),
+        results.complete.to_string(),
+    ]
+}
+
+fn ends(interval: Option<&Interval>) -> [String; 3] {
+    [
+        number(interval.map(|interval| interval.median)),
+        number(interval.map(|interval| interval.low)),
+        number(interval.map(|interval| interval.high)),
+    ]
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn status(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "ok",
+        Status::Failed => "failed",
+        Status::Unsupported => "unsupported",
+    }
+}

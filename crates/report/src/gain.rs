@@ -1,0 +1,59 @@
+//! One cell against another of the same run, block by block.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use results::stats::{SequentialPlan, ratio_interval};
+use results::{Cell, Interval, Results};
+
+use crate::work::is_time;
+
+/// Median and interval of `better` ÷ `worse` within blocks, at the plan's
+/// level; of times, the other way round, so that above 1 is better always. `None` where fewer than two blocks have a valid figure for both.
+pub(crate) fn gain(results: &Results, better: &Cell, worse: &Cell) -> Option<Interval> {
+    let (of_better, of_worse) = (by_block(better), by_block(worse));
+    let ratios: Vec<f64> = worse
+        .samples
+        .iter()
+        .filter_map(|sample| Some(of_better.get(&sample.block)? / of_worse.get(&sample.block)?))
+        .map(|ratio| if is_time(better) { 1.0 / ratio } else { ratio })
+        .collect();
+    let plan = &results.plan;
+    let goal = &plan.confidence;
+    // A run that could stop early spent its error over its looks.
+    let sequential = goal
+        .looks
+        .first()
+        .filter(|_| goal.half_width.is_some())
+        .and_then(|first| sequential_plan(goal.level, *first, plan.max_blocks));
+    match sequential {
+        Some(sequential) => sequential.interval(plan.blocks_done, &ratios).ok(),
+        None => ratio_interval(&ratios, goal.level).ok(),
+    }
+}
+
+/// The first valid value of each block.
+fn by_block(cell: &Cell) -> HashMap<u32, f64> {
+    let mut blocks = HashMap::new();
+    for sample in cell.samples.iter().filter(|sample| sample.valid && sample.value > 0.0) {
+        blocks.entry(sample.block).or_insert(sample.value);
+    }
+    blocks
+}
+
+/// The plan of looks, computed once for a file: its steps are the square of the blocks.
+fn sequential_plan(level: f64, first: u32, max_blocks: u32) -> Option<SequentialPlan> {
+    type Known = Option<((u64, u32, u32), Option<SequentialPlan>)>;
+    thread_local! {
+        static LAST: RefCell<Known> = const { RefCell::new(None) };
+    }
+    let key = (level.to_bits(), first, max_blocks);
+    LAST.with_borrow_mut(|last| match last {
+        Some((known, plan)) if *known == key => plan.clone(),
+        _ => {
+            let plan = SequentialPlan::new(level, first, max_blocks).ok();
+            *last = Some((key, plan.clone()));
+            plan
+        }
+    })
+}

@@ -1,0 +1,391 @@
+//! One page of a run: words, charts, tables, every sample, the machine. It is a
+//! single file that loads nothing and runs nothing: its policy forbids both.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use results::{Cell, CpuSeconds, Machine, RecordKind, Results, Sample, Status, Unit};
+
+use crate::chart::{self, Chart, Published, Section};
+use crate::machine::machine_line;
+use crate::panel::{name, panels};
+use crate::remark::{missing, notes, warnings};
+use crate::style::plain;
+use crate::summary::summary;
+use crate::unit::{bytes, percent, ratio, three_digits, with_unit};
+use crate::work::Work;
+
+/// Charts of one kind shown before the others are folded away.
+const UNFOLDED: usize = 12;
+
+/// Results as one page with charts and every sample, which loads and runs nothing.
+pub fn html(results: &Results) -> String {
+    let baseline = plain(&results.plan.baseline);
+    let started = plain(results.started.get(..10).unwrap_or(&results.started));
+    let sections = chart::sections(results);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy"
+                    content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                // An icon of its own: without one a browser asks for it.
+                link rel="icon" href="data:,";
+                title { "overlane: networks against " (baseline) ", " (started) }
+                style { (PreEscaped(chart::STYLE)) (PreEscaped(include_str!("page.css"))) }
+            }
+            body {
+                header {
+                    h1 { "Networks against " (baseline) }
+                    p.muted { (machine_line(results)) }
+                }
+                main {
+                    section {
+                        h2 { "In short" }
+                        @for sentence in summary(results) { p { (sentence) } }
+                        (list("Warnings", warnings(results)))
+                    }
+                    @for section in &sections { (charts(section)) }
+                    @if let Some(published) = chart::published(results) { (beside(&published)) }
+                    (tables(results))
+                    (samples(results))
+                    (machine(results))
+                }
+            }
+        }
+    };
+    // Nothing is left to be escaped here, unless a field was forgotten.
+    foreign::lines(&page.into_string(), false).into_owned()
+}
+
+fn list(title: &str, items: Vec<String>) -> Markup {
+    html! {
+        @if !items.is_empty() {
+            h3 { (title) }
+            ul { @for item in &items { li { (item) } } }
+        }
+    }
+}
+
+fn figure(chart: &Chart) -> Markup {
+    html! {
+        figure {
+            figcaption { b { (chart.title) } @if !chart.caption.is_empty() { br; (chart.caption) } }
+            // Escaped where it was drawn.
+            (PreEscaped(chart.inline()))
+        }
+    }
+}
+
+fn cards(charts: &[Chart]) -> Markup {
+    let (shown, folded) = charts.split_at(charts.len().min(UNFOLDED));
+    html! {
+        div.cards { @for chart in shown { (figure(chart)) } }
+        @if !folded.is_empty() {
+            details {
+                summary { (folded.len()) " more" }
+                div.cards { @for chart in folded { (figure(chart)) } }
+            }
+        }
+    }
+}
+
+fn charts(section: &Section) -> Markup {
+    html! {
+        section {
+            h2 { (section.title) }
+            @if !section.words.is_empty() { p.muted { (section.words) } }
+            (cards(&section.charts))
+        }
+    }
+}
+
+fn beside(published: &Published) -> Markup {
+    html! {
+        section {
+            h2 { "Beside published figures" }
+            p { "Published on " b { "another machine" } ": " (published.source) ". Hardware, kernels \
+                and tools differ: compare shapes and ratios, not values." }
+            h3 { "Theirs" }
+            (cards(&published.theirs))
+            @if !published.ours.is_empty() {
+                h3 { "Ours" }
+                (cards(&published.ours))
+            }
+        }
+    }
+}
+
+/// The tables of the other formats, so that every figure can be read.
+fn tables(results: &Results) -> Markup {
+    let all = panels(results);
+    html! {
+        section {
+            h2 { "Tables" }
+            @if all.is_empty() { p { "No cell was measured." } }
+            @for panel in &all {
+                details {
+                    summary { (panel.title()) }
+                    div.scroll { table {
+                        thead { tr {
+                            th { "offload" } th { "mode" } th.n { (panel.scale().label) }
+                            th.n { "ratio" } th.n { "interval" } th.n { "CPU" }
+                            th.n { "p50 µs" } th.n { "p99 µs" } th.n { "loss" }
+                        } }
+                        tbody { @for cell in panel.cells() { (row(panel, cell)) } }
+                    } }
+                    @for detail in crate::detail::details(panel) { (small_table(&detail)) }
+                }
+            }
+            @for detail in crate::detail::steps(results) {
+                details { summary { (detail.title) } (small_table(&detail)) }
+            }
+        }
+    }
+}
+
+fn row(panel: &crate::panel::Panel<'_>, cell: &Cell) -> Markup {
+    let demand = cell.service_demand.as_ref().and_then(|demand| demand.ratio);
+    html! {
+        tr {
+            td { (cell.offload.to_string()) }
+            td { (name(cell)) }
+            td.n { (cell.median.map_or("failed".to_string(), |m| panel.scale().number(m))) }
+            td.n { (cell.ratio.map(|r| ratio(r.median)).unwrap_or_default()) }
+            td.n { (cell.ratio.map(|r| format!("{} – {}", ratio(r.low), ratio(r.high))).unwrap_or_default()) }
+            td.n { (demand.map(|r| ratio(r.median)).unwrap_or_default()) }
+            td.n { (cell.latency_us.map(|l| three_digits(l.p50)).unwrap_or_default()) }
+            td.n { (cell.latency_us.map(|l| three_digits(l.p99)).unwrap_or_default()) }
+            td.n { (cell.loss.as_ref().map(|l| percent(l.fraction)).unwrap_or_default()) }
+        }
+    }
+}
+
+fn small_table(detail: &crate::detail::Detail) -> Markup {
+    html! {
+        h4 { (detail.title) }
+        div.scroll { table {
+            thead { tr {
+                th { (detail.grouped_by) }
+                @for (i, head) in detail.heads.iter().enumerate() { th.n[i > 0] { (head) } }
+            } }
+            tbody {
+                @for (group, rows) in &detail.groups {
+                    @for row in rows {
+                        tr {
+                            td { (group) }
+                            @for (i, field) in row.iter().enumerate() { td.n[i > 0] { (field) } }
+                        }
+                    }
+                }
+            }
+        } }
+    }
+}
+
+fn samples(results: &Results) -> Markup {
+    html! {
+        section {
+            h2 { "Every sample" }
+            @for cell in &results.cells {
+                @let valid = cell.samples.iter().filter(|sample| sample.valid).count();
+                details {
+                    summary {
+                        (name(cell)) ", offload " (cell.offload.to_string()) ": " (Work::of(cell).title())
+                        span.muted { " – " (valid) " of " (cell.samples.len()) " valid" }
+                    }
+                    @if let Some(reason) = &cell.reason { p { (plain(reason)) } }
+                    @if let Some(tool) = &cell.tool {
+                        p { (plain(&tool.version)) ": " code { (plain(&tool.command)) } }
+                    }
+                    @for sample in &cell.samples { (one_sample(cell, sample)) }
+                }
+            }
+        }
+    }
+}
+
+fn one_sample(cell: &Cell, sample: &Sample) -> Markup {
+    html! {
+        details {
+            summary {
+                "block " (sample.block) ": " (with_unit(sample.value, cell.unit))
+                @if let Some(figure) = sample.ratio { ", ratio " (ratio(figure)) }
+                @if !sample.valid { b { ", void" } }
+            }
+            p { (facts(cell, sample).join("; ")) "." }
+            @if !sample.hops.is_empty() {
+                div.scroll { table {
+                    thead { tr { th { "hop" } th { "way" } th.n { "packets" } th.n { "bytes" }
+                        th.n { "mean" } th.n { "drops" } } }
+                    tbody { @for hop in &sample.hops { tr {
+                        td {
+                            (plain(&hop.host)) ": " (plain(&hop.device))
+                            @if hop.kind == RecordKind::Bypassed {
+                                ", bypassed"
+                                @if hop.excused > 0 { " but for " (hop.excused) }
+                            }
+                        }
+                        td { (hop.direction.to_string()) }
+                        td.n { (hop.packets) } td.n { (hop.bytes) }
+                        td.n { (bytes(hop.mean_skb_bytes)) } td.n { (hop.drops) }
+                    } } }
+                } }
+            }
+        }
+    }
+}
+
+fn cpu_words(cpu: &CpuSeconds) -> String {
+    format!(
+        "user {}, system {}, softirq {}, irq {}, steal {}, idle {}",
+        three_digits(cpu.user),
+        three_digits(cpu.system),
+        three_digits(cpu.softirq),
+        three_digits(cpu.irq),
+        three_digits(cpu.steal),
+        three_digits(cpu.idle)
+    )
+}
+
+/// A sample in words.
+fn facts(cell: &Cell, sample: &Sample) -> Vec<String> {
+    let mut facts = vec![format!("place {} in its block", sample.position)];
+    facts.extend(sample.invalid_reason.as_ref().map(|reason| format!("void: {}", plain(reason))));
+    facts.push(format!("path {}proved", if sample.path_proved { "" } else { "not " }));
+    facts.push(format!("{} s", three_digits(sample.seconds)));
+    facts.push(format!("{} units", sample.units));
+    facts.push(with_unit(sample.bits_per_s, Unit::Bits));
+    let unit = cell.service_demand.as_ref().map(|demand| demand.unit.to_string());
+    if let (Some(demand), Some(unit)) = (sample.service_demand, unit) {
+        facts.push(format!("CPU {} {unit}", three_digits(demand)));
+    }
+    facts.push(format!("CPU seconds: {}", cpu_words(&sample.cpu)));
+    facts.extend(sample.peer_cpu.map(|cpu| format!("server's: {}", cpu_words(&cpu))));
+    facts.extend(sample.latency_us.map(|l| {
+        let figures = [l.p50, l.p90, l.p99, l.p99_9, l.p99_99, l.max].map(three_digits);
+        format!("latency µs p50, 90, 99, 99.9, 99.99, max: {}", figures.join(", "))
+    }));
+    facts.extend(sample.pace.map(|pace| {
+        format!(
+            "schedule: {} of {} per second sent, late by {} µs at p99",
+            three_digits(pace.sent_per_s),
+            three_digits(pace.intended_per_s),
+            three_digits(pace.late_p99_us)
+        )
+    }));
+    for goal in sample.drop_point.iter().flat_map(|point| &point.goals) {
+        let name = crate::detail::goal_name(goal.loss);
+        facts.push(format!("{name}: {}", with_unit(goal.per_s, Unit::Datagrams)));
+    }
+    if let Some(loss) = &sample.loss {
+        let places = loss.places.iter().map(|(place, n)| format!("{} {n}", plain(place)));
+        let places: Vec<String> = places.collect();
+        facts.push(format!(
+            "received {} of {}, {} unattributed{}",
+            loss.received,
+            loss.sent,
+            loss.unattributed,
+            if places.is_empty() { String::new() } else { format!(", {}", places.join(", ")) }
+        ));
+    }
+    facts.push(format!("{} retransmits", sample.tcp_retransmits));
+    facts.push(format!(
+        "softnet: {} dropped, {} squeezed",
+        sample.softnet_dropped, sample.softnet_squeezed
+    ));
+    facts.extend(sample.udp_errors.iter().map(|(name, n)| format!("{} {n}", plain(name))));
+    facts.push(format!("{} conntrack entries", sample.conntrack_entries));
+    facts.extend(
+        sample.tool_figures.iter().map(|(name, v)| format!("{} {}", plain(name), three_digits(*v))),
+    );
+    facts
+}
+
+fn machine(results: &Results) -> Markup {
+    let unmeasured: Vec<String> = missing(results)
+        .into_iter()
+        .map(|missing| {
+            let failed = if missing.status == Status::Unsupported { "" } else { "failed: " };
+            let remedy = missing.remedy.map(|remedy| format!(" (remedy: {remedy})"));
+            format!("{}: {failed}{}{}", missing.what, missing.reason, remedy.unwrap_or_default())
+        })
+        .collect();
+    let plan = &results.plan;
+    fn names(of: &[impl std::fmt::Display]) -> String {
+        of.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+    let words = |list: &[String]| plain(&list.join(", "));
+    let numbers = |list: &[u32]| list.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let percents: Vec<String> = plan.load_percent.iter().map(|p| format!("{p}%")).collect();
+    let facts: Vec<(&str, String)> = vec![
+        ("name", plan.name.as_deref().map(plain).unwrap_or_default()),
+        ("baseline", plain(&plan.baseline)),
+        ("modes", words(&plan.modes)),
+        ("workloads", names(&plan.workloads)),
+        ("offload", names(&plan.offload)),
+        ("MTU", numbers(&plan.mtu)),
+        ("message sizes", numbers(&plan.sizes)),
+        ("flows", numbers(&plan.flows)),
+        ("outstanding", numbers(&plan.outstanding)),
+        ("load", percents.join(", ")),
+        ("socket buffers", numbers(&plan.socket_buffers)),
+        ("engines", names(&plan.engines)),
+        ("varied", words(&plan.vary)),
+        ("steering", plan.steering.to_string()),
+        ("placement", plan.placement.policy.to_string()),
+        ("blocks", format!("{} of {}", plan.blocks_done, plan.blocks)),
+        ("a sample", format!("{} s after {} s of warm-up", plan.duration_s, plan.warmup_s)),
+        ("seed", plan.seed.to_string()),
+        ("confidence", format!("{}", plan.confidence.level)),
+        ("from, to", format!("{}, {}", plain(&results.started), plain(&results.finished))),
+    ];
+    html! {
+        section {
+            h2 { "Machine and plan" }
+            (list("Not measured", unmeasured))
+            (list("Notes", notes(results)))
+            h3 { @if results.peer.is_some() { "Client" } @else { "Machine" } }
+            (machine_facts(&results.machine))
+            @if let Some(peer) = &results.peer { h3 { "Server" } (machine_facts(peer)) }
+            h3 { "Plan" }
+            dl { @for (what, value) in &facts {
+                @if !value.is_empty() { dt { (what) } dd { (value) } }
+            } }
+            @if !results.testbeds.is_empty() { (testbeds(results)) }
+        }
+    }
+}
+
+fn machine_facts(machine: &Machine) -> Markup {
+    html! {
+        dl {
+            dt { "CPU" } dd { (plain(&machine.cpu_model)) ", " (machine.cpus) }
+            dt { "memory" } dd { (bytes(machine.memory_bytes as f64)) }
+            dt { "kernel" } dd { (plain(&machine.kernel)) ", " (plain(&machine.os)) }
+            @if let Some(vendor) = &machine.hypervisor { dt { "hypervisor" } dd { (plain(vendor)) } }
+            dt { "CPU clock" } dd {
+                (machine.cpu_clock.to_string())
+                @if let Some(reason) = &machine.cpu_clock_reason { " (" (plain(reason)) ")" }
+            }
+            dt { "run as" } dd { (machine.privileges.to_string()) }
+            dt { "busy before" } dd { (percent(machine.idle_load)) }
+        }
+    }
+}
+
+fn testbeds(results: &Results) -> Markup {
+    html! {
+        h3 { "What the devices had switched on" }
+        @for testbed in &results.testbeds {
+            details {
+                summary { (plain(&testbed.mode)) ", offload " (testbed.offload.to_string()) ", MTU " (testbed.mtu) }
+                @for device in &testbed.devices {
+                    @let on: Vec<String> = device.features.iter().filter(|f| *f.1).map(|f| plain(f.0)).collect();
+                    p { b { (plain(&device.host)) ": " (plain(&device.device)) } ", MTU " (device.mtu) ": " (on.join(", ")) }
+                }
+            }
+        }
+    }
+}

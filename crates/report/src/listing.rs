@@ -1,0 +1,130 @@
+//! Lists that commands print as JSON: modes, checks, standing testbeds.
+
+use doctor::{Check, Severity};
+use serde::{Deserialize, Serialize};
+
+/// A network mode, and whether this machine can build it now for this user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", schemars(transform = reasons))]
+pub struct ListedMode {
+    /// Name, as --modes and lab up take it.
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = MODE)))]
+    pub mode: &'static str,
+    /// The path in words, hop by hop.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub path: &'static str,
+    /// Whether it can be built here and now.
+    pub supported: bool,
+    /// Why it cannot be built; null where it can.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub reason: Option<String>,
+    /// What would help; null where it can be built.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub remedy: Option<String>,
+}
+
+/// A check of `doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct ListedCheck {
+    /// The check's code, for good.
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = r"^OV[0-9]{3}$")))]
+    pub code: &'static str,
+    /// error: packets do not arrive; warn: it costs throughput, CPU or packets; info: worth
+    /// knowing.
+    pub severity: Severity,
+    /// What is wrong where it finds something.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub title: &'static str,
+    /// Why that is so, and what helps.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub explanation: &'static str,
+}
+
+impl From<&Check> for ListedCheck {
+    fn from(check: &Check) -> Self {
+        let Check { code, severity, title, explanation, .. } = *check;
+        ListedCheck { code, severity, title, explanation }
+    }
+}
+
+/// A standing testbed. Its paths under /proc are valid as long as its holder lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct StandingTestbed {
+    /// Name of the testbed.
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = TESTBED)))]
+    pub name: String,
+    /// Mode (see lab list).
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = MODE)))]
+    pub mode: String,
+    /// Offload profile of the wire.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["full", "no-tunnel", "none"])))]
+    pub offload: results::Profile,
+    /// Underlay MTU, bytes.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 576, "maximum" = 65535)))]
+    pub mtu: u32,
+    /// Process id of the holder; when it ends, the testbed is gone.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
+    pub pid: u32,
+    /// Test hosts and tenants.
+    #[cfg_attr(feature = "schema", schemars(extend("minItems" = 2)))]
+    pub hosts: Vec<StandingHost>,
+    /// Where the client reaches a server that listens in the server's namespace:
+    /// address:port.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("pattern" = r"^([0-9.]+|\[[0-9a-fA-F:]+\]):[0-9]+$"))
+    )]
+    pub target: String,
+    /// Host or tenant on the client's side.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub client: String,
+    /// Host or tenant on the server's side.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub server: String,
+    /// What the mode says of itself.
+    pub notes: Vec<String>,
+}
+
+/// A host or tenant of a standing testbed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct StandingHost {
+    /// Name, as lab exec takes it.
+    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
+    pub name: String,
+    /// Path of its network namespace, for nsenter --net=.
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = r"^/proc/[0-9]+/fd/[0-9]+$")))]
+    pub netns: String,
+    /// Process id of the first process of the programs of this host; null where the mode has
+    /// none.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
+    pub init: Option<u32>,
+}
+
+/// Name of a mode.
+#[cfg(feature = "schema")]
+const MODE: &str = r"^[a-z][a-z0-9+-]*$";
+
+/// Name of a testbed.
+#[cfg(feature = "schema")]
+pub const TESTBED: &str = r"^[A-Za-z0-9._+-]{1,40}$";
+
+/// A mode that cannot be built has a reason and a remedy, one that can has neither.
+#[cfg(feature = "schema")]
+fn reasons(schema: &mut schemars::Schema) {
+    let both = |kind: &str| {
+        let is = || schemars::json_schema!({ "type": kind });
+        schemars::json_schema!({ "properties": { "reason": is(), "remedy": is() } }).to_value()
+    };
+    let supported = schemars::json_schema!({ "properties": { "supported": { "const": true } } });
+    schema.insert("if".to_owned(), supported.to_value());
+    schema.insert("then".to_owned(), both("null"));
+    schema.insert("else".to_owned(), both("string"));
+}

@@ -1,0 +1,167 @@
+//! Markdown (GitHub's tables).
+
+use results::{Cell, Results, Role, Status};
+
+use crate::detail::{Detail, details, steps};
+use crate::engines::engines;
+use crate::machine::machine_line;
+use crate::panel::{Panel, name, noise_floor, panels};
+use crate::remark::{missing, notes, warnings};
+use crate::skb;
+use crate::style::plain;
+use crate::summary::summary;
+use crate::unit::{bytes, percent, ratio, three_digits};
+
+/// The same as [`crate::text`] as GitHub Markdown: a table per workload,
+/// message size and MTU, with the machine below it, then the lists.
+pub fn markdown(results: &Results) -> String {
+    let mut out = String::new();
+    for panel in panels(results) {
+        push_panel(&mut out, results, &panel);
+    }
+    for detail in steps(results) {
+        push_detail(&mut out, &detail);
+    }
+    if results.cells.is_empty() {
+        out.push_str(&format!(
+            "No cell was measured.\n\n*{}*\n\n",
+            escaped(&machine_line(results))
+        ));
+    }
+    let missing = missing(results).into_iter().map(|missing| {
+        let status = if missing.status == Status::Unsupported { "" } else { "failed: " };
+        let remedy =
+            missing.remedy.map(|remedy| format!(" (remedy: {remedy})")).unwrap_or_default();
+        format!("{}: {status}{}{remedy}", missing.what, missing.reason)
+    });
+    push_list(&mut out, "Not measured", missing);
+    push_list(&mut out, "Engines", engines(results));
+    push_list(&mut out, "Notes", notes(results));
+    push_list(&mut out, "Warnings", warnings(results));
+    push_list(&mut out, "In short", summary(results));
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    // Nothing is left to be escaped here, unless a field was forgotten.
+    foreign::lines(&out, false).into_owned()
+}
+
+fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
+    let baseline = escaped(&plain(&results.plan.baseline));
+    let has_demand = panel.cells().any(|cell| cell.service_demand.is_some());
+    let has_latency = panel.cells().any(|cell| cell.latency_us.is_some());
+    let has_loss = panel.cells().any(|cell| cell.loss.is_some());
+    let has_skb = panel.cells().any(|cell| skb::fate(cell).is_some());
+    let mut heads = vec![
+        "offload".to_string(),
+        "mode".to_string(),
+        format!("{}, {}", panel.scale().label, panel.quantity()),
+        format!("ratio to {baseline}"),
+        format!("{}interval", panel.confidence()),
+    ];
+    for (shown, head) in [
+        (has_demand, "CPU time per unit, ratio"),
+        (has_latency, "p50 µs"),
+        (has_latency, "p99 µs"),
+        (has_loss, "loss"),
+        (has_skb, "smallest mean skb"),
+    ] {
+        if shown {
+            heads.push(head.to_string());
+        }
+    }
+    out.push_str(&format!("### {}\n\n", escaped(&panel.title())));
+    push_row(out, &heads);
+    let rule: Vec<String> =
+        (0..heads.len()).map(|i| if i < 2 { "---" } else { "---:" }.to_string()).collect();
+    push_row(out, &rule);
+    for cell in panel.cells() {
+        let mut row = vec![escaped(&cell.offload.to_string()), label(cell)];
+        row.push(cell.median.map_or("failed".to_string(), |median| panel.scale().number(median)));
+        let interval = cell.ratio.filter(|_| cell.role != Role::Baseline);
+        row.push(match cell.role {
+            Role::Baseline => "1".to_string(),
+            _ => interval.map_or(String::new(), |interval| ratio(interval.median)),
+        });
+        row.push(
+            interval.map_or(String::new(), |i| format!("{} – {}", ratio(i.low), ratio(i.high))),
+        );
+        if has_demand {
+            let demand = cell.service_demand.as_ref();
+            row.push(match cell.role {
+                Role::Baseline if demand.is_some() => "1".to_string(),
+                _ => demand.and_then(|d| d.ratio).map_or(String::new(), |i| ratio(i.median)),
+            });
+        }
+        if has_latency {
+            row.push(cell.latency_us.map_or(String::new(), |latency| three_digits(latency.p50)));
+            row.push(cell.latency_us.map_or(String::new(), |latency| three_digits(latency.p99)));
+        }
+        if has_loss {
+            let loss = cell.loss.as_ref();
+            row.push(loss.map_or(String::new(), |loss| percent(loss.fraction)));
+        }
+        if has_skb {
+            row.push(skb::smallest(cell).map_or(String::new(), bytes));
+        }
+        push_row(out, &row);
+    }
+    out.push_str(&format!("\n*{}*\n\n", escaped(&machine_line(results))));
+    for detail in details(panel) {
+        push_detail(out, &detail);
+    }
+}
+
+fn push_detail(out: &mut String, detail: &Detail) {
+    out.push_str(&format!("**{}**\n\n", escaped(&detail.title)));
+    let heads = [&[detail.grouped_by.to_string()], &detail.heads[..]].concat();
+    push_row(out, &heads);
+    let rule = (0..heads.len()).map(|i| if i < 2 { "---" } else { "---:" }.to_string());
+    push_row(out, &rule.collect::<Vec<_>>());
+    for (group, rows) in &detail.groups {
+        for row in rows {
+            let fields: Vec<String> =
+                [group].into_iter().chain(row).map(|field| escaped(field)).collect();
+            push_row(out, &fields);
+        }
+    }
+    out.push('\n');
+}
+
+fn label(cell: &Cell) -> String {
+    let name = escaped(&name(cell));
+    match (cell.role, &cell.ratio) {
+        (Role::Aa, Some(floor)) => {
+            format!("{name}, noise floor ±{}", percent(noise_floor(floor)))
+        }
+        _ => name,
+    }
+}
+
+fn push_row(out: &mut String, cells: &[String]) {
+    out.push_str(&format!("| {} |\n", cells.join(" | ")));
+}
+
+fn push_list(out: &mut String, title: &str, items: impl IntoIterator<Item = String>) {
+    let mut items = items.into_iter().peekable();
+    if items.peek().is_none() {
+        return;
+    }
+    out.push_str(&format!("**{title}**\n\n"));
+    for item in items {
+        out.push_str(&format!("- {}\n", escaped(&item)));
+    }
+    out.push('\n');
+}
+
+/// What Markdown or a table would take for its own. `_` inside words is left
+/// alone by GitHub, so that `tcp_stream` stays readable.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in foreign::plain(text).chars() {
+        if matches!(c, '|' | '*' | '`' | '<' | '[' | '\\') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}

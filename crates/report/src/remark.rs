@@ -1,0 +1,174 @@
+//! What stands below the tables: what has no figure and why, and what a reader must know
+//! before believing the figures.
+
+use std::collections::BTreeMap;
+
+use results::stats::relative_half_width;
+use results::{EndedBy, Results, Role, Status};
+
+use crate::panel::{is_undecided, noise_floor};
+use crate::style::plain;
+use crate::unit::{count, percent, ratio};
+use crate::work::place;
+
+/// A mode or cells of it without a figure.
+pub(crate) struct Missing {
+    /// Mode, and which of its cells if not all.
+    pub(crate) what: String,
+    /// Unsupported or failed.
+    pub(crate) status: Status,
+    /// Why it has no figure.
+    pub(crate) reason: String,
+    /// What to do about it.
+    pub(crate) remedy: Option<String>,
+}
+
+/// What was asked for and has no figure, modes first. Cells that failed for the
+/// same reason are named together.
+pub(crate) fn missing(results: &Results) -> Vec<Missing> {
+    let mut missing: Vec<Missing> = results
+        .modes
+        .iter()
+        .filter(|mode| mode.status != Status::Ok)
+        .map(|mode| Missing {
+            what: plain(&mode.mode),
+            status: mode.status,
+            reason: plain(mode.reason.as_deref().unwrap_or("no reason given")),
+            remedy: mode.remedy.as_deref().map(plain),
+        })
+        .collect();
+    let whole: Vec<&str> = results
+        .modes
+        .iter()
+        .filter(|mode| mode.status != Status::Ok)
+        .map(|mode| mode.mode.as_str())
+        .collect();
+    let mut cells: BTreeMap<(&str, &str), (Status, Vec<String>)> = BTreeMap::new();
+    for cell in &results.cells {
+        if cell.status != Status::Ok && !whole.contains(&cell.mode.as_str()) {
+            let reason = cell.reason.as_deref().unwrap_or("no reason given");
+            let entry = cells.entry((&cell.mode, reason)).or_insert((cell.status, Vec::new()));
+            entry.1.push(place(results, cell));
+        }
+    }
+    missing.extend(cells.into_iter().map(|((mode, reason), (status, places))| Missing {
+        what: format!("{} in {}", plain(mode), some_of(&places, 3)),
+        status,
+        reason: plain(reason),
+        remedy: None,
+    }));
+    missing
+}
+
+/// What modes say of themselves.
+pub(crate) fn notes(results: &Results) -> Vec<String> {
+    let noted = results.modes.iter().filter(|mode| mode.status == Status::Ok);
+    noted
+        .filter(|mode| !mode.notes.is_empty())
+        .map(|mode| format!("{}: {}", plain(&mode.mode), plain(&mode.notes.join("; "))))
+        .collect()
+}
+
+/// The run's own warnings, and those that its figures give.
+pub(crate) fn warnings(results: &Results) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if !results.complete {
+        warnings.push(format!(
+            "The run was not finished ({}): {} of {} blocks are in these figures.",
+            results.ended_by,
+            results.plan.blocks_done,
+            results.plan.blocks.max(results.plan.blocks_done),
+        ));
+    }
+    if [EndedBy::MaxBlocks, EndedBy::OutOfReach].contains(&results.ended_by)
+        && let Some(goal) = results.plan.confidence.half_width
+    {
+        warnings.push(format!(
+            "Not every ratio reached ±{} within {} blocks.",
+            percent(goal),
+            results.plan.max_blocks
+        ));
+    }
+    warnings.extend(results.warnings.iter().map(|warning| plain(warning)));
+    for cell in &results.cells {
+        if cell.role == Role::Aa
+            && !is_undecided(cell)
+            && let Some(floor) = cell.ratio
+        {
+            warnings.push(format!(
+                "Noise floor: {} against itself differs in {} (ratio {} to {}). Something besides \
+                 the mode differs between samples there: believe no difference below {}.",
+                plain(&cell.mode),
+                place(results, cell),
+                ratio(floor.low),
+                ratio(floor.high),
+                percent(noise_floor(&floor))
+            ));
+        }
+    }
+    warnings.extend(void_samples(results));
+    warnings.extend(trends(results));
+    warnings
+}
+
+/// Samples that do not count, by reason.
+fn void_samples(results: &Results) -> Option<String> {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut taken = 0;
+    for sample in results.cells.iter().flat_map(|cell| &cell.samples) {
+        taken += 1;
+        if !sample.valid {
+            let reason = sample.invalid_reason.as_deref().unwrap_or("no reason given");
+            *reasons.entry(reason).or_default() += 1;
+        }
+    }
+    let void: usize = reasons.values().sum();
+    let mut by_count: Vec<(&str, usize)> = reasons.into_iter().collect();
+    by_count.sort_by_key(|(reason, times)| (std::cmp::Reverse(*times), *reason));
+    let named: Vec<String> =
+        by_count.iter().map(|(reason, times)| format!("{} ({times})", plain(reason))).collect();
+    (void > 0).then(|| {
+        let verb = if void == 1 { "does" } else { "do" };
+        format!("{void} of {} {verb} not count: {}.", count(taken, "sample"), some_of(&named, 3))
+    })
+}
+
+/// Cells that drift over the run.
+fn trends(results: &Results) -> Option<String> {
+    let drifting: Vec<String> = results
+        .cells
+        .iter()
+        .filter_map(|cell| {
+            let trend = cell.trend.as_deref()?;
+            Some(format!(
+                "{} in {} {}",
+                crate::panel::name(cell),
+                place(results, cell),
+                plain(trend)
+            ))
+        })
+        .collect();
+    (!drifting.is_empty()).then(|| {
+        let verb = if drifting.len() == 1 { "drifts" } else { "drift" };
+        format!("{} {verb} over the run: {}.", count(drifting.len(), "cell"), some_of(&drifting, 3))
+    })
+}
+
+/// The widest interval, as ± of its median; what more blocks would narrow.
+pub(crate) fn widest(results: &Results) -> Option<f64> {
+    results
+        .cells
+        .iter()
+        .filter_map(|cell| cell.ratio.as_ref())
+        .map(relative_half_width)
+        .filter(|width| width.is_finite())
+        .reduce(f64::max)
+}
+
+/// The first `shown`, and how many more.
+pub(crate) fn some_of(items: &[String], shown: usize) -> String {
+    if items.len() <= shown {
+        return items.join(", ");
+    }
+    format!("{} and {} more", items[..shown].join(", "), items.len() - shown)
+}

@@ -1,0 +1,263 @@
+//! Three sentences computed from the figures. Each says what is proven, with
+//! its interval, and says so where nothing is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use results::{Cell, Interval, Profile, Results, Role, Status};
+
+use crate::gain::gain;
+use crate::remark::widest;
+use crate::skb::{Fate, fate};
+use crate::style::plain;
+use crate::unit::{bytes, count, percent, ratio, with_unit};
+use crate::work::{Work, is_time, place, worth};
+
+/// What costs most, where GSO packets are cut, and what to try: one sentence
+/// each.
+pub fn summary(results: &Results) -> [String; 3] {
+    [costliest(results), cuts(results), advice(results)]
+}
+
+fn measured(results: &Results) -> impl Iterator<Item = &Cell> {
+    results.cells.iter().filter(|cell| cell.status == Status::Ok && cell.role == Role::Measured)
+}
+
+fn costliest(results: &Results) -> String {
+    let baseline = plain(&results.plan.baseline);
+    // By the upper end: what is lost for certain, not what was lost once.
+    let proven = measured(results)
+        .filter_map(|cell| Some((cell, worth(cell)?)))
+        .filter(|(_, ratio)| ratio.high < 1.0)
+        .min_by(|(_, a), (_, b)| a.high.total_cmp(&b.high).then(a.median.total_cmp(&b.median)));
+    let Some((cell, lost)) = proven else {
+        return match widest(results).filter(|_| measured(results).next().is_some()) {
+            Some(width) => format!(
+                "No mode is proven slower than {baseline}: every interval reaches 1 (the widest is \
+                 ±{}); more blocks would narrow them.",
+                percent(width)
+            ),
+            None => format!("Nothing was measured beside {baseline}, so no cost can be told."),
+        };
+    };
+    let demand = cell.service_demand.as_ref();
+    let cpu = demand.and_then(|demand| Some((demand.ratio?, demand.unit.name())));
+    let cpu = match cpu {
+        Some((cpu, unit)) if cpu.low > 1.0 || cpu.high < 1.0 => {
+            let per = unit.split_once('/').map_or("unit of work", |(_, per)| per);
+            format!(
+                ", and takes {} times the CPU time per {per} ({})",
+                ratio(cpu.median),
+                range(&cpu)
+            )
+        }
+        _ => String::new(),
+    };
+    let (shown, comparison) = match cell.ratio.filter(|_| is_time(cell)) {
+        Some(time) => (time, format!("takes {} times as long as {baseline}", ratio(time.median))),
+        None => (lost, format!("runs at {} of {baseline}", ratio(lost.median))),
+    };
+    format!(
+        "{} costs most: {} {comparison} ({} interval {}){cpu}.",
+        plain(&cell.mode),
+        place(results, cell),
+        percent_of(shown.confidence),
+        range(&shown),
+    )
+}
+
+/// Cells of one offload profile, by what became of their GSO packets.
+#[derive(Default)]
+struct Fates {
+    uncut: Vec<String>,
+    never: Vec<String>,
+    /// `host:device` → modes, the largest skb before, the smallest after.
+    cut: BTreeMap<String, (Vec<String>, f64, f64)>,
+}
+
+fn cuts(results: &Results) -> String {
+    let mut profiles: BTreeMap<(usize, &str), Fates> = BTreeMap::new();
+    for cell in results.cells.iter().filter(|cell| cell.status == Status::Ok) {
+        // The baseline once more says nothing new.
+        let Some(fate) = (cell.role != Role::Aa).then(|| fate(cell)).flatten() else { continue };
+        let order = results.plan.offload.iter().position(|name| *name == cell.offload);
+        let fates = profiles.entry((order.unwrap_or(usize::MAX), cell.offload.name())).or_default();
+        let mode = plain(&cell.mode);
+        match fate {
+            Fate::Uncut => push_once(&mut fates.uncut, mode),
+            Fate::NeverBuilt => push_once(&mut fates.never, mode),
+            Fate::Cut { before, at } => {
+                let hop = format!("{}:{}", plain(&at.host), plain(&at.device));
+                let entry = fates.cut.entry(hop).or_insert((Vec::new(), 0.0, f64::MAX));
+                push_once(&mut entry.0, mode);
+                entry.1 = entry.1.max(before);
+                entry.2 = entry.2.min(at.mean_skb_bytes);
+            }
+        }
+    }
+    if profiles.is_empty() {
+        return "Where GSO packets are cut cannot be told: no stream of messages above the MTU \
+                was measured."
+            .to_string();
+    }
+    let clauses: Vec<String> = profiles
+        .iter()
+        .enumerate()
+        .map(|(i, ((_, offload), fates))| {
+            let (with, what) =
+                if i == 0 { ("With", "GSO packets are") } else { ("with", "they are") };
+            format!("{with} offload {} {what} {}", plain(offload), fates.clause())
+        })
+        .collect();
+    format!("{}.", clauses.join("; "))
+}
+
+impl Fates {
+    fn clause(&self) -> String {
+        // A mode may have several fates: one per message size or MTU.
+        let cut = self.cut.values().flat_map(|(modes, ..)| modes);
+        let modes: BTreeSet<&String> = cut.chain(&self.never).chain(&self.uncut).collect();
+        let modes = modes.len();
+        let named = |list: &[String]| match list {
+            [_, _, ..] if list.len() == modes => format!("all {modes} modes"),
+            [_, _, _, _, ..] => format!("{} of {modes} modes", list.len()),
+            [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+            _ => list.join(""),
+        };
+        let mut parts: Vec<String> = Vec::new();
+        let mut hops: Vec<_> = self.cut.iter().collect();
+        hops.sort_by_key(|(_, (modes, ..))| std::cmp::Reverse(modes.len()));
+        for (hop, (list, before, after)) in hops {
+            let (before, after) = (bytes(*before), bytes(*after));
+            parts.push(format!("cut at {hop} in {} (from {before} to {after})", named(list)));
+        }
+        if !self.never.is_empty() {
+            parts.push(format!("never built in {}", named(&self.never)));
+        }
+        if !self.uncut.is_empty() {
+            parts.push(format!("uncut in {}", named(&self.uncut)));
+        }
+        match parts.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{}, and {last}", rest.join(", ")),
+            _ => parts.join(""),
+        }
+    }
+}
+
+fn push_once(list: &mut Vec<String>, mode: String) {
+    if !list.contains(&mode) {
+        list.push(mode);
+    }
+}
+
+/// A change, what it gains, and the cells that show it.
+struct Proposal<'a> {
+    what: String,
+    gain: Interval,
+    better: &'a Cell,
+    worse: &'a Cell,
+}
+
+fn advice(results: &Results) -> String {
+    let best = |proposals: Vec<Proposal<'_>>| {
+        let proven = proposals.into_iter().filter(|proposal| proposal.gain.low > 1.0);
+        // By the lower end: what is gained for certain.
+        proven.max_by(|a, b| a.gain.low.total_cmp(&b.gain.low)).map(|proposal| {
+            let Proposal { what, gain, better, worse } = proposal;
+            format!(
+                "{what}: {} {} times as fast ({}; {} against {}, {})",
+                if better.mode == worse.mode {
+                    plain(&better.mode) + " is"
+                } else {
+                    "it is".into()
+                },
+                ratio(gain.median),
+                range(&gain),
+                with_unit(better.median.unwrap_or(0.0), better.unit),
+                with_unit(worse.median.unwrap_or(0.0), worse.unit),
+                if better.mode == worse.mode {
+                    better.workload.to_string()
+                } else {
+                    place(results, better)
+                },
+            )
+        })
+    };
+    let proven: Vec<String> =
+        [best(other_offload(results)), best(other_mode(results))].into_iter().flatten().collect();
+    if !proven.is_empty() {
+        return format!("To try: {}.", proven.join("; "));
+    }
+    let narrow = match widest(results) {
+        Some(width) => format!(
+            "more than {} would narrow the intervals (the widest is ±{})",
+            count(results.plan.blocks_done as usize, "block"),
+            percent(width)
+        ),
+        None => "there is no ratio to judge by".to_string(),
+    };
+    // Real NICs (`as-found`) are not switched by a run.
+    let switched = results.plan.offload.iter().all(|profile| *profile != Profile::AsFound);
+    let compare = if results.plan.offload.len() < 2 && switched {
+        ", and --offload full,none would show what the offloads are worth"
+    } else {
+        ""
+    };
+    format!("To try: nothing measured here is proven to help; {narrow}{compare}.")
+}
+
+/// The same mode with more offload.
+fn other_offload(results: &Results) -> Vec<Proposal<'_>> {
+    let mut proposals = Vec::new();
+    for better in measured(results).filter(|cell| cell.offload == Profile::Full) {
+        for worse in measured(results).filter(|cell| {
+            cell.mode == better.mode
+                && cell.offload != Profile::Full
+                && Work::of(cell) == Work::of(better)
+        }) {
+            let what = if worse.offload == Profile::NoTunnel {
+                "see that the NIC segments inside tunnels (ethtool -k: tx-udp_tnl-segmentation)"
+            } else {
+                "see that TSO, GSO and GRO are on at the NIC (ethtool -k)"
+            };
+            proposals.extend(propose(results, what, better, worse));
+        }
+    }
+    proposals
+}
+
+/// Another mode for the same purpose, as the modes themselves name it, with the same offload.
+fn other_mode(results: &Results) -> Vec<Proposal<'_>> {
+    let mut proposals = Vec::new();
+    for record in &results.modes {
+        for other in &record.alternatives {
+            for worse in measured(results).filter(|cell| cell.mode == record.mode) {
+                for better in measured(results).filter(|cell| {
+                    cell.mode == other.mode
+                        && cell.offload == worse.offload
+                        && Work::of(cell) == Work::of(worse)
+                }) {
+                    proposals.extend(propose(results, &plain(&other.advice), better, worse));
+                }
+            }
+        }
+    }
+    proposals
+}
+
+fn propose<'a>(
+    results: &Results,
+    what: &str,
+    better: &'a Cell,
+    worse: &'a Cell,
+) -> Option<Proposal<'a>> {
+    let gain = gain(results, better, worse)?;
+    Some(Proposal { what: what.to_string(), gain, better, worse })
+}
+
+fn range(interval: &Interval) -> String {
+    format!("{} to {}", ratio(interval.low), ratio(interval.high))
+}
+
+fn percent_of(confidence: f64) -> String {
+    format!("{}%", (1e4 * confidence).round() / 100.0)
+}

@@ -1,0 +1,333 @@
+//! Tables for a terminal.
+
+use comfy_table::{
+    Attribute, Cell as TableCell, CellAlignment, Color, ContentArrangement, Table, presets,
+};
+use results::{Cell, CpuClock, Results, Role, Status};
+
+use crate::detail::{Detail, details, steps};
+use crate::engines::engines;
+use crate::machine::machine_line;
+use crate::panel::{Group, Panel, is_undecided, name, noise_floor, panels};
+use crate::remark::{missing, notes, warnings};
+use crate::skb;
+use crate::style::{Style, plain, wrap};
+use crate::summary::summary;
+use crate::unit::{bytes, percent, ratio, three_digits};
+use crate::work::worth;
+
+/// Widest and narrowest bar, columns; below the narrowest there is none.
+const WIDEST_BAR: usize = 40;
+const NARROWEST_BAR: usize = 6;
+/// Ratio at the right end of a bar.
+const FULL_BAR: f64 = 1.25;
+/// Spaces between columns.
+const GAP: usize = 2;
+
+/// Everything of a run on one page of `style.width` columns: a table per
+/// workload, message size and MTU, with the machine below it; then what has no
+/// figure and why, warnings, and the [`summary`].
+pub fn text(results: &Results, style: Style) -> String {
+    let mut out = String::new();
+    let panels = panels(results);
+    for panel in &panels {
+        push_panel(&mut out, results, panel, style);
+    }
+    if panels.is_empty() {
+        out.push_str("No cell was measured.\n");
+        push_wrapped(&mut out, "", &machine_line(results), style, true);
+        out.push('\n');
+    } else {
+        for detail in steps(results) {
+            push_detail(&mut out, &detail, style, true);
+            out.push('\n');
+        }
+        for line in legend(results) {
+            push_wrapped(&mut out, "", &line, style, true);
+        }
+        out.push('\n');
+    }
+    push_list(
+        &mut out,
+        "Not measured",
+        style,
+        missing(results).into_iter().map(|missing| {
+            let status = match missing.status {
+                Status::Unsupported => "",
+                _ => "failed: ",
+            };
+            let remedy =
+                missing.remedy.map(|remedy| format!(" (remedy: {remedy})")).unwrap_or_default();
+            format!("{}: {status}{}{remedy}", missing.what, missing.reason)
+        }),
+    );
+    push_list(&mut out, "Engines", style, engines(results));
+    push_list(&mut out, "Notes", style, notes(results));
+    push_list(&mut out, "Warnings", style, warnings(results));
+    push_list(&mut out, "In short", style, summary(results));
+    // The last list's empty line.
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>, style: Style) {
+    let title = panel.title();
+    let quantity = panel.quantity();
+    let fits = title.chars().count() + GAP + quantity.len() <= style.columns();
+    let gap = if fits { style.columns() - title.chars().count() - quantity.len() } else { GAP };
+    out.push_str(&style.bold(&title));
+    if fits {
+        out.push_str(&" ".repeat(gap));
+        out.push_str(&style.dim(quantity));
+    }
+    out.push('\n');
+    for line in table(panel, style).lines() {
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    for detail in details(panel) {
+        push_detail(out, &detail, style, false);
+    }
+    push_wrapped(out, "", &machine_line(results), style, true);
+    out.push('\n');
+}
+
+fn push_detail(out: &mut String, detail: &Detail, style: Style, headline: bool) {
+    let title = wrap("", &detail.title, style.columns());
+    for line in title {
+        out.push_str(&if headline { style.bold(&line) } else { line });
+        out.push('\n');
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING.header_separator(comfy_table::LineStyle::none().fill('┄')));
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.force_no_tty();
+    table.set_header(&detail.heads);
+    for (group, rows) in &detail.groups {
+        table.add_row([format!("{} {group}", detail.grouped_by)]);
+        for row in rows {
+            let fields = row.iter().enumerate();
+            table.add_row(fields.map(|(i, field)| match i {
+                0 => format!("  {field}"),
+                _ => field.clone(),
+            }));
+        }
+    }
+    let last = detail.heads.len() - 1;
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if i == last { 0 } else { GAP as u16 }));
+        column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    for line in table.to_string().lines() {
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}
+
+/// A column of a panel besides mode and bar.
+struct Column {
+    head: String,
+    value: fn(&Panel<'_>, &Cell) -> String,
+}
+
+fn columns(panel: &Panel<'_>) -> Vec<Column> {
+    let column = |head: &str, value| Column { head: head.to_string(), value };
+    let mut columns = vec![
+        column(panel.scale().label, |panel, cell| {
+            cell.median.map_or("failed".to_string(), |median| panel.scale().number(median))
+        }),
+        column("ratio", |_, cell| match (cell.role, cell.ratio) {
+            (Role::Baseline, _) => "1".to_string(),
+            (_, Some(interval)) => {
+                let mark = if is_undecided(cell) { "≈ " } else { "" };
+                format!("{mark}{}", ratio(interval.median))
+            }
+            (_, None) => String::new(),
+        }),
+        column(&format!("{}interval", panel.confidence()), |_, cell| {
+            let interval = cell.ratio.filter(|_| cell.role != Role::Baseline);
+            interval.map_or(String::new(), |i| format!("{} – {}", ratio(i.low), ratio(i.high)))
+        }),
+    ];
+    let demand = column("CPU", |_, cell| match (cell.role, &cell.service_demand) {
+        (Role::Baseline, Some(_)) => "1".to_string(),
+        (_, Some(demand)) => demand.ratio.map_or(String::new(), |i| ratio(i.median)),
+        (_, None) => String::new(),
+    });
+    if panel.cells().any(|cell| cell.service_demand.is_some()) {
+        columns.push(demand);
+    }
+    if panel.cells().any(|cell| cell.latency_us.is_some()) {
+        columns.push(column("p50 µs", |_, cell| {
+            cell.latency_us.map_or(String::new(), |latency| three_digits(latency.p50))
+        }));
+        columns.push(column("p99 µs", |_, cell| {
+            cell.latency_us.map_or(String::new(), |latency| three_digits(latency.p99))
+        }));
+    }
+    if panel.cells().any(|cell| cell.loss.is_some()) {
+        columns.push(column("loss", |_, cell| {
+            cell.loss.as_ref().map_or(String::new(), |loss| percent(loss.fraction))
+        }));
+    }
+    if panel.cells().any(|cell| skb::fate(cell).is_some()) {
+        columns.push(column("skb", |_, cell| skb::smallest(cell).map_or(String::new(), bytes)));
+    }
+    columns
+}
+
+/// Columns before the bar; the others follow it.
+const BEFORE_BAR: usize = 3;
+
+fn table(panel: &Panel<'_>, style: Style) -> String {
+    let columns = columns(panel);
+    let width = |head: &str, cells: &mut dyn Iterator<Item = String>| {
+        cells.map(|text| text.chars().count()).chain([head.chars().count()]).max().unwrap_or(0)
+    };
+    let head = "mode";
+    let offload = |group: &Group<'_>| format!("offload {}", plain(group.offload));
+    let names = panel.cells().map(|cell| format!("  {}", name(cell)));
+    let mut taken = width(head, &mut names.chain(panel.groups.iter().map(offload)));
+    for column in &columns {
+        taken +=
+            GAP + width(&column.head, &mut panel.cells().map(|cell| (column.value)(panel, cell)));
+    }
+    let bar = style.columns().saturating_sub(taken + GAP).min(WIDEST_BAR);
+    let bar = if bar < NARROWEST_BAR { 0 } else { bar };
+
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING.header_separator(comfy_table::LineStyle::none().fill('─')));
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    if style.colour {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    let mut header = vec![TableCell::new(head)];
+    header.extend(columns.iter().map(|column| TableCell::new(&column.head)));
+    if bar > 0 {
+        header.insert(1 + BEFORE_BAR, TableCell::new(scale_of_bar(bar)));
+    }
+    table.set_header(header);
+    for group in &panel.groups {
+        let offload = TableCell::new(offload(group));
+        table.add_row([if style.colour {
+            offload.add_attribute(Attribute::Bold)
+        } else {
+            offload
+        }]);
+        for cell in &group.cells {
+            let mut row = vec![TableCell::new(format!("  {}", name(cell)))];
+            row.extend(columns.iter().map(|column| {
+                let text = TableCell::new((column.value)(panel, cell));
+                match colour(cell).filter(|_| style.colour && column.head == "ratio") {
+                    Some(colour) => text.fg(colour),
+                    None => text,
+                }
+            }));
+            if bar > 0 {
+                row.insert(1 + BEFORE_BAR, TableCell::new(bar_of(cell, bar)));
+            }
+            table.add_row(row);
+        }
+    }
+    let last = columns.len() + usize::from(bar > 0);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if i == last { 0 } else { GAP as u16 }));
+        let is_text = i == 0 || bar > 0 && i == 1 + BEFORE_BAR;
+        column.set_cell_alignment(if is_text { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    table.to_string()
+}
+
+/// Red where a quarter or more is lost for certain, yellow where anything is.
+fn colour(cell: &Cell) -> Option<Color> {
+    let ratio = worth(cell).filter(|_| cell.role == Role::Measured)?;
+    match ratio.high {
+        high if high < 0.75 => Some(Color::Red),
+        high if high < 1.0 => Some(Color::Yellow),
+        _ if ratio.low > 1.0 => Some(Color::Green),
+        _ => None,
+    }
+}
+
+/// `0` at the left end, `1` where the baseline is.
+fn scale_of_bar(width: usize) -> String {
+    let one = column_of(1.0, width);
+    let mut scale: Vec<char> = vec![' '; width];
+    scale[0] = '0';
+    scale[one] = '1';
+    scale.into_iter().collect::<String>().trim_end().to_string()
+}
+
+/// Column of a bar in which `ratio` falls.
+fn column_of(ratio: f64, width: usize) -> usize {
+    ((ratio / FULL_BAR * width as f64) as usize).min(width - 1)
+}
+
+/// Solid up to the lower end of the interval, shaded up to its upper end, a
+/// line at the baseline where neither covers it. An arrow where it goes on.
+fn bar_of(cell: &Cell, width: usize) -> String {
+    match (cell.role, cell.ratio) {
+        (Role::Baseline, _) => "baseline".chars().take(width).collect(),
+        (Role::Aa, Some(ratio)) => {
+            let floor = format!("±{}", percent(noise_floor(&ratio)));
+            let texts = [format!("noise floor {floor}"), format!("noise {floor}"), floor];
+            texts.into_iter().find(|text| text.chars().count() <= width).unwrap_or_default()
+        }
+        (_, None) => String::new(),
+        (_, Some(interval)) => {
+            let (low, high) = (column_of(interval.low, width), column_of(interval.high, width));
+            let one = column_of(1.0, width);
+            (0..width)
+                .map(|i| match i {
+                    i if i == width - 1 && interval.high > FULL_BAR => '▶',
+                    i if i < low => '█',
+                    i if i <= high => '░',
+                    i if i == one => '│',
+                    _ => ' ',
+                })
+                .collect::<String>()
+                .trim_end()
+                .to_string()
+        }
+    }
+}
+
+fn legend(results: &Results) -> [String; 2] {
+    let baseline = plain(&results.plan.baseline);
+    let clock =
+        if results.machine.cpu_clock == CpuClock::Tick { ", counted by timer ticks" } else { "" };
+    [
+        format!(
+            "ratio: to {baseline} of the same block and offload, median over blocks; ≈ not told \
+             apart from {baseline}; bar: █ up to the interval, ░ the interval. (A/A): {baseline} \
+             measured once more, the noise floor."
+        ),
+        format!(
+            "CPU: time of all CPUs per unit of work, as ratio to {baseline}{clock}. skb: smallest \
+             mean on the path; at most the MTU where GSO packets are cut."
+        ),
+    ]
+}
+
+fn push_list(out: &mut String, title: &str, style: Style, items: impl IntoIterator<Item = String>) {
+    let mut items = items.into_iter().peekable();
+    if items.peek().is_none() {
+        return;
+    }
+    out.push_str(&style.bold(title));
+    out.push('\n');
+    for item in items {
+        push_wrapped(out, "  - ", &item, style, false);
+    }
+    out.push('\n');
+}
+
+fn push_wrapped(out: &mut String, first: &str, text: &str, style: Style, dim: bool) {
+    for line in wrap(first, &plain(text), style.columns()) {
+        out.push_str(&if dim { style.dim(&line) } else { line });
+        out.push('\n');
+    }
+}

@@ -1,0 +1,152 @@
+//! Figures for people: three digits and a unit.
+
+use results::Unit;
+
+/// A scale shared by the figures of one table, so that they compare at sight.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Scale {
+    divisor: f64,
+    /// Label (`Gb/s`, `k/s`).
+    pub(crate) label: &'static str,
+}
+
+impl Scale {
+    /// For figures in `unit` (a cell's) up to `largest`.
+    pub(crate) fn new(unit: Unit, largest: f64) -> Self {
+        let labels = match unit {
+            Unit::Bits => ["bit/s", "kb/s", "Mb/s", "Gb/s"],
+            Unit::Microseconds => ["us", "ms", "s", "ks"],
+            _ => ["1/s", "k/s", "M/s", "G/s"],
+        };
+        let step = [1e9, 1e6, 1e3].iter().position(|limit| largest >= *limit).map_or(0, |i| 3 - i);
+        Scale { divisor: 1000_f64.powi(step as i32), label: labels[step] }
+    }
+
+    /// The figure alone.
+    pub(crate) fn number(self, value: f64) -> String {
+        three_digits(value / self.divisor)
+    }
+}
+
+/// A figure with its unit, on a scale of its own.
+pub(crate) fn with_unit(value: f64, unit: Unit) -> String {
+    let scale = Scale::new(unit, value);
+    match unit {
+        Unit::Bits | Unit::Microseconds => format!("{} {}", scale.number(value), scale.label),
+        Unit::Datagrams | Unit::Transactions | Unit::Connections => {
+            let thing = unit.name().trim_end_matches("/s");
+            let prefix = scale.label.strip_suffix("/s").filter(|p| *p != "1").unwrap_or("");
+            format!("{}{prefix} {thing}s/s", scale.number(value))
+        }
+    }
+}
+
+/// Above this even the number of digits would tear a table apart.
+const LONGEST: f64 = 1e7;
+
+/// Three significant digits; an exponent only where a column could not hold it.
+pub(crate) fn three_digits(value: f64) -> String {
+    if value.abs() >= LONGEST {
+        return format!("{value:.2e}");
+    }
+    let decimals = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.9995 => 2,
+        v if v >= 0.09995 => 3,
+        0.0 => 0,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A ratio: two decimals, more digits only where they are needed.
+pub(crate) fn ratio(value: f64) -> String {
+    match value {
+        v if v >= LONGEST => format!("{v:.0e}"),
+        v if v >= 99.5 => format!("{v:.0}"),
+        v if v >= 9.995 => format!("{v:.1}"),
+        v if v >= 0.0995 || v == 0.0 => format!("{v:.2}"),
+        v => format!("{v:.3}"),
+    }
+}
+
+/// A message's or skb's size.
+pub(crate) fn bytes(size: f64) -> String {
+    if size < 10_000.0 && size % 1024.0 != 0.0 || size < 1024.0 {
+        return format!("{size:.0} B");
+    }
+    let kib = size / 1024.0;
+    if kib.fract() == 0.0 || kib >= 99.95 {
+        format!("{kib:.0} KiB")
+    } else {
+        format!("{kib:.1} KiB")
+    }
+}
+
+/// A share as percent.
+pub(crate) fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    match percent {
+        p if p > 999.0 => ">999%".to_string(),
+        p if p >= 9.95 => format!("{p:.0}%"),
+        p if p >= 0.095 || p == 0.0 => format!("{p:.1}%"),
+        p => format!("{p:.2}%"),
+    }
+}
+
+/// A number and its noun.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits() {
+        for (value, shown) in [
+            (16.123, "16.1"),
+            (9.996, "10.0"),
+            (1.0, "1.00"),
+            (0.9996, "1.00"),
+            (0.5, "0.500"),
+            (123.4, "123"),
+            (1.234e9, "1.23e9"),
+            (99.96, "100"),
+            (0.0123, "0.0123"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(three_digits(value), shown);
+        }
+    }
+
+    #[test]
+    fn scales_fit_the_largest_figure() {
+        assert_eq!(Scale::new(Unit::Bits, 16e9).number(903e6), "0.903");
+        assert_eq!(Scale::new(Unit::Bits, 16e9).label, "Gb/s");
+        assert_eq!(Scale::new(Unit::Datagrams, 220e3).label, "k/s");
+        assert_eq!(Scale::new(Unit::Transactions, 12.0).label, "1/s");
+        assert_eq!(with_unit(11.3e9, Unit::Bits), "11.3 Gb/s");
+        assert_eq!(with_unit(38_200.0, Unit::Transactions), "38.2k transactions/s");
+        assert_eq!(with_unit(7.0, Unit::Connections), "7.00 connections/s");
+    }
+
+    #[test]
+    fn sizes_ratios_and_shares_are_short() {
+        assert_eq!(bytes(1.0), "1 B");
+        assert_eq!(bytes(65536.0), "64 KiB");
+        assert_eq!(bytes(1500.0), "1500 B");
+        assert_eq!(bytes(44_012.0), "43.0 KiB");
+        assert_eq!(bytes(65507.0), "64.0 KiB");
+        assert_eq!(
+            (ratio(0.724), ratio(0.0432), ratio(12.34)),
+            ("0.72".into(), "0.043".into(), "12.3".into())
+        );
+        assert_eq!(
+            (percent(0.0123), percent(0.0004), percent(0.31)),
+            ("1.2%".into(), "0.04%".into(), "31%".into())
+        );
+    }
+}

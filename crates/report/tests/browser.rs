@@ -1,0 +1,216 @@
+//! The page in a real browser: nothing on the console, no label over another,
+//! no text under 10 pixels, none that cannot be read, on a phone, on a desktop,
+//! dark and printed.
+
+mod example;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use report::html;
+use results::Results;
+use test_support::require;
+
+const CHECK: &str = include_str!("browser/check.js");
+
+/// Chromium, where it is installed.
+fn chromium() -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let found = std::env::split_paths(&path)
+        .flat_map(|directory| names.map(|name| directory.join(name)))
+        .find(|program| program.is_file());
+    found.ok_or_else(|| "chromium is not installed".to_owned())
+}
+
+/// Runs Chromium on a file; gives standard output, and what it logged.
+fn load(chromium: &Path, file: &Path, arguments: &[&str]) -> (String, String) {
+    let profile = tempfile::tempdir().unwrap();
+    let output = Command::new(chromium)
+        .args(["--headless", "--disable-gpu", "--no-first-run", "--hide-scrollbars"])
+        // Chromium's own sandbox refuses to run as root.
+        .args(["--no-sandbox", "--disable-dev-shm-usage", "--enable-logging=stderr"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .args(arguments)
+        .arg(format!("file://{}", file.display()))
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// What the page wrote to the console, and what it tried to fetch.
+fn console(log: &str) -> Vec<&str> {
+    log.lines().filter(|line| line.contains("CONSOLE") || line.contains("Refused to")).collect()
+}
+
+/// What is wrong with a page under a window size and a colour scheme.
+fn findings(chromium: &Path, page: &str, window: &str, scheme: &str) -> Vec<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("page.html");
+    // The page's own policy would not let the checker run: it is tested without.
+    let policy = page.find("<meta http-equiv").expect("a policy");
+    let end = policy + page[policy..].find('>').unwrap() + 1;
+    let checked = format!(
+        "{}{}",
+        &page[..policy],
+        page[end..].replace("</body>", &format!("<script>{CHECK}</script></body>"))
+    );
+    // A window is never narrower than 500 pixels, a frame in it may be.
+    let (width, height) = window.split_once(',').unwrap();
+    let frame = checked.replace('&', "&amp;").replace('"', "&quot;");
+    let outer = format!(
+        "<!DOCTYPE html><meta name=\"color-scheme\" content=\"light dark\"><iframe \
+         width=\"{width}\" height=\"{height}\" frameborder=\"0\" srcdoc=\"{frame}\"></iframe>"
+    );
+    std::fs::write(&file, outer).unwrap();
+    let arguments = [
+        "--window-size=1600,1200",
+        ["--blink-settings=preferredColorScheme=1", "--blink-settings=preferredColorScheme=0"]
+            [usize::from(scheme == "dark")],
+        "--virtual-time-budget=20000",
+        "--dump-dom",
+    ];
+    let (dom, log) = load(chromium, &file, &arguments);
+    let begin = dom.find("<pre id=\"findings\">").unwrap_or_else(|| panic!("not checked: {log}"));
+    let list = &dom[begin + "<pre id=\"findings\">".len()..];
+    let list = &list[..list.find("</pre>").unwrap()];
+    let mut lines = list.lines();
+    let head = lines.next().unwrap();
+    assert_eq!(head, format!("{width} {scheme}"), "the window asked for");
+    let seen: usize = lines.next().unwrap().parse().unwrap();
+    assert!(seen > 20, "{seen} texts were looked at");
+    lines.map(String::from).collect()
+}
+
+/// The page as printed: what is for paper only, for every medium.
+fn printed(page: &str) -> String {
+    page.replace("@media print", "@media all")
+}
+
+fn check(chromium: &Path, what: &str, results: &Results) {
+    let page = html(results);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("page.html");
+    std::fs::write(&file, &page).unwrap();
+    let (_, log) = load(chromium, &file, &["--dump-dom"]);
+    assert_eq!(console(&log), [""; 0], "{what}");
+    let pdf = directory.path().join("page.pdf");
+    let (_, log) = load(chromium, &file, &[&format!("--print-to-pdf={}", pdf.display())]);
+    assert!(std::fs::metadata(&pdf).is_ok_and(|pdf| pdf.len() > 10_000), "{what}: {log}");
+    // A4 less its margins is 718 pixels.
+    for (name, page, window, scheme) in [
+        ("phone", &page, "390,800", "light"),
+        ("phone, dark", &page, "390,800", "dark"),
+        ("desktop", &page, "1280,900", "light"),
+        ("desktop, dark", &page, "1280,900", "dark"),
+        ("print", &printed(&page), "718,1000", "light"),
+        ("print, dark", &printed(&page), "718,1000", "dark"),
+    ] {
+        let found = findings(chromium, page, window, scheme);
+        assert!(
+            found.is_empty(),
+            "{what}, {name}: {} findings:\n{}",
+            found.len(),
+            found.join("\n")
+        );
+    }
+}
+
+#[test]
+fn page_of_every_dimension() {
+    let chromium = require!(chromium());
+    check(&chromium, "every dimension", &example::deep());
+}
+
+#[test]
+fn page_of_the_lab() {
+    let chromium = require!(chromium());
+    check(&chromium, "lab", &example::results());
+}
+
+#[test]
+fn published_figures_of_every_plan() {
+    let chromium = require!(chromium());
+    let plans =
+        ["qperf-sweep", "netperf-offload", "docker-modes", "udp-tuning", "tap-bridge", "accel"];
+    for plan in plans {
+        let mut results = example::deep();
+        results.plan.name = Some(plan.to_string());
+        // Short: what else is on the page is looked at elsewhere.
+        results.timeline = None;
+        results.cells.truncate(5);
+        let found = findings(&chromium, &html(&results), "390,800", "light");
+        assert!(found.is_empty(), "{plan}: {}", found.join("\n"));
+    }
+}
+
+/// The page of a results file; and, where `OVERLANE_RESULTS` names files of measured
+/// results, separated by colons, theirs.
+#[test]
+fn pages_of_results_files() {
+    let chromium = require!(chromium());
+    let directory = tempfile::tempdir().unwrap();
+    let written = directory.path().join("results.json");
+    let mut results = example::results();
+    // The largest that a file may have.
+    results.cells.iter_mut().for_each(|cell| cell.message_bytes = cell.message_bytes.min(65_507));
+    std::fs::write(&written, serde_json::to_vec(&results).unwrap()).unwrap();
+    let named = std::env::var_os("OVERLANE_RESULTS").unwrap_or_default();
+    let named = std::env::split_paths(&named).filter(|file| !file.as_os_str().is_empty());
+    for file in named.chain([written]) {
+        let results = Results::read(&file).unwrap();
+        check(&chromium, &file.display().to_string(), &results);
+    }
+}
+
+#[test]
+fn long_names_and_many_rows() {
+    let chromium = require!(chromium());
+    let mut results = example::deep();
+    for (i, cell) in results.cells.iter_mut().enumerate() {
+        if cell.mode != "host" {
+            cell.mode.push_str(&format!("-with-a-very-long-name-{}", i % 5));
+        }
+        for hop in &mut cell.hops {
+            hop.device = format!("{}-of-a-device-that-has-a-long-name", hop.device);
+            hop.drops = 123_456_789;
+        }
+        cell.setting = cell.setting.as_ref().map(|s| s.replace("netdev", &"netdev_".repeat(9)));
+    }
+    check(&chromium, "long names", &results);
+}
+
+/// The checks themselves: each fault is put into a page, and found.
+#[test]
+fn faults_are_found() {
+    let chromium = require!(chromium());
+    let page = html(&example::results());
+    let with = |markup: &str| page.replacen("<h2>Tables", &format!("{markup}<h2>Tables"), 1);
+    let svg = |inner: &str| {
+        with(&format!(
+            "<figure><svg class=\"chart\" viewBox=\"0 0 350 100\">{inner}</svg></figure>"
+        ))
+    };
+    for (fault, page) in [
+        (
+            "overlap",
+            svg(
+                "<text class=\"t\" x=\"9\" y=\"50\">one</text><text class=\"t\" x=\"15\" y=\"52\">two</text>",
+            ),
+        ),
+        ("outside", svg("<text class=\"t\" x=\"340\" y=\"50\">runs out of it</text>")),
+        ("small", svg("<text font-size=\"8\" x=\"40\" y=\"50\">tiny</text>")),
+        ("small", with("<p><small><small><small><small>tiny</small></small></small></small></p>")),
+        ("contrast", svg("<text font-size=\"12\" fill=\"#eee\" x=\"40\" y=\"50\">pale</text>")),
+        ("wide", with("<div class=\"muted\"><svg width=\"2000\" height=\"9\"></svg></div>")),
+    ] {
+        let found = findings(&chromium, &page, "390,800", "light");
+        assert!(found.iter().any(|finding| finding.starts_with(fault)), "{fault}: {found:?}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("page.html");
+    std::fs::write(&file, with("<script>1</script>")).unwrap();
+    let (_, log) = load(&chromium, &file, &["--dump-dom"]);
+    assert!(!console(&log).is_empty(), "a script that the policy refuses: {log}");
+}

@@ -1,0 +1,25 @@
+//! A median and its confidence interval.
+
+use serde::{Deserialize, Serialize};
+
+/// A median and its confidence interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Interval {
+    /// Median.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
+    pub median: f64,
+    /// Lower end of the interval.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
+    pub low: f64,
+    /// Upper end of the interval.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
+    pub high: f64,
+    /// Probability with which such intervals cover the true median, 0..1, at least.
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1)))]
+    pub confidence: f64,
+    /// Number of ratios it was computed from.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
+    pub samples: usize,
+}

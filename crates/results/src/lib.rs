@@ -1,0 +1,39 @@
+//! The results file: what was measured, on what, by which plan, with every raw
+//! sample. `schema/results.schema.json` is derived from these types by `make schemas`
+//! (feature `schema`); the tests hold the two together.
+//!
+//! Bytes on hops are layer-3 bytes: the device's counter less 14 bytes of
+//! Ethernet header a packet, so that a mean compares with an MTU directly.
+
+#![forbid(unsafe_code)]
+
+mod background;
+mod cell;
+mod file;
+mod interval;
+mod machine;
+pub mod names;
+mod plan;
+mod read;
+mod sample;
+#[cfg(feature = "schema")]
+mod schema;
+pub mod stats;
+mod timeline;
+pub mod verdict;
+pub mod workload;
+
+pub use background::{Background, Disturbance, MachineBackground, Usual};
+pub use cell::{Cell, Offered, ServiceDemand, Tool};
+pub use file::{MOST_CELLS, Results, SCHEMA};
+pub use interval::Interval;
+pub use machine::{Alternative, DeviceRecord, Machine, ModeRecord, TestbedRecord};
+pub use names::{
+    CpuClock, DemandUnit, Direction, EndedBy, Engine, JudgedBy, Named, PlacementPolicy, Privileges,
+    Profile, RecordKind, Role, Status, Steering, Unit,
+};
+pub use plan::{ConfidenceGoal, Placement, Plan};
+pub use read::{FieldError, LIMITS, MOST_SAMPLES, ReadError};
+pub use sample::{Bin, CpuSeconds, DropGoal, DropPoint, HopRecord, Latency, Loss, Pace, Sample};
+pub use timeline::{CpuTimeline, InterruptTimeline, Mark, Timeline};
+pub use workload::{Task, Workload};

@@ -1,0 +1,107 @@
+//! On what a run was made: the machine, the modes, the testbeds.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::{CpuClock, Privileges, Profile, Status};
+
+/// The machine a run was made on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// `model name` of `/proc/cpuinfo`.
+    pub cpu_model: String,
+    /// Online CPUs.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
+    pub cpus: usize,
+    /// MemTotal of /proc/meminfo, bytes.
+    pub memory_bytes: u64,
+    /// `uname -r`.
+    pub kernel: String,
+    /// `PRETTY_NAME` of `/etc/os-release`.
+    pub os: String,
+    /// Hypervisor vendor when the CPU says that there is one.
+    pub hypervisor: Option<String>,
+    /// How CPU time was counted: exact (scheduler and softirq trace points) or tick
+    /// (/proc/stat, sampled by the timer interrupt).
+    pub cpu_clock: CpuClock,
+    /// Why the exact clock was not used, when it was not.
+    pub cpu_clock_reason: Option<String>,
+    /// `root`; run by an ordinary user `user-namespace` in the lab, else `user`.
+    pub privileges: Privileges,
+    /// Share of all CPUs busy before the run, 0..1; subtracted from CPU figures.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
+    pub idle_load: f64,
+}
+
+/// A mode asked for: what it is, and whether this machine could build it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(extend("allOf" = crate::schema::mode_rules())))]
+pub struct ModeRecord {
+    /// Name (`vxlan`).
+    pub mode: String,
+    /// Its path in words.
+    pub path: String,
+    /// ok: built; failed: tried and not built; unsupported: this kernel or machine cannot build
+    /// it.
+    pub status: Status,
+    /// Why not, where status is not ok.
+    pub reason: Option<String>,
+    /// What to do about it, where something can be done.
+    pub remedy: Option<String>,
+    /// What the mode says of itself (`user-space datapath`).
+    pub notes: Vec<String>,
+    /// Other modes that serve the same purpose; absent: none, or written before this was kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
+}
+
+/// Another mode that serves the same purpose.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Alternative {
+    /// Its name (`vxlan`).
+    pub mode: String,
+    /// What to change to get there, as a clause: `route to the tenants' own addresses …`.
+    pub advice: String,
+}
+
+/// One testbed and what its devices had switched on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TestbedRecord {
+    /// Network mode.
+    pub mode: String,
+    /// Offload profile of the wire; as-found: of real NICs, as testbeds list them.
+    pub offload: Profile,
+    /// Underlay MTU, bytes.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
+    pub mtu: u32,
+    /// MTU of the tenants' devices, bytes.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
+    pub tenant_mtu: u32,
+    /// Every hop's device.
+    pub devices: Vec<DeviceRecord>,
+}
+
+/// A device and its offload features.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DeviceRecord {
+    /// Test host or tenant (`a`, `b`, `tenant-a` …).
+    pub host: String,
+    /// Device name inside its namespace.
+    pub device: String,
+    /// MTU, bytes.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
+    pub mtu: u32,
+    /// Feature name as the kernel has it → on.
+    pub features: BTreeMap<String, bool>,
+}

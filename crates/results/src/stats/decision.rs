@@ -1,0 +1,14 @@
+//! What a run does after a block.
+
+/// What is to be done after a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Another block.
+    Continue,
+    /// Stop: every interval is narrow enough.
+    GoalReached,
+    /// Stop: it was the last block.
+    LastBlock,
+    /// Stop: at this noise many times the blocks allowed would be needed.
+    OutOfReach,
+}

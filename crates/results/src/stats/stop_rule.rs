@@ -1,0 +1,242 @@
+//! When a run stops: after a number of blocks, or at the first interim analysis at which
+//! every interval is narrow enough. The one place that decides it.
+
+use super::decision::Decision;
+use super::interval::{StatsError, ratio_interval, relative_half_width};
+use super::sequential::SequentialPlan;
+use crate::Interval;
+
+/// The rule of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StopRule {
+    /// After this many blocks, whatever they show.
+    Blocks {
+        /// How many.
+        blocks: u32,
+        /// Coverage of every interval, 0..1.
+        level: f64,
+    },
+    /// At an interim analysis, once every interval is narrow.
+    Goal {
+        /// The interim analyses.
+        sequential: SequentialPlan,
+        /// Largest relative half-width of an interval that is narrow (0.05: ±5%).
+        half_width: f64,
+    },
+}
+
+/// Looks before a goal may be given up: at the first, intervals are widest.
+const LOOKS_BEFORE_GIVING_UP: usize = 2;
+/// A goal is given up that needs more than so many times the blocks allowed. The first
+/// looks have the smallest share of the error, which makes their intervals up to 1.5 times
+/// as wide as the last one's.
+const FAR: f64 = 4.0;
+
+/// How wide the intervals are, and where that is going.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outlook {
+    /// Relative half-width of the widest interval (0.05: ±5%).
+    pub widest: f64,
+    /// What it will be after the last block, if the noise stays: intervals narrow with the
+    /// square root of the blocks.
+    pub at_end: f64,
+    /// Blocks in all until the goal is reached; `None` without a goal.
+    pub needed: Option<f64>,
+}
+
+impl StopRule {
+    /// A rule with a goal for the intervals' width, in at most `max_blocks` blocks.
+    ///
+    /// # Errors
+    /// Those of [`SequentialPlan::new`].
+    pub fn goal(level: f64, half_width: f64, max_blocks: u32) -> Result<StopRule, StatsError> {
+        Ok(StopRule::Goal { sequential: SequentialPlan::new(level, 2, max_blocks)?, half_width })
+    }
+
+    /// The number of blocks after which every run stops.
+    pub fn most_blocks(&self) -> u32 {
+        match self {
+            StopRule::Blocks { blocks, .. } => *blocks,
+            StopRule::Goal { sequential, .. } => sequential.last_look().blocks,
+        }
+    }
+
+    /// Numbers of blocks at which there is an interim analysis; none without a goal.
+    pub fn looks(&self) -> Vec<u32> {
+        match self {
+            StopRule::Blocks { .. } => Vec::new(),
+            StopRule::Goal { sequential, .. } => {
+                sequential.looks().iter().map(|look| look.blocks).collect()
+            }
+        }
+    }
+
+    /// The interval of ratios, for a run that has done `blocks` blocks. Ratios that are all
+    /// 0 (nothing arrived in any block) have the interval from 0 to 0.
+    ///
+    /// # Errors
+    /// Those of [`ratio_interval`]: too few ratios.
+    pub fn interval(&self, blocks: u32, ratios: &[f64]) -> Result<Interval, StatsError> {
+        if !ratios.is_empty() && carries_nothing(ratios) {
+            // An interval of logarithms would have no end.
+            let (confidence, samples) = (self.level(), ratios.len());
+            return Ok(Interval { median: 0.0, low: 0.0, high: 0.0, confidence, samples });
+        }
+        match self {
+            StopRule::Blocks { level, .. } => ratio_interval(ratios, *level),
+            StopRule::Goal { sequential, .. } => sequential.interval(blocks, ratios),
+        }
+    }
+
+    /// How wide the intervals are after `blocks` blocks; `None` while no cell has one.
+    pub fn outlook(&self, blocks: u32, cells: &[Vec<f64>]) -> Option<Outlook> {
+        let with_ratios = cells.iter().filter(|ratios| !carries_nothing(ratios));
+        let widths = with_ratios.filter_map(|ratios| self.interval(blocks, ratios).ok());
+        let widest = widths.map(|interval| relative_half_width(&interval)).reduce(f64::max)?;
+        let done = f64::from(blocks);
+        let at_end = widest * (done / f64::from(self.most_blocks().max(blocks))).sqrt();
+        let needed = match self {
+            StopRule::Goal { half_width, .. } => Some(done * (widest / half_width).powi(2)),
+            StopRule::Blocks { .. } => None,
+        };
+        Some(Outlook { widest, at_end, needed })
+    }
+
+    /// Whether the goal is so far away that going on is of no use. Any reason to stop at a
+    /// look keeps the coverage.
+    fn is_out_of_reach(&self, blocks: u32, cells: &[Vec<f64>]) -> bool {
+        let StopRule::Goal { sequential, .. } = self else { return false };
+        let looks = sequential.looks();
+        let at = looks.iter().position(|look| look.blocks == blocks);
+        if at.is_none_or(|at| at < LOOKS_BEFORE_GIVING_UP || at + 1 == looks.len()) {
+            return false;
+        }
+        let most = f64::from(self.most_blocks());
+        let needed = self.outlook(blocks, cells).and_then(|outlook| outlook.needed);
+        needed.is_some_and(|needed| needed > FAR * most)
+    }
+
+    fn level(&self) -> f64 {
+        match self {
+            StopRule::Blocks { level, .. } => *level,
+            StopRule::Goal { sequential, .. } => sequential.level(),
+        }
+    }
+
+    /// Decides after `blocks` whole blocks; `cells` are the ratios of each cell so far.
+    /// A cell without ratios has no say: it is a baseline, or it failed and always will.
+    /// Nor has one that carries nothing: there is no more to learn of it.
+    pub fn decide(&self, blocks: u32, cells: &[Vec<f64>]) -> Decision {
+        match self {
+            StopRule::Blocks { blocks: all, .. } if blocks >= *all => Decision::LastBlock,
+            StopRule::Blocks { .. } => Decision::Continue,
+            // Between the looks nobody judges, so nothing is computed either.
+            StopRule::Goal { sequential, .. } if sequential.at_look(blocks).is_none() => {
+                Decision::Continue
+            }
+            StopRule::Goal { .. } if self.is_out_of_reach(blocks, cells) => Decision::OutOfReach,
+            StopRule::Goal { sequential, half_width } => {
+                let with_ratios = cells.iter().filter(|ratios| !carries_nothing(ratios));
+                // A cell of too few ratios has no interval yet, and so no narrow one.
+                let intervals: Result<Vec<Interval>, StatsError> =
+                    with_ratios.map(|ratios| sequential.interval(blocks, ratios)).collect();
+                sequential.decide(blocks, &intervals.unwrap_or_default(), *half_width)
+            }
+        }
+    }
+}
+
+/// Whether no ratio is above 0.
+fn carries_nothing(ratios: &[f64]) -> bool {
+    ratios.iter().all(|ratio| *ratio == 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn narrow(samples: usize) -> Vec<f64> {
+        (0..samples).map(|at| 1.0 + at as f64 * 1e-4).collect()
+    }
+
+    fn wide(samples: usize) -> Vec<f64> {
+        (0..samples).map(|at| 1.0 + at as f64).collect()
+    }
+
+    #[test]
+    fn a_number_of_blocks_is_that_number() {
+        let rule = StopRule::Blocks { blocks: 5, level: 0.95 };
+        assert_eq!((rule.most_blocks(), rule.looks()), (5, vec![]));
+        assert_eq!(rule.decide(4, &[narrow(4)]), Decision::Continue);
+        assert_eq!(rule.decide(5, &[wide(5)]), Decision::LastBlock);
+    }
+
+    #[test]
+    fn a_goal_is_judged_at_its_looks_over_all_cells() {
+        let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
+        let first = rule.looks()[0];
+        let n = first as usize;
+        assert_eq!(rule.most_blocks(), 40);
+        assert_eq!(rule.decide(first, &[narrow(n), vec![]]), Decision::GoalReached);
+        assert_eq!(rule.decide(first + 1, &[narrow(n + 1)]), Decision::Continue, "no look");
+        assert_eq!(rule.decide(first, &[narrow(n), wide(n)]), Decision::Continue);
+        // One ratio makes no interval.
+        assert_eq!(rule.decide(first, &[narrow(n), vec![1.0]]), Decision::Continue);
+        assert_eq!(rule.decide(first, &[]), Decision::Continue);
+    }
+
+    #[test]
+    fn a_path_that_carries_nothing_has_a_ratio_of_zero_and_no_say() {
+        for rule in
+            [StopRule::Blocks { blocks: 5, level: 0.95 }, StopRule::goal(0.95, 0.05, 40).unwrap()]
+        {
+            let interval = rule.interval(5, &[0.0; 5]).unwrap();
+            let zero = (interval.low, interval.median, interval.high);
+            assert_eq!((zero, interval.confidence, interval.samples), ((0.0, 0.0, 0.0), 0.95, 5));
+        }
+        let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
+        let n = rule.looks()[0];
+        let cells = [narrow(n as usize), vec![0.0; n as usize]];
+        assert_eq!(rule.decide(n, &cells), Decision::GoalReached);
+    }
+
+    #[test]
+    fn a_goal_that_is_far_out_of_reach_is_given_up_at_the_third_look_not_before() {
+        let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
+        let looks = rule.looks();
+        let at = |look: usize, ratios: fn(usize) -> Vec<f64>| {
+            rule.decide(looks[look], &[narrow(looks[look] as usize), ratios(looks[look] as usize)])
+        };
+        assert_eq!([at(0, wide), at(1, wide)], [Decision::Continue; 2]);
+        assert_eq!(at(2, wide), Decision::OutOfReach);
+        assert_eq!(rule.decide(looks[2] + 1, &[wide(14)]), Decision::Continue, "no look");
+        // Near enough: ±10% of ±5%.
+        let near = |samples: usize| (0..samples).map(|at| 1.0 + (at % 5) as f64 * 0.05).collect();
+        assert_eq!(at(2, near), Decision::Continue);
+        assert_eq!(rule.decide(40, &[wide(40)]), Decision::LastBlock, "is that, too");
+        let blocks = StopRule::Blocks { blocks: 20, level: 0.95 };
+        assert_eq!(blocks.decide(13, &[wide(13)]), Decision::Continue);
+    }
+
+    #[test]
+    fn the_outlook_narrows_with_the_square_root_of_the_blocks() {
+        let rule = StopRule::Blocks { blocks: 36, level: 0.95 };
+        assert_eq!(rule.outlook(1, &[vec![1.0], vec![]]), None);
+        let outlook = rule.outlook(9, &[narrow(9), wide(9)]).unwrap();
+        assert!((outlook.at_end - outlook.widest / 2.0).abs() < 1e-12, "{outlook:?}");
+        assert_eq!(outlook.needed, None);
+        let goal = StopRule::goal(0.95, 0.05, 40).unwrap();
+        let outlook = goal.outlook(10, &[wide(10)]).unwrap();
+        let expected = 10.0 * (outlook.widest / 0.05).powi(2);
+        assert!((outlook.needed.unwrap() - expected).abs() < 1e-9, "{outlook:?}");
+    }
+
+    #[test]
+    fn the_last_look_stops_and_tells_whether_the_goal_was_reached() {
+        let rule = StopRule::goal(0.95, 0.05, 12).unwrap();
+        assert_eq!(rule.decide(12, &[narrow(12)]), Decision::GoalReached);
+        assert_eq!(rule.decide(12, &[wide(12)]), Decision::LastBlock);
+        assert_eq!(rule.decide(12, &[vec![]]), Decision::LastBlock);
+        assert_eq!(rule.decide(12, &[narrow(12), vec![1.0]]), Decision::LastBlock);
+    }
+}

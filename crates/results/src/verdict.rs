@@ -1,0 +1,171 @@
+//! What a run proves of a setting that was tried: each workload better, worse, or
+//! not told apart.
+
+use serde::Serialize;
+
+use crate::cell::Cell;
+use crate::interval::Interval;
+use crate::names::Unit;
+use crate::sample::Sample;
+use crate::stats::separation_p_value;
+
+/// What is proven of a setting, at the confidence of the run's intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// More throughput or transactions, or less latency at a load; or less CPU time a
+    /// unit of work where that is not told apart; or the path carries with it only.
+    Better,
+    /// Less of it; or the path carries without it only.
+    Worse,
+    /// Not told apart.
+    Undecided,
+    /// No samples that could be compared.
+    Unmeasured,
+}
+
+/// The verdict on one workload.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Judged {
+    /// Index of the tried cell among the run's cells.
+    pub cell: usize,
+    /// What is proven.
+    pub verdict: Verdict,
+    /// Where no ratio can be taken, since one side carried nothing.
+    pub carried: Option<Carried>,
+    /// The ratio of CPU time a unit of work, where that is what is proven.
+    pub cpu: Option<Interval>,
+}
+
+/// How often the path carried the load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Carried {
+    /// Samples as found, the second series (A/A) among them, and those that carried.
+    pub as_found: (usize, usize),
+    /// Samples with the change, and those that carried.
+    pub changed: (usize, usize),
+    /// Probability that chance alone divides them so (Fisher's exact test, two-sided).
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
+    pub p_value: f64,
+}
+
+/// As many failures of a side as, with the other side always carrying in the same
+/// blocks, prove at this confidence (0..1): each block has two samples as found.
+pub fn blocks_to_prove(confidence: f64) -> usize {
+    let proves = |blocks: &usize| separation_p_value(2 * blocks, *blocks) <= 1.0 - confidence;
+    (1..64).find(proves).unwrap_or(64)
+}
+
+/// The verdict on every cell with a setting, against the same path as found.
+pub fn judge(cells: &[Cell], confidence: f64) -> Vec<Judged> {
+    let tried = cells.iter().enumerate().filter(|(_, cell)| cell.setting.is_some());
+    tried.map(|(at, cell)| judge_one(cells, at, cell, confidence)).collect()
+}
+
+fn judge_one(cells: &[Cell], at: usize, cell: &Cell, confidence: f64) -> Judged {
+    if let Some(ratio) = worth(cell) {
+        let demand = cell.service_demand.as_ref().and_then(|demand| demand.ratio);
+        let (verdict, cpu) = decide(ratio, demand);
+        return Judged { cell: at, verdict, carried: None, cpu };
+    }
+    let found = || cells.iter().filter(|other| is_as_found(cell, other));
+    let last = |of: &mut dyn Iterator<Item = &Sample>| of.map(|sample| sample.block).max();
+    // Only what was tried side by side: one that is hopeless is given up.
+    let until =
+        last(&mut found().flat_map(|cell| &cell.samples)).min(last(&mut cell.samples.iter()));
+    let count = |samples: &mut dyn Iterator<Item = &Sample>| {
+        samples
+            .filter(|sample| Some(sample.block) <= until)
+            .fold((0, 0), |(all, proved), sample| {
+                (all + 1, proved + usize::from(sample.path_proved))
+            })
+    };
+    let as_found = count(&mut found().flat_map(|cell| &cell.samples));
+    let changed = count(&mut cell.samples.iter());
+    let (side, failed, worked) = match (as_found, changed) {
+        ((a, 0), (b, proved)) if b == proved => (Verdict::Better, a, b),
+        ((a, proved), (b, 0)) if a == proved => (Verdict::Worse, b, a),
+        _ => return Judged { cell: at, verdict: Verdict::Unmeasured, carried: None, cpu: None },
+    };
+    let p_value = separation_p_value(failed, worked);
+    let verdict = if p_value <= 1.0 - confidence { side } else { Verdict::Undecided };
+    let carried = Some(Carried { as_found, changed, p_value });
+    Judged { cell: at, verdict, carried, cpu: None }
+}
+
+/// By what is carried; where that is not told apart, by the CPU time it takes, which is
+/// what many a change saves on a path that something else limits. More CPU time forbids
+/// nothing: to spread work over CPUs costs some.
+fn decide(worth: Interval, demand: Option<Interval>) -> (Verdict, Option<Interval>) {
+    if worth.low > 1.0 {
+        return (Verdict::Better, None);
+    }
+    if worth.high < 1.0 {
+        return (Verdict::Worse, None);
+    }
+    match demand.filter(|demand| demand.high < 1.0) {
+        Some(less) => (Verdict::Better, Some(less)),
+        None => (Verdict::Undecided, None),
+    }
+}
+
+/// Whether `other` is `cell` without its setting, the baseline or its second series.
+fn is_as_found(cell: &Cell, other: &Cell) -> bool {
+    let key = |cell: &Cell| {
+        let Cell { mtu, message_bytes, flows, outstanding, socket_buffer_bytes, gso, .. } = *cell;
+        (mtu, message_bytes, flows, outstanding, socket_buffer_bytes, gso)
+    };
+    let names =
+        |cell: &Cell| (cell.mode.clone(), cell.offload, cell.workload, cell.engine, cell.unit);
+    let load = |cell: &Cell| cell.offered.map(|offered| offered.percent);
+    other.setting.is_none()
+        && (key(cell), names(cell), load(cell)) == (key(other), names(other), load(other))
+}
+
+/// Whether less of a cell's value is better: latency at a load.
+pub fn is_time(cell: &Cell) -> bool {
+    cell.unit == Unit::Microseconds
+}
+
+/// A cell's ratio, turned so that above 1 is better: of a latency less is.
+pub fn worth(cell: &Cell) -> Option<Interval> {
+    cell.ratio.map(|ratio| match is_time(cell) {
+        true if ratio.low > 0.0 => Interval {
+            median: 1.0 / ratio.median,
+            low: 1.0 / ratio.high,
+            high: 1.0 / ratio.low,
+            ..ratio
+        },
+        _ => ratio,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_carried_decides_before_cpu_time() {
+        let interval = |low: f64, high: f64| {
+            let median = f64::midpoint(low, high);
+            Interval { median, low, high, confidence: 0.95, samples: 10 }
+        };
+        let (more, less, same) = (interval(1.1, 1.2), interval(0.8, 0.9), interval(0.9, 1.1));
+        for (worth, demand, verdict, by_cpu) in [
+            (more, Some(more), Verdict::Better, false),
+            (less, Some(less), Verdict::Worse, false),
+            (same, Some(less), Verdict::Better, true),
+            (same, Some(more), Verdict::Undecided, false),
+            (same, Some(same), Verdict::Undecided, false),
+            (same, None, Verdict::Undecided, false),
+        ] {
+            let (decided, cpu) = decide(worth, demand);
+            assert_eq!((decided, cpu.is_some()), (verdict, by_cpu), "{worth:?} {demand:?}");
+        }
+    }
+}

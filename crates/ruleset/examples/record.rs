@@ -1,0 +1,20 @@
+//! Writes the rules of this network namespace as the kernel tells them: one message of
+//! nf_tables a line, its type and its bytes in hexadecimal. Tests read such files.
+//!
+//! `nsenter --net=PATH target/debug/examples/record >FILE`
+
+use std::fmt::Write as _;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (generation, messages) = ruleset::messages()?;
+    let mut text = format!("# generation {generation}\n");
+    for message in messages {
+        write!(text, "{} ", message.kind)?;
+        for byte in message.payload {
+            write!(text, "{byte:02x}")?;
+        }
+        text.push('\n');
+    }
+    print!("{text}");
+    Ok(())
+}

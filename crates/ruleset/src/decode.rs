@@ -1,0 +1,320 @@
+//! The kernel's messages become a [`Ruleset`].
+//!
+//! Numbers and layouts: `include/uapi/linux/netfilter/nf_tables.h`. An attribute, a flag
+//! or a value that is not known makes what carries it odd: no verdict depends on it.
+
+use std::collections::HashMap;
+
+use crate::data::data;
+use crate::expression;
+use crate::model::{Base, Chain, Elements, Expression, Rule, Ruleset, Set, Shape, Value};
+use crate::names::Names;
+use crate::value::{Cause, Doubt};
+use crate::wire::{Fields, Odd, each};
+
+/// A message of nf_tables: its type (`NFT_MSG_NEW…`) and what follows its header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// `NFT_MSG_NEWTABLE` and so on, without the subsystem's number.
+    pub kind: u16,
+    /// `struct nfgenmsg` and attributes.
+    pub payload: Vec<u8>,
+}
+
+pub(crate) const NEWTABLE: u16 = 0;
+pub(crate) const NEWCHAIN: u16 = 3;
+pub(crate) const NEWRULE: u16 = 6;
+pub(crate) const NEWSET: u16 = 9;
+pub(crate) const NEWSETELEM: u16 = 12;
+const NFPROTO_ARP: u8 = 3;
+const NF_DROP: u32 = 0;
+
+// Flags of tables, chains, sets and elements.
+const TABLE_DORMANT: u32 = 1;
+/// Dormant, owned, kept after its owner.
+const TABLE_KNOWN: u32 = 7;
+/// Base chain, and one that a rule brought along; not offloaded ones.
+const CHAIN_KNOWN: u32 = 1 | 4;
+const SET_INTERVAL: u32 = 0x4;
+const SET_MAP: u32 = 0x8;
+const SET_TIMEOUT: u32 = 0x10;
+const SET_EVAL: u32 = 0x20;
+const SET_OBJECT: u32 = 0x40;
+const SET_CONCAT: u32 = 0x80;
+const SET_KNOWN: u32 = 0x1ff;
+const ELEMENT_END: u32 = 1;
+const ELEMENT_OTHERWISE: u32 = 2;
+/// `NFT_OBJECT_COUNTER`.
+const OBJECT_COUNTER: u32 = 1;
+
+impl Ruleset {
+    /// What messages tell. Tables of ARP are left out. Never fails: what is not understood
+    /// is kept as such.
+    pub fn from_messages(messages: &[Message]) -> Ruleset {
+        let mut rules = Ruleset::default();
+        let mut names = Names::default();
+        let mut tables: HashMap<(u8, String), bool> = HashMap::new();
+        // Families of ARP have no bearing on IP packets.
+        let of = |wanted: u16| {
+            messages.iter().filter(move |message| {
+                message.kind == wanted && message.payload.first() != Some(&NFPROTO_ARP)
+            })
+        };
+        let parts = |message: &'_ Message| -> Option<(u8, Vec<u8>)> {
+            Some((*message.payload.first()?, message.payload.get(4..)?.to_vec()))
+        };
+        let mut odd = Vec::new();
+        for (family, payload) in of(NEWTABLE).filter_map(parts) {
+            match table(&payload) {
+                Ok((name, dormant)) => drop(tables.insert((family, name), dormant)),
+                Err(why) => odd.push(format!("table: {why}")),
+            }
+        }
+        for (family, payload) in of(NEWCHAIN).filter_map(parts) {
+            match chain(family, &payload) {
+                Ok(mut chain) => {
+                    let table = (family, chain.table.clone());
+                    match tables.get(&table) {
+                        Some(dormant) => chain.is_dormant = *dormant,
+                        None => chain.odd = Some("a table that is not listed".to_owned()),
+                    }
+                    let name = (family, chain.table.clone(), chain.name.clone());
+                    names.chains.insert(name, rules.chains.len());
+                    rules.chains.push(chain);
+                }
+                Err(why) => odd.push(format!("chain: {why}")),
+            }
+        }
+        for (family, payload) in of(NEWSET).filter_map(parts) {
+            match set(family, &payload) {
+                Ok(set) => {
+                    let name = (family, set.table.clone(), set.name.clone());
+                    names.sets.insert(name, rules.sets.len());
+                    rules.sets.push(set);
+                }
+                Err(why) => odd.push(format!("set: {why}")),
+            }
+        }
+        for (family, payload) in of(NEWSETELEM).filter_map(parts) {
+            if let Err(why) = elements(&mut rules.sets, &names, family, &payload) {
+                odd.push(format!("elements: {why}"));
+            }
+        }
+        for set in &mut rules.sets {
+            // A begin comes before an end at the same key: ranges that touch.
+            let edges = &mut set.elements.edges;
+            edges.sort_by(|a, b| (&a.0, a.1.is_none()).cmp(&(&b.0, b.1.is_none())));
+            edges.dedup_by(|later, kept| later.0 == kept.0);
+        }
+        for (family, payload) in of(NEWRULE).filter_map(parts) {
+            if let Err(why) = rule(&mut rules.chains, &names, family, &payload) {
+                odd.push(format!("rule: {why}"));
+            }
+        }
+        // Packets change a set that a rule of the kind "dynset" names, whatever its flags say.
+        for expression in
+            rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.expressions)
+        {
+            if let Expression::Dynset { set } = expression {
+                rules.sets[*set].doubt =
+                    Some(Doubt::new(Cause::Unannounced, "a set that packets change"));
+            }
+        }
+        rules.odd = odd;
+        rules.order();
+        rules
+    }
+}
+
+/// Name, and whether it is dormant.
+fn table(payload: &[u8]) -> Result<(String, bool), Odd> {
+    let fields = Fields::new(payload, &[1, 2, 3, 4, 5, 6, 7])?;
+    let flags = fields.number(2)?.unwrap_or(0);
+    let name = fields.text(1);
+    if flags & !TABLE_KNOWN != 0 {
+        return Err(format!("{name}: flags {flags:#x}"));
+    }
+    Ok((name, flags & TABLE_DORMANT != 0))
+}
+
+fn chain(family: u8, payload: &[u8]) -> Result<Chain, Odd> {
+    let fields = Fields::new(payload, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])?;
+    let flags = fields.number(10)?.unwrap_or(0);
+    let mut chain = Chain {
+        family,
+        table: fields.text(1),
+        name: fields.text(3),
+        base: None,
+        is_dormant: false,
+        odd: None,
+        rules: Vec::new(),
+    };
+    if flags & !CHAIN_KNOWN != 0 {
+        chain.odd = Some(format!("flags {flags:#x}"));
+    }
+    if let Some(hook) = fields.get(4) {
+        let hook = Fields::new(hook, &[1, 2, 3, 4])?;
+        let mut devices: Vec<String> = hook.get(3).map(crate::wire::text).into_iter().collect();
+        for (kind, name) in each(hook.get(4).unwrap_or_default())? {
+            devices.push(match kind {
+                1 => crate::wire::text(name),
+                // NFTA_DEVICE_PREFIX.
+                2 => crate::wire::text(name) + "*",
+                kind => return Err(format!("unknown attribute {kind} of devices")),
+            });
+        }
+        devices.sort();
+        devices.dedup();
+        chain.base = Some(Base {
+            hook: hook.need_number(1)?,
+            priority: hook.need_number(2)?.cast_signed(),
+            devices,
+            kind: fields.text(7),
+            drops: fields.number(5)? == Some(NF_DROP),
+        });
+    }
+    Ok(chain)
+}
+
+fn set(family: u8, payload: &[u8]) -> Result<Set, Odd> {
+    // The last two tell which implementation it is, and how many elements it has.
+    let known: Vec<u16> = (1..=20).collect();
+    let fields = Fields::new(payload, &known)?;
+    let flags = fields.number(3)?.unwrap_or(0);
+    let mut set = Set {
+        family,
+        table: fields.text(1),
+        name: fields.text(2),
+        key_length: fields.need_number(5)? as usize,
+        shape: match flags {
+            _ if flags & SET_INTERVAL == 0 => Shape::Keys,
+            _ if flags & SET_CONCAT == 0 => Shape::Ranges,
+            _ => Shape::Boxes,
+        },
+        fields: Vec::new(),
+        doubt: None,
+        odd: (flags & !SET_KNOWN != 0).then(|| format!("flags {flags:#x}")),
+        elements: Elements::default(),
+    };
+    if let Some(description) = fields.get(9) {
+        let description = Fields::new(description, &[1, 2])?;
+        for (_, field) in each(description.get(2).unwrap_or_default())? {
+            set.fields.push(Fields::new(field, &[1])?.need_number(1)? as usize);
+        }
+    }
+    let doubt = |cause, what| Some(Doubt::new(cause, what));
+    if flags & SET_EVAL != 0 {
+        set.doubt = doubt(Cause::Unannounced, "a set that packets change");
+    } else if flags & SET_TIMEOUT != 0 || fields.get(11).is_some() {
+        set.doubt = doubt(Cause::Time, "a set with a timeout");
+    } else if flags & SET_OBJECT != 0 && fields.number(15)? != Some(OBJECT_COUNTER) {
+        set.doubt = doubt(Cause::Counting, "a map to objects");
+    } else if !only_counts(fields.get(17), fields.get(18))? {
+        set.doubt = doubt(Cause::Counting, "a set whose elements count");
+    }
+    if flags & SET_MAP != 0 && fields.get(6).is_none() && flags & SET_OBJECT == 0 {
+        set.odd = Some("a map to nothing".to_owned());
+    }
+    // Each field has whole registers.
+    let bytes: usize = set.fields.iter().map(|field| field.next_multiple_of(4)).sum();
+    if set.shape == Shape::Boxes && bytes != set.key_length {
+        set.odd = Some(format!("fields of {bytes} bytes, a key of {}", set.key_length));
+    }
+    Ok(set)
+}
+
+/// Whether the expressions of elements (`NFTA_SET_ELEM_EXPR`, `…_EXPRESSIONS`) do no more
+/// than count.
+fn only_counts(one: Option<&[u8]>, more: Option<&[u8]>) -> Result<bool, Odd> {
+    let mut all = Vec::from_iter(one);
+    for (_, expression) in each(more.unwrap_or_default())? {
+        all.push(expression);
+    }
+    for expression in all {
+        let name = Fields::new(expression, &[1, 2])?.text(1);
+        if !["counter", "last"].contains(&name.as_str()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn elements(sets: &mut [Set], names: &Names, family: u8, payload: &[u8]) -> Result<(), Odd> {
+    let fields = Fields::new(payload, &[1, 2, 3, 4])?;
+    let (table, name) = (fields.text(1), fields.text(2));
+    let set = names.set(family, &table, &name).and_then(|at| sets.get_mut(at));
+    let set: &mut Set = set.ok_or_else(|| format!("of set {table} {name}, which is not listed"))?;
+    for (_, told) in each(fields.get(3).unwrap_or_default())? {
+        if let Err(why) = element(set, names, told) {
+            set.odd = Some(format!("element: {why}"));
+        }
+    }
+    Ok(())
+}
+
+fn element(set: &mut Set, names: &Names, told: &[u8]) -> Result<(), Odd> {
+    let fields = Fields::new(told, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])?;
+    let flags = fields.number(3)?.unwrap_or(0);
+    if flags & !(ELEMENT_END | ELEMENT_OTHERWISE) != 0 {
+        return Err(format!("flags {flags:#x}"));
+    }
+    if fields.get(4).is_some() || fields.get(5).is_some() {
+        set.doubt = Some(Doubt::new(Cause::Time, "a set with a timeout"));
+    }
+    if !only_counts(fields.get(7), fields.get(11))? {
+        set.doubt = Some(Doubt::new(Cause::Counting, "a set whose elements count"));
+    }
+    let value = match fields.get(2) {
+        None => Value::Member,
+        Some(told) => data(told, |name| names.chain(set.family, &set.table, name))?,
+    };
+    if flags & ELEMENT_OTHERWISE != 0 {
+        set.elements.otherwise = Some(value);
+        return Ok(());
+    }
+    let key = |told| match data(told, |_| None)? {
+        Value::Data(bytes) if bytes.len() == set.key_length => Ok(bytes),
+        Value::Data(bytes) => Err(format!("key of {} bytes, not {}", bytes.len(), set.key_length)),
+        _ => Err("a key that is no value".to_owned()),
+    };
+    let first = key(fields.need(1)?)?;
+    let last = fields.get(10).map(key).transpose()?;
+    match (set.shape, last) {
+        (Shape::Keys, None) if flags == 0 => drop(set.elements.exact.insert(first, value)),
+        (Shape::Ranges, None) => {
+            let value = (flags & ELEMENT_END == 0).then_some(value);
+            set.elements.edges.push((first, value));
+        }
+        (Shape::Boxes, last) if flags == 0 => {
+            let last = last.unwrap_or_else(|| first.clone());
+            set.elements.boxes.push((first, last, value));
+        }
+        _ => return Err("an end where there are no ranges".to_owned()),
+    }
+    Ok(())
+}
+
+fn rule(chains: &mut [Chain], names: &Names, family: u8, payload: &[u8]) -> Result<(), Odd> {
+    // The chain first: what is odd concerns it alone.
+    let all = each(payload)?;
+    let find = |wanted| all.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value);
+    let name = |kind| find(kind).map(crate::wire::text).unwrap_or_default();
+    let (table, chain) = (name(1), name(2));
+    let at = names.chain(family, &table, &chain);
+    let Some(chain) = at.and_then(|at| chains.get_mut(at)) else {
+        return Err(format!("of chain {table} {chain}, which is not listed"));
+    };
+    let handle = find(3).and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes);
+    let known: Vec<u16> = (1..=12).collect();
+    let mut expressions = Vec::new();
+    match Fields::new(payload, &known).and_then(|_| each(find(4).unwrap_or_default())) {
+        Ok(told) => {
+            for (_, told) in told {
+                expressions.push(expression::decode(names, family, &table, told));
+            }
+        }
+        Err(why) => expressions.push(Expression::Odd(why)),
+    }
+    chain.rules.push(Rule { handle, expressions });
+    Ok(())
+}

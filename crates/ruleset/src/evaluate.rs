@@ -1,0 +1,445 @@
+//! Evaluation of a hook's chains for a flow, as `nft_do_chain` goes through them.
+
+use crate::expression::REGISTERS;
+use crate::flow::{Answer, Flow, Hook, Place, Step, Verdict};
+use crate::model::{Action, Base, Chain, Expression, Rule, Ruleset, Value};
+use crate::packet::{Packets, Tracked};
+use crate::set::Found;
+use crate::value::{Byte, Cause, Comparison, Doubt, Holds, compare, doubt, known, whole, within};
+use crate::xt::{ConnmarkMode, Target};
+
+/// `NFT_JUMP_STACK_SIZE`: the kernel takes no deeper rule set.
+const DEPTH: usize = 16;
+/// Expressions that an evaluation goes through before it is given up; some 100 ms.
+const STEPS: usize = 2_000_000;
+/// `NFPROTO_*`.
+const INET: u8 = 1;
+const IPV4: u8 = 2;
+const NETDEV: u8 = 5;
+const BRIDGE: u8 = 7;
+const IPV6: u8 = 10;
+/// `NF_INET_INGRESS`.
+const INET_INGRESS: u32 = 5;
+
+/// How a rule ends.
+enum End {
+    /// On with the next one.
+    Next,
+    Act(Action),
+    Stop(Verdict),
+}
+
+/// What is left to be done of an evaluation.
+struct Budget(usize);
+
+impl Ruleset {
+    /// What the rules do to all packets of a flow that pass these hooks in turn.
+    ///
+    /// The first reason is told that is not [`Verdict::Accept`]: what comes behind it may
+    /// have more of them.
+    pub fn verdict(&self, flow: &Flow, path: &[Step]) -> Answer {
+        let mut mark = flow.mark;
+        let mut marks = Vec::with_capacity(path.len());
+        let mut budget = Budget(STEPS);
+        if let Some(odd) = self.odd.first() {
+            let verdict = Verdict::NotUnderstood { at: None, what: odd.clone() };
+            return Answer { verdict, mark, marks };
+        }
+        for step in path {
+            let here: Vec<usize> = self
+                .bases
+                .iter()
+                .copied()
+                .filter(|at| {
+                    let chain = &self.chains[*at];
+                    chain.base.as_ref().is_some_and(|base| is_at(chain, base, flow, step))
+                })
+                .collect();
+            for at in &here {
+                let base = self.chains[*at].base.as_ref();
+                let priority = base.map_or(0, |base| base.priority);
+                let mut packets = Packets { flow, step, priority, mark };
+                let verdict = self.base(*at, &mut packets, &mut budget);
+                if verdict != Verdict::Accept {
+                    return Answer { verdict, mark, marks };
+                }
+                // Which of two chains at one priority is first is not told: a mark that one
+                // of them sets may be seen by the other or not.
+                let is_alone = here.iter().all(|other| {
+                    other == at
+                        || self.chains[*other].base.as_ref().map(|base| base.priority)
+                            != Some(priority)
+                });
+                if packets.mark != mark && !is_alone {
+                    let what = "a mark that a chain of the same priority may see".to_owned();
+                    let at = Some(place(&self.chains[*at], None));
+                    let verdict = Verdict::NotUnderstood { at, what };
+                    return Answer { verdict, mark, marks };
+                }
+                mark = packets.mark;
+            }
+            marks.push(mark);
+        }
+        Answer { verdict: Verdict::Accept, mark, marks }
+    }
+
+    /// A base chain and all that it jumps to.
+    fn base(&self, base: usize, packets: &mut Packets<'_>, budget: &mut Budget) -> Verdict {
+        let mut stack: Vec<(usize, usize)> = Vec::with_capacity(DEPTH);
+        let (mut chain, mut next) = (base, 0);
+        loop {
+            let Some(here) = self.chains.get(chain) else {
+                let what = "a chain that is not there".to_owned();
+                return Verdict::NotUnderstood { at: None, what };
+            };
+            if let Some(odd) = &here.odd {
+                let at = Some(place(here, None));
+                return Verdict::NotUnderstood { at, what: odd.clone() };
+            }
+            let Some(rule) = here.rules.get(next) else {
+                match stack.pop() {
+                    Some(back) => (chain, next) = back,
+                    None => return self.policy(base),
+                }
+                continue;
+            };
+            next += 1;
+            match self.rule(here, rule, packets, budget) {
+                End::Next | End::Act(Action::Continue | Action::Break) => {}
+                End::Stop(verdict) => return verdict,
+                End::Act(Action::Accept) => return Verdict::Accept,
+                End::Act(Action::Drop) => {
+                    return Verdict::Drop { at: place(here, Some(rule)) };
+                }
+                End::Act(Action::Queue) => {
+                    return depends(here, rule, Doubt::new(Cause::Effect, "queue"));
+                }
+                End::Act(Action::Return) => match stack.pop() {
+                    Some(back) => (chain, next) = back,
+                    None => return self.policy(base),
+                },
+                End::Act(Action::Goto(to)) => (chain, next) = (to, 0),
+                End::Act(Action::Jump(to)) => {
+                    if stack.len() >= DEPTH {
+                        return not_understood(here, rule, "more jumps than the kernel allows");
+                    }
+                    stack.push((chain, next));
+                    (chain, next) = (to, 0);
+                }
+            }
+        }
+    }
+
+    fn policy(&self, base: usize) -> Verdict {
+        let chain = &self.chains[base];
+        match &chain.base {
+            Some(base) if base.drops => Verdict::Drop { at: place(chain, None) },
+            _ => Verdict::Accept,
+        }
+    }
+
+    fn rule(
+        &self,
+        chain: &Chain,
+        rule: &Rule,
+        packets: &mut Packets<'_>,
+        budget: &mut Budget,
+    ) -> End {
+        // What is in no register yet, nobody reads: the kernel refuses such rules.
+        let unset = Byte::unknown(Doubt::new(Cause::Unknown, "a register that is not set"));
+        let mut registers = [unset; REGISTERS];
+        // Why it is not certain that the rule matches so far.
+        let mut maybe: Option<Doubt> = None;
+        let stop = |doubt| End::Stop(depends(chain, rule, doubt));
+        for expression in &rule.expressions {
+            match budget.0.checked_sub(1) {
+                Some(rest) => budget.0 = rest,
+                None => return End::Stop(not_understood(chain, rule, "too many rules")),
+            }
+            let holds = match expression {
+                Expression::Nothing => Holds::Yes,
+                Expression::Odd(why) => return End::Stop(not_understood(chain, rule, why)),
+                Expression::Meta { key, to } => {
+                    store(&mut registers, *to, &packets.meta(*key));
+                    Holds::Yes
+                }
+                Expression::Payload { base, offset, length, to } => {
+                    let (bytes, is_there) = packets.payload(*base, *offset, *length);
+                    store(&mut registers, *to, &bytes);
+                    // A packet that ends before it breaks the rule.
+                    let short = Doubt::new(Cause::Packet, "payload");
+                    if is_there { Holds::Yes } else { Holds::Maybe(short) }
+                }
+                Expression::Ct { key, direction, to } => match packets.ct(*key, *direction) {
+                    Some(bytes) => {
+                        store(&mut registers, *to, &bytes);
+                        Holds::Yes
+                    }
+                    None => Holds::No,
+                },
+                Expression::Fib { result, flags, to } => {
+                    store(&mut registers, *to, &packets.fib(*result, *flags));
+                    Holds::Yes
+                }
+                Expression::Immediate { to, value } => {
+                    store(&mut registers, *to, &known(value));
+                    Holds::Yes
+                }
+                Expression::Compare { from, how, with } => {
+                    compare(&registers[*from..][..with.len()], *how, with)
+                }
+                Expression::Range { from, inverted, least, most } => {
+                    within(&registers[*from..][..least.len()], least, most).xor(*inverted)
+                }
+                Expression::MaskXor { from, to, mask, xor } => {
+                    let bytes: Vec<Byte> = (registers[*from..].iter().zip(mask).zip(xor))
+                        .map(|((byte, mask), xor)| byte.masked(*mask, *xor))
+                        .collect();
+                    store(&mut registers, *to, &bytes);
+                    Holds::Yes
+                }
+                Expression::ByteOrder { from, to, length, size } => {
+                    let mut bytes = registers[*from..][..*length].to_vec();
+                    if cfg!(target_endian = "little") {
+                        bytes.chunks_mut(*size).for_each(<[Byte]>::reverse);
+                    }
+                    store(&mut registers, *to, &bytes);
+                    Holds::Yes
+                }
+                Expression::Lookup { set, from, to, inverted } => {
+                    let set = &self.sets[*set];
+                    if let Some(odd) = &set.odd {
+                        let why = format!("set {}: {odd}", set.name);
+                        return End::Stop(not_understood(chain, rule, &why));
+                    }
+                    let Some(key) = registers.get(*from..*from + set.key_length) else {
+                        return End::Stop(not_understood(chain, rule, "a key that is too long"));
+                    };
+                    match (set.find(key), to) {
+                        // Counting needs each packet, whether it is found or not.
+                        (Found::Maybe(doubt), _) if doubt.cause == Cause::Counting => {
+                            return stop(doubt);
+                        }
+                        (Found::Maybe(doubt), to) => {
+                            if let Some(to) = to {
+                                registers[*to..].fill(Byte::unknown(doubt));
+                            }
+                            Holds::Maybe(doubt)
+                        }
+                        (Found::Yes(Value::Data(value)), Some(to))
+                            if value.len() <= REGISTERS - to =>
+                        {
+                            store(&mut registers, *to, &known(value));
+                            Holds::Yes
+                        }
+                        (Found::Yes(_), Some(_)) => {
+                            return End::Stop(not_understood(chain, rule, "a map to no value"));
+                        }
+                        (Found::No, Some(_)) => Holds::No,
+                        (Found::Yes(_), None) => Holds::of(!inverted),
+                        (Found::No, None) => Holds::of(*inverted),
+                    }
+                }
+                Expression::VerdictMap { set, from } => {
+                    let set = &self.sets[*set];
+                    if let Some(odd) = &set.odd {
+                        let why = format!("map {}: {odd}", set.name);
+                        return End::Stop(not_understood(chain, rule, &why));
+                    }
+                    let Some(key) = registers.get(*from..*from + set.key_length) else {
+                        return End::Stop(not_understood(chain, rule, "a key that is too long"));
+                    };
+                    match (set.find(key), maybe) {
+                        (Found::No, _) => Holds::No,
+                        (_, Some(doubt)) | (Found::Maybe(doubt), None) => return stop(doubt),
+                        (Found::Yes(Value::Verdict(Action::Continue)), None) => Holds::Yes,
+                        (Found::Yes(Value::Verdict(action)), None) => return End::Act(*action),
+                        (Found::Yes(_), None) => {
+                            return End::Stop(not_understood(chain, rule, "a map to no verdict"));
+                        }
+                    }
+                }
+                Expression::Match(matches) => packets.matches(matches),
+                Expression::Dynset { .. } => {
+                    return stop(maybe.unwrap_or(Doubt::new(Cause::Unannounced, "dynset")));
+                }
+                Expression::Slow(doubt) => {
+                    // It may be that this reads into a register.
+                    registers.fill(Byte::unknown(*doubt));
+                    Holds::Maybe(*doubt)
+                }
+                // From here on: what does something. It is done for certain or it is told.
+                _ if maybe.is_some() => return maybe.map_or(End::Next, stop),
+                Expression::Verdict(Action::Continue) => Holds::Yes,
+                Expression::Verdict(action) => return End::Act(*action),
+                Expression::Reject | Expression::Target(Target::Reject) => {
+                    return End::Act(Action::Drop);
+                }
+                Expression::Target(Target::Slow(doubt)) => return stop(*doubt),
+                Expression::Target(Target::Mark { mark, mask }) => {
+                    packets.mark = packets.mark & !mask ^ mark;
+                    Holds::Yes
+                }
+                Expression::Target(Target::Connmark {
+                    mode,
+                    mark,
+                    connection_mask,
+                    packet_mask,
+                }) => match connmark(packets, *mode, *mark, *connection_mask, *packet_mask) {
+                    Ok(mark) => {
+                        packets.mark = mark;
+                        Holds::Yes
+                    }
+                    Err(doubt) => return stop(doubt),
+                },
+                // NFT_META_MARK.
+                Expression::MetaSet { key: 3, from } => {
+                    let bytes = &registers[*from..][..4];
+                    let Some(value) = whole(bytes).and_then(|value| value.try_into().ok()) else {
+                        return stop(doubt(bytes));
+                    };
+                    packets.mark = u32::from_ne_bytes(value);
+                    Holds::Yes
+                }
+                Expression::MetaSet { .. } => {
+                    return stop(Doubt::new(Cause::Effect, "meta set"));
+                }
+                Expression::CtSet { key, from } => {
+                    // NFT_CT_MARK; the entry has had it since a packet passed here before.
+                    let mark = match packets.tracked() {
+                        Tracked::Entry(entry) if *key == 3 => entry.mark,
+                        // Without an entry nothing is set; a zone is, in a template.
+                        Tracked::Nothing if *key == 3 => continue,
+                        _ => return stop(Doubt::new(Cause::Effect, "ct set")),
+                    };
+                    let bytes = &registers[*from..][..4];
+                    let to = compare(bytes, Comparison::Equal, &mark.to_ne_bytes());
+                    if to != Holds::Yes {
+                        return stop(Doubt::new(Cause::Effect, "ct mark set"));
+                    }
+                    Holds::Yes
+                }
+            };
+            match holds {
+                Holds::No => return End::Next,
+                Holds::Yes => {}
+                // What only reads may yet turn out not to matter. What keeps a state of its
+                // own, or does something, has done so with a packet that came here.
+                Holds::Maybe(doubt) => match doubt.cause {
+                    Cause::Counting | Cause::Effect => return stop(maybe.unwrap_or(doubt)),
+                    _ if is_stateful(expression) => return stop(maybe.unwrap_or(doubt)),
+                    _ => maybe = maybe.or(Some(doubt)),
+                },
+            }
+        }
+        End::Next
+    }
+}
+
+/// Sets a register. Registers are set in words; the rest of the last one is zero.
+fn store(registers: &mut [Byte; REGISTERS], to: usize, bytes: &[Byte]) {
+    for (at, register) in registers[to..].iter_mut().enumerate() {
+        match bytes.get(at) {
+            Some(byte) => *register = *byte,
+            None if at < bytes.len().next_multiple_of(4) => *register = Byte::known(0),
+            None => break,
+        }
+    }
+}
+
+/// Whether an expression whose outcome is not known changes something on its own.
+fn is_stateful(expression: &Expression) -> bool {
+    let doubt = match expression {
+        Expression::Slow(doubt) => doubt,
+        Expression::Match(crate::xt::Match::Slow(doubt)) => doubt,
+        _ => return false,
+    };
+    // numgen inc, statistic nth; ipset with counters or timeouts; dynset.
+    !matches!(doubt.cause, Cause::Packet)
+}
+
+/// The packets' mark behind `CONNMARK` (`xt_connmark.c`).
+fn connmark(
+    packets: &Packets<'_>,
+    mode: ConnmarkMode,
+    mark: u32,
+    connection_mask: u32,
+    packet_mask: u32,
+) -> Result<u32, Doubt> {
+    let entry = match packets.tracked() {
+        Tracked::Entry(entry) => entry,
+        Tracked::Nothing => return Ok(packets.mark),
+        Tracked::Unclear => return Err(Doubt::new(Cause::Unknown, "CONNMARK at this hook")),
+    };
+    let of_connection = match mode {
+        ConnmarkMode::Set => entry.mark & !connection_mask ^ mark,
+        ConnmarkMode::Save => entry.mark & !connection_mask ^ packets.mark & packet_mask,
+        ConnmarkMode::Restore => {
+            return Ok(packets.mark & !packet_mask ^ entry.mark & connection_mask);
+        }
+    };
+    // The entry has had it since a packet passed here before.
+    if of_connection != entry.mark {
+        return Err(Doubt::new(Cause::Effect, "CONNMARK"));
+    }
+    Ok(packets.mark)
+}
+
+/// Whether a base chain is handed the packets at a step.
+fn is_at(chain: &Chain, base: &Base, flow: &Flow, step: &Step) -> bool {
+    // NAT looks at a connection's first packet; others are translated as their entry says.
+    if chain.is_dormant || (base.kind == "nat" && !flow.asks_nat) {
+        return false;
+    }
+    let own = if flow.tuple.source.0.is_ipv4() { IPV4 } else { IPV6 };
+    let inet = |hook| (chain.family == own || chain.family == INET) && base.hook == hook;
+    let bridge = |hook| chain.family == BRIDGE && base.hook == hook;
+    let device = |of: &Option<crate::flow::Interface>| {
+        of.as_ref().is_some_and(|of| {
+            base.devices.iter().any(|device| match device.strip_suffix('*') {
+                Some(begin) => of.name.starts_with(begin),
+                None => *device == of.name,
+            })
+        })
+    };
+    match step.hook {
+        Hook::Prerouting => inet(0),
+        Hook::Input => inet(1),
+        Hook::Forward => inet(2),
+        Hook::Output => inet(3),
+        Hook::Postrouting => inet(4),
+        Hook::BridgePrerouting => bridge(0),
+        Hook::BridgeInput => bridge(1),
+        Hook::BridgeForward => bridge(2),
+        Hook::BridgeOutput => bridge(3),
+        Hook::BridgePostrouting => bridge(4),
+        Hook::Ingress => {
+            device(&step.input)
+                && (chain.family == NETDEV && base.hook == 0
+                    || chain.family == INET && base.hook == INET_INGRESS)
+        }
+        Hook::Egress => device(&step.output) && chain.family == NETDEV && base.hook == 1,
+    }
+}
+
+fn place(chain: &Chain, rule: Option<&Rule>) -> Place {
+    Place {
+        family: chain.family,
+        table: chain.table.clone(),
+        chain: chain.name.clone(),
+        handle: rule.map(|rule| rule.handle),
+    }
+}
+
+fn not_understood(chain: &Chain, rule: &Rule, what: &str) -> Verdict {
+    Verdict::NotUnderstood { at: Some(place(chain, Some(rule))), what: what.to_owned() }
+}
+
+fn depends(chain: &Chain, rule: &Rule, doubt: Doubt) -> Verdict {
+    match doubt.cause {
+        Cause::Unknown => not_understood(chain, rule, doubt.what),
+        cause => {
+            Verdict::Depends { at: place(chain, Some(rule)), cause, what: doubt.what.to_owned() }
+        }
+    }
+}

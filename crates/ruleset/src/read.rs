@@ -1,0 +1,123 @@
+//! All rules of the calling thread's namespace, of one generation.
+
+use std::sync::Arc;
+
+use netstate::netfilter::raw;
+use nix::errno::Errno;
+
+use crate::decode::{Message, NEWSET};
+use crate::model::Ruleset;
+use crate::wire::each;
+
+// `NFT_MSG_GET…`, in the order in which they are asked for.
+const GETTABLE: u16 = 1;
+const GETCHAIN: u16 = 4;
+const GETRULE: u16 = 7;
+const GETSET: u16 = 10;
+const GETSETELEM: u16 = 13;
+/// So many times the rules are read anew as they changed meanwhile.
+const ATTEMPTS: usize = 20;
+
+/// Why rules were not read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused.
+    #[error(transparent)]
+    Netlink(#[from] netstate::Error),
+    /// Somebody changed the rules all the while.
+    #[error(
+        "read nftables: expected one generation, got changes during each of {ATTEMPTS} attempts"
+    )]
+    Changing,
+}
+
+/// Reads the rules of the calling thread's namespace.
+///
+/// # Errors
+/// When the kernel refuses, or changes the rules during every attempt.
+pub fn read() -> Result<Ruleset, Error> {
+    let (generation, messages) = messages()?;
+    Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
+}
+
+/// The rules of the calling thread's namespace: those that are known where they still are of
+/// the generation of now.
+///
+/// # Errors
+/// As [`read`].
+pub fn refresh(known: &Arc<Ruleset>) -> Result<Arc<Ruleset>, Error> {
+    match raw::generation() {
+        Ok(generation) if generation == known.generation => Ok(known.clone()),
+        Err(error) if is_absent(&error) && known.generation == 0 => Ok(known.clone()),
+        _ => {
+            let new = read()?;
+            // Who compares them finds that out at once.
+            Ok(if new == **known { known.clone() } else { Arc::new(new) })
+        }
+    }
+}
+
+/// The generation, and all messages of it. A kernel without nftables has generation 0 and
+/// no message.
+///
+/// # Errors
+/// As [`read`].
+pub fn messages() -> Result<(u32, Vec<Message>), Error> {
+    for _ in 0..ATTEMPTS {
+        let before = match raw::generation() {
+            Ok(generation) => generation,
+            Err(error) if is_absent(&error) => return Ok((0, Vec::new())),
+            Err(error) => return Err(error.into()),
+        };
+        match all() {
+            Ok(messages) if raw::generation()? == before => return Ok((before, messages)),
+            Ok(_) => {}
+            // A set that went meanwhile, or a dump that was interrupted each time.
+            Err(error) if error.errno() == Some(Errno::ENOENT) => {}
+            Err(netstate::Error::Answer { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::Changing)
+}
+
+/// Whether an answer says that there is no nftables.
+fn is_absent(error: &netstate::Error) -> bool {
+    matches!(error.errno(), Some(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EPROTONOSUPPORT))
+}
+
+fn all() -> Result<Vec<Message>, netstate::Error> {
+    let mut messages = Vec::new();
+    let mut ask = |what, family, attributes: &[u8], object| {
+        raw::objects(what, family, attributes, object, |kind, payload| {
+            messages.push(Message { kind, payload: payload.to_vec() });
+        })
+    };
+    ask(GETTABLE, 0, &[], "nftables tables")?;
+    ask(GETCHAIN, 0, &[], "nftables chains")?;
+    ask(GETSET, 0, &[], "nftables sets")?;
+    ask(GETRULE, 0, &[], "nftables rules")?;
+    let sets: Vec<(u8, Vec<u8>)> =
+        messages.iter().filter(|message| message.kind == NEWSET).filter_map(question).collect();
+    for (family, attributes) in sets {
+        raw::objects(GETSETELEM, family, &attributes, "nftables elements", |kind, payload| {
+            messages.push(Message { kind, payload: payload.to_vec() });
+        })?;
+    }
+    Ok(messages)
+}
+
+/// The attributes that ask for a set's elements: table and name, which are `NFTA_SET_TABLE`
+/// and `NFTA_SET_ELEM_LIST_TABLE` and so on, by the same numbers.
+fn question(set: &Message) -> Option<(u8, Vec<u8>)> {
+    let mut attributes = Vec::new();
+    for (kind, value) in each(set.payload.get(4..)?).ok()? {
+        if kind == 1 || kind == 2 {
+            attributes.extend(((4 + value.len()) as u16).to_ne_bytes());
+            attributes.extend(kind.to_ne_bytes());
+            attributes.extend(value);
+            attributes.resize(attributes.len().next_multiple_of(4), 0);
+        }
+    }
+    Some((*set.payload.first()?, attributes))
+}

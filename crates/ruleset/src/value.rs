@@ -1,0 +1,215 @@
+//! Values that are known bit by bit, and what is not known of them.
+
+/// Why something is not the same for every packet of a flow, or not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// It is read from the packet: length, TTL, DSCP, payload.
+    Packet,
+    /// It changes with time, with the CPU or at random.
+    Time,
+    /// It counts packets, bytes or connections, so that one that is not seen changes it.
+    Counting,
+    /// It does something to each packet or tells somebody of it: log, queue, DSCP.
+    Effect,
+    /// It changes without a new generation of the rules: ipset, dynamic sets.
+    Unannounced,
+    /// The flow that was asked about does not state it, or it is not known here.
+    Unknown,
+}
+
+/// Why a match may hold or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Doubt {
+    /// The kind of the reason.
+    pub cause: Cause,
+    /// What is looked at, in the words of `nft`.
+    pub what: &'static str,
+}
+
+impl Doubt {
+    /// A doubt.
+    pub const fn new(cause: Cause, what: &'static str) -> Doubt {
+        Doubt { cause, what }
+    }
+}
+
+/// Whether a match holds for every packet of the flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holds {
+    Yes,
+    No,
+    Maybe(Doubt),
+}
+
+impl Holds {
+    pub(crate) fn of(holds: bool) -> Holds {
+        if holds { Holds::Yes } else { Holds::No }
+    }
+
+    pub(crate) fn and(self, other: Holds) -> Holds {
+        match (self, other) {
+            (Holds::No, _) | (_, Holds::No) => Holds::No,
+            (Holds::Maybe(doubt), _) | (_, Holds::Maybe(doubt)) => Holds::Maybe(doubt),
+            _ => Holds::Yes,
+        }
+    }
+
+    pub(crate) fn xor(self, inverted: bool) -> Holds {
+        match self {
+            Holds::Yes if inverted => Holds::No,
+            Holds::No if inverted => Holds::Yes,
+            same => same,
+        }
+    }
+}
+
+/// A byte of which some bits are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Byte {
+    /// Zero where not known.
+    pub(crate) value: u8,
+    /// A one for each known bit.
+    pub(crate) known: u8,
+    /// Of the other bits.
+    pub(crate) doubt: Doubt,
+}
+
+impl Byte {
+    pub(crate) const fn known(value: u8) -> Byte {
+        Byte { value, known: 0xff, doubt: Doubt::new(Cause::Unknown, "") }
+    }
+
+    pub(crate) const fn unknown(doubt: Doubt) -> Byte {
+        Byte { value: 0, known: 0, doubt }
+    }
+
+    pub(crate) const fn bits(value: u8, known: u8, doubt: Doubt) -> Byte {
+        Byte { value: value & known, known, doubt }
+    }
+
+    /// `self & mask ^ xor`.
+    pub(crate) fn masked(self, mask: u8, xor: u8) -> Byte {
+        let known = self.known | !mask;
+        Byte { value: (self.value & mask ^ xor) & known, known, ..self }
+    }
+
+    const fn largest(self) -> u8 {
+        self.value | !self.known
+    }
+}
+
+pub(crate) fn known(bytes: &[u8]) -> Vec<Byte> {
+    bytes.iter().map(|byte| Byte::known(*byte)).collect()
+}
+
+/// All of it, if it is known.
+pub(crate) fn whole(bytes: &[Byte]) -> Option<Vec<u8>> {
+    bytes.iter().map(|byte| (byte.known == 0xff).then_some(byte.value)).collect()
+}
+
+/// The first doubt about a value that is not known.
+pub(crate) fn doubt(bytes: &[Byte]) -> Doubt {
+    let unknown = bytes.iter().find(|byte| byte.known != 0xff);
+    unknown.map_or(Doubt::new(Cause::Unknown, "a value"), |byte| byte.doubt)
+}
+
+/// `NFT_CMP_*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// `NFT_CMP_EQ`.
+    Equal,
+    /// `NFT_CMP_NEQ`.
+    NotEqual,
+    /// `NFT_CMP_LT`, as `memcmp` has it.
+    Less,
+    /// Less or equal.
+    LessOrEqual,
+    /// `NFT_CMP_GT`, as `memcmp` has it.
+    Greater,
+    /// Greater or equal.
+    GreaterOrEqual,
+}
+
+/// Compares as `memcmp` does.
+pub(crate) fn compare(bytes: &[Byte], how: Comparison, with: &[u8]) -> Holds {
+    let maybe = || Holds::Maybe(doubt(bytes));
+    let equal = || {
+        let differs = |(byte, with): (&Byte, &u8)| (byte.value ^ with) & byte.known != 0;
+        if bytes.len() != with.len() || bytes.iter().zip(with).any(differs) {
+            Holds::No
+        } else if bytes.iter().all(|byte| byte.known == 0xff) {
+            Holds::Yes
+        } else {
+            maybe()
+        }
+    };
+    let least = || bytes.iter().map(|byte| byte.value);
+    let most = || bytes.iter().map(|byte| byte.largest());
+    // The order is that of the bytes: a value lies between the one with all unknown bits
+    // zero and the one with all of them one.
+    let with = || with.iter().copied();
+    let both = |at_least: bool, at_most: bool| match (at_least, at_most) {
+        (true, true) => Holds::Yes,
+        (false, false) => Holds::No,
+        _ => maybe(),
+    };
+    match how {
+        Comparison::Equal => equal(),
+        Comparison::NotEqual => equal().xor(true),
+        Comparison::Less => both(least().lt(with()), most().lt(with())),
+        Comparison::LessOrEqual => both(least().le(with()), most().le(with())),
+        Comparison::Greater => both(least().gt(with()), most().gt(with())),
+        Comparison::GreaterOrEqual => both(least().ge(with()), most().ge(with())),
+    }
+}
+
+/// Whether a value lies within both bounds.
+pub(crate) fn within(bytes: &[Byte], from: &[u8], to: &[u8]) -> Holds {
+    let lower = compare(bytes, Comparison::GreaterOrEqual, from);
+    lower.and(compare(bytes, Comparison::LessOrEqual, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LENGTH: Doubt = Doubt::new(Cause::Packet, "meta length");
+
+    proptest! {
+        /// What is said of a partly known value is true of each value that it can have.
+        #[test]
+        fn a_comparison_holds_for_every_value(
+            value: [u8; 2], known: [u8; 2], free: [u8; 2], with: [u8; 2], how in 0..6_usize,
+        ) {
+            use Comparison::*;
+            let how = [Equal, NotEqual, Less, LessOrEqual, Greater, GreaterOrEqual][how];
+            let bytes: Vec<Byte> =
+                (0..2).map(|at| Byte::bits(value[at], known[at], LENGTH)).collect();
+            let exact: Vec<u8> =
+                (0..2).map(|at| value[at] & known[at] | free[at] & !known[at]).collect();
+            let truth = match how {
+                Equal => exact[..] == with,
+                NotEqual => exact[..] != with,
+                Less => exact[..] < with[..],
+                LessOrEqual => exact[..] <= with[..],
+                Greater => exact[..] > with[..],
+                GreaterOrEqual => exact[..] >= with[..],
+            };
+            match compare(&bytes, how, &with) {
+                Holds::Yes => prop_assert!(truth),
+                Holds::No => prop_assert!(!truth),
+                Holds::Maybe(doubt) => prop_assert_eq!(doubt, LENGTH),
+            }
+        }
+
+        #[test]
+        fn masked_bits_are_known(value: u8, known: u8, free: u8, mask: u8, xor: u8) {
+            let byte = Byte::bits(value, known, LENGTH).masked(mask, xor);
+            let exact = (value & known | free & !known) & mask ^ xor;
+            prop_assert_eq!(byte.value, exact & byte.known);
+            prop_assert_eq!(byte.known, known | !mask);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Attributes of netlink, strictly: what is not known is an error, not passed over.
+
+/// `NLA_TYPE_MASK`: the two highest bits of a type are flags.
+const TYPE_MASK: u16 = 0x3fff;
+
+/// Why something is not understood.
+pub(crate) type Odd = String;
+
+/// The attributes of a payload, in order.
+pub(crate) fn each(payload: &[u8]) -> Result<Vec<(u16, &[u8])>, Odd> {
+    let mut all = Vec::new();
+    let mut rest = payload;
+    while !rest.is_empty() {
+        let cut = || format!("attribute {} does not fit", all.len());
+        let header = rest.first_chunk::<4>().ok_or_else(cut)?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let value = rest.get(4..length).ok_or_else(cut)?;
+        all.push((u16::from_ne_bytes([header[2], header[3]]) & TYPE_MASK, value));
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(all)
+}
+
+/// Attributes by their type.
+pub(crate) struct Fields<'a>([Option<&'a [u8]>; 24]);
+
+impl<'a> Fields<'a> {
+    /// Takes a payload in which no other types than the known ones are, each once.
+    pub(crate) fn new(payload: &'a [u8], known: &[u16]) -> Result<Fields<'a>, Odd> {
+        let mut fields = [None; 24];
+        for (kind, value) in each(payload)? {
+            let field = fields.get_mut(usize::from(kind)).filter(|_| known.contains(&kind));
+            let field = field.ok_or_else(|| format!("unknown attribute {kind}"))?;
+            if field.replace(value).is_some() {
+                return Err(format!("attribute {kind} twice"));
+            }
+        }
+        Ok(Fields(fields))
+    }
+
+    pub(crate) fn get(&self, kind: u16) -> Option<&'a [u8]> {
+        self.0.get(usize::from(kind)).copied().flatten()
+    }
+
+    pub(crate) fn need(&self, kind: u16) -> Result<&'a [u8], Odd> {
+        self.get(kind).ok_or_else(|| format!("no attribute {kind}"))
+    }
+
+    /// A big-endian number, as nftables sends them.
+    pub(crate) fn number(&self, kind: u16) -> Result<Option<u32>, Odd> {
+        self.get(kind)
+            .map(|value| {
+                let bytes = value.try_into().map_err(|_| format!("attribute {kind} is no u32"))?;
+                Ok(u32::from_be_bytes(bytes))
+            })
+            .transpose()
+    }
+
+    pub(crate) fn need_number(&self, kind: u16) -> Result<u32, Odd> {
+        self.number(kind)?.ok_or_else(|| format!("no attribute {kind}"))
+    }
+
+    pub(crate) fn text(&self, kind: u16) -> String {
+        self.get(kind).map(text).unwrap_or_default()
+    }
+}
+
+/// A text with its terminating zero.
+pub(crate) fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+}

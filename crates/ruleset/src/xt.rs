@@ -1,0 +1,508 @@
+//! Matches and targets of x_tables, as iptables-nft puts them into rules (`match`,
+//! `target`): their binary information by the structures of `linux/netfilter/xt_*.h`.
+
+use std::net::IpAddr;
+
+use crate::value::{Cause, Doubt};
+use crate::wire::Odd;
+
+/// A match that is understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the structures by their names")]
+pub enum Match {
+    /// `comment`.
+    Always,
+    /// `conntrack`, revisions 1 to 3.
+    Conntrack(Box<Conntrack>),
+    /// `state`: bits as of `Conntrack::state`.
+    State {
+        mask: u32,
+    },
+    Mark {
+        mark: u32,
+        mask: u32,
+        inverted: bool,
+    },
+    Connmark {
+        mark: u32,
+        mask: u32,
+        inverted: bool,
+    },
+    AddressType {
+        source: u16,
+        destination: u16,
+        not_source: bool,
+        not_destination: bool,
+    },
+    /// `multiport`: ranges, both ends included.
+    Multiport {
+        which: Which,
+        ranges: Vec<(u16, u16)>,
+        inverted: bool,
+    },
+    Tcp {
+        ports: Ports,
+        flag_mask: u8,
+        flags: u8,
+        not_flags: bool,
+        has_option: bool,
+    },
+    Udp {
+        ports: Ports,
+    },
+    Icmp {
+        kind: u8,
+        codes: (u8, u8),
+        inverted: bool,
+        v6: bool,
+    },
+    /// `iprange`.
+    AddressRange {
+        source: Option<Range>,
+        destination: Option<Range>,
+    },
+    Physdev(Box<Physdev>),
+    /// What is known, and keeps every flow slow that reaches it.
+    Slow(Doubt),
+}
+
+/// Which ports `multiport` looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "by their names")]
+pub enum Which {
+    Source,
+    Destination,
+    Either,
+}
+
+/// Ranges of ports, both ends included, and whether they are inverted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "by their names")]
+pub struct Ports {
+    pub source: (u16, u16),
+    pub destination: (u16, u16),
+    pub not_source: bool,
+    pub not_destination: bool,
+}
+
+/// A range of addresses (`union nf_inet_addr`), both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "by their names")]
+pub struct Range {
+    pub least: [u8; 16],
+    pub most: [u8; 16],
+    pub inverted: bool,
+}
+
+impl Range {
+    /// Whether an address lies in it.
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        let inside = match address {
+            IpAddr::V4(address) => {
+                let octets = address.octets();
+                self.least[..4] <= octets[..] && octets[..] <= self.most[..4]
+            }
+            IpAddr::V6(address) => (self.least..=self.most).contains(&address.octets()),
+        };
+        inside != self.inverted
+    }
+}
+
+/// `struct xt_conntrack_mtinfo3`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the structure by their names")]
+pub struct Conntrack {
+    /// Address and mask: source and destination of the original direction, of answers.
+    pub addresses: [([u8; 16], [u8; 16]); 4],
+    pub protocol: u16,
+    /// Ranges, in the order of the addresses.
+    pub ports: [(u16, u16); 4],
+    pub flags: u16,
+    pub inverted: u16,
+    pub state: u16,
+    pub status: u16,
+}
+
+/// `struct xt_physdev_info`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the structure by their names")]
+pub struct Physdev {
+    pub input: [u8; 16],
+    pub input_mask: [u8; 16],
+    pub output: [u8; 16],
+    pub output_mask: [u8; 16],
+    pub inverted: u8,
+    pub which: u8,
+}
+
+/// A target that is understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the structures by their names")]
+pub enum Target {
+    /// `MARK`: mark and not mask, then exclusive or.
+    Mark {
+        mark: u32,
+        mask: u32,
+    },
+    /// `CONNMARK`.
+    Connmark {
+        mode: ConnmarkMode,
+        mark: u32,
+        connection_mask: u32,
+        packet_mask: u32,
+    },
+    Reject,
+    /// What is known, and keeps every flow slow that reaches it.
+    Slow(Doubt),
+}
+
+/// What `CONNMARK` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "by their names")]
+pub enum ConnmarkMode {
+    Set,
+    Save,
+    Restore,
+}
+
+/// Matches that keep a flow slow, whatever they say.
+pub const SLOW_MATCHES: [(&str, Cause); 44] = [
+    ("limit", Cause::Counting),
+    ("hashlimit", Cause::Counting),
+    ("quota", Cause::Counting),
+    ("connbytes", Cause::Counting),
+    ("connlimit", Cause::Counting),
+    ("nfacct", Cause::Counting),
+    ("rateest", Cause::Counting),
+    ("recent", Cause::Counting),
+    ("statistic", Cause::Time),
+    ("time", Cause::Time),
+    ("cpu", Cause::Time),
+    ("set", Cause::Unannounced),
+    ("connlabel", Cause::Unannounced),
+    ("length", Cause::Packet),
+    ("ttl", Cause::Packet),
+    ("hl", Cause::Packet),
+    ("dscp", Cause::Packet),
+    ("tos", Cause::Packet),
+    ("ecn", Cause::Packet),
+    ("tcpmss", Cause::Packet),
+    ("string", Cause::Packet),
+    ("u32", Cause::Packet),
+    ("bpf", Cause::Packet),
+    ("mac", Cause::Packet),
+    ("owner", Cause::Packet),
+    ("socket", Cause::Packet),
+    ("cgroup", Cause::Packet),
+    ("pkttype", Cause::Packet),
+    ("policy", Cause::Packet),
+    ("rpfilter", Cause::Packet),
+    ("realm", Cause::Packet),
+    ("helper", Cause::Packet),
+    ("osf", Cause::Packet),
+    ("cluster", Cause::Packet),
+    ("devgroup", Cause::Packet),
+    ("frag", Cause::Packet),
+    ("ah", Cause::Packet),
+    ("esp", Cause::Packet),
+    ("sctp", Cause::Packet),
+    ("dccp", Cause::Packet),
+    ("ipcomp", Cause::Packet),
+    ("ipvs", Cause::Packet),
+    ("ipv6header", Cause::Packet),
+    ("l2tp", Cause::Packet),
+];
+
+/// Targets that keep a flow slow, whatever they say.
+pub const SLOW_TARGETS: [&str; 31] = [
+    "LOG",
+    "NFLOG",
+    "NFQUEUE",
+    "ULOG",
+    "TRACE",
+    "AUDIT",
+    "TEE",
+    "TPROXY",
+    "CT",
+    "NOTRACK",
+    "TCPMSS",
+    "TCPOPTSTRIP",
+    "DSCP",
+    "TOS",
+    "TTL",
+    "HL",
+    "ECN",
+    "CLASSIFY",
+    "CHECKSUM",
+    "SET",
+    "SECMARK",
+    "CONNSECMARK",
+    "SYNPROXY",
+    "RATEEST",
+    "IDLETIMER",
+    "LED",
+    "HMARK",
+    "MASQUERADE",
+    "SNAT",
+    "DNAT",
+    "REDIRECT",
+];
+
+/// Information of a match or target, read at offsets.
+struct Info<'a>(&'a [u8]);
+
+impl Info<'_> {
+    fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N], Odd> {
+        let bytes = self.0.get(at..).and_then(|rest| rest.first_chunk::<N>());
+        bytes.copied().ok_or_else(|| format!("{} bytes, too few", self.0.len()))
+    }
+
+    fn u8(&self, at: usize) -> Result<u8, Odd> {
+        Ok(self.bytes::<1>(at)?[0])
+    }
+
+    /// A flag; `xt_*` structures keep them in whole bytes.
+    fn flag(&self, at: usize) -> Result<bool, Odd> {
+        Ok(self.u8(at)? != 0)
+    }
+
+    fn u16(&self, at: usize) -> Result<u16, Odd> {
+        Ok(u16::from_ne_bytes(self.bytes(at)?))
+    }
+
+    fn u32(&self, at: usize) -> Result<u32, Odd> {
+        Ok(u32::from_ne_bytes(self.bytes(at)?))
+    }
+
+    /// The size of the structure, as the kernel rounds it.
+    fn is(&self, size: usize) -> Result<(), Odd> {
+        if self.0.len() == size || self.0.len() == size.next_multiple_of(8) {
+            Ok(())
+        } else {
+            Err(format!("{} bytes, expected {size}", self.0.len()))
+        }
+    }
+}
+
+/// A match by its name and revision.
+pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, Odd> {
+    let inner = || -> Result<Match, Odd> {
+        let info = Info(info);
+        Ok(match (name, revision) {
+            ("comment", 0) => Match::Always,
+            ("conntrack", 1..=3) => Match::Conntrack(Box::new(conntrack(&info, revision)?)),
+            ("state", 0) => {
+                info.is(4)?;
+                Match::State { mask: info.u32(0)? }
+            }
+            ("mark" | "connmark", 1) => {
+                info.is(12)?;
+                let (mark, mask, inverted) = (info.u32(0)?, info.u32(4)?, info.flag(8)?);
+                match name {
+                    "mark" => Match::Mark { mark, mask, inverted },
+                    _ => Match::Connmark { mark, mask, inverted },
+                }
+            }
+            ("addrtype", 0) => {
+                info.is(12)?;
+                Match::AddressType {
+                    source: info.u16(0)?,
+                    destination: info.u16(2)?,
+                    not_source: info.u32(4)? != 0,
+                    not_destination: info.u32(8)? != 0,
+                }
+            }
+            ("addrtype", 1) => {
+                info.is(8)?;
+                let flags = info.u32(4)?;
+                // Inverted source and destination; not limited to a device's addresses.
+                if flags & !3 != 0 {
+                    return Err(format!("flags {flags:#x}"));
+                }
+                Match::AddressType {
+                    source: info.u16(0)?,
+                    destination: info.u16(2)?,
+                    not_source: flags & 1 != 0,
+                    not_destination: flags & 2 != 0,
+                }
+            }
+            ("multiport", 1) => multiport(&info)?,
+            ("tcp", 0) => {
+                info.is(12)?;
+                let flags = info.u8(11)?;
+                if flags & !0x0f != 0 {
+                    return Err(format!("flags {flags:#x}"));
+                }
+                Match::Tcp {
+                    ports: ports(&info, flags)?,
+                    has_option: info.flag(8)?,
+                    flag_mask: info.u8(9)?,
+                    flags: info.u8(10)?,
+                    not_flags: flags & 4 != 0,
+                }
+            }
+            ("udp", 0) => {
+                info.is(10)?;
+                let flags = info.u8(8)?;
+                if flags & !3 != 0 {
+                    return Err(format!("flags {flags:#x}"));
+                }
+                Match::Udp { ports: ports(&info, flags)? }
+            }
+            ("icmp" | "icmp6", 0) => {
+                info.is(4)?;
+                Match::Icmp {
+                    kind: info.u8(0)?,
+                    codes: (info.u8(1)?, info.u8(2)?),
+                    inverted: info.u8(3)? & 1 != 0,
+                    v6: name == "icmp6",
+                }
+            }
+            ("iprange", 1) => {
+                info.is(68)?;
+                let flags = info.u8(64)?;
+                if flags & !0x33 != 0 {
+                    return Err(format!("flags {flags:#x}"));
+                }
+                let range = |at: usize, bit: u8| -> Result<Option<Range>, Odd> {
+                    let (least, most) = (info.bytes(at)?, info.bytes(at + 16)?);
+                    let inverted = flags & bit << 4 != 0;
+                    Ok((flags & bit != 0).then_some(Range { least, most, inverted }))
+                };
+                Match::AddressRange { source: range(0, 1)?, destination: range(32, 2)? }
+            }
+            ("physdev", 0) => {
+                info.is(66)?;
+                Match::Physdev(Box::new(Physdev {
+                    input: info.bytes(0)?,
+                    input_mask: info.bytes(16)?,
+                    output: info.bytes(32)?,
+                    output_mask: info.bytes(48)?,
+                    inverted: info.u8(64)?,
+                    which: info.u8(65)?,
+                }))
+            }
+            _ => {
+                let slow = SLOW_MATCHES.iter().find(|(slow, _)| *slow == name);
+                let (name, cause) = slow.ok_or("a match that is not known")?;
+                Match::Slow(Doubt::new(*cause, name))
+            }
+        })
+    };
+    inner().map_err(|why| format!("{name} revision {revision}: {why}"))
+}
+
+/// `struct xt_conntrack_mtinfo1`, `…2`, `…3`.
+fn conntrack(info: &Info<'_>, revision: u32) -> Result<Conntrack, Odd> {
+    // Addresses, the time that is left, then protocol, four ports and flags.
+    const AT: usize = 8 * 16 + 8;
+    let address =
+        |at: usize| -> Result<_, Odd> { Ok((info.bytes(at * 32)?, info.bytes(at * 32 + 16)?)) };
+    // Ports of revisions 1 and 2 are big-endian; 3 has their upper ends behind the flags.
+    let port = |at: usize| -> Result<(u16, u16), Odd> {
+        let low = info.u16(AT + 2 + 2 * at)?;
+        match revision {
+            3 => Ok((low, info.u16(AT + 18 + 2 * at)?)),
+            _ => Ok((u16::from_be(low), u16::from_be(low))),
+        }
+    };
+    let (state, status) = match revision {
+        1 => {
+            info.is(AT + 16)?;
+            (u16::from(info.u8(AT + 14)?), u16::from(info.u8(AT + 15)?))
+        }
+        _ => {
+            info.is(AT + if revision == 3 { 26 } else { 18 })?;
+            (info.u16(AT + 14)?, info.u16(AT + 16)?)
+        }
+    };
+    let conntrack = Conntrack {
+        addresses: [address(0)?, address(1)?, address(2)?, address(3)?],
+        protocol: info.u16(AT)?,
+        ports: [port(0)?, port(1)?, port(2)?, port(3)?],
+        flags: info.u16(AT + 10)?,
+        inverted: info.u16(AT + 12)?,
+        state,
+        status,
+    };
+    // Up to XT_CONNTRACK_STATE_ALIAS, which is user space's own.
+    if conntrack.flags & !0x3fff != 0 {
+        return Err(format!("flags {:#x}", conntrack.flags));
+    }
+    Ok(conntrack)
+}
+
+/// `spts`, `dpts` of `struct xt_tcp` and `struct xt_udp`.
+fn ports(info: &Info<'_>, inverted: u8) -> Result<Ports, Odd> {
+    Ok(Ports {
+        source: (info.u16(0)?, info.u16(2)?),
+        destination: (info.u16(4)?, info.u16(6)?),
+        not_source: inverted & 1 != 0,
+        not_destination: inverted & 2 != 0,
+    })
+}
+
+/// `struct xt_multiport_v1`.
+fn multiport(info: &Info<'_>) -> Result<Match, Odd> {
+    const MOST: usize = 15;
+    info.is(48)?;
+    let which = match info.u8(0)? {
+        0 => Which::Source,
+        1 => Which::Destination,
+        2 => Which::Either,
+        which => return Err(format!("flags {which}")),
+    };
+    let count = usize::from(info.u8(1)?);
+    if count > MOST {
+        return Err(format!("{count} ports"));
+    }
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < count {
+        let first = info.u16(2 + 2 * at)?;
+        // A mark at the first of two: they are a range.
+        let is_range = info.flag(32 + at)?;
+        at += usize::from(is_range);
+        if at >= count {
+            return Err("half a range".to_owned());
+        }
+        ranges.push((first, info.u16(2 + 2 * at)?));
+        at += 1;
+    }
+    Ok(Match::Multiport { which, ranges, inverted: info.flag(47)? })
+}
+
+/// A target by its name and revision.
+pub(crate) fn target(name: &str, revision: u32, info: &[u8]) -> Result<Target, Odd> {
+    let inner = || -> Result<Target, Odd> {
+        let info = Info(info);
+        Ok(match (name, revision) {
+            ("MARK", 2) => {
+                info.is(8)?;
+                Target::Mark { mark: info.u32(0)?, mask: info.u32(4)? }
+            }
+            ("CONNMARK", 1 | 2) => {
+                // Revision 2 has a shift before the mode.
+                let at = if revision == 1 { 12 } else { 14 };
+                info.is(16)?;
+                if revision == 2 && info.u8(13)? != 0 {
+                    return Err("a shift".to_owned());
+                }
+                let mode = match info.u8(at)? {
+                    0 => ConnmarkMode::Set,
+                    1 => ConnmarkMode::Save,
+                    2 => ConnmarkMode::Restore,
+                    mode => return Err(format!("mode {mode}")),
+                };
+                let (mark, connection_mask) = (info.u32(0)?, info.u32(4)?);
+                Target::Connmark { mode, mark, connection_mask, packet_mask: info.u32(8)? }
+            }
+            ("REJECT", _) => Target::Reject,
+            _ => {
+                let slow = SLOW_TARGETS.iter().find(|slow| **slow == name);
+                Target::Slow(Doubt::new(Cause::Effect, slow.ok_or("a target that is not known")?))
+            }
+        })
+    };
+    inner().map_err(|why| format!("{name} revision {revision}: {why}"))
+}

@@ -1,0 +1,486 @@
+//! One setting of a host, and what it is to be changed to: as a command for
+//! people, and as a value that can be kept in a journal.
+
+use netstate::interface::Interface;
+use netstate::namespace::first;
+use serde::{Deserialize, Serialize};
+use sys::netns::NetNs;
+
+use crate::command::{inside, quote};
+
+/// A change of one setting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Where; `None`: the machine as a whole.
+    pub place: Option<Namespace>,
+    /// What.
+    pub setting: Setting,
+    /// The value that was read.
+    pub from: String,
+    /// The value to be.
+    pub to: String,
+}
+
+/// A namespace, so that it is known again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Namespace {
+    /// Inode number; another namespace may get it after this one is gone.
+    pub inode: u64,
+    /// The number that no other namespace of the same boot has (`SO_NETNS_COOKIE`); `None`
+    /// before Linux 5.14, and in entries of before.
+    #[serde(default)]
+    pub cookie: Option<u64>,
+    /// It is the machine's first one, which is there again after a reboot.
+    #[serde(default)]
+    pub first: bool,
+    /// A path that opens it; `None`: the caller's own.
+    pub path: Option<String>,
+    /// What it is called.
+    pub label: String,
+}
+
+impl Namespace {
+    /// That of a namespace that is open, which `path` opens again.
+    ///
+    /// # Errors
+    /// When it cannot be entered.
+    pub fn of(netns: &NetNs, path: Option<String>, label: &str) -> Result<Namespace, sys::Error> {
+        let (cookie, first) = (netns.cookie()?, is_first(netns));
+        Ok(Namespace { inode: netns.inode(), cookie, first, path, label: label.to_owned() })
+    }
+
+    /// The caller's own.
+    ///
+    /// # Errors
+    /// Where `/proc` is not mounted.
+    pub fn here() -> Result<Namespace, sys::Error> {
+        Namespace::of(&NetNs::current()?, None, "here")
+    }
+}
+
+/// A device that was read, and where it is.
+#[derive(Debug, Clone)]
+pub struct Target<'a> {
+    /// Network namespace in which the setting is read and written.
+    pub namespace: Namespace,
+    /// The device.
+    pub interface: &'a Interface,
+}
+
+impl Target<'_> {
+    fn change(
+        self,
+        from: impl ToString,
+        to: impl ToString,
+        setting: impl FnOnce(Device) -> Setting,
+    ) -> Change {
+        Change {
+            place: Some(self.namespace),
+            setting: setting(Device::of(self.interface)),
+            from: from.to_string(),
+            to: to.to_string(),
+        }
+    }
+}
+
+/// One thing of a host that can be read, written and given back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Setting {
+    /// By its path below `/proc/sys`.
+    Sysctl {
+        /// As `net/ipv4/ip_forward`.
+        path: String,
+        /// The device that it is of, as `net/ipv4/conf/eth0/rp_filter` is; known when the
+        /// change is made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<Device>,
+    },
+    /// A device's feature: `on` or `off`.
+    Feature {
+        /// Device that has the feature.
+        device: Device,
+        /// As the kernel names it.
+        feature: String,
+    },
+    /// An attribute of a link.
+    Link {
+        /// Device that has the attribute.
+        device: Device,
+        /// Which.
+        attribute: Attribute,
+    },
+    /// Descriptors of a device's receive ring.
+    ReceiveRing {
+        /// Device that has the ring.
+        device: Device,
+    },
+    /// Descriptors of a device's transmit ring.
+    TransmitRing {
+        /// Device that has the ring.
+        device: Device,
+    },
+    /// A device's queues in use.
+    Channels {
+        /// Device that has the queues.
+        device: Device,
+        /// Which of them.
+        which: Queues,
+    },
+    /// A parameter of a device's interrupt moderation.
+    Coalesce {
+        /// Device whose interrupts are moderated.
+        device: Device,
+        /// As `ethtool -C` names it.
+        parameter: String,
+    },
+    /// A file below `/sys`.
+    Sysfs {
+        /// The device that it is of, if it is below `class/net`.
+        device: Option<Device>,
+        /// As `class/net/eth0/gro_flush_timeout`.
+        path: String,
+    },
+    /// Whatever a command for a shell does: `to` is that command, `from` the one that
+    /// takes it back. What it changes cannot be read.
+    Command,
+    /// CPUs that a receive queue's packets are spread over, as a hexadecimal mask.
+    Rps {
+        /// Device that has the queue.
+        device: Device,
+        /// Receive queue, counted from 0 (`queues/rx-N`).
+        queue: u32,
+    },
+}
+
+impl Setting {
+    /// The device that it is of.
+    pub fn device(&self) -> Option<&Device> {
+        match self {
+            Setting::Sysctl { device, .. } | Setting::Sysfs { device, .. } => device.as_ref(),
+            Setting::Feature { device, .. }
+            | Setting::Link { device, .. }
+            | Setting::ReceiveRing { device }
+            | Setting::TransmitRing { device }
+            | Setting::Channels { device, .. }
+            | Setting::Coalesce { device, .. }
+            | Setting::Rps { device, .. } => Some(device),
+            Setting::Command => None,
+        }
+    }
+
+    pub(crate) fn set_device(&mut self, known: Device) {
+        match self {
+            Setting::Sysctl { device, .. } | Setting::Sysfs { device, .. } => *device = Some(known),
+            Setting::Feature { device, .. }
+            | Setting::Link { device, .. }
+            | Setting::ReceiveRing { device }
+            | Setting::TransmitRing { device }
+            | Setting::Channels { device, .. }
+            | Setting::Coalesce { device, .. }
+            | Setting::Rps { device, .. } => *device = known,
+            Setting::Command => {}
+        }
+    }
+}
+
+/// A device, so that it is known again.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Name when the change was made; a device may be renamed since.
+    pub name: String,
+    /// Index; a device made anew under the same name has another, unless it was asked for.
+    pub index: u32,
+    /// Kind (`veth`, `vxlan` …), where the driver tells one.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// Link-layer address.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// The address that it was made with, where its driver keeps one.
+    #[serde(default)]
+    pub permanent: Option<String>,
+}
+
+impl Device {
+    /// A device that was read.
+    pub fn of(link: &Interface) -> Device {
+        Device {
+            name: link.name.clone(),
+            index: link.index,
+            kind: link.kind.clone(),
+            address: link.mac.map(|mac| mac.to_string()),
+            permanent: None,
+        }
+    }
+}
+
+/// An attribute of a link, named as `ip link set` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attribute {
+    /// Layer-3 MTU, bytes.
+    Mtu,
+    /// Packets of the transmit queue.
+    Txqueuelen,
+    /// Largest GSO packet, bytes.
+    GsoMaxSize,
+    /// Most segments of a GSO packet.
+    GsoMaxSegs,
+    /// `up` or `down`.
+    State,
+}
+
+/// Which queues of a device, named as `ethtool -L` has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Queues {
+    /// Receive queues of their own.
+    Rx,
+    /// Transmit queues of their own.
+    Tx,
+    /// Queues for both ways.
+    Combined,
+}
+
+impl Queues {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Queues::Rx => "rx",
+            Queues::Tx => "tx",
+            Queues::Combined => "combined",
+        }
+    }
+}
+
+impl Attribute {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Attribute::Mtu => "mtu",
+            Attribute::Txqueuelen => "txqueuelen",
+            Attribute::GsoMaxSize => "gso_max_size",
+            Attribute::GsoMaxSegs => "gso_max_segs",
+            Attribute::State => "",
+        }
+    }
+}
+
+impl Change {
+    /// Of a device's feature.
+    pub fn feature<'a>(at: impl Into<Target<'a>>, feature: &str, on: bool) -> Change {
+        let word = |on| if on { "on" } else { "off" };
+        at.into().change(word(!on), word(on), |device| Setting::Feature {
+            device,
+            feature: feature.to_owned(),
+        })
+    }
+
+    /// Of a link's attribute, in the unit that [`Attribute`] names.
+    pub fn link<'a>(at: impl Into<Target<'a>>, attribute: Attribute, from: u32, to: u32) -> Change {
+        at.into().change(from, to, |device| Setting::Link { device, attribute })
+    }
+
+    /// Of a link's layer-3 MTU, bytes.
+    pub fn mtu<'a>(at: impl Into<Target<'a>>, to: u32) -> Change {
+        let at = at.into();
+        let from = at.interface.mtu;
+        Change::link(at, Attribute::Mtu, from, to)
+    }
+
+    /// Sets a link up.
+    pub fn up<'a>(at: impl Into<Target<'a>>) -> Change {
+        let attribute = Attribute::State;
+        at.into().change("down", "up", |device| Setting::Link { device, attribute })
+    }
+
+    /// Of a device's receive ring, in descriptors.
+    pub fn receive_ring<'a>(at: impl Into<Target<'a>>, from: u32, to: u32) -> Change {
+        at.into().change(from, to, |device| Setting::ReceiveRing { device })
+    }
+
+    /// Of the CPUs of a device's first receive queue, as hexadecimal masks.
+    pub fn rps<'a>(at: impl Into<Target<'a>>, from: &str, to: &str) -> Change {
+        at.into().change(from, to, |device| Setting::Rps { device, queue: 0 })
+    }
+
+    /// Of a namespace's sysctl, by its path below `/proc/sys`.
+    pub fn sysctl(place: impl Into<Namespace>, path: &str, from: &str, to: &str) -> Change {
+        let setting = Setting::Sysctl { path: path.to_owned(), device: None };
+        let (from, to) = (from.to_owned(), to.to_owned());
+        Change { place: Some(place.into()), setting, from, to }
+    }
+
+    /// Of a sysctl of the machine.
+    pub fn machine(path: &str, from: impl ToString, to: impl ToString) -> Change {
+        Change {
+            place: None,
+            setting: Setting::Sysctl { path: path.to_owned(), device: None },
+            from: from.to_string(),
+            to: to.to_string(),
+        }
+    }
+
+    /// Any command, and the one that takes it back, in the caller's namespace.
+    ///
+    /// # Errors
+    /// Where the namespace cannot be told.
+    pub fn command_with_inverse(command: &str, inverse: &str) -> Result<Change, sys::Error> {
+        let (from, to) = (inverse.to_owned(), command.to_owned());
+        Ok(Change { place: Some(Namespace::here()?), setting: Setting::Command, from, to })
+    }
+
+    /// Whether the value that was read is the one to be: nothing is left to change.
+    pub fn is_so(&self) -> bool {
+        same(&self.from, &self.to)
+    }
+
+    /// The command that makes it.
+    pub fn command(&self) -> String {
+        self.command_to(&self.to)
+    }
+
+    /// The command that takes it back.
+    pub fn undo(&self) -> String {
+        self.command_to(&self.from)
+    }
+
+    fn command_to(&self, value: &str) -> String {
+        let value_word = quote(value);
+        let command = match &self.setting {
+            Setting::Sysctl { path, .. } => format!("sysctl -w {}={value_word}", quote(path)),
+            Setting::Feature { device, feature } => {
+                format!("ethtool -K {} {} {value_word}", quote(&device.name), quote(feature))
+            }
+            Setting::Link { device, attribute: Attribute::State } => {
+                format!("ip link set dev {} {value_word}", quote(&device.name))
+            }
+            Setting::Link { device, attribute } => {
+                let (name, word) = (quote(&device.name), attribute.word());
+                format!("ip link set dev {name} {word} {value_word}")
+            }
+            Setting::ReceiveRing { device } => {
+                format!("ethtool -G {} rx {value_word}", quote(&device.name))
+            }
+            Setting::TransmitRing { device } => {
+                format!("ethtool -G {} tx {value_word}", quote(&device.name))
+            }
+            Setting::Channels { device, which } => {
+                format!("ethtool -L {} {} {value_word}", quote(&device.name), which.word())
+            }
+            Setting::Coalesce { device, parameter } => {
+                format!("ethtool -C {} {parameter} {value_word}", quote(&device.name))
+            }
+            Setting::Rps { device, queue } => self.write_file(
+                &format!("class/net/{}/queues/rx-{queue}/rps_cpus", device.name),
+                value,
+            ),
+            Setting::Sysfs { path, .. } => self.write_file(path, value),
+            Setting::Command => value.to_owned(),
+        };
+        match (&self.place, &self.setting) {
+            // For a shell, which the namespace's program is not.
+            (Some(Namespace { path: Some(path), .. }), Setting::Command) => {
+                inside(Some(path), &format!("sh -c {}", quote(&command)))
+            }
+            (Some(place), _) => inside(place.path.as_deref(), &command),
+            (None, _) => command,
+        }
+    }
+
+    /// Writes a file below `/sys`, which shows the devices of whoever mounted it.
+    fn write_file(&self, path: &str, value: &str) -> String {
+        let write = format!("echo {} > {}", quote(value), quote(&format!("/sys/{path}")));
+        match self.place.as_ref().and_then(|place| place.path.as_ref()) {
+            Some(_) => {
+                let mounted = format!("mount -t sysfs sysfs /sys && {write}");
+                format!("unshare --mount sh -c {}", quote(&mounted))
+            }
+            None => format!("sh -c {}", quote(&write)),
+        }
+    }
+
+    /// What it changes, in words.
+    pub fn object(&self) -> String {
+        let place = self.place.as_ref().map_or("machine", |place| place.label.as_str());
+        match &self.setting {
+            Setting::Sysctl { path, .. } => format!("{place}: {path}"),
+            Setting::Feature { device, feature } => {
+                format!("{place}: {feature} of {}", device.name)
+            }
+            Setting::Link { device, attribute: Attribute::State } => {
+                format!("{place}: state of {}", device.name)
+            }
+            Setting::Link { device, attribute } => {
+                format!("{place}: {} of {}", attribute.word(), device.name)
+            }
+            Setting::ReceiveRing { device } => format!("{place}: receive ring of {}", device.name),
+            Setting::TransmitRing { device } => {
+                format!("{place}: transmit ring of {}", device.name)
+            }
+            Setting::Channels { device, which } => {
+                format!("{place}: {} queues of {}", which.word(), device.name)
+            }
+            Setting::Coalesce { device, parameter } => {
+                format!("{place}: {parameter} of {}", device.name)
+            }
+            Setting::Sysfs { path, .. } => format!("{place}: /sys/{path}"),
+            Setting::Command => format!("{place}: {}", self.to),
+            Setting::Rps { device, queue } => {
+                format!("{place}: CPUs of receive queue {queue} of {}", device.name)
+            }
+        }
+    }
+}
+
+/// Whether it is the machine's first one. Both are open, so that equal inode numbers are
+/// of one namespace.
+pub(crate) fn is_first(netns: &NetNs) -> bool {
+    first().is_some_and(|first| first.inode() == netns.inode())
+}
+
+/// Whether two texts are the same value: the kernel pads masks with zeros and separates
+/// columns with tabs.
+pub(crate) fn same(one: &str, other: &str) -> bool {
+    let plain = |text: &str| {
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        words.join(" ")
+    };
+    let mask = |text: &str| text.replace(',', "").trim_start_matches('0').to_owned();
+    let (a, b) = (plain(one), plain(other));
+    a == b || !a.is_empty() && !b.is_empty() && is_mask(&a) && is_mask(&b) && mask(&a) == mask(&b)
+}
+
+fn is_mask(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b',')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_run_where_the_setting_is() {
+        let place = Namespace {
+            inode: 4026531840,
+            cookie: None,
+            first: false,
+            path: Some("/run/netns/web 1".to_owned()),
+            label: "web 1".to_owned(),
+        };
+        let device = Device { name: "eth0;x".to_owned(), index: 2, ..Device::default() };
+        let change = Change {
+            place: Some(place),
+            setting: Setting::Link { device, attribute: Attribute::Mtu },
+            from: "1500".to_owned(),
+            to: "1450".to_owned(),
+        };
+        let run = "nsenter --net='/run/netns/web 1' ip link set dev 'eth0;x' mtu";
+        assert_eq!(change.command(), format!("{run} 1450"));
+        assert_eq!(change.undo(), format!("{run} 1500"));
+        let machine = Change::machine("net/core/netdev_budget", 300, 600);
+        assert_eq!(machine.command(), "sysctl -w net/core/netdev_budget=600");
+    }
+}

@@ -1,0 +1,245 @@
+//! A request in the form of settings by name: `KIND[@DEVICE]=VALUE`.
+
+use std::fmt;
+
+use netstate::cpu::parse_list as cpus_in;
+use netstate::proc::{read_value, sysctl_path};
+
+use crate::change::{Attribute, Change, Namespace, Setting};
+use crate::command_form::coalesce;
+use crate::offload::Offload;
+use crate::resolve::{Desired, ProposalError, Resolver, Result};
+
+/// What is said to what is none of these.
+const ALLOWED: &str = "allowed are sysctl:KEY=VALUE,…, ring=N,…, queues=N,…, \
+                       txqueuelen=N,…, rps=CPUS,…, offload=PROFILE,…, mtu=N,…, \
+                       gso_max_size=N,…, gso_max_segs=N,…, feature:NAME=on|off, \
+                       coalesce:NAME=N,… and sysfs:FILE=VALUE,…; KIND@DEVICE=… names a device";
+/// CPUs that there can be, as the kernel lists them.
+const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
+
+/// A setting by name, and the value that it is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedSetting {
+    kind: Kind,
+    /// What was written before the `=`.
+    name: String,
+    device: Option<String>,
+    value: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    /// Path below `/proc/sys`.
+    Sysctl(String),
+    /// Descriptors of the receive and the transmit ring.
+    Ring,
+    /// Queues, each way.
+    Queues,
+    /// A number of the link.
+    Link(Attribute),
+    /// CPUs that received flows are spread over, from CPU 0; 0: none.
+    Rps,
+    /// Features that are switched together.
+    Offload(Offload),
+    /// As ethtool(8) or the kernel names it.
+    Feature(String),
+    /// A parameter of interrupt moderation.
+    Coalesce(String),
+    /// A file below the device's directory in `/sys/class/net`.
+    Sysfs(String),
+}
+
+/// Kinds without a part after a colon.
+const PLAIN: [&str; 8] =
+    ["ring", "queues", "txqueuelen", "rps", "offload", "mtu", "gso_max_size", "gso_max_segs"];
+/// Kinds with one.
+const PREFIXES: [&str; 4] = ["sysctl:", "feature:", "coalesce:", "sysfs:"];
+
+impl fmt::Display for NamedSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.value)
+    }
+}
+
+/// Whether a text is meant to name settings; else it is a command.
+pub(crate) fn is_named(text: &str) -> bool {
+    let Some((name, _)) = text.trim().split_once('=') else { return false };
+    let kind = name.split_once('@').map_or(name, |(kind, _)| kind);
+    PLAIN.contains(&kind)
+        || PREFIXES.iter().any(|prefix| kind.starts_with(prefix)) && !name.contains(' ')
+}
+
+/// `KIND[@DEVICE]=VALUE,VALUE…`: a setting a value.
+///
+/// # Errors
+/// [`ProposalError::Wrong`]: what is wrong with it, and what is allowed.
+pub(crate) fn parse_list(text: &str) -> Result<Vec<NamedSetting>> {
+    let text = text.trim();
+    let (name, values) =
+        text.split_once('=').ok_or_else(|| ProposalError::Wrong(format!("{text:?}: {ALLOWED}")))?;
+    values.split(',').map(|value| one(text, name, value.trim())).collect()
+}
+
+fn one(text: &str, name: &str, value: &str) -> Result<NamedSetting> {
+    let wrong = |problem: String| Err(ProposalError::Wrong(problem));
+    let number = |least: u32| {
+        let number = value.parse().ok().filter(|number: &u32| *number >= least);
+        let problem = format!("{name}={value}: a number of at least {least}");
+        number.map(|number| number.to_string()).ok_or(ProposalError::Wrong(problem))
+    };
+    let given = || match value {
+        "" => Err(ProposalError::Wrong(format!("{name}: a value is missing"))),
+        value => Ok(value.to_owned()),
+    };
+    if let Some(key) = name.strip_prefix("sysctl:") {
+        // It takes no device: a key has its own, and an @ may be in that device's name.
+        let Some(path) = sysctl_path(key) else {
+            return wrong(format!("sysctl: {key:?} is no key"));
+        };
+        let (kind, value) = (Kind::Sysctl(path), given()?);
+        return Ok(NamedSetting { kind, name: name.to_owned(), device: None, value });
+    }
+    let (plain, device) = match name.split_once('@') {
+        Some((_, "")) => return wrong(format!("{name}: the device is missing")),
+        Some((plain, device)) => (plain, Some(device.to_owned())),
+        None => (name, None),
+    };
+    let (kind, value) = match plain {
+        "ring" => (Kind::Ring, number(1)?),
+        "queues" => (Kind::Queues, number(1)?),
+        "txqueuelen" => (Kind::Link(Attribute::Txqueuelen), number(0)?),
+        "mtu" => (Kind::Link(Attribute::Mtu), number(1)?),
+        "gso_max_size" => (Kind::Link(Attribute::GsoMaxSize), number(0)?),
+        "gso_max_segs" => (Kind::Link(Attribute::GsoMaxSegs), number(1)?),
+        "rps" => (Kind::Rps, number(0)?),
+        "offload" => {
+            let profile: Offload = value.parse().map_err(ProposalError::Wrong)?;
+            (Kind::Offload(profile), profile.to_string())
+        }
+        plain => match plain.split_once(':') {
+            Some(("feature", feature)) if ["on", "off"].contains(&value) => {
+                (Kind::Feature(feature.to_owned()), value.to_owned())
+            }
+            Some(("feature", _)) => return wrong(format!("{name}={value}: wanted on or off")),
+            Some(("coalesce", parameter)) if sys::ethtool::COALESCE.contains(&parameter) => {
+                (Kind::Coalesce(parameter.to_owned()), number(0)?)
+            }
+            Some(("coalesce", parameter)) => {
+                return wrong(format!("{name}: {parameter:?} is no parameter of ethtool -C"));
+            }
+            Some(("sysfs", file))
+                if file.split('/').all(|part| !["", ".", ".."].contains(&part)) =>
+            {
+                (Kind::Sysfs(file.to_owned()), given()?)
+            }
+            Some(("sysfs", file)) => {
+                return wrong(format!("{name}: {file:?} is no attribute of a device"));
+            }
+            _ => return wrong(format!("{text:?}: {ALLOWED}")),
+        },
+    };
+    Ok(NamedSetting { kind, name: name.to_owned(), device, value })
+}
+
+impl NamedSetting {
+    /// The path below `/proc/sys`, of a sysctl.
+    pub fn sysctl_path(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Sysctl(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The changes that it stands for, as [`Request::changes`](crate::Request::changes)
+    /// has them.
+    ///
+    /// # Errors
+    /// [`ProposalError`]; [`ProposalError::is_absent`] where the namespace has no such device or sysctl.
+    pub fn changes(&self, namespace: &Namespace, device: Option<&str>) -> Result<Vec<Change>> {
+        let mut resolver = Resolver::new(namespace.clone());
+        self.resolve(&mut resolver, device)?;
+        resolver.changes()
+    }
+
+    /// The device that it names.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
+    /// The value that it is to have.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Finds it in the resolver's namespace; `default` is the device that is meant where
+    /// none is named.
+    pub(crate) fn resolve(&self, resolver: &mut Resolver, default: Option<&str>) -> Result<()> {
+        let desired = self.desired(resolver, default)?;
+        resolver.desired.extend(desired);
+        Ok(())
+    }
+
+    fn desired(&self, resolver: &Resolver, default: Option<&str>) -> Result<Vec<Desired>> {
+        let value = || self.value.clone();
+        if let Kind::Sysctl(path) = &self.kind {
+            return Ok(vec![(Setting::Sysctl { path: path.clone(), device: None }, value())]);
+        }
+        let device = self.device.as_deref().or(default).ok_or_else(|| {
+            ProposalError::Wrong(format!(
+                "{self}: of which device? {}@DEVICE={}",
+                self.name, self.value
+            ))
+        })?;
+        let device = resolver.device(device)?;
+        let one = |setting| Ok(vec![(setting, value())]);
+        match &self.kind {
+            Kind::Sysctl(_) => Ok(Vec::new()),
+            Kind::Ring => Ok(vec![
+                (Setting::ReceiveRing { device: device.clone() }, value()),
+                (Setting::TransmitRing { device }, value()),
+            ]),
+            Kind::Queues => resolver.queues(&device, &self.value),
+            Kind::Link(attribute) => one(Setting::Link { device, attribute: *attribute }),
+            Kind::Rps => {
+                let cpus = self.value.parse().unwrap_or(u32::MAX);
+                Ok(vec![(Setting::Rps { device, queue: 0 }, mask(cpus.min(possible_cpus())))])
+            }
+            Kind::Offload(profile) => resolver.profile(&device, *profile),
+            Kind::Feature(feature) => resolver.features(&device, feature, &self.value),
+            Kind::Coalesce(parameter) => coalesce(resolver, &device, parameter, &self.value),
+            Kind::Sysfs(file) => {
+                let path = format!("class/net/{}/{file}", device.name);
+                one(Setting::Sysfs { device: Some(device), path })
+            }
+        }
+    }
+}
+
+/// How many CPUs there can be: the kernel refuses a mask with more.
+fn possible_cpus() -> u32 {
+    let listed = read_value(POSSIBLE_CPUS).ok().and_then(|text| cpus_in(&text));
+    listed.and_then(|cpus| cpus.last().map(|last| last + 1)).unwrap_or(u32::BITS)
+}
+
+/// The mask of the first CPUs, in hexadecimal words of 32 bits, the highest first.
+fn mask(cpus: u32) -> String {
+    let (whole, rest) = (cpus / 32, cpus % 32);
+    let mut words = vec![format!("{:x}", (1u64 << rest) - 1)];
+    words.extend((0..whole).map(|_| "ffffffff".to_owned()));
+    words.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_have_a_bit_a_cpu() {
+        assert_eq!(mask(0), "0");
+        assert_eq!(mask(2), "3");
+        assert_eq!(mask(31), "7fffffff");
+        assert_eq!(mask(32), "0,ffffffff");
+        assert_eq!(mask(34), "3,ffffffff");
+    }
+}

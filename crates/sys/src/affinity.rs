@@ -1,0 +1,139 @@
+//! CPU affinity of threads, timer slack of the calling one.
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::{Error, Result};
+
+/// The calling thread, to `sched_setaffinity(2)`.
+const THIS_THREAD: Pid = Pid::from_raw(0);
+
+/// Binds the calling thread to one CPU.
+///
+/// # Errors
+/// `EINVAL` when the CPU is not there, is offline or not in the process's cpuset.
+pub fn pin(cpu: usize) -> Result<()> {
+    pin_to(&[cpu])
+}
+
+/// Binds the calling thread, and what it executes, to some CPUs.
+///
+/// # Errors
+/// `EINVAL` when one is beyond the C library's set, or none of them can be used.
+pub fn pin_to(cpus: &[usize]) -> Result<()> {
+    pin_thread(THIS_THREAD, cpus)
+}
+
+/// A thread of this process, to bind it later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thread(Pid);
+
+impl Thread {
+    /// The calling one.
+    pub fn current() -> Thread {
+        Thread(nix::unistd::gettid())
+    }
+
+    /// Binds it to some CPUs.
+    ///
+    /// # Errors
+    /// As [`pin_to`]; `ESRCH` when it has ended.
+    pub fn pin_to(self, cpus: &[usize]) -> Result<()> {
+        pin_thread(self.0, cpus)
+    }
+}
+
+fn pin_thread(thread: Pid, cpus: &[usize]) -> Result<()> {
+    let object = || {
+        let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        format!("CPU {}", numbers.join(","))
+    };
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        set.set(cpu).map_err(|e| Error::new("CPU_SET", object(), e))?;
+    }
+    sched_setaffinity(thread, &set).map_err(|e| Error::new("sched_setaffinity", object(), e))
+}
+
+/// CPUs that the calling thread may run on, ascending.
+///
+/// # Errors
+/// When the kernel has more CPUs than the C library's set (1024).
+pub fn of_this_thread() -> Result<Vec<usize>> {
+    let set = sched_getaffinity(THIS_THREAD)
+        .map_err(|e| Error::new("sched_getaffinity", "calling thread", e))?;
+    Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
+}
+
+/// Whether a thread of this process can be bound to the CPU. It is tried on a new thread,
+/// as no file tells exactly what the cpuset allows.
+pub fn usable(cpu: usize) -> bool {
+    std::thread::scope(|scope| scope.spawn(|| pin(cpu).is_ok()).join().unwrap_or(false))
+}
+
+/// Sets how late the kernel may wake the calling thread from a timed sleep, ns
+/// (default 50 µs; `PR_SET_TIMERSLACK`).
+///
+/// # Errors
+/// None is documented for the calling thread.
+pub fn set_timer_slack(nanoseconds: u64) -> Result<()> {
+    nix::sys::prctl::set_timerslack(nanoseconds)
+        .map_err(|e| Error::new("prctl(PR_SET_TIMERSLACK)", format!("{nanoseconds} ns"), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_may_run_on_that_cpu_only() {
+        let cpu = *of_this_thread().unwrap().last().unwrap();
+        std::thread::spawn(move || {
+            pin(cpu).unwrap();
+            assert_eq!(of_this_thread().unwrap(), [cpu]);
+        })
+        .join()
+        .unwrap();
+        assert!(usable(cpu));
+    }
+
+    #[test]
+    fn another_thread_is_pinned_while_it_runs() {
+        let cpu = *of_this_thread().unwrap().last().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (go_on, may_go_on) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            tell.send(Thread::current()).unwrap();
+            may_go_on.recv().unwrap();
+            of_this_thread().unwrap()
+        });
+        let thread = told.recv().unwrap();
+        thread.pin_to(&[cpu]).unwrap();
+        go_on.send(()).unwrap();
+        assert_eq!(other.join().unwrap(), [cpu]);
+        // Joined is not yet gone: the kernel wakes who waits before it is done.
+        let start = std::time::Instant::now();
+        while thread.pin_to(&[cpu]).is_ok() {
+            assert!(start.elapsed().as_secs() < 20, "it has ended");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_refused_by_name() {
+        assert!(!usable(1023));
+        let error = pin(1023).unwrap_err();
+        assert!(error.to_string().contains("CPU 1023"), "{error}");
+        assert!(pin(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn timer_slack_is_set_per_thread() {
+        std::thread::spawn(|| {
+            set_timer_slack(1_000).unwrap();
+            assert_eq!(nix::sys::prctl::get_timerslack().unwrap(), 1_000);
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,295 @@
+//! Messages of a call: room made once, filled anew for each.
+
+use std::mem::{size_of, zeroed};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::ops::Range;
+
+use nix::errno::Errno;
+
+use super::MESSAGE_BYTES;
+use crate::message::{
+    self, CONTROL_BYTES, Control, NO_CONTROL, empty_header, merged_segment_bytes,
+};
+
+/// A payload to be sent, or a piece of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Who gets the datagram.
+    pub to: SocketAddr,
+    /// Where its bytes are in the buffer given to [`SendSlots::send`].
+    pub range: Range<usize>,
+    /// Has the kernel cut it into datagrams of that many bytes
+    /// (`UDP_SEGMENT`).
+    pub segment: Option<u16>,
+    /// TOS octet or traffic class; 0: the socket's own, which is 0.
+    pub tos: u8,
+}
+
+/// An address as the kernel takes it, of either family.
+#[repr(C)]
+#[derive(Clone, Copy)]
+union Name {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+fn empty_name() -> Name {
+    // SAFETY: all zeroes is a valid value of either address.
+    unsafe { zeroed() }
+}
+
+const EMPTY_VECTOR: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// Headers for a number of messages, made once.
+pub struct SendSlots {
+    headers: Box<[libc::mmsghdr]>,
+    vectors: Box<[libc::iovec]>,
+    names: Box<[Name]>,
+    controls: Box<[Control]>,
+}
+
+// SAFETY: the pointers in `headers` and `vectors` are written by `send` before
+// the kernel reads them, and point to the other fields' heap memory or to what
+// is borrowed for the call; between calls nobody follows them.
+unsafe impl Send for SendSlots {}
+
+impl SendSlots {
+    /// Up to `count` messages a call.
+    pub fn new(count: usize) -> SendSlots {
+        SendSlots {
+            headers: (0..count).map(|_| empty_header()).collect(),
+            vectors: vec![EMPTY_VECTOR; count].into_boxed_slice(),
+            names: (0..count).map(|_| empty_name()).collect(),
+            controls: vec![NO_CONTROL; count].into_boxed_slice(),
+        }
+    }
+
+    /// Messages a call.
+    pub fn capacity(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Sends the first of these messages, as many as there is room for and as
+    /// the kernel takes before it would have to report an error; returns how
+    /// many. A range outside of `payload` counts as empty.
+    ///
+    /// # Errors
+    /// The kernel's answer to the first message.
+    pub fn send<'m>(
+        &mut self,
+        socket: &UdpSocket,
+        messages: impl IntoIterator<Item = &'m Outgoing>,
+        payload: &[u8],
+    ) -> std::result::Result<usize, Errno> {
+        let mut count = 0;
+        for (index, message) in messages.into_iter().take(self.headers.len()).enumerate() {
+            let bytes = payload.get(message.range.clone()).unwrap_or(&[]);
+            self.vectors[index] = libc::iovec {
+                // sendmmsg only reads through it.
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            };
+            let header = &mut self.headers[index].msg_hdr;
+            header.msg_iov = &raw mut self.vectors[index];
+            header.msg_iovlen = 1;
+            header.msg_name = (&raw mut self.names[index]).cast();
+            let tos = match message.to {
+                SocketAddr::V4(to) => {
+                    self.names[index].v4 = name_v4(to);
+                    header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+                    (libc::IPPROTO_IP, libc::IP_TOS)
+                }
+                SocketAddr::V6(to) => {
+                    self.names[index].v6 = name_v6(to);
+                    header.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+                    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
+                }
+            };
+            let control = &mut self.controls[index].0;
+            let mut used = 0;
+            if let Some(segment) = message.segment {
+                let kind = (libc::SOL_UDP, libc::UDP_SEGMENT);
+                used += put_control(&mut control[used..], kind, &segment.to_ne_bytes());
+            }
+            if message.tos != 0 {
+                let value = libc::c_int::from(message.tos).to_ne_bytes();
+                used += put_control(&mut control[used..], tos, &value);
+            }
+            header.msg_control =
+                if used > 0 { control.as_mut_ptr().cast() } else { std::ptr::null_mut() };
+            header.msg_controllen = used as _;
+            count += 1;
+        }
+        // SAFETY: the first `count` headers were filled just now; what they point
+        // to is owned by `self` or borrowed (`payload`), alive, of the lengths given.
+        unsafe { message::send(socket, &mut self.headers, count) }
+    }
+}
+
+/// Writes a control message, as `CMSG_FIRSTHDR` and `CMSG_DATA` would find it,
+/// and returns the room it takes; 0 when there is too little.
+fn put_control(room: &mut [u8], (level, kind): (libc::c_int, libc::c_int), value: &[u8]) -> usize {
+    // SAFETY: both only compute sizes.
+    let (length, space) = unsafe {
+        let bytes = value.len() as libc::c_uint;
+        (libc::CMSG_LEN(bytes) as usize, libc::CMSG_SPACE(bytes) as usize)
+    };
+    let Some(room) = room.get_mut(..space) else { return 0 };
+    // struct cmsghdr: length, level, type; then the data, at its alignment.
+    let at = size_of::<usize>();
+    room[..at].copy_from_slice(&length.to_ne_bytes());
+    room[at..at + 4].copy_from_slice(&level.to_ne_bytes());
+    room[at + 4..at + 8].copy_from_slice(&kind.to_ne_bytes());
+    room[length - value.len()..length].copy_from_slice(value);
+    space
+}
+
+// Musl declares the length narrower, with padding; then this module needs its own layout.
+const _: () = assert!(size_of::<libc::cmsghdr>() == size_of::<usize>() + 8);
+
+fn name_v4(to: SocketAddrV4) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: to.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
+        sin_zero: [0; 8],
+    }
+}
+
+fn name_v6(to: SocketAddrV6) -> libc::sockaddr_in6 {
+    libc::sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as libc::sa_family_t,
+        sin6_port: to.port().to_be(),
+        sin6_flowinfo: 0,
+        sin6_addr: libc::in6_addr { s6_addr: to.ip().octets() },
+        sin6_scope_id: to.scope_id(),
+    }
+}
+
+/// A received payload.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    /// Who sent the datagram.
+    pub from: SocketAddr,
+    /// The bytes, which may be changed in place.
+    pub bytes: &'a mut [u8],
+    /// The size of the datagrams in it, if the kernel says so: of those merged
+    /// (`UDP_GRO`), or of UDP datagrams inside a tunnel's GSO packet.
+    pub segment: Option<u16>,
+    /// TOS octet or traffic class.
+    pub tos: u8,
+    /// Whether some of it did not fit.
+    pub truncated: bool,
+}
+
+/// Buffers for a number of messages, made once.
+pub struct ReceiveSlots {
+    headers: Box<[libc::mmsghdr]>,
+    vectors: Box<[libc::iovec]>,
+    names: Box<[Name]>,
+    controls: Box<[Control]>,
+    buffer: Box<[u8]>,
+}
+
+// SAFETY: the pointers in `headers` and `vectors` are written by `receive`
+// before the kernel follows them, and point to the other fields' heap memory.
+unsafe impl Send for ReceiveSlots {}
+
+impl ReceiveSlots {
+    /// Up to `count` messages a call, [`MESSAGE_BYTES`] each.
+    pub fn new(count: usize) -> ReceiveSlots {
+        ReceiveSlots {
+            headers: (0..count).map(|_| empty_header()).collect(),
+            vectors: vec![EMPTY_VECTOR; count].into_boxed_slice(),
+            names: (0..count).map(|_| empty_name()).collect(),
+            controls: vec![NO_CONTROL; count].into_boxed_slice(),
+            buffer: vec![0; count * MESSAGE_BYTES].into_boxed_slice(),
+        }
+    }
+
+    /// Messages a call.
+    pub fn capacity(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Reads what is there, without waiting; returns how many messages there are
+    /// for [`ReceiveSlots::message`].
+    ///
+    /// # Errors
+    /// `EAGAIN` when nothing is there.
+    pub fn receive(&mut self, socket: &UdpSocket) -> std::result::Result<usize, Errno> {
+        let slots = self.buffer.chunks_exact_mut(MESSAGE_BYTES).enumerate();
+        for (index, slot) in slots {
+            self.vectors[index] =
+                libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
+            self.headers[index].msg_hdr = libc::msghdr {
+                msg_name: (&raw mut self.names[index]).cast(),
+                msg_namelen: size_of::<Name>() as libc::socklen_t,
+                msg_iov: &raw mut self.vectors[index],
+                msg_iovlen: 1,
+                msg_control: self.controls[index].0.as_mut_ptr().cast(),
+                msg_controllen: CONTROL_BYTES as _,
+                ..empty_header().msg_hdr
+            };
+        }
+        // SAFETY: all headers were filled just now, with the addresses and true
+        // lengths of memory that `self` owns, each its own; no reference to it
+        // exists during the call.
+        unsafe { message::receive(socket, &mut self.headers) }
+    }
+
+    /// A message that the last [`ReceiveSlots::receive`] has read; `None` past
+    /// the last slot, or for an address of another family than IP.
+    pub fn message(&mut self, index: usize) -> Option<Incoming<'_>> {
+        let header = self.headers.get(index)?;
+        let from = address(self.names.get(index)?)?;
+        let segment = merged_segment_bytes(&header.msg_hdr).and_then(|s| u16::try_from(s).ok());
+        let tos = tos_of(&header.msg_hdr);
+        let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        let length = (header.msg_len as usize).min(MESSAGE_BYTES);
+        let bytes = &mut self.buffer[index * MESSAGE_BYTES..][..length];
+        Some(Incoming { from, bytes, segment, tos, truncated })
+    }
+}
+
+fn address(name: &Name) -> Option<SocketAddr> {
+    // SAFETY: the family is at the same place in both, and every value of either
+    // is valid: plain integers.
+    let (v4, v6) = unsafe { (name.v4, name.v6) };
+    match i32::from(v4.sin_family) {
+        libc::AF_INET => {
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(SocketAddr::new(ip.into(), u16::from_be(v6.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+/// The TOS octet or traffic class in the control messages.
+fn tos_of(header: &libc::msghdr) -> u8 {
+    let tos = message::control(header, |kind, value| match kind {
+        // ip_cmsg_recv_tos puts a byte there, ip6_datagram_recv_specific_ctl an int.
+        (libc::IPPROTO_IP, libc::IP_TOS) => value.octet(),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => value.int().map(|class| class as u8),
+        _ => None,
+    });
+    tos.unwrap_or(0)
+}
+
+impl std::fmt::Debug for SendSlots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendSlots").field("messages", &self.headers.len()).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ReceiveSlots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReceiveSlots")
+            .field("messages", &self.headers.len())
+            .finish_non_exhaustive()
+    }
+}

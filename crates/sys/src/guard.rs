@@ -1,0 +1,281 @@
+//! A setting of the machine that gets its earlier value back, even if the process that
+//! changed it is killed.
+//!
+//! [`Guard`] is a process of its own that waits on a socket. The other end closes when
+//! the changer gives the setting back, or ends by any cause. The guard then writes the
+//! earlier value and ends. It ignores the signals that a terminal sends to both. Only
+//! killing both by force at the same moment can leave the new value.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use crate::Error;
+use crate::runtime_dir::{Lock, RuntimeDir};
+
+/// Largest value that is kept, bytes: settings are short.
+const LONGEST_VALUE: usize = 4096;
+/// File that whoever changes the machine's own settings has locked. It is in a directory
+/// of the user's own: no other user can hold it, and all network namespaces share it.
+const LOCK: &str = "machine-settings.lock";
+
+/// Why a setting was not changed, or did not come back.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// Another process has changed a setting of this machine: what it changed would be taken
+    /// for the earlier value.
+    #[error("lock the machine's settings: another run varies them, and one at a time may")]
+    Busy,
+    /// The value is too long to be kept.
+    #[error("read {path}: {bytes} bytes, expected at most {LONGEST_VALUE}")]
+    TooLong {
+        /// The setting's file.
+        path: PathBuf,
+        /// Its size.
+        bytes: usize,
+    },
+    /// No file can have this name.
+    #[error("read {0}: a NUL byte in the name")]
+    Name(PathBuf),
+    /// The earlier value was written, and is not there.
+    #[error("restore {path}: reads {got:?}, expected {expected:?}")]
+    NotRestored {
+        /// The setting's file.
+        path: PathBuf,
+        /// The earlier value.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+    /// A system call.
+    #[error(transparent)]
+    Sys(#[from] Error),
+}
+
+/// Result with [`GuardError`].
+pub type Result<T> = std::result::Result<T, GuardError>;
+
+/// A changed setting; dropping it gives the earlier value back.
+#[derive(Debug)]
+pub struct Guard {
+    path: PathBuf,
+    earlier: String,
+    pid: Pid,
+    lifeline: Option<OwnedFd>,
+}
+
+impl Guard {
+    /// Keeps the value that a file below `/proc/sys` has, then writes another.
+    ///
+    /// # Errors
+    /// When it cannot be read or written; [`GuardError::Busy`] while another process holds a
+    /// setting of this machine.
+    pub fn change(path: &Path, value: &str) -> Result<Guard> {
+        let name = || path.display().to_string();
+        let earlier = std::fs::read_to_string(path).map_err(|e| Error::io("read", name(), &e))?;
+        if earlier.len() > LONGEST_VALUE {
+            return Err(GuardError::TooLong { path: path.to_owned(), bytes: earlier.len() });
+        }
+        let lock = lock()?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+                .map_err(|e| Error::new("socketpair", "guard's lifeline", e))?;
+        let file = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| GuardError::Name(path.to_owned()))?;
+        let flags = libc::SIGCHLD as libc::c_long;
+        // SAFETY: clone without CLONE_VM and with a null stack is fork: the child
+        // runs on a copy of this stack. It calls only `child_main`, which makes
+        // async-signal-safe system calls on data that exists already (no
+        // allocation, no locks), and never returns.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+        if pid == 0 {
+            child_main(theirs.as_raw_fd(), lock.as_fd().as_raw_fd(), &file, earlier.as_bytes());
+        }
+        if pid < 0 {
+            return Err(Error::last("clone", "guard process").into());
+        }
+        drop((theirs, lock));
+        let guard = Guard {
+            path: path.to_owned(),
+            earlier,
+            pid: Pid::from_raw(pid as libc::pid_t),
+            lifeline: Some(ours),
+        };
+        guard.await_readiness()?;
+        // Not before the guard stands; an error gives back what was there.
+        std::fs::write(path, value).map_err(|e| Error::io("write", name(), &e))?;
+        Ok(guard)
+    }
+
+    fn await_readiness(&self) -> Result<()> {
+        let Some(lifeline) = &self.lifeline else { return Ok(()) };
+        let duplicate =
+            lifeline.try_clone().map_err(|e| Error::io("dup", "guard's lifeline", &e))?;
+        let mut byte = [0];
+        File::from(duplicate)
+            .read_exact(&mut byte)
+            .map_err(|e| Error::io("read", "guard's report of readiness", &e).into())
+    }
+
+    /// Gives the earlier value back.
+    ///
+    /// # Errors
+    /// [`GuardError::NotRestored`] when the file does not have it afterwards.
+    pub fn restore(mut self) -> Result<()> {
+        self.finish();
+        let (path, expected) = (self.path.clone(), self.earlier.clone());
+        let got = std::fs::read_to_string(&path)
+            .map_err(|e| Error::io("read", path.display().to_string(), &e))?;
+        if got == expected { Ok(()) } else { Err(GuardError::NotRestored { path, expected, got }) }
+    }
+
+    fn finish(&mut self) {
+        if self.lifeline.take().is_some() {
+            let _ = waitpid(self.pid, None);
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn lock() -> Result<Lock> {
+    let directory = RuntimeDir::open()?;
+    directory.lock_file(LOCK)?.ok_or(GuardError::Busy)
+}
+
+/// The child: wait for the end, write, end. Only async-signal-safe calls.
+fn child_main(lifeline: i32, lock: i32, file: &CString, value: &[u8]) -> ! {
+    // SAFETY: every call is a plain system call on constants, on descriptors open
+    // in this process, and on buffers of the given length that live until _exit.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"overlane-guard".as_ptr());
+        libc::setsid();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGCHLD] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        // Whatever else was open would be kept alive after its owner.
+        let (low, high) = (lifeline.min(lock), lifeline.max(lock));
+        if low > 0 {
+            libc::syscall(libc::SYS_close_range, 0, low - 1, 0);
+        }
+        if high - low > 1 {
+            libc::syscall(libc::SYS_close_range, low + 1, high - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, high + 1, u32::MAX, 0);
+        libc::write(lifeline, c"r".as_ptr().cast(), 1);
+        let mut byte = 0u8;
+        loop {
+            let got = libc::read(lifeline, (&raw mut byte).cast(), 1);
+            if got == 0 || (got < 0 && *libc::__errno_location() != libc::EINTR) {
+                break;
+            }
+        }
+        let target = libc::open(file.as_ptr(), libc::O_WRONLY | libc::O_TRUNC | libc::O_CLOEXEC);
+        let written = libc::write(target, value.as_ptr().cast(), value.len());
+        libc::_exit(i32::from(written != value.len() as isize));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::errno::Errno;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    /// One at a time: the lock is the machine's.
+    fn alone() -> std::sync::MutexGuard<'static, ()> {
+        static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn setting(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_earlier_value_comes_back() {
+        let _alone = alone();
+        let file = setting("300\n");
+        let read = || std::fs::read_to_string(file.path()).unwrap();
+        let guard = Guard::change(file.path(), "1000").unwrap();
+        assert_eq!(read(), "1000");
+        let other = setting("1\n");
+        let error = Guard::change(other.path(), "2").unwrap_err();
+        assert!(matches!(error, GuardError::Busy), "{error}");
+        assert_eq!(std::fs::read_to_string(other.path()).unwrap(), "1\n");
+        guard.restore().unwrap();
+        assert_eq!(read(), "300\n");
+        drop(Guard::change(file.path(), "1000").unwrap());
+        assert_eq!(read(), "300\n");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_changed() {
+        let _alone = alone();
+        let error = Guard::change(Path::new("/proc/sys/no/such"), "1").unwrap_err();
+        assert!(matches!(&error, GuardError::Sys(e) if e.errno == Errno::ENOENT), "{error}");
+        let long = setting(&"1".repeat(LONGEST_VALUE + 1));
+        let error = Guard::change(long.path(), "1").unwrap_err();
+        assert!(matches!(error, GuardError::TooLong { bytes: 4097, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_value_that_did_not_come_back_is_told() {
+        let _alone = alone();
+        let file = setting("300\n");
+        let guard = Guard::change(file.path(), "1000").unwrap();
+        let elsewhere = file.path().with_extension("moved");
+        std::fs::rename(file.path(), &elsewhere).unwrap();
+        // A directory in its place cannot be written.
+        std::fs::create_dir(file.path()).unwrap();
+        let error = guard.restore().unwrap_err();
+        assert!(matches!(&error, GuardError::Sys(e) if e.errno == Errno::EISDIR), "{error}");
+        std::fs::remove_dir(file.path()).unwrap();
+        std::fs::rename(&elsewhere, file.path()).unwrap();
+    }
+
+    /// The test binary runs itself: the copy changes the setting and is killed.
+    #[test]
+    fn the_earlier_value_comes_back_when_the_changer_is_killed() {
+        const TARGET: &str = "OVERLANE_GUARD_TARGET";
+        if let Some(target) = std::env::var_os(TARGET) {
+            let _guard = Guard::change(Path::new(&target), "1000").unwrap();
+            std::thread::sleep(Duration::from_secs(1000));
+        }
+        let _alone = alone();
+        let file = setting("300\n");
+        let mut changer = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "guard::tests::the_earlier_value_comes_back_when_the_changer_is_killed",
+            ])
+            .env(TARGET, file.path())
+            .spawn()
+            .unwrap();
+        let wait_for = |text: &str| {
+            let begun = Instant::now();
+            while std::fs::read_to_string(file.path()).unwrap() != text {
+                assert!(begun.elapsed() < Duration::from_secs(10), "never became {text:?}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        wait_for("1000");
+        changer.kill().unwrap();
+        changer.wait().unwrap();
+        wait_for("300\n");
+    }
+}

@@ -1,0 +1,279 @@
+//! A process that keeps what a confined one must not have: the way to its configuration
+//! file, and to a file that is to be removed at the end.
+//!
+//! A confined process opens no files, under a user that could not read a configuration of
+//! root's anyway. The keeper is forked before that, keeps its user, and waits on a socket.
+//! Asked to, it reads the one file that it was told of when it began; it takes no path, no
+//! length and no other word from who asks. When the other end of the socket closes, by
+//! whatever cause, it removes the file that was left to it and ends. It has no capability,
+//! Landlock leaves it these directories, and its system call filter little more than to
+//! open, read and remove.
+//!
+//! Limit: a file that is replaced by a link into another directory cannot be read any more
+//! where Landlock is in force.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use crate::capability;
+use crate::landlock::{Restrictions, Stays};
+use crate::monitor;
+use crate::seccomp::{Argument, Filter, Otherwise};
+use crate::{Error, Result};
+
+/// Longest file that is read, in bytes.
+pub const LONGEST: usize = 16 << 20;
+/// How long reading may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Asks for the file.
+const READ: u8 = b'r';
+/// Leaves the other file to be removed.
+const REMOVE: u8 = b'd';
+/// What is answered when it has begun, and to [`REMOVE`].
+const DONE: u8 = b'k';
+
+/// A file in a directory that is held open.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    directory: OwnedFd,
+    name: CString,
+}
+
+impl Place {
+    fn of(path: &Path) -> Result<Place> {
+        let failed = |errno| Error::new("open directory of", path.display().to_string(), errno);
+        let name = path.file_name().map(OsStr::as_bytes).ok_or_else(|| failed(Errno::EISDIR))?;
+        let name = CString::new(name).map_err(|_| failed(Errno::EINVAL))?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = open(&parent(path), flags, Mode::empty()).map_err(failed)?;
+        Ok(Place { path: path.to_owned(), directory, name })
+    }
+}
+
+/// Its directory; the current one for a bare name.
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// The keeper's other end; dropping it ends the keeper.
+#[derive(Debug)]
+pub struct Keeper {
+    socket: UnixStream,
+    read: Option<PathBuf>,
+}
+
+impl Keeper {
+    /// Starts one, which can read the one file and remove the other. To be called before
+    /// what the keeper is not to hold open is opened: it keeps its descriptors for a moment.
+    ///
+    /// # Errors
+    /// When a directory cannot be opened or a process not be started.
+    pub fn start(read: Option<&Path>, remove: Option<&Path>) -> Result<Keeper> {
+        let (file, gone) = (read.map(Place::of).transpose()?, remove.map(Place::of).transpose()?);
+        let kept = [&file, &gone].into_iter().flatten().map(|place| place.directory.as_raw_fd());
+        let ours = monitor::fork_with(c"keeper", &kept.collect::<Vec<_>>(), |theirs| {
+            work(theirs, file.as_ref(), gone.as_ref())
+        })?;
+        let failed = |e: std::io::Error| Error::io("set timeout of", "keeper", &e);
+        ours.set_read_timeout(Some(LIMIT)).map_err(failed)?;
+        let keeper = Keeper { socket: ours, read: read.map(Path::to_owned) };
+        // What it could not give up it does not start with.
+        keeper.expect_done("start")?;
+        Ok(keeper)
+    }
+
+    fn expect_done(&self, operation: &'static str) -> Result<()> {
+        let mut byte = [0];
+        (&self.socket).read_exact(&mut byte).map_err(|e| Error::io(operation, "keeper", &e))
+    }
+
+    /// From now on the file is removed at the end.
+    ///
+    /// # Errors
+    /// When the keeper was killed.
+    pub fn remove_at_end(&self) -> Result<()> {
+        (&self.socket).write_all(&[REMOVE]).map_err(|e| Error::io("ask", "keeper", &e))?;
+        self.expect_done("ask")
+    }
+
+    /// The file's contents, read anew.
+    ///
+    /// # Errors
+    /// What reading says; `EFBIG` past [`LONGEST`]; that of the socket when the keeper was
+    /// killed; `ENOENT` where it was told of no file.
+    pub fn read(&self) -> Result<Vec<u8>> {
+        let name = || self.read.as_deref().unwrap_or(Path::new("no file")).display().to_string();
+        let failed = |e: std::io::Error| Error::io("read", format!("{} by keeper", name()), &e);
+        let mut socket = &self.socket;
+        socket.write_all(&[READ]).map_err(failed)?;
+        let mut header = [0; 8];
+        socket.read_exact(&mut header).map_err(failed)?;
+        let length = i64::from_ne_bytes(header);
+        if length < 0 {
+            return Err(Error::new("read", name(), Errno::from_raw(-(length as i32))));
+        }
+        let mut contents = Vec::new();
+        socket.take(length.cast_unsigned()).read_to_end(&mut contents).map_err(failed)?;
+        Ok(contents)
+    }
+
+    /// Ends the keeper, and waits until it has done what was left to it.
+    pub fn end(self) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+        let mut rest = [0];
+        // Its end, after that.
+        let _ = (&self.socket).read(&mut rest);
+    }
+}
+
+/// What the child does.
+fn work(mut socket: UnixStream, file: Option<&Place>, gone: Option<&Place>) -> Result<()> {
+    let file_directory = file.map(|f| parent(&f.path));
+    // A link may lead to another directory: that is its place as well.
+    let linked = file.and_then(|f| f.path.canonicalize().ok()).map(|path| parent(&path));
+    let gone_directory = gone.map(|g| parent(&g.path));
+    let reading = file_directory.iter().chain(&linked).map(|path| (&**path, Stays::Reading));
+    let removing = gone_directory.iter().map(|path| (&**path, Stays::Removing));
+    let restrictions = Restrictions::but(&reading.chain(removing).collect::<Vec<_>>())?;
+    capability::drop_all()?;
+    restrictions.apply()?;
+    filter(socket.as_raw_fd(), file, gone).apply(Otherwise::Kill)?;
+
+    let answer = |mut socket: &UnixStream, bytes: &[u8]| {
+        socket.write_all(bytes).map_err(|e| Error::io("answer", "keeper's socket", &e))
+    };
+    answer(&socket, &[DONE])?;
+    let mut left = None;
+    loop {
+        let mut asked = [0];
+        match socket.read(&mut asked) {
+            Ok(1) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            // The other end has gone.
+            _ => break,
+        }
+        match asked[0] {
+            READ => match file.ok_or(Errno::ENOENT).and_then(contents) {
+                Ok(contents) => {
+                    answer(&socket, &(contents.len() as i64).to_ne_bytes())?;
+                    answer(&socket, &contents)?;
+                }
+                Err(errno) => answer(&socket, &(-i64::from(errno as i32)).to_ne_bytes())?,
+            },
+            REMOVE => {
+                left = gone;
+                answer(&socket, &[DONE])?;
+            }
+            // Nobody says anything else.
+            _ => break,
+        }
+    }
+    if let Some(place) = left {
+        let _ = unlinkat(&place.directory, place.name.as_c_str(), UnlinkatFlags::NoRemoveDir);
+    }
+    Ok(())
+}
+
+fn contents(place: &Place) -> std::result::Result<Vec<u8>, Errno> {
+    // Not to wait for who writes to a FIFO.
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = openat(&place.directory, place.name.as_c_str(), flags, Mode::empty())?;
+    let mut contents = Vec::new();
+    let read = File::from(file).take(LONGEST as u64 + 1).read_to_end(&mut contents);
+    read.map_err(|e| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+    if contents.len() > LONGEST {
+        return Err(Errno::EFBIG);
+    }
+    Ok(contents)
+}
+
+/// What the child may still ask of the kernel.
+fn filter(socket: RawFd, file: Option<&Place>, gone: Option<&Place>) -> Filter {
+    let mut filter = Filter::default();
+    filter.allow_basics().allow(&[
+        libc::SYS_read,
+        libc::SYS_recvfrom,
+        libc::SYS_close,
+        libc::SYS_fstat,
+        libc::SYS_newfstatat,
+        libc::SYS_statx,
+        libc::SYS_lseek,
+    ]);
+    for call in [libc::SYS_write, libc::SYS_sendto] {
+        filter.allow_if(call, &[Argument::is(0, socket.into())]);
+    }
+    // Of an owned descriptor, before it is closed: whether it is open.
+    filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, libc::F_GETFD.into())]);
+    if let Some(file) = file {
+        let directory = file.directory.as_raw_fd();
+        let writing = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+        let by = [Argument::is(0, directory.into()), Argument::has(2, writing.into(), 0)];
+        filter.allow_if(libc::SYS_openat, &by);
+    }
+    if let Some(gone) = gone {
+        let directory = gone.directory.as_raw_fd();
+        let by =
+            [Argument::is(0, directory.into()), Argument::is(2, AtFlags::empty().bits().into())];
+        filter.allow_if(libc::SYS_unlinkat, &by);
+    }
+    filter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_as_it_is_now_and_another_removed_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, gone, other] = ["file", "gone", "other"].map(|name| directory.path().join(name));
+        std::fs::write(&file, "first").unwrap();
+        std::fs::write(&gone, "").unwrap();
+        let keeper = Keeper::start(Some(&file), Some(&gone)).unwrap();
+        assert_eq!(keeper.read().unwrap(), b"first");
+        // As editors do it.
+        std::fs::write(&other, "second").unwrap();
+        std::fs::rename(&other, &file).unwrap();
+        assert_eq!(keeper.read().unwrap(), b"second");
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(keeper.read().unwrap_err().errno, Errno::ENOENT);
+        File::create(&file).unwrap().set_len(LONGEST as u64 + 1).unwrap();
+        assert_eq!(keeper.read().unwrap_err().errno, Errno::EFBIG);
+        std::fs::remove_file(&file).unwrap();
+        nix::unistd::mkfifo(&file, Mode::S_IRWXU).unwrap();
+        assert_eq!(keeper.read().unwrap(), b"", "nobody waits for a FIFO's writer");
+        keeper.end();
+        assert!(gone.exists(), "it was not left to be removed");
+
+        let keeper = Keeper::start(None, Some(&gone)).unwrap();
+        assert_eq!(keeper.read().unwrap_err().errno, Errno::ENOENT);
+        keeper.remove_at_end().unwrap();
+        keeper.end();
+        assert!(!gone.exists());
+    }
+
+    #[test]
+    fn a_file_of_which_a_link_tells_is_read_too() {
+        let [a, b] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let (link, file) = (a.path().join("link"), b.path().join("file"));
+        std::fs::write(&file, "text").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(Keeper::start(Some(&link), None).unwrap().read().unwrap(), b"text");
+    }
+}

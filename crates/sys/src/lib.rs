@@ -1,0 +1,44 @@
+//! Every raw system call of overlane, and the only crate with `unsafe` code.
+//!
+//! Each module wraps one kernel interface in a type that cannot be misused by
+//! safe code. Nothing here knows about overlays, modes or measurements.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod affinity;
+pub mod bpf_link;
+pub mod buffers;
+pub mod capability;
+mod cgroup;
+pub mod datagram;
+mod error;
+pub mod ethtool;
+pub mod frame_ring;
+pub mod guard;
+pub mod identity;
+pub mod init;
+pub mod join;
+pub mod keeper;
+pub mod landlock;
+pub mod lsm;
+pub mod memfd;
+mod message;
+pub mod monitor;
+pub mod netns;
+pub mod nsfs;
+pub mod priority;
+pub mod process;
+pub mod program;
+pub mod runtime_dir;
+pub mod seccomp;
+pub mod sysfs;
+pub mod tap;
+pub mod tcp;
+pub mod tcx;
+pub mod udp;
+pub mod userns;
+pub mod xtables;
+
+pub use error::{Error, Result};
+/// Error numbers, as [`Error`] carries them.
+pub use nix::errno;

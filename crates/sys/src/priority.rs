@@ -1,0 +1,58 @@
+//! Which threads run first.
+//!
+//! Source: sched(7).
+
+use nix::errno::Errno;
+
+use crate::{Error, Result};
+
+/// The lowest: before everybody who is scheduled fairly, behind every other real-time
+/// thread.
+const LEAST: libc::c_int = 1;
+
+/// Lets the calling thread run before all that are scheduled fairly (`SCHED_RR`), for
+/// work that is short and has a deadline. What it starts later is scheduled fairly again.
+/// A thread that runs in real time already stays as it is.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_NICE` or `RLIMIT_RTPRIO`, or where the control group has no
+/// real-time budget.
+pub fn real_time() -> Result<()> {
+    let failed = |errno| Error::new("sched_setscheduler(SCHED_RR)", "calling thread", errno);
+    // SAFETY: of the calling thread; nothing is passed by reference.
+    let policy = Errno::result(unsafe { libc::sched_getscheduler(0) }).map_err(failed)?;
+    if [libc::SCHED_RR, libc::SCHED_FIFO].contains(&(policy & !libc::SCHED_RESET_ON_FORK)) {
+        return Ok(());
+    }
+    let parameter = libc::sched_param { sched_priority: LEAST };
+    // SAFETY: the kernel reads the parameter, which outlives the call.
+    let set = unsafe {
+        libc::sched_setscheduler(
+            0,
+            libc::SCHED_RR | libc::SCHED_RESET_ON_FORK,
+            &raw const parameter,
+        )
+    };
+    Errno::result(set).map(drop).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> libc::c_int {
+        // SAFETY: of the calling thread; nothing is passed by reference.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn a_thread_and_nothing_that_it_starts() {
+        if let Err(error) = real_time() {
+            assert_eq!(error.errno, Errno::EPERM, "{error}");
+            test_support::skip!("needs CAP_SYS_NICE: {error}");
+        }
+        assert_eq!(policy(), libc::SCHED_RR | libc::SCHED_RESET_ON_FORK);
+        real_time().unwrap();
+        assert_eq!(std::thread::spawn(policy).join().unwrap(), libc::SCHED_OTHER);
+    }
+}

@@ -1,0 +1,239 @@
+//! Programs running in a process tree of ours, in a network namespace. What they print is
+//! kept. They end when the [`Program`] is dropped. They also end with this process, since
+//! the tree does.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::init::Init;
+use crate::netns::NetNs;
+use crate::{Error, Result, affinity, memfd};
+
+/// A running program; killed when dropped.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    command: String,
+    stdout: Log,
+    stderr: Log,
+}
+
+/// What is written to one descriptor.
+#[derive(Debug)]
+struct Log {
+    file: File,
+    /// Bytes that have served their purpose.
+    told: u64,
+}
+
+impl Log {
+    fn new(name: &str) -> Result<Log> {
+        Ok(Log { file: memfd::create(name)?.into(), told: 0 })
+    }
+
+    fn copy(&self) -> Result<File> {
+        self.file.try_clone().map_err(|e| Error::io("dup", "program log", &e))
+    }
+
+    fn length(&self) -> u64 {
+        self.file.metadata().map_or(0, |m| m.len())
+    }
+
+    fn text(&self) -> String {
+        let mut bytes = vec![0; self.length().saturating_sub(self.told) as usize];
+        // read_at: the file position is shared with the program that writes.
+        let length = self.file.read_at(&mut bytes, self.told).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+}
+
+impl Program {
+    /// Starts a program inside the tree and the network namespace, on the CPUs
+    /// given (empty: any).
+    ///
+    /// # Errors
+    /// When a namespace cannot be entered, a CPU not be used, or the program
+    /// cannot be executed.
+    pub fn start(
+        tree: &Init,
+        net: &NetNs,
+        command: &mut Command,
+        cpus: &[usize],
+    ) -> Result<Program> {
+        let described = describe(command);
+        let (stdout, stderr) = (Log::new("overlane-stdout")?, Log::new("overlane-stderr")?);
+        // A process group of its own: Ctrl-C is for the run, which ends the
+        // program when it has written what it measured.
+        command.stdin(Stdio::null()).stdout(stdout.copy()?).stderr(stderr.copy()?).process_group(0);
+        // What it prints is read.
+        command.env("LC_ALL", "C");
+        heed_interrupts(command);
+        let child = tree.run_inside(net, || {
+            // Inherited by exec: no taskset between us and the program.
+            if !cpus.is_empty() {
+                affinity::pin_to(cpus)?;
+            }
+            let program = command.get_program().to_string_lossy().into_owned();
+            command.spawn().map_err(|e| Error::io("exec", program, &e))
+        })?;
+        Ok(Program { child, command: described, stdout, stderr })
+    }
+
+    /// Its command line.
+    pub fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// Its process id, as this process numbers it.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().map_err(|e| Error::io("wait", self.command.clone(), &e))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        self.child.wait().map_err(|e| Error::io("wait", self.command.clone(), &e))
+    }
+
+    /// Asks it to end, as Ctrl-C does.
+    pub fn interrupt(&self) {
+        // One that has ended is still ours to wait for: the number is not
+        // another's.
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
+        }
+    }
+
+    /// What it has written to its standard output so far.
+    pub fn stdout(&self) -> String {
+        self.stdout.text()
+    }
+
+    /// What it has written to its standard error so far.
+    pub fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// Leaves what it has written so far out of what is asked for from now on.
+    pub fn forget_output(&mut self) {
+        for log in [&mut self.stdout, &mut self.stderr] {
+            log.told = log.length();
+        }
+    }
+
+    /// Both, standard output first.
+    pub fn output(&self) -> String {
+        self.stdout() + &self.stderr()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Has a program end by SIGINT. A shell runs this process with the signal ignored after
+/// `&`, and the program would inherit that.
+fn heed_interrupts(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call on integers,
+    // which is async-signal-safe; it allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(|| match libc::signal(libc::SIGINT, libc::SIG_DFL) {
+            libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+}
+
+/// Has the kernel kill a program when the *thread* that starts it ends, by any cause. It
+/// is for short programs that the thread waits for.
+pub fn end_with_thread(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec the closure makes one system call on integers,
+    // which is async-signal-safe; it allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    }
+}
+
+/// A command line as it would be typed.
+pub fn describe(command: &Command) -> String {
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Looks a program up in `PATH`, then in `others`.
+pub fn find(program: &str, others: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(others.iter().map(PathBuf::from))
+        .map(|directory| directory.join(program))
+        .find(|candidate| is_executable(candidate))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_runs_where_it_is_told_to_and_is_heard() {
+        test_support::require!(test_support::need::networks());
+        let (net, tree) = (NetNs::new().unwrap(), Init::start().unwrap());
+        let cpu = *affinity::of_this_thread().unwrap().last().unwrap();
+        let script = "grep Cpus_allowed_list /proc/self/status; readlink /proc/self/ns/net; \
+                      echo complaint >&2; exec sleep 1000";
+        let mut command = Command::new("sh");
+        // SAFETY: no handler is set; what the signal does is put back.
+        let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+        let started = Program::start(&tree, &net, command.args(["-c", script]), &[cpu]);
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGINT, before) };
+        let mut program = started.unwrap();
+        while program.stderr().is_empty() {
+            assert!(program.ended().unwrap().is_none());
+            std::thread::yield_now();
+        }
+        let said = format!("Cpus_allowed_list:\t{cpu}\nnet:[{}]\n", net.inode());
+        assert_eq!(program.stdout(), said);
+        assert_eq!(program.output(), said + "complaint\n");
+        program.forget_output();
+        assert_eq!(program.output(), "");
+        program.interrupt();
+        let status = program.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGINT));
+    }
+
+    #[test]
+    fn programs_are_found_by_path() {
+        assert!(find("sh", &[]).is_some());
+        assert_eq!(find("overlane-no-such-program", &["/usr/sbin"]), None);
+        assert_eq!(find("passwd", &["/etc"]).filter(|p| p.starts_with("/etc")), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! TCP sockets whose every blocking operation ends within a time given, and
+//! what the kernel knows of a connection. Reading and writing is `std`'s.
+
+use std::mem::{size_of, zeroed};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::sockopt::{ReceiveTimeout, ReuseAddr, SendTimeout, SocketError, TcpNoDelay};
+use nix::sys::socket::{
+    AddressFamily, Backlog, Shutdown, SockFlag, SockProtocol, SockType, SockaddrStorage, bind,
+    connect, getsockopt, listen as listen_on, setsockopt, shutdown, socket,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::{Error, Result, buffers};
+
+/// Longest queue of connections waiting for `accept`; the kernel cuts it to
+/// `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// What a socket is opened with.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Longest that `accept`, `connect`, `recv` and `send` wait.
+    pub limit: Duration,
+    /// No Nagle algorithm (`TCP_NODELAY`).
+    pub nodelay: bool,
+    /// Size of both buffers, bytes ([`buffers::set`]); `None`: the kernel's own.
+    pub buffer_bytes: Option<usize>,
+}
+
+/// Opens a stream socket of the address's family, close-on-exec.
+fn bounded_socket(
+    address: &SocketAddr,
+    options: &Options,
+) -> std::result::Result<OwnedFd, (&'static str, Errno)> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, SockProtocol::Tcp)
+        .map_err(|e| ("socket", e))?;
+    let limit = i64::try_from(options.limit.as_micros()).unwrap_or(i64::MAX);
+    let limit = TimeVal::microseconds(limit);
+    setsockopt(&fd, ReceiveTimeout, &limit).map_err(|e| ("setsockopt(SO_RCVTIMEO)", e))?;
+    setsockopt(&fd, SendTimeout, &limit).map_err(|e| ("setsockopt(SO_SNDTIMEO)", e))?;
+    setsockopt(&fd, TcpNoDelay, &options.nodelay).map_err(|e| ("setsockopt(TCP_NODELAY)", e))?;
+    if let Some(bytes) = options.buffer_bytes {
+        buffers::set(&fd, bytes)?;
+    }
+    Ok(fd)
+}
+
+/// Listens on an address. `accept` returns `EAGAIN` after the limit; accepted
+/// connections inherit all options.
+///
+/// # Errors
+/// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` (ports below 1024).
+pub fn listen(address: SocketAddr, options: &Options) -> Result<TcpListener> {
+    let failed = |(operation, errno)| Error::new(operation, format!("TCP {address}"), errno);
+    let fd = bounded_socket(&address, options).map_err(failed)?;
+    setsockopt(&fd, ReuseAddr, &true).map_err(|e| failed(("setsockopt(SO_REUSEADDR)", e)))?;
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).map_err(|e| failed(("bind", e)))?;
+    let backlog = Backlog::new(BACKLOG).map_err(|e| failed(("listen", e)))?;
+    listen_on(&fd, backlog).map_err(|e| failed(("listen", e)))?;
+    Ok(TcpListener::from(fd))
+}
+
+/// Ends listening now. Closing would end it with the last copy of the descriptor. A child
+/// that another thread has forked holds a copy until it calls `exec`, and the address
+/// would be in use for that long.
+pub fn stop_listening(listener: &TcpListener) {
+    // Fails only when it no longer listens.
+    let _ = shutdown(listener.as_raw_fd(), Shutdown::Both);
+}
+
+/// A socket on its way to being connected.
+#[derive(Debug)]
+pub struct Connecting {
+    fd: OwnedFd,
+    established: bool,
+}
+
+impl Connecting {
+    /// Sends the SYN and waits for the answer for at most the limit, which also
+    /// bounds every later `recv` and `send`.
+    ///
+    /// # Errors
+    /// The kernel's answer, with the system call: `ECONNREFUSED` (reset),
+    /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL` (out of ports) …
+    pub fn start(
+        target: &SocketAddr,
+        options: &Options,
+    ) -> std::result::Result<Connecting, (&'static str, Errno)> {
+        let fd = bounded_socket(target, options)?;
+        match connect(fd.as_raw_fd(), &SockaddrStorage::from(*target)) {
+            Ok(()) => Ok(Connecting { fd, established: true }),
+            // What a blocking connect says when SO_SNDTIMEO runs out, or when a
+            // signal comes: the handshake goes on.
+            Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(Connecting { fd, established: false }),
+            Err(errno) => Err(("connect", errno)),
+        }
+    }
+
+    /// Waits for the handshake for at most `limit`; true when it is complete.
+    ///
+    /// # Errors
+    /// As [`start`](Connecting::start).
+    pub fn wait(&mut self, limit: Duration) -> std::result::Result<bool, (&'static str, Errno)> {
+        if self.established {
+            return Ok(true);
+        }
+        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)], timeout) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(false),
+            Ok(_) => {}
+            Err(errno) => return Err(("poll", errno)),
+        }
+        match getsockopt(&self.fd, SocketError).map_err(|e| ("getsockopt(SO_ERROR)", e))? {
+            0 => self.established = true,
+            raw => return Err(("connect", Errno::from_raw(raw))),
+        }
+        Ok(true)
+    }
+
+    /// The stream, when the handshake is complete.
+    pub fn into_stream(self) -> Option<TcpStream> {
+        self.established.then(|| TcpStream::from(self.fd))
+    }
+}
+
+/// Segments that the kernel has sent again on this connection since it began
+/// (`tcpi_total_retrans` of `TCP_INFO`, `linux/tcp.h`).
+///
+/// # Errors
+/// When the socket is not a TCP socket.
+pub fn retransmitted_segments(stream: &TcpStream) -> Result<u32> {
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: tcp_info is plain integers, for which all zeroes is a value.
+    let mut info: libc::tcp_info = unsafe { zeroed() };
+    // SAFETY: `info` is writable for the `length` bytes passed with it, and the
+    // descriptor is open for as long as `stream` is borrowed. An older kernel
+    // fills less; the rest stays zero.
+    let answer = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if answer != 0 {
+        return Err(Error::last("getsockopt(TCP_INFO)", format!("{stream:?}")));
+    }
+    Ok(info.tcpi_total_retrans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, Read, Write};
+
+    const LIMIT: Duration = Duration::from_millis(20);
+    const NAGLE: Options = Options { limit: LIMIT, nodelay: false, buffer_bytes: None };
+    const NODELAY: Options = Options { nodelay: true, ..NAGLE };
+
+    fn loopback() -> SocketAddr {
+        "127.0.0.1:0".parse().unwrap()
+    }
+
+    #[test]
+    fn accepting_and_reading_end_without_a_peer() {
+        let listener = listen(loopback(), &NODELAY).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+
+        let address = listener.local_addr().unwrap();
+        let mut client = Connecting::start(&address, &NODELAY).unwrap();
+        assert!(client.wait(LIMIT).unwrap());
+        let mut client = client.into_stream().unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        assert!(server.nodelay().unwrap(), "accepted sockets inherit TCP_NODELAY");
+        let mut byte = [0];
+        assert_eq!(client.read(&mut byte).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(server.read(&mut byte).unwrap_err().kind(), ErrorKind::WouldBlock);
+        client.write_all(b"x").unwrap();
+        assert_eq!(server.read(&mut byte).unwrap(), 1);
+        assert_eq!(retransmitted_segments(&client).unwrap(), 0);
+    }
+
+    #[test]
+    fn buffers_are_of_the_size_asked_for_at_both_ends() {
+        const BYTES: usize = 48 << 10;
+        let sized = Options { buffer_bytes: Some(BYTES), ..NAGLE };
+        let listener = listen(loopback(), &sized).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = Connecting::start(&address, &sized).unwrap();
+        assert!(client.wait(LIMIT).unwrap());
+        let client = client.into_stream().unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let wanted = buffers::Granted { send: BYTES, receive: BYTES };
+        assert_eq!(buffers::of(&client), Ok(wanted));
+        assert_eq!(buffers::of(&server), Ok(wanted), "accepted sockets inherit the buffers");
+    }
+
+    #[test]
+    fn an_address_is_free_again_while_a_copy_of_the_listener_lives() {
+        let listener = listen(loopback(), &NAGLE).unwrap();
+        let address = listener.local_addr().unwrap();
+        let _copy = listener.try_clone().unwrap();
+        assert_eq!(listen(address, &NAGLE).unwrap_err().errno, Errno::EADDRINUSE);
+        stop_listening(&listener);
+        listen(address, &NAGLE).unwrap();
+    }
+
+    #[test]
+    fn a_closed_port_is_refused() {
+        let address = listen(loopback(), &NAGLE).unwrap().local_addr().unwrap();
+        let (operation, errno) = Connecting::start(&address, &NAGLE).unwrap_err();
+        assert_eq!((operation, errno), ("connect", Errno::ECONNREFUSED));
+    }
+
+    #[test]
+    fn an_address_of_another_machine_cannot_be_bound() {
+        let error = listen("192.0.2.1:1".parse().unwrap(), &NAGLE).unwrap_err();
+        assert_eq!(error.errno, Errno::EADDRNOTAVAIL);
+        assert!(error.to_string().contains("192.0.2.1:1"), "{error}");
+    }
+}

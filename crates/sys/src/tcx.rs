@@ -1,0 +1,175 @@
+//! BPF programs at a device's tcx hooks, by links.
+//!
+//! A tcx link (Linux 6.6) goes with its descriptor: nothing stays when the process
+//! is killed, which a clsact filter would. libbpf-rs has no call for it.
+//!
+//! Source: `bpf_tcx_link_attach` (`kernel/bpf/tcx.c`), `union bpf_attr`
+//! (`include/uapi/linux/bpf.h`).
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+
+use crate::{Error, Result};
+
+/// `enum bpf_cmd`.
+const BPF_PROG_QUERY: libc::c_int = 16;
+const BPF_LINK_CREATE: libc::c_int = 28;
+
+/// Which of a device's hooks: `enum bpf_attach_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Hook {
+    /// What the device has received.
+    Ingress = 46,
+    /// What the device is to send.
+    Egress = 47,
+}
+
+/// `link_create` of `union bpf_attr`, as far as tcx needs it.
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+    relative: u32,
+    padding: u32,
+    expected_revision: u64,
+}
+
+const _: () = assert!(size_of::<LinkCreate>() == 32);
+
+/// `query` of `union bpf_attr`, as far as counting needs it.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramQuery {
+    ifindex: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    program_ids: u64,
+    count: u32,
+    padding: u32,
+    program_attach_flags: u64,
+    link_ids: u64,
+    link_attach_flags: u64,
+    revision: u64,
+}
+
+const _: () = assert!(size_of::<ProgramQuery>() == 64);
+
+/// How many programs are at a hook of a device of the calling thread's namespace.
+///
+/// # Errors
+/// `EINVAL` before Linux 6.6, `EPERM` without `CAP_NET_ADMIN`, `ENODEV`.
+pub fn count(ifindex: u32, hook: Hook) -> Result<u32> {
+    let mut query = ProgramQuery { ifindex, attach_type: hook as u32, ..ProgramQuery::default() };
+    // SAFETY: without room for ids the kernel writes the count, the flags and the
+    // revision only, all inside the attributes, whose size it is given.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_QUERY,
+            &raw mut query,
+            size_of::<ProgramQuery>() as libc::c_uint,
+        )
+    };
+    match Errno::result(answer) {
+        Ok(_) => Ok(query.count),
+        Err(errno) => Err(Error::new(
+            "bpf(BPF_PROG_QUERY)",
+            format!("tcx {hook:?} of device {ifindex}"),
+            errno,
+        )),
+    }
+}
+
+/// Most programs at a hook: `BPF_MPROG_MAX` of `include/linux/bpf_mprog.h`.
+const MOST: usize = 64;
+
+/// The ids of the programs at a hook of a device of the calling thread's namespace.
+///
+/// # Errors
+/// As [`count`].
+pub fn programs(ifindex: u32, hook: Hook) -> Result<Vec<u32>> {
+    let mut ids = [0u32; MOST];
+    let mut query = ProgramQuery {
+        ifindex,
+        attach_type: hook as u32,
+        program_ids: ids.as_mut_ptr().expose_provenance() as u64,
+        count: MOST as u32,
+        ..ProgramQuery::default()
+    };
+    // SAFETY: the kernel writes at most `count` ids where `program_ids` points to, which is
+    // an array of so many that outlives the call, and the rest inside the attributes, whose
+    // size it is given.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_QUERY,
+            &raw mut query,
+            size_of::<ProgramQuery>() as libc::c_uint,
+        )
+    };
+    match Errno::result(answer) {
+        Ok(_) => Ok(ids.into_iter().take(query.count as usize).collect()),
+        Err(errno) => Err(Error::new(
+            "bpf(BPF_PROG_QUERY)",
+            format!("tcx {hook:?} of device {ifindex}"),
+            errno,
+        )),
+    }
+}
+
+/// Attaches a program to a device of the calling thread's namespace, behind those
+/// that are there. It is detached when the descriptor returned is closed, however
+/// the process ends, and when the device goes.
+///
+/// # Errors
+/// `EINVAL` before Linux 6.6, `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`,
+/// `ENODEV`.
+pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<OwnedFd> {
+    let attributes = LinkCreate {
+        program: program.as_raw_fd().cast_unsigned(),
+        ifindex,
+        attach_type: hook as u32,
+        flags: 0,
+        relative: 0,
+        padding: 0,
+        expected_revision: 0,
+    };
+    // SAFETY: bpf reads no more of the attributes than the size given; they are
+    // fully initialised and outlive the call.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_LINK_CREATE,
+            &raw const attributes,
+            size_of::<LinkCreate>() as libc::c_uint,
+        )
+    };
+    let fd = Errno::result(fd).map_err(|errno| {
+        Error::new("bpf(BPF_LINK_CREATE)", format!("tcx {hook:?} of device {ifindex}"), errno)
+    })?;
+    // SAFETY: the kernel has just installed the descriptor for this call; nobody
+    // else knows its number. It is close-on-exec (bpf_link_prime).
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+/// Gives a link's descriptor a high number, so that a process that ends, by any cause,
+/// releases it before others. `close_files` puts descriptors off from the lowest number
+/// up, and `task_work_run` does first what was put off last (`fs/file.c`,
+/// `kernel/task_work.c`).
+///
+/// # Errors
+/// When descriptors have run out (`RLIMIT_NOFILE`).
+pub fn released_early(link: OwnedFd) -> Result<OwnedFd> {
+    const HIGH: libc::c_int = 512;
+    // SAFETY: fcntl reads no memory for this command; the descriptor is open.
+    let fd = unsafe { libc::fcntl(link.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HIGH) };
+    let fd = Errno::result(fd)
+        .map_err(|errno| Error::new("fcntl(F_DUPFD_CLOEXEC)", "tcx link".to_owned(), errno))?;
+    // SAFETY: as in attach().
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

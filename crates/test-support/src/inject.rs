@@ -1,0 +1,273 @@
+//! System calls made by another process, as whoever has taken it over would make them.
+//!
+//! A thread of the process is stopped (ptrace(2)), its registers are set to a `syscall`
+//! instruction of its own code and the call's number and arguments, and one step is run.
+//! Strings and structures that an argument points to are written below the thread's stack.
+//! Afterwards registers and memory are as they were, and the thread goes on: a call that it
+//! waited in is taken up again.
+//!
+//! Limit: x86-64 only; [`possible`] says so elsewhere.
+
+use std::fmt;
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was made, and returned this.
+    Returned(i64),
+    /// It failed with this error number.
+    Failed(nix::errno::Errno),
+    /// The process was killed by this signal: SIGSYS by a system call filter.
+    Killed(nix::sys::signal::Signal),
+}
+
+impl Outcome {
+    /// Whether the call did not do its work.
+    pub fn is_refused(self) -> bool {
+        !matches!(self, Outcome::Returned(_))
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Returned(value) => write!(f, "returned {value}"),
+            Outcome::Failed(errno) => write!(f, "failed: {errno}"),
+            Outcome::Killed(signal) => write!(f, "killed by {signal}"),
+        }
+    }
+}
+
+/// An argument of a call.
+#[derive(Debug, Clone)]
+pub enum Argument {
+    /// A register as it is.
+    Number(u64),
+    /// The address of these bytes.
+    Bytes(Vec<u8>),
+}
+
+impl From<i64> for Argument {
+    fn from(number: i64) -> Argument {
+        Argument::Number(number.cast_unsigned())
+    }
+}
+
+impl From<i32> for Argument {
+    fn from(number: i32) -> Argument {
+        i64::from(number).into()
+    }
+}
+
+impl From<u32> for Argument {
+    fn from(number: u32) -> Argument {
+        Argument::Number(number.into())
+    }
+}
+
+/// A string, with the NUL byte that ends it.
+impl From<&str> for Argument {
+    fn from(text: &str) -> Argument {
+        Argument::Bytes([text.as_bytes(), &[0]].concat())
+    }
+}
+
+impl From<Vec<u8>> for Argument {
+    fn from(bytes: Vec<u8>) -> Argument {
+        Argument::Bytes(bytes)
+    }
+}
+
+/// Whether calls can be injected here.
+///
+/// # Errors
+/// Why not.
+pub fn possible() -> Result<(), String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err("calls are injected on x86-64 only".to_owned());
+    }
+    crate::need::root()
+}
+
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::inject;
+
+/// Never called: [`possible`] has said no.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn inject(_thread: i32, _call: i64, _arguments: &[Argument]) -> Result<Outcome, String> {
+    possible().map(|()| unreachable!("possible() refuses this architecture"))
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64 {
+    use std::fs::{File, OpenOptions};
+    use std::os::unix::fs::FileExt;
+
+    use nix::errno::Errno;
+    use nix::sys::ptrace;
+    use nix::sys::signal::Signal;
+    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+    use nix::unistd::Pid;
+
+    use super::{Argument, Outcome};
+
+    /// `syscall`.
+    const INSTRUCTION: [u8; 2] = [0x0f, 0x05];
+    /// Below the stack pointer: more than the red zone of 128 bytes.
+    const BELOW: u64 = 16 << 10;
+    /// The number that is no call's: nothing is to be taken up again.
+    const NO_CALL: u64 = u64::MAX;
+    /// The largest error number is 4095 (`MAX_ERRNO` of `include/linux/err.h`).
+    const MIN_RESULT: i64 = -4095;
+
+    /// Has a thread (its id, of whatever process) make a call.
+    ///
+    /// # Errors
+    /// What of ptrace did not work, in words; the call was not made then.
+    pub fn inject(thread: i32, call: i64, arguments: &[Argument]) -> Result<Outcome, String> {
+        let pid = Pid::from_raw(thread);
+        let failed = |what: &str| {
+            let what = format!("{what} thread {thread}");
+            move |errno: Errno| format!("{what}: {errno}")
+        };
+        let instruction = instruction(thread)?;
+        ptrace::seize(pid, ptrace::Options::empty()).map_err(failed("seize"))?;
+        ptrace::interrupt(pid).map_err(failed("interrupt"))?;
+        stopped(pid)?;
+        let before = ptrace::getregs(pid).map_err(failed("registers of"))?;
+        let path = format!("/proc/{thread}/mem");
+        let memory = OpenOptions::new().read(true).write(true).open(&path);
+        let memory = memory.map_err(|e| format!("open {path}: {e}"))?;
+
+        let mut at = (before.rsp - BELOW) & !15;
+        let mut values = [0; 6];
+        let mut overwritten = Vec::new();
+        for (value, argument) in values.iter_mut().zip(arguments) {
+            *value = match argument {
+                Argument::Number(number) => *number,
+                Argument::Bytes(bytes) => {
+                    at = (at - bytes.len() as u64) & !15;
+                    overwritten.push((at, put(&memory, at, bytes)?));
+                    at
+                }
+            };
+        }
+        let mut registers = before;
+        registers.rip = instruction;
+        registers.rax = call.cast_unsigned();
+        registers.orig_rax = NO_CALL;
+        let [rdi, rsi, rdx, r10, r8, r9] = values;
+        (registers.rdi, registers.rsi, registers.rdx) = (rdi, rsi, rdx);
+        (registers.r10, registers.r8, registers.r9) = (r10, r8, r9);
+        ptrace::setregs(pid, registers).map_err(failed("set registers of"))?;
+        ptrace::step(pid, None).map_err(failed("step"))?;
+        if let Some(signal) = stopped(pid)? {
+            return Ok(Outcome::Killed(signal));
+        }
+        let after = ptrace::getregs(pid).map_err(failed("registers of"))?;
+        for (at, bytes) in overwritten {
+            put(&memory, at, &bytes)?;
+        }
+        ptrace::setregs(pid, before).map_err(failed("restore registers of"))?;
+        ptrace::detach(pid, None).map_err(failed("detach from"))?;
+        let value = after.rax.cast_signed();
+        Ok(match value {
+            MIN_RESULT..0 => Outcome::Failed(Errno::from_raw(-(value as i32))),
+            value => Outcome::Returned(value),
+        })
+    }
+
+    /// Waits until it is stopped; `Some` where it has ended instead, by that signal.
+    fn stopped(pid: Pid) -> Result<Option<Signal>, String> {
+        loop {
+            match waitpid(pid, Some(WaitPidFlag::__WALL)) {
+                Ok(WaitStatus::Stopped(..) | WaitStatus::PtraceEvent(..)) => return Ok(None),
+                Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(Some(signal)),
+                Ok(other) => return Err(format!("thread {pid} ended: {other:?}")),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(format!("wait for thread {pid}: {errno}")),
+            }
+        }
+    }
+
+    /// Writes there; what was there before.
+    fn put(memory: &File, at: u64, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        let mut before = vec![0; bytes.len()];
+        memory.read_exact_at(&mut before, at).map_err(|e| format!("read memory: {e}"))?;
+        memory.write_all_at(bytes, at).map_err(|e| format!("write memory: {e}"))?;
+        Ok(before)
+    }
+
+    /// Where code of the process has the instruction.
+    fn instruction(thread: i32) -> Result<u64, String> {
+        let text = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
+        let maps = std::fs::read_to_string(format!("/proc/{thread}/maps")).map_err(text("maps"))?;
+        let memory = File::open(format!("/proc/{thread}/mem")).map_err(text("memory"))?;
+        for line in maps.lines() {
+            let mut words = line.split(' ');
+            let (Some(range), Some(rights)) = (words.next(), words.next()) else { continue };
+            let Some((start, end)) = range.split_once('-') else { continue };
+            let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+            let (start, end) = (number(start), number(end));
+            // The page for old programs cannot be read.
+            if !rights.starts_with("r-x") || line.ends_with("[vsyscall]") {
+                continue;
+            }
+            let mut code = vec![0; (end - start) as usize];
+            memory.read_exact_at(&mut code, start).map_err(text("code"))?;
+            if let Some(at) = code.windows(2).position(|two| two == INSTRUCTION) {
+                return Ok(start + at as u64);
+            }
+        }
+        Err(format!("thread {thread} has no syscall instruction"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc;
+
+    use super::*;
+
+    /// A program that ends with the test, however that ends.
+    struct Ended(std::process::Child);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_process_makes_the_call_and_goes_on() {
+        crate::require!(possible());
+        let directory = tempfile::tempdir().unwrap();
+        let made = directory.path().join("made");
+        let mut child = Ended(std::process::Command::new("sleep").arg("600").spawn().unwrap());
+        let thread = child.0.id().cast_signed();
+        // Shortly after its start a program has none of its code yet.
+        let begun = std::time::Instant::now();
+        let outcome = loop {
+            let outcome = inject(thread, libc::SYS_getpid, &[]);
+            if outcome.is_ok() || begun.elapsed() > std::time::Duration::from_secs(20) {
+                break outcome;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        };
+        assert_eq!(outcome, Ok(Outcome::Returned(thread.into())));
+        let path = made.to_str().unwrap();
+        let outcome = inject(thread, libc::SYS_mkdir, &[path.into(), 0o700.into()]);
+        assert_eq!(outcome, Ok(Outcome::Returned(0)));
+        assert!(made.is_dir());
+        let outcome = inject(thread, libc::SYS_mkdir, &[path.into(), 0o700.into()]);
+        assert_eq!(outcome, Ok(Outcome::Failed(nix::errno::Errno::EEXIST)));
+        assert!(child.0.try_wait().unwrap().is_none(), "it goes on");
+        let kill = [thread.into(), libc::SIGTERM.into()];
+        assert!(inject(thread, libc::SYS_kill, &kill).is_ok());
+        child.0.wait().unwrap();
+    }
+}

@@ -1,0 +1,15 @@
+//! The schemas that are kept are those of the types.
+
+use xtask::schema::all;
+
+#[test]
+fn committed_schemas_are_those_derived() {
+    for file in all() {
+        let kept = std::fs::read_to_string(file.path()).unwrap_or_default();
+        assert!(
+            kept == file.text(),
+            "schema/{}.schema.json is not what its types say: run `make schemas`",
+            file.name
+        );
+    }
+}

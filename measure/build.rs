@@ -1,5 +1,0 @@
-//! Compiles the programs of `bpf/`.
-
-fn main() -> std::process::ExitCode {
-    bpf_build::compile()
-}
