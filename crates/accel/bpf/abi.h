@@ -159,6 +159,7 @@ struct flow_key {
 enum flow_flag {
 	FLOW_TRANSLATED = 1,	/* leaves with other addresses or ports */
 	FLOW_UNTRACKED = 2,	/* conntrack has no entry, as rules here do not ask for it */
+	FLOW_ONE_WAY = 4,	/* conntrack has seen no answer: rules see each packet as a first one */
 };
 
 /* What was found about a direction: netfilter's rules let all packets of it pass. */
@@ -168,7 +169,7 @@ struct flow {
 	u32 flags;	/* FLOW_* */
 	u32 output;	/* ifindex: of the VXLAN or the tenant's device by which it leaves */
 	u32 mark;	/* of conntrack's entry */
-	u32 timeout;	/* of conntrack's entry, the longest seen, jiffies */
+	u32 timeout;	/* of conntrack's entry, as the slow path gave it, jiffies */
 	u32 source[4];	/* as it leaves */
 	u32 dest[4];
 	u16 source_port;

@@ -99,8 +99,13 @@ int encap(struct __sk_buff *skb)
 				entered(&key_of_flow, live, now, 1);
 				return pass(skb, from->slot, ENCAP_VERDICT);
 			}
-			if (!is_tracked(skb, &key_of_flow, flow))
+			/* The connection may have come to another state, for which it wants
+			 * another verdict.
+			 */
+			if (!is_tracked(skb, &key_of_flow, flow)) {
+				entered(&key_of_flow, live, now, 1);
 				return pass(skb, from->slot, ENCAP_TRACKING);
+			}
 			set_dest(ip, flow, key_of_flow.ipv6);
 		}
 		if (route(skb, from->domain, proto, ip, longest, &fib))
@@ -126,7 +131,7 @@ int encap(struct __sk_buff *skb)
 		return pass(skb, from->slot, ENCAP_MTU);
 	if (due(&from->refreshed, now, live->refresh) |
 	    due(&to->refreshed_tx, now, live->refresh) |
-	    (flow && due(&flow->refreshed, now, live->refresh)))
+	    flow_due(flow, now, live))
 		return pass(skb, from->slot, ENCAP_REFRESH);
 	if (flow && flow->flags & FLOW_TRANSLATED) {
 		/* From here on the packet is another: it goes fast or nowhere. */
@@ -347,11 +352,13 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 				return pass(skb, vtep->slot, DECAP_TRACKING);
 			flow = verdict_of(skb, &key_of_flow, live);
 			if (!flow) {
-				entered(&key_of_flow, live, now, 0);
+				entered(&key_of_flow, live, now, may_be_one_way(&key_of_flow));
 				return pass(skb, vtep->slot, DECAP_VERDICT);
 			}
-			if (!is_tracked(skb, &key_of_flow, flow))
+			if (!is_tracked(skb, &key_of_flow, flow)) {
+				entered(&key_of_flow, live, now, may_be_one_way(&key_of_flow));
 				return pass(skb, vtep->slot, DECAP_TRACKING);
+			}
 			set_dest(ip, flow, key_of_flow.ipv6);
 		}
 		if (route(skb, vtep->domain, proto, ip, longest, &fib))
@@ -382,7 +389,7 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	/* The tenant's neighbour entry is confirmed by the router's packets only. */
 	if (due(&from->refreshed_rx, now, live->refresh) |
 	    (routed && due(&to->refreshed_rx, now, live->refresh)) |
-	    (flow && due(&flow->refreshed, now, live->refresh)))
+	    flow_due(flow, now, live))
 		return pass(skb, vtep->slot, DECAP_REFRESH);
 
 	flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;

@@ -16,6 +16,7 @@
 #define TCP_FIN_SYN_RST_ACK 0x17
 #define TCP_ACK 0x10
 /* Of the transport's header. */
+#define TCP_FLAGS 13
 #define TCP_CHECK 16
 #define UDP_CHECK 6
 
@@ -39,6 +40,29 @@ static __always_inline u32 header_length(const struct flow_key *key)
 	return key->ipv6 ? IPV6_HLEN : IP_HLEN;
 }
 
+/* The ports, of a transport's header that is at `at`. Not 0: none, or a connection's beginning
+ * or end.
+ */
+static __always_inline int ports_of(struct __sk_buff *skb, u32 at, struct flow_key *key)
+{
+	struct {
+		u32 ports;
+		u8 rest[TCP_FLAGS - 4];
+		u8 flags;
+		u16 unused;
+	} __attribute__((aligned(8))) header;
+
+	if (key->protocol == IPPROTO_TCP) {
+		if (load(skb, at, &header, TCP_FLAGS + 1) ||
+		    (header.flags & TCP_FIN_SYN_RST_ACK) != TCP_ACK)
+			return -1;
+	} else if (key->protocol != IPPROTO_UDP || load(skb, at, &header, 4)) {
+		return -1;
+	}
+	__builtin_memcpy(&key->source_port, &header.ports, 4);
+	return 0;
+}
+
 /* The direction that a packet belongs to at `device`, its IP header at `start`. Not 0: one
  * that connection tracking is to see by itself: a beginning, an end, a fragment, options.
  */
@@ -46,7 +70,6 @@ static __always_inline int flow_of(struct __sk_buff *skb, u32 start, u16 proto, 
 				   u32 device, struct flow_key *key)
 {
 	u32 protocol4 = ip[9], protocol6 = ip[6];
-	u8 flags;
 
 	__builtin_memset(key, 0, sizeof(*key));
 	/* As in segment_headers(). */
@@ -60,21 +83,13 @@ static __always_inline int flow_of(struct __sk_buff *skb, u32 start, u16 proto, 
 		key->protocol = protocol4;
 		__builtin_memcpy(key->source, ip + 12, 4);
 		__builtin_memcpy(key->dest, ip + 16, 4);
-	} else {
-		key->ipv6 = 1;
-		key->protocol = protocol6;
-		__builtin_memcpy(key->source, ip + 8, 16);
-		__builtin_memcpy(key->dest, ip + 24, 16);
+		return ports_of(skb, start + IP_HLEN, key);
 	}
-	start += header_length(key);
-	if (key->protocol == IPPROTO_TCP) {
-		if (bpf_skb_load_bytes(skb, start + 13, &flags, 1) ||
-		    (flags & TCP_FIN_SYN_RST_ACK) != TCP_ACK)
-			return -1;
-	} else if (key->protocol != IPPROTO_UDP) {
-		return -1;
-	}
-	return bpf_skb_load_bytes(skb, start, &key->source_port, 4);
+	key->ipv6 = 1;
+	key->protocol = protocol6;
+	__builtin_memcpy(key->source, ip + 8, 16);
+	__builtin_memcpy(key->dest, ip + 24, 16);
+	return ports_of(skb, start + IPV6_HLEN, key);
 }
 
 /* Notes that a packet was seen at a place of the slow path. */
@@ -93,6 +108,12 @@ static __always_inline struct seen *see(struct flow_key *key, u32 place, const s
 	return seen;
 }
 
+/* What goes both ways the tenant's side asks for. */
+static __always_inline int may_be_one_way(const struct flow_key *key)
+{
+	return key->protocol == IPPROTO_UDP;
+}
+
 /* A packet that comes in takes the slow path for want of a verdict: asks for one where the
  * flow lasts. What is short pays no more than this.
  */
@@ -109,6 +130,17 @@ static __always_inline void entered(struct flow_key *key, const struct state *li
 		return;
 	seen->asked = now;
 	bpf_ringbuf_output(&asked_flows, key, sizeof(*key), 0);
+}
+
+/* Whether the slow path is due a packet of this flow, as of entries: it counts by it, and says
+ * anew how long conntrack's entry is to live.
+ */
+static __always_inline int flow_due(struct flow *flow, u64 now, const struct state *live)
+{
+	if (!flow || !due(&flow->refreshed, now, live->refresh))
+		return 0;
+	flow->timeout = 0;
+	return 1;
 }
 
 /* The rules were asked about packets without a mark. */
@@ -156,13 +188,14 @@ static __always_inline int is_reverse(const struct nf_conntrack_tuple *other,
 static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struct flow *flow,
 					const struct flow_key *key)
 {
-	const u32 wanted = IPS_SEEN_REPLY | IPS_ASSURED | IPS_CONFIRMED;
+	const u32 sure = IPS_SEEN_REPLY | IPS_ASSURED | IPS_CONFIRMED;
+	const u32 wanted = flow->flags & FLOW_ONE_WAY ? IPS_CONFIRMED : sure;
 	const u32 odd = IPS_SEQ_ADJUST | IPS_DYING | IPS_TEMPLATE | IPS_UNTRACKED | IPS_HELPER |
 			IPS_OFFLOAD | IPS_HW_OFFLOAD;
 	u32 left = ct->timeout - (u32)bpf_jiffies64(), lost;
 
 	/* Rules may ask for any bit of it. */
-	if ((u32)ct->status != flow->status || (flow->status & (wanted | odd)) != wanted ||
+	if ((u32)ct->status != flow->status || (flow->status & (sure | odd)) != wanted ||
 	    ct->mark != flow->mark || (s32)left <= 0)
 		return 0;
 	/* What passes by the window's tracking would leave it behind: it is liberal. */

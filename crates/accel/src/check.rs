@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use sys::netns::NetNs;
 
 use crate::Result;
-use crate::events::{State, Why};
+use crate::events::State;
 use crate::mirroring::{Reconciler, Shared, Source, Surveyed};
 use crate::model::{Counted, DeviceId, DevicePlan, Fdb, MachineSnapshot, Plan, Wanted};
 use crate::programs::{Class, Counters, Looked, Programs, Seen};
-use crate::status::{DeviceStatus, Status};
+use crate::status::{DeviceStatus, Refused, Status};
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub struct CheckedDevice {
     /// What it would be.
     pub state: State,
     /// Why it would stay slow.
-    pub why: Option<Why>,
+    pub why: Option<Refused>,
     /// Ports, remote VTEPs and IPv6 that would stay slow.
     pub slow_parts: Vec<SlowPart>,
     /// What passed it.
@@ -59,7 +59,7 @@ pub struct SlowPart {
     /// Port, address of a remote VTEP, or IPv6.
     pub name: String,
     /// Code, evidence and remedy of the refusal.
-    pub why: Why,
+    pub why: Refused,
 }
 
 /// Packets of a device, both directions.
@@ -190,7 +190,7 @@ fn answer(netns: u64, surveyed: &Surveyed, spent: Option<f64>) -> Check {
         devices.push(CheckedDevice {
             device: status.device.clone(),
             state: if status.refused.is_some() { State::Slow } else { State::Accelerated },
-            why: status.refused.as_ref().map(Why::from),
+            why: status.refused.clone(),
             slow_parts: parts(status),
             traffic,
         });
@@ -204,8 +204,10 @@ fn answer(netns: u64, surveyed: &Surveyed, spent: Option<f64>) -> Check {
 fn parts(status: DeviceStatus) -> Vec<SlowPart> {
     let alone =
         Status { devices: vec![DeviceStatus { refused: None, ..status }], ..Status::default() };
-    let part =
-        |(name, refused): (&str, &_)| SlowPart { name: name.to_owned(), why: Why::from(refused) };
+    let part = |(name, refused): (&str, &Refused)| SlowPart {
+        name: name.to_owned(),
+        why: refused.clone(),
+    };
     alone.refusals().map(part).collect()
 }
 

@@ -15,7 +15,7 @@ use crate::lock::lock;
 use crate::mirroring::{Finder, Reconciler, Shared, Source};
 use crate::model::Wanted;
 use crate::programs::{Counters, FlowMaps, Programs, Role};
-use crate::status::Status;
+use crate::status::{FlowsStatus, Status};
 use crate::vitals::Vitals;
 
 /// What a change of what is wanted may take.
@@ -165,8 +165,10 @@ impl Accel {
         let counters = lock(&self.counters).clone();
         let (all, each) = counters.counted();
         status.count(all, &each);
-        if !lock(&self.shared.verdicts.basis).is_idle() {
-            status.flows = Some(lock(&self.shared.verdicts.status).clone());
+        let basis = lock(&self.shared.verdicts.basis).clone();
+        if !basis.is_idle() {
+            let flows = lock(&self.shared.verdicts.status).clone();
+            status.flows = Some(FlowsStatus { number: basis.number, ..flows });
         }
         status
     }

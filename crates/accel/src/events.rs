@@ -45,7 +45,7 @@ pub enum What {
         state: State,
         /// Why it is slow.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        why: Option<Why>,
+        why: Option<Refused>,
     },
     /// A tenant's port.
     Port {
@@ -57,7 +57,7 @@ pub enum What {
         state: State,
         /// Why it is slow.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        why: Option<Why>,
+        why: Option<Refused>,
     },
     /// A plan was published, or withdrawn.
     Generation {
@@ -94,27 +94,6 @@ pub enum State {
     Slow,
     /// It is not there any more, or not asked for.
     Gone,
-}
-
-/// Why something is slow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Why {
-    /// Stable code, `AX001` …
-    pub code: String,
-    /// The thing that is the cause.
-    pub object: String,
-    /// What was seen.
-    pub evidence: String,
-    /// What would help.
-    pub remedy: String,
-}
-
-impl From<&Refused> for Why {
-    fn from(refused: &Refused) -> Why {
-        let Refused { code, object, evidence, remedy } = refused.clone();
-        Why { code, object, evidence, remedy }
-    }
 }
 
 impl Event {
@@ -160,7 +139,7 @@ fn device(name: &str, old: Option<&DeviceStatus>, new: Option<&DeviceStatus>, al
         all.push(What::Device {
             device: name.to_owned(),
             state: new.map_or(State::Gone, |_| state(refused)),
-            why: refused.map(Why::from),
+            why: refused.cloned(),
         });
     }
     let ports = |device: Option<&DeviceStatus>| -> BTreeMap<String, Option<Refused>> {
@@ -177,7 +156,7 @@ fn device(name: &str, old: Option<&DeviceStatus>, new: Option<&DeviceStatus>, al
             device: name.to_owned(),
             port: port.clone(),
             state: new.get(port).map_or(State::Gone, |_| state(refused)),
-            why: refused.map(Why::from),
+            why: refused.cloned(),
         });
     }
 }

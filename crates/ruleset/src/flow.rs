@@ -29,10 +29,15 @@ pub struct Flow {
     pub connection: Option<Connection>,
     /// `skb->mark` when it enters the first hook.
     pub mark: u32,
-    /// Kinds of addresses by the routing tables (`RTN_UNICAST` 1, `RTN_LOCAL` 2 …), as far
-    /// as they are known.
+    /// Kinds of addresses by the routing tables ([`UNICAST`], [`LOCAL`] …), as far as they are
+    /// known.
     pub address_types: Vec<(IpAddr, u8)>,
 }
+
+/// A kind of address (`RTN_UNICAST` of `linux/rtnetlink.h`): another host's.
+pub const UNICAST: u8 = 1;
+/// A kind of address (`RTN_LOCAL`): this host's own.
+pub const LOCAL: u8 = 2;
 
 /// Addresses and ports of a direction. For ICMP the ports are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -304,6 +304,16 @@ impl Ruleset {
             })
     }
 
+    /// Whether rules may translate connections of a family: conntrack sees its packets then.
+    pub fn translates(&self, ipv6: bool) -> bool {
+        self.base_chains().any(|chain| {
+            chain.is_of_ip()
+                && chain.family != if ipv6 { IPV4 } else { IPV6 }
+                && chain.base.as_ref().is_some_and(|base| base.kind == "nat")
+                && !chain.rules.is_empty()
+        })
+    }
+
     /// Rules of all chains.
     pub fn rules(&self) -> usize {
         self.chains.iter().map(|chain| chain.rules.len()).sum()

@@ -64,25 +64,7 @@ const _: () = assert!(size_of::<ProgramQuery>() == 64);
 /// # Errors
 /// `EINVAL` before Linux 6.6, `EPERM` without `CAP_NET_ADMIN`, `ENODEV`.
 pub fn count(ifindex: u32, hook: Hook) -> Result<u32> {
-    let mut query = ProgramQuery { ifindex, attach_type: hook as u32, ..ProgramQuery::default() };
-    // SAFETY: without room for ids the kernel writes the count, the flags and the
-    // revision only, all inside the attributes, whose size it is given.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_PROG_QUERY,
-            &raw mut query,
-            size_of::<ProgramQuery>() as libc::c_uint,
-        )
-    };
-    match Errno::result(answer) {
-        Ok(_) => Ok(query.count),
-        Err(errno) => Err(Error::new(
-            "bpf(BPF_PROG_QUERY)",
-            format!("tcx {hook:?} of device {ifindex}"),
-            errno,
-        )),
-    }
+    query(ifindex, hook, &mut [])
 }
 
 /// Most programs at a hook: `BPF_MPROG_MAX` of `include/linux/bpf_mprog.h`.
@@ -94,16 +76,25 @@ const MOST: usize = 64;
 /// As [`count`].
 pub fn programs(ifindex: u32, hook: Hook) -> Result<Vec<u32>> {
     let mut ids = [0u32; MOST];
+    let count = query(ifindex, hook, &mut ids)?;
+    Ok(ids.into_iter().take(count as usize).collect())
+}
+
+/// Writes the ids of the programs at a hook to `ids`, all or those that there is room for, and
+/// returns how many there are; without room for any it only counts.
+fn query(ifindex: u32, hook: Hook, ids: &mut [u32]) -> Result<u32> {
+    // Null, not the dangling pointer of an empty slice.
+    let room = if ids.is_empty() { 0 } else { ids.as_mut_ptr().expose_provenance() as u64 };
     let mut query = ProgramQuery {
         ifindex,
         attach_type: hook as u32,
-        program_ids: ids.as_mut_ptr().expose_provenance() as u64,
-        count: MOST as u32,
+        program_ids: room,
+        count: u32::try_from(ids.len()).unwrap_or(u32::MAX),
         ..ProgramQuery::default()
     };
     // SAFETY: the kernel writes at most `count` ids where `program_ids` points to, which is
-    // an array of so many that outlives the call, and the rest inside the attributes, whose
-    // size it is given.
+    // a slice of so many that outlives the call, or none where that is null; the rest inside
+    // the attributes, whose size it is given.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -113,7 +104,7 @@ pub fn programs(ifindex: u32, hook: Hook) -> Result<Vec<u32>> {
         )
     };
     match Errno::result(answer) {
-        Ok(_) => Ok(ids.into_iter().take(query.count as usize).collect()),
+        Ok(_) => Ok(query.count),
         Err(errno) => Err(Error::new(
             "bpf(BPF_PROG_QUERY)",
             format!("tcx {hook:?} of device {ifindex}"),

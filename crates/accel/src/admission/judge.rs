@@ -1,15 +1,18 @@
-//! Whether a connection's packets may go fast, in both directions.
+//! Whether a connection's packets may go fast: in both directions or, where they all go one
+//! way, in that.
 
 use std::net::IpAddr;
 
 use netstate::connection::{Connections, Entry, Tuple};
+use ruleset::flow::{LOCAL, UNICAST};
 use ruleset::{Answer, Connection, Flow, Interface, State, Step, Transport, Verdict};
 
-use super::{is_known, route};
-use crate::model::Basis;
+use super::route;
+use crate::model::{Basis, Port};
 use crate::programs::{Admitted, FlowKey, FlowMaps, Place};
 
 const IPPROTO_TCP: u8 = 6;
+const IPPROTO_UDP: u8 = 17;
 /// `IPS_*` of `linux/netfilter/nf_conntrack_common.h`.
 const IPS_SEEN_REPLY: u32 = 1 << 1;
 const IPS_ASSURED: u32 = 1 << 2;
@@ -17,9 +20,6 @@ const IPS_CONFIRMED: u32 = 1 << 3;
 const IPS_SEQ_ADJUST: u32 = 1 << 6;
 const IPS_DYING: u32 = 1 << 9;
 const IPS_HELPER: u32 = 1 << 13;
-/// Kinds of addresses (`RTN_*` of `linux/rtnetlink.h`).
-const UNICAST: u8 = 1;
-const LOCAL: u8 = 2;
 
 /// Why a flow has no verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,11 +30,11 @@ pub(crate) enum Held {
     /// Conntrack could not be asked, or has changed its mind meanwhile.
     #[error("conntrack does not answer")]
     Untracked,
-    /// The connection is not assured in both directions.
+    /// The connection is neither assured in both directions nor one way.
     #[error("the connection is not assured")]
     Young,
-    /// Packets of it have not been seen to come in and leave, in both directions.
-    #[error("not seen to pass in both directions")]
+    /// Packets of it have not been seen to come in and leave, in all directions that it has.
+    #[error("not seen to pass in all directions")]
     Unseen,
     /// The kernel does more to the connection.
     #[error("conntrack: {0}")]
@@ -54,7 +54,7 @@ impl Held {
     }
 }
 
-/// Judges the connection that a tenant's packet belongs to.
+/// Judges the connection that a packet belongs to, and returns what may go fast of it.
 ///
 /// # Errors
 /// What holds it back.
@@ -63,53 +63,66 @@ pub(crate) fn judge(
     connections: &Connections,
     maps: &FlowMaps,
     key: &FlowKey,
-) -> Result<[Admitted; 2], Held> {
-    if !is_known(basis, key) {
+) -> Result<Vec<Admitted>, Held> {
+    // Sandboxes have no verdicts; and a question may be older than the state.
+    if basis.number == 0 || key.netns != 0 {
         return Err(Held::Elsewhere);
     }
-    let port = basis.ports.get(&key.device).ok_or(Held::Elsewhere)?;
-    let sent = key.tuple;
     // Of a flow without an entry the rules are asked as they see it: untracked. Where they
     // use conntrack, it has one, or a rule has told it to look away.
-    let entry = connections.get(&sent).map_err(|_| Held::Untracked)?;
+    let entry = connections.get(&key.tuple).map_err(|_| Held::Untracked)?;
     let entry = entry.as_ref();
-    let is_reply = entry.is_some_and(|entry| entry.original != sent);
-    // What comes back, as it comes.
-    let received = match entry {
-        Some(entry) if is_reply && entry.reply != sent => return Err(Held::Untracked),
-        Some(entry) => {
-            if is_reply {
-                entry.original
-            } else {
-                entry.reply
-            }
-        }
-        None => sent.reversed(),
+    let is_reply = entry.is_some_and(|entry| entry.original != key.tuple);
+    let (sent, received) = (key.tuple, received(entry, &key.tuple)?);
+    let goes = match entry {
+        Some(entry) => progress(entry)?,
+        // Each direction by itself: rules know of no connection that it belongs to.
+        None if sent.protocol == IPPROTO_UDP => Goes::OneWay,
+        None => Goes::BothWays,
     };
-    entry.map_or(Ok(()), is_fit)?;
     // Where the slow path has let them in and out.
     let seen = |device, tuple, place| {
         maps.seen(&FlowKey { device, tuple, place, ..*key }) == Some(basis.number)
     };
-    let passes = |tunnel: &&u32| {
-        seen(**tunnel, received.reversed(), Place::Left)
-            && seen(**tunnel, received, Place::Entered)
-            && seen(key.device, sent, Place::Entered)
-            && seen(key.device, sent.reversed(), Place::Left)
+    let passes = |directions: &Vec<Direction>| {
+        directions.iter().all(|direction| {
+            seen(direction.output, direction.leaves(), Place::Left)
+                && seen(direction.input, direction.tuple, Place::Entered)
+        })
     };
-    let index = *basis.tunnels.keys().find(passes).ok_or(Held::Unseen)?;
-    let tunnel = Interface { index, name: basis.tunnels[&index].clone() };
-    let asked = |tuple: Tuple, other: Tuple, is_reply, path: &[Step]| {
-        let flow = flow(basis, entry, (tuple, other), is_reply);
-        basis.ruleset.verdict(&flow, path)
+    let port = basis.ports.get(&key.device).map(|port| (key.device, port));
+    let directions = match (goes, port) {
+        (Goes::BothWays, Some(port)) => {
+            let both = basis.tunnels.iter().map(|tunnel| {
+                let outward = Direction::outward(port, tunnel, (sent, received), is_reply);
+                Vec::from([outward, Direction::inward(port, tunnel, (received, sent), !is_reply)])
+            });
+            { both }.find(passes)
+        }
+        (Goes::OneWay, Some(port)) => {
+            let all = basis.tunnels.iter();
+            let out = |tunnel| Direction::outward(port, tunnel, (sent, received), is_reply);
+            all.map(|tunnel| Vec::from([out(tunnel)])).find(passes)
+        }
+        (Goes::OneWay, None) => {
+            let name = basis.tunnels.get(&key.device).ok_or(Held::Elsewhere)?;
+            let into = |(index, port): (&u32, _)| {
+                let tunnel = (&key.device, name);
+                Direction::inward((*index, port), tunnel, (sent, received), is_reply)
+            };
+            basis.ports.iter().map(|port| Vec::from([into(port)])).find(passes)
+        }
+        // The tenant's side asks, for both.
+        (Goes::BothWays, None) => return Err(Held::Elsewhere),
     };
-    let outward = asked(sent, received, is_reply, &route::outward(port, &tunnel));
-    let inward = asked(received, sent, !is_reply, &route::inward(port, &tunnel));
-    passed(&outward)?;
-    passed(&inward)?;
-    // The tunnel's datagrams inherit it; veth takes it off what comes to the tenant.
-    if outward.mark != 0 {
-        return Err(Held::Mark);
+    let directions = directions.ok_or(Held::Unseen)?;
+    for direction in &directions {
+        let answer = basis.ruleset.verdict(&direction.flow(basis, entry, goes), &direction.path);
+        passed(&answer)?;
+        // The tunnel's datagrams inherit it; veth takes it off what comes to the tenant.
+        if answer.mark != 0 && basis.tunnels.contains_key(&direction.output) {
+            return Err(Held::Mark);
+        }
     }
     if let Some(entry) = entry
         && sent.protocol == IPPROTO_TCP
@@ -117,59 +130,138 @@ pub(crate) fn judge(
         // The window moves on without the slow path seeing it.
         connections.make_liberal(&entry.original).map_err(|_| Held::Untracked)?;
     }
-    let admitted = |device, tuple: Tuple, output, leaves: Tuple| Admitted {
-        key: FlowKey { device, tuple, place: Place::Verdict, ..*key },
+    let admitted = |direction: &Direction| Admitted {
+        key: FlowKey {
+            device: direction.input,
+            tuple: direction.tuple,
+            place: Place::Verdict,
+            ..*key
+        },
         verdict: basis.number,
-        output,
+        output: direction.output,
         mark: entry.map_or(0, |entry| entry.mark),
         status: entry.map_or(0, |entry| entry.status),
-        leaves,
+        leaves: direction.leaves(),
         is_tracked: entry.is_some(),
+        is_one_way: entry.is_some() && goes == Goes::OneWay,
     };
-    Ok([
-        admitted(key.device, sent, index, received.reversed()),
-        admitted(index, received, key.device, sent.reversed()),
-    ])
+    Ok(directions.iter().map(admitted).collect())
 }
 
-fn is_fit(entry: &Entry) -> Result<(), Held> {
-    const SURE: u32 = IPS_SEEN_REPLY | IPS_ASSURED | IPS_CONFIRMED;
+/// What comes back, as it comes, to what enters as `sent`.
+fn received(entry: Option<&Entry>, sent: &Tuple) -> Result<Tuple, Held> {
+    match entry {
+        None => Ok(sent.reversed()),
+        Some(entry) if entry.original == *sent => Ok(entry.reply),
+        Some(entry) if entry.reply == *sent => Ok(entry.original),
+        // It is another one by now.
+        Some(_) => Err(Held::Untracked),
+    }
+}
+
+/// In which directions conntrack has seen packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goes {
+    /// The connection is assured.
+    BothWays,
+    /// Datagrams that nobody has answered.
+    OneWay,
+}
+
+fn progress(entry: &Entry) -> Result<Goes, Held> {
+    const ANSWERED: u32 = IPS_SEEN_REPLY | IPS_ASSURED;
     if let Some(what) = entry.oddity {
         return Err(Held::Odd(what));
     }
     if entry.status & (IPS_HELPER | IPS_SEQ_ADJUST) != 0 {
         return Err(Held::Odd("helper"));
     }
-    if entry.status & (SURE | IPS_DYING) != SURE || !entry.is_established {
+    if entry.status & (IPS_CONFIRMED | IPS_DYING) != IPS_CONFIRMED {
         return Err(Held::Young);
     }
-    Ok(())
+    match entry.status & ANSWERED {
+        ANSWERED if entry.is_established => Ok(Goes::BothWays),
+        0 if entry.original.protocol != IPPROTO_TCP => Ok(Goes::OneWay),
+        _ => Err(Held::Young),
+    }
 }
 
-fn flow(
-    basis: &Basis,
-    entry: Option<&Entry>,
-    (tuple, other): (Tuple, Tuple),
+/// A direction of a connection through this host.
+struct Direction {
+    /// Index of the device by which it comes.
+    input: u32,
+    /// Index of the device by which it leaves.
+    output: u32,
+    /// As it comes.
+    tuple: Tuple,
+    /// As answers come.
+    other: Tuple,
+    /// It is that of answers.
     is_reply: bool,
-) -> Flow {
-    let of = |tuple: Tuple| ruleset::Tuple { source: tuple.source, destination: tuple.destination };
-    let ends = [tuple.source.0, tuple.destination.0, other.source.0, other.destination.0];
-    let kind = |address: IpAddr| if basis.own.contains(&address) { LOCAL } else { UNICAST };
-    Flow {
-        tuple: of(tuple),
-        other: of(other),
-        any_source_port: false,
-        asks_nat: false,
-        transport: if tuple.protocol == IPPROTO_TCP { Transport::Tcp } else { Transport::Udp },
-        connection: entry.map(|entry| Connection {
-            state: State::Established,
-            is_reply,
-            status: Some(entry.status),
-            mark: entry.mark,
-            zone: 0,
-        }),
-        mark: 0,
-        address_types: ends.into_iter().map(|address| (address, kind(address))).collect(),
+    path: Vec<Step>,
+}
+
+impl Direction {
+    /// From a tenant to a tunnel, each with its index.
+    fn outward(
+        (input, port): (u32, &Port),
+        (output, name): (&u32, &String),
+        (tuple, other): (Tuple, Tuple),
+        is_reply: bool,
+    ) -> Direction {
+        let tunnel = Interface { index: *output, name: name.clone() };
+        let path = route::outward(port, &tunnel);
+        Direction { input, output: *output, tuple, other, is_reply, path }
+    }
+
+    /// From a tunnel to a tenant.
+    fn inward(
+        (output, port): (u32, &Port),
+        (input, name): (&u32, &String),
+        (tuple, other): (Tuple, Tuple),
+        is_reply: bool,
+    ) -> Direction {
+        let tunnel = Interface { index: *input, name: name.clone() };
+        let path = route::inward(port, &tunnel);
+        Direction { input: *input, output, tuple, other, is_reply, path }
+    }
+
+    /// Addresses and ports with which it leaves.
+    fn leaves(&self) -> Tuple {
+        self.other.reversed()
+    }
+
+    /// As the rules see it.
+    fn flow(&self, basis: &Basis, entry: Option<&Entry>, goes: Goes) -> Flow {
+        let Direction { tuple, other, .. } = *self;
+        let of =
+            |tuple: Tuple| ruleset::Tuple { source: tuple.source, destination: tuple.destination };
+        let ends = [tuple.source.0, tuple.destination.0, other.source.0, other.destination.0];
+        let kind = |address: IpAddr| if basis.own.contains(&address) { LOCAL } else { UNICAST };
+        // nf_conntrack_in: new until an answer has been seen.
+        let state = match goes {
+            Goes::BothWays => State::Established,
+            Goes::OneWay => State::New,
+        };
+        Flow {
+            tuple: of(tuple),
+            other: of(other),
+            any_source_port: false,
+            asks_nat: false,
+            transport: match tuple.protocol {
+                IPPROTO_TCP => Transport::Tcp,
+                _ => Transport::Udp,
+            },
+            connection: entry.map(|entry| Connection {
+                state,
+                is_reply: self.is_reply,
+                status: Some(entry.status),
+                mark: entry.mark,
+                zone: 0,
+            }),
+            mark: 0,
+            address_types: ends.into_iter().map(|address| (address, kind(address))).collect(),
+        }
     }
 }
 

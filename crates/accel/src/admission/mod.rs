@@ -3,14 +3,14 @@
 //!
 //! The programs tell of flows that last and have no verdict. A thread asks conntrack for the
 //! connection, looks where the slow path let packets of both directions in and out, and
-//! evaluates the rules for both. Only where all agree does it write verdicts, with the number
-//! of the state that they were given by. The reconciler makes that number another when the
-//! state changes; so a verdict that comes late is void already.
+//! evaluates the rules for both; of datagrams that nobody answers, for their one direction.
+//! Only where all agree does it write verdicts, with the number of the state that they were
+//! given by. The reconciler makes that number another when the state changes; so a verdict
+//! that comes late is void already.
 
 mod judge;
 mod route;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use netstate::connection::Connections;
 use crate::Result;
 use crate::lock::lock;
 use crate::model::Basis;
-use crate::programs::{FlowKey, FlowMaps};
+use crate::programs::FlowMaps;
 use crate::status::FlowsStatus;
 pub(crate) use judge::{Held, judge};
 
@@ -53,7 +53,6 @@ pub(crate) fn run(
     stop: &std::sync::atomic::AtomicBool,
 ) -> Result<()> {
     let connections = Connections::open()?;
-    let mut slow: BTreeMap<String, u64> = BTreeMap::new();
     let (mut given, mut began) = (0, Instant::now());
     while !stop.load(Ordering::Acquire) {
         for key in maps.asked(TURN) {
@@ -68,17 +67,18 @@ pub(crate) fn run(
             let basis = lock(&verdicts.basis).clone();
             let asked_at = Instant::now();
             match judge(&basis, &connections, &maps, &key) {
-                Ok(judged) => {
-                    // Written last: both directions or none.
-                    maps.admit(&judged)?;
-                    lock(&verdicts.status).admitted += 1;
-                }
+                Ok(judged) => match maps.admit(&judged) {
+                    Ok(()) => lock(&verdicts.status).admitted += 1,
+                    // A full map of this kind may have no room for a moment (ENOMEM); a
+                    // verdict for one direction alone is none that is wrong.
+                    Err(error) => {
+                        tracing::debug!("a flow stays slow: {error}");
+                        maps.ask_later(&key, SOON);
+                    }
+                },
                 Err(held) => {
                     maps.ask_later(&key, if held.is_by_rules() { LATER } else { SOON });
-                    note(&mut slow, &held);
-                    let mut status = lock(&verdicts.status);
-                    status.held += u64::from(held.is_by_rules());
-                    status.reasons.clone_from(&slow);
+                    note(&mut lock(&verdicts.status), &held);
                 }
             }
             let spent = u64::try_from(asked_at.elapsed().as_micros()).unwrap_or(0);
@@ -89,19 +89,12 @@ pub(crate) fn run(
 }
 
 /// Counts what a flow was held back by; no more than some reasons are told apart.
-fn note(slow: &mut BTreeMap<String, u64>, held: &Held) {
+fn note(status: &mut FlowsStatus, held: &Held) {
     if !held.is_by_rules() {
         return;
     }
-    let reason = held.to_string();
-    if slow.len() < REASONS || slow.contains_key(&reason) {
-        *slow.entry(reason).or_default() += 1;
-    } else {
-        *slow.entry("others".to_owned()).or_default() += 1;
-    }
-}
-
-/// A key that belongs to no flow is none that was asked for.
-pub(crate) fn is_known(basis: &Basis, key: &FlowKey) -> bool {
-    basis.number > 0 && key.netns == 0 && basis.ports.contains_key(&key.device)
+    status.held += 1;
+    let (reason, reasons) = (held.to_string(), &mut status.reasons);
+    let is_room = reasons.len() < REASONS || reasons.contains_key(&reason);
+    *reasons.entry(if is_room { reason } else { "others".to_owned() }).or_default() += 1;
 }

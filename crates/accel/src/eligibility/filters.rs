@@ -18,7 +18,7 @@ impl VxlanCase<'_> {
 
 /// Where only the tunnel's datagrams may come to a chain,
 /// [`underlay::rules`](super::underlay::rules) reads it; of packets that are routed each flow
-/// wants a verdict (`verdicts`).
+/// wants a verdict (`admission`).
 pub(super) fn base_chain(case: &VxlanCase<'_>) -> Verdict {
     let read_elsewhere = case.is_past_ip() || case.is_routed_at_home();
     let mut chains = case.view.snapshot.ruleset.base_chains();

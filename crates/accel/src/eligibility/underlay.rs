@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 
 use netstate::overlay::{Device, Found, VxlanDevice};
+use ruleset::flow::{LOCAL, UNICAST};
+use ruleset::model::Chain;
 use ruleset::{
     Answer, Connection, Flow, Hook, Interface, State, Step, Transport, Tuple, Verdict as Answered,
 };
-
-use ruleset::model::Chain;
 
 use super::address::unusable;
 use super::{LinkCase, PROGRAMS, Verdict, VxlanCase, first, link};
@@ -233,9 +233,6 @@ pub(super) fn not_taken(case: &UnderlayCase<'_>) -> Verdict {
 
 /// `NFPROTO_BRIDGE`.
 const BRIDGE: u8 = 7;
-/// Kinds of addresses (`RTN_*` of `linux/rtnetlink.h`).
-const UNICAST: u8 = 1;
-const LOCAL: u8 = 2;
 
 /// The rules of the chains that the tunnel's datagrams come to.
 pub(super) fn rules(case: &UnderlayCase<'_>) -> Verdict {

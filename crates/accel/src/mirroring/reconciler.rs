@@ -8,7 +8,9 @@
 //! others, IPVS; in sandboxes all those) or once a second (path MTUs, sysctls, functions at
 //! netfilter's hooks).
 
-use std::collections::{BTreeMap, BTreeSet};
+mod sandboxes;
+
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -19,18 +21,18 @@ use netstate::watch::Told;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
 
-use super::crossing_veth::{CrossingVeth, remove_stale};
+use super::crossing_veth::remove_stale;
 use super::gather::{Extent, add_routes, security};
 use super::incremental::Beyond;
 use super::listeners::listeners;
 use super::netns_state::NetnsState;
 use super::sandbox::Sandbox;
-use super::search::{FoundSandbox, Search};
+use super::search::Search;
 use super::shared::Shared;
 use super::spares::Spares;
 use crate::Result;
 use crate::lock::lock;
-use crate::model::{Basis, DeviceId, DevicePlan, MachineSnapshot, Plan, SandboxSnapshot, Wanted};
+use crate::model::{Basis, DeviceId, MachineSnapshot, Plan, SandboxSnapshot, Wanted};
 use crate::programs::{Counters, Listing, Maps, Programs, Role, STALE_MS};
 use crate::status::DeviceStatus;
 
@@ -317,87 +319,6 @@ impl Reconciler {
         Ok(true)
     }
 
-    /// Looks for sandboxes now, and from now on where some are wanted.
-    fn look_for_sandboxes(&mut self) -> Result<()> {
-        if !self.wanted.wants_sandboxes() {
-            self.search = None;
-            return Ok(());
-        }
-        if self.search.is_none() {
-            let goes_on = || !self.shared.stop.load(Ordering::Acquire);
-            let (search, found) = Search::start(&self.home.netns, &self.shared.source, &goes_on)?;
-            self.search = Some(search);
-            self.take_up(found)?;
-        }
-        Ok(())
-    }
-
-    /// Takes up sandboxes that were found, lets go those that nobody keeps; whether
-    /// there were any.
-    fn adopt(&mut self) -> Result<bool> {
-        if self.search.as_ref().is_some_and(Search::is_lost) {
-            self.shared.pulse.finder_lost();
-        }
-        let gone: Vec<u64> = match &self.search {
-            Some(search) => search.gone().into_iter().collect(),
-            None => self.sandboxes.keys().copied().collect(),
-        };
-        let gone: Vec<u64> =
-            gone.into_iter().filter(|inode| self.sandboxes.contains_key(inode)).collect();
-        for inode in &gone {
-            self.withdraw()?;
-            self.let_go(*inode);
-        }
-        let found = self.search.as_ref().and_then(Search::found).unwrap_or_default();
-        Ok(self.take_up(found)? || !gone.is_empty())
-    }
-
-    fn take_up(&mut self, found: Vec<FoundSandbox>) -> Result<bool> {
-        let mut any = false;
-        for found in found {
-            let inode = found.inode();
-            if self.sandboxes.contains_key(&inode) {
-                continue;
-            }
-            let (spares, home) = (&mut self.spares, &self.home.programs);
-            match Sandbox::new(found, spares, home, self.shared.clone()) {
-                Ok(sandbox) => drop(self.sandboxes.insert(inode, sandbox)),
-                // Tried again when it is found again; the others go on.
-                Err(error) => {
-                    tracing::warn!("net:[{inode}] stays slow: {error}");
-                    continue;
-                }
-            }
-            any = true;
-        }
-        if any {
-            self.tell_search();
-        }
-        Ok(any)
-    }
-
-    /// Tells the search which sandboxes are followed.
-    fn tell_search(&self) {
-        if let Some(search) = &self.search {
-            search.know(self.sandboxes.values().map(|sandbox| sandbox.kept.clone()).collect());
-        }
-    }
-
-    fn let_go(&mut self, inode: u64) {
-        let Some(mut sandbox) = self.sandboxes.remove(&inode) else { return };
-        self.tell_search();
-        // Those at the tenants' first: none may send into a pair without programs.
-        let _ = sandbox.state.hook(&BTreeSet::new(), &Overlay::default());
-        if let Some(crossing) = sandbox.crossing {
-            crossing.remove(&self.home, &sandbox.state);
-        }
-        let (number, programs) = (sandbox.state.number, sandbox.state.programs);
-        if self.spares.give_back(number, programs) {
-            // Its devices' counters are not those of the next one's.
-            self.maps.forget(number);
-        }
-    }
-
     /// Completes what was read by the ways to remote VTEPs, and leaves out our own pairs.
     fn add_routes(&self, machine: &mut MachineSnapshot) -> Result<()> {
         let MachineSnapshot { home, sandboxes } = machine;
@@ -494,47 +415,13 @@ impl Reconciler {
 
     /// Has verdicts on flows given by this; those that were given hold where it says so.
     fn give_verdicts_by(&mut self, mut basis: Basis) {
-        let lasts = self.basis.lasts(&basis);
-        basis.number = match self.basis.number {
-            _ if self.shared.accounting => 0,
-            number if lasts && number > 0 => number,
-            number => number + 1,
-        };
-        self.maps.set_verdicts(basis.number);
-        let flows = &self.shared.verdicts;
-        lock(&flows.status).number = basis.number;
-        let basis = Arc::new(basis);
-        *lock(&flows.basis) = basis.clone();
-        self.basis = basis;
-    }
-
-    /// Joins sandboxes that need it to the NICs' namespace, and parts those that are not
-    /// wanted any more; whether there were any.
-    fn join(&mut self, plan: &Plan) -> Result<bool> {
-        let mut any = false;
-        for sandbox in self.sandboxes.values_mut() {
-            let of = |device: &&DevicePlan| device.sandbox == Some(sandbox.state.number);
-            let mut devices = plan.devices.iter().filter(of);
-            match sandbox.crossing {
-                None if devices.any(|device| device.refused.is_none()) => {
-                    match CrossingVeth::make(&self.home, &sandbox.state) {
-                        Ok(both) => sandbox.crossing = Some(both),
-                        // The others go on.
-                        Err(error) => sandbox.problem = Some(error.to_string()),
-                    }
-                    any = true;
-                }
-                Some(crossing) if devices.next().is_none() => {
-                    // As in let_go().
-                    sandbox.state.hook(&BTreeSet::new(), &Overlay::default())?;
-                    crossing.remove(&self.home, &sandbox.state);
-                    sandbox.crossing = None;
-                    any = true;
-                }
-                _ => {}
-            }
+        if !self.shared.accounting {
+            basis.succeed(&self.basis);
         }
-        Ok(any)
+        self.maps.set_verdicts(basis.number);
+        let basis = Arc::new(basis);
+        *lock(&self.shared.verdicts.basis) = basis.clone();
+        self.basis = basis;
     }
 
     fn hook(

@@ -23,6 +23,10 @@ pub(crate) struct Basis {
     pub(crate) ports: BTreeMap<u32, Port>,
     /// VXLAN devices that are routed to, by their index: names.
     pub(crate) tunnels: BTreeMap<u32, String>,
+    /// Families whose connections' first packets rules may translate: IPv4, IPv6.
+    translates: [bool; 2],
+    /// Devices that verdicts of this number have been given for, gone ones among them.
+    known: BTreeMap<u32, Port>,
 }
 
 /// A tenant's device.
@@ -57,6 +61,7 @@ impl Basis {
         let tunnels = plan.vteps.values().map(|vtep| (vtep, &vtep.domain));
         let tunnels =
             tunnels.filter(|(vtep, domain)| wants(domain) && domain.id.index == vtep.vxlan);
+        let translates = [false, true].map(|ipv6| ruleset.translates(ipv6));
         Basis {
             number: 0,
             ruleset,
@@ -64,7 +69,22 @@ impl Basis {
             own: snapshot.overlay.addresses.iter().copied().collect(),
             ports: ports.collect(),
             tunnels: tunnels.map(|(vtep, _)| (vtep.vxlan, name(vtep.vxlan))).collect(),
+            translates,
+            known: BTreeMap::new(),
         }
+    }
+
+    /// Gives it the number of `last` where verdicts that were given by that hold by this, too:
+    /// devices may have come and gone, but none is another. A new number otherwise.
+    pub(crate) fn succeed(&mut self, last: &Basis) {
+        self.number = last.number + 1;
+        self.known.clear();
+        if last.number > 0 && self.continues(last) {
+            self.number = last.number;
+            self.known.clone_from(&last.known);
+        }
+        let devices: Vec<(u32, Port)> = self.devices().collect();
+        self.known.extend(devices);
     }
 
     /// Whether nothing passes that wants a verdict.
@@ -72,15 +92,69 @@ impl Basis {
         self.ports.is_empty() || self.tunnels.is_empty()
     }
 
-    /// Whether verdicts that were given by this hold by `next`, too: devices may have come and
-    /// gone, but none is another.
-    pub(crate) fn lasts(&self, next: &Basis) -> bool {
-        fn same<V: PartialEq>(one: &BTreeMap<u32, V>, other: &BTreeMap<u32, V>) -> bool {
-            one.iter().all(|(index, value)| other.get(index).is_none_or(|other| other == value))
-        }
-        self.lasting == next.lasting
-            && self.own == next.own
-            && same(&self.ports, &next.ports)
-            && same(&self.tunnels, &next.tunnels)
+    /// Whether nothing that verdicts depend on is another than in `last`.
+    fn continues(&self, last: &Basis) -> bool {
+        self.lasting == last.lasting
+            && self.own == last.own
+            // A flow that no rule asked conntrack about may have got an entry by now.
+            && self.translates == last.translates
+            && self.devices().all(|(index, device)| {
+                last.known.get(&index).is_none_or(|known| *known == device)
+            })
+    }
+
+    /// Tenants' devices and VXLAN devices, by their index.
+    fn devices(&self) -> impl Iterator<Item = (u32, Port)> {
+        let ports = self.ports.iter().map(|(index, port)| (*index, port.clone()));
+        let tunnels = self.tunnels.iter().map(|(index, name)| {
+            let domain = (*index, name.clone());
+            (*index, Port { name: name.clone(), domain, checked: false })
+        });
+        ports.chain(tunnels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A state with these tenants' devices.
+    fn with(ports: &[(u32, &str)]) -> Basis {
+        let port = |(index, name): &(u32, &str)| {
+            let domain = (*index, (*name).to_owned());
+            (*index, Port { name: (*name).to_owned(), domain, checked: false })
+        };
+        Basis { ports: ports.iter().map(port).collect(), ..Basis::default() }
+    }
+
+    #[test]
+    fn verdicts_outlast_devices_that_come_and_go_but_no_index_that_is_another_s() {
+        let mut states = Vec::from([Basis::default()]);
+        let mut number = |mut next: Basis| {
+            next.succeed(states.last().unwrap());
+            states.push(next);
+            states.last().unwrap().number
+        };
+        assert_eq!(number(with(&[(5, "veth5")])), 1);
+        assert_eq!(number(with(&[(5, "veth5"), (6, "veth6")])), 1);
+        assert_eq!(number(with(&[(6, "veth6")])), 1);
+        assert_eq!(number(with(&[(5, "veth5")])), 1, "it is back");
+        assert_eq!(number(with(&[(5, "veth5")])), 1);
+        assert_eq!(number(with(&[(5, "veth5"), (6, "other")])), 2, "6 is another, plans later");
+        assert_eq!(number(with(&[(6, "veth6")])), 3);
+        let tunnel = Basis { tunnels: [(6, "vxlan0".to_owned())].into(), ..Basis::default() };
+        assert_eq!(number(tunnel), 4, "a tunnel where a tenant was");
+    }
+
+    #[test]
+    fn the_first_rule_of_nat_ends_verdicts_and_the_next_ones_do_not() {
+        let mut first = with(&[(5, "veth5")]);
+        first.succeed(&Basis::default());
+        let mut next = Basis { translates: [true, false], ..first.clone() };
+        next.succeed(&first);
+        assert_eq!(next.number, first.number + 1);
+        let mut same = next.clone();
+        same.succeed(&next);
+        assert_eq!(same.number, next.number);
     }
 }

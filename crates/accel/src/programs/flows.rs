@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use netstate::connection::Tuple;
-use nix::time::{ClockId, clock_gettime};
 use zerocopy::FromBytes;
 
 use super::Programs;
 use super::abi::{
-    self, FLOW_ASK_MS, FLOW_ENTERED, FLOW_LEFT, FLOW_TRANSLATED, FLOW_UNTRACKED, FLOW_VERDICT,
-    RawFlow, RawFlowKey, RawSeen,
+    self, FLOW_ASK_MS, FLOW_ENTERED, FLOW_LEFT, FLOW_ONE_WAY, FLOW_TRANSLATED, FLOW_UNTRACKED,
+    FLOW_VERDICT, RawFlow, RawFlowKey, RawSeen,
 };
+use super::clock::now;
 use crate::lock::lock;
 use crate::{Error, Result};
 
@@ -54,6 +54,8 @@ pub(crate) struct Admitted {
     pub(crate) leaves: Tuple,
     /// Conntrack has an entry.
     pub(crate) is_tracked: bool,
+    /// It has seen packets of this direction only.
+    pub(crate) is_one_way: bool,
 }
 
 /// Verdicts, places where flows were seen, and the questions about them.
@@ -135,14 +137,15 @@ impl FlowMaps {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(crate) fn admit(&self, both: &[Admitted; 2]) -> Result<()> {
-        for admitted in both {
+    pub(crate) fn admit(&self, all: &[Admitted]) -> Result<()> {
+        for admitted in all {
             let leaves = raw_key(&FlowKey { tuple: admitted.leaves, ..admitted.key });
             let flow = RawFlow {
                 verdict: admitted.verdict,
                 refreshed: now(),
                 flags: abi::flag(admitted.leaves != admitted.key.tuple, FLOW_TRANSLATED)
-                    | abi::flag(!admitted.is_tracked, FLOW_UNTRACKED),
+                    | abi::flag(!admitted.is_tracked, FLOW_UNTRACKED)
+                    | abi::flag(admitted.is_one_way, FLOW_ONE_WAY),
                 output: admitted.output,
                 mark: admitted.mark,
                 timeout: 0,
@@ -196,11 +199,4 @@ fn key(raw: &RawFlowKey) -> Option<FlowKey> {
     };
     let netns = u16::try_from(raw.netns).ok()?;
     Some(FlowKey { netns, device: raw.device, tuple, place: Place::Entered })
-}
-
-/// `CLOCK_MONOTONIC`, as the programs have it, ns.
-fn now() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
-        time.tv_sec().unsigned_abs() * 1_000_000_000 + time.tv_nsec().unsigned_abs()
-    })
 }

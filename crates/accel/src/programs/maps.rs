@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use nix::time::{ClockId, clock_gettime};
 
+use super::clock::now;
 use super::{Counters, Programs, abi};
 use crate::lock::lock;
 use crate::model::{DeviceId, EntryKey, Fdb, Plan};
@@ -262,11 +262,4 @@ fn source(
     let port = DeviceId { index: *port, ..domain };
     let source = abi::source(plan.ports.get(&port)?, counters.slot(port));
     Some((abi::bytes(&abi::mac_key(port, mac)), abi::bytes(&source)))
-}
-
-/// `CLOCK_MONOTONIC`, as `bpf_ktime_get_ns`, ns.
-fn now() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
-        time.tv_sec().unsigned_abs() * 1_000_000_000 + time.tv_nsec().unsigned_abs()
-    })
 }

@@ -1,6 +1,7 @@
 //! The BPF programs: loaded, attached, their maps and counters.
 
 mod abi;
+mod clock;
 mod counters;
 mod flows;
 mod links;

@@ -158,6 +158,52 @@ impl Echo {
     }
 }
 
+#[test]
+fn datagrams_that_nobody_answers_go_fast_by_the_rules_for_first_packets() {
+    require!(need::root(), need::tool("iptables-nft"));
+    // Where conntrack looks, where a service is translated, and where nobody asks it.
+    let service = "iptables-nft -t nat -A PREROUTING -d 10.96.0.10 -p udp --dport 80 \
+                   -j DNAT --to-destination 10.1.0.12:5402";
+    let plain = "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -s 10.1.0.0/16 -j ACCEPT";
+    for (rules, to) in [
+        (RULES.to_owned(), tenant_b(PORT)),
+        (format!("{RULES}\n{service}"), "10.96.0.10:80".parse().unwrap()),
+        (plain.to_owned(), tenant_b(PORT)),
+    ] {
+        let pair = ruled(true, &rules);
+        let accels = accelerate(&pair);
+        let echo = Echo::new(&pair, to, tenant_b(PORT));
+        let go = || {
+            echo.near.send_to(b"there", echo.to).unwrap();
+            assert_eq!(echo.far.recv(&mut [0; 8]).unwrap(), 5);
+        };
+        poll("datagrams one way", LIMIT, || {
+            let before = accels.each_ref().map(Accel::status);
+            (0..12).for_each(|_| go());
+            let fast = [
+                since(&accels[0], &before[0], "encap_hit"),
+                since(&accels[1], &before[1], "decap_hit"),
+            ];
+            let seen = || format!("{fast:?} {:#?}", accels.each_ref().map(Accel::status));
+            Ok((fast.iter().all(|fast| *fast > 8)).then_some(()).ok_or_else(seen))
+        })
+        .unwrap();
+        // Answered they are another thing: no verdict of before holds, until both ways have one.
+        settle(&accels, || echo.go());
+        // Without the rule that accepts first packets established ones go on, others do not.
+        sh(&pair.a, "iptables-nft -I FORWARD -m conntrack --ctstate NEW -j DROP");
+        if rules == plain {
+            // Conntrack sees it as established once it looks, with the first answer.
+            continue;
+        }
+        settle(&accels, || echo.go());
+        let other = Echo::new(&pair, to, (TENANT_B, PORT + 1).into());
+        (0..20).for_each(|_| drop(other.near.send_to(b"there", other.to).unwrap()));
+        echo.far.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert!(echo.far.recv(&mut [0; 8]).is_err(), "a first packet passed");
+    }
+}
+
 /// (what the sender's host translates, where to, where that is answered)
 const SERVICES: &[(&str, &str, &str)] = &[
     (
@@ -353,11 +399,12 @@ fn a_connection_that_was_fast_is_valid_on_the_slow_path() {
 fn an_entry_that_goes_ends_the_verdict_and_one_in_use_is_kept() {
     require!(need::root(), need::tool("iptables-nft"), need::tool("conntrack"));
     let pair = ruled(true, RULES);
-    // Shorter than what is between two packets on the slow path.
-    sh(&pair.a, "sysctl -qw net.netfilter.nf_conntrack_udp_timeout_stream=3");
     let accels = accelerate(&pair);
     let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
     settle(&accels, || echo.go());
+    // Shorter than what is between two packets on the slow path, and than what it was when the
+    // verdict was given.
+    sh(&pair.a, "sysctl -qw net.netfilter.nf_conntrack_udp_timeout_stream=3");
     let before = accels[0].status();
     let until = std::time::Instant::now() + Duration::from_secs(7);
     while std::time::Instant::now() < until {
@@ -366,6 +413,11 @@ fn an_entry_that_goes_ends_the_verdict_and_one_in_use_is_kept() {
     }
     let lost = since(&accels[0], &before, "encap_tracking");
     assert_eq!(lost, 0, "conntrack's entry was gone while in use");
+    // FIELDS: protocol, its number, seconds left …
+    sh(
+        &pair.a,
+        "conntrack -L -p udp --dport 5402 2>/dev/null | awk '{ exit !(NR == 1 && $3 <= 3) }'",
+    );
     // Without its entry the flow is nobody's.
     sh(&pair.a, "conntrack -D -p udp --dport 5402");
     let before = accels[0].status();
@@ -387,7 +439,20 @@ fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
     settle(&accels, || exchange.go(100));
     let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
     settle(&accels, || echo.go());
-    // As soon as one asks, there are entries, and verdicts by these.
+    // As soon as one translates, there may be entries, and no verdict is by the rules alone.
+    let number = || accels[0].status().flows.map(|flows| flows.number);
+    let (before, nat) = (number(), "iptables-nft -t nat -A POSTROUTING -d 192.0.2.1 -j MASQUERADE");
+    sh(&pair.a, nat);
+    poll("other verdicts", LIMIT, || {
+        Ok(if number() > before { Ok(()) } else { Err(format!("{before:?}")) })
+    })
+    .unwrap();
+    settle(&accels, || exchange.go(100));
+    let before = number();
+    sh(&pair.a, nat);
+    settle(&accels, || exchange.go(100));
+    assert_eq!(number(), before, "one more such rule ends no verdict");
+    // As soon as one asks.
     sh(&pair.a, "iptables-nft -I FORWARD -m conntrack --ctstate INVALID -j DROP");
     settle(&accels, || exchange.go(100));
     sh(&pair.a, "iptables-nft -I FORWARD -p udp -j DROP");

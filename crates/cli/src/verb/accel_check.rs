@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use accel::check::{Amount, Check, Traffic};
-use accel::events::Why;
+use accel::status::Refused;
 use accel::{Explanation, Reason, Wanted};
 use anyhow::bail;
 
@@ -108,7 +108,7 @@ fn saving(found: &Check) -> String {
     text
 }
 
-fn reason(why: &Why) -> String {
+fn reason(why: &Refused) -> String {
     format!("{} {} ({}); what helps: {}", why.code, why.evidence, why.object, why.remedy)
 }
 
