@@ -37,6 +37,7 @@ pub fn rules(data: &[u8]) {
             other,
             transport,
             any_source_port: false,
+            any_address: None,
             asks_nat: false,
             connection: Some(Connection {
                 state: State::Established,

@@ -2,7 +2,7 @@
 //!
 //! Notifications are a wake-up, not the state. They come without the rest of it, and some
 //! are lost when the socket overflows. Who is woken therefore reads anew. One exception:
-//! where only forwarding entries and neighbours have changed, it is told which.
+//! where only forwarding entries, neighbours and rules have changed, it is told which.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -23,6 +23,9 @@ const ROUTE_GROUPS: [u32; 11] = [3, 4, 5, 7, 8, 9, 11, 19, 24, 25, 28];
 const LINK_GROUPS: [u32; 1] = [1];
 /// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h).
 const NETFILTER_GROUPS: [u32; 1] = [7];
+/// Bytes of notifications of nf_tables that are worth looking into; of more than that, all
+/// rules are read sooner.
+const RULES: usize = 1 << 20;
 /// `XFRMNLGRP_POLICY` (include/uapi/linux/xfrm.h).
 const XFRM_GROUPS: [u32; 1] = [4];
 
@@ -40,8 +43,13 @@ pub struct Changed {
 pub enum Told {
     /// No notification has come.
     Nothing,
-    /// These forwarding entries and neighbours, in this order, and nothing else.
-    Entries(Vec<Change>),
+    /// These, and nothing else.
+    These {
+        /// Forwarding entries and neighbours, in this order.
+        entries: Vec<Change>,
+        /// Datagrams of nf_tables, in this order.
+        rules: Vec<Vec<u8>>,
+    },
     /// Whatever may be.
     Anything,
 }
@@ -111,19 +119,30 @@ impl Watch {
         Changed { links: self.rest_changed() || routes, filters: has_spoken(&self.filters) }
     }
 
-    /// [`Watch::changed`], with the changes where only forwarding entries and neighbours
-    /// have changed, and at most so many.
+    /// [`Watch::changed`], with the changes where only forwarding entries, neighbours and rules
+    /// of nftables have changed, and at most so many entries.
     pub fn told(&self, most: usize) -> Told {
         let mut entries = Vec::new();
         let mut understood = true;
         let routes = receive(&self.routes, |datagram| {
             understood = understood && read(datagram, &mut entries) && entries.len() <= most;
         });
-        let rest = [self.rest_changed(), has_spoken(&self.filters)];
-        if routes == Heard::Lost || !understood || rest.contains(&true) {
+        let mut rules = Vec::new();
+        let mut room = RULES;
+        let filters = receive(&self.filters, |datagram| {
+            room = room.saturating_sub(datagram.len());
+            if room > 0 {
+                rules.push(datagram.to_vec());
+            }
+        });
+        let lost = routes == Heard::Lost || filters == Heard::Lost || room == 0;
+        if self.rest_changed() || lost || !understood {
             return Told::Anything;
         }
-        if entries.is_empty() { Told::Nothing } else { Told::Entries(entries) }
+        match entries.is_empty() && rules.is_empty() {
+            true => Told::Nothing,
+            false => Told::These { entries, rules },
+        }
     }
 
     /// Whether anything has changed of which neither routes nor filters tell.

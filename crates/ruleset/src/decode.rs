@@ -4,6 +4,7 @@
 //! or a value that is not known makes what carries it odd: no verdict depends on it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::data::data;
 use crate::expression;
@@ -23,10 +24,15 @@ pub struct Message {
 
 pub(crate) const NEWTABLE: u16 = 0;
 pub(crate) const NEWCHAIN: u16 = 3;
+pub(crate) const DELCHAIN: u16 = 5;
 pub(crate) const NEWRULE: u16 = 6;
+pub(crate) const DELRULE: u16 = 8;
 pub(crate) const NEWSET: u16 = 9;
+pub(crate) const DELSET: u16 = 11;
 pub(crate) const NEWSETELEM: u16 = 12;
-const NFPROTO_ARP: u8 = 3;
+pub(crate) const DELSETELEM: u16 = 14;
+pub(crate) const NEWGEN: u16 = 15;
+pub(crate) const NFPROTO_ARP: u8 = 3;
 const NF_DROP: u32 = 0;
 
 // Flags of tables, chains, sets and elements.
@@ -51,7 +57,7 @@ impl Ruleset {
     /// What messages tell. Tables of ARP are left out. Never fails: what is not understood
     /// is kept as such.
     pub fn from_messages(messages: &[Message]) -> Ruleset {
-        let mut rules = Ruleset::default();
+        let (mut chains, mut sets) = (Vec::<Chain>::new(), Vec::<Set>::new());
         let mut names = Names::default();
         let mut tables: HashMap<(u8, String), bool> = HashMap::new();
         // Families of ARP have no bearing on IP packets.
@@ -79,8 +85,8 @@ impl Ruleset {
                         None => chain.odd = Some("a table that is not listed".to_owned()),
                     }
                     let name = (family, chain.table.clone(), chain.name.clone());
-                    names.chains.insert(name, rules.chains.len());
-                    rules.chains.push(chain);
+                    names.chains.insert(name, chains.len());
+                    chains.push(chain);
                 }
                 Err(why) => odd.push(format!("chain: {why}")),
             }
@@ -89,40 +95,56 @@ impl Ruleset {
             match set(family, &payload) {
                 Ok(set) => {
                     let name = (family, set.table.clone(), set.name.clone());
-                    names.sets.insert(name, rules.sets.len());
-                    rules.sets.push(set);
+                    names.sets.insert(name, sets.len());
+                    sets.push(set);
                 }
                 Err(why) => odd.push(format!("set: {why}")),
             }
         }
         for (family, payload) in of(NEWSETELEM).filter_map(parts) {
-            if let Err(why) = elements(&mut rules.sets, &names, family, &payload) {
+            let added = set_of(&names, family, &payload)
+                .and_then(|at| elements(&mut sets[at], &names, &payload));
+            if let Err(why) = added {
                 odd.push(format!("elements: {why}"));
             }
         }
-        for set in &mut rules.sets {
-            // A begin comes before an end at the same key: ranges that touch.
-            let edges = &mut set.elements.edges;
-            edges.sort_by(|a, b| (&a.0, a.1.is_none()).cmp(&(&b.0, b.1.is_none())));
-            edges.dedup_by(|later, kept| later.0 == kept.0);
-        }
+        sets.iter_mut().for_each(Set::order);
         for (family, payload) in of(NEWRULE).filter_map(parts) {
-            if let Err(why) = rule(&mut rules.chains, &names, family, &payload) {
-                odd.push(format!("rule: {why}"));
+            match rule(&names, family, &payload) {
+                Ok((at, rule)) => chains[at].rules.push(rule),
+                Err(why) => odd.push(format!("rule: {why}")),
             }
         }
-        // Packets change a set that a rule of the kind "dynset" names, whatever its flags say.
-        for expression in
-            rules.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.expressions)
-        {
-            if let Expression::Dynset { set } = expression {
-                rules.sets[*set].doubt =
-                    Some(Doubt::new(Cause::Unannounced, "a set that packets change"));
-            }
+        for set in chains.iter().flat_map(|chain| &chain.rules).flat_map(changed_by) {
+            sets[set].doubt = Some(PACKETS_CHANGE_IT);
         }
-        rules.odd = odd;
+        let chains = chains.into_iter().map(Arc::new).collect();
+        let sets = sets.into_iter().map(Arc::new).collect();
+        let mut rules = Ruleset { chains, sets, odd, ..Ruleset::default() };
         rules.order();
         rules
+    }
+}
+
+/// Of a set that a rule of the kind "dynset" names, whatever its flags say.
+pub(crate) const PACKETS_CHANGE_IT: Doubt =
+    Doubt { cause: Cause::Unannounced, what: "a set that packets change" };
+
+/// The sets that packets change by a rule.
+pub(crate) fn changed_by(rule: &Rule) -> impl Iterator<Item = usize> {
+    rule.expressions.iter().filter_map(|expression| match expression {
+        Expression::Dynset { set } => Some(*set),
+        _ => None,
+    })
+}
+
+impl Set {
+    /// Puts the edges of ranges in order. A begin comes before an end at the same key: ranges
+    /// that touch.
+    pub(crate) fn order(&mut self) {
+        let edges = &mut self.elements.edges;
+        edges.sort_by(|a, b| (&a.0, a.1.is_none()).cmp(&(&b.0, b.1.is_none())));
+        edges.dedup_by(|later, kept| later.0 == kept.0);
     }
 }
 
@@ -137,7 +159,7 @@ fn table(payload: &[u8]) -> Result<(String, bool), Odd> {
     Ok((name, flags & TABLE_DORMANT != 0))
 }
 
-fn chain(family: u8, payload: &[u8]) -> Result<Chain, Odd> {
+pub(crate) fn chain(family: u8, payload: &[u8]) -> Result<Chain, Odd> {
     let fields = Fields::new(payload, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])?;
     let flags = fields.number(10)?.unwrap_or(0);
     let mut chain = Chain {
@@ -176,7 +198,7 @@ fn chain(family: u8, payload: &[u8]) -> Result<Chain, Odd> {
     Ok(chain)
 }
 
-fn set(family: u8, payload: &[u8]) -> Result<Set, Odd> {
+pub(crate) fn set(family: u8, payload: &[u8]) -> Result<Set, Odd> {
     // The last two tell which implementation it is, and how many elements it has.
     let known: Vec<u16> = (1..=20).collect();
     let fields = Fields::new(payload, &known)?;
@@ -239,11 +261,17 @@ fn only_counts(one: Option<&[u8]>, more: Option<&[u8]>) -> Result<bool, Odd> {
     Ok(true)
 }
 
-fn elements(sets: &mut [Set], names: &Names, family: u8, payload: &[u8]) -> Result<(), Odd> {
+/// The place of the set that a message of elements is about.
+pub(crate) fn set_of(names: &Names, family: u8, payload: &[u8]) -> Result<usize, Odd> {
     let fields = Fields::new(payload, &[1, 2, 3, 4])?;
     let (table, name) = (fields.text(1), fields.text(2));
-    let set = names.set(family, &table, &name).and_then(|at| sets.get_mut(at));
-    let set: &mut Set = set.ok_or_else(|| format!("of set {table} {name}, which is not listed"))?;
+    let at = names.set(family, &table, &name);
+    at.ok_or_else(|| format!("of set {table} {name}, which is not listed"))
+}
+
+/// Adds the elements that a message tells to their set.
+pub(crate) fn elements(set: &mut Set, names: &Names, payload: &[u8]) -> Result<(), Odd> {
+    let fields = Fields::new(payload, &[1, 2, 3, 4])?;
     for (_, told) in each(fields.get(3).unwrap_or_default())? {
         if let Err(why) = element(set, names, told) {
             set.odd = Some(format!("element: {why}"));
@@ -294,14 +322,14 @@ fn element(set: &mut Set, names: &Names, told: &[u8]) -> Result<(), Odd> {
     Ok(())
 }
 
-fn rule(chains: &mut [Chain], names: &Names, family: u8, payload: &[u8]) -> Result<(), Odd> {
+/// A rule, and the place of its chain.
+pub(crate) fn rule(names: &Names, family: u8, payload: &[u8]) -> Result<(usize, Rule), Odd> {
     // The chain first: what is odd concerns it alone.
     let all = each(payload)?;
     let find = |wanted| all.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value);
     let name = |kind| find(kind).map(crate::wire::text).unwrap_or_default();
     let (table, chain) = (name(1), name(2));
-    let at = names.chain(family, &table, &chain);
-    let Some(chain) = at.and_then(|at| chains.get_mut(at)) else {
+    let Some(at) = names.chain(family, &table, &chain) else {
         return Err(format!("of chain {table} {chain}, which is not listed"));
     };
     let handle = find(3).and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes);
@@ -315,6 +343,5 @@ fn rule(chains: &mut [Chain], names: &Names, family: u8, payload: &[u8]) -> Resu
         }
         Err(why) => expressions.push(Expression::Odd(why)),
     }
-    chain.rules.push(Rule { handle, expressions });
-    Ok(())
+    Ok((at, Rule { handle, expressions }))
 }

@@ -20,6 +20,9 @@ pub struct Flow {
     /// The source ports of this direction are many, as those of a tunnel's datagrams are: that
     /// of `tuple` stands for none of them.
     pub any_source_port: bool,
+    /// An address of the tuples that stands for many: what rules say of it holds for some of
+    /// them. What they say to all of these flows is known where it does not depend on it.
+    pub any_address: Option<IpAddr>,
     /// Chains of the type nat are asked, too: those that a connection's first packet comes to.
     pub asks_nat: bool,
     /// What is above IP.

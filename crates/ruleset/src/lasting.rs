@@ -1,8 +1,9 @@
 //! The part of the rules that concerns connections that are there already.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::model::{Action, Chain, Elements, Expression, Rule, Ruleset, Set, Value};
+use crate::model::{Action, Base, Chain, Elements, Expression, Rule, Ruleset, Set, Value};
 
 /// Which chains and sets are in the part, by their places: as they were, as they are.
 #[derive(Default)]
@@ -18,9 +19,16 @@ impl Ruleset {
     /// generations and of chains that nothing leads to are left out.
     #[must_use]
     pub fn lasting(&self) -> Ruleset {
+        self.reached(|base| base.kind != "nat")
+    }
+
+    /// What base chains lead to, all or some of them, in an order that does not depend on when
+    /// it was made.
+    #[must_use]
+    pub fn reached(&self, from: impl Fn(&Base) -> bool) -> Ruleset {
         let is_kept = |at: &&usize| {
             let chain = &self.chains[**at];
-            !chain.is_dormant && chain.base.as_ref().is_some_and(|base| base.kind != "nat")
+            !chain.is_dormant && chain.base.as_ref().is_some_and(&from)
         };
         let mut to_follow: Vec<usize> = self.bases.iter().filter(is_kept).copied().collect();
         let mut reached: BTreeSet<usize> = to_follow.iter().copied().collect();
@@ -42,7 +50,11 @@ impl Ruleset {
                     | Expression::Dynset { set }
                         if sets.insert(*set) =>
                     {
-                        self.sets.get(*set).into_iter().flat_map(actions).for_each(&mut reach);
+                        self.sets
+                            .get(*set)
+                            .into_iter()
+                            .flat_map(|set| actions(set))
+                            .for_each(&mut reach);
                     }
                     _ => {}
                 }
@@ -71,8 +83,8 @@ impl Ruleset {
             odd: self.odd.clone(),
             bases: Vec::new(),
         };
-        part.chains.iter_mut().for_each(|chain| kept.chain(chain));
-        part.sets.iter_mut().for_each(|set| kept.elements(&mut set.elements));
+        part.chains.iter_mut().for_each(|chain| kept.chain(Arc::make_mut(chain)));
+        part.sets.iter_mut().for_each(|set| kept.elements(&mut Arc::make_mut(set).elements));
         part.order();
         part
     }

@@ -1,7 +1,7 @@
 //! Rules of nftables, those of iptables-nft among them: read from the kernel, and asked
 //! what they do to a flow.
 //!
-//! [`read`] asks the kernel. [`Ruleset::from_messages`] decodes its answers, and
+//! [`read`] asks the kernel; [`renew`] asks it again for what notifications name. [`Ruleset::from_messages`] decodes its answers, and
 //! [`Ruleset::verdict`] evaluates them; both are pure. The verdict tells whether all
 //! packets of a flow pass, for reasons that lie in the flow alone.
 //!
@@ -30,7 +30,9 @@ pub mod model;
 mod names;
 mod packet;
 mod read;
+mod renew;
 mod set;
+mod touched;
 mod value;
 mod wire;
 mod xt;
@@ -42,6 +44,8 @@ pub use flow::{
     Answer, Connection, Flow, Hook, Interface, Place, State, Step, Transport, Tuple, Verdict,
 };
 pub use model::Ruleset;
-pub use read::{Error, messages, read, refresh};
+pub use read::{Error, is_behind, messages, read, refresh};
+pub use renew::{Renewed, renew};
+pub use touched::Touched;
 pub use value::{Cause, Comparison, Doubt};
 pub use xt::{SLOW_MATCHES, SLOW_TARGETS};

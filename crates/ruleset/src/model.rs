@@ -1,6 +1,7 @@
 //! Rules as the kernel has them, with the names in them resolved.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::flow::Place;
 use crate::value::{Comparison, Doubt};
@@ -18,9 +19,9 @@ pub struct Ruleset {
     /// The generation that was read, where it was read from the kernel.
     pub generation: u32,
     /// Chains; what jumps names them by their place in here.
-    pub chains: Vec<Chain>,
+    pub chains: Vec<Arc<Chain>>,
     /// Sets and maps; what looks up names them by their place in here.
-    pub sets: Vec<Set>,
+    pub sets: Vec<Arc<Set>>,
     /// What was told and is not understood, and concerns no chain in particular. No verdict
     /// is given where there is any.
     pub odd: Vec<String>,
@@ -251,6 +252,19 @@ pub(crate) enum Value {
 }
 
 impl Chain {
+    /// In the place of one that has gone.
+    pub(crate) fn nothing() -> Chain {
+        Chain {
+            family: 0,
+            table: String::new(),
+            name: String::new(),
+            base: None,
+            is_dormant: false,
+            odd: None,
+            rules: Vec::new(),
+        }
+    }
+
     /// Whether it is for IP packets at one of IP's own hooks, so that a bridge's frames come
     /// to it by br_netfilter only.
     pub fn is_of_ip(&self) -> bool {
@@ -258,6 +272,23 @@ impl Chain {
         const LAST: u32 = 4;
         [INET, IPV4, IPV6].contains(&self.family)
             && self.base.as_ref().is_some_and(|base| base.hook <= LAST)
+    }
+}
+
+impl Set {
+    /// In the place of one that has gone.
+    pub(crate) fn nothing() -> Set {
+        Set {
+            family: 0,
+            table: String::new(),
+            name: String::new(),
+            key_length: 0,
+            shape: Shape::Keys,
+            fields: Vec::new(),
+            doubt: None,
+            odd: None,
+            elements: Elements::default(),
+        }
     }
 }
 
@@ -272,6 +303,7 @@ impl std::fmt::Display for Chain {
 impl Ruleset {
     /// Of these chains, which name no sets.
     pub fn of_chains(chains: Vec<Chain>) -> Ruleset {
+        let chains = chains.into_iter().map(Arc::new).collect();
         let mut rules = Ruleset { chains, ..Ruleset::default() };
         rules.order();
         rules
@@ -288,7 +320,7 @@ impl Ruleset {
 
     /// Chains that packets are handed to, but for those of ARP.
     pub fn base_chains(&self) -> impl Iterator<Item = &Chain> {
-        let chains = self.bases.iter().map(|at| &self.chains[*at]);
+        let chains = self.bases.iter().map(|at| &*self.chains[*at]);
         chains.filter(|chain| !chain.is_dormant && chain.family != ARP)
     }
 

@@ -72,6 +72,11 @@ impl Packets<'_> {
         pick(before, behind, is_behind)
     }
 
+    /// Whether an address stands for many.
+    pub(crate) fn is_any(&self, address: IpAddr) -> bool {
+        self.flow.any_address == Some(address)
+    }
+
     /// Whether the chain is behind what lies at a priority; `None`: at the same one.
     fn passed(&self, priority: i32) -> Option<bool> {
         (self.priority != priority).then_some(self.priority > priority)
@@ -159,6 +164,7 @@ impl Packets<'_> {
         let free = |what| Byte::unknown(Doubt::new(Cause::Packet, what));
         let (source, destination) = (self.source(), self.destination());
         let address = |of: Option<(IpAddr, u16)>, length: usize| match of {
+            Some((address, _)) if self.is_any(address) => vec![free("an address"); length],
             Some((IpAddr::V4(address), _)) => known(&address.octets()),
             Some((IpAddr::V6(address), _)) => known(&address.octets()),
             None => vec![Byte::unknown(unknown("an address amid translation")); length],
@@ -242,6 +248,7 @@ impl Packets<'_> {
         };
         let of = |direction| if direction == 0 { original } else { reply };
         let address = |address: IpAddr, wanted_ipv4: bool| match address {
+            _ if self.is_any(address) => doubt(Cause::Packet, "ct saddr, daddr"),
             IpAddr::V4(address) if wanted_ipv4 => Some(known(&address.octets())),
             IpAddr::V6(address) if !wanted_ipv4 => Some(known(&address.octets())),
             _ => None,

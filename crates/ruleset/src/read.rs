@@ -12,9 +12,9 @@ use crate::wire::each;
 // `NFT_MSG_GET…`, in the order in which they are asked for.
 const GETTABLE: u16 = 1;
 const GETCHAIN: u16 = 4;
-const GETRULE: u16 = 7;
+pub(crate) const GETRULE: u16 = 7;
 const GETSET: u16 = 10;
-const GETSETELEM: u16 = 13;
+pub(crate) const GETSETELEM: u16 = 13;
 /// So many times the rules are read anew as they changed meanwhile.
 const ATTEMPTS: usize = 20;
 
@@ -46,14 +46,23 @@ pub fn read() -> Result<Ruleset, Error> {
 /// # Errors
 /// As [`read`].
 pub fn refresh(known: &Arc<Ruleset>) -> Result<Arc<Ruleset>, Error> {
+    if !is_behind(known).unwrap_or(true) {
+        return Ok(known.clone());
+    }
+    let new = read()?;
+    // Who compares them finds that out at once.
+    Ok(if new == **known { known.clone() } else { Arc::new(new) })
+}
+
+/// Whether the calling thread's namespace has rules of another generation.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn is_behind(known: &Ruleset) -> Result<bool, Error> {
     match raw::generation() {
-        Ok(generation) if generation == known.generation => Ok(known.clone()),
-        Err(error) if is_absent(&error) && known.generation == 0 => Ok(known.clone()),
-        _ => {
-            let new = read()?;
-            // Who compares them finds that out at once.
-            Ok(if new == **known { known.clone() } else { Arc::new(new) })
-        }
+        Ok(generation) => Ok(generation != known.generation),
+        Err(error) if is_absent(&error) => Ok(known.generation != 0),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -101,6 +101,9 @@ impl Packets<'_> {
                 let (Some((from, _)), Some((to, _))) = (self.source(), self.destination()) else {
                     return unknown("iprange");
                 };
+                if self.is_any(from) || self.is_any(to) {
+                    return Holds::Maybe(Doubt::new(Cause::Packet, "iprange"));
+                }
                 let source = source.is_none_or(|range| range.has(from));
                 Holds::of(source && destination.is_none_or(|range| range.has(to)))
             }
@@ -189,7 +192,9 @@ impl Packets<'_> {
         let ends = [original.source, original.destination, reply.source, reply.destination];
         for (at, (address, port)) in ends.into_iter().enumerate() {
             let bit = 2 + at as u16;
-            if is_asked(bit) {
+            if is_asked(bit) && self.is_any(address) {
+                holds = holds.and(Holds::Maybe(Doubt::new(Cause::Packet, "conntrack addresses")));
+            } else if is_asked(bit) {
                 let (wanted, mask) = &info.addresses[at];
                 let is_it = is_masked(address, mask, wanted);
                 holds = holds.and(Holds::of(is_it != is_inverted(bit)));

@@ -247,6 +247,7 @@ impl Direction {
             tuple: of(tuple),
             other: of(other),
             any_source_port: false,
+            any_address: None,
             asks_nat: false,
             transport: match tuple.protocol {
                 IPPROTO_TCP => Transport::Tcp,

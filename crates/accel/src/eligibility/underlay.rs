@@ -1,13 +1,14 @@
 //! Rules about the underlay: what every datagram of a tunnel meets, and the way to one
 //! remote VTEP.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netstate::overlay::{Device, Found, VxlanDevice};
 use ruleset::flow::{LOCAL, UNICAST};
 use ruleset::model::Chain;
 use ruleset::{
-    Answer, Connection, Flow, Hook, Interface, State, Step, Transport, Tuple, Verdict as Answered,
+    Answer, Connection, Flow, Hook, Interface, Ruleset, State, Step, Transport, Tuple,
+    Verdict as Answered,
 };
 
 use super::address::unusable;
@@ -238,20 +239,43 @@ const BRIDGE: u8 = 7;
 pub(super) fn rules(case: &UnderlayCase<'_>) -> Verdict {
     let nic = Interface { index: case.route()?.link, name: case.nic()?.name.clone() };
     let (local, port) = (case.source()?, case.vxlan.port);
-    let ruleset = &case.view.underlay.ruleset;
+    let underlay = case.view.underlay;
+    let ruleset = &underlay.ruleset;
     // Hooks of devices are not followed; a bridge's own the datagrams do not come to.
     let odd = |chain: &&Chain| !chain.is_of_ip() && chain.family != BRIDGE;
     if let Some(chain) = ruleset.base_chains().find(odd) {
         return Err(Refusal::BaseChain { chain: chain.to_string() });
     }
+    // There may be many remote VTEPs and many rules: most are about other things than these
+    // addresses, and one evaluation tells so for all.
+    let for_all = || rules_between(ruleset, &nic, (local, port), None).is_ok();
+    match underlay.passes.get(ruleset, (nic.index, local, port), for_all) {
+        true => Ok(()),
+        false => rules_between(ruleset, &nic, (local, port), Some(case.to)),
+    }
+}
+
+/// What rules say of datagrams between a VXLAN device and a remote VTEP; `None`: any.
+fn rules_between(
+    ruleset: &Ruleset,
+    nic: &Interface,
+    (local, port): (IpAddr, u16),
+    remote: Option<IpAddr>,
+) -> Verdict {
     let step = |hook, sent| {
-        let (input, output) = if sent { (None, Some(&nic)) } else { (Some(&nic), None) };
+        let (input, output) = if sent { (None, Some(nic)) } else { (Some(nic), None) };
         let (input, output) = (input.cloned(), output.cloned());
         Step { hook, input, output, port_in: None, port_out: None }
     };
+    // No host's address stands for any host's.
+    let any = match local {
+        IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let (remote, any_address) = (remote.unwrap_or(any), remote.is_none().then_some(any));
     let ways = [
-        (local, case.to, [step(Hook::Output, true), step(Hook::Postrouting, true)]),
-        (case.to, local, [step(Hook::Prerouting, false), step(Hook::Input, false)]),
+        (local, remote, [step(Hook::Output, true), step(Hook::Postrouting, true)]),
+        (remote, local, [step(Hook::Prerouting, false), step(Hook::Input, false)]),
     ];
     for (from, to, path) in ways {
         let tuple = Tuple { source: (from, 0), destination: (to, port) };
@@ -261,6 +285,7 @@ pub(super) fn rules(case: &UnderlayCase<'_>) -> Verdict {
                 tuple,
                 other: tuple.reversed(),
                 any_source_port: true,
+                any_address,
                 asks_nat: state == State::New,
                 transport: Transport::Udp,
                 connection: Some(Connection {
@@ -271,7 +296,7 @@ pub(super) fn rules(case: &UnderlayCase<'_>) -> Verdict {
                     zone: 0,
                 }),
                 mark: 0,
-                address_types: vec![(local, LOCAL), (case.to, UNICAST)],
+                address_types: vec![(local, LOCAL), (remote, UNICAST)],
             };
             let answer = ruleset.verdict(&flow, &path);
             refused_by(&answer)?;

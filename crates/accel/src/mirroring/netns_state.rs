@@ -9,7 +9,7 @@ use netstate::Netlink;
 use netstate::netfilter::{BridgeCalls, LegacyTables, ebtables, has_virtual_services};
 use netstate::overlay::Overlay;
 use netstate::watch::Watch;
-use ruleset::Ruleset;
+use ruleset::{Renewed, Ruleset, Touched};
 use sys::netns::{Entered, NetNs};
 use sys::tcx::{self, Hook};
 
@@ -84,10 +84,28 @@ impl NetnsState {
         !self.shared.predecessor.is_empty()
     }
 
-    /// Reads its state.
+    /// Reads its state, but for rules: these are as they were read last.
     pub(crate) fn read(&self, extent: Extent) -> Result<NetnsSnapshot> {
         let _inside = self.enter()?;
-        Ok(gather(&self.netlink, self.rules()?, &self.occupied, extent)?)
+        Ok(gather(&self.netlink, self.rules.borrow().clone(), &self.occupied, extent)?)
+    }
+
+    /// Whether its rules are of another generation than those that were read last.
+    pub(crate) fn is_behind(&self) -> Result<bool> {
+        let _inside = self.enter()?;
+        Ok(ruleset::is_behind(&self.rules.borrow())?)
+    }
+
+    /// Brings its rules up to date for what notifications have named.
+    pub(crate) fn renew(&self, touched: &Touched) -> Result<Renewed> {
+        let _inside = self.enter()?;
+        let renewed = ruleset::renew(&self.rules.borrow(), touched)?;
+        Ok(renewed)
+    }
+
+    /// The rules are these from now on.
+    pub(crate) fn know(&self, rules: Arc<Ruleset>) {
+        self.rules.replace(rules);
     }
 
     /// Its rules of nftables; those that are known already, where there are no others. The

@@ -8,6 +8,7 @@
 //! others, IPVS; in sandboxes all those) or once a second (path MTUs, sysctls, functions at
 //! netfilter's hooks).
 
+mod rules;
 mod sandboxes;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ use netstate::overlay::{Change, Overlay};
 use netstate::watch::Told;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
+
+use rules::News;
 
 use super::crossing_veth::remove_stale;
 use super::gather::{Extent, add_routes, security};
@@ -76,6 +79,8 @@ pub(crate) struct Reconciler {
     wanted: Wanted,
     beats: u64,
     audits: u64,
+    /// The last audit has found other rules than those that were read.
+    was_behind: bool,
     /// Of the last heartbeat.
     beat_at: Instant,
     /// Everything was read, and had changed again by then.
@@ -109,6 +114,7 @@ impl Reconciler {
             wanted,
             beats: 0,
             audits: 0,
+            was_behind: false,
             beat_at: Instant::now(),
             unsettled: false,
             read_at: Instant::now(),
@@ -180,9 +186,16 @@ impl Reconciler {
             told = Err(Beyond);
         }
         match told {
-            Ok(changes) if changes.is_empty() => {}
-            Ok(changes) => {
-                if !self.follow(&changes)? {
+            Ok(news) if news.is_empty() => {}
+            Ok(news) if news.rules.is_some() => {
+                // As below.
+                self.withdraw()?;
+                if !self.follow_rules(news)? {
+                    return self.rebuild();
+                }
+            }
+            Ok(news) => {
+                if !self.follow(&news.entries)? {
                     return self.rebuild();
                 }
                 // However many come, the rest has its turn.
@@ -232,6 +245,12 @@ impl Reconciler {
 
     /// Whether everything is as it was when the plan was made.
     fn is_as_planned(&mut self) -> Result<bool> {
+        // What has changed just now is told in a moment.
+        let (behind, was_behind) = (self.home.is_behind()?, self.was_behind);
+        self.was_behind = behind;
+        if behind && was_behind {
+            return Ok(false);
+        }
         self.audits += 1;
         let whole = self.audits.is_multiple_of(WHOLE);
         let extent = if whole { Extent::Whole } else { Extent::ButEntries };
@@ -255,16 +274,18 @@ impl Reconciler {
         routed.map(|()| same)
     }
 
-    /// What has changed in any namespace, by its number, where these are single entries;
-    /// forgets it.
-    fn told(&self) -> std::result::Result<Vec<(u16, Change)>, Beyond> {
-        let mut all = Ok(Vec::new());
+    /// What has changed in any namespace, where these are single entries, or rules of the NICs'
+    /// namespace; forgets it.
+    fn told(&self) -> std::result::Result<News, Beyond> {
+        let mut all = Ok(News::default());
         let sandboxes = self.sandboxes.values().map(|sandbox| &sandbox.state);
         // Of each: what is not asked for would be told later.
         for state in std::iter::once(&self.home).chain(sandboxes) {
             match (state.watch.told(MOST), &mut all) {
-                (Told::Entries(changes), Ok(all)) => {
-                    all.extend(changes.into_iter().map(|change| (state.number, change)));
+                (Told::These { entries, rules }, Ok(news)) => {
+                    if news.add(state.number, entries, &rules).is_err() {
+                        all = Err(Beyond);
+                    }
                 }
                 (Told::Anything, _) => all = Err(Beyond),
                 (Told::Nothing, _) | (_, Err(Beyond)) => {}
@@ -392,15 +413,8 @@ impl Reconciler {
             let joined = self.join(&plan)?;
             // The answers may be of different moments when something changed
             // between them; then they are not published.
-            if self.told().is_ok_and(|changes| changes.is_empty()) && !joined {
-                self.give_verdicts_by(Basis::new(&machine.home, &plan, &self.basis));
-                self.hook(&plan, &machine.home.overlay, &machine.sandboxes)?;
-                self.maps.publish(&plan)?;
-                (self.machine, self.plan) = (machine, plan);
-                self.unsettled = false;
-                self.note(&self.plan);
-                self.listen();
-                return Ok(());
+            if self.told().is_ok_and(|news| news.is_empty()) && !joined {
+                return self.publish(machine, plan);
             }
             if attempt == ATTEMPTS {
                 // So much changes that the slow path is the right one; the next
@@ -410,6 +424,18 @@ impl Reconciler {
                 break;
             }
         }
+        Ok(())
+    }
+
+    /// Brings maps and hooks to a plan.
+    pub(super) fn publish(&mut self, machine: MachineSnapshot, plan: Plan) -> Result<()> {
+        self.give_verdicts_by(Basis::new(&machine.home, &plan, &self.basis));
+        self.hook(&plan, &machine.home.overlay, &machine.sandboxes)?;
+        self.maps.publish(&plan)?;
+        (self.machine, self.plan) = (machine, plan);
+        self.unsettled = false;
+        self.note(&self.plan);
+        self.listen();
         Ok(())
     }
 

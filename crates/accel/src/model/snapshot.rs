@@ -8,7 +8,7 @@ use netstate::overlay::{Device, Found, Overlay};
 
 use ruleset::Ruleset;
 
-use super::{DeviceId, Links};
+use super::{DeviceId, Links, Passes};
 
 /// The state that a plan is made from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct NetnsSnapshot {
     pub routes: BTreeMap<(DeviceId, IpAddr), Option<Found>>,
     /// Rules of nftables.
     pub ruleset: Arc<Ruleset>,
+    /// What these say of any remote VTEP.
+    pub passes: Passes,
     /// Programs can look up connections; of the NICs' namespace only.
     pub connections: bool,
     /// Packet filters that see packets of this namespace, whatever is in them.

@@ -5,6 +5,7 @@
 mod build;
 mod change;
 mod differential;
+mod exchange;
 mod filters;
 mod killed;
 mod listeners;

@@ -1,79 +1,17 @@
 //! Flows through packet filters: what goes fast, what that takes, and when it ends.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::Read;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use accel::{Accel, Options, Wanted};
 use test_support::{need, require};
 use testbed::{Host, Offload, poll};
 
+use crate::exchange::{Exchange, RULES};
 use crate::pair::{LIMIT, Pair, TENANT_B, sh, since};
 
-/// As flannel and kube-proxy have them, in short: established connections, marks, comments,
-/// invalid packets, translation that does not concern the tenants.
-const RULES: &str = "
-    iptables-nft -P FORWARD DROP
-    iptables-nft -N KUBE-FORWARD
-    iptables-nft -A FORWARD -m comment --comment 'kubernetes forwarding rules' -j KUBE-FORWARD
-    iptables-nft -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
-    iptables-nft -A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
-    iptables-nft -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
-    iptables-nft -N FLANNEL-FWD
-    iptables-nft -A FORWARD -j FLANNEL-FWD
-    iptables-nft -A FLANNEL-FWD -s 10.1.0.0/16 -j ACCEPT
-    iptables-nft -A FLANNEL-FWD -d 10.1.0.0/16 -j ACCEPT
-    iptables-nft -t nat -N FLANNEL-POSTRTG
-    iptables-nft -t nat -A POSTROUTING -j FLANNEL-POSTRTG
-    iptables-nft -t nat -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN
-    iptables-nft -t nat -A FLANNEL-POSTRTG -s 10.1.0.0/16 -d 10.1.0.0/16 -j RETURN
-    iptables-nft -t nat -A FLANNEL-POSTRTG -s 10.1.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE
-    iptables-nft -t nat -N KUBE-POSTROUTING
-    iptables-nft -t nat -A POSTROUTING -j KUBE-POSTROUTING
-    iptables-nft -t nat -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
-    iptables-nft -t nat -A KUBE-POSTROUTING -j MARK --xor-mark 0x4000
-    iptables-nft -t nat -A KUBE-POSTROUTING -j MASQUERADE";
-
-/// Request and answer over one connection, as often as one likes.
-pub struct Exchange {
-    near: TcpStream,
-    far: TcpStream,
-}
-
 const PORT: u16 = 5402;
-
-impl Exchange {
-    /// From the first host's tenant to `to`, which is answered at `at` in the other's.
-    pub fn new(pair: &Pair, to: SocketAddr, at: SocketAddr) -> Exchange {
-        let listener = pair.tenant_b.netns().run(|| TcpListener::bind(at).unwrap()).unwrap();
-        let connect = || TcpStream::connect_timeout(&to, LIMIT).unwrap();
-        let near = pair.tenant_a.netns().run(connect).unwrap();
-        let (far, _) = listener.accept().unwrap();
-        for end in [&near, &far] {
-            end.set_read_timeout(Some(LIMIT)).unwrap();
-            end.set_nodelay(true).unwrap();
-        }
-        Exchange { near, far }
-    }
-
-    /// One of `bytes` there and back.
-    pub fn go(&mut self, bytes: usize) {
-        let sent: Vec<u8> = (0..bytes).map(|at| (at / 251 + at) as u8).collect();
-        let mut received = vec![0; bytes];
-        let Exchange { near, far } = self;
-        std::thread::scope(|scope| {
-            scope.spawn(|| near.write_all(&sent).unwrap());
-            far.read_exact(&mut received).unwrap();
-        });
-        assert!(received == sent, "bytes were changed or lost");
-        received.fill(0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| far.write_all(&sent).unwrap());
-            near.read_exact(&mut received).unwrap();
-        });
-        assert!(received == sent, "bytes were changed or lost on the way back");
-    }
-}
 
 fn accelerate(pair: &Pair) -> [Accel; 2] {
     for host in [&pair.a, &pair.b, &pair.tenant_a, &pair.tenant_b] {
@@ -198,7 +136,9 @@ fn datagrams_that_nobody_answers_go_fast_by_the_rules_for_first_packets() {
         }
         settle(&accels, || echo.go());
         let other = Echo::new(&pair, to, (TENANT_B, PORT + 1).into());
-        (0..20).for_each(|_| drop(other.near.send_to(b"there", other.to).unwrap()));
+        for _ in 0..20 {
+            other.near.send_to(b"there", other.to).unwrap();
+        }
         echo.far.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         assert!(echo.far.recv(&mut [0; 8]).is_err(), "a first packet passed");
     }

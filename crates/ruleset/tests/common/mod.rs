@@ -64,6 +64,7 @@ pub fn flow(transport: Transport, source: u16, destination: u16) -> Flow {
         other: tuple.reversed(),
         transport,
         any_source_port: false,
+        any_address: None,
         asks_nat: false,
         connection: Some(Connection {
             state: State::Established,

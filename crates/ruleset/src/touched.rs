@@ -1,0 +1,117 @@
+//! What notifications of nf_tables tell that has changed, by name.
+//!
+//! Notifications name things, and are not taken for their state: where a rule lies in its
+//! chain they do not tell without doubt. A chain that one of them names is read again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decode::{
+    DELCHAIN, DELRULE, DELSET, DELSETELEM, NEWCHAIN, NEWGEN, NEWRULE, NEWSET, NEWSETELEM,
+    NFPROTO_ARP,
+};
+use crate::names::Name;
+use crate::wire::{each, text};
+
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
+/// `struct nlmsghdr`, `struct nfgenmsg`.
+const HEADERS: usize = 16 + 4;
+/// `NFTA_CHAIN_HOOK`.
+const CHAIN_HOOK: u16 = 4;
+
+/// Chains and sets that have changed since rules were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// The last generation that was told of; 0: none.
+    pub(crate) generation: u32,
+    /// Chains, with the payload that describes those that are new; none: it has gone.
+    pub(crate) chains: BTreeMap<Name, Option<Vec<u8>>>,
+    /// Chains whose rules have changed.
+    pub(crate) rules: BTreeSet<Name>,
+    /// Sets, as chains.
+    pub(crate) sets: BTreeMap<Name, Option<Vec<u8>>>,
+    /// Sets whose elements have changed.
+    pub(crate) elements: BTreeSet<Name>,
+}
+
+impl Touched {
+    /// Adds what a datagram tells; whether that is about chains, rules and sets alone. Tables,
+    /// base chains, objects and flowtables are more than that.
+    pub fn add(&mut self, datagram: &[u8]) -> bool {
+        let mut rest = datagram;
+        while !rest.is_empty() {
+            let Some(length) = rest.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes))
+            else {
+                return false;
+            };
+            let Some(message) = rest.get(..length as usize).filter(|all| all.len() >= HEADERS)
+            else {
+                return false;
+            };
+            rest = rest.get((length as usize).next_multiple_of(4)..).unwrap_or_default();
+            let kind = u16::from_ne_bytes([message[4], message[5]]);
+            let known = kind >> 8 == NFNL_SUBSYS_NFTABLES
+                && self.message(kind & 0xff, message[16], &message[HEADERS..]);
+            if !known {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Adds what came later.
+    pub fn extend(&mut self, later: Touched) {
+        let Touched { generation, chains, rules, sets, elements } = later;
+        if generation != 0 {
+            self.generation = generation;
+        }
+        self.chains.extend(chains);
+        self.rules.extend(rules);
+        self.sets.extend(sets);
+        self.elements.extend(elements);
+    }
+
+    fn message(&mut self, kind: u16, family: u8, payload: &[u8]) -> bool {
+        let Ok(fields) = each(payload) else { return false };
+        let find =
+            |wanted| fields.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value);
+        let name = |of: u16| match (find(1), find(of)) {
+            (Some(table), Some(name)) => Some((family, text(table), text(name))),
+            _ => None,
+        };
+        if family == NFPROTO_ARP {
+            return true;
+        }
+        match kind {
+            NEWGEN => match find(1).and_then(|id| id.try_into().ok()) {
+                Some(id) => self.generation = u32::from_be_bytes(id),
+                None => return false,
+            },
+            // A hook begins or ends to be called.
+            NEWCHAIN | DELCHAIN if find(CHAIN_HOOK).is_some() => return false,
+            NEWCHAIN | DELCHAIN => match name(3) {
+                Some(name) => {
+                    let payload = (kind == NEWCHAIN).then(|| payload.to_vec());
+                    self.chains.insert(name, payload);
+                }
+                None => return false,
+            },
+            NEWRULE | DELRULE => match name(2) {
+                Some(name) => drop(self.rules.insert(name)),
+                None => return false,
+            },
+            NEWSET | DELSET => match name(2) {
+                Some(name) => {
+                    let payload = (kind == NEWSET).then(|| payload.to_vec());
+                    self.sets.insert(name, payload);
+                }
+                None => return false,
+            },
+            NEWSETELEM | DELSETELEM => match name(2) {
+                Some(name) => drop(self.elements.insert(name)),
+                None => return false,
+            },
+            _ => return false,
+        }
+        true
+    }
+}
