@@ -27,7 +27,7 @@ pub fn token(file: Option<&Path>) -> anyhow::Result<Option<Token>> {
 /// port follows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// Name or address.
+    /// Host name or IP address, without brackets.
     pub host: &'a str,
     /// Control port, TCP.
     pub port: u16,

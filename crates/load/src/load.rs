@@ -58,7 +58,7 @@ pub struct Load {
     pub socket_buffer_bytes: Option<u32>,
     /// Traffic before the measured interval, discarded.
     pub warmup: Duration,
-    /// The measured interval.
+    /// Measured interval, after the warm-up.
     pub duration: Duration,
     /// CPUs of the client's threads: flow i runs on `client_cpus[i % len]`;
     /// empty: not pinned.
@@ -250,7 +250,7 @@ pub trait Watch {
     fn end(&mut self);
 }
 
-/// Watches nothing.
+/// For callers that read no counters.
 impl Watch for () {
     fn begin(&mut self) {}
     fn end(&mut self) {}
