@@ -23,21 +23,21 @@ pub enum Error {
     Kernel {
         /// What was attempted (`add vxlan`).
         operation: &'static str,
-        /// On what (`vx0`).
+        /// The object it was attempted on (`vx0`).
         object: String,
-        /// The answer.
+        /// Errno of the kernel's answer.
         errno: Errno,
     },
     /// An answer that could not be understood.
     #[error("{operation} {object}: expected {expected}, got {got}")]
     Answer {
-        /// What was attempted.
+        /// What was attempted (`list`).
         operation: &'static str,
-        /// On what.
+        /// The object it was attempted on (`links`).
         object: String,
-        /// What was expected.
+        /// What the answer should have had.
         expected: &'static str,
-        /// What came.
+        /// What the answer had.
         got: String,
     },
     /// A system call outside netlink.

@@ -26,7 +26,7 @@ const NETFILTER_GROUPS: [u32; 1] = [7];
 /// `XFRMNLGRP_POLICY` (include/uapi/linux/xfrm.h).
 const XFRM_GROUPS: [u32; 1] = [4];
 
-/// What has changed.
+/// Kinds of state that have changed since the last call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
     /// Links, addresses, routes, neighbours, tc, IPsec policies.
@@ -42,7 +42,7 @@ pub enum Told {
     Nothing,
     /// These forwarding entries and neighbours, in this order, and nothing else.
     Entries(Vec<Change>),
-    /// Whatever may be.
+    /// More than entries may have changed, or notifications were lost: read everything anew.
     Anything,
 }
 
@@ -105,7 +105,7 @@ impl Watch {
         links || filters
     }
 
-    /// [`Watch::changed`], told apart.
+    /// [`Watch::changed`], by kind of state.
     pub fn what_changed(&self) -> Changed {
         let routes = has_spoken(&self.routes);
         Changed { links: self.rest_changed() || routes, filters: has_spoken(&self.filters) }
@@ -142,7 +142,7 @@ enum Heard {
     Lost,
 }
 
-/// Takes all messages.
+/// Takes every message that waits, without blocking; `each` gets the datagrams.
 fn receive(socket: &Socket, mut each: impl FnMut(&[u8])) -> Heard {
     let mut heard = Heard::Nothing;
     let mut buffer = Vec::with_capacity(32 << 10);
