@@ -29,7 +29,7 @@ pub fn token(file: Option<&Path>) -> anyhow::Result<Option<Token>> {
 pub struct Target<'a> {
     /// Host name or IP address, without brackets.
     pub host: &'a str,
-    /// Control port, TCP.
+    /// TCP port of the control connection; the data port is the next.
     pub port: u16,
 }
 

@@ -14,7 +14,7 @@ pub enum Stage {
     Connect,
     /// The first exchange, which proves that the path carries data both ways.
     Hello,
-    /// Traffic, warm-up included.
+    /// The traffic itself, warm-up included.
     Traffic,
     /// The exchange after the measured interval, which proves that the path
     /// was still alive at its end.

@@ -19,7 +19,7 @@ pub const MAX_OUTSTANDING: u32 = 1024;
 /// Smallest socket buffer that can be asked for, bytes; the kernel raises what
 /// is below its own least (`SOCK_MIN_RCVBUF`).
 pub const MIN_SOCKET_BUFFER: u32 = 1024;
-/// Largest, bytes.
+/// Largest socket buffer that may be asked for, bytes.
 pub const MAX_SOCKET_BUFFER: u32 = 1 << 30;
 
 /// A load: what to send, how much of it, how long, and on which CPUs.

@@ -139,15 +139,15 @@ pub struct LatencyNs {
     pub mean: f64,
     /// Shortest transaction.
     pub min: u64,
-    /// Median.
+    /// Median time of a transaction.
     pub p50: u64,
-    /// 90th percentile.
+    /// 90th percentile of the times.
     pub p90: u64,
-    /// 99th percentile.
+    /// 99th percentile of the times.
     pub p99: u64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the times.
     pub p99_9: u64,
-    /// 99.99th percentile.
+    /// 99.99th percentile of the times.
     pub p99_99: u64,
     /// Longest transaction.
     pub max: u64,

@@ -198,7 +198,7 @@ pub(crate) const DUMPS: usize = 10;
 /// What became of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All was told.
+    /// Everything was told, of one moment.
     Whole,
     /// Something changed meanwhile (`NLM_F_DUMP_INTR`): what was told may not be all, nor of
     /// one moment.

@@ -591,7 +591,7 @@ fn field_error(pointer: String, problem: &str) -> FieldError {
     }
 }
 
-/// RFC 6901.
+/// JSON pointer (RFC 6901) to a place of the text.
 fn pointer(path: &serde_path_to_error::Path) -> String {
     use serde_path_to_error::Segment;
     let mut pointer = String::new();

@@ -201,24 +201,24 @@ pub struct DropGoal {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Pace {
-    /// Intended, per second.
+    /// Units due by the schedule, per second.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub intended_per_s: f64,
-    /// Sent, per second.
+    /// Units sent within the interval, per second.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub sent_per_s: f64,
     /// Sent after the intended time, microseconds: median.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub late_p50_us: f64,
-    /// 99th percentile, microseconds.
+    /// Lateness: 99th percentile, microseconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub late_p99_us: f64,
-    /// Largest, microseconds.
+    /// Largest lateness, microseconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub late_max_us: f64,
 }
 
-/// Percentiles, microseconds.
+/// Percentiles of the time per transaction, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -248,7 +248,7 @@ pub struct Latency {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bin {
-    /// Upper end, microseconds.
+    /// Upper end of the bin, microseconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub us: f64,
     /// Transactions whose time lies in the bin.

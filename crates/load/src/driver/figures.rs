@@ -82,7 +82,7 @@ pub(super) fn same_time(name: &str, seconds: f64, coarse: f64) -> Result<(), Une
 /// What the tool counted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counted {
-    /// Its interval, seconds.
+    /// Length of the measured interval.
     pub seconds: f64,
     /// Payload received, bytes; one way for transactions.
     pub payload_bytes: u64,

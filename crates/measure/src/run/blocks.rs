@@ -81,9 +81,9 @@ pub(super) trait Source {
 pub(super) struct Paths<'a> {
     pub plan: &'a Plan,
     pub machine: &'a Machine,
-    /// By subject's index.
+    /// Probes of each subject, by its index.
     pub probes: &'a [Probes],
-    /// By cell's index.
+    /// What is offered to each cell, by its index.
     pub offers: &'a [Offer],
     /// Keeps to [`Plan::impact`].
     pub pacing: Option<Pacing>,
