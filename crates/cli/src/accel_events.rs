@@ -22,7 +22,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What the end of the process waits for a reader that is slow.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Where they go.
+/// Destination of `accel run --events`: standard output for `-`, else a file that lines are
+/// appended to.
 pub struct Sink(Box<dyn Write + Send>);
 
 /// Whether they go to standard output.
@@ -68,7 +69,8 @@ impl Events {
         Ok(Events { tell: Some(tell), thread: Some(thread) })
     }
 
-    /// Writes one more.
+    /// Queues an event for the thread that writes; it does not block, and has no effect once that
+    /// thread has ended.
     pub fn tell(&self, what: What) {
         if let Some(tell) = &self.tell {
             let _ = tell.send(what);

@@ -21,11 +21,11 @@ const WHO: &str = "the accelerator";
 /// What is asked, a line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Only the status.
+    /// `status`: changes nothing.
     Status,
     /// Accelerate this device too.
     Add(String),
-    /// Accelerate every device.
+    /// `add-all`: every VXLAN device of the namespace.
     AddAll,
     /// Give this one back.
     Remove(String),
@@ -33,14 +33,14 @@ pub enum Request {
     Programs,
     /// End: a successor's fast path is in force.
     HandOver,
-    /// End.
+    /// `down`: end, with no successor.
     Down,
 }
 
 /// What a successor has to know of the process that it takes over from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predecessor {
-    /// Process.
+    /// Process ID in the PID namespace of the process that was asked.
     pub pid: u32,
     /// Its programs, by the kernel's ids.
     pub programs: BTreeSet<u32>,

@@ -14,11 +14,11 @@ use crate::measure_options::{self, Asked, Manner};
 
 /// A run, as whoever started it knows it.
 pub struct FinishedRun<'a> {
-    /// What was asked.
+    /// Workloads, message sizes and flows that the options ask for.
     pub asked: &'a Asked,
     /// How it was measured.
     pub manner: &'a Manner,
-    /// When it began.
+    /// Wall-clock time of the start.
     pub started: SystemTime,
     /// The machine that it ran on.
     pub machine: &'a Machine,
@@ -38,7 +38,7 @@ pub struct Paths {
     pub modes: Vec<ModeRecord>,
     /// What each was built of.
     pub testbeds: Vec<TestbedRecord>,
-    /// Offload profiles.
+    /// Offload profiles that were asked for, as the plan's record names them.
     pub offload: Vec<Profile>,
     /// Underlay MTUs, bytes.
     pub mtu: Vec<u32>,

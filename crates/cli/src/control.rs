@@ -38,7 +38,7 @@ const LONGEST: u64 = 64 << 20;
 /// What names of sockets end with.
 const SUFFIX: &str = ".sock";
 
-/// This process's user.
+/// Real user ID of this process (getuid(2)).
 pub fn user() -> u32 {
     nix::unistd::getuid().as_raw()
 }
@@ -58,7 +58,7 @@ pub fn name_of(netns: &NetNs) -> sys::Result<String> {
 /// A name that was claimed, and the socket that has it.
 #[derive(Debug)]
 pub struct Claim {
-    /// The socket.
+    /// Bound to the claimed name, and listening.
     pub listener: UnixListener,
     directory: RuntimeDir,
     file: String,

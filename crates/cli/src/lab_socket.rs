@@ -14,9 +14,9 @@ use crate::signals::wait;
 /// The requests a holder understands, a line each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabRequest {
-    /// Describe the testbed.
+    /// `status`: answered by a line of JSON.
     Status,
-    /// Remove it.
+    /// `down`: answered before the holder removes the testbed and ends.
     Down,
 }
 

@@ -194,13 +194,13 @@ impl Asked {
 /// How to measure: blocks, times, places, limits.
 #[derive(Debug, Clone)]
 pub struct Manner {
-    /// When to stop.
+    /// Number of blocks, or the interval width that ends the run.
     pub stopping: Stopping,
-    /// Measured a sample.
+    /// Measured interval of each sample.
     pub duration: Duration,
-    /// Discarded before it.
+    /// Traffic before each measured interval, discarded.
     pub warmup: Duration,
-    /// Where threads run.
+    /// CPUs of the clients' and the servers' threads.
     pub placement: Placed,
     /// Seed of the random order.
     pub seed: u64,

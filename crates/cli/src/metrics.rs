@@ -27,7 +27,7 @@ const REQUEST: usize = 4096;
 /// Where to listen: `unix:PATH` or `ADDRESS:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// A Unix socket.
+    /// `unix:PATH`.
     Unix(PathBuf),
     /// An address and port of this host.
     Tcp(SocketAddr),
@@ -120,7 +120,7 @@ impl Bound {
 pub struct Page {
     /// Status line, such as `200 OK`.
     pub status: &'static str,
-    /// Text.
+    /// Answer without its headers.
     pub body: String,
 }
 

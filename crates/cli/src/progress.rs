@@ -107,7 +107,6 @@ impl Progress {
         self.bar.tick();
     }
 
-    /// Removes the bar.
     pub fn finish(&self) {
         tracing::debug!("measured");
         self.bar.finish_and_clear();

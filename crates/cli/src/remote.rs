@@ -27,9 +27,9 @@ pub fn token(file: Option<&Path>) -> anyhow::Result<Option<Token>> {
 /// port follows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// Name or address.
+    /// Host name or IP address, without brackets.
     pub host: &'a str,
-    /// Control port, TCP.
+    /// TCP port of the control connection; the data port is the next.
     pub port: u16,
 }
 

@@ -48,7 +48,7 @@ impl Vary for Nothing {
     }
 }
 
-/// Settings of testbeds.
+/// Applies a cell's setting to the hosts of its testbed, and restores it before another.
 pub struct InTestbeds<'a> {
     settings: &'a [Setting],
     /// The hosts of each subject.

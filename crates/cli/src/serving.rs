@@ -32,7 +32,7 @@ const LINE: usize = 512;
 /// After an error that a door cannot help (no descriptor is left), bounded work.
 const REST: Duration = Duration::from_millis(100);
 
-/// What is answered.
+/// Answer to one request.
 pub struct Reply {
     bytes: Vec<u8>,
     /// The process is to end; the connection stays until it has.
@@ -57,10 +57,10 @@ impl Reply {
 /// Answers a request, or hangs up.
 type Answer = Box<dyn FnMut(&[u8]) -> Option<Reply> + Send>;
 
-/// A listening socket.
+/// Socket whose connections are accepted by the thread of [`Serving`].
 #[derive(Debug)]
 pub enum Listener {
-    /// A Unix socket.
+    /// A Unix stream socket, whose peers' user IDs the kernel tells.
     Unix(UnixListener),
     /// At an address and port; anyone on the network may connect.
     Tcp(TcpListener),
@@ -214,7 +214,7 @@ enum ClientState {
 
 struct Room {
     doors: Vec<Door>,
-    /// The oldest first.
+    /// In the order of their arrival: the first is dropped when a door has too many.
     clients: Vec<Client>,
     /// No door is opened before.
     rest: Option<Instant>,

@@ -25,7 +25,7 @@ use crate::control::{self, Claim};
 const HEIR: &CStr = c"accel-heir";
 /// What renaming may take.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Asks for it.
+/// Request to the forked process: rename the socket and end the predecessor.
 const TAKE: &[u8] = b"t";
 
 /// What a successor has before it takes over.

@@ -74,7 +74,7 @@ fn lines(survey: &Survey, manner: &Manner) -> Vec<String> {
     lines
 }
 
-/// Who runs.
+/// The line about other load on the CPUs; `None` below what is worth a line.
 fn who(survey: &Survey) -> Option<String> {
     let Survey { whole, softirq, .. } = survey;
     let taken = survey.taken();
@@ -128,7 +128,7 @@ fn effect(survey: &Survey, manner: &Manner) -> String {
     }
 }
 
-/// What would help.
+/// The line of advice: idle CPUs, longer samples, more blocks, or nothing.
 fn help(survey: &Survey, manner: &Manner) -> String {
     let Placement { client_cpus, server_cpus, .. } = &manner.placement;
     let used = |cpu: &usize| client_cpus.contains(cpu) || server_cpus.contains(cpu);

@@ -204,7 +204,7 @@ fn doctor_on_a_hostile_dump() {
     overlane(&[&from[..], &[OsStr::new("--json")]].concat()).shown(10);
 }
 
-/// Removes a namespace.
+/// Name of a network namespace, which is deleted on drop.
 struct Netns(String);
 
 impl Drop for Netns {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Disappointments in a row that count.
 const MOST: u32 = 6;
 
-/// With one source.
+/// State of polling one source: how long it goes on, and how many occasions are let pass.
 #[derive(Debug)]
 pub(crate) struct AdaptivePoll {
     limit: Duration,
@@ -24,7 +24,7 @@ impl AdaptivePoll {
         AdaptivePoll { limit, until: None, misses: 0, skip: 0 }
     }
 
-    /// Something has come.
+    /// Notes that something has come. Where it was waited for, `misses` begins at 0 again.
     pub(crate) fn came(&mut self) {
         if self.until.take().is_some() {
             self.misses = 0;

@@ -65,6 +65,6 @@ impl FromStr for EngineChoice {
 pub struct Unavailable {
     /// How packets are moved between the two devices.
     pub engine: Engine,
-    /// What it lacks.
+    /// What the kernel lacks or refuses, in words.
     pub reason: String,
 }

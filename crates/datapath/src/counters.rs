@@ -206,7 +206,7 @@ pub struct Counters<T = u64> {
     pub received_bytes: T,
     /// Of these, how many were passed on.
     pub forwarded: T,
-    /// Their bytes.
+    /// Bytes of the Ethernet frames of `forwarded`.
     pub forwarded_bytes: T,
     /// Answered instead: ARP requests, neighbour solicitations; packets too long for
     /// the path.
@@ -229,7 +229,7 @@ pub struct Counters<T = u64> {
     pub learnings: [T; Learning::ALL.len()],
     /// Questions for neighbours, by [`Resolution`].
     pub resolutions: [T; Resolution::ALL.len()],
-    /// Dropped, by [`DropReason`].
+    /// Packets dropped, indexed by [`DropReason`].
     pub drops: [T; DropReason::ALL.len()],
 }
 

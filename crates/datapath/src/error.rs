@@ -5,7 +5,7 @@ use crate::bridge_engine::Unavailable;
 /// Why forwarding could not start, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A system call.
+    /// A system call failed; it names the operation and the object.
     #[error(transparent)]
     Sys(#[from] sys::Error),
     /// A question to the kernel's network stack.
@@ -14,11 +14,11 @@ pub enum Error {
     /// Both ports of a bridge need as many queues.
     #[error("{left} has {left_queues} queues, {right} has {right_queues}: wanted as many")]
     Queues {
-        /// Left device.
+        /// Name of the first device.
         left: String,
         /// Queues of the first device.
         left_queues: usize,
-        /// Right device.
+        /// Name of the second device.
         right: String,
         /// Queues of the second device.
         right_queues: usize,
@@ -26,17 +26,17 @@ pub enum Error {
     /// The engine asked for cannot run.
     #[error("engine {0}")]
     Unavailable(#[from] Unavailable),
-    /// An endpoint's configuration.
+    /// The endpoint's configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The ports are not those of the endpoint's configuration.
     #[error("{device}: wanted {wanted}, got {got}")]
     Ports {
-        /// The TAP.
+        /// Name of the TAP; `TAPs` where their number is wrong.
         device: String,
-        /// By the configuration.
+        /// What the configuration wants: a number of TAPs, or a name and its queues.
         wanted: String,
-        /// As given.
+        /// The same of the ports that were passed.
         got: String,
     },
     /// GSO packets cannot be handed over whole, as the configuration insists.

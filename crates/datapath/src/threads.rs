@@ -42,7 +42,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// None yet.
+    /// Makes the descriptors by which threads are ended and tell of their end; starts none.
     pub(crate) fn new() -> sys::Result<Threads> {
         let eventfd = |object| {
             EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
@@ -81,7 +81,7 @@ impl Threads {
         Ok(Sources { epoll, events, adaptive_poll, shared: self.shared.clone() })
     }
 
-    /// Starts a thread.
+    /// Starts a thread named `name`; when `work` returns, all others are ended too.
     pub(crate) fn spawn(
         &mut self,
         name: &str,

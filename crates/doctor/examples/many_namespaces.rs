@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use testbed::Host;
 
-/// MTU of all.
 const MTU: u32 = 1500;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

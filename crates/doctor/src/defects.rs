@@ -11,7 +11,7 @@ use crate::view::Spot;
 pub struct Case<'a> {
     /// Attributes of the tunnel's device.
     pub vxlan: &'a Vxlan,
-    /// The device below.
+    /// Underlay device that the tunnel's outer packets leave by.
     pub nic: Spot<'a>,
     /// Name of that device's driver, as `ethtool -i` has it.
     pub driver: Option<&'a str>,
@@ -24,23 +24,23 @@ pub struct Case<'a> {
 /// Which device of a case has the feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefectiveDevice {
-    /// The VXLAN device.
+    /// The VXLAN device itself.
     Tunnel,
-    /// The underlay's.
+    /// The underlay device below it.
     Nic,
 }
 
-/// A reported defect.
+/// An offload that was reported to be broken under certain conditions.
 pub struct Defect {
     /// The feature to switch off.
     pub feature: &'static str,
-    /// Of which device.
+    /// Device on which the feature is to be switched off.
     pub device: DefectiveDevice,
     /// Where it is met.
     pub applies: fn(&Case<'_>) -> bool,
-    /// What is seen.
+    /// What users observe, as a clause for the finding.
     pub symptom: &'static str,
-    /// Who reported it.
+    /// Issues of the report: `projectcalico/calico#3145`.
     pub source: &'static str,
     /// When that was last looked at.
     pub as_of: &'static str,

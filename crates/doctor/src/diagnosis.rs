@@ -16,7 +16,7 @@ pub const MOST_OF_A_CHECK: usize = 2000;
 /// Most notes of one check about what it could not look at.
 const MOST_SKIPPED: usize = 2000;
 
-/// What was found.
+/// Findings of all checks on one host, and what was left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
@@ -50,7 +50,7 @@ impl Diagnosis {
     }
 }
 
-/// Runs every check.
+/// Runs every check; keeps [`MOST_OF_A_CHECK`] findings of each at most.
 pub fn diagnose(host: &Host) -> Diagnosis {
     let view = View::new(host);
     let mut outcome = Outcome::default();

@@ -47,7 +47,7 @@ pub enum DumpError {
     /// It is larger than any that is read.
     #[error("not a saved host: at most {MOST_UNPACKED} bytes are unpacked, more came")]
     Unpacked,
-    /// Too many entries.
+    /// The archive has more entries than [`MOST_ENTRIES`].
     #[error("not a saved host: at most {MOST_ENTRIES} entries are read, more came")]
     Entries,
     /// A long extension header.
@@ -59,7 +59,7 @@ pub enum DumpError {
         /// Bytes.
         got: u64,
     },
-    /// No such member.
+    /// The archive has no entry `host.json`.
     #[error("not a saved host: the archive has no {MEMBER}")]
     Empty,
     /// Two of them: which is read would depend on the reader.
@@ -68,22 +68,22 @@ pub enum DumpError {
     /// Something of that name that is no file.
     #[error("{MEMBER}: expected a regular file, got a {got}")]
     Kind {
-        /// What it is.
+        /// Kind of the entry, in words (`directory`).
         got: String,
     },
-    /// Its text.
+    /// The text is not JSON of a host.
     #[error("{MEMBER}: {}", short(&.0.to_string()))]
     Json(#[from] serde_json::Error),
     /// A limit of its text.
     #[error("{MEMBER}: {0}")]
     Limit(#[from] Exceeded),
-    /// Another version.
+    /// The text was written in another format.
     #[error("{MEMBER}: format {got}, this program reads {FORMAT}")]
     Format {
-        /// Its version.
+        /// Format number that the text names.
         got: u32,
     },
-    /// Too large.
+    /// The text is larger than [`MOST_BYTES`].
     #[error("{MEMBER}: {got} bytes, at most {MOST_BYTES} bytes are read")]
     Size {
         /// Bytes.

@@ -35,7 +35,7 @@ pub enum Confidence {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Evidence {
-    /// What was read.
+    /// Value with its name, as the source has it.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub what: String,
     /// Where: a file, or the request to the kernel.
@@ -43,7 +43,7 @@ pub struct Evidence {
     pub source: String,
 }
 
-/// What it costs.
+/// Share of traffic or CPU time that a finding costs, and how it is known.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
@@ -79,7 +79,7 @@ pub struct Fix {
     pub undo: String,
 }
 
-/// A finding.
+/// One fault that a check found on one object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
@@ -87,7 +87,7 @@ pub struct Finding {
     /// The check's code, for good (`OV013`).
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = r"^OV[0-9]{3}$")))]
     pub code: String,
-    /// The check's title.
+    /// Title of the check, the same for all its findings.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub title: String,
     /// How bad it is.
@@ -98,10 +98,10 @@ pub struct Finding {
     /// Device, or what else it is about.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub object: String,
-    /// What was read.
+    /// Readings that the finding follows from; at least one.
     #[cfg_attr(feature = "schema", schemars(extend("minItems" = 1)))]
     pub evidence: Vec<Evidence>,
-    /// What it costs.
+    /// Cost by which findings are ranked.
     pub cost: Cost,
     /// How sure it is.
     pub confidence: Confidence,
@@ -114,13 +114,13 @@ pub struct Finding {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Skipped {
-    /// The check's code.
+    /// Code of the check (`OV013`).
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = r"^OV[0-9]{3}$")))]
     pub code: String,
-    /// On what.
+    /// Namespace and device, or `machine`.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub object: String,
-    /// Why.
+    /// Why it could not be looked at, in words.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub reason: String,
 }
@@ -145,14 +145,14 @@ impl Cost {
 }
 
 impl Finding {
-    /// What was read.
+    /// Appends a reading and the file or request that it is from.
     #[must_use]
     pub fn evidence(mut self, what: impl Into<String>, source: impl Into<String>) -> Finding {
         self.evidence.push(Evidence { what: what.into(), source: source.into() });
         self
     }
 
-    /// What it costs.
+    /// Sets the cost; a new finding has an estimate of 0.
     #[must_use]
     pub fn cost(mut self, cost: Cost) -> Finding {
         self.cost = cost;

@@ -58,7 +58,7 @@ pub struct Host {
 pub struct FarEnd {
     /// The address that it was asked at.
     pub address: IpAddr,
-    /// Its VXLAN devices.
+    /// VXLAN devices of that host, as it told them.
     pub tunnels: Vec<Interface>,
 }
 
@@ -79,7 +79,7 @@ pub struct LeftOut {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reading<T> {
-    /// What was read.
+    /// The value that was read.
     Read(T),
     /// Why it was not.
     Unread(String),
@@ -94,7 +94,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// What was read.
+    /// The value; `None` where it was not read.
     pub fn get(&self) -> Option<&T> {
         self.as_result().ok()
     }
@@ -115,7 +115,7 @@ impl<T> Reading<T> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pair<T> {
-    /// At the beginning.
+    /// Value of the first reading.
     pub before: T,
     /// [`Host::interval_s`] later.
     pub after: T,
@@ -125,7 +125,7 @@ pub struct Pair<T> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// CPU, memory, kernel.
+    /// CPU model and number, memory, kernel and distribution.
     pub facts: Reading<MachineFacts>,
     /// Settings by their path below `/proc/sys`.
     pub sysctls: BTreeMap<String, Reading<String>>,
@@ -142,7 +142,7 @@ pub struct Machine {
     /// What sets the CPUs' frequency; `None` where the kernel does not.
     #[serde(default)]
     pub scaling: Option<Scaling>,
-    /// IPv4's neighbour table.
+    /// Statistics of the IPv4 neighbour table (`/proc/net/stat/arp_cache`).
     pub arp: Reading<Pair<NeighbourTable>>,
     /// Open vSwitch's datapath is in the kernel (built in, or its module loaded).
     pub kernel_openvswitch: bool,
@@ -162,7 +162,7 @@ fn not_saved<T>() -> Reading<T> {
     Reading::Unread("the host was saved by an earlier version".to_owned())
 }
 
-/// A network namespace.
+/// State of one network namespace, from two readings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {
@@ -286,7 +286,7 @@ pub struct Interrupt {
     pub cpus: String,
 }
 
-/// A feature's state.
+/// State of an offload feature, as `ethtool -k` tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Feature {
@@ -294,9 +294,9 @@ pub enum Feature {
     On,
     /// Off, and may be switched on.
     Off,
-    /// On for good.
+    /// On, and cannot be switched off (`[fixed]` in `ethtool -k`).
     OnFixed,
-    /// Off for good.
+    /// Off, and cannot be switched on (`[fixed]` in `ethtool -k`).
     OffFixed,
 }
 

@@ -23,7 +23,7 @@ pub struct Path {
     pub hops: Vec<Hop>,
 }
 
-/// One hop.
+/// One device or program that packets of a path pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
@@ -31,7 +31,7 @@ pub struct Hop {
     /// Label of the namespace.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub namespace: String,
-    /// Device, or program.
+    /// Name of the device, or command of the program.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub device: String,
     /// Kind of device, VNI of a tunnel, or what a program does.
@@ -51,15 +51,15 @@ pub struct Hop {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum HopOffload {
-    /// TCP segmentation.
+    /// TCP segmentation by the device (`tx-tcp-segmentation`).
     Tso,
     /// Segmentation as late as possible, in software.
     Gso,
-    /// Merging at reception.
+    /// Merging of received packets, in software (`rx-gro`).
     Gro,
     /// Segmentation of what a UDP tunnel carries.
     Tnl,
-    /// Checksums at transmission.
+    /// Checksums of sent packets by the device (`tx-checksum-ip-generic`).
     Csum,
 }
 
@@ -101,7 +101,7 @@ const MOST_STEPS: u64 = 5_000_000;
 /// Paths of a host.
 #[derive(Debug)]
 pub struct Paths {
-    /// The paths.
+    /// Paths that were found, at most [`MOST_PATHS`].
     pub paths: Vec<Path>,
     /// There are more, or may be.
     pub cut: bool,

@@ -24,7 +24,7 @@ pub struct Place {
 /// A device with its namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct Spot<'a> {
-    /// Where it is.
+    /// Namespace and index of the device.
     pub place: Place,
     /// The namespace that it is in.
     pub namespace: &'a Namespace,
@@ -37,7 +37,7 @@ pub struct Spot<'a> {
 /// A VXLAN device's way to one remote.
 #[derive(Debug, Clone, Copy)]
 pub struct Underlay<'a> {
-    /// The remote VTEP.
+    /// Underlay address of the remote VTEP.
     pub remote: IpAddr,
     /// The route that its outer packets take.
     pub way: &'a Way,
@@ -56,7 +56,7 @@ pub struct QueueInterrupt<'a> {
     pub moved: u64,
 }
 
-/// A host, indexed.
+/// A host with indices by inode, place and address.
 #[derive(Debug)]
 pub struct View<'a> {
     host: &'a Host,
@@ -82,7 +82,7 @@ impl<'a> Spot<'a> {
         self.interface.kind.as_deref().unwrap_or_default()
     }
 
-    /// The device's name.
+    /// Name of the device (`IFLA_IFNAME`).
     pub fn name(&self) -> &'a str {
         &self.interface.name
     }

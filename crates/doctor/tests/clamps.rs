@@ -24,7 +24,7 @@ fn build(mode: &str) -> Result<Network, String> {
     Ok(mode.build(&Params { mtu: 1500, offload: Offload::Full }).unwrap())
 }
 
-/// Host a, read.
+/// Reads test host `a`, without a wait between the two readings.
 fn read(network: &Network) -> Host {
     let host = network.host("a").unwrap();
     let scope = Scope::Some(vec![("a".to_owned(), host.netns().try_clone().unwrap())]);

@@ -20,7 +20,7 @@ pub struct Limits {
     pub depth: usize,
     /// Bytes of memory that the values will take, by [`Weights`].
     pub memory: u64,
-    /// What values take.
+    /// Bytes that each kind of value is estimated at.
     pub weights: Weights,
 }
 
@@ -29,7 +29,7 @@ pub struct Limits {
 pub struct Weights {
     /// An object, its fields not counted.
     pub object: u64,
-    /// A list, likewise.
+    /// A list, its elements not counted.
     pub list: u64,
     /// A string or a name, its bytes not counted.
     pub string: u64,
@@ -55,9 +55,9 @@ pub enum Limit {
 /// A limit that was passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exceeded {
-    /// Which.
+    /// Limit that was passed.
     pub limit: Limit,
-    /// What it allows.
+    /// Value of that limit: bytes, or levels for [`Limit::Depth`].
     pub most: u64,
     /// Bytes of the text before the place.
     pub at: u64,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// Why a mode cannot be built here, and what would help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsupported {
-    /// The exact reason.
+    /// What is missing, in words that name the object: a program, a module, a right.
     pub reason: String,
     /// What to do about it.
     pub remedy: String,

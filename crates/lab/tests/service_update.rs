@@ -12,7 +12,6 @@ use testbed::{Host, Offload, Privileges, poll};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SERVICE: &str = "updated";
-/// Between datagrams.
 const GAP: Duration = Duration::from_millis(1);
 
 /// Runs Docker's client with the engine of host `name`, and gives what it printed.

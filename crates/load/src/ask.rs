@@ -7,15 +7,15 @@ pub use results::workload::Task;
 /// What is asked of a path: everything of a cell but the path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ask {
-    /// What is sought.
+    /// Workload, or a search with it.
     pub task: Task,
     /// Message size, bytes.
     pub message_bytes: u32,
-    /// Parallel flows.
+    /// Parallel flows, each with a thread at both ends.
     pub flows: u32,
     /// Requests that each flow keeps under way (rr).
     pub outstanding: u32,
-    /// UDP GSO (`udp_stream`).
+    /// Send with UDP GSO; `udp_stream` only.
     pub gso: bool,
     /// Open loop (rr): percent of the path's own maximum, 0 to 100, 0 for one
     /// request at a time; `None`: closed loop.

@@ -31,7 +31,7 @@ pub enum Phase {
     Drain,
     /// Proving that the path is still alive.
     Closing,
-    /// Threads end.
+    /// Over: the threads end.
     Done,
 }
 

@@ -10,11 +10,11 @@ use sys::errno::Errno;
 /// How far a flow had got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Connecting (TCP).
+    /// Connecting the socket.
     Connect,
     /// The first exchange, which proves that the path carries data both ways.
     Hello,
-    /// Traffic, warm-up included.
+    /// The traffic itself, warm-up included.
     Traffic,
     /// The exchange after the measured interval, which proves that the path
     /// was still alive at its end.
@@ -32,7 +32,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Which end noticed.
+/// The end of a load that noticed an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The end that connects and sends first.
@@ -61,7 +61,7 @@ pub enum EngineError {
         argument: &'static str,
         /// What it may be.
         allowed: String,
-        /// What it was.
+        /// The value that was given.
         got: String,
     },
     /// The kernel refused something that does not depend on the path
@@ -115,9 +115,9 @@ pub enum EngineError {
     /// The connection was closed by the other side or something between.
     #[error("flow {flow}: the {end}'s connection was closed {stage}{hint}")]
     Closed {
-        /// Flow, from 0.
+        /// Index of the flow, from 0.
         flow: u32,
-        /// Which end noticed.
+        /// End that saw the connection close.
         end: End,
         /// How far it got.
         stage: Stage,
@@ -127,9 +127,9 @@ pub enum EngineError {
     /// The connection was reset.
     #[error("flow {flow}: the {end}'s connection was reset {stage}")]
     Reset {
-        /// Flow, from 0.
+        /// Index of the flow, from 0.
         flow: u32,
-        /// Which end noticed.
+        /// End that got the reset.
         end: End,
         /// How far it got.
         stage: Stage,
@@ -137,11 +137,11 @@ pub enum EngineError {
     /// The flow stood still for as long as the load's `setup_limit`.
     #[error("flow {flow}: nothing arrived at the {end} for {waited:.1?}, {stage}")]
     Stalled {
-        /// Flow, from 0.
+        /// Index of the flow, from 0.
         flow: u32,
-        /// Which end waited.
+        /// End at which nothing arrived.
         end: End,
-        /// How long.
+        /// How long nothing arrived.
         waited: Duration,
         /// How far it got.
         stage: Stage,
@@ -151,7 +151,7 @@ pub enum EngineError {
     AllLost {
         /// Datagrams that the sender's kernel accepted.
         sent: u64,
-        /// Their size.
+        /// Payload of each datagram, bytes.
         message_bytes: u32,
     },
     /// The kernel cannot send these datagrams as UDP GSO packets.
@@ -161,36 +161,36 @@ pub enum EngineError {
         message_bytes: u32,
         /// What the answer means.
         reason: &'static str,
-        /// The kernel's answer.
+        /// Errno of `sendmmsg`.
         errno: Errno,
     },
     /// Any other answer of the kernel to a socket operation.
     #[error("flow {flow}: {operation} at the {end} failed {stage}: {errno}", errno = .errno)]
     Socket {
-        /// Flow, from 0.
+        /// Index of the flow, from 0.
         flow: u32,
-        /// Which end.
+        /// End whose socket it is.
         end: End,
-        /// System call.
+        /// Operation that failed (`recv`, `sendmmsg`).
         operation: &'static str,
         /// How far it got.
         stage: Stage,
-        /// The kernel's answer.
+        /// Errno of that operation.
         errno: Errno,
     },
     /// The server on another machine could not do its part.
     #[error("server {server}: {message}")]
     Server {
-        /// Its address.
+        /// Address and port of the control connection.
         server: SocketAddr,
-        /// What it says.
+        /// Reason in the server's words.
         message: String,
     },
     /// The control connection to a server on another machine is gone, or
     /// cannot be made.
     #[error("server {server} is gone: {reason}")]
     Gone {
-        /// Its address.
+        /// Address and port of the control connection.
         server: SocketAddr,
         /// What was seen of it.
         reason: String,

@@ -18,11 +18,11 @@ const LONGEST_NS: u64 = 60_000_000_000;
 
 /// What a flow's thread knows.
 pub(super) struct Flow<'a> {
-    /// From 0.
+    /// Index of the flow within the load, from 0.
     pub index: u32,
     /// Which end this is.
     pub end: End,
-    /// What to do.
+    /// The load that the flow is part of.
     pub load: &'a Load,
     /// What the client connects to, or what the server bound.
     pub address: SocketAddr,
@@ -55,7 +55,7 @@ pub(super) struct FlowReport {
     pub index: u32,
     pub cpus: Vec<usize>,
     pub latency: Option<Histogram<u64>>,
-    /// Of pipelined requests.
+    /// Fate of pipelined requests; `None` where there are none.
     pub requests: Option<Requests>,
     pub socket_errors: BTreeMap<String, u64>,
     /// How the schedule was kept in the measured interval, where there is one.

@@ -16,16 +16,16 @@ pub(super) const HELLO_BYTES: usize = 24;
 
 const MAGIC: [u8; 4] = *b"ovl\x01";
 
-/// Who speaks.
+/// Whether a hello asks or answers; byte 4 of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The client.
+    /// Sent by the client.
     Ask = 1,
-    /// The server.
+    /// Sent by the server, in reply.
     Answer = 2,
 }
 
-/// One hello.
+/// Message that proves a flow's path before and after the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub kind: Kind,

@@ -19,7 +19,7 @@ pub const MAX_OUTSTANDING: u32 = 1024;
 /// Smallest socket buffer that can be asked for, bytes; the kernel raises what
 /// is below its own least (`SOCK_MIN_RCVBUF`).
 pub const MIN_SOCKET_BUFFER: u32 = 1024;
-/// Largest, bytes.
+/// Largest socket buffer that may be asked for, bytes.
 pub const MAX_SOCKET_BUFFER: u32 = 1 << 30;
 
 /// A load: what to send, how much of it, how long, and on which CPUs.
@@ -58,7 +58,7 @@ pub struct Load {
     pub socket_buffer_bytes: Option<u32>,
     /// Traffic before the measured interval, discarded.
     pub warmup: Duration,
-    /// The measured interval.
+    /// Measured interval, after the warm-up.
     pub duration: Duration,
     /// CPUs of the client's threads: flow i runs on `client_cpus[i % len]`;
     /// empty: not pinned.
@@ -250,7 +250,7 @@ pub trait Watch {
     fn end(&mut self);
 }
 
-/// Watches nothing.
+/// For callers that read no counters.
 impl Watch for () {
     fn begin(&mut self) {}
     fn end(&mut self) {}

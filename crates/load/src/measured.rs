@@ -11,7 +11,7 @@ use results::{Bin, Pace, Unit};
 /// What a load came to, over the measured interval.
 #[derive(Clone)]
 pub struct Measured {
-    /// What was run.
+    /// Workload that made the traffic.
     pub workload: Workload,
     /// Length of the measured interval, seconds. For `udp_stream` that of
     /// sending; draining comes on top and is not counted.
@@ -48,7 +48,7 @@ pub struct Measured {
     /// Answers of the kernel that did not end the load, by errno name and
     /// system call (`EAGAIN sendmmsg`): how often.
     pub socket_errors: BTreeMap<String, u64>,
-    /// Each flow's share.
+    /// Share of each flow, by index.
     pub flows: Vec<FlowMeasured>,
     /// Things a reader must know before believing a figure.
     pub notes: Vec<String>,
@@ -133,23 +133,23 @@ pub struct FlowMeasured {
 /// of three significant digits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyNs {
-    /// Transactions timed.
+    /// Number of transactions in the histogram.
     pub count: u64,
-    /// Mean.
+    /// Arithmetic mean.
     pub mean: f64,
-    /// Smallest.
+    /// Shortest transaction.
     pub min: u64,
-    /// Median.
+    /// Median time of a transaction.
     pub p50: u64,
-    /// 90th percentile.
+    /// 90th percentile of the times.
     pub p90: u64,
-    /// 99th percentile.
+    /// 99th percentile of the times.
     pub p99: u64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the times.
     pub p99_9: u64,
-    /// 99.99th percentile.
+    /// 99.99th percentile of the times.
     pub p99_99: u64,
-    /// Largest.
+    /// Longest transaction.
     pub max: u64,
 }
 

@@ -39,13 +39,13 @@ const LATEST_NS: u64 = 60_000_000_000;
 #[derive(Debug)]
 pub(super) struct Pacer {
     begun: Instant,
-    /// Between two messages.
+    /// Time between two messages of the schedule, ns.
     gap: f64,
     /// When the first is due.
     first: f64,
     /// Number of the next message.
     next: u64,
-    /// Messages given up.
+    /// Messages that were not sent, as they were later than [`LATEST`].
     given_up: u64,
     /// Not before this, as the messages before were late.
     not_before: f64,
@@ -70,7 +70,7 @@ struct End {
 /// How a flow kept its schedule, in messages.
 #[derive(Debug, Clone)]
 pub(super) struct Kept {
-    /// The schedule, messages/s.
+    /// Rate of the schedule, messages/s.
     pub per_s: f64,
     /// Messages due until the sender was told to stop.
     pub intended: u64,

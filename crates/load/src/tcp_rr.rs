@@ -165,7 +165,7 @@ impl Pipe for Pipelined<'_> {
         self.under_way.iter()
     }
 
-    /// TCP loses nothing.
+    /// Always `None`: TCP sends lost segments again, or fails.
     fn lost(&mut self, _: Instant) -> Option<Request> {
         None
     }

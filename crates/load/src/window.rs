@@ -31,14 +31,14 @@ pub(super) struct Request {
 /// The requests from the oldest one under way to the newest.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// `None`: answered.
+    /// In order of their numbers; `None` for one that was answered.
     requests: VecDeque<Option<Request>>,
     /// Number of the oldest.
     first: u64,
     /// Past the newest answered.
     answered: u64,
     under_way: usize,
-    /// Most under way.
+    /// Most requests under way at once.
     bound: usize,
     number_bytes: usize,
     lost_after: Duration,

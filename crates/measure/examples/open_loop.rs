@@ -34,7 +34,7 @@ const STALL: Stall = Stall { every: Duration::from_secs(1), length: Duration::fr
 /// First argument of the real-time task; its CPU follows.
 const HOG: &str = "hog";
 
-/// Ended with this.
+/// A program that is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {

@@ -47,7 +47,7 @@ pub(crate) enum Offer {
     Load(Offered),
     /// A load in percent of a maximum that could not be measured.
     Unknown {
-        /// Of the maximum.
+        /// Load that was asked for, percent of the maximum.
         percent: f64,
         /// Why it is not known.
         reason: String,

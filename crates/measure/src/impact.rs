@@ -14,7 +14,7 @@ use netstate::proc::{ProcFile, read_value};
 use netstate::snmp::{PROC_SNMP, Snmp};
 use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
 
-/// The bound.
+/// Bound on the load that a test may put on a host and its link, on average.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Impact {
     /// Most that the test takes of all CPUs, and of the link, on average, 0..1.
@@ -58,7 +58,7 @@ pub(crate) struct Capacity {
     pub link: Option<f64>,
 }
 
-/// Sets the rests.
+/// Computes the rest after each pulse, so that the average stays below the bound.
 #[derive(Debug)]
 pub(crate) struct Governor {
     share: f64,
@@ -172,7 +172,7 @@ pub(crate) fn suffers(
         || end.waiting > waiting + WAITING
 }
 
-/// Per second.
+/// What the host suffers, per second: packets dropped, TCP segments sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Rates {
     pub drops: f64,
@@ -269,7 +269,7 @@ impl Pacing {
         due.unwrap_or_default()
     }
 
-    /// A pulse begins.
+    /// Reads the host's counters before a pulse.
     pub fn begin(&mut self) -> Begun {
         let (at, fare) = (Instant::now(), self.host.fare());
         let resting = self.rest.map_or(Rates::default(), |(since, then)| {
@@ -278,7 +278,7 @@ impl Pacing {
         Begun { at, fare, resting, cpu: own_cpu() }
     }
 
-    /// It ended.
+    /// Reads the counters after a pulse, and sets the time of the next one.
     pub fn end(&mut self, begun: &Begun, took: &Took) {
         let (now, fare) = (Instant::now(), self.host.fare());
         let seconds = now.duration_since(begun.at).as_secs_f64();

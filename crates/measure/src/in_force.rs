@@ -7,7 +7,7 @@ use crate::sampler::Limits;
 /// The limits that a sample is judged by, of each machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct InForce {
-    /// The client's machine.
+    /// Limits for the client's machine, and for both ends where they share one.
     pub here: Limits,
     /// The server's, where it is another.
     pub peer: Limits,

@@ -12,9 +12,9 @@ use results::stats::Outlook;
 pub struct CellRef<'a> {
     /// Its index in [`Plan::cells`](crate::plan::Plan::cells).
     pub index: usize,
-    /// What is measured.
+    /// The cell: path, workload, sizes, setting.
     pub planned: &'a PlannedCell,
-    /// Over which path.
+    /// Path that the cell is measured over.
     pub subject: &'a PathUnderTest,
 }
 

@@ -9,6 +9,6 @@ use sys::netns::NetNs;
 pub struct PathNetns {
     /// Name, as hops and figures have it (`a`, `tenant-b`).
     pub name: String,
-    /// The namespace.
+    /// Open descriptor of that namespace.
     pub netns: Arc<NetNs>,
 }

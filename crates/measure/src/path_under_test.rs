@@ -17,13 +17,13 @@ use results::Profile;
 pub struct PathUnderTest {
     /// Name of the network mode.
     pub mode: String,
-    /// Offload profile.
+    /// Offload profile of the wire; as found for real NICs.
     pub offload: Profile,
     /// Underlay MTU, bytes.
     pub mtu: u32,
     /// Index of the client's namespace in `places`.
     pub client: usize,
-    /// The server's end.
+    /// Where the server's half of the load runs, and how the client reaches it.
     pub server: ServerEnd,
     /// The path, client to server.
     pub hops: Vec<Hop>,
@@ -34,7 +34,7 @@ pub struct PathUnderTest {
 /// Where the server's half of a load runs.
 #[derive(Debug, Clone)]
 pub enum ServerEnd {
-    /// In this process.
+    /// In a namespace of this machine, by threads of this process.
     Here {
         /// Index of its namespace in [`PathUnderTest::places`].
         place: usize,

@@ -58,15 +58,15 @@ pub struct Plan {
     pub seed: u64,
     /// The cells of every block.
     pub cells: Vec<PlannedCell>,
-    /// When to stop.
+    /// Number of blocks, or the interval width that ends the run.
     pub stopping: Stopping,
     /// Settings varied, one a step (`sysctl:net.core.netdev_budget=1000`).
     pub settings: Vec<String>,
     /// Measured interval of a sample.
     pub duration: Duration,
-    /// Discarded before it.
+    /// Traffic before each measured interval, discarded.
     pub warmup: Duration,
-    /// Where threads run.
+    /// CPUs of the clients' and the servers' threads.
     pub placement: Placement,
     /// What a sample's disturbance is judged by.
     pub rule: Rule,

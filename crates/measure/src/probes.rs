@@ -42,20 +42,20 @@ pub struct Reading {
 /// A probe that cannot be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// Protocol counters.
+    /// Protocol counters of a namespace could not be opened or read.
     #[error("{place}: {error}")]
     Namespace {
         /// Host and device that were looked at.
         place: String,
-        /// Why.
+        /// File or request that failed, and how.
         error: SamplerError,
     },
-    /// Link counters.
+    /// Link counters of a namespace could not be opened or read.
     #[error("{place}: {error}")]
     Links {
         /// Host and device that were looked at.
         place: String,
-        /// Why.
+        /// Request that failed, and how.
         error: netstate::Error,
     },
 }

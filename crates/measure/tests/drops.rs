@@ -34,7 +34,7 @@ fn told() -> Result<(), String> {
     Err(reason.to_string())
 }
 
-/// Keeps the samples.
+/// An observer that ignores everything.
 struct Nobody;
 
 impl Observer for Nobody {}

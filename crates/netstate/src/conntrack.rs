@@ -12,7 +12,7 @@ use crate::proc::{ParseError, ProcFile, Result, decimal, hexadecimal};
 
 /// Entries in the namespace's table.
 pub const NF_CONNTRACK_COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-/// Most entries.
+/// Most entries of the namespace's table (sysctl).
 pub const NF_CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 /// Per-CPU counters of the namespace (`CONFIG_NF_CONNTRACK_PROCFS`).
 pub const PROC_NF_CONNTRACK: &str = "/proc/thread-self/net/stat/nf_conntrack";
@@ -39,12 +39,12 @@ pub struct ConntrackDelta {
     pub early_drop: u64,
 }
 
-/// One reading.
+/// Table size and counters of one namespace at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Conntrack {
-    /// Entries now.
+    /// Entries in the table (`nf_conntrack_count`).
     pub count: u64,
-    /// Most entries.
+    /// Most entries that the table takes (`nf_conntrack_max`).
     pub max: u64,
     /// By possible CPU; `None` where the kernel has no counters.
     pub cpus: Option<Vec<ConntrackCpu>>,
@@ -119,7 +119,7 @@ pub struct ConntrackFiles {
 /// Why a namespace has no connection tracking to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
-    /// In words.
+    /// Which file is missing and what that means, in words.
     pub reason: String,
 }
 

@@ -39,7 +39,7 @@ pub struct CpuTicks {
     pub nice: u64,
     /// Kernel mode outside interrupts.
     pub system: u64,
-    /// Nothing to run.
+    /// Idle, with no task of this CPU waiting for I/O.
     pub idle: u64,
     /// Idle while a task of this CPU waits for I/O.
     pub iowait: u64,
@@ -49,7 +49,7 @@ pub struct CpuTicks {
     pub softirq: u64,
     /// Taken by the hypervisor while the CPU had work.
     pub steal: u64,
-    /// Running a guest.
+    /// Running a guest's virtual CPU.
     pub guest: u64,
     /// Running a niced guest.
     pub guest_nice: u64,

@@ -16,7 +16,7 @@ use crate::netlink::{Netlink, Result};
 /// An address of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// The link's index.
+    /// Index of the link that has it.
     pub link: u32,
     /// IPv4 or IPv6 address of the host on that link.
     pub address: IpAddr,
@@ -36,14 +36,14 @@ pub enum Knowledge {
     Stale,
     /// Being asked for the first time.
     Incomplete,
-    /// Did not answer.
+    /// Asked, and did not answer (`NUD_FAILED`).
     Failed,
 }
 
 /// A neighbour: the hardware address of an IP address on a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {
-    /// The link's index.
+    /// Index of the link that it is on.
     pub link: u32,
     /// IPv4 or IPv6 address of the neighbour.
     pub address: IpAddr,

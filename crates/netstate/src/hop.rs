@@ -31,11 +31,11 @@ pub enum HopKind {
 /// Directions of the traffic over a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Client to server.
+    /// Traffic from client to server.
     Forward,
-    /// Server to client.
+    /// Traffic from server to client.
     Reverse,
-    /// Either direction.
+    /// Traffic of both directions together.
     Both,
 }
 
@@ -71,7 +71,7 @@ pub struct Hop {
 /// What a stage has counted since it began.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metered {
-    /// What it carried.
+    /// Packets and bytes that it passed on.
     pub carried: Counters,
     /// Packets that it left to another way, by reason.
     pub left: BTreeMap<String, u64>,

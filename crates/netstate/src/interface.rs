@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::netlink::{Error, Netlink, Result};
 
-/// A link.
+/// A network device, as `RTM_GETLINK` tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Interface {
     /// Interface index, unique in its namespace.
@@ -24,7 +24,7 @@ pub struct Interface {
     pub name: String,
     /// Kind (`veth`, `bridge`, `vxlan`, `tun` …), where the driver tells one.
     pub kind: Option<String>,
-    /// Link-layer address.
+    /// Link-layer address (`IFLA_ADDRESS`); `None` for a device without one of 6 bytes.
     #[serde(with = "crate::mac_text")]
     pub mac: Option<MacAddr>,
     /// Layer-3 MTU, bytes.
@@ -44,13 +44,13 @@ pub struct Interface {
     pub link: Option<u32>,
     /// The namespace of `link`, as this one numbers it; `None`: this one.
     pub link_netns: Option<u32>,
-    /// Root queueing discipline.
+    /// Kind of the root queueing discipline (`IFLA_QDISC`).
     pub qdisc: Option<String>,
     /// Packets that the root queueing discipline may hold (`txqueuelen`).
     pub tx_queue_len: u32,
-    /// Transmit queues allocated.
+    /// Transmit queues that were allocated (`IFLA_NUM_TX_QUEUES`); fewer may be in use.
     pub tx_queues: u32,
-    /// Receive queues allocated.
+    /// Receive queues that were allocated (`IFLA_NUM_RX_QUEUES`); fewer may be in use.
     pub rx_queues: u32,
     /// Largest IPv6 GSO packet that is handed to it, bytes; also IPv4's where
     /// the kernel knows one limit only (before Linux 6.3).
@@ -65,7 +65,7 @@ pub struct Interface {
     pub bus: Option<String>,
     /// A VXLAN device's attributes.
     pub vxlan: Option<Vxlan>,
-    /// A bridge's attributes.
+    /// A bridge's attributes; `None` for other devices.
     pub bridge: Option<Bridge>,
     /// Counters since the link was made.
     pub counters: Counters,
@@ -74,13 +74,13 @@ pub struct Interface {
 /// A VXLAN device's attributes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Vxlan {
-    /// VXLAN network identifier.
+    /// VXLAN network identifier, 24 bits (`IFLA_VXLAN_ID`).
     pub vni: u32,
     /// Own address on the underlay, where one is set.
     pub local: Option<IpAddr>,
     /// Default remote or multicast group, where one is set.
     pub remote: Option<IpAddr>,
-    /// UDP port.
+    /// UDP destination port (`IFLA_VXLAN_PORT`), in host byte order.
     pub port: u16,
     /// Learns from what it receives.
     pub learning: bool,
@@ -101,7 +101,7 @@ pub fn vxlan_overhead(remote: IpAddr) -> u32 {
     if remote.is_ipv4() { 50 } else { 70 }
 }
 
-/// A bridge's attributes.
+/// Settings of a bridge (`IFLA_BR_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bridge {
     /// It forwards by VLAN (`IFLA_BR_VLAN_FILTERING`).
@@ -114,15 +114,15 @@ pub struct Bridge {
 /// Link counters (`IFLA_STATS64`, `include/uapi/linux/if_link.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// Packets (skbs) received.
+    /// Packets received; most virtual devices count a GSO packet as one.
     pub rx_packets: u64,
     /// Bytes received, Ethernet header included.
     pub rx_bytes: u64,
-    /// Packets (skbs) sent.
+    /// Packets sent; most virtual devices count a GSO packet as one.
     pub tx_packets: u64,
     /// Bytes sent, Ethernet header included.
     pub tx_bytes: u64,
-    /// Received and dropped.
+    /// Received and not processed: want of resources, or an unknown protocol.
     pub rx_dropped: u64,
     /// Dropped instead of being sent.
     pub tx_dropped: u64,

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use crate::proc::{ParseError, ProcFile, Result, decimal};
 
-/// Hard interrupts.
+/// Counts of hardware interrupts, by CPU.
 pub const PROC_INTERRUPTS: &str = "/proc/interrupts";
-/// Softirqs.
+/// Counts of softirqs, by CPU.
 pub const PROC_SOFTIRQS: &str = "/proc/softirqs";
 
-/// Counts since boot.
+/// Interrupts or softirqs that each CPU took since boot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Interrupts {
     /// Name → CPU → count. A device's interrupt is named by its last word

@@ -19,15 +19,15 @@ use crate::netlink::{Netlink, Result};
 /// A VXLAN device to be made.
 #[derive(Debug, Clone)]
 pub struct Vxlan<'a> {
-    /// Device name.
+    /// Name of the device to be made.
     pub name: &'a str,
-    /// VXLAN network identifier.
+    /// VXLAN network identifier, 24 bits.
     pub vni: Vni,
     /// Own address on the underlay.
     pub local: IpAddr,
     /// Default remote for unknown and broadcast destinations, if there is one.
     pub remote: Option<IpAddr>,
-    /// Underlay device.
+    /// Name of the underlay device that it is bound to.
     pub underlay: &'a str,
     /// UDP port; IANA's is 4789.
     pub port: u16,

@@ -8,7 +8,7 @@ use crate::proc::{ParseError, ProcError, ProcFile, Result, decimal, read_value};
 pub struct MachineFacts {
     /// `model name` of `/proc/cpuinfo`, or what its architecture prints instead.
     pub cpu_model: String,
-    /// Online CPUs.
+    /// CPUs that the kernel may schedule on.
     pub online_cpus: usize,
     /// `MemTotal`, bytes: what the kernel can use, less than what is fitted.
     pub memory_bytes: u64,

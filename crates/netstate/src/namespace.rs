@@ -53,7 +53,7 @@ pub struct Found {
 /// A process in a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Process ID.
+    /// Process ID in this process's PID namespace.
     pub pid: u32,
     /// Command, at most 15 bytes.
     pub command: String,
@@ -62,11 +62,11 @@ pub struct Member {
 /// A process that holds a queue of a TAP or TUN device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Process ID.
+    /// Process ID in this process's PID namespace.
     pub pid: u32,
     /// Command, at most 15 bytes.
     pub command: String,
-    /// The device's name.
+    /// Name of the TAP or TUN device.
     pub device: String,
     /// Queues that it holds.
     pub queues: u32,

@@ -23,21 +23,21 @@ pub enum Error {
     Kernel {
         /// What was attempted (`add vxlan`).
         operation: &'static str,
-        /// On what (`vx0`).
+        /// The object it was attempted on (`vx0`).
         object: String,
-        /// The answer.
+        /// Errno of the kernel's answer.
         errno: Errno,
     },
     /// An answer that could not be understood.
     #[error("{operation} {object}: expected {expected}, got {got}")]
     Answer {
-        /// What was attempted.
+        /// What was attempted (`list`).
         operation: &'static str,
-        /// On what.
+        /// The object it was attempted on (`links`).
         object: String,
-        /// What was expected.
+        /// What the answer should have had.
         expected: &'static str,
-        /// What came.
+        /// What the answer had.
         got: String,
     },
     /// A system call outside netlink.
@@ -198,7 +198,7 @@ pub(crate) const DUMPS: usize = 10;
 /// What became of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All was told.
+    /// Everything was told, of one moment.
     Whole,
     /// Something changed meanwhile (`NLM_F_DUMP_INTR`): what was told may not be all, nor of
     /// one moment.

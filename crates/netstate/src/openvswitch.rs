@@ -35,7 +35,7 @@ const OVS_DP_CMD_GET: u8 = 3;
 const OVS_DATAPATH_VERSION: u8 = 2;
 const OVS_DP_ATTR_NAME: u16 = 1;
 const OVS_DP_ATTR_STATS: u16 = 3;
-/// The daemon's name.
+/// Command name of the daemon, as `/proc/PID/comm` has it.
 pub const DAEMON: &str = "ovs-vswitchd";
 /// How long a daemon may take to answer: one that is busy for longer loses packets
 /// of its own.
@@ -65,7 +65,7 @@ pub struct Datapath {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Datapaths {
-    /// Those that answered.
+    /// Datapaths of the kernel and of daemons that answered.
     pub known: Vec<Datapath>,
     /// Daemons that did not, each with the reason.
     pub unanswered: Vec<String>,

@@ -28,7 +28,7 @@ use crate::netlink::{Netlink, Result};
 /// so a reader watches for changes meanwhile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overlay {
-    /// Links by index.
+    /// Links of the namespace, by interface index.
     pub links: BTreeMap<u32, Device>,
     /// Bridges' forwarding entries: (bridge, address) to port.
     pub bridge_fdb: BTreeMap<(u32, MacAddr), BridgeEntry>,
@@ -57,21 +57,21 @@ pub struct Device {
     pub name: String,
     /// Kind (`veth`, `bridge`, `vxlan` …).
     pub kind: Option<String>,
-    /// Has Ethernet headers.
+    /// Whether its frames have Ethernet headers (`ARPHRD_ETHER`).
     pub ethernet: bool,
-    /// Address.
+    /// Hardware address; `None` for a device without one of 6 bytes.
     pub mac: Option<MacAddr>,
     /// Layer-3 MTU, bytes.
     pub mtu: u32,
     /// `IFF_UP` and ready to carry packets.
     pub running: bool,
-    /// Controller.
+    /// Index of the device that it is a port of (`IFLA_MASTER`): a bridge, bond or VRF.
     pub master: Option<u32>,
     /// The link that belongs to it: a veth's peer, what a VXLAN device is on.
     pub link: Option<u32>,
     /// Namespace of `link`, as this one numbers it; none: here.
     pub link_netns: Option<u32>,
-    /// Root queueing discipline.
+    /// Kind of the root queueing discipline (`IFLA_QDISC`).
     pub qdisc: Option<String>,
     /// An XDP program is attached.
     pub xdp: bool,
@@ -79,9 +79,9 @@ pub struct Device {
     pub alias: Option<String>,
     /// What it does with IPv6, where that is not disabled.
     pub ipv6: Option<Ipv6Settings>,
-    /// VXLAN attributes.
+    /// `None` for devices that are no VXLAN devices.
     pub vxlan: Option<VxlanDevice>,
-    /// Bridge attributes.
+    /// `None` for devices that are no bridges.
     pub bridge: Option<BridgeDevice>,
     /// As a port of a bridge: `None` where it is none.
     pub port: Option<BridgePort>,
@@ -99,7 +99,7 @@ pub struct Ipv6Settings {
 /// A VXLAN device's attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VxlanDevice {
-    /// VXLAN network identifier.
+    /// VXLAN network identifier, 24 bits (`IFLA_VXLAN_ID`).
     pub vni: u32,
     /// Own address on the underlay.
     pub local: Option<IpAddr>,
@@ -107,7 +107,7 @@ pub struct VxlanDevice {
     pub ipv6: bool,
     /// Link of the underlay that it is bound to.
     pub link: Option<u32>,
-    /// UDP port.
+    /// UDP destination port (`IFLA_VXLAN_PORT`), in host byte order.
     pub port: u16,
     /// Source ports; (0, 0): the namespace's local ports.
     pub source_ports: (u16, u16),
@@ -136,7 +136,7 @@ pub struct VxlanDevice {
     pub unknown: Vec<u16>,
 }
 
-/// A bridge's attributes.
+/// Settings of a bridge (`IFLA_BR_*`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BridgeDevice {
     /// It forwards by VLAN (`IFLA_BR_VLAN_FILTERING`).

@@ -68,7 +68,7 @@ pub struct PacketDrops {
     pub sockets: BTreeMap<u32, u32>,
 }
 
-/// A packet socket.
+/// An open `AF_PACKET` socket, which may take copies of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketSocket {
     /// Inode of the socket: `socket:[inode]` in `/proc/PID/fd`.

@@ -17,7 +17,7 @@ pub struct ParseError {
     pub file: String,
     /// Line, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// Field or column.
+    /// Name of the field or column.
     pub field: String,
     /// What should be there.
     pub expected: &'static str,
@@ -42,7 +42,7 @@ impl ParseError {
 /// A file that could not be read, or not be understood.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcError {
-    /// The kernel's refusal.
+    /// The file could not be opened or read.
     #[error(transparent)]
     Read(#[from] sys::Error),
     /// An answer in another form than documented.
@@ -144,7 +144,7 @@ pub fn read_value(path: impl AsRef<Path>) -> Result<String> {
     Ok(ProcFile::open(path)?.read()?.trim_end().to_owned())
 }
 
-/// A decimal counter.
+/// Reads a word as a decimal counter; the error names file, line and field.
 pub(crate) fn decimal(
     file: &str,
     line: usize,

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 
 use crate::proc::{ParseError, Result, decimal};
 
-/// One process.
+/// A process as `/proc/PID/stat` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Process ID.
+    /// Process ID in this process's PID namespace.
     pub pid: u32,
     /// Command, as the kernel has it: at most 15 bytes.
     pub command: String,
-    /// Parent's process ID.
+    /// Process ID of the parent; 0 where it has none there.
     pub parent: u32,
     /// Whether it is a thread of the kernel (`PF_KTHREAD`).
     pub kernel_thread: bool,
@@ -78,7 +78,7 @@ fn pid_of(file: &str, name: &str, word: Option<&str>) -> std::result::Result<u32
 /// All processes that this process's PID namespace shows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Processes {
-    /// By process ID.
+    /// Processes by their ID.
     pub by_pid: BTreeMap<u32, Process>,
 }
 
@@ -121,7 +121,7 @@ impl Processes {
         self.foreign(roots).fold(0, |sum, process| sum.saturating_add(process.ticks))
     }
 
-    /// Those processes.
+    /// Processes whose ticks [`Processes::foreign_ticks`] sums.
     pub fn foreign<'a>(&'a self, roots: &'a [u32]) -> impl Iterator<Item = &'a Process> {
         let is_foreign =
             |process: &&Process| !process.kernel_thread && !self.descends(process.pid, roots);

@@ -9,7 +9,7 @@ use crate::netlink::{Netlink, Result};
 /// One queueing discipline of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Qdisc {
-    /// The link's index.
+    /// Index of the link that has it.
     pub link: u32,
     /// Kind (`fq_codel`, `noqueue`, `mq` …).
     pub kind: String,
@@ -19,7 +19,7 @@ pub struct Qdisc {
     pub drops: u32,
     /// Packets that the driver gave back.
     pub requeues: u32,
-    /// Packets waiting.
+    /// Packets in its queue now.
     pub queued: u32,
 }
 

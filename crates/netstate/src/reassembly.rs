@@ -13,7 +13,7 @@ use crate::proc::read_value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// In use.
+    /// In use by fragments that wait.
     pub used: u64,
     /// Most; 0: nothing is put together.
     pub limit: u64,
@@ -32,7 +32,7 @@ impl Memory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reassembly {
-    /// IPv4.
+    /// Memory of IPv4.
     pub v4: Memory,
     /// IPv6; `None` where the kernel has none.
     pub v6: Option<Memory>,

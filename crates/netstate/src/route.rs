@@ -18,7 +18,7 @@ use crate::netlink::{Error, Netlink, Result};
 /// A unicast route of the main table.
 #[derive(Debug, Clone, Copy)]
 pub struct Route<'a> {
-    /// Destination network.
+    /// Address of the destination network.
     pub to: IpAddr,
     /// Its prefix length, bits; 0: the default route.
     pub prefix: u8,

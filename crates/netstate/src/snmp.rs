@@ -45,7 +45,7 @@ macro_rules! counters {
                 $type { $($field: self.$field.saturating_sub(before.$field),)* }
             }
 
-            /// Both together.
+            /// Sum of both, counter by counter.
             #[must_use]
             pub fn plus(&self, other: &$type) -> $type {
                 $type { $($field: self.$field.saturating_add(other.$field),)* }
@@ -75,7 +75,7 @@ counters! {
         no_ports = "NoPorts",
         /// Datagrams that reached a socket and were dropped, the next ones included.
         in_errors = "InErrors",
-        /// Datagrams sent.
+        /// Datagrams that sockets have sent.
         out_datagrams = "OutDatagrams",
         /// Dropped at a full socket receive buffer; part of `in_errors`.
         rcvbuf_errors = "RcvbufErrors",
@@ -92,23 +92,23 @@ counters! {
 counters! {
     /// `Tcp:`, both IP versions.
     Tcp {
-        /// Connections opened here.
+        /// Connections that this host began by a SYN.
         active_opens = "ActiveOpens",
-        /// Connections accepted.
+        /// Connections accepted at a listening socket, their handshake complete.
         passive_opens = "PassiveOpens",
         /// Connection attempts that failed.
         attempt_fails = "AttemptFails",
-        /// Established connections reset.
+        /// Connections that went from ESTABLISHED or CLOSE-WAIT straight to CLOSED.
         estab_resets = "EstabResets",
         /// Segments received (a GRO GSO packet counts its segments).
         in_segs = "InSegs",
         /// Segments sent (a GSO packet counts its segments).
         out_segs = "OutSegs",
-        /// Segments retransmitted.
+        /// Segments sent again (a GSO packet counts its segments).
         retrans_segs = "RetransSegs",
         /// Segments received in error.
         in_errs = "InErrs",
-        /// Resets sent.
+        /// Segments sent with RST.
         out_rsts = "OutRsts",
         /// Segments dropped for a wrong checksum; part of `in_errs`.
         in_csum_errors = "InCsumErrors",
@@ -124,7 +124,7 @@ counters! {
         in_hdr_errors = "InHdrErrors",
         /// Dropped: not for this host and not to be forwarded.
         in_addr_errors = "InAddrErrors",
-        /// Packets forwarded.
+        /// Packets forwarded for other hosts.
         forw_datagrams = "ForwDatagrams",
         /// Dropped on receive though nothing was wrong with them.
         in_discards = "InDiscards",
@@ -138,15 +138,15 @@ counters! {
         out_no_routes = "OutNoRoutes",
         /// Fragments that came to be reassembled.
         reasm_reqds = "ReasmReqds",
-        /// Packets reassembled.
+        /// Packets put together of all their fragments.
         reasm_oks = "ReasmOKs",
-        /// Reassemblies given up.
+        /// Reassemblies given up: time limit, memory, malformed fragments.
         reasm_fails = "ReasmFails",
-        /// Packets cut.
+        /// Packets that were cut into fragments.
         frag_oks = "FragOKs",
         /// Packets dropped because they were too big and must not be cut.
         frag_fails = "FragFails",
-        /// Fragments made.
+        /// Fragments that were made of those packets.
         frag_creates = "FragCreates",
     }
 }
@@ -174,7 +174,7 @@ counters! {
         listen_overflows = "ListenOverflows",
         /// Connections dropped at a listening socket.
         listen_drops = "ListenDrops",
-        /// Retransmission timeouts.
+        /// Times that the retransmission timer of a connection expired.
         timeouts = "TCPTimeouts",
         /// Tail loss probes sent.
         loss_probes = "TCPLossProbes",
@@ -207,13 +207,13 @@ counters! {
         in_truncated_pkts = "InTruncatedPkts",
         /// Dropped on receive though nothing was wrong with them.
         in_discards = "InDiscards",
-        /// Packets forwarded.
+        /// Packets forwarded for other hosts.
         out_forw_datagrams = "OutForwDatagrams",
         /// Dropped on send though nothing was wrong with them.
         out_discards = "OutDiscards",
         /// Dropped for want of a route.
         out_no_routes = "OutNoRoutes",
-        /// Reassemblies given up.
+        /// Reassemblies given up: time limit, memory, malformed fragments.
         reasm_fails = "ReasmFails",
         /// Packets that could not be cut.
         frag_fails = "FragFails",
@@ -227,11 +227,11 @@ counters! {
 /// `/proc/net/snmp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Snmp {
-    /// IPv4.
+    /// Line `Ip:`.
     pub ip: Ip,
     /// TCP over both IP versions.
     pub tcp: Tcp,
-    /// UDP over IPv4.
+    /// Line `Udp:`, IPv4 only.
     pub udp: Udp,
 }
 
@@ -254,7 +254,7 @@ impl Snmp {
 /// `/proc/net/netstat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Netstat {
-    /// IPv4.
+    /// Line `IpExt:`, IPv4 only.
     pub ip_ext: IpExt,
     /// TCP over both IP versions.
     pub tcp_ext: TcpExt,
@@ -277,9 +277,9 @@ impl Netstat {
 /// `/proc/net/snmp6`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Snmp6 {
-    /// IPv6.
+    /// Counters with the prefix `Ip6`.
     pub ip: Ip6,
-    /// UDP over IPv6.
+    /// Counters with the prefix `Udp6`.
     pub udp: Udp,
 }
 
@@ -381,17 +381,17 @@ fn value_of(
 /// All three files of one namespace at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
-    /// IPv4.
+    /// From `/proc/net/snmp`, IPv4.
     pub ip: Ip,
-    /// IPv4, continued.
+    /// From `/proc/net/netstat`, IPv4.
     pub ip_ext: IpExt,
     /// IPv6; zeros where the kernel has no IPv6.
     pub ip6: Ip6,
-    /// TCP over both.
+    /// From `/proc/net/snmp`, TCP over both IP versions.
     pub tcp: Tcp,
     /// TCP over both, continued.
     pub tcp_ext: TcpExt,
-    /// UDP over IPv4.
+    /// From `/proc/net/snmp`, UDP over IPv4.
     pub udp: Udp,
     /// UDP over IPv6; zeros where the kernel has no IPv6.
     pub udp6: Udp,

@@ -16,7 +16,7 @@ use crate::proc::{ParseError, ProcFile, Result, hexadecimal};
 /// namespace: the counters belong to the CPUs.
 pub const PROC_SOFTNET_STAT: &str = "/proc/net/softnet_stat";
 
-/// One CPU's counters.
+/// Counters of one CPU since boot; 32 bits in the kernel, which wrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SoftnetCpu {
     /// Packets taken through the stack on this CPU (`processed`).
@@ -47,7 +47,7 @@ pub struct SoftnetStat {
 /// Sums over CPUs of what was added between two readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SoftnetDelta {
-    /// Packets processed.
+    /// Packets taken through the stack.
     pub processed: u64,
     /// Packets dropped at a full backlog.
     pub dropped: u64,

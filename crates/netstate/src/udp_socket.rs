@@ -13,15 +13,15 @@ use crate::proc::{ParseError, ProcError, ProcFile, Result, decimal, hexadecimal}
 
 /// IPv4 sockets of the thread's namespace.
 pub const PROC_UDP: &str = "/proc/thread-self/net/udp";
-/// IPv6 sockets.
+/// IPv6 sockets of the thread's namespace.
 pub const PROC_UDP6: &str = "/proc/thread-self/net/udp6";
 
-/// A UDP socket.
+/// A bound UDP socket, of a process or of a tunnel in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UdpSocket {
     /// Local address; unspecified: any.
     pub address: IpAddr,
-    /// Local port.
+    /// Local UDP port, in host byte order.
     pub port: u16,
     /// Connected to a remote: receives from there only.
     pub connected: bool,

@@ -29,7 +29,7 @@ const RULES: usize = 1 << 20;
 /// `XFRMNLGRP_POLICY` (include/uapi/linux/xfrm.h).
 const XFRM_GROUPS: [u32; 1] = [4];
 
-/// What has changed.
+/// Kinds of state that have changed since the last call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
     /// Links, addresses, routes, neighbours, tc, IPsec policies.
@@ -50,7 +50,7 @@ pub enum Told {
         /// Datagrams of nf_tables, in this order.
         rules: Vec<Vec<u8>>,
     },
-    /// Whatever may be.
+    /// More may have changed, or notifications were lost: read everything anew.
     Anything,
 }
 
@@ -113,7 +113,7 @@ impl Watch {
         links || filters
     }
 
-    /// [`Watch::changed`], told apart.
+    /// [`Watch::changed`], by kind of state.
     pub fn what_changed(&self) -> Changed {
         let routes = has_spoken(&self.routes);
         Changed { links: self.rest_changed() || routes, filters: has_spoken(&self.filters) }
@@ -161,7 +161,7 @@ enum Heard {
     Lost,
 }
 
-/// Takes all messages.
+/// Takes every message that waits, without blocking; `each` gets the datagrams.
 fn receive(socket: &Socket, mut each: impl FnMut(&[u8])) -> Heard {
     let mut heard = Heard::Nothing;
     let mut buffer = Vec::with_capacity(32 << 10);

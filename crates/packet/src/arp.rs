@@ -54,22 +54,22 @@ impl<'a> Arp<'a> {
         Operation(be16(self.packet, 6))
     }
 
-    /// Sender's hardware address.
+    /// Hardware address of the sender (`ar$sha`).
     pub fn sender_mac(&self) -> MacAddr {
         self.mac(8)
     }
 
-    /// Sender's IPv4 address.
+    /// IPv4 address of the sender (`ar$spa`); 0.0.0.0 in a probe (RFC 5227).
     pub fn sender_ip(&self) -> Ipv4Addr {
         self.ip(14)
     }
 
-    /// Target's hardware address.
+    /// Hardware address of the target (`ar$tha`); without meaning in a request.
     pub fn target_mac(&self) -> MacAddr {
         self.mac(18)
     }
 
-    /// Target's IPv4 address.
+    /// IPv4 address of the target (`ar$tpa`).
     pub fn target_ip(&self) -> Ipv4Addr {
         self.ip(24)
     }
@@ -99,15 +99,15 @@ impl<'a> Arp<'a> {
 /// A packet to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArpPacket {
-    /// Request or reply.
+    /// 1 for a request, 2 for a reply (`ar$op`).
     pub operation: Operation,
-    /// Sender's hardware address.
+    /// Hardware address of the sender (`ar$sha`).
     pub sender_mac: MacAddr,
-    /// Sender's IPv4 address.
+    /// IPv4 address of the sender (`ar$spa`).
     pub sender_ip: Ipv4Addr,
     /// Target's hardware address; zero in a request.
     pub target_mac: MacAddr,
-    /// Target's IPv4 address.
+    /// IPv4 address of the target (`ar$tpa`).
     pub target_ip: Ipv4Addr,
 }
 
@@ -124,7 +124,7 @@ impl ArpPacket {
         }
     }
 
-    /// The packet's bytes.
+    /// The packet in wire format, for IPv4 over Ethernet.
     pub fn to_bytes(&self) -> [u8; PACKET_LEN] {
         let mut bytes = [0; PACKET_LEN];
         bytes[..6].copy_from_slice(&[0, 1, 8, 0, 6, 4]);

@@ -71,7 +71,7 @@ impl Sum {
         Sum(self.0.swap_bytes())
     }
 
-    /// The sum's value.
+    /// The folded sum, not complemented.
     pub const fn value(self) -> u16 {
         self.0
     }

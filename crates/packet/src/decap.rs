@@ -20,7 +20,7 @@ use crate::{ParseError, get16, put16};
 /// A frame taken out of its tunnel.
 #[derive(Debug, Clone, Copy)]
 pub struct Decapsulated<'a> {
-    /// The other end.
+    /// Underlay address of the remote end.
     pub source: IpAddr,
     /// This end, or a multicast group.
     pub destination: IpAddr,
@@ -68,7 +68,7 @@ pub enum DecapError {
     Offset {
         /// The field of the vnet header.
         field: &'static str,
-        /// Its value.
+        /// Value of that field.
         got: u16,
         /// Where the inner frame begins.
         frame: usize,
@@ -130,7 +130,7 @@ pub fn frame<'a>(
 /// Datagrams of one length that the kernel has merged without knowledge of VXLAN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merged {
-    /// The other end.
+    /// Underlay address of the remote end.
     pub source: IpAddr,
     /// The outer ECN bits, which are those of all.
     pub ecn: Ecn,

@@ -25,7 +25,7 @@ impl Ecn {
         }
     }
 
-    /// The two bits.
+    /// Value of the two bits, 0 to 3.
     pub const fn bits(self) -> u8 {
         match self {
             Ecn::NotEct => 0,

@@ -32,16 +32,16 @@ const _: () = assert!(HEADER_LEN_V4 == 50 && HEADER_LEN_V6 == 70);
 /// Both ends of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Addresses {
-    /// Over IPv4.
+    /// The underlay is IPv4.
     V4 {
-        /// This end.
+        /// Underlay address of this end.
         source: Ipv4Addr,
         /// The other end, or a multicast group.
         destination: Ipv4Addr,
     },
-    /// Over IPv6.
+    /// The underlay is IPv6.
     V6 {
-        /// This end.
+        /// Underlay address of this end.
         source: Ipv6Addr,
         /// The other end, or a multicast group.
         destination: Ipv6Addr,
@@ -61,7 +61,7 @@ pub enum OuterChecksum {
     Partial,
 }
 
-/// The outer DSCP.
+/// Where the DSCP of the outer header is taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dscp {
     /// Always this one, 0 to 63; higher bits are ignored.
@@ -75,7 +75,7 @@ pub enum Dscp {
 pub struct Tunnel {
     /// Outer hardware addresses: next hop and this NIC.
     pub link: (MacAddr, MacAddr),
-    /// Outer addresses.
+    /// Underlay addresses of both ends.
     pub addresses: Addresses,
     /// Network that the frames belong to.
     pub vni: Vni,

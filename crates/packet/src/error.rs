@@ -123,9 +123,9 @@ pub enum EmitError {
     Length {
         /// The format with the length field.
         layer: Layer,
-        /// Largest value.
+        /// Largest length that is allowed, bytes.
         limit: usize,
-        /// Value asked for.
+        /// Length that was asked for, bytes.
         got: usize,
     },
     /// Options whose length is not a multiple of four bytes.
@@ -133,7 +133,7 @@ pub enum EmitError {
     Options {
         /// The format with the options.
         layer: Layer,
-        /// Length asked for.
+        /// Length of the options, bytes.
         got: usize,
     },
 }

@@ -111,13 +111,13 @@ impl<'a> Ethernet<'a> {
         }
     }
 
-    /// Receiver's address.
+    /// Hardware address of the receiver, or of a group.
     pub fn destination(&self) -> MacAddr {
         let h = self.header;
         MacAddr([h[0], h[1], h[2], h[3], h[4], h[5]])
     }
 
-    /// Sender's address.
+    /// Hardware address of the sender.
     pub fn source(&self) -> MacAddr {
         let h = self.header;
         MacAddr([h[6], h[7], h[8], h[9], h[10], h[11]])
@@ -137,16 +137,16 @@ impl<'a> Ethernet<'a> {
 /// A header to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EthernetHeader {
-    /// Receiver's address.
+    /// Hardware address of the receiver, or of a group.
     pub destination: MacAddr,
-    /// Sender's address.
+    /// Hardware address of the sender.
     pub source: MacAddr,
     /// Protocol of the payload.
     pub ether_type: EtherType,
 }
 
 impl EthernetHeader {
-    /// The header's bytes.
+    /// The header in wire format.
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..6].copy_from_slice(&self.destination.0);

@@ -16,16 +16,16 @@ use crate::{ParseError, get16, put16};
 /// `VLAN_MAX_DEPTH` is 8).
 const MAX_TAGS: usize = 2;
 
-/// IPv4 or IPv6.
+/// Network layer of a packet that can be cut or merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Network {
-    /// IPv4.
+    /// RFC 791.
     Ipv4,
-    /// IPv6.
+    /// RFC 8200.
     Ipv6,
 }
 
-/// TCP or UDP.
+/// Transport of a packet that can be cut or merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// RFC 9293.
@@ -35,7 +35,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The protocol number.
+    /// Number in the IP header's field (IANA protocol numbers).
     pub const fn protocol(self) -> Protocol {
         match self {
             Transport::Tcp => Protocol::TCP,
@@ -80,11 +80,11 @@ pub enum Unsupported {
 pub struct Headers {
     /// Start of the Ethernet header.
     pub link_offset: usize,
-    /// IPv4 or IPv6.
+    /// Version of the IP header.
     pub network: Network,
     /// Start of the IP header.
     pub network_offset: usize,
-    /// TCP or UDP.
+    /// Kind of the transport header.
     pub transport: Transport,
     /// Start of the TCP or UDP header.
     pub transport_offset: usize,

@@ -45,7 +45,7 @@ pub enum Message {
         /// 0: in transit, 1: in reassembly.
         code: u8,
     },
-    /// Any other message.
+    /// A message of another type or code.
     Other {
         /// Its type, as IANA numbers it.
         kind: u8,
@@ -87,7 +87,7 @@ impl<'a> Icmp<'a> {
         }
     }
 
-    /// What it says.
+    /// Type and code, with the fields that depend on them.
     pub fn message(&self) -> Message {
         let (high, low) = (be16(self.header, 4), be16(self.header, 6));
         match (self.header[0], self.header[1]) {

@@ -50,14 +50,14 @@ pub enum Message {
     },
     /// Type 136: I have.
     NeighborAdvertisement {
-        /// The address advertised.
+        /// Address whose owner answers.
         target: Ipv6Addr,
         /// Its owner's hardware address.
         link: Option<MacAddr>,
         /// The R, S and O flags.
         flags: Advertised,
     },
-    /// Any other message.
+    /// A message of another type or code.
     Other {
         /// The type; below 128: an error.
         kind: u8,

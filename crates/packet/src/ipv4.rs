@@ -93,17 +93,17 @@ impl<'a> Ipv4<'a> {
         self.header[1]
     }
 
-    /// The ECN bits.
+    /// ECN bits of the TOS octet (RFC 3168).
     pub fn ecn(&self) -> Ecn {
         Ecn::of(self.tos())
     }
 
-    /// Identification.
+    /// Identification: the same in all fragments of a packet.
     pub fn id(&self) -> u16 {
         be16(self.header, 4)
     }
 
-    /// Don't Fragment.
+    /// Whether no router may cut the packet (flag DF).
     pub fn dont_fragment(&self) -> bool {
         be16(self.header, 6) & DF != 0
     }
@@ -123,7 +123,7 @@ impl<'a> Ipv4<'a> {
         be16(self.header, 6) & FRAGMENT != 0
     }
 
-    /// Time to live.
+    /// Time to live: routers that may still forward the packet.
     pub fn ttl(&self) -> u8 {
         self.header[8]
     }
@@ -138,12 +138,12 @@ impl<'a> Ipv4<'a> {
         Sum::of(self.header).plus_bytes(self.options).is_valid()
     }
 
-    /// Sender's address.
+    /// Source address (RFC 791, section 3.1).
     pub fn source(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(be32(self.header, 12))
     }
 
-    /// Receiver's address.
+    /// Destination address (RFC 791, section 3.1).
     pub fn destination(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(be32(self.header, 16))
     }
@@ -175,17 +175,17 @@ impl<'a> Ipv4<'a> {
 pub struct Ipv4Header {
     /// DSCP and ECN in one octet.
     pub tos: u8,
-    /// Identification.
+    /// Identification: the same in all fragments of a packet.
     pub id: u16,
-    /// Don't Fragment.
+    /// Whether no router may cut the packet (flag DF).
     pub dont_fragment: bool,
-    /// Time to live.
+    /// Time to live: routers that may still forward the packet.
     pub ttl: u8,
     /// Protocol of the payload.
     pub protocol: Protocol,
-    /// Sender's address.
+    /// Source address (RFC 791, section 3.1).
     pub source: Ipv4Addr,
-    /// Receiver's address.
+    /// Destination address (RFC 791, section 3.1).
     pub destination: Ipv4Addr,
 }
 

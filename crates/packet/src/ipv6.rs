@@ -56,7 +56,7 @@ impl<'a> Ipv6<'a> {
         (be16(self.header, 0) >> 4) as u8
     }
 
-    /// The ECN bits.
+    /// ECN bits of the traffic class (RFC 3168).
     pub fn ecn(&self) -> Ecn {
         Ecn::of(self.traffic_class())
     }
@@ -76,7 +76,7 @@ impl<'a> Ipv6<'a> {
         self.header[7]
     }
 
-    /// Sender's address.
+    /// Source address (RFC 8200, section 3).
     pub fn source(&self) -> Ipv6Addr {
         self.address(8)
     }
@@ -179,9 +179,9 @@ pub struct Ipv6Header {
     pub next_header: Protocol,
     /// Hop limit: routers that may still forward the packet (RFC 8200, section 3).
     pub hop_limit: u8,
-    /// Sender's address.
+    /// Source address (RFC 8200, section 3).
     pub source: Ipv6Addr,
-    /// Receiver's address.
+    /// Destination address (RFC 8200, section 3).
     pub destination: Ipv6Addr,
 }
 

@@ -153,12 +153,12 @@ struct Cut {
 /// What [`Segmenter::write_all`] wrote: segments back to back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Written {
-    /// Number of segments.
+    /// Number of segments that were written.
     pub count: usize,
     /// Bytes from one segment's start to the next one's, prefix included; all
     /// segments but the last are so long.
     pub stride: usize,
-    /// Bytes in all.
+    /// Bytes that were written, prefixes included.
     pub total: usize,
 }
 

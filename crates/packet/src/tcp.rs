@@ -10,26 +10,26 @@ pub const MAX_HEADER_LEN: usize = 60;
 /// Place of the checksum in the header, in bytes.
 pub const CHECKSUM_OFFSET: usize = 16;
 
-/// The flags' octet.
+/// Control bits of a header, one octet (RFC 9293, section 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// No more data.
+    /// The sender has no more data.
     pub const FIN: Flags = Flags(0x01);
-    /// Synchronise sequence numbers.
+    /// Synchronise sequence numbers: the first segment of a direction.
     pub const SYN: Flags = Flags(0x02);
-    /// Reset.
+    /// The connection is reset.
     pub const RST: Flags = Flags(0x04);
-    /// Push.
+    /// Push: the receiver hands the data over without waiting for more.
     pub const PSH: Flags = Flags(0x08);
     /// The acknowledgement number counts.
     pub const ACK: Flags = Flags(0x10);
     /// The urgent pointer counts.
     pub const URG: Flags = Flags(0x20);
-    /// ECN echo.
+    /// ECN echo: a packet arrived with congestion experienced (RFC 3168).
     pub const ECE: Flags = Flags(0x40);
-    /// Congestion window reduced.
+    /// Congestion window reduced, in answer to ECN echo (RFC 3168).
     pub const CWR: Flags = Flags(0x80);
 
     /// Whether any of `other` is set.
@@ -37,13 +37,13 @@ impl Flags {
         self.0 & other.0 != 0
     }
 
-    /// These and `other`.
+    /// All flags that are set in either.
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
-    /// These without `other`.
+    /// Those flags that are not set in `other`.
     #[must_use]
     pub const fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
@@ -81,12 +81,12 @@ impl<'a> Tcp<'a> {
         Ok(Tcp { header, options, payload })
     }
 
-    /// Sender's port.
+    /// Source port, in host byte order.
     pub fn source_port(&self) -> u16 {
         be16(self.header, 0)
     }
 
-    /// Receiver's port.
+    /// Destination port, in host byte order.
     pub fn destination_port(&self) -> u16 {
         be16(self.header, 2)
     }
@@ -96,7 +96,7 @@ impl<'a> Tcp<'a> {
         be32(self.header, 4)
     }
 
-    /// Acknowledgement number.
+    /// Next sequence number that the sender expects, where ACK is set.
     pub fn acknowledgement(&self) -> u32 {
         be32(self.header, 8)
     }
@@ -116,12 +116,12 @@ impl<'a> Tcp<'a> {
         be16(self.header, 14)
     }
 
-    /// The checksum field.
+    /// Checksum as the header has it; it is not verified.
     pub fn checksum(&self) -> u16 {
         be16(self.header, CHECKSUM_OFFSET)
     }
 
-    /// Urgent pointer.
+    /// Offset of the urgent data from the sequence number, where URG is set.
     pub fn urgent(&self) -> u16 {
         be16(self.header, 18)
     }
@@ -140,19 +140,19 @@ impl<'a> Tcp<'a> {
 /// A header to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpHeader {
-    /// Sender's port.
+    /// Source port, in host byte order.
     pub source_port: u16,
-    /// Receiver's port.
+    /// Destination port, in host byte order.
     pub destination_port: u16,
-    /// Sequence number.
+    /// Sequence number of the payload's first byte, or of SYN.
     pub sequence: u32,
-    /// Acknowledgement number.
+    /// Next sequence number that the sender expects, where ACK is set.
     pub acknowledgement: u32,
     /// Control bits (RFC 9293, section 3.1).
     pub flags: Flags,
     /// Receive window, unscaled.
     pub window: u16,
-    /// Urgent pointer.
+    /// Offset of the urgent data from the sequence number, where URG is set.
     pub urgent: u16,
 }
 

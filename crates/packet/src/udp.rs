@@ -37,12 +37,12 @@ impl<'a> Udp<'a> {
         Ok(Udp { header, payload })
     }
 
-    /// Sender's port.
+    /// Source port, in host byte order.
     pub fn source_port(&self) -> u16 {
         be16(self.header, 0)
     }
 
-    /// Receiver's port.
+    /// Destination port, in host byte order.
     pub fn destination_port(&self) -> u16 {
         be16(self.header, 2)
     }
@@ -66,9 +66,9 @@ impl<'a> Udp<'a> {
 /// A header to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UdpHeader {
-    /// Sender's port.
+    /// Source port, in host byte order.
     pub source_port: u16,
-    /// Receiver's port.
+    /// Destination port, in host byte order.
     pub destination_port: u16,
 }
 

@@ -71,7 +71,7 @@ impl<'a> Vlan<'a> {
         self.tag[0] >> 5
     }
 
-    /// Drop eligible indicator.
+    /// Whether the frame may be dropped before others under congestion (DEI).
     pub fn drop_eligible(&self) -> bool {
         self.tag[0] & 0x10 != 0
     }
@@ -104,14 +104,14 @@ pub struct VlanTag {
     pub id: VlanId,
     /// Priority code point, 0 to 7; higher bits are ignored.
     pub priority: u8,
-    /// Drop eligible indicator.
+    /// Whether the frame may be dropped before others under congestion (DEI).
     pub drop_eligible: bool,
     /// Protocol of what follows.
     pub ether_type: EtherType,
 }
 
 impl VlanTag {
-    /// The tag's bytes.
+    /// The tag in wire format, from its control information (TCI) on.
     pub fn to_bytes(&self) -> [u8; TAG_LEN] {
         let tci =
             u16::from(self.priority & 7) << 13 | u16::from(self.drop_eligible) << 12 | self.id.0;

@@ -29,7 +29,7 @@ impl Layout {
     }
 }
 
-/// Bits of `flags`.
+/// Bits of the header's field `flags`.
 pub mod flags {
     /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum at `csum_start + csum_offset`
     /// holds the pseudo-header's sum only.
@@ -44,11 +44,11 @@ pub mod flags {
 pub mod gso_type {
     /// Not a GSO packet.
     pub const NONE: u8 = 0;
-    /// TCP over IPv4.
+    /// `VIRTIO_NET_HDR_GSO_TCPV4`: TCP over IPv4.
     pub const TCPV4: u8 = 1;
     /// UDP fragmentation; no kernel creates it any more.
     pub const UDP: u8 = 3;
-    /// TCP over IPv6.
+    /// `VIRTIO_NET_HDR_GSO_TCPV6`: TCP over IPv6.
     pub const TCPV6: u8 = 4;
     /// UDP segmentation (USO), over IPv4 or IPv6.
     pub const UDP_L4: u8 = 5;
@@ -63,9 +63,9 @@ pub mod gso_type {
 /// The header, all fields of all layouts; those that a layout lacks are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct VnetHdr {
-    /// See [`flags`].
+    /// Bits of module [`flags`].
     pub flags: u8,
-    /// See [`gso_type`].
+    /// A value and bits of module [`gso_type`].
     pub gso_type: u8,
     /// Length of all headers in bytes: a hint.
     pub hdr_len: u16,
@@ -101,11 +101,11 @@ pub struct Gso {
 /// What a GSO packet consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GsoKind {
-    /// TCP over IPv4.
+    /// Segments of TCP over IPv4 (TSO).
     TcpV4,
-    /// TCP over IPv6.
+    /// Segments of TCP over IPv6 (TSO).
     TcpV6,
-    /// UDP over either.
+    /// Datagrams of UDP over IPv4 or IPv6 (USO).
     Udp,
 }
 
@@ -124,10 +124,10 @@ pub enum GsoError {
     /// A type that is not known, or UDP fragmentation.
     #[error("gso_type {0:#04x} is not TCPV4, TCPV6 or UDP_L4")]
     Type(u8),
-    /// Both tunnel bits.
+    /// The bits of an IPv4 and of an IPv6 tunnel are both set.
     #[error("gso_type {0:#04x} names both an IPv4 and an IPv6 tunnel")]
     BothTunnels(u8),
-    /// Segments of nothing.
+    /// The segment size is 0.
     #[error("gso_size is 0")]
     Size,
 }

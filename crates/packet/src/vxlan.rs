@@ -18,7 +18,7 @@ const FLAG_VNI: u8 = 0x08;
 pub struct Vni(u32);
 
 impl Vni {
-    /// The largest identifier.
+    /// Largest identifier, 2^24 − 1.
     pub const MAX: Vni = Vni(0x00ff_ffff);
 
     /// Checks the range.

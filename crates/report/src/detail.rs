@@ -17,7 +17,7 @@ use crate::work::Work;
 /// A table of text, its rows in named groups.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Detail {
-    /// What it shows.
+    /// What the table shows, as a heading.
     pub(crate) title: String,
     /// What the groups are (`offload`, `mode`).
     pub(crate) grouped_by: &'static str,

@@ -198,7 +198,7 @@ pub fn checks_text(checks: &[Check]) -> String {
     out
 }
 
-/// One check, explained.
+/// Title and explanation of one check, wrapped to the style's columns.
 pub fn check_text(check: &Check, style: Style) -> String {
     let title = format!("{} {}: {}", check.code, severity_word(check.severity), check.title);
     let mut out = style.bold(&title) + "\n\n";

@@ -15,7 +15,7 @@ use crate::work::place;
 pub(crate) struct Missing {
     /// Mode, and which of its cells if not all.
     pub(crate) what: String,
-    /// Unsupported or failed.
+    /// Unsupported or failed; never `Ok`.
     pub(crate) status: Status,
     /// Why it has no figure.
     pub(crate) reason: String,

@@ -10,7 +10,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// Columns to fill.
+    /// Columns that text is wrapped to: `width`, at least 72.
     pub(crate) fn columns(self) -> usize {
         self.width.max(72)
     }

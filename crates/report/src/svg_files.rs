@@ -8,7 +8,7 @@ use crate::chart;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChartFile {
     name: String,
-    /// The file's text.
+    /// Text of the SVG file, with its own style.
     pub svg: String,
 }
 

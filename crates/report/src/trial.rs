@@ -37,7 +37,7 @@ pub struct Trial {
     /// Version of this form: 1.
     #[cfg_attr(feature = "schema", schemars(extend("const" = 1)))]
     pub format: u32,
-    /// What was changed.
+    /// Changes that were tried, each with its inverse.
     #[cfg_attr(feature = "schema", schemars(extend("minItems" = 1)))]
     pub changes: Vec<Tried>,
     /// Address of the other end.

@@ -6,7 +6,7 @@ use results::Unit;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scale {
     divisor: f64,
-    /// Label (`Gb/s`, `k/s`).
+    /// Unit with its prefix (`Gb/s`, `k/s`).
     pub(crate) label: &'static str,
 }
 
@@ -22,7 +22,7 @@ impl Scale {
         Scale { divisor: 1000_f64.powi(step as i32), label: labels[step] }
     }
 
-    /// The figure alone.
+    /// The figure on this scale, without the unit.
     pub(crate) fn number(self, value: f64) -> String {
         three_digits(value / self.divisor)
     }

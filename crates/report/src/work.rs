@@ -132,7 +132,7 @@ pub(crate) fn place(results: &Results, cell: &Cell) -> String {
     place
 }
 
-/// 95, but 99.5.
+/// Rounds to two decimals: 95, but 99.5.
 pub(crate) fn round(percent: f64) -> f64 {
     (percent * 100.0).round() / 100.0
 }

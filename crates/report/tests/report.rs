@@ -288,7 +288,7 @@ fn around(report: &str) -> String {
     report[start..].chars().take(120).collect::<String>().escape_debug().to_string()
 }
 
-/// RFC 4180.
+/// Reads CSV as RFC 4180 has it: rows of fields.
 fn parse(csv: &str) -> Vec<Vec<String>> {
     let (mut rows, mut row, mut field, mut quoted) = (vec![], vec![], String::new(), false);
     let mut chars = csv.chars().peekable();

@@ -32,7 +32,7 @@ pub struct Cell {
     /// Message size, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1, "maximum" = 65507)))]
     pub message_bytes: u32,
-    /// Parallel flows.
+    /// Flows that run at the same time.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub flows: u32,
     /// Requests that each flow keeps under way (rr).
@@ -125,7 +125,7 @@ pub struct Offered {
 pub struct Tool {
     /// As it prints it.
     pub version: String,
-    /// Client's command line.
+    /// Command line of the client's program.
     pub command: String,
     /// Its own figures under its own names (`LOCAL_CPU_UTIL`), medians over samples.
     pub figures: BTreeMap<String, f64>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
-    /// Median.
+    /// Median of the samples' values or ratios.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub median: f64,
     /// Lower end of the interval.

@@ -13,7 +13,7 @@ use crate::names::{CpuClock, Privileges, Profile, Status};
 pub struct Machine {
     /// `model name` of `/proc/cpuinfo`.
     pub cpu_model: String,
-    /// Online CPUs.
+    /// CPUs that were online.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub cpus: usize,
     /// MemTotal of /proc/meminfo, bytes.
@@ -42,7 +42,7 @@ pub struct Machine {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", schemars(extend("allOf" = crate::schema::mode_rules())))]
 pub struct ModeRecord {
-    /// Name (`vxlan`).
+    /// Name of the mode (`vxlan`).
     pub mode: String,
     /// Its path in words.
     pub path: String,
@@ -65,7 +65,7 @@ pub struct ModeRecord {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Alternative {
-    /// Its name (`vxlan`).
+    /// Name of that mode (`vxlan`).
     pub mode: String,
     /// What to change to get there, as a clause: `route to the tenants' own addresses …`.
     pub advice: String,
@@ -76,7 +76,7 @@ pub struct Alternative {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TestbedRecord {
-    /// Network mode.
+    /// Name of the mode that was built (`vxlan`).
     pub mode: String,
     /// Offload profile of the wire; as-found: of real NICs, as testbeds list them.
     pub offload: Profile,
@@ -86,7 +86,7 @@ pub struct TestbedRecord {
     /// MTU of the tenants' devices, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
     pub tenant_mtu: u32,
-    /// Every hop's device.
+    /// Devices of all hops of the path, each with its features.
     pub devices: Vec<DeviceRecord>,
 }
 

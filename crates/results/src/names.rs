@@ -22,9 +22,9 @@ pub trait Named: Copy + 'static {
 pub struct UnknownName {
     /// What was to be named.
     pub what: &'static str,
-    /// What is known.
+    /// Names that are known, separated by commas.
     pub known: String,
-    /// What was given.
+    /// The name that was given.
     pub got: String,
 }
 
@@ -155,7 +155,7 @@ names! {
         MaxBlocks = "max_blocks",
         /// The goal would have needed far more blocks than were allowed.
         OutOfReach = "out_of_reach",
-        /// Ctrl-C.
+        /// Ended by Ctrl-C or SIGTERM.
         Interrupted = "interrupted",
         /// It could not go on.
         Failed = "failed",
@@ -185,11 +185,11 @@ names! {
 names! {
     /// As whom a run was made.
     Privileges: "privileges" {
-        /// Root.
+        /// Root, without a user namespace of its own.
         Root = "root",
         /// An ordinary user, root in a user namespace of its own.
         UserNamespace = "user-namespace",
-        /// An ordinary user.
+        /// An ordinary user, without a user namespace of its own.
         User = "user",
     }
 }
@@ -197,11 +197,11 @@ names! {
 names! {
     /// Where the threads of client and server run.
     PlacementPolicy: "placement" {
-        /// On different CPUs.
+        /// Client and server on different CPUs.
         Split = "split",
-        /// On one CPU.
+        /// Client and server on one CPU.
         Same = "same",
-        /// Not pinned.
+        /// Not pinned: the kernel's scheduler decides.
         None = "none",
     }
 }
@@ -223,7 +223,7 @@ names! {
         Full = "full",
         /// As full, without tunnel segmentation.
         NoTunnel = "no-tunnel",
-        /// All off.
+        /// TSO, GSO, tunnel segmentation and GRO are all off.
         None = "none",
         /// Real NICs, whose features the testbeds list.
         AsFound = "as-found",
@@ -233,13 +233,13 @@ names! {
 names! {
     /// Unit of a cell's figures.
     Unit: "unit" {
-        /// Payload.
+        /// Bits of payload per second.
         Bits = "bit/s",
-        /// Datagrams.
+        /// Datagrams received per second.
         Datagrams = "datagram/s",
-        /// Request and response.
+        /// Requests answered per second.
         Transactions = "transaction/s",
-        /// Connections.
+        /// Connections opened, used and closed per second.
         Connections = "connection/s",
         /// Microseconds: a latency.
         Microseconds = "us",
@@ -251,11 +251,11 @@ names! {
     DemandUnit: "unit of service demand" {
         /// Per KiB of payload.
         PerKib = "us/KiB",
-        /// Per datagram.
+        /// Microseconds of CPU time per datagram.
         PerDatagram = "us/datagram",
-        /// Per transaction.
+        /// Microseconds of CPU time per transaction.
         PerTransaction = "us/transaction",
-        /// Per connection.
+        /// Microseconds of CPU time per connection.
         PerConnection = "us/connection",
     }
 }
@@ -263,9 +263,9 @@ names! {
 names! {
     /// Which way traffic goes.
     Direction: "direction" {
-        /// Client to server.
+        /// From client to server.
         Forward = "forward",
-        /// Server to client.
+        /// From server to client.
         Reverse = "reverse",
     }
 }
@@ -328,7 +328,7 @@ pub enum DrivenTool {
 pub enum Engine {
     /// The built-in load engine.
     Overlane,
-    /// Another program.
+    /// A load generator of others, run as a program.
     Tool(DrivenTool),
 }
 

@@ -20,19 +20,19 @@ pub struct Plan {
     pub seed: u64,
     /// Mode that every ratio is taken to.
     pub baseline: String,
-    /// Modes asked for.
+    /// Names of the modes that were asked for.
     pub modes: Vec<String>,
     /// Offload profiles of the wire; as-found: of real NICs.
     pub offload: Vec<Profile>,
     /// Underlay MTUs, bytes.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 68))))]
     pub mtu: Vec<u32>,
-    /// Workloads asked for.
+    /// Workloads that were asked for; `drop_point`: NDR and PDR.
     pub workloads: Vec<Task>,
     /// Message sizes asked for, bytes; empty: each workload's default.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 1, max = 65507))))]
     pub sizes: Vec<u32>,
-    /// Parallel flows.
+    /// Numbers of parallel flows that were asked for.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 1))))]
     pub flows: Vec<u32>,
     /// Requests that each flow keeps under way (rr).
@@ -62,7 +62,7 @@ pub struct Plan {
     /// Most blocks under a confidence goal.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1, "maximum" = crate::plan::MOST_BLOCKS)))]
     pub max_blocks: u32,
-    /// Blocks carried out.
+    /// Blocks of which every cell was measured; fewer than asked for after an early end.
     pub blocks_done: u32,
     /// Seconds measured per sample.
     #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0)))]

@@ -45,17 +45,17 @@ pub enum ReadError {
     /// The file cannot be opened or read.
     #[error("cannot read results {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the results file.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of opening or reading it.
         source: io::Error,
     },
     /// The file is larger than any that is read.
     #[error("results {}: {exceeded}", path.display())]
     TooLarge {
-        /// The file.
+        /// Path of the results file.
         path: PathBuf,
-        /// The limit.
+        /// Limit that the file passed.
         exceeded: Exceeded,
     },
     /// A limit of the text.
@@ -71,16 +71,16 @@ pub enum ReadError {
         /// Column of the end, from 1.
         column: usize,
     },
-    /// Not JSON.
+    /// The text is not JSON.
     #[error("results are not JSON: {problem}, at {pointer} (line {line}, column {column})")]
     Syntax {
         /// JSON pointer to what was being read.
         pointer: String,
         /// What the parser says.
         problem: String,
-        /// Line, from 1.
+        /// Line of the error, from 1.
         line: usize,
-        /// Column, from 1.
+        /// Column of the error, from 1.
         column: usize,
     },
     /// Written by a version with another schema.
@@ -102,7 +102,7 @@ pub struct FieldError {
     pub pointer: String,
     /// What the schema allows.
     pub expected: String,
-    /// What is there.
+    /// What the file has in that place.
     pub got: String,
 }
 
@@ -591,7 +591,7 @@ fn field_error(pointer: String, problem: &str) -> FieldError {
     }
 }
 
-/// RFC 6901.
+/// JSON pointer (RFC 6901) to a place of the text.
 fn pointer(path: &serde_path_to_error::Path) -> String {
     use serde_path_to_error::Segment;
     let mut pointer = String::new();

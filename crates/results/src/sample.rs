@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use crate::background::Disturbance;
 use crate::names::{Direction, RecordKind};
 
-/// One measurement.
+/// One measured interval of one cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", schemars(extend("allOf" = crate::schema::sample_rules())))]
 #[cfg_attr(feature = "schema", schemars(transform = crate::schema::newer))]
 pub struct Sample {
-    /// Block, from 0.
+    /// Number of the block, from 0.
     pub block: u32,
     /// Place within the block's random order, from 0.
     pub position: u32,
@@ -165,9 +165,9 @@ pub struct Loss {
 pub struct DropPoint {
     /// One entry a goal, the strictest first.
     pub goals: Vec<DropGoal>,
-    /// Trials made.
+    /// Trials of the search, void ones included.
     pub trials: u32,
-    /// Trials that do not count: the generator did not keep its rate.
+    /// Trials that do not count: the generator did not keep its rate, or others disturbed it.
     pub void_trials: u32,
     /// The generator's own highest rate, datagrams/s, where the search reached
     /// it: the path can take at least that.
@@ -201,24 +201,24 @@ pub struct DropGoal {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Pace {
-    /// Intended, per second.
+    /// Units due by the schedule, per second.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub intended_per_s: f64,
-    /// Sent, per second.
+    /// Units sent within the interval, per second.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub sent_per_s: f64,
     /// Sent after the intended time, microseconds: median.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub late_p50_us: f64,
-    /// 99th percentile, microseconds.
+    /// Lateness: 99th percentile, microseconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub late_p99_us: f64,
-    /// Largest, microseconds.
+    /// Largest lateness, microseconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub late_max_us: f64,
 }
 
-/// Percentiles, microseconds.
+/// Percentiles of the time per transaction, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -248,9 +248,9 @@ pub struct Latency {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bin {
-    /// Upper end, microseconds.
+    /// Upper end of the bin, microseconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub us: f64,
-    /// Transactions in it.
+    /// Transactions whose time lies in the bin.
     pub count: u64,
 }

@@ -24,7 +24,7 @@ pub struct Timeline {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CpuTimeline {
-    /// CPU number.
+    /// Number of the CPU, as in `/proc/stat`.
     pub cpu: usize,
     /// User mode, nice included.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0, max = 1.0))))]
@@ -32,10 +32,10 @@ pub struct CpuTimeline {
     /// Kernel mode outside interrupts.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0, max = 1.0))))]
     pub system: Vec<f64>,
-    /// Hard interrupts.
+    /// Handlers of hardware interrupts.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0, max = 1.0))))]
     pub irq: Vec<f64>,
-    /// Softirq.
+    /// Softirqs, those of the network stack among them.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0, max = 1.0))))]
     pub softirq: Vec<f64>,
     /// Taken by the hypervisor.
@@ -51,7 +51,7 @@ pub struct InterruptTimeline {
     /// Name: a queue's (`virtio0-input.0`), a kind's (`CAL`), or `NET_RX` and
     /// `NET_TX` of the softirqs.
     pub name: String,
-    /// CPU number.
+    /// Number of the CPU, as in `/proc/interrupts`.
     pub cpu: usize,
     /// Per second, one value a step.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0))))]

@@ -19,7 +19,7 @@ pub enum Verdict {
     Better,
     /// Less of it; or the path carries without it only.
     Worse,
-    /// Not told apart.
+    /// Neither is proven at this confidence.
     Undecided,
     /// No samples that could be compared.
     Unmeasured,
@@ -32,7 +32,7 @@ pub enum Verdict {
 pub struct Judged {
     /// Index of the tried cell among the run's cells.
     pub cell: usize,
-    /// What is proven.
+    /// What is proven of that workload.
     pub verdict: Verdict,
     /// Where no ratio can be taken, since one side carried nothing.
     pub carried: Option<Carried>,

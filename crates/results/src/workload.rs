@@ -31,11 +31,11 @@ pub enum Workload {
 pub enum Transport {
     /// A byte stream: messages merge, what is lost is sent again.
     Tcp,
-    /// Datagrams, each alone.
+    /// Datagrams: messages do not merge, and what is lost is not sent again.
     Udp,
 }
 
-/// Who sends when.
+/// Which end sends, and what it waits for before it sends again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
     /// One end sends without pause, which way payload goes; the other counts.
@@ -46,7 +46,7 @@ pub enum Pattern {
     Connections,
 }
 
-/// A workload's row.
+/// Properties of one workload.
 struct Row {
     workload: Workload,
     name: &'static str,
@@ -134,7 +134,7 @@ impl Workload {
         self.row().transport
     }
 
-    /// Who sends when.
+    /// Which end sends, and what it waits for before it sends again.
     pub fn pattern(self) -> Pattern {
         self.row().pattern
     }

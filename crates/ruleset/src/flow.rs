@@ -13,7 +13,7 @@ use crate::value::Cause;
 /// source of `other`, behind that of sources its source is the destination of `other`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
-    /// Of this direction.
+    /// Addresses and ports of this direction.
     pub tuple: Tuple,
     /// Of the other direction.
     pub other: Tuple,
@@ -64,7 +64,7 @@ impl Tuple {
 pub enum Transport {
     /// Packets with ACK and without SYN, FIN and RST.
     Tcp,
-    /// Datagrams.
+    /// UDP; every datagram that is no fragment.
     Udp,
     /// ICMP or ICMPv6 of one type and code.
     Icmp {
@@ -116,11 +116,11 @@ pub enum State {
 /// A hook that the packets pass, with the devices that it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Which one.
+    /// Hook whose chains the packets come to.
     pub hook: Hook,
     /// Input device, as the hook is told (for br_netfilter: the bridge).
     pub input: Option<Interface>,
-    /// Output device, likewise.
+    /// Output device, as the hook is told.
     pub output: Option<Interface>,
     /// The bridge's port by which it came, where br_netfilter knows of one.
     pub port_in: Option<String>,
@@ -128,7 +128,7 @@ pub struct Step {
     pub port_out: Option<String>,
 }
 
-/// A device.
+/// Index and name of a device, as rules compare them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     /// Index, `meta iif`; another one after the device is made anew.
@@ -173,12 +173,12 @@ pub enum Verdict {
     Accept,
     /// All are dropped, by this rule or policy.
     Drop {
-        /// Where.
+        /// The rule, or the chain whose policy it is.
         at: Place,
     },
     /// It is not the same for all of them, or something else happens to each.
     Depends {
-        /// The rule.
+        /// Rule that it depends on.
         at: Place,
         /// Kind of the reason.
         cause: Cause,

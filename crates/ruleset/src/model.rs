@@ -96,13 +96,13 @@ pub enum Action {
 /// `NFTA_PAYLOAD_BASE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// Ethernet.
+    /// `NFT_PAYLOAD_LL_HEADER`: Ethernet.
     Link,
-    /// IP.
+    /// `NFT_PAYLOAD_NETWORK_HEADER`: IP.
     Network,
-    /// TCP, UDP, ICMP.
+    /// `NFT_PAYLOAD_TRANSPORT_HEADER`: TCP, UDP, ICMP.
     Transport,
-    /// What they carry.
+    /// `NFT_PAYLOAD_INNER_HEADER`: what the transport header is followed by.
     Inner,
 }
 
@@ -220,7 +220,7 @@ pub struct Set {
 /// What the elements of a set are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Single keys.
+    /// Single keys: each element is one.
     Keys,
     /// Ranges, told by their edges.
     Ranges,
@@ -231,7 +231,7 @@ pub enum Shape {
 /// Elements of a set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Elements {
-    /// Of single keys.
+    /// Elements that are single keys.
     pub(crate) exact: HashMap<Vec<u8>, Value>,
     /// Of ranges of concatenated keys, both ends included.
     pub(crate) boxes: Vec<(Vec<u8>, Vec<u8>, Value)>,

@@ -21,7 +21,7 @@ const ATTEMPTS: usize = 20;
 /// Why rules were not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refused.
+    /// The kernel refused a request, or its answer could not be understood.
     #[error(transparent)]
     Netlink(#[from] netstate::Error),
     /// Somebody changed the rules all the while.

@@ -27,7 +27,7 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// A doubt.
+    /// A doubt about `what`, for the reason `cause`.
     pub const fn new(cause: Cause, what: &'static str) -> Doubt {
         Doubt { cause, what }
     }
@@ -122,11 +122,11 @@ pub enum Comparison {
     NotEqual,
     /// `NFT_CMP_LT`, as `memcmp` has it.
     Less,
-    /// Less or equal.
+    /// `NFT_CMP_LTE`, as `memcmp` has it.
     LessOrEqual,
     /// `NFT_CMP_GT`, as `memcmp` has it.
     Greater,
-    /// Greater or equal.
+    /// `NFT_CMP_GTE`, as `memcmp` has it.
     GreaterOrEqual,
 }
 

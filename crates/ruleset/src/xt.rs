@@ -156,7 +156,7 @@ pub enum Target {
     Slow(Doubt),
 }
 
-/// What `CONNMARK` does.
+/// Mode of target `CONNMARK` (`XT_CONNMARK_SET` …).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "by their names")]
 pub enum ConnmarkMode {

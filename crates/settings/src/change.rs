@@ -14,7 +14,7 @@ use crate::command::{inside, quote};
 pub struct Change {
     /// Where; `None`: the machine as a whole.
     pub place: Option<Namespace>,
-    /// What.
+    /// The setting, with the device or path that it is of.
     pub setting: Setting,
     /// The value that was read.
     pub from: String,
@@ -65,7 +65,7 @@ impl Namespace {
 pub struct Target<'a> {
     /// Network namespace in which the setting is read and written.
     pub namespace: Namespace,
-    /// The device.
+    /// The device as it was read.
     pub interface: &'a Interface,
 }
 
@@ -109,7 +109,7 @@ pub enum Setting {
     Link {
         /// Device that has the attribute.
         device: Device,
-        /// Which.
+        /// Attribute that is changed.
         attribute: Attribute,
     },
     /// Descriptors of a device's receive ring.
@@ -126,7 +126,7 @@ pub enum Setting {
     Channels {
         /// Device that has the queues.
         device: Device,
-        /// Which of them.
+        /// Receive, transmit or combined queues.
         which: Queues,
     },
     /// A parameter of a device's interrupt moderation.
@@ -197,7 +197,7 @@ pub struct Device {
     /// Kind (`veth`, `vxlan` …), where the driver tells one.
     #[serde(default)]
     pub kind: Option<String>,
-    /// Link-layer address.
+    /// Link-layer address when the change was made, as text.
     #[serde(default)]
     pub address: Option<String>,
     /// The address that it was made with, where its driver keeps one.

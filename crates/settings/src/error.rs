@@ -6,7 +6,7 @@ use sys::errno::Errno;
 /// Why a setting could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A system call.
+    /// A system call failed; it names the operation and the object.
     #[error(transparent)]
     Sys(#[from] sys::Error),
     /// A process that gives a setting of the machine back.
@@ -21,15 +21,15 @@ pub enum Error {
     /// What it is a setting of is not there any more.
     #[error("{object}: {reason}")]
     Gone {
-        /// The setting.
+        /// The setting and its namespace, in words.
         object: String,
-        /// What is gone.
+        /// Namespace or device that is gone.
         reason: String,
     },
     /// What it is a setting of may not be the one that was changed.
     #[error("{object}: {reason}")]
     Unknown {
-        /// The setting.
+        /// The setting and its namespace, in words.
         object: String,
         /// What cannot be told.
         reason: String,
@@ -39,7 +39,7 @@ pub enum Error {
     Command {
         /// The command as it was given to the shell.
         command: String,
-        /// How it ended.
+        /// How it ended: exit code or signal, in words.
         status: String,
         /// The end of what it wrote to standard error.
         said: Option<String>,
@@ -47,7 +47,7 @@ pub enum Error {
     /// A value that could not be put back.
     #[error("{object}: not changed, as {from} could not be put back: {reason}")]
     OneWay {
-        /// The setting.
+        /// The setting and its namespace, in words.
         object: String,
         /// The value there is.
         from: String,
@@ -57,27 +57,27 @@ pub enum Error {
     /// The setting is no longer what the change started from.
     #[error("{object}: is {got}, expected {expected}: somebody else has changed it meanwhile")]
     Changed {
-        /// The setting.
+        /// The setting and its namespace, in words.
         object: String,
         /// What it should have been.
         expected: String,
-        /// What it is.
+        /// Value that it has now.
         got: String,
     },
     /// The kernel took the value without an error, and did not keep it.
     #[error("{object}: set to {wanted}, reads {got}; taken back")]
     NotTaken {
-        /// The setting.
+        /// The setting and its namespace, in words.
         object: String,
-        /// What was written.
+        /// Value that was written.
         wanted: String,
-        /// What is there.
+        /// Value that was read back.
         got: String,
     },
     /// More than the device can have (`ethtool -g`, `-l`).
     #[error("{object}: {wanted} wanted, the device can have {most}")]
     TooMany {
-        /// The setting.
+        /// The setting and its namespace, in words.
         object: String,
         /// What was to be written.
         wanted: u32,
@@ -87,11 +87,11 @@ pub enum Error {
     /// Another form than expected.
     #[error("{object}: expected {expected}, got {got:?}")]
     Form {
-        /// The setting.
+        /// The setting and its namespace, in words.
         object: String,
-        /// What was expected.
+        /// Form that was expected.
         expected: &'static str,
-        /// What was there.
+        /// Text that was read.
         got: String,
     },
 }

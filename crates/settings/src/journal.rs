@@ -65,13 +65,13 @@ pub enum Undone {
 /// A file that is no entry which this program can take back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Its number, where its name is that of an entry.
     pub id: Option<u64>,
     /// What is wrong with it.
     pub problem: String,
-    /// What would help.
+    /// What to do about it, in words.
     pub remedy: &'static str,
 }
 
@@ -86,13 +86,13 @@ impl std::fmt::Display for Left {
 /// What is in the journal.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// Entries, oldest first.
+    /// Entries that can be taken back, oldest first.
     pub entries: Vec<Entry>,
     /// Files that are none, by name.
     pub left: Vec<Left>,
 }
 
-/// The journal, locked.
+/// Directory of the journal, locked against other processes until it is dropped.
 #[derive(Debug)]
 pub struct Journal {
     directory: Directory,

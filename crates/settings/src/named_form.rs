@@ -34,7 +34,7 @@ enum Kind {
     Sysctl(String),
     /// Descriptors of the receive and the transmit ring.
     Ring,
-    /// Queues, each way.
+    /// Number of queues in each direction.
     Queues,
     /// A number of the link.
     Link(Attribute),
@@ -53,7 +53,7 @@ enum Kind {
 /// Kinds without a part after a colon.
 const PLAIN: [&str; 8] =
     ["ring", "queues", "txqueuelen", "rps", "offload", "mtu", "gso_max_size", "gso_max_segs"];
-/// Kinds with one.
+/// Kinds with a part after a colon.
 const PREFIXES: [&str; 4] = ["sysctl:", "feature:", "coalesce:", "sysfs:"];
 
 impl fmt::Display for NamedSetting {

@@ -23,7 +23,7 @@ pub enum ProposalError {
     NoDevice {
         /// What the namespace is called.
         namespace: String,
-        /// The device's name.
+        /// Name of the device that was asked for.
         device: String,
     },
     /// Everything is so already.

@@ -29,7 +29,7 @@ pub fn pin_to(cpus: &[usize]) -> Result<()> {
 pub struct Thread(Pid);
 
 impl Thread {
-    /// The calling one.
+    /// The calling thread, by its thread ID (gettid(2)).
     pub fn current() -> Thread {
         Thread(nix::unistd::gettid())
     }

@@ -10,7 +10,7 @@ pub struct Error {
     pub operation: &'static str,
     /// The thing it was attempted on (a device, a path, a namespace).
     pub object: String,
-    /// The kernel's answer.
+    /// Errno that the kernel answered.
     pub errno: Errno,
 }
 

@@ -64,7 +64,7 @@ pub const COALESCE: [&str; 22] = [
 /// One feature of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feature {
-    /// In effect now.
+    /// Whether it is in effect now.
     pub active: bool,
     /// May be changed by the user (`[fixed]` in ethtool's words when not).
     pub changeable: bool,
@@ -82,13 +82,13 @@ pub struct Amount {
 /// A device's rings, in descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rings {
-    /// Receive ring.
+    /// Descriptors of the receive ring.
     pub rx: Amount,
-    /// Transmit ring.
+    /// Descriptors of the transmit ring.
     pub tx: Amount,
 }
 
-/// A device's queues.
+/// A device's queues (`ETHTOOL_GCHANNELS`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channels {
     /// Receive queues of their own.

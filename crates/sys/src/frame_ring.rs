@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 const PAGE: usize = 4096;
 
-/// The buffers' group.
+/// Buffer group that all reads take their buffers from.
 const GROUP: u16 = 0;
 
 /// `user_data` of a cancellation.

@@ -36,9 +36,9 @@ pub enum GuardError {
     /// The value is too long to be kept.
     #[error("read {path}: {bytes} bytes, expected at most {LONGEST_VALUE}")]
     TooLong {
-        /// The setting's file.
+        /// Path of the setting's file.
         path: PathBuf,
-        /// Its size.
+        /// Length of its value.
         bytes: usize,
     },
     /// No file can have this name.
@@ -47,14 +47,14 @@ pub enum GuardError {
     /// The earlier value was written, and is not there.
     #[error("restore {path}: reads {got:?}, expected {expected:?}")]
     NotRestored {
-        /// The setting's file.
+        /// Path of the setting's file.
         path: PathBuf,
-        /// The earlier value.
+        /// Earlier value, which was written back.
         expected: String,
-        /// What is there.
+        /// Value that was read afterwards.
         got: String,
     },
-    /// A system call.
+    /// A system call failed; it names the operation and the object.
     #[error(transparent)]
     Sys(#[from] Error),
 }

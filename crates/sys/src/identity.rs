@@ -29,9 +29,9 @@ pub const RANGES: [RangeInclusive<u32>; 2] = [65_536..=99_999, 60_578..=61_183];
 pub enum Identity {
     /// Another user than before.
     Changed {
-        /// User id.
+        /// User ID that the process has now.
         uid: u32,
-        /// Group id.
+        /// Group ID that the process has now.
         gid: u32,
         /// Whether it is [`USER`]'s.
         named: bool,

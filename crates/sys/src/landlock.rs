@@ -31,7 +31,7 @@ pub enum Stays {
     Reading,
     /// To read this one file; where it is missing, nothing stays.
     ReadingFile,
-    /// To remove files.
+    /// To remove files from directories below it.
     Removing,
 }
 
@@ -40,7 +40,7 @@ pub enum Stays {
 pub enum Level {
     /// Everything that this kernel's version of Landlock (its ABI) has.
     Version(i32),
-    /// Nothing, and why.
+    /// Not in force, and why.
     None(&'static str),
 }
 

@@ -94,7 +94,7 @@ pub struct Item {
 /// What comes of a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// What was found.
+    /// Items that were found; there may be none.
     Found(Vec<Item>),
     /// Why nothing could be, in words.
     Failed(String),
@@ -107,7 +107,7 @@ pub struct Monitor {
     name: &'static CStr,
 }
 
-/// The other end.
+/// The other process's end of the socket.
 #[derive(Debug)]
 pub struct Asker {
     socket: UnixStream,

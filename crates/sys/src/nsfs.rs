@@ -36,7 +36,7 @@ pub enum Owner {
     /// It is below the caller's: `user` made the uppermost namespace on the way there,
     /// whose inode is `namespace`.
     Below {
-        /// User ID.
+        /// User ID of the maker, in the caller's user namespace (`NS_GET_OWNER_UID`).
         user: u32,
         /// Inode of that user namespace.
         namespace: u64,

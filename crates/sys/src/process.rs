@@ -35,7 +35,7 @@ pub struct Process {
 pub struct Text {
     /// UTF-8; other bytes are replaced.
     pub text: String,
-    /// There was more.
+    /// Whether the file has more than was wanted.
     pub cut: bool,
 }
 
@@ -52,7 +52,7 @@ impl Process {
         Ok(Process { directory, pid })
     }
 
-    /// Its ID.
+    /// Process ID that it was opened by.
     pub fn pid(&self) -> u32 {
         self.pid
     }

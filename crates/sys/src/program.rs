@@ -85,7 +85,7 @@ impl Program {
         Ok(Program { child, command: described, stdout, stderr })
     }
 
-    /// Its command line.
+    /// Program and arguments as one line, for messages.
     pub fn command(&self) -> &str {
         &self.command
     }

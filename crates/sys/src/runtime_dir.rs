@@ -22,9 +22,9 @@ use nix::unistd::{UnlinkatFlags, geteuid, mkdir, unlinkat};
 use crate::userns::in_initial_user_namespace;
 use crate::{Error, Result};
 
-/// Names another directory.
+/// Environment variable that names another directory.
 pub const VARIABLE: &str = "OVERLANE_RUNTIME_DIR";
-/// Root's.
+/// Directory of root's processes.
 const OF_ROOT: &str = "/run/overlane";
 /// Between two attempts at a lock.
 const TICK: Duration = Duration::from_millis(5);
@@ -167,7 +167,7 @@ impl RuntimeDir {
         self.owner
     }
 
-    /// Where it is.
+    /// Path of the directory, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }

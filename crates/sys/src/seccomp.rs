@@ -69,7 +69,7 @@ impl Argument {
         Argument { index, operation: Comparison::AtMost, value: low(value) }
     }
 
-    /// It points nowhere.
+    /// The argument is a null pointer.
     pub fn null(index: u8) -> Argument {
         Argument { index, operation: Comparison::Null, value: 0 }
     }
@@ -89,7 +89,7 @@ impl Argument {
     }
 }
 
-/// The lower half.
+/// The lower 32 bits.
 fn low(value: i64) -> u64 {
     u64::from(value as u32)
 }
@@ -101,7 +101,7 @@ pub enum Otherwise {
     Kill,
     /// It fails with `EPERM`, as one for which a right is missing.
     Refuse,
-    /// It stays.
+    /// The call is allowed.
     Allow,
 }
 

@@ -16,7 +16,7 @@ const CMD_CREATE: libc::c_uint = 6;
 /// `FSOPEN_CLOEXEC` and `FSMOUNT_CLOEXEC`.
 const CLOEXEC: libc::c_uint = 1;
 
-/// A detached sysfs.
+/// The sysfs of a network namespace, mounted at no path.
 #[derive(Debug)]
 pub struct Sysfs {
     root: OwnedFd,

@@ -80,7 +80,7 @@ impl Offload {
         (Offload::UDP_TUNNEL_GSO_CSUM, "UDP_TUNNEL_GSO_CSUM"),
     ];
 
-    /// The `TUN_F_*` bits.
+    /// The `TUN_F_*` bits, as `TUNSETOFFLOAD` takes them.
     pub const fn bits(self) -> u32 {
         self.0
     }
@@ -90,7 +90,7 @@ impl Offload {
         self.0 & other.0 == other.0
     }
 
-    /// These without `other`.
+    /// Those offloads that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Offload) -> Offload {
         Offload(self.0 & !other.0)
@@ -333,7 +333,7 @@ impl Tap {
         }
     }
 
-    /// The device's name.
+    /// Name of the device, as the kernel has chosen or confirmed it.
     pub fn name(&self) -> &str {
         &self.name
     }

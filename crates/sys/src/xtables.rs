@@ -25,7 +25,7 @@ const ENTRIES_HEAD: usize = 40;
 /// More than any table has; bounds what is believed.
 const MOST_BYTES: usize = 64 << 20;
 
-/// A table's rules.
+/// Rules of a table of iptables-legacy or ip6tables-legacy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     /// Of each hook (`NF_INET_PRE_ROUTING` …): the offsets of its chain's first

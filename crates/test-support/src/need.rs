@@ -36,7 +36,7 @@ pub fn tun() -> Result<(), String> {
     }
 }
 
-/// An installed program.
+/// A program that is installed, by name.
 pub fn tool(name: &str) -> Result<(), String> {
     match crate::find(name) {
         Some(_) => Ok(()),

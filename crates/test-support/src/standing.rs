@@ -54,7 +54,7 @@ impl Standing {
         }
     }
 
-    /// Process id.
+    /// Process ID of the standing process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

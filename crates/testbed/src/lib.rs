@@ -34,7 +34,7 @@ pub enum Error {
     /// A request to the kernel's network stack.
     #[error(transparent)]
     Netlink(#[from] netstate::Error),
-    /// A varied setting.
+    /// A varied setting could not be read, written or restored.
     #[error(transparent)]
     Setting(#[from] settings::apply::Error),
     /// What is asked for as a setting.
@@ -53,13 +53,13 @@ pub enum Error {
     NotStarted {
         /// The part, and where.
         part: String,
-        /// Why.
+        /// Why it did not start.
         reason: String,
     },
     /// No host of that name.
     #[error("no host {host}; there are: {hosts}")]
     NoHost {
-        /// The name.
+        /// Name that was asked for.
         host: String,
         /// Names of those there are.
         hosts: String,
@@ -74,7 +74,7 @@ pub enum Error {
         path: String,
         /// The value that was to be written.
         value: String,
-        /// The kernel's answer.
+        /// Error of writing it.
         error: std::io::Error,
     },
     /// A program that ended with a failure.
@@ -82,9 +82,9 @@ pub enum Error {
     Program {
         /// The program and its arguments.
         program: String,
-        /// How it ended.
+        /// How it ended: exit code or signal, in words.
         status: String,
-        /// What it printed.
+        /// What it printed; may be empty.
         output: String,
     },
     /// A short program that somebody killed: what it was asked is not known.

@@ -58,7 +58,7 @@ pub fn write() -> anyhow::Result<Vec<&'static str>> {
     Ok(changed)
 }
 
-/// Every schema.
+/// Every schema below `schema/`, derived anew.
 pub fn all() -> Vec<SchemaFile> {
     let results = derived::<Results>("results", 2, "overlane results");
     let testbed = derived::<StandingTestbed>("lab-testbed", 1, "overlane lab up --json");

@@ -35,7 +35,7 @@ const SMALLEST_MTU: u32 = 576;
 /// Largest that veth takes.
 const LARGEST_MTU: u32 = 65535;
 
-/// The arguments, checked.
+/// Arguments of `lab run` after the checks that refuse wrong usage.
 struct CheckedRun {
     modes: Vec<&'static dyn Mode>,
     baseline: &'static dyn Mode,

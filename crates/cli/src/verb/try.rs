@@ -156,7 +156,7 @@ fn tried(change: &Change) -> Tried {
     }
 }
 
-/// How measuring ended.
+/// How the measurement of a change ended; decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Whole,

@@ -169,7 +169,7 @@ pub fn repair(journal: &Journal) -> anyhow::Result<bool> {
 
 /// What was done so far, and said of it.
 struct Told {
-    /// Nothing is left.
+    /// Nothing is left to take back; decides the exit code.
     whole: bool,
     /// Numbers of the entries that were tried.
     of: Vec<u64>,

@@ -144,7 +144,7 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
 struct Asks {
     signals: Signals,
     reload: UnixStream,
-    /// Its own end.
+    /// Becomes readable when a forwarding thread has ended.
     ended: OwnedFd,
 }
 

@@ -21,7 +21,7 @@ fn threads(program: &Foreground) -> Vec<i32> {
     tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Its descriptors.
+/// Open file descriptors of the process, by number.
 fn descriptors(program: &Foreground) -> Vec<i32> {
     let list = std::fs::read_dir(format!("/proc/{}/fd", program.child.id())).unwrap();
     list.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()

@@ -30,7 +30,7 @@ pub fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// A fenced block.
+/// A fenced code block of a Markdown page.
 #[derive(Debug)]
 pub struct Block {
     /// `PAGE:LINE`, for messages.

@@ -26,7 +26,7 @@ pub fn ping(host: &Host, target: &str) {
     host.run(&mut command).unwrap();
 }
 
-/// Killed when dropped.
+/// A program that runs in a test host until it is dropped, which kills it.
 pub struct Foreground {
     pub child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -71,7 +71,8 @@ impl Foreground {
         self.child.wait().unwrap().code()
     }
 
-    /// Of each thread.
+    /// Checks that each thread has no capability, no root id, no new privileges and a seccomp
+    /// filter.
     pub fn expect_no_rights(&self, threads: usize) {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let mut count = 0;

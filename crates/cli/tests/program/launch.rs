@@ -47,13 +47,11 @@ pub fn turn() -> Turn {
 /// How a program ended, and what it said.
 #[derive(Debug)]
 pub struct Ended {
-    /// Exit code.
+    /// `None` when a signal ended it.
     pub code: Option<i32>,
     /// Signal that ended it.
     pub signal: Option<i32>,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
     /// From its start to its end.
     pub took: Duration,
@@ -105,7 +103,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it.
+    /// Spawns the command in a marked environment, with its output read by threads.
     pub fn start(mut command: Command) -> Running {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +120,6 @@ impl Running {
         Running { child, mark, started: Instant::now(), out, err }
     }
 
-    /// Process id.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }

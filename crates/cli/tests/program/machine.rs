@@ -9,7 +9,6 @@ use super::launch::{MARK, eventually};
 /// A process that belongs to a test, by its mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Process id.
     pub pid: i32,
     /// Name, as `/proc/PID/comm` has it.
     pub name: String,

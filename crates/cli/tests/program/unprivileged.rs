@@ -21,7 +21,7 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Copies it.
+    /// Copies the program into a new directory that every user can read.
     pub fn new() -> Copy {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -37,7 +37,7 @@ impl Copy {
         self.directory.path().join("overlane")
     }
 
-    /// The user's directory.
+    /// Directory that belongs to [`USER`]: its home and runtime directory.
     fn own(&self) -> PathBuf {
         self.directory.path().join("own")
     }

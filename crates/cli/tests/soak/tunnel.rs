@@ -122,7 +122,7 @@ struct Life {
     watched: Watched,
 }
 
-/// Lives until `end`.
+/// Builds an endpoint with peers, and disturbs and checks it until `end`.
 pub fn live(era: Era, index: usize, end: Instant, random: &mut Random, soaked: &mut Soaked) {
     let directory = tempfile::tempdir().unwrap();
     let mut life = Life::begin(era, directory.path().join("vtep.toml"));

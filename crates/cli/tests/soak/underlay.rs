@@ -25,7 +25,7 @@ impl End {
         if v6 { format!("fd00::{last}").parse().unwrap() } else { [10, 0, 0, last].into() }
     }
 
-    /// Its tenant's address.
+    /// Address of the tenant behind this end.
     pub fn inner(self, v6: bool) -> String {
         let last = self as u8;
         if v6 { format!("fd01::{last}") } else { format!("10.1.0.{last}") }

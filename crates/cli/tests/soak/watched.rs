@@ -20,9 +20,9 @@ pub struct Held {
     /// Resident memory that is no file's (`RssAnon`), bytes: pages of the program itself
     /// come one after the other as they are first used.
     pub memory: u64,
-    /// Open descriptors.
+    /// Entries of `/proc/PID/fd`.
     pub descriptors: usize,
-    /// Threads.
+    /// Entries of `/proc/PID/task`.
     pub threads: usize,
 }
 
@@ -36,7 +36,7 @@ impl Held {
     }
 }
 
-/// One program's life.
+/// What a program holds over its life, compared with its state after the first traffic.
 #[derive(Debug)]
 pub struct Watched {
     pid: u32,

@@ -31,17 +31,17 @@ use netmap::Netmap;
 /// One of the two ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The first.
+    /// The first port; index 0 of arrays.
     Left,
-    /// The second.
+    /// The second port; index 1 of arrays.
     Right,
 }
 
 impl Side {
-    /// Both, in order.
+    /// Both sides, in the order of arrays.
     pub const BOTH: [Side; 2] = [Side::Left, Side::Right];
 
-    /// The opposite one.
+    /// The side that packets of this side are forwarded to.
     #[must_use]
     pub const fn other(self) -> Side {
         match self {

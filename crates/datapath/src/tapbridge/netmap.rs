@@ -65,7 +65,7 @@ pub enum NetmapError {
 /// A device's own address, and the network it is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// The device's own.
+    /// Address of the device itself, not of its network.
     pub ip: Ipv4Addr,
     /// Length of the network part in bits.
     pub prefix: u8,
@@ -86,7 +86,7 @@ pub enum Outcome {
     ArpRequest,
 }
 
-/// The translation.
+/// Two IPv4 networks of one prefix length whose host addresses are exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Netmap {
     own: [u32; 2],

@@ -60,7 +60,7 @@ impl Port {
         Ok(Port { queues, offload })
     }
 
-    /// The device's name.
+    /// Name of the device, which all queues share.
     pub fn name(&self) -> &str {
         self.queues[0].name()
     }

@@ -152,7 +152,7 @@ impl std::str::FromStr for Engine {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NetworkConfig {
-    /// Its identifier.
+    /// VXLAN network identifier, 24 bits.
     #[serde(deserialize_with = "vni")]
     pub vni: Vni,
     /// The TAP's name; it is created.

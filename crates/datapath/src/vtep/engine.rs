@@ -49,13 +49,13 @@ const MESSAGES: usize = 16;
 const FRAME: usize = 17 * 4096;
 const _: () = assert!(FRAME >= HEADER + ethernet::HEADER_LEN + 8 + 65_536);
 
-/// One thread's work.
+/// What one thread of the endpoint forwards with.
 pub(super) struct Worker {
     pub(super) index: usize,
     pub(super) thread_networks: Vec<ThreadNetwork>,
     pub(super) underlay: Arc<Underlay>,
     pub(super) strangers: Arc<Tally>,
-    /// Second 0.
+    /// Time from which the endpoint counts seconds.
     pub(super) start: Instant,
     pub(super) merge: bool,
     pub(super) merge_udp: bool,

@@ -26,7 +26,6 @@ pub(super) const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 4));
 pub(super) const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
 pub(super) const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub(super) const ELSEWHERE: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
-/// Of the TAPs.
 const TAP_MTU: u32 = 1450;
 
 /// A configuration's text: what passes can be, and passes again.

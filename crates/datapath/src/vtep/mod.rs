@@ -261,7 +261,7 @@ pub struct Report {
 /// What was counted of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkReport {
-    /// Its identifier.
+    /// VXLAN network identifier, 24 bits.
     pub vni: packet::vxlan::Vni,
     /// Name of the tenant-facing TAP device.
     pub tap: String,
@@ -269,9 +269,9 @@ pub struct NetworkReport {
     pub out: Counters,
     /// From the wire to the TAP.
     pub back: Counters,
-    /// Configured addresses.
+    /// FDB entries that the configuration has.
     pub configured: usize,
-    /// Learned addresses.
+    /// Learned FDB entries, those too old included until their room is needed.
     pub learned: usize,
     /// The remote end with the most of these, and how many they are.
     pub largest: Option<(std::net::IpAddr, usize)>,
@@ -287,7 +287,7 @@ pub struct Running {
     networks: Vec<Arc<Network>>,
     /// By thread and network: from the TAP, from the wire.
     tallies: Vec<Vec<[Arc<Tally>; 2]>>,
-    /// By thread.
+    /// One counter block a thread, of packets for no network.
     strangers: Vec<Arc<Tally>>,
     threads: Threads,
 }

@@ -30,7 +30,7 @@ use super::table::Table;
 pub struct Address {
     /// VLAN; [`VlanId::PRIORITY`]: that of frames without a tag.
     pub vlan: VlanId,
-    /// The address.
+    /// IPv4 or IPv6 address of the tenant.
     pub ip: IpAddr,
 }
 
@@ -44,7 +44,7 @@ impl Address {
 /// Who has an address, by what it has said about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Neighbour {
-    /// Its hardware address.
+    /// Hardware address that it told in ARP or a neighbour advertisement.
     pub mac: MacAddr,
     /// Whether it routes (the R flag): who is told otherwise routes by it no more.
     pub router: bool,
@@ -85,7 +85,7 @@ pub(super) enum Question {
     Who(Who),
 }
 
-/// Who has `target`?
+/// A question for the hardware address of `target`, by ARP or neighbour solicitation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Who {
     /// The asker's hardware address.

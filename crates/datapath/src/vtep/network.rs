@@ -34,7 +34,7 @@ pub(super) struct Remote {
     whole: AtomicBool,
 }
 
-/// What is configured.
+/// Rules of one network as the configuration has them; a reload replaces them.
 #[derive(Debug)]
 pub(super) struct Policy {
     any_remote: bool,
@@ -42,7 +42,7 @@ pub(super) struct Policy {
     limits: Limits,
     /// Of neighbours; `None`: nothing is answered.
     neighbours: Option<Limits>,
-    /// By address.
+    /// Configured remote ends and the group, sorted by address.
     remotes: Vec<Remote>,
     /// MTU of the path to remote ends that are not among these, in bytes.
     other_mtu: u32,

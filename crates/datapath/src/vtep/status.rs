@@ -10,7 +10,7 @@ use super::handover::Way;
 use super::{Config, Report};
 use crate::counters::{Counters, DropReason, Learning, Resolution};
 
-/// One endpoint.
+/// State and counters of one endpoint, as `overlane vtep status` tells them.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Status {
@@ -29,11 +29,11 @@ pub struct Status {
     pub of_no_network: DirectionStatus,
 }
 
-/// One network.
+/// State and counters of one virtual network.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkStatus {
-    /// Its identifier.
+    /// VXLAN network identifier, 24 bits.
     pub vni: u32,
     /// Name of the TAP that its packets come from and go to.
     pub tap: String,
@@ -41,15 +41,15 @@ pub struct NetworkStatus {
     pub to_wire: DirectionStatus,
     /// From the wire to the TAP.
     pub from_wire: DirectionStatus,
-    /// Configured addresses.
+    /// FDB entries that the configuration has.
     pub configured: usize,
-    /// Learned addresses.
+    /// Learned FDB entries, those too old included until their room is needed.
     pub learned: usize,
     /// The remote end with the most learned addresses, and their number.
     pub largest: Option<(IpAddr, usize)>,
-    /// Configured neighbours.
+    /// Neighbour entries that the configuration has.
     pub neighbours_configured: usize,
-    /// Learned neighbours.
+    /// Learned neighbour entries, those too old included until their room is needed.
     pub neighbours_learned: usize,
 }
 
@@ -63,7 +63,7 @@ pub struct DirectionStatus {
     pub received_bytes: u64,
     /// Of these, how many were passed on.
     pub forwarded: u64,
-    /// Their bytes.
+    /// Bytes of the Ethernet frames of `forwarded`.
     pub forwarded_bytes: u64,
     /// Answered with ICMP, ARP or a neighbour advertisement.
     pub answered: u64,

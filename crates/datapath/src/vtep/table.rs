@@ -40,9 +40,9 @@ pub struct Limits {
 /// What a packet has told, and what became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learned {
-    /// Nothing new.
+    /// The entry was there already and stays as it is.
     Known,
-    /// A new entry.
+    /// An entry was added.
     New,
     /// The entry has changed: an address is at the other place.
     Moved,
@@ -95,7 +95,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Learned entries.
+    /// Learned entries of all ends together.
     pub(super) fn learned(&self) -> usize {
         self.learned
     }

@@ -65,7 +65,7 @@ pub(super) struct ThreadNetwork {
 }
 
 impl ThreadNetwork {
-    /// Notices a reload.
+    /// Takes the new policy after a reload, told by a new generation.
     pub(super) fn refresh(&mut self) {
         let generation = self.network.generation();
         if generation != self.generation {

@@ -72,7 +72,7 @@ struct Shape {
     socket: usize,
     /// Length of each outer packet but the last, from the IP header on.
     outer: usize,
-    /// Number of packets.
+    /// Number of outer packets that the GSO packet stands for.
     segments: usize,
 }
 

@@ -176,7 +176,7 @@ impl Underlay {
         self.ports[sender]
     }
 
-    /// The tunnel's port.
+    /// UDP port of the endpoint and of its remote ends.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
@@ -196,7 +196,7 @@ impl Underlay {
         self.df
     }
 
-    /// The sending sockets.
+    /// Sending sockets, each with a source port of its own.
     pub(super) fn senders(&self) -> &[UdpSocket] {
         &self.senders
     }

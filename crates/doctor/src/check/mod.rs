@@ -236,7 +236,7 @@ impl Check {
 }
 
 impl Outcome {
-    /// Runs one check.
+    /// Runs one check; its findings and notes are appended.
     pub fn run(&mut self, check: &Check, view: &View<'_>) {
         self.code = check.code;
         (check.run)(view, self);

@@ -31,7 +31,7 @@ fn in_the_first<T: Send>(read: impl Fn() -> T + Send + Sync) -> T {
     there.unwrap_or_else(read)
 }
 
-/// The first reading.
+/// Counters of the machine at the first reading; [`Early::finish`] reads them again.
 pub(super) struct Early {
     softnet: Result<SoftnetStat, ProcError>,
     cpu: Result<CpuStat, ProcError>,

@@ -29,7 +29,7 @@ pub enum Scope {
 /// Why a host cannot be read at all.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    /// A system call.
+    /// A system call failed; it names the operation and the object.
     #[error(transparent)]
     Sys(#[from] sys::Error),
 }

@@ -33,7 +33,7 @@ pub(super) const SYSCTLS: [&str; 8] = [
     "net/bridge/bridge-nf-call-ip6tables",
 ];
 
-/// The first reading.
+/// First reading of a namespace: settings, devices and counters.
 pub(super) fn read(subject: &Subject) -> Namespace {
     match subject.netns.run(|| inside(subject)) {
         Ok(namespace) => namespace,
@@ -181,7 +181,7 @@ fn moving(subject: &Subject) -> Moving {
     }
 }
 
-/// The second reading.
+/// Second reading of the counters that move, or why there is none.
 pub(super) struct Later(Result<Moving, String>);
 
 pub(super) fn read_later(subject: &Subject) -> Later {

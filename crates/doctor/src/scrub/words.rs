@@ -222,7 +222,7 @@ pub(super) const KINDS: &[&str] = &[
     "xfrm",
 ];
 
-/// Queueing disciplines.
+/// Kinds of queueing disciplines that are shown as they are.
 pub(super) const QDISCS: &[&str] = &[
     "atm",
     "bfifo",

@@ -15,7 +15,7 @@ pub struct Fault {
     pub code: &'static str,
     /// Mode of the lab that it is made in.
     pub mode: &'static str,
-    /// How.
+    /// How the fault is made: before the reading, by traffic during it, or in what was read.
     pub how: How,
 }
 

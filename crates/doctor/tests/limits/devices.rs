@@ -167,7 +167,7 @@ fn bridges_and_what_is_in_them() {
     );
 }
 
-/// OV044 and OV045.
+/// Limits of OV044 and OV045: TAP devices without a holder are no findings.
 #[test]
 fn taps_are_those_that_somebody_holds() {
     fn tap(host: &mut Host, flags: u32) {

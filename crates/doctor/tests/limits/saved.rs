@@ -7,7 +7,7 @@ use doctor::{Host, diagnose, dump};
 use netstate::Interface;
 use netstate::interface::Vxlan;
 
-/// A saved host.
+/// Reads the saved host `tests/hosts/NAME.tar.zst`.
 pub fn saved(name: &str) -> Host {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts");
     let path = directory.join(format!("{name}.tar.zst"));

@@ -7,7 +7,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use serde_json::{Value, json};
 
-/// Where they are.
+/// Directory of the Kubernetes manifests, `examples/kubernetes`.
 pub fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/kubernetes")
 }

@@ -8,7 +8,7 @@ use testbed::{Host, Process, Processes};
 use super::{LIMIT, program};
 use crate::Result;
 
-/// A running etcd.
+/// An etcd process in a host, and the URL that it serves.
 pub(crate) struct Etcd {
     program: Process,
     url: String,
@@ -41,7 +41,7 @@ impl Etcd {
         &self.url
     }
 
-    /// Writes a key.
+    /// Writes `value` under `key` by `etcdctl put`.
     pub(crate) fn put(
         &mut self,
         tree: &Processes,

@@ -37,7 +37,7 @@ impl Source<'_> {
 pub(crate) struct Subnet {
     /// The host's own address in it, for the pods' bridge.
     pub(crate) gateway: Ipv4Addr,
-    /// Its length.
+    /// Prefix length of the subnet, bits.
     pub(crate) prefix: u8,
     /// For the pods' devices, bytes.
     pub(crate) mtu: u32,
@@ -81,7 +81,7 @@ pub(crate) fn start(
     Ok((flannel, found.ok_or_else(missing)?))
 }
 
-/// Of `subnet.env`.
+/// Reads `FLANNEL_SUBNET` and `FLANNEL_MTU` of `subnet.env`; `None` while one is missing.
 fn subnet(text: &str) -> Option<Subnet> {
     let value =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));

@@ -18,7 +18,6 @@ pub(crate) const DEVICE: &str = "flannel.1";
 const BRIDGE: &str = "cni0";
 /// The pod's port of it.
 pub(crate) const PORT_DEVICE: &str = "veth0";
-/// The pod's device.
 pub(crate) const POD_NIC: &str = "eth0";
 /// How long two daemons may take to tell each other of their subnets.
 const LIMIT: Duration = Duration::from_secs(30);

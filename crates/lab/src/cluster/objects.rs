@@ -19,7 +19,7 @@ const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslice
 pub(crate) struct Objects(Vec<(&'static str, String)>);
 
 impl Objects {
-    /// Each.
+    /// Pairs of path and JSON, in the order in which they were added.
     pub(super) fn iter(&self) -> impl Iterator<Item = &(&'static str, String)> {
         self.0.iter()
     }

@@ -13,11 +13,11 @@ pub struct Bridge;
 /// Tenants' addresses on the underlay's own network.
 pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
-/// The tenant's device.
+/// Name of the tenant's end of its veth pair, in the tenant's namespace.
 pub(super) const TENANT_NIC: &str = "eth0";
 /// The host's end of the tenant's veth pair.
 pub(super) const PORT_DEVICE: &str = "veth0";
-/// The host's bridge.
+/// Name of the bridge in each host.
 pub(super) const BRIDGE: &str = "br0";
 
 /// Hosts `a` and `b`, tenants `tenant-a` and `tenant-b` behind a veth pair each

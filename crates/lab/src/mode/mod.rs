@@ -71,7 +71,7 @@ pub trait Mode: Send + Sync {
 /// Another mode that serves the same purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alternative {
-    /// Its name.
+    /// Name of the other mode, as the table of modes has it.
     pub mode: &'static str,
     /// What to change to get there, as a clause.
     pub advice: &'static str,

@@ -29,7 +29,6 @@ pub const V6: Vxlan = Vxlan(Underlay::V6);
 
 pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
 pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
-/// The VXLAN device.
 pub(super) const DEVICE: &str = "vxlan0";
 /// IANA's port (RFC 7348, section 8).
 pub(super) const UDP_PORT: u16 = 4789;

@@ -43,7 +43,7 @@ impl Archive {
         self.entry(&path, PROGRAM, contents);
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link at `path` to `target`.
     pub fn link(&mut self, path: &str, target: &str) {
         self.entry(Path::new(path), LINK, target.as_bytes());
     }
@@ -68,7 +68,7 @@ impl Archive {
         }
     }
 
-    /// The finished archive.
+    /// Adds the trailer of a cpio archive and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(Path::new("TRAILER!!!"), 0, &[]);
         self.bytes

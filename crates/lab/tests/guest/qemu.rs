@@ -78,11 +78,11 @@ pub struct Guest {
 pub struct Output {
     /// Its exit status; none when the guest ended without telling.
     pub status: Option<i32>,
-    /// What it printed.
+    /// What it printed to standard output.
     pub stdout: String,
     /// What it printed to standard error.
     pub stderr: String,
-    /// The kernel's messages.
+    /// Output of QEMU and of the guest's kernel console.
     pub console: String,
     /// Files asked for by [`Guest::fetching`] that there were.
     pub files: Vec<(String, Vec<u8>)>,

@@ -29,7 +29,7 @@ pub enum DriverError {
     Unsupported {
         /// Name of the program that was run.
         tool: &'static str,
-        /// Why not.
+        /// What the tool cannot do, in words.
         reason: String,
     },
     /// An argument, or the path, which was tried with the built-in engine first.
@@ -41,9 +41,9 @@ pub enum DriverError {
     /// A program ended when it should not have, or with a failure.
     #[error("{command}: {status}{}", quote(.printed))]
     Failed {
-        /// Its command line.
+        /// Command line of the program.
         command: String,
-        /// How it ended.
+        /// How it ended: exit code or signal, in words.
         status: String,
         /// What it had printed.
         printed: String,
@@ -51,7 +51,7 @@ pub enum DriverError {
     /// A program did not do its part in time, and was killed.
     #[error("{command} {what} within {limit:.1?}{}", quote(.printed))]
     Hung {
-        /// Its command line.
+        /// Command line of the program.
         command: String,
         /// `did not end`, `does not listen on TCP port 7000`.
         what: String,
@@ -67,7 +67,7 @@ pub enum DriverError {
         version: String,
         /// What should have been there.
         expected: String,
-        /// What was printed.
+        /// Output in which `expected` is missing.
         printed: String,
     },
     /// Ended by the caller's stop flag.

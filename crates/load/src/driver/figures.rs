@@ -41,7 +41,7 @@ impl Figures {
     }
 }
 
-/// A finite number.
+/// Reads a finite number; the error names the figure.
 pub(super) fn number(name: &str, text: &str) -> Result<f64, Unexpected> {
     text.trim()
         .parse::<f64>()
@@ -82,17 +82,17 @@ pub(super) fn same_time(name: &str, seconds: f64, coarse: f64) -> Result<(), Une
 /// What the tool counted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counted {
-    /// Its interval, seconds.
+    /// Length of the measured interval.
     pub seconds: f64,
     /// Payload received, bytes; one way for transactions.
     pub payload_bytes: u64,
-    /// Received, completed.
+    /// Units received, or transactions completed.
     pub units: u64,
-    /// Sent, begun.
+    /// Units sent, or transactions begun.
     pub sent_units: u64,
     /// Time per transaction, where the tool says enough of it.
     pub latency: Option<LatencyNs>,
-    /// Segments sent again.
+    /// TCP segments sent again; `None` where the tool does not tell.
     pub tcp_retransmits: Option<u64>,
 }
 

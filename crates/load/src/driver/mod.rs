@@ -121,7 +121,7 @@ enum Ready {
     Udp(u16),
 }
 
-/// What was printed.
+/// Output of both programs of one run, from which figures are read.
 #[derive(Debug, Clone, Copy)]
 struct Printed<'a> {
     /// By the client, on its standard output.
@@ -146,7 +146,7 @@ trait Driver: Sync {
     fn can(&self, wanted: &Wanted) -> Result<(), String>;
     /// Option that makes the client print its version, and what stands before it.
     fn version(&self) -> (&'static str, &'static str);
-    /// Both command lines.
+    /// Command lines of server and client, without the programs' names.
     fn commands(&self, job: &Job<'_>) -> Commands;
     /// Whether the server counts, and reports when it is interrupted.
     fn server_reports(&self, _load: &Load) -> bool {

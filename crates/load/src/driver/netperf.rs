@@ -17,7 +17,7 @@ use crate::{MAX_MESSAGE_BYTES, Workload};
 
 pub(super) struct Netperf;
 
-/// Of every test.
+/// Output selectors (`-k`) of every test.
 const SELECTORS: [&str; 25] = [
     "ELAPSED_TIME",
     "THROUGHPUT",
@@ -46,7 +46,7 @@ const SELECTORS: [&str; 25] = [
     "LOCAL_TRANSPORT_RETRANS",
 ];
 
-/// Of transactions; µs.
+/// Output selectors of tests that time transactions; µs.
 const LATENCIES: [&str; 8] = [
     "RT_LATENCY",
     "MIN_LATENCY",

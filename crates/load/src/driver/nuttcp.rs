@@ -18,7 +18,7 @@ const MOST_FLOWS: u32 = 128;
 /// A sequence number in each datagram: shorter ones it makes longer.
 const LEAST_DATAGRAM: u32 = 5;
 const KIB: u32 = 1024;
-/// Its megabyte.
+/// What nuttcp counts as a megabyte, bytes.
 const MEGABYTE: f64 = (1 << 20) as f64;
 
 impl Driver for Nuttcp {

@@ -14,7 +14,7 @@ const MS: u64 = 1_000_000;
 /// for 0 to 20 ms, evenly.
 const STALL: Stall = Stall { every: Duration::from_millis(250), length: Duration::from_millis(20) };
 
-/// Two whole periods.
+/// `load` with a server that stalls, over two whole periods of [`STALL`].
 fn stalling(load: Load) -> Load {
     let duration = STALL.every * 2;
     Load { message_bytes: 64, duration, server_stall: Some(STALL), ..load }

@@ -19,11 +19,11 @@ use results::{DropGoal, DropPoint};
 /// What one trial came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Trial {
-    /// It counts.
+    /// The generator kept its rate, and nothing else had the machine.
     Counted {
         /// Datagrams due by the schedule.
         intended: u64,
-        /// Those received.
+        /// Datagrams that the receiver counted of these.
         received: u64,
     },
     /// The generator did not keep its rate.

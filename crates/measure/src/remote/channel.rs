@@ -126,7 +126,7 @@ impl Channel {
         Channel { stream, outgoing, incoming }
     }
 
-    /// Sends a message.
+    /// Sends a message as one frame, with a tag that proves its order and origin.
     pub fn send(&mut self, payload: &[u8]) -> Result<(), ChannelError> {
         let frame = self.outgoing.seal(payload)?;
         write_all(&self.stream, &frame)

@@ -47,7 +47,7 @@ pub struct Remote {
 impl Remote {
     /// The client's end in hops and figures.
     pub const CLIENT: &'static str = "client";
-    /// The server's.
+    /// The server's end in hops and figures.
     pub const HOST: &'static str = session::HOST;
 
     /// Connects, from `client`'s namespace, and gets to know the server: takes
@@ -142,7 +142,7 @@ impl Remote {
         &self.description.cpus
     }
 
-    /// What it allows.
+    /// Limits that the server puts on loads.
     pub fn limits(&self) -> &Limits {
         &self.description.limits
     }

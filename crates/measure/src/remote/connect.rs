@@ -29,19 +29,19 @@ pub enum RemoteError {
     /// It cannot be connected to.
     #[error("{server}: {operation}: {}{hint}", .errno.desc())]
     Connect {
-        /// Its address.
+        /// Address and port that was connected to.
         server: SocketAddr,
-        /// System call.
+        /// System call that failed (`connect`).
         operation: &'static str,
-        /// The kernel's answer.
+        /// Errno of that call.
         errno: Errno,
         /// What that usually means.
         hint: &'static str,
     },
-    /// Nothing came back.
+    /// The SYN or a request was not answered in time.
     #[error("{server}: no answer within {limit:.0?} (wrong address, or a filter?)")]
     NoAnswer {
-        /// Its address.
+        /// Address and port of the server.
         server: SocketAddr,
         /// How long it was waited for.
         limit: Duration,
@@ -49,7 +49,7 @@ pub enum RemoteError {
     /// The other end of the connection is something else, or of another version.
     #[error("{server}: {error}")]
     Hello {
-        /// Its address.
+        /// Address and port of the server.
         server: SocketAddr,
         /// What is wrong with what it said.
         error: HelloError,
@@ -57,7 +57,7 @@ pub enum RemoteError {
     /// It wants a token and none was given.
     #[error("{server}: this server wants a token (--token FILE)")]
     TokenNeeded {
-        /// Its address.
+        /// Address and port of the server.
         server: SocketAddr,
     },
     /// A token was given, and it has none to compare it with.
@@ -65,29 +65,29 @@ pub enum RemoteError {
         "{server}: this server has no token, so it cannot prove to be the one meant: leave out --token"
     )]
     NoToken {
-        /// Its address.
+        /// Address and port of the server.
         server: SocketAddr,
     },
     /// The two tokens differ.
     #[error("{server}: the server's token is another")]
     WrongToken {
-        /// Its address.
+        /// Address and port of the server.
         server: SocketAddr,
     },
     /// It said no, or something that it should not.
     #[error("{server}: {reason}")]
     Refused {
-        /// Its address.
+        /// Address and port of the server.
         server: SocketAddr,
-        /// What it said.
+        /// What it said, or what was wrong with that.
         reason: String,
     },
     /// Something of this end cannot be read.
     #[error("this end of the path to {server}: {reason}")]
     Here {
-        /// Its address.
+        /// Address and port of the server.
         server: SocketAddr,
-        /// What.
+        /// What could not be read, and why.
         reason: String,
     },
     /// The stop flag was set.

@@ -16,9 +16,9 @@ pub enum Event {
     TurnedAway(SocketAddr, String),
     /// Connections that came to nothing besides those that were told.
     MoreTurnedAway {
-        /// How many.
+        /// Number of these connections.
         count: u64,
-        /// In how long.
+        /// Time since the first connection that was turned away.
         over: Duration,
         /// Where most of them came from.
         most: Option<Origin>,

@@ -18,13 +18,13 @@ pub const REQUEST_LIMIT: usize = 64 << 10;
 /// of a device.
 pub const REPLY_LIMIT: usize = 1 << 20;
 
-/// Who sends.
+/// End that sends a frame; part of what its tag proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {
-    /// A request.
+    /// From client to server: a request.
     ToServer = 0,
-    /// A reply.
+    /// From server to client: a reply.
     ToClient = 1,
 }
 
@@ -40,12 +40,12 @@ pub struct Sequence {
 /// A frame that is not taken; nothing after it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Longer than allowed.
+    /// The payload is longer than the receiver takes.
     #[error("frame of {length} bytes; allowed are {limit}")]
     Length {
         /// What its head says.
         length: usize,
-        /// What is allowed.
+        /// Longest payload of this direction, bytes.
         limit: usize,
     },
     /// Not from the one who proved to know the token, or not in order.

@@ -33,11 +33,11 @@ const WITH_TOKEN: u16 = 1;
 /// What one end says first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// Its protocol version.
+    /// Version of the protocol; both ends must have the same.
     pub version: u16,
     /// Whether it has a token.
     pub with_token: bool,
-    /// Fresh random bytes.
+    /// Random bytes of this session, so that no proof can be used again.
     pub nonce: [u8; NONCE_BYTES],
 }
 
@@ -47,7 +47,7 @@ pub enum HelloError {
     /// Something else talks there.
     #[error("its first bytes are {got:02x?}: no overlane measure")]
     Magic {
-        /// What came instead.
+        /// First bytes that came, in place of the protocol's own.
         got: [u8; 8],
     },
     /// An overlane of another protocol version.
@@ -55,7 +55,7 @@ pub enum HelloError {
     Version {
         /// Of the other end.
         theirs: u16,
-        /// Of this one.
+        /// Protocol version of this end.
         ours: u16,
     },
     /// Flags that this version has not.
@@ -108,9 +108,9 @@ impl Hello {
 /// What is said by both, as it was sent: what every proof is about.
 #[derive(Debug, Clone, Copy)]
 pub struct Said {
-    /// The server's.
+    /// Hello of the server.
     pub server: Hello,
-    /// The client's.
+    /// Hello of the client.
     pub client: Hello,
 }
 
@@ -148,12 +148,12 @@ impl Said {
 }
 
 impl Keys {
-    /// The client's proof.
+    /// HMAC by which the client proves that it knows the token.
     pub fn client_proof(&self) -> [u8; MAC_BYTES] {
         self.client.clone().finalize().into_bytes().into()
     }
 
-    /// The server's proof.
+    /// HMAC by which the server proves that it knows the token.
     pub fn server_proof(&self) -> [u8; MAC_BYTES] {
         self.server.clone().finalize().into_bytes().into()
     }

@@ -19,30 +19,30 @@ pub const MOST_TUNNELS: usize = 512;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Request {
-    /// Are you there?
+    /// No effect; [`Reply::Done`] shows that the server is there.
     Ping,
-    /// Who are you?
+    /// Asks for the server's machine, device and limits.
     Describe,
     /// What VXLAN devices are there, in your namespace?
     Tunnels,
     /// How busy is the machine, watched for this long?
     Idle {
-        /// At most 2000.
+        /// Time to watch, ms; at most 2000.
         millis: u32,
     },
-    /// Serve a load.
+    /// Begins a load; the server's threads wait for the client's flows.
     Start(LoadAsked),
     /// Which flow has not proved its path yet?
     WaitsFor,
     /// Turn the load's threads to a phase.
     TurnTo(Phase),
-    /// The load's counters.
+    /// Asks for the load's counters, by flow.
     Count,
     /// The measured interval begins: read the machine's counters.
     Begin,
     /// It has ended: what happened in it?
     End,
-    /// End the load.
+    /// Ends the load and asks for its report.
     Finish,
 }
 
@@ -81,7 +81,7 @@ pub enum Reply {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// Version of overlane.
+    /// Version of the server's program.
     pub overlane: String,
     /// Its machine; `idle_load` is 0 and has its own request.
     pub machine: Machine,
@@ -96,7 +96,7 @@ pub struct Description {
     /// The device by which its answers leave, and the client's traffic comes in
     /// unless the way there is another than the way back.
     pub device: DeviceRecord,
-    /// What it allows.
+    /// Limits that it puts on loads.
     pub limits: Limits,
 }
 
@@ -104,11 +104,11 @@ pub struct Description {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
-    /// Its machine's CPUs.
+    /// CPU time and softirq counters of the server's machine.
     pub machine: MachineSample,
-    /// Its network namespace.
+    /// Protocol counters of the server's network namespace.
     pub namespace: NamespaceSample,
-    /// Counters of [`Description::device`].
+    /// Traffic of [`Description::device`] in that interval.
     pub device: Counters,
     /// What its kernel dropped in that namespace; empty where BPF is not allowed.
     pub drops: Vec<Dropped>,
@@ -120,17 +120,17 @@ pub struct Observed {
 pub struct CountedAt {
     /// By the server's own clock.
     pub at_ns: u64,
-    /// By flow.
+    /// Counters of each flow, by index.
     pub flows: Vec<FlowCount>,
 }
 
 impl CountedAt {
-    /// From the engine's.
+    /// Converts the engine's counters for the wire.
     pub fn of(counted: &load::Counted) -> CountedAt {
         CountedAt { at_ns: nanos(counted.at), flows: counted.flows.clone() }
     }
 
-    /// To the engine's.
+    /// Converts them back for the engine.
     pub fn counted(&self) -> load::Counted {
         load::Counted { at: Duration::from_nanos(self.at_ns), flows: self.flows.clone() }
     }

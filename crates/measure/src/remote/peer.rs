@@ -10,7 +10,7 @@ use load::{Measured, Workload};
 /// The server's machine over one sample, where it is another than the client's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeerSample {
-    /// Its CPUs.
+    /// CPU time and softirq counters of the server's machine.
     pub machine: MachineSample,
     /// Share of all its CPUs busy before the run, 0..1.
     pub idle_load: f64,
@@ -53,7 +53,7 @@ pub(crate) struct Work {
     /// Of the measured interval; of `udp_stream` all that was received.
     units: u64,
     payload_bytes: u64,
-    /// The measured interval.
+    /// Length of the measured interval.
     seconds: f64,
 }
 

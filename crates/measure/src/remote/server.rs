@@ -106,7 +106,7 @@ impl Server {
         self.loads_programs
     }
 
-    /// Where it listens.
+    /// Address and port of the control socket.
     pub fn local(&self) -> SocketAddr {
         self.local
     }

@@ -22,7 +22,7 @@ use load::{End, Endpoint, EngineError};
 /// A client that says nothing for this long has forgotten its session. Long
 /// enough for a sample of the other path of the same client.
 const SILENCE: Duration = Duration::from_secs(2 * 3600);
-/// Longest session.
+/// A session is ended after this time, whatever it does.
 const SESSION_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// What a load may take beyond warming up and measuring: waiting for the other
 /// end at its begin and end, and draining.

@@ -13,7 +13,7 @@ use super::refusals::Refusals;
 use super::{Limits, Token};
 use crate::sampler::{Drops, Machine, SamplerError};
 
-/// What sessions share.
+/// State of the server that all sessions use.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub token: Option<Token>,

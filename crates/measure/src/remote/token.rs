@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Fewest bytes of a token.
 const SHORTEST: usize = 16;
-/// Most.
+/// Most bytes of a token.
 const LONGEST: usize = 4096;
 
 /// A secret that client and server share.
@@ -20,9 +20,9 @@ pub enum TokenError {
     /// It cannot be read.
     #[error("token file {path}: {error}")]
     Read {
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of opening or reading it.
         error: std::io::Error,
     },
     /// Anybody on the machine can read it.
@@ -31,9 +31,9 @@ pub enum TokenError {
          wanted is at most 0640 (chmod o= {path})"
     )]
     Open {
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits of the file, as chmod(1) takes them.
         mode: u32,
     },
     /// Too short or too long.
@@ -42,7 +42,7 @@ pub enum TokenError {
          (head -c 32 /dev/urandom | base64)"
     )]
     Length {
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
         /// Without white space at either end.
         bytes: String,
@@ -73,7 +73,7 @@ impl Token {
         Ok(Token(token.to_owned()))
     }
 
-    /// The secret.
+    /// Bytes of the secret, the key of every proof.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }

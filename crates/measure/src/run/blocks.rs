@@ -81,9 +81,9 @@ pub(super) trait Source {
 pub(super) struct Paths<'a> {
     pub plan: &'a Plan,
     pub machine: &'a Machine,
-    /// Of each subject.
+    /// Probes of each subject, by its index.
     pub probes: &'a [Probes],
-    /// Of each cell.
+    /// What is offered to each cell, by its index.
     pub offers: &'a [Offer],
     /// Keeps to [`Plan::impact`].
     pub pacing: Option<Pacing>,
@@ -137,9 +137,9 @@ fn took(sample: &Sample, client: &str, idle_load: f64, pulse: f64) -> Took {
 
 /// What the blocks came to.
 pub(super) struct Blocked {
-    /// Whole blocks.
+    /// Number of blocks of which every cell was measured.
     pub done: u32,
-    /// Why they ended.
+    /// What ended the run: its length, its goal, Ctrl-C or a failure.
     pub ended: Ended,
     /// How wide the intervals are.
     pub outlook: Option<Outlook>,

@@ -72,9 +72,9 @@ impl Ended {
 pub struct Outcome {
     /// The cells, in the plan's order.
     pub cells: Vec<Cell>,
-    /// Whole blocks done.
+    /// Number of blocks of which every cell was measured.
     pub blocks_done: u32,
-    /// Why it ended.
+    /// What ended the run: its length, its goal, Ctrl-C or a failure.
     pub ended: Ended,
     /// Numbers of blocks at which the goal was judged.
     pub looks: Vec<u32>,
@@ -92,12 +92,12 @@ pub enum RunError {
     /// A sampler of a subject.
     #[error("{mode}: {error}")]
     Probe {
-        /// The subject's mode.
+        /// Mode of the path whose sampler failed.
         mode: String,
-        /// Why.
+        /// Sampler that could not be opened, and how it failed.
         error: Box<ProbeError>,
     },
-    /// The stopping rule.
+    /// The plan's stopping rule is not valid.
     #[error(transparent)]
     Stopping(#[from] StatsError),
 }

@@ -42,7 +42,7 @@ const TRIED: usize = 2;
 #[derive(Debug, Clone, Copy)]
 enum Others {
     Idle,
-    /// All the time.
+    /// A constant share of all CPUs.
     Steady(f64),
     /// On and off, for so many seconds each on average.
     Bursts {

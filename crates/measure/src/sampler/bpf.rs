@@ -21,7 +21,7 @@ pub(super) fn open(object: &[u8]) -> Result<(OpenObject, Btf<'static>), String> 
     Ok((object, btf))
 }
 
-/// Loads its programs.
+/// Loads the object's programs and maps; the error says which rights it takes.
 pub(super) fn load(object: OpenObject) -> Result<Object, String> {
     object.load().map_err(|e| match e.kind() {
         ErrorKind::PermissionDenied => format!(

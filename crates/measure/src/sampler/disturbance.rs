@@ -38,7 +38,7 @@ impl Limits {
     pub const DEFAULT: Limits =
         Limits { steal_share: 0.05, throttled_share: 0.01, other_share: 0.10, busiest_share: 0.25 };
 
-    /// None at all.
+    /// Limits that no sample passes.
     pub const LIFTED: Limits = Limits {
         steal_share: f64::INFINITY,
         throttled_share: f64::INFINITY,

@@ -29,13 +29,13 @@ const START_LIMIT: Duration = Duration::from_secs(2);
 /// Time by kind, nanoseconds, over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct CpuNs {
-    /// The idle task.
+    /// Time of the idle task.
     pub idle: u64,
     /// Tasks, kernel threads but ksoftirqd included.
     pub task: u64,
     /// Softirqs, wherever they ran, and ksoftirqd.
     pub softirq: u64,
-    /// Hard interrupts.
+    /// Handlers of hardware interrupts, wherever they ran.
     pub irq: u64,
 }
 
@@ -70,7 +70,7 @@ impl ExactReading {
     }
 }
 
-/// The loaded programs.
+/// Attached programs and the map of their clocks; dropping it detaches them.
 #[derive(Debug)]
 pub(super) struct ExactClock {
     clocks: MapHandle,

@@ -69,7 +69,7 @@ pub struct MachineSample {
     pub cpu: results::CpuSeconds,
     /// Wall time between the two readings of the CPU clock, seconds.
     pub seconds: f64,
-    /// Online CPUs.
+    /// CPUs that are online.
     pub cpus: usize,
     /// Packets taken through the stack, all CPUs.
     pub softnet_processed: u64,

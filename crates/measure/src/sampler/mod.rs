@@ -43,7 +43,7 @@ pub enum SamplerError {
     /// The packet sockets of a namespace.
     #[error("packet sockets of {namespace}: {error}")]
     PacketDiag {
-        /// The namespace's label.
+        /// Label of the namespace (`a`, `tenant-b`).
         namespace: String,
         /// What the kernel answered.
         error: Box<netstate::packet_diag::PacketDiagError>,

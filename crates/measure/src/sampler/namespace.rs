@@ -130,7 +130,7 @@ impl Namespace {
 }
 
 impl NamespaceSample {
-    /// TCP segments retransmitted.
+    /// TCP segments sent again, over both IP versions (`RetransSegs`).
     pub fn tcp_retransmits(&self) -> u64 {
         self.counters.tcp.retrans_segs
     }

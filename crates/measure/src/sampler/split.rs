@@ -49,7 +49,7 @@ pub(super) fn busy(cpu: &CpuSeconds) -> f64 {
     cpu.user + cpu.system + cpu.softirq + cpu.irq
 }
 
-/// All kinds, seconds.
+/// Sum over all kinds, idle included, seconds.
 pub(super) fn total(cpu: &CpuSeconds) -> f64 {
     busy(cpu) + cpu.steal + cpu.idle
 }

@@ -16,7 +16,7 @@ pub struct Survey {
     pub whole: Disturbance,
     /// Packets through the stack, all CPUs.
     pub packets_per_s: f64,
-    /// Every CPU.
+    /// Each online CPU.
     pub cpus: Vec<CpuBusy>,
     /// Processes of others that used CPU time, most first.
     pub consumers: Vec<Consumer>,
@@ -27,11 +27,11 @@ pub struct Survey {
 /// How busy a CPU is, shares of its time, 0..1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CpuBusy {
-    /// Its number.
+    /// Number of the CPU, as in `/proc/stat`.
     pub cpu: usize,
-    /// Not idle.
+    /// Share that it was neither idle nor waiting for I/O.
     pub busy: f64,
-    /// In softirqs.
+    /// Share in softirqs, without hardware interrupts.
     pub softirq: f64,
     /// Taken by the hypervisor.
     pub steal: f64,
@@ -40,7 +40,7 @@ pub struct CpuBusy {
 /// A process of others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Consumer {
-    /// Process ID.
+    /// Process ID in this process's PID namespace.
     pub pid: u32,
     /// Command, as its process chose it.
     pub command: String,

@@ -69,7 +69,7 @@ pub struct Clamp {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Match {
-    /// The whole name.
+    /// The name is exactly this one.
     Name(String),
     /// The beginning of its name.
     Prefix(String),

@@ -14,7 +14,7 @@ use crate::dump;
 
 /// A datagram tells of some twenty.
 const LINKS: u8 = 200;
-/// Beyond them.
+/// Name of the link that comes and goes during a list.
 const CHANGED: &str = "changed";
 
 fn mac(last: u8) -> MacAddr {

@@ -13,7 +13,7 @@ use packet::ethernet::MacAddr;
 use super::{BridgeEntry, Overlay, VxlanEntry, remote};
 use crate::netlink::{Netlink, Result};
 
-/// Whose forwarding entries.
+/// The forwarding table that an entry is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Table {
     /// A bridge's, by index.
@@ -25,9 +25,9 @@ pub enum Table {
 /// A forwarding entry of which the kernel has told that it is new, another or gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryChange {
-    /// Whose.
+    /// Table that has the entry.
     pub table: Table,
-    /// Of which address.
+    /// Hardware address that the entry is of.
     pub mac: MacAddr,
     /// It is no more.
     pub gone: bool,
@@ -55,7 +55,7 @@ struct Entry {
     mac: MacAddr,
     /// Of a VLAN; not asked where VLANs are not filtered.
     vlan: bool,
-    /// In a bridge.
+    /// Destination where `table` is a bridge's.
     local: BridgeEntry,
     /// In a VXLAN device.
     remote: VxlanEntry,

@@ -19,7 +19,7 @@ const UDP: u8 = 17;
 /// asks with (`udp_tunnel_dst_lookup`, `udp_tunnel6_dst_lookup`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Query {
-    /// The other end.
+    /// Underlay address of the remote end.
     pub to: IpAddr,
     /// Own address, where the device has one.
     pub from: Option<IpAddr>,

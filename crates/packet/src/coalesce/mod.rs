@@ -28,7 +28,7 @@ use crate::frame::{Headers, Packet, Transport, Unsupported};
 use crate::vnet_hdr::VnetHdr;
 use held::Held;
 
-/// What to merge.
+/// Limits of a coalescer, and the kinds of traffic that it merges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Flows held at the same time; at least one. When one more comes, the

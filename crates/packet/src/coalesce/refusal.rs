@@ -56,7 +56,7 @@ pub enum Refusal {
     /// TTL or hop limit differs.
     #[error("other TTL or hop limit")]
     Ttl,
-    /// Don't Fragment differs.
+    /// The Don't Fragment bit of the IPv4 header differs.
     #[error("other DF")]
     DontFragment,
     /// The IPv4 ID is not the next one (nor, with DF, always the same).
@@ -74,7 +74,7 @@ pub enum Refusal {
     /// Another flag differs but FIN and PSH.
     #[error("other TCP flags")]
     Flags,
-    /// The window differs.
+    /// The receive window differs.
     #[error("other window")]
     Window,
     /// The acknowledgement number differs.

@@ -39,7 +39,7 @@ impl Row {
     }
 }
 
-/// What to draw.
+/// Rows of bars over one axis, with their legend.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bars {
     pub(crate) words: String,

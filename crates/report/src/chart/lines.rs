@@ -36,7 +36,7 @@ pub(crate) struct Axis {
     pub(crate) ticks: Vec<(f64, String)>,
 }
 
-/// What to draw.
+/// Series of points over two axes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Lines {
     pub(crate) x: Axis,

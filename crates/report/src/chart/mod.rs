@@ -36,12 +36,12 @@ pub(crate) use svg::WIDTH;
 /// Colours, dashes and texts of every chart, light and dark.
 pub(crate) const STYLE: &str = include_str!("style.css");
 
-/// A finished chart.
+/// A drawn chart without the outer SVG element.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Chart {
     /// What kind it is, as a file name has it.
     pub(crate) slug: &'static str,
-    /// What it shows.
+    /// What the chart shows, as a heading.
     pub(crate) title: String,
     /// How to read it.
     pub(crate) caption: String,

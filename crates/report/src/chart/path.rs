@@ -8,7 +8,7 @@ use super::{Chart, distinct};
 use crate::style::plain;
 use crate::unit::bytes;
 
-/// Columns at most.
+/// Most columns of one chart.
 const COLUMNS: usize = 3;
 /// Height of a hop, pixels.
 const HOP: f64 = 36.0;

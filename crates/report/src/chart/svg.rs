@@ -107,7 +107,7 @@ impl Svg {
         let _ = write!(self.body, "<polyline class=\"{class}\" points=\"{}\"/>", points.join(" "));
     }
 
-    /// A closed area.
+    /// Adds a closed area; points are in pixels.
     pub(crate) fn polygon(&mut self, class: &str, points: &[(f64, f64)]) {
         let points: Vec<String> =
             points.iter().map(|(x, y)| format!("{},{}", n(*x), n(*y))).collect();
@@ -152,7 +152,7 @@ impl Svg {
             write!(self.body, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{anchor}>{text}</text>");
     }
 
-    /// The finished image.
+    /// The elements that were drawn, and the height in pixels as it is written.
     pub(crate) fn finish(self, height: f64) -> (String, f64) {
         (self.body, n(height))
     }

@@ -82,7 +82,7 @@ pub struct Compared {
     pub work: String,
     /// Which of the cell's figures was compared.
     pub figure: Figure,
-    /// What was compared.
+    /// Whether medians or their ratios to the baseline were compared.
     pub basis: Basis,
     /// Median in the first file: a ratio to the baseline, or absolute in the
     /// cell's unit (CPU: that of its service demand, latency: µs).
@@ -105,7 +105,7 @@ pub struct Compared {
     pub p_corrected: Option<f64>,
     /// Whether more of the figure is better.
     pub higher_is_better: bool,
-    /// What is known.
+    /// Whether a change is proven, and in which direction.
     pub verdict: Verdict,
     /// Why there is not enough data, where there is not.
     pub reason: Option<String>,
@@ -124,14 +124,14 @@ pub enum Figure {
     LatencyP99,
 }
 
-/// What was compared.
+/// Which values of a cell were compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// Ratios to the baseline of the same block.
     RatioToBaseline,
-    /// The values themselves.
+    /// Medians in the cell's own unit.
     Absolute,
 }
 
@@ -170,7 +170,7 @@ pub enum CompareError {
         /// Of the second file.
         b: String,
     },
-    /// Nothing in common.
+    /// No cell is in both files.
     #[error(
         "/cells: expected cells of the same mode, offload, workload and size in both files, got none"
     )]

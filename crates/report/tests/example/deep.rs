@@ -11,7 +11,6 @@ use super::{BLOCKS, HOST, MODES, Noise, Place, cell, results};
 /// Modes of this run: the lab's own, fewer.
 const SHOWN: [&str; 4] = ["host", "bridge", "vxlan", "ovs-vxlan"];
 
-/// The run.
 pub fn deep() -> Results {
     let mut noise = Noise::new(21);
     let mut cells = Vec::new();

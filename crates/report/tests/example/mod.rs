@@ -75,7 +75,6 @@ fn alternatives(mode: &str) -> Vec<Alternative> {
     vec![Alternative { mode: other.to_owned(), advice: advice.to_owned() }]
 }
 
-/// The run.
 pub fn results() -> Results {
     let mut noise = Noise::new(20);
     let mut cells = Vec::new();

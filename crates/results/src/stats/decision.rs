@@ -3,7 +3,7 @@
 /// What is to be done after a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Another block.
+    /// Go on with another block.
     Continue,
     /// Stop: every interval is narrow enough.
     GoalReached,

@@ -14,9 +14,9 @@ pub enum StatsError {
     TooFew {
         /// What was to be computed.
         what: &'static str,
-        /// Values there are.
+        /// Number of values that were given.
         got: usize,
-        /// Values it takes.
+        /// Fewest values that the statistic takes.
         needed: usize,
     },
     /// A value that cannot be a ratio: zero, negative, infinite or NaN.
@@ -41,9 +41,9 @@ pub enum StatsError {
     /// A plan that ends before it begins.
     #[error("sequential plan: at most {max_blocks} blocks, expected at least {min_blocks}")]
     Blocks {
-        /// Fewest blocks.
+        /// Fewest blocks that a look takes.
         min_blocks: u32,
-        /// Most blocks.
+        /// Most blocks of the plan.
         max_blocks: u32,
     },
 }

@@ -32,7 +32,7 @@ const GROWTH: f64 = 1.25;
 /// One block count at which to look.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Look {
-    /// Blocks done.
+    /// Number of blocks that are done at this look.
     pub blocks: u32,
     /// Confidence (0..1) for [`ratio_interval`] at this look: above the plan's
     /// level, because the looks share one probability of error.

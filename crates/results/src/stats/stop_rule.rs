@@ -11,14 +11,14 @@ use crate::Interval;
 pub enum StopRule {
     /// After this many blocks, whatever they show.
     Blocks {
-        /// How many.
+        /// Number of blocks of the run.
         blocks: u32,
         /// Coverage of every interval, 0..1.
         level: f64,
     },
     /// At an interim analysis, once every interval is narrow.
     Goal {
-        /// The interim analyses.
+        /// Block counts at which to look, and the confidence of each look.
         sequential: SequentialPlan,
         /// Largest relative half-width of an interval that is narrow (0.05: ±5%).
         half_width: f64,

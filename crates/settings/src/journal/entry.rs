@@ -78,7 +78,7 @@ struct File {
     entry: Kept,
 }
 
-/// The first form.
+/// Format 1 of an entry, which earlier versions have written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct First {

@@ -10,17 +10,17 @@ pub enum JournalError {
     /// A file of it.
     #[error("journal: {operation} {}: {error}", .path.display())]
     File {
-        /// What was attempted.
+        /// Operation that failed (`open`).
         operation: &'static str,
-        /// On what.
+        /// File or directory that it was attempted on.
         path: PathBuf,
-        /// The answer.
+        /// Error of that operation.
         error: std::io::Error,
     },
     /// An entry that cannot be written.
     #[error("journal: {}: {problem}", .path.display())]
     Entry {
-        /// The file.
+        /// Path of the entry's file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -36,7 +36,7 @@ pub enum JournalError {
     /// Another process has had it for too long.
     #[error("journal: {}: another overlane has it since {waited_s} s", .path.display())]
     Locked {
-        /// The directory.
+        /// Directory of the journal.
         path: PathBuf,
         /// Seconds waited.
         waited_s: u64,
@@ -52,9 +52,9 @@ pub enum JournalError {
     /// A change was taken back, and its entry could not be removed.
     #[error("{object}: taken back; its entry stays: {error}")]
     Stays {
-        /// The setting.
+        /// The setting and its namespace, in words.
         object: String,
-        /// Why.
+        /// Why the entry could not be removed.
         error: Box<JournalError>,
     },
     /// The setting could not be read or written.

@@ -15,11 +15,11 @@ use test_support::{need, require};
 
 use super::bench::{Space, undo_all, value};
 
-/// When steps fail.
+/// What happens to the step of the chosen number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Once(Errno),
-    /// From then on.
+    /// That step and all after it fail.
     Always(Errno),
     Kill,
 }

@@ -64,7 +64,7 @@ impl SendSlots {
         }
     }
 
-    /// Messages a call.
+    /// Most messages that one call sends.
     pub fn capacity(&self) -> usize {
         self.headers.len()
     }
@@ -166,7 +166,7 @@ fn name_v6(to: SocketAddrV6) -> libc::sockaddr_in6 {
     }
 }
 
-/// A received payload.
+/// A received message: one datagram, or several that the kernel has merged.
 #[derive(Debug)]
 pub struct Incoming<'a> {
     /// Who sent the datagram.
@@ -207,7 +207,7 @@ impl ReceiveSlots {
         }
     }
 
-    /// Messages a call.
+    /// Most messages that one call receives.
     pub fn capacity(&self) -> usize {
         self.headers.len()
     }

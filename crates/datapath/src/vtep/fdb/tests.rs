@@ -145,11 +145,11 @@ fn ends_without_number_leave_nothing_behind() {
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// Seconds go by.
+    /// So many seconds pass, in which the owner sends when it is due.
     Later(u32),
     /// That hostile end claims the address.
     Hostile(u8),
-    /// The owner sends.
+    /// The owner sends one packet from where it is.
     Owner,
     /// The owner sends from where it was and then from a new place.
     Migrate(u8),

@@ -54,14 +54,14 @@ const QUEUE_LENGTH: u32 = 4096;
 pub enum Way {
     /// Whole, by that TAP to that NIC.
     TunnelGso {
-        /// The second TAP.
+        /// Name of the second TAP, whose packets are redirected to the NIC.
         tap: String,
         /// Name of the underlay device.
         nic: String,
     },
     /// Cut here, by `UDP_SEGMENT`.
     UdpSegment {
-        /// Why not whole.
+        /// Why GSO packets are not handed over whole, in words.
         reason: String,
     },
 }

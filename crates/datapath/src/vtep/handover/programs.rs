@@ -26,9 +26,9 @@ pub(super) struct Settings {
     pub(super) nic: u32,
     /// Index of the second TAP.
     pub(super) tap: u32,
-    /// The endpoint's address.
+    /// Underlay address of the endpoint; the programs compare outer addresses with it.
     pub(super) local: IpAddr,
-    /// The tunnel's port.
+    /// Destination UDP port of the tunnel, in host byte order.
     pub(super) port: u16,
 }
 

@@ -8,7 +8,7 @@ use super::*;
 
 /// A path of known capacity, with what disturbs a real one.
 struct Path {
-    /// Datagrams/s.
+    /// Highest rate without loss, datagrams/s.
     capacity: f64,
     /// What the generator can make, datagrams/s.
     generator: f64,

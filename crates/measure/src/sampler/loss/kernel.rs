@@ -13,9 +13,9 @@ pub(super) struct Seen {
     pub sockets: BTreeMap<String, u64>,
     /// By netfilter, connection tracking among it, by namespace.
     pub netfilter: BTreeMap<String, u64>,
-    /// At softnet backlogs.
+    /// At softnet backlogs of any CPU.
     pub backlog: u64,
-    /// Anywhere.
+    /// At any place, those above included.
     pub total: u64,
 }
 
