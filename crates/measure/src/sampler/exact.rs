@@ -3,9 +3,9 @@
 //! The programs hang on trace points of the scheduler, softirqs and interrupts
 //! and vanish with this process. A run takes less than 0.1 µs (97 ns by
 //! `kernel.bpf_stats_enabled`, its own two clock readings included, on a KVM
-//! guest), two runs for each softirq and interrupt, one for each switch. It needs CAP_BPF and CAP_PERFMON in the initial user
-//! namespace, a kernel with BTF (5.11 or newer for the helpers used), and a
-//! kernel that is not PREEMPT_RT.
+//! guest), two runs for each softirq and interrupt, one for each switch. It needs
+//! CAP_BPF and CAP_PERFMON in the initial user namespace, a kernel with BTF (5.11 or
+//! newer for the helpers used), and a kernel that is not PREEMPT_RT.
 
 use std::time::{Duration, Instant};
 

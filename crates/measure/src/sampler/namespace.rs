@@ -69,6 +69,7 @@ impl Namespace {
                 Err(PacketDiagError::Kernel(e)) if e.errno == Errno::ENOENT => None,
                 Err(e) => return Err(error(e)),
             },
+            // The kernel has no sock_diag at all.
             Err(e) if e.errno == Errno::EPROTONOSUPPORT => None,
             Err(e) => return Err(error(e.into())),
         };
