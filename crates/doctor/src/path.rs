@@ -255,6 +255,7 @@ impl<'v, 'a> Walker<'v, 'a> {
         let view = self.view;
         match spot.kind() {
             "veth" => {
+                // The other end is in a namespace that was not read.
                 let Some(peer) = view.peer(spot) else { return Vec::new() };
                 if seen.contains(&peer.place) {
                     self.onward(spot, seen)

@@ -437,6 +437,7 @@ impl Scrubber {
                     let meant = names.iter().filter(|name| name.starts_with(beginning.as_str()));
                     let mut all: Vec<_> =
                         meant.map(|name| Some(Match::Name(self.device_name(name, None)))).collect();
+                    // A rule that means no device must not come to mean all of them.
                     if all.is_empty() {
                         all.push(Some(Match::Name("none".to_owned())));
                     }

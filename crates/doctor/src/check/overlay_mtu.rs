@@ -20,6 +20,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
+        // An external device gets the remote with each packet: the underlay is not known here.
         if vxlan.external {
             continue;
         }

@@ -67,6 +67,7 @@ const MEMBERS_SHOWN: usize = 4;
 pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     // A descriptor a namespace, of which there may be thousands.
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Where it stays as it was, the limit that there is may do.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
     let (mut subjects, mut left_out) = subjects(scope)?;
@@ -223,6 +224,7 @@ fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
         if wanted.is_empty() {
             continue;
         }
+        // Without a socket there its links stay unresolved, and paths end at them.
         let Ok(netlink) = netstate::Netlink::open_in(&subjects[at].netns) else { continue };
         let likely: Vec<usize> = wanted
             .values()
@@ -234,6 +236,7 @@ fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
             if wanted.is_empty() || std::mem::replace(&mut asked[candidate], true) {
                 continue;
             }
+            // Without a number there, no link of that namespace leads to the candidate.
             let Ok(Some(number)) = netlink.number_of(&subjects[candidate].netns) else { continue };
             for (index, _) in wanted.remove(&number).unwrap_or_default() {
                 namespaces[at].devices.entry(index).or_default().link_namespace =
