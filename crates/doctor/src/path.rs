@@ -340,6 +340,7 @@ impl<'v, 'a> Walker<'v, 'a> {
 fn hop(spot: Spot<'_>) -> Hop {
     let features = match spot.device.and_then(|device| device.features.as_ref()) {
         Some(Reading::Read(features)) => Some(features),
+        // Not read: the hop is told without offloads.
         _ => None,
     };
     let is_on =

@@ -124,6 +124,7 @@ impl Scrubber {
         namespaces.iter_mut().for_each(|namespace| self.namespace(namespace));
         for LeftOut { object, reason } in left_out {
             let count = object.strip_suffix(" processes").and_then(|n| n.parse::<u32>().ok());
+            // It may be a label, a path or a command.
             *object = count.map_or("an object".to_owned(), |count| format!("{count} processes"));
             *reason = name::reason(reason);
         }

@@ -142,6 +142,7 @@ impl Capabilities {
                         });
                     }
                 };
+                // The kernel's datapath makes no TAP devices.
                 let ovs::Datapath::UserSpace { reason } = datapath else { return Ok(()) };
                 self.tun().map_err(|tun| {
                     let remedy = "or load the openvswitch module (modprobe openvswitch)";

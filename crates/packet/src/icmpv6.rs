@@ -180,6 +180,7 @@ pub fn packet_too_big(
     mtu: u32,
     buffer: &mut [u8],
 ) -> Result<usize, EmitError> {
+    // Whoever has less than the header says quotes what there is.
     let quote = packet.get(..ipv6::HEADER_LEN + original.payload().len()).unwrap_or(packet);
     let quote = &quote[..quote.len().min(MAX_ERROR_LEN - ipv6::HEADER_LEN - HEADER_LEN)];
     let header = Ipv6Header {

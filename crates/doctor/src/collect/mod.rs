@@ -74,6 +74,7 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     let taken_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let begun = Instant::now();
     let early_machine = machine::Early::read();
+    // Those of other users come last in the list, and are read last.
     let strangers = subjects.iter().position(|subject| subject.is_strangers);
     let strangers = strangers.unwrap_or(subjects.len());
     let mut namespaces = on_all_cpus(&subjects[..strangers], namespace::read);

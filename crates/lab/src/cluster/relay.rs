@@ -39,6 +39,7 @@ impl Relay {
 /// Joins a connection to one in `to`. Without one there it is closed, as the port would be.
 fn carry(near: TcpStream, to: &NetNs, at: (Ipv4Addr, u16)) {
     let Ok(Ok(far)) = to.run(|| TcpStream::connect(at)) else { return };
+    // Descriptors have run out: closed, as without a server.
     let (Ok(near_copy), Ok(far_copy)) = (near.try_clone(), far.try_clone()) else { return };
     for (mut from, mut into) in [(near, far_copy), (far, near_copy)] {
         std::thread::spawn(move || {

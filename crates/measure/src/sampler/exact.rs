@@ -57,6 +57,7 @@ impl ExactReading {
     pub(super) fn since(&self, before: &ExactReading) -> CpuNs {
         let mut sum = CpuNs::default();
         for (after, before) in self.cpus.iter().zip(&before.cpus) {
+            // A CPU that came online meanwhile has no first reading.
             let (Some(after), Some(before)) = (after.ns, before.ns) else { continue };
             // A kind can run backwards by the length of one interrupt (see the
             // C source); that counts as nothing.

@@ -99,6 +99,7 @@ impl Namespace {
             counters: self.snmp.read()?,
             conntrack: match &self.conntrack {
                 Ok(files) => Some(files.read()?),
+                // No connection tracking here: [`Namespace::conntrack_reason`] says why.
                 Err(_) => None,
             },
             packets: self.packets.as_ref().map(PacketDiag::read).transpose().map_err(error)?,
