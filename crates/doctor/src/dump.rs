@@ -157,6 +157,8 @@ fn members(archive: &mut tar::Archive<impl Read>) -> Result<Host, DumpError> {
             }
             continue;
         }
+        // Other members are skipped, `../host.json` among them: nothing is unpacked by its
+        // name.
         if entry.path_bytes().as_ref() != MEMBER.as_bytes() {
             continue;
         }

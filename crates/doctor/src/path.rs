@@ -255,6 +255,7 @@ impl<'v, 'a> Walker<'v, 'a> {
         let view = self.view;
         match spot.kind() {
             "veth" => {
+                // The other end is in a namespace that was not read.
                 let Some(peer) = view.peer(spot) else { return Vec::new() };
                 if seen.contains(&peer.place) {
                     self.onward(spot, seen)
@@ -339,6 +340,7 @@ impl<'v, 'a> Walker<'v, 'a> {
 fn hop(spot: Spot<'_>) -> Hop {
     let features = match spot.device.and_then(|device| device.features.as_ref()) {
         Some(Reading::Read(features)) => Some(features),
+        // Not read: the hop is told without offloads.
         _ => None,
     };
     let is_on =

@@ -124,6 +124,7 @@ impl Scrubber {
         namespaces.iter_mut().for_each(|namespace| self.namespace(namespace));
         for LeftOut { object, reason } in left_out {
             let count = object.strip_suffix(" processes").and_then(|n| n.parse::<u32>().ok());
+            // It may be a label, a path or a command.
             *object = count.map_or("an object".to_owned(), |count| format!("{count} processes"));
             *reason = name::reason(reason);
         }
@@ -437,6 +438,7 @@ impl Scrubber {
                     let meant = names.iter().filter(|name| name.starts_with(beginning.as_str()));
                     let mut all: Vec<_> =
                         meant.map(|name| Some(Match::Name(self.device_name(name, None)))).collect();
+                    // A rule that means no device must not come to mean all of them.
                     if all.is_empty() {
                         all.push(Some(Match::Name("none".to_owned())));
                     }

@@ -134,6 +134,7 @@ impl<'a> View<'a> {
             segments: HashMap::new(),
         };
         for (at, namespace) in host.namespaces.iter().enumerate() {
+            // A saved host may have a number twice. The first counts, here and below.
             view.namespaces.entry(namespace.inode).or_insert(at);
             for (position, link) in namespace.interfaces.get().into_iter().flatten().enumerate() {
                 let place = Place { namespace: at, index: link.index };
@@ -194,6 +195,7 @@ impl<'a> View<'a> {
         let namespace = match (spot.interface.link_netns, spot.device?.link_namespace) {
             (None, _) => spot.place.namespace,
             (Some(_), Some(inode)) => self.namespace(inode)?,
+            // Where the other end is was not found: its index means another device here.
             (Some(_), None) => return None,
         };
         self.spot(Place { namespace, index })

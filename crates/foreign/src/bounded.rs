@@ -167,6 +167,7 @@ impl Scanner {
             }
             b'}' | b']' => {
                 self.token = Token::None;
+                // Brackets without a beginning are for the parser to refuse.
                 self.depth = self.depth.saturating_sub(1);
                 Ok(())
             }
@@ -213,6 +214,8 @@ impl Limits {
             let room = text.len().clamp(FIRST_PIECE, most.max(FIRST_PIECE));
             let room = room.min(most - text.len());
             text.reserve_exact(room);
+            // A short read is the end of the text. Without room, one byte more than allowed was
+            // read.
             if reader.by_ref().take(room as u64).read_to_end(&mut text)? < room || room == 0 {
                 return Ok(text);
             }
@@ -246,6 +249,7 @@ impl<R: Read> Bounded<R> {
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        // A parser that reads on after the error must not get what is behind the limit.
         if let Some(exceeded) = self.exceeded {
             return Err(io::Error::other(exceeded));
         }

@@ -48,8 +48,9 @@ pub fn is_harmful(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A whole text on its way out. Lines and tabs stay. With `colour`, sequences that set colours and boldness (SGR of ECMA-48) stay, too: a
-/// program that prints in colour has escaped each foreign part of it by [`Plain`].
+/// A whole text on its way out. Lines and tabs stay. With `colour`, sequences that set
+/// colours and boldness (SGR of ECMA-48) stay, too: a program that prints in colour has
+/// escaped each foreign part of it by [`Plain`].
 pub fn lines(text: &str, colour: bool) -> Cow<'_, str> {
     let ours = |at: usize, c: char| match c {
         '\n' | '\t' => true,
@@ -113,6 +114,7 @@ pub fn json(text: &str) -> Cow<'_, str> {
             out.push(c);
         } else {
             for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
                 let _ = write!(out, "\\u{unit:04x}");
             }
         }

@@ -52,6 +52,7 @@ impl Capabilities {
     }
 
     fn link(&self, kind: &'static str) -> Supported {
+        // A question that panicked has entered no answer, so the map is whole.
         let mut known = self.kinds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         known.entry(kind).or_insert_with(|| self.try_link(kind)).clone()
     }
@@ -60,6 +61,7 @@ impl Capabilities {
         const NAME: &str = "probe";
         let netlink = self.scratch.netlink();
         let answer = netlink.add_kind(NAME, kind);
+        // Where the kernel refused there is nothing to delete.
         let _ = netlink.delete_link(NAME);
         match answer {
             Err(NetlinkError::Kernel { errno: Errno::EOPNOTSUPP, .. }) => Err(Unsupported::new(
@@ -140,6 +142,7 @@ impl Capabilities {
                         });
                     }
                 };
+                // The kernel's datapath makes no TAP devices.
                 let ovs::Datapath::UserSpace { reason } = datapath else { return Ok(()) };
                 self.tun().map_err(|tun| {
                     let remedy = "or load the openvswitch module (modprobe openvswitch)";

@@ -165,7 +165,7 @@ impl Network {
         self.trees.iter().filter_map(|tree| tree.processes.cgroup())
     }
 
-    /// Programs running for the mode: (process id, command line).
+    /// Programs running for the mode.
     pub fn programs(&self) -> impl Iterator<Item = &Process> {
         self.programs.iter()
     }

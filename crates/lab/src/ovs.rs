@@ -50,6 +50,7 @@ impl Datapath {
                 scratch.run(tool("ovs-dpctl").args(["del-dp", NAME]))?;
                 Ok(Datapath::Kernel)
             }
+            // Whatever keeps the kernel's datapath away, that in user space does not need it.
             Err(Error::Program { output, .. }) => Ok(Datapath::UserSpace {
                 reason: if output.contains("'ovs_datapath' does not exist") {
                     "kernel has no openvswitch".to_owned()
@@ -101,6 +102,7 @@ fn schema() -> Option<&'static str> {
 }
 
 fn tool(program: &str) -> Command {
+    // Removed since it was probed: starting it fails, and names it.
     Command::new(find_program(program).unwrap_or_else(|| program.into()))
 }
 

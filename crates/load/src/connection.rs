@@ -36,6 +36,7 @@ impl Flow<'_> {
                 });
             }
         }
+        // Not reached: the loop ends with a connection.
         connecting.into_stream().ok_or(EngineError::Stopped)
     }
 
@@ -48,6 +49,7 @@ impl Flow<'_> {
             Some(h) if h.kind == Kind::Answer && h.token == self.token && h.flow == self.index => {
                 Ok(())
             }
+            // Figures would be those of whatever has answered.
             _ => Err(EngineError::NoAnswer {
                 target: self.address,
                 stage: Stage::Hello,

@@ -174,6 +174,7 @@ impl Control {
     }
 
     pub fn take_failure(&self) -> Option<EngineError> {
+        // Asked each millisecond: no lock is taken where nothing has failed.
         if !self.failed.load(Ordering::Acquire) {
             return None;
         }

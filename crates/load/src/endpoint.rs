@@ -385,6 +385,7 @@ impl Shared {
         while !self.control.is_done() {
             let stream = match listener.accept() {
                 Ok((stream, from)) if serves(self.peer, from) => stream,
+                // A server of one peer sends nothing to any other address.
                 Ok(_) => {
                     *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
                     continue;
@@ -408,6 +409,7 @@ impl Shared {
                 *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
                 continue;
             };
+            // Another thread serves the flow, which has one connection.
             if self.taken[hello.flow as usize].swap(true, Ordering::AcqRel) {
                 continue;
             }

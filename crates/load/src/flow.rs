@@ -120,6 +120,7 @@ impl Flow<'_> {
             (end, Errno::ECONNRESET | Errno::ECONNABORTED | Errno::EPIPE) => {
                 EngineError::Reset { flow: self.index, end, stage }
             }
+            // At the server the address is its own, and no errno speaks of the way to it.
             (end, errno) => EngineError::Socket { flow: self.index, end, operation, stage, errno },
         }
     }
@@ -137,5 +138,6 @@ impl Flow<'_> {
 
 /// The errno of `std`'s error.
 pub(super) fn errno_of(error: &std::io::Error) -> Errno {
+    // An error of the library's own has no number.
     Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32))
 }

@@ -90,6 +90,7 @@ fn send_and_receive(
     report: &mut FlowReport,
 ) -> Result<(), EngineError> {
     flow.control.wait_past(Phase::Setup);
+    // Not reached without a time: the phase after `Setup` has begun.
     let start = flow.control.traffic_since().unwrap_or_else(Instant::now);
     let mut schedule = flow
         .load
@@ -134,6 +135,7 @@ fn send_and_receive(
             }
         }
         let full = due && writable && !pipe.has_room();
+        // Once for each request, however often the loop comes by meanwhile.
         if full && schedule.is_some() && !held {
             held = true;
             book.held_back(schedule.as_ref().map_or(now, Schedule::next));
@@ -164,6 +166,7 @@ fn send_and_receive(
                 flow.tally().units.add(answers);
             }
             rounds += 1;
+            // Requests that become due must not wait for an endless row of answers.
             if !came || pipe.under_way().next().is_none() || rounds >= BURST {
                 break;
             }
@@ -295,6 +298,7 @@ impl Book {
             return;
         }
         let now = Instant::now();
+        // A path that has been silent since is not settled here: `check_silence` ends the load.
         if self.alive && now.saturating_duration_since(ended) >= LINGER {
             for request in pipe.under_way() {
                 if !self.counts(request.intended) {

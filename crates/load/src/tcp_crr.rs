@@ -88,6 +88,7 @@ pub(super) fn server(
         // A connection that breaks is the client's to report: it knows which
         // transaction it was, and whether it was one of its own at all.
         if let Err(error) = answer(flow, &stream, &mut message) {
+            // The client hangs up when the load is over.
             if flow.control.is_done() {
                 return Ok(());
             }

@@ -190,6 +190,8 @@ impl Newcomers<'_> {
             let (hello, peer) = match self.listener.recv_from(&mut buffer) {
                 Ok((n, peer)) => match Hello::asked(&buffer[..n], self.token, self.load.flows) {
                     Some(hello) if serves(self.peer, peer) => (hello, peer),
+                    // Late datagrams of other loads, and strangers', get no answer: nobody is
+                    // flooded from here.
                     _ => continue,
                 },
                 Err(e) if is_a_tick(&e) => continue,
@@ -197,6 +199,7 @@ impl Newcomers<'_> {
             };
             if self.taken[hello.flow as usize].swap(true, Ordering::AcqRel) {
                 // Asked again before the flow's own socket was connected.
+                // Where it is lost or refused, the client asks again.
                 let _ = self.listener.send_to(&hello.answer().emit(), peer);
                 continue;
             }
@@ -209,6 +212,7 @@ impl Newcomers<'_> {
             socket.connect(peer).map_err(|e| local("connect", &e))?;
             socket.set_read_timeout(Some(TICK)).map_err(|e| local("setsockopt", &e))?;
             socket.set_write_timeout(Some(TICK)).map_err(|e| local("setsockopt", &e))?;
+            // Where it is lost or refused, the client asks again.
             let _ = socket.send(&hello.answer().emit());
             return Ok((hello.flow, socket));
         }

@@ -111,6 +111,7 @@ impl Asker<'_> {
         });
         match self.socket.send(&self.message) {
             Ok(_) => {}
+            // Not accepted within the time limit: a pair that did not come about is lost, too.
             Err(e) if is_a_tick(&e) => return Ok(false),
             Err(e) if errno_of(&e) == Errno::ENOBUFS => {
                 report.count_error(Errno::ENOBUFS, "send");
@@ -193,6 +194,7 @@ impl Pipe for Pipelined<'_> {
         self.window.number(&mut self.message);
         match self.socket.send(&self.message) {
             Ok(_) => {}
+            // The socket's buffer is full: the request stays due.
             Err(e) if is_a_tick(&e) => {
                 report.count_error(Errno::EAGAIN, "send");
                 return Ok(false);
@@ -257,6 +259,7 @@ pub(super) fn server(
         let read = match socket.recv(&mut buffer) {
             Ok(n) => n,
             Err(e) if is_a_tick(&e) => continue,
+            // An ICMP error about an earlier answer. The client notices what is missing.
             Err(e) => {
                 report.count_error(errno_of(&e), "recv");
                 continue;
@@ -271,6 +274,7 @@ pub(super) fn server(
                 flow.tally().units.add(1);
                 flow.tally().bytes.add(n as u64);
             }
+            // An answer that is not sent is a lost pair for the client.
             Err(e) => report.count_error(errno_of(&e), "send"),
         }
     }

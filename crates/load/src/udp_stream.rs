@@ -124,6 +124,7 @@ impl Sender {
             let count = match &mut pacer {
                 None => self.batch.capacity(),
                 Some(pacer) => match pacer.take() {
+                    // Nothing is due yet. `take` has waited, so the phase is looked at again.
                     0 => continue,
                     count => count,
                 },
@@ -209,6 +210,7 @@ pub(super) fn server(
                     receiver.round(flow, socket, report)?;
                 }
                 Err(e) if super::connection::is_a_tick(&e) => {}
+                // An ICMP error about an answer to a hello: the client asks again.
                 Err(e) => report.count_error(super::flow::errno_of(&e), "recv"),
             },
             Phase::Warmup | Phase::Settle | Phase::Measure | Phase::Drain => {
@@ -283,6 +285,7 @@ impl Receiver {
 
     /// Sleeps, for longer the less of the buffer was used since the last time.
     fn rest(&mut self, read: Read) {
+        // More is queued: in a sleep the buffer could fill up.
         if !read.emptied {
             return;
         }

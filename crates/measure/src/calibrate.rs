@@ -91,6 +91,7 @@ pub(crate) fn offers(
                 percent,
                 reason: format!("{} keeps no schedule", planned.ask.engine),
             },
+            // One request at a time is a share of nothing, so no maximum is sought.
             Some(percent) if percent <= 0.0 => {
                 Offer::Load(Offered { percent: Some(0.0), per_s: 0.0 })
             }
@@ -161,6 +162,7 @@ fn median_rate(
     trial: &mut dyn FnMut(&Load) -> Result<f64, EngineError>,
 ) -> Result<f64, EngineError> {
     let rates = (0..TRIALS).map(|_| trial(load)).collect::<Result<Vec<_>, _>>()?;
+    // Not reached: there is more than one trial.
     Ok(median(&rates).unwrap_or(0.0))
 }
 

@@ -100,6 +100,7 @@ impl Governor {
         }
         let share = self.share * self.part;
         let of_cpus = pulse.cpu_s / (self.capacity.cpus * share);
+        // Where no device tells its speed, CPU time alone bounds the test.
         let of_link = self.capacity.link.map_or(0.0, |link| {
             let bits = pulse.bits.max(pulse.packets * SMALLEST_FRAME * 8.0);
             bits / (link * share)
@@ -157,8 +158,9 @@ const RETRANSMITS: f64 = 20.0;
 /// Rise of the waiting share that is harm.
 const WAITING: f64 = 0.10;
 
-/// Whether the host suffered from a pulse: `before`, at its beginning and at its end;
-/// `waiting` is what it was before the run.
+/// Whether the host suffered from a pulse, by its counters at the pulse's `begin` and
+/// `end`, `seconds` apart. `resting` are the rates of the rest before it, `waiting` is the
+/// share before the run.
 pub(crate) fn suffers(
     begin: &Fare,
     end: &Fare,
@@ -303,6 +305,7 @@ impl Pacing {
 pub(crate) fn link_speed(device: &str) -> Option<f64> {
     let text = read_value(format!("/sys/class/net/{device}/speed")).ok()?;
     let megabits = text.trim().parse::<f64>().ok()?;
+    // -1 where the driver knows none (`SPEED_UNKNOWN` of ethtool.h).
     (megabits > 0.0).then_some(megabits * 1e6)
 }
 

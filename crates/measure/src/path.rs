@@ -68,6 +68,8 @@ fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
                 HopKind::Stage => metered.map(|metered| metered.carried),
                 _ => observed.device(&hop.host, &hop.device).copied(),
             };
+            // A device that is not there has carried nothing, so that the proof fails by its
+            // name.
             let counters: Counters = counters.unwrap_or_default();
             let rx = |direction| {
                 let bytes = layer3(counters.rx_bytes, counters.rx_packets);

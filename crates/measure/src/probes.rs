@@ -138,6 +138,7 @@ impl Probes {
             self.places.iter().zip(before.places.iter().zip(&after.places))
         {
             let links = after.0.iter().map(|(device, counters)| {
+                // Made since the first reading: all that it counts is of the interval.
                 let earlier = before.0.get(device).copied().unwrap_or_default();
                 (device.clone(), counters.since(&earlier))
             });
@@ -165,6 +166,7 @@ impl Probes {
             .map(|(program, (before, after))| (program.name.clone(), after.saturating_sub(*before)))
             .collect();
         let metered = after.meters.iter().map(|(at, after)| {
+            // Begun since the first reading: all that it counts is of the interval.
             let before = before.meters.get(at).cloned().unwrap_or_default();
             (at.clone(), after.since(&before))
         });

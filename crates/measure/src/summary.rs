@@ -152,6 +152,7 @@ fn drift(samples: &[Sample], role: Role) -> Option<String> {
         .filter(|sample| sample.valid)
         .filter_map(|sample| if role == Role::Baseline { Some(sample.value) } else { sample.ratio })
         .collect();
+    // Too few values tell of no trend.
     let found = trend(&values).ok()?;
     found.is_significant().then(|| {
         let of = if role == Role::Baseline { "value" } else { "ratio" };

@@ -110,6 +110,7 @@ pub fn frame<'a>(
     if !trusted && !vnet.needs_csum() && !outer.checksum_is_valid(bytes) {
         return Err(DecapError::Checksum);
     }
+    // By the UDP length: what the IP packet has behind it is not part of the datagram.
     let udp_end = outer.transport_offset + usize::from(get16(bytes, outer.transport_offset + 4));
     let vxlan = Vxlan::parse(&bytes[outer.payload_offset..udp_end])
         .map_err(|e| e.shifted(outer.payload_offset))?;
@@ -149,6 +150,7 @@ pub struct Merged {
 /// # Errors
 /// See [`DecapError`].
 pub fn merged(bytes: &[u8], vnet: &VnetHdr, port: u16) -> Result<Option<Merged>, DecapError> {
+    // With a size of 0 nothing can be cut; `frame` then refuses it as `OuterGso`.
     if vnet.gso_type != gso_type::UDP_L4 || vnet.gso_size == 0 {
         return Ok(None);
     }
@@ -200,6 +202,7 @@ fn inner_vnet(
     outer_is_partial: bool,
 ) -> Result<VnetHdr, DecapError> {
     let tunnel = gso_type::UDP_TUNNEL_IPV4 | gso_type::UDP_TUNNEL_IPV6;
+    // The segments are those of the outer UDP packet; `merged` gives their payloads.
     if vnet.gso_type != 0 && vnet.gso_type & tunnel == 0 {
         return Err(DecapError::OuterGso(vnet.gso_type));
     }
@@ -215,6 +218,7 @@ fn inner_vnet(
     if vnet.gso_type != 0 {
         inner.gso_type = vnet.gso_type & !tunnel;
         inner.gso_size = vnet.gso_size;
+        // A hint, which may be 0 or too small.
         inner.hdr_len = vnet.hdr_len.saturating_sub(frame_offset as u16);
     }
     Ok(inner)
@@ -225,6 +229,8 @@ fn inner_vnet(
 ///
 /// The answer says what was done; for [`Egress::Drop`] nothing was.
 pub fn apply_ecn(frame: &mut [u8], outer: Ecn) -> Egress {
+    // As the kernel's `IP_ECN_decapsulate`: without an IP header there is nothing to mark or to
+    // drop for.
     let Some((at, ether_type)) = network(frame) else { return Egress::Forward(Ecn::NotEct) };
     let inner = match ether_type {
         EtherType::IPV4 => Ecn::of(frame[at + 1]),

@@ -282,6 +282,7 @@ impl Encap {
             Dscp::Fixed(dscp) => dscp << 2,
             Dscp::Inherit => inner_tos.unwrap_or(0),
         };
+        // Congestion marked on a frame without IP could be told to nobody inside.
         let ecn = inner_tos.map_or(Ecn::NotEct, |tos| self.ecn.outer(Ecn::of(tos)));
         let tos = ecn.on(dscp);
         let at = self.network_offset;

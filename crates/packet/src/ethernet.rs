@@ -61,6 +61,7 @@ impl FromStr for MacAddr {
         let mut pairs = text.split(':');
         for byte in &mut bytes {
             let pair = pairs.next().filter(|p| p.len() == 2).ok_or_else(error)?;
+            // `from_str_radix` takes a sign as well (`+1`).
             if !pair.bytes().all(|b| b.is_ascii_hexdigit()) {
                 return Err(error());
             }

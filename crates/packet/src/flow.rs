@@ -56,6 +56,7 @@ pub fn hash(frame: &[u8], seed: u64) -> u32 {
     if let Ok(headers) = Headers::parse(frame) {
         return FlowKey::of(frame, &headers).hash(seed);
     }
+    // Too short for an Ethernet header: all such frames are one flow.
     let Ok(link) = Ethernet::parse(frame) else { return finish(seed) };
     let (mut ether_type, mut rest) = (link.ether_type(), link.payload());
     while let (true, Ok(tag)) = (ether_type.is_vlan(), Vlan::parse(rest)) {
@@ -71,6 +72,8 @@ pub fn hash(frame: &[u8], seed: u64) -> u32 {
     if ether_type == EtherType::IPV6
         && let Ok(ip) = Ipv6::parse(rest)
     {
+        // 59 is "no next header" (RFC 8200, section 4.7). Packets with a broken chain of
+        // extension headers are still told apart by their addresses.
         let protocol = ip.upper_layer().map_or(Protocol(59), |upper| upper.protocol);
         let words = [ip.source().to_bits(), ip.destination().to_bits()];
         let hash = words

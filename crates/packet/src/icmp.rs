@@ -123,6 +123,7 @@ pub fn fragmentation_needed(
     mtu: u16,
     buffer: &mut [u8],
 ) -> Result<usize, EmitError> {
+    // Whoever has less than the header says quotes what there is.
     let quote = packet.get(..original.total_len()).unwrap_or(packet);
     let quote = &quote[..quote.len().min(MAX_ERROR_LEN - ipv4::HEADER_LEN - HEADER_LEN)];
     let len = ipv4::HEADER_LEN + HEADER_LEN + quote.len();

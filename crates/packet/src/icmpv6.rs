@@ -180,6 +180,7 @@ pub fn packet_too_big(
     mtu: u32,
     buffer: &mut [u8],
 ) -> Result<usize, EmitError> {
+    // Whoever has less than the header says quotes what there is.
     let quote = packet.get(..ipv6::HEADER_LEN + original.payload().len()).unwrap_or(packet);
     let quote = &quote[..quote.len().min(MAX_ERROR_LEN - ipv6::HEADER_LEN - HEADER_LEN)];
     let header = Ipv6Header {
@@ -260,6 +261,8 @@ pub fn neighbor_advertisement(
 /// Whether an error may be sent because of this packet: RFC 4443, section
 /// 2.4 (e). Packet Too Big alone may answer to a group.
 pub fn may_answer_with_error(original: &Ipv6<'_>, too_big: bool) -> bool {
+    // Headers that cannot be walked may hide an ICMPv6 error, which must not be answered by
+    // another.
     let Ok(upper) = original.upper_layer() else { return false };
     let error = upper.protocol == Protocol::ICMPV6
         && Icmpv6::parse(upper.payload).is_ok_and(|icmp| icmp.message().is_error());

@@ -107,6 +107,8 @@ impl<'a> Ipv6<'a> {
         loop {
             let protocol = upper.protocol.0;
             let Some(fixed) = upper.payload.first_chunk::<8>() else {
+                // Fewer than 8 bytes are too few for an extension header only. An upper layer
+                // may be as short as that.
                 if matches!(
                     protocol,
                     HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION

@@ -6,7 +6,7 @@
 //! - [`frame`] walks them from the Ethernet header to the payload.
 //! - [`flow`] hashes what it found.
 //! - [`encap`] and [`decap`] put a frame into VXLAN and take it out.
-//! - [`segment`] cuts a GSO packet (nicknamed GSO packet) as the kernel's GSO does.
+//! - [`segment`] cuts a GSO packet as the kernel's GSO does.
 //! - [`coalesce`] merges packets as the kernel's GRO does.
 //! - [`checksum`] is what all of them sum with.
 //!

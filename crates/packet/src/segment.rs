@@ -191,6 +191,7 @@ impl<'a> Segmenter<'a> {
     ) -> Result<Segmenter<'a>, SegmentError> {
         let single = || {
             let (start, offset) = (header.csum_start.into(), header.csum_offset.into());
+            // With `Partial`, [`Segmenter::header`] passes `NEEDS_CSUM` on to the reader.
             if !header.needs_csum() || policy.checksum == TransportChecksum::Partial {
                 return Ok(Work::Copy);
             }
@@ -216,6 +217,7 @@ impl<'a> Segmenter<'a> {
             return Err(SegmentError::TooMany(count));
         }
         // "Too small packets are not really GSO ones."
+        // In a tunnel, the outer lengths and checksum are still to be written.
         if count == 1 && gso.tunnel.is_none() {
             return Ok(Segmenter { frame, vnet: *header, work: single()?, count });
         }
@@ -279,6 +281,7 @@ impl<'a> Segmenter<'a> {
                     ..VnetHdr::default()
                 };
                 let payload = inner.payload_len().saturating_sub(index * cut.size).min(cut.size);
+                // A piece of one wire segment is no GSO packet.
                 if payload <= cut.size / cut.group {
                     return needed;
                 }
@@ -381,6 +384,8 @@ impl Cut {
             (Network::Ipv4, Ids::Incrementing) => Some(
                 get16(frame, headers.network_offset + 4).wrapping_add((index * self.group) as u16),
             ),
+            // `None` keeps the field as it is. IPv6 has none; fixed IDs are all the first
+            // one's.
             _ => None,
         };
         inner.set_network_length(out, end, id(inner, self.policy.ids));
@@ -458,6 +463,7 @@ fn check(
     };
     let tunnels_agree = match (tunnel, &packet.outer) {
         (Some(tunnel), Some(outer)) => tunnel.ipv6 == (outer.network == Network::Ipv6),
+        // The outer headers were parsed only because the vnet header names a tunnel.
         _ => true,
     };
     if !kinds_agree || !tunnels_agree {

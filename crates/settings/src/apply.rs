@@ -62,6 +62,7 @@ pub(crate) fn write_from(change: &Change, value: &str, directory: &Path) -> Resu
 /// [`Error::Changed`], [`Error::OneWay`]; as [`read`].
 pub(crate) fn check(change: &Change) -> Result<(), Error> {
     let now = read(change)?;
+    // Somebody has changed it since: the way back would lead to a value that was not there.
     if !now.is(&change.from) {
         return Err(changed(change, &change.from, &now));
     }
@@ -96,6 +97,7 @@ pub(crate) fn put_back(change: &Change) -> Result<bool, Error> {
     if now.is(&change.from) {
         return Ok(false);
     }
+    // A third value is what somebody wanted since. It is not overwritten.
     if !now.is(&change.to) {
         return Err(changed(change, &change.to, &now));
     }
@@ -123,6 +125,8 @@ fn can_be_taken_back(change: &Change) -> Result<(), Error> {
     };
     within(change, |_| {
         let links = Netlink::open()?.links()?;
+        // The caller has just read the setting. A device that is gone since is the write's
+        // error.
         let reason = match links.iter().find(|link| link.index == device.index) {
             Some(link) => mtu_is_above(link, &links, &change.from),
             None => None,
@@ -151,6 +155,7 @@ pub fn mtu_is_above(link: &Interface, links: &[Interface], mtu: &str) -> Option<
             (vxlan.device?, vxlan_overhead(any))
         }
         "macvlan" | "ipvlan" | "vlan" => (link.link?, 0),
+        // Nothing is known of other kinds: the kernel judges when it is written.
         _ => return None,
     };
     let below = links.iter().find(|link| link.index == index)?;
@@ -179,6 +184,7 @@ fn run(command: &str, directory: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let mut said = vec![0; SAID];
+    // Without its words the status has to do.
     let length = written.read_at(&mut said, 0).unwrap_or(0);
     let said = String::from_utf8_lossy(&said[..length]).trim().to_owned();
     Err(failed(status.to_string(), (!said.is_empty()).then_some(said)))
@@ -251,6 +257,7 @@ fn write_here(change: &Change, netns: &NetNs, value: &str, directory: &Path) -> 
         })
     };
     let within = |most: u32| match number()? {
+        // The kernel's `EINVAL` would not name the limit.
         wanted if wanted > most => Err(Error::TooMany { object: change.object(), wanted, most }),
         wanted => Ok(wanted),
     };

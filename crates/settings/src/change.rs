@@ -263,6 +263,7 @@ impl Attribute {
             Attribute::Txqueuelen => "txqueuelen",
             Attribute::GsoMaxSize => "gso_max_size",
             Attribute::GsoMaxSegs => "gso_max_segs",
+            // ip-link(8) has no word in front of `up` and `down`.
             Attribute::State => "",
         }
     }

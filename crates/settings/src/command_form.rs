@@ -38,10 +38,14 @@ impl Resolver {
         let line = plain(all).ok_or_else(unknown)?;
         let program = line.first().map_or("", |word| word.rsplit('/').next().unwrap_or(word));
         match (program, line.get(1..).unwrap_or_default()) {
+            // With an option, sudo does something else (`-u`, `-i`) than run what follows as
+            // root.
             ("sudo", rest) if rest.first().is_some_and(|word| !word.starts_with('-')) => {
                 self.read(&all[1..])
             }
             ("nsenter", [net, rest @ ..]) if !rest.is_empty() => {
+                // Any other option enters further namespaces, or names the process instead of a
+                // path.
                 let path = net.strip_prefix("--net=").ok_or_else(unknown)?;
                 self.enter(path)?;
                 self.read(&all[2..])
@@ -148,6 +152,7 @@ impl Resolver {
     fn sysctl(&mut self, words: &[&str]) -> Option<Result<()>> {
         let mut desired = Vec::new();
         for word in words.iter().filter(|word| !["-w", "-q", "-wq", "-qw"].contains(*word)) {
+            // Without `=` it is another option, or a key that is to be read.
             let (key, value) = word.split_once('=')?;
             let Some(path) = sysctl_path(key.trim()) else {
                 return Some(Err(ProposalError::Wrong(format!("sysctl: {key:?} is no key"))));
@@ -164,6 +169,7 @@ impl Resolver {
 
     /// `echo VALUE > /sys/…`.
     fn echo(&mut self, file: &str, value: &str) -> Result<()> {
+        // A `..` leads to a file under a name that is not its own.
         let path = file.strip_prefix("/sys/").filter(|path| !path.split('/').any(|p| p == ".."));
         let path = path.ok_or_else(|| ProposalError::Unknown(format!("echo {value} > {file}")))?;
         let parts: Vec<&str> = path.split('/').collect();

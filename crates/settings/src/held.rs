@@ -80,6 +80,8 @@ impl Held {
             }
         };
         let got = netstate::proc::read_value(&file)?;
+        // Neither the earlier value nor the one asked for: the kernel has made something else
+        // of it.
         if !same(&got, value) {
             guard.restore()?;
             let setting = Setting::Sysctl { path: path.to_owned(), device: None };

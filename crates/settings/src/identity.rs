@@ -37,6 +37,8 @@ pub(crate) fn open(place: &Namespace) -> Result<Option<NetNs>, sys::Error> {
         _ if netns.inode() != place.inode => Ok(false),
         // The inode number of one that is gone is given to another.
         Some(cookie) => Ok::<_, sys::Error>(netns.cookie()? == Some(cookie)),
+        // No cookie: an entry of before, or a kernel before 5.14. [`pin`] and [`sure`] refuse
+        // where that is not enough.
         None => Ok(true),
     };
     let netns = match &place.path {
@@ -62,6 +64,7 @@ fn open_path(path: &str) -> Result<Option<NetNs>, sys::Error> {
     let failed = |operation| move |errno| sys::Error::new(operation, path, errno);
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let seen = match nix::fcntl::open(path, flags, Mode::empty()) {
+        // The name is gone, or the process (`ESRCH`) through which it led.
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ESRCH | Errno::ELOOP) => return Ok(None),
         seen => seen.map_err(failed("open"))?,
     };
@@ -128,6 +131,7 @@ pub(crate) fn pin(change: &Change) -> Result<Change, Error> {
         };
         let Some(device) = device else { return Ok(None) };
         let link = find(change, &device)?;
+        // Many drivers keep none. The link-layer address has to do then.
         let permanent = Ethtool::open()?.permanent_address(&link.name).ok().flatten();
         Ok(Some(Device { permanent, ..Device::of(&link) }))
     })?;
@@ -200,6 +204,7 @@ pub(crate) fn find(change: &Change, device: &Device) -> Result<Interface, Error>
         _ if link.name == *name && takes_address(&link) => Ok(link),
         Some(was) if is.as_ref() == Some(was) => Ok(link),
         Some(was) => Err(unknown(other(device, &link, was, is.as_deref()))),
+        // Without an address to compare, index and name have to do.
         None if link.name == *name => Ok(link),
         None => Err(unknown(format!("device {name} (index {index}) is called {}", link.name))),
     }

@@ -154,6 +154,7 @@ impl Journal {
     pub fn contents(&self) -> Result<Contents, JournalError> {
         let mut contents = Contents::default();
         let mut names = self.directory.names()?;
+        // The locks, and what is being written (`.new`), are no entries.
         names.retain(|name| Path::new(name).extension() == Some(OsStr::new("json")));
         names.sort();
         for name in names {
@@ -210,6 +211,7 @@ impl Journal {
         let mut directory = None;
         if change.setting == Setting::Command {
             directory =
+                // Where it cannot be told, or is no text, commands run in `/`.
                 std::env::current_dir().ok().and_then(|here| here.to_str().map(str::to_owned));
         } else {
             apply::check(change)?;
@@ -311,9 +313,13 @@ impl Journal {
             Ok(()) => Ok(Undone::Restored),
             Err(apply::Error::Gone { reason, .. }) => Ok(Undone::Gone(reason)),
             Err(error) if known => {
+                // This process lives to see that the change still stands: it is marked as
+                // before.
                 self.set(entry, Mark::Made, true)?;
                 Err(error.into())
             }
+            // There may have been nothing to take back. A failure that says nothing keeps no
+            // entry.
             Err(error) => Ok(Undone::Unsure(error.to_string())),
         }
     }
@@ -376,6 +382,7 @@ impl Journal {
         let problem =
             |problem| JournalError::Entry { path: self.directory.file(entry.name()), problem };
         let text = entry.text().map_err(problem)?;
+        // What could not be read again would never be taken back.
         if text.len() >= LONGEST {
             return Err(problem(format!("{} bytes, an entry has at most {LONGEST}", text.len())));
         }

@@ -194,6 +194,7 @@ impl NamedSetting {
         let device = resolver.device(device)?;
         let one = |setting| Ok(vec![(setting, value())]);
         match &self.kind {
+            // Not reached: it has no device, and was answered above.
             Kind::Sysctl(_) => Ok(Vec::new()),
             Kind::Ring => Ok(vec![
                 (Setting::ReceiveRing { device: device.clone() }, value()),
@@ -202,6 +203,7 @@ impl NamedSetting {
             Kind::Queues => resolver.queues(&device, &self.value),
             Kind::Link(attribute) => one(Setting::Link { device, attribute: *attribute }),
             Kind::Rps => {
+                // `one` has taken numbers only.
                 let cpus = self.value.parse().unwrap_or(u32::MAX);
                 Ok(vec![(Setting::Rps { device, queue: 0 }, mask(cpus.min(possible_cpus())))])
             }

@@ -165,6 +165,7 @@ impl Resolver {
     pub(crate) fn profile(&self, device: &Device, profile: Offload) -> Result<Vec<Desired>> {
         let known = self.ask(|| Ok(Ethtool::open()?.features(&device.name)?))?;
         let mut wanted = profile.features();
+        // Kernels differ in the features that they know.
         wanted.retain(|(feature, _)| known.contains_key(*feature));
         // The kernel drops a feature together with the one that it needs, which has the
         // shorter name: the needy go off first and on last.

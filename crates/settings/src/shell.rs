@@ -53,17 +53,20 @@ pub(crate) fn words(command: &str) -> Result<Vec<Word>, String> {
                 loop {
                     match rest.next().ok_or_else(more)? {
                         '"' => break,
+                        // A shell expands these within double quotes, too.
                         '$' | '`' | '\\' => return Err(more()),
                         c => part.push(c),
                     }
                 }
             }
+            // Right behind a word it may redirect another descriptor (`2>`).
             '>' if !to && word.is_none() => to = true,
             c if c.is_control() || "$`\\;|&<>*?[](){}~#!".contains(c) => return Err(more()),
             c => word.get_or_insert_default().push(c),
         }
     }
     end(&mut word, &mut to);
+    // A `>` without a file.
     if to { Err(more()) } else { Ok(words) }
 }
 

@@ -36,6 +36,7 @@ impl Trial {
     ) -> Result<Trial, JournalError> {
         let journal = Journal::open(directory)?;
         let lock = journal.lock_trial()?.ok_or_else(|| JournalError::Busy(directory.to_owned()))?;
+        // What an earlier trial has left would pass for the host's own state.
         for entry in journal.entries()?.iter().rev().filter(|entry| entry.trial) {
             journal.undo(entry)?;
         }
@@ -61,6 +62,7 @@ impl Trial {
             match journal.make_for(&self.code, change, None, true) {
                 Ok(entry) => self.made.push(entry),
                 Err(error) => {
+                    // That a change is left in effect is worse news than the one that failed.
                     self.take_back_in(&journal)?;
                     return Err(error);
                 }

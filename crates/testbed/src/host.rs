@@ -115,10 +115,13 @@ impl Host {
     pub fn set_offload(&self, device: &str, profile: Offload) -> Result<()> {
         let known = self.features(device)?;
         let mut wanted = profile.features();
+        // Kernels differ in the features that they know, and refuse an unknown name.
         wanted.retain(|(feature, _)| known.contains_key(*feature));
         self.set_features(device, &wanted)?;
         let now = self.features(device)?;
         for (feature, on) in wanted {
+            // The kernel may accept a request and leave a feature as it was
+            // (`netdev_fix_features`).
             if now[feature].active != on {
                 let word = |on| if on { "on" } else { "off" };
                 return Err(Error::Offload {
@@ -195,6 +198,7 @@ impl Host {
         let address = address.into();
         self.netlink.add_address(link, address, prefix)?;
         self.netlink.set_up(link)?;
+        // IPv4 is received for as soon as the kernel has answered the request.
         if address.is_ipv6() { self.settle() } else { Ok(()) }
     }
 
@@ -208,6 +212,8 @@ impl Host {
         poll(&format!("{}'s IPv6 addresses", self.name), SETTLED, || {
             let links = self.netlink.links()?;
             for own in self.netlink.addresses()? {
+                // An address of a link that is down gets its local route when the link comes
+                // up.
                 let Some(link) = links.iter().find(|link| link.index == own.link && link.up) else {
                     continue;
                 };

@@ -32,6 +32,7 @@ pub fn acquire() -> Result<Privileges> {
         return Ok(if sys::userns::in_initial_user_namespace() {
             Privileges::Root
         } else {
+            // Root of a container: its capabilities count in its own user namespace only.
             Privileges::UserNamespace
         });
     }

@@ -88,6 +88,7 @@ impl Processes {
         let program = describe(command);
         let mut process = self.start(host, command)?;
         let status = crate::poll(&program, limit, || {
+            // Without the daemon the program would wait for its answer until the limit.
             daemons.iter_mut().try_for_each(|daemon| daemon.check())?;
             Ok(process.ended()?.ok_or_else(|| process.output()))
         })?;

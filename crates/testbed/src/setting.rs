@@ -105,6 +105,7 @@ fn apply_to_all(named: &NamedSetting, hosts: &[Arc<Host>], held: &mut Held) -> R
     }
     match named.sysctl_path() {
         _ if found => Ok(()),
+        // No host has a copy of the key, so there is one for the whole machine.
         Some(path) => Ok(held.make_of_machine(path, named.value())?),
         None => Err(Error::NoDevice {
             setting: named.to_string(),

@@ -63,6 +63,8 @@ impl Wire {
     /// When they have them already, or the kernel has no IPv6.
     pub fn address6(&self, a: &Host, b: &Host) -> Result<()> {
         for (host, address) in [(a, Wire::A6), (b, Wire::B6)] {
+            // `accept_ra` comes first: IPv6 that is switched on with it asks for routers at
+            // once.
             for (setting, value) in [("accept_ra", "0"), ("disable_ipv6", "0")] {
                 host.sysctl(&format!("net/ipv6/conf/{NIC}/{setting}"), value)?;
             }

@@ -18,6 +18,7 @@ pub(super) const CHECK: Check = Check {
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     const NEARLY: f64 = 0.85;
     for namespace in &view.host().namespaces {
+        // A namespace without connection tracking has no table that could be full.
         let Reading::Read(pair) = &namespace.conntrack else { continue };
         let (count, max) = (pair.after.count, pair.after.max);
         // 0: no limit.

@@ -15,7 +15,9 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for namespace in &view.host().namespaces {
+        // A namespace without connection tracking refuses nothing.
         let Reading::Read(pair) = &namespace.conntrack else { continue };
+        // This kernel does not count what is refused.
         let Some(moved) = pair.after.since(&pair.before) else { continue };
         let counts = [
             ("insert_failed", moved.insert_failed),

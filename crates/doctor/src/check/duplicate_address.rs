@@ -21,6 +21,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         for known in namespace.addresses.get().into_iter().flatten() {
             let place = Place { namespace: at, index: known.link };
+            // Loopback's addresses are in every namespace.
             let Some(spot) = view.spot(place).filter(|spot| !spot.interface.loopback) else {
                 continue;
             };

@@ -21,6 +21,7 @@ pub(super) const CHECK: Check = Check {
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for far in &view.host().far_ends {
         let mut concerned = false;
+        // An external device gets the remote, the VNI and more with each packet.
         for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
             if view.underlays(tunnel).iter().any(|underlay| far.is_at(underlay.remote)) {
                 concerned = true;
@@ -66,6 +67,7 @@ fn judge(tunnel: Spot<'_>, vxlan: &Vxlan, far: &FarEnd) -> Option<Finding> {
     }
     if (vxlan.checksum, vxlan.checksum6) != (other.checksum, other.checksum6) {
         let word = |on| if on { "sent" } else { "not sent" };
+        // With neither address the tunnel is IPv4's.
         let ipv4 = other.local.or(vxlan.local).is_none_or(|local| local.is_ipv4());
         let (ours, theirs) = match ipv4 {
             true => (vxlan.checksum, other.checksum),

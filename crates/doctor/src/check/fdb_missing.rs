@@ -17,6 +17,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
+        // An external device gets the remote with each packet, and needs no entry.
         if vxlan.external {
             continue;
         }

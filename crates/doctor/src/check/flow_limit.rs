@@ -31,6 +31,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     outcome.add(match machine.sysctls.get(KEY).and_then(|value| value.get()) {
         Some(now) => finding
             .set(Change::machine(KEY, now, "0"), "one flow may then fill the whole backlog queue"),
+        // Without the present value there is none to go back to.
         None => finding,
     });
 }

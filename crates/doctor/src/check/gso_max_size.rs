@@ -20,6 +20,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     const USUAL_SEGS: u32 = 65_535;
     for spot in view.devices() {
         let link = spot.interface;
+        // tso_max_size is told since Linux 5.19, a size of IPv4's own since 6.3.
         let most = link.tso_max_size.unwrap_or(USUAL_SIZE).min(USUAL_SIZE);
         let size = link.gso_ipv4_max_size.or(link.gso_max_size);
         // A VXLAN device and a bridge take over the limits of what is below or in them.

@@ -24,6 +24,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         }
         for after in &pair.after.known {
             let before = pair.before.known.iter().find(|before| before.name == after.name);
+            // A datapath that was made meanwhile has no first reading.
             let Some(before) = before else { continue };
             let [hit, missed, lost] = [
                 after.hit.saturating_sub(before.hit),

@@ -299,6 +299,7 @@ impl Outcome {
         let mut busy = None;
         let mut idle = false;
         for (number, after) in &pair.after.cpus {
+            // A CPU that came online meanwhile has no first reading.
             let Some(before) = pair.before.cpus.get(number) else { continue };
             let moved = after.since(before);
             if moved.total() < ENOUGH {
@@ -339,6 +340,7 @@ impl Finding {
         let setting = view.host().machine.sysctls.get(key);
         match setting.and_then(|value| value.get()?.parse().ok()) {
             Some(now) => self.set(Change::machine(key, now, larger(now)), risk),
+            // Without the present value there is none to go back to.
             None => self,
         }
     }

@@ -26,6 +26,7 @@ pub(super) fn extent<'a>(view: &View<'a>, of: Spot<'a>) -> Vec<Spot<'a>> {
         }
         left.extend(view.peer(spot));
         left.extend(view.bridge(spot));
+        // One more than are kept is enough to see that there are too many.
         left.extend(view.ports(spot).take(MOST + 1));
         if let Some(vxlan) = spot.vxlan() {
             left.extend(far_ends(view, spot, vxlan).into_iter().take(MOST + 1));

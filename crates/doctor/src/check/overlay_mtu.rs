@@ -20,6 +20,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
+        // An external device gets the remote with each packet: the underlay is not known here.
         if vxlan.external {
             continue;
         }
@@ -27,9 +28,11 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let worst = view
             .underlays(tunnel)
             .into_iter()
+            // To a remote on this host nothing leaves by a wire.
             .filter(|underlay| !underlay.nic.interface.loopback)
             .map(|underlay| {
                 let link = underlay.nic.interface.mtu;
+                // A route, or the path MTU that was learned, may be smaller than the device's.
                 let mtu = underlay.way.mtu.filter(|mtu| *mtu < link).unwrap_or(link);
                 (mtu.saturating_sub(vxlan_overhead(underlay.remote)), mtu, underlay)
             })

@@ -21,7 +21,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 (before.link, before.handle, &before.kind)
                     == (after.link, after.handle, &after.kind)
             });
+            // A discipline that was set meanwhile has no first reading.
             let Some(before) = before else { continue };
+            // The kernel's counter has 32 bits, and wraps (`struct gnet_stats_queue`).
             let dropped = after.drops.wrapping_sub(before.drops);
             let place = Place { namespace: at, index: after.link };
             let Some(spot) = view.spot(place).filter(|_| dropped > 0) else { continue };

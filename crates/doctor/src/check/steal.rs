@@ -17,6 +17,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     const LIMIT: f64 = 0.05;
     let Some(pair) = outcome.need("machine", &view.host().machine.cpu) else { return };
     let moved = pair.after.total.since(&pair.before.total);
+    // Both readings were within one tick.
     if moved.total() == 0 {
         return;
     }

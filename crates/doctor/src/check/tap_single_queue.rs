@@ -20,6 +20,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     let cpus = view.host().machine.facts.get().map_or(1, |facts| facts.online_cpus);
     for tap in taps(view) {
         let flags = tap.device.and_then(|device| device.tun_flags).unwrap_or_default();
+        // A TAP that nobody holds moves nothing.
         if cpus < 2 || flags & IFF_MULTI_QUEUE != 0 || holder(tap).is_none() {
             continue;
         }

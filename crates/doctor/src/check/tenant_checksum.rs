@@ -31,6 +31,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 "where a checksum error made somebody switch it off, it comes back",
             ),
         };
+        // Open vSwitch in user space may take finished packets only: then it is off on purpose.
         let switched = view.peer(tenant).is_some_and(|port| has_userspace_switch(port.namespace));
         outcome.add(if switched { finding.severity(Severity::Info) } else { finding });
     }

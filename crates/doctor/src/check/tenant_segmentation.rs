@@ -55,6 +55,7 @@ pub(super) fn ends<'a>(view: &View<'a>) -> Vec<Spot<'a>> {
     let is_end = |spot: &Spot<'a>| {
         let Some(peer) = view.peer(*spot) else { return false };
         let joined = view.bridge(peer).is_some() || has_userspace_switch(peer.namespace);
+        // A veth under a tunnel is the NIC of a host that is a namespace, and no tenant's.
         joined && nics.iter().all(|nic| nic.place != spot.place)
     };
     walks.filter(is_end).collect()

@@ -21,6 +21,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         for underlay in view.underlays(tunnel) {
             let nic = underlay.nic;
             let sends = if underlay.remote.is_ipv4() { vxlan.checksum } else { vxlan.checksum6 };
+            // To a remote on this host nothing reaches a NIC.
             if !sends || nic.interface.loopback || !seen.insert(nic.place) {
                 continue;
             }

@@ -24,6 +24,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         if fields & HASH_PORTS == HASH_PORTS {
             continue;
         }
+        // The hash costs something only where one queue does take nearly all.
         let Some((most, all)) = uneven(&view.receive_interrupts(nic)) else { continue };
         let command = |fields: &str| {
             let command = format!("ethtool -N {} rx-flow-hash udp4 {fields}", quote(nic.name()));

@@ -16,6 +16,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
+        // An external device is told with each packet whether to sum it.
         if vxlan.checksum || vxlan.external {
             continue;
         }

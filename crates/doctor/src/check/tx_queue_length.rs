@@ -22,6 +22,8 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let length = spot.interface.tx_queue_len;
         let queues = match spot.interface.qdisc.as_deref() {
             Some("pfifo_fast" | "pfifo" | "mq") => true,
+            // Other disciplines have limits of their own. A TAP's ring has this length in any
+            // case.
             _ => spot.kind() == "tun",
         };
         if !queues || length >= LEAST {

@@ -14,6 +14,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
+        // An external device has the VNI of each packet.
         if vxlan.external {
             continue;
         }

@@ -27,6 +27,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             }
         }
         for underlay in view.underlays(tunnel) {
+            // Without a gateway the remote itself is the next hop.
             let next = underlay.way.via.unwrap_or(underlay.remote);
             let known = underlay.nic.namespace.neighbours.get().into_iter().flatten();
             let failed = known

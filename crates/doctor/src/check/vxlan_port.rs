@@ -17,6 +17,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     /// RFC 7348, section 8.
     const IANA: u16 = 4789;
     for (tunnel, vxlan) in view.tunnels() {
+        // Only hardware looks into tunnels by their port.
         if vxlan.port == IANA || view.underlays(tunnel).iter().all(|u| !u.nic.is_physical()) {
             continue;
         }

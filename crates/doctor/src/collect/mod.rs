@@ -67,12 +67,14 @@ const MEMBERS_SHOWN: usize = 4;
 pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     // A descriptor a namespace, of which there may be thousands.
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Where it stays as it was, the limit that there is may do.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
     let (mut subjects, mut left_out) = subjects(scope)?;
     let taken_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let begun = Instant::now();
     let early_machine = machine::Early::read();
+    // Those of other users come last in the list, and are read last.
     let strangers = subjects.iter().position(|subject| subject.is_strangers);
     let strangers = strangers.unwrap_or(subjects.len());
     let mut namespaces = on_all_cpus(&subjects[..strangers], namespace::read);
@@ -223,6 +225,7 @@ fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
         if wanted.is_empty() {
             continue;
         }
+        // Without a socket there its links stay unresolved, and paths end at them.
         let Ok(netlink) = netstate::Netlink::open_in(&subjects[at].netns) else { continue };
         let likely: Vec<usize> = wanted
             .values()
@@ -234,6 +237,7 @@ fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
             if wanted.is_empty() || std::mem::replace(&mut asked[candidate], true) {
                 continue;
             }
+            // Without a number there, no link of that namespace leads to the candidate.
             let Ok(Some(number)) = netlink.number_of(&subjects[candidate].netns) else { continue };
             for (index, _) in wanted.remove(&number).unwrap_or_default() {
                 namespaces[at].devices.entry(index).or_default().link_namespace =

@@ -85,6 +85,7 @@ fn inside(subject: &Subject) -> Namespace {
         }
         Err(error) => {
             let mut lost = unread(subject, &error.to_string());
+            // Settings are files, which can be read without a socket.
             lost.sysctls = sysctls(&[]);
             return lost;
         }
@@ -262,6 +263,7 @@ fn device(
         }
         Err(reason) => device.features = Some(Reading::Unread(reason.clone())),
     }
+    // Without sysfs all of it is absent, as where a driver has none.
     if let Ok(sysfs) = sysfs {
         let class = format!("class/net/{name}");
         let queues = sysfs.list(&format!("{class}/queues")).unwrap_or_default();
@@ -287,6 +289,7 @@ fn device(
         }
         device.tun_flags = match sysfs.read(&format!("{class}/tun_flags")) {
             Ok(text) => u32::from_str_radix(text.trim_start_matches("0x"), 16).ok(),
+            // Only TAP and TUN devices have the file.
             Err(_) => None,
         };
     }
@@ -307,6 +310,7 @@ fn interrupts(sysfs: &Sysfs, class: &str) -> Option<Vec<Interrupt>> {
         let handler = entries.find(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
         let name = handler.file_name().into_string().ok()?;
         let cpus = read_value(format!("{directory}/effective_affinity_list"))
+            // Not every architecture tells the effective one.
             .or_else(|_| read_value(format!("{directory}/smp_affinity_list")))
             .ok()?;
         Some(Interrupt { number, name: name.split_whitespace().last()?.to_owned(), cpus })

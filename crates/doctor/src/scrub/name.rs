@@ -50,6 +50,7 @@ impl Names {
     pub(super) fn beginning_of(&self, text: &str) -> Option<&str> {
         let begins = |name: &&String| {
             let rest = text.strip_prefix(name.as_str());
+            // `eth1` is no beginning of `eth10`.
             rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
         };
         let names = self.known.keys().filter(begins);

@@ -39,9 +39,11 @@ impl Relay {
 /// Joins a connection to one in `to`. Without one there it is closed, as the port would be.
 fn carry(near: TcpStream, to: &NetNs, at: (Ipv4Addr, u16)) {
     let Ok(Ok(far)) = to.run(|| TcpStream::connect(at)) else { return };
+    // Descriptors have run out: closed, as without a server.
     let (Ok(near_copy), Ok(far_copy)) = (near.try_clone(), far.try_clone()) else { return };
     for (mut from, mut into) in [(near, far_copy), (far, near_copy)] {
         std::thread::spawn(move || {
+            // A connection that breaks is an error of the programs at its ends, who see it.
             let _ = std::io::copy(&mut from, &mut into);
             let _ = into.shutdown(Shutdown::Write);
         });
@@ -53,6 +55,7 @@ impl Drop for Relay {
         let _ =
             nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed; drop has nobody to tell.
             let _ = thread.join();
         }
     }

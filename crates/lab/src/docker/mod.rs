@@ -158,6 +158,7 @@ impl<'a> Engine<'a> {
 }
 
 fn program(name: &str) -> Command {
+    // Removed since it was probed: starting it fails, and names it.
     let mut command = Command::new(find_program(name).unwrap_or_else(|| name.into()));
     command.env_clear().env("PATH", PATH).env("HOME", DIRECTORY);
     command

@@ -169,7 +169,7 @@ impl Kubernetes {
         let name = ["tenant-a", "tenant-b"];
         let pods = [pod(&hosts[0], name[0], subnet_a)?, pod(&hosts[1], name[1], subnet_b)?];
         let mut objects = Objects::default();
-        // The server's is the first that rules are looked at for, where there are no others.
+        // `programmed` waits for the last of these; without others that is the server's.
         objects.server(subnet_b.pod());
         objects.others(self.others, PODS);
         control_plane.create(&objects)?;

@@ -56,6 +56,7 @@ impl Mode for NatProxy {
 /// line end to descriptor 3, or `1` and the error (moby, `cmd/docker-proxy`).
 /// The shell makes that descriptor the program's log.
 fn proxy(tree: &Processes, host: &Host, protocol: &str) -> Result<Process> {
+    // Removed since it was probed: starting it fails, and names it.
     let program = find_program(PROGRAM).unwrap_or_else(|| PROGRAM.into());
     let port = PORT.to_string();
     let mut command = Command::new("/bin/sh");

@@ -45,6 +45,7 @@ impl Mode for Tap {
         let copying = Arc::new(CopyLoop::start(left, right)?);
         let counted = Arc::downgrade(&copying);
         let refused = move || {
+            // The loop is gone with its network, and its counters are.
             counted.upgrade().map_or(0, |loop_| loop_.drops().refused.load(Ordering::Relaxed))
         };
         let hops = vec![

@@ -95,6 +95,7 @@ pub(super) fn start(bridge: datapath::Result<Bridge>, engine: Engine) -> Result<
 pub(super) fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
     let counted = Arc::downgrade(running);
     move || {
+        // The bridge is gone with its network, and its counters are.
         let Some(running) = counted.upgrade() else { return 0 };
         Side::BOTH.into_iter().map(|from| running.counters(from).dropped()).sum()
     }

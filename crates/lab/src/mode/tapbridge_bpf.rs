@@ -81,6 +81,7 @@ pub(super) fn redirected(host: &str, [left, right]: [&str; 2], running: &Arc<Run
 fn meter(running: &Arc<Running>) -> Meter {
     let counted = Arc::downgrade(running);
     Meter::new(move || {
+        // The bridge is gone with its network, and its counters are.
         let Some(running) = counted.upgrade() else { return Metered::default() };
         let (there, back) = (running.counters(Side::Left), running.counters(Side::Right));
         let carried = Counters {

@@ -124,6 +124,7 @@ impl Mode for Vtep {
 fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
     let counted = Arc::downgrade(running);
     move || {
+        // The endpoint is gone with its network, and its counters are.
         let Some(running) = counted.upgrade() else { return 0 };
         let report = running.report();
         let networks = report.networks.iter().map(|n| n.out.dropped() + n.back.dropped());

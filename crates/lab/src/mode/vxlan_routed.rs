@@ -67,6 +67,7 @@ pub(super) fn routed(params: &Params, mtu: u32) -> Result<Tenants> {
                 remote: None,
                 underlay: NIC,
                 port: UDP_PORT,
+                // As flannel makes its devices (`nolearning`): every entry is static.
                 learning: false,
                 udp_csum: true,
             };

@@ -174,6 +174,7 @@ impl Driver for Netperf {
                         )));
                     }
                 }
+                // Without payload its rate is 0, of which no time can be computed.
                 if counted.payload_bytes > 0 {
                     // ELAPSED_TIME has two decimals only.
                     let bits_per_s = figures.positive("THROUGHPUT")? * 1e3;
@@ -184,6 +185,7 @@ impl Driver for Netperf {
             Workload::TcpRr | Workload::TcpCrr | Workload::UdpRr => {
                 counted.units = figures.count("LOCAL_BYTES_RECVD")? / size;
                 counted.payload_bytes = counted.units * size;
+                // As above, of transactions.
                 if counted.units > 0 {
                     counted.seconds =
                         counted.units as f64 / figures.positive("TRANSACTION_RATE")?;

@@ -83,6 +83,7 @@ impl Driver for Nuttcp {
             let bytes = (figures.get("megabytes")? * MEGABYTE).round() as u64;
             (bytes, bytes / size, bytes / size)
         };
+        // Without payload its rate is 0, of which no time can be computed.
         let seconds = if payload_bytes > 0 {
             payload_bytes as f64 * 8.0 / (figures.positive("rate_Mbps")? * 1e6)
         } else {

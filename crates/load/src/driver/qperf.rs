@@ -84,6 +84,7 @@ impl Driver for Qperf {
                 let rate = if workload == Workload::TcpStream { "bw" } else { "recv_bw" };
                 let bytes = count("recv_bytes")?;
                 let seconds =
+                    // Without payload there is no rate of which a time could be computed.
                     if bytes > 0 { bytes as f64 / figures.positive(rate)? } else { asked };
                 let (units, sent_units) = (count("recv_msgs")?, count("send_msgs")?);
                 let size = u64::from(job.load.message_bytes);

@@ -215,6 +215,7 @@ impl Session<'_> {
             let bound = self.ends.server.run(|| {
                 ["", "6"].iter().any(|family| {
                     let table = format!("/proc/thread-self/net/{path}{family}");
+                    // Without IPv6 the kernel has no table of it.
                     std::fs::read_to_string(table).is_ok_and(|text| is_bound(&text, port, state))
                 })
             })?;

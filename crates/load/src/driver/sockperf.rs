@@ -134,6 +134,7 @@ fn ping_pong(job: &Job<'_>, client: &str) -> Result<Outcome, Unexpected> {
         let line = after(client, lead)?;
         for item in line.split("; ") {
             let (name, value) = parted(item, "=")?;
+            // This one comes in milliseconds, and is no figure of the run.
             if name != "Warm up time" {
                 let value = value.trim_end_matches(" sec");
                 figures.add(&format!("{stage} {name}"), value)?;

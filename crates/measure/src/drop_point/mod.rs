@@ -95,10 +95,12 @@ pub(crate) fn take(
         if !sample.path_proved {
             return Err(Failed::Broken(Box::new(sample)));
         }
+        // Something else had the machine. The search tries the rate again.
         if !sample.valid {
             return Ok(Trial::Disturbed);
         }
         let outcome = judge(&measured);
+        // A rate that the generator did not keep tells nothing of the path.
         if outcome != Trial::NotKept {
             kept.push((per_s, sample));
         }

@@ -105,6 +105,7 @@ impl Load {
     /// Loss that at least half of the trials keep within.
     fn typical_loss(&self) -> f64 {
         let middle = self.losses.len().saturating_sub(1) / 2;
+        // A load without a trial counts as if nothing came through.
         self.losses.get(middle).copied().unwrap_or(1.0)
     }
 }

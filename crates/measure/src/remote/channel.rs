@@ -156,10 +156,12 @@ impl Channel {
 
     /// Whether the other end has gone, as far as the kernel knows.
     pub fn is_gone(&self) -> Option<String> {
+        // Not to be told now: the next message will tell.
         if self.stream.set_nonblocking(true).is_err() {
             return None;
         }
         let peeked = self.stream.peek(&mut [0]);
+        // A socket that fails here fails at the next message, too, which reports it.
         let _ = self.stream.set_nonblocking(false);
         match peeked {
             Ok(0) => Some(ChannelError::Closed.to_string()),

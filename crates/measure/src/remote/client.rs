@@ -128,6 +128,7 @@ impl Remote {
     /// time is the measurement's.
     pub fn process_here(&self) -> Option<u32> {
         let (pid, namespace) = self.description.process;
+        // Without `/proc` it cannot be told, and counts as other load.
         let ours = place::process().ok()?;
         (self.same_machine && ours.1 == namespace).then_some(pid)
     }
@@ -264,6 +265,7 @@ impl Remote {
         let reason = match converse(&mut channel, &Request::Describe, &self.stop) {
             Ok(Reply::Described(now)) => {
                 let then = &self.description;
+                // Figures of another machine or device would be mixed with those before.
                 if (&now.boot, now.netns, &now.device.device)
                     == (&then.boot, then.netns, &then.device.device)
                 {

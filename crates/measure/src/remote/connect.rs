@@ -175,6 +175,8 @@ pub fn reach(
         Ok(Reply::Refused(reason)) => return Err(RemoteError::Refused { server, reason }),
         Ok(_) => out_of_turn(),
         Err(ChannelError::Ended) => return Err(RemoteError::Stopped),
+        // Connecting took small packets, an answer takes full ones: a path that loses them is
+        // silent.
         Err(_) => return Err(RemoteError::NoAnswer { server, limit }),
     };
     Err(RemoteError::Refused { server, reason })

@@ -124,6 +124,7 @@ impl Gate {
             _ if pushed_out.is_none() => {
                 return Some(Outcome::TurnedAway(from, "it closed the connection".to_owned()));
             }
+            // Both connections have gone, and one of them is told of.
             _ => {}
         }
         pushed_out

@@ -29,6 +29,7 @@ impl Remote {
         let [_, device] = self.devices();
         let devices = [(device.device.clone(), seen.device)].into();
         observed.devices.insert(Remote::HOST.to_owned(), devices);
+        // In one namespace the counters have been read at this end already.
         if !self.is_same_netns() {
             let mut namespace = seen.namespace;
             Remote::HOST.clone_into(&mut namespace.label);

@@ -62,6 +62,7 @@ impl Server for Served<'_> {
 
     fn counts(&mut self) -> Result<Counted, EngineError> {
         match self.remote.ask(&Request::Count)? {
+            // Counters are looked up by flow: there must be one for each.
             Reply::Counted(counted) if counted.flows.len() == self.flows => Ok(counted.counted()),
             _ => Err(self.remote.refused(out_of_turn())),
         }

@@ -35,7 +35,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(2);
 /// way asks about one a millisecond.
 const REQUESTS_PER_S: u32 = 5000;
 
-/// The client's end is called so, too, in the results.
+/// What this end is called, in the client's results too ([`super::Remote::HOST`]).
 pub(super) const HOST: &str = "server";
 
 /// A session after its handshake.
@@ -110,6 +110,8 @@ impl<'a> Session<'a> {
             let alive = || !stop.load(Ordering::Relaxed);
             let payload = match self.channel.receive(until.saturating_duration_since(now), &alive) {
                 Ok(payload) => payload,
+                // No other client can start a load while this one holds the place of the only
+                // one.
                 Err(ChannelError::Silent(_)) if self.load.is_some() => {
                     return "its load ran out of time".to_owned();
                 }
@@ -248,6 +250,8 @@ impl<'a> Session<'a> {
         let machine = path.samplers.machine.end().map_err(|e| e.to_string())?;
         let after = path.probes.read().map_err(|e| e.to_string())?;
         let observed = path.probes.difference(&before.0, &after);
+        // A device that is gone has counted nothing: the client's proof of the path fails by
+        // it.
         let device = observed.device(HOST, &path.device).copied().unwrap_or_default();
         let namespace = observed.namespaces.into_iter().next().unwrap_or_default();
         Ok(Reply::Observed(Box::new(Observed {

@@ -65,6 +65,7 @@ impl Shared {
             return Ok(open);
         }
         let machine = Machine::open(true)?;
+        // Without BPF losses are attributed by counters only.
         let opened = Arc::new(Samplers { machine, drops: Drops::open().ok().map(Arc::new) });
         *slot = Arc::downgrade(&opened);
         Ok(opened)

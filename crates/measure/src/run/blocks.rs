@@ -122,6 +122,7 @@ impl Source for Paths<'_> {
 
 /// What a pulse of so many seconds took, of what its measured part took.
 fn took(sample: &Sample, client: &str, idle_load: f64, pulse: f64) -> Took {
+    // A broken sample has no measured part: only this process's own CPU time is known.
     let whole = if sample.seconds > 0.0 { (pulse / sample.seconds).max(1.0) } else { 0.0 };
     let CpuSeconds { user, system, softirq, irq, idle, steal } = sample.cpu;
     let busy = user + system + softirq + irq;
@@ -240,15 +241,18 @@ impl Blocks<'_> {
     fn balance(&mut self, group: &[(usize, Spot)]) -> ControlFlow<Ended> {
         let samples: Vec<Option<&Sample>> =
             group.iter().map(|(at, spot)| self.log.counted(*at, spot.block)).collect();
+        // One alone has nothing that it could be unlike.
         if samples.iter().flatten().count() < 2 {
             return ControlFlow::Continue(());
         }
         for unlike in self.judge.unlike(&samples) {
             let (at, spot) = group[unlike];
+            // The run has no samples left that it may take once more.
             if !self.judge.retake() {
                 break;
             }
             let (sample, _) = self.once(at, spot)?;
+            // Where the second is void the first one counts, unlike as it is.
             if sample.valid {
                 let earlier = self.log.samples[at].iter_mut();
                 for earlier in earlier.filter(|earlier| earlier.block == spot.block) {

@@ -161,6 +161,7 @@ impl Judge {
     /// middle of all of them than is usual in this run, and by what share of others' CPU
     /// time. None under a strict rule.
     pub fn unlike(&mut self, samples: &[Option<&Sample>]) -> Vec<usize> {
+        // Fixed limits judge each sample by itself.
         if self.is_strict() {
             return Vec::new();
         }
@@ -180,6 +181,7 @@ impl Judge {
                 let seen: Vec<Option<f64>> =
                     samples.iter().map(|sample| sample.and_then(of).map(|by| share(&by))).collect();
                 let known: Vec<f64> = seen.iter().copied().flatten().collect();
+                // No sample of the group says anything of this machine.
                 let Some(middle) = median(&known) else { continue };
                 for (distance, seen) in distances.iter_mut().zip(seen) {
                     let away = seen.map_or(0.0, |seen| (seen - middle).abs() / allowed);
@@ -205,6 +207,7 @@ impl Judge {
             return None;
         }
         self.level.away += 1;
+        // One block may be a burst that is over.
         if self.level.away < CHANGED {
             return None;
         }

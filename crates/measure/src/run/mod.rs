@@ -150,6 +150,7 @@ pub fn run(
 
 /// What the test may take a share of.
 fn capacity(subjects: &[PathUnderTest]) -> Capacity {
+    // Where their number is not known, one makes the share smallest and the rests longest.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     // The lab's wires have no speed; a device of this namespace may have one.
     let devices = subjects.iter().filter(|subject| subject.remote().is_some());
@@ -208,6 +209,7 @@ fn summarised(
 ) -> Outcome {
     let Blocked { done: blocks_done, ended, block_time, .. } = blocked;
     ratios::fill(plan, &mut log.samples);
+    // Too few ratios make no interval.
     let interval = |ratios: &[f64]| rule.interval(blocks_done, ratios).ok();
     let against_built_in: Vec<Option<Interval>> = (0..plan.cells.len())
         .map(|at| interval(&ratios::against_built_in(plan, &log.samples, at)))

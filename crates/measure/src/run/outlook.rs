@@ -44,6 +44,7 @@ fn busy(whose: &str, usual: &MachineBackground) -> Option<String> {
 /// Why a goal was not reached, and what it would take.
 fn goal(plan: &Plan, blocked: &Blocked) -> Option<String> {
     let goal = plan.stopping.half_width?;
+    // A run that ended otherwise did not end for the goal.
     if !matches!(blocked.ended, Ended::OutOfReach | Ended::MaxBlocks) {
         return None;
     }

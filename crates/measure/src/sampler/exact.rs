@@ -3,9 +3,9 @@
 //! The programs hang on trace points of the scheduler, softirqs and interrupts
 //! and vanish with this process. A run takes less than 0.1 µs (97 ns by
 //! `kernel.bpf_stats_enabled`, its own two clock readings included, on a KVM
-//! guest), two runs for each softirq and interrupt, one for each switch. It needs CAP_BPF and CAP_PERFMON in the initial user
-//! namespace, a kernel with BTF (5.11 or newer for the helpers used), and a
-//! kernel that is not PREEMPT_RT.
+//! guest), two runs for each softirq and interrupt, one for each switch. It needs
+//! CAP_BPF and CAP_PERFMON in the initial user namespace, a kernel with BTF (5.11 or
+//! newer for the helpers used), and a kernel that is not PREEMPT_RT.
 
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,7 @@ impl ExactReading {
     pub(super) fn since(&self, before: &ExactReading) -> CpuNs {
         let mut sum = CpuNs::default();
         for (after, before) in self.cpus.iter().zip(&before.cpus) {
+            // A CPU that came online meanwhile has no first reading.
             let (Some(after), Some(before)) = (after.ns, before.ns) else { continue };
             // A kind can run backwards by the length of one interrupt (see the
             // C source); that counts as nothing.

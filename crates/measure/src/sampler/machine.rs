@@ -207,6 +207,8 @@ impl Machine {
     ) -> f64 {
         let counts = |cpu: &usize| self.focus.is_empty() || self.focus.contains(cpu);
         let shares = after.cpus.iter().filter(|(cpu, _)| counts(cpu)).map(|(cpu, ticks)| {
+            // A CPU without an earlier reading came online meanwhile, which makes the sample
+            // void.
             let since = before.cpus.get(cpu).map(|before| ticks.since(before)).unwrap_or_default();
             let stolen = since.steal as f64 / since.total().max(1) as f64;
             let cpu = u32::try_from(*cpu).unwrap_or(u32::MAX);
@@ -237,6 +239,7 @@ impl Machine {
             std::thread::sleep(duration / steps.max(1));
             readings.push(self.end()?);
         }
+        // Not reached: there are two readings at least.
         let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
             return Ok(Survey::default());
         };

@@ -69,6 +69,7 @@ impl Namespace {
                 Err(PacketDiagError::Kernel(e)) if e.errno == Errno::ENOENT => None,
                 Err(e) => return Err(error(e)),
             },
+            // The kernel has no sock_diag at all.
             Err(e) if e.errno == Errno::EPROTONOSUPPORT => None,
             Err(e) => return Err(error(e.into())),
         };
@@ -98,6 +99,7 @@ impl Namespace {
             counters: self.snmp.read()?,
             conntrack: match &self.conntrack {
                 Ok(files) => Some(files.read()?),
+                // No connection tracking here: [`Namespace::conntrack_reason`] says why.
                 Err(_) => None,
             },
             packets: self.packets.as_ref().map(PacketDiag::read).transpose().map_err(error)?,

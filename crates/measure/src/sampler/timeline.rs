@@ -96,7 +96,9 @@ impl Recorder {
 
     /// Ends recording; `None` of a run shorter than a step.
     pub fn finish(mut self) -> Option<Timeline> {
+        // Only a thread that has ended does not hear it.
         let _ = self.stop.send(());
+        // A panic there costs the time line, and none of the figures.
         let record = self.thread.take()?.join().ok()?;
         let marks = std::mem::take(&mut self.marks);
         (!record.steps.is_empty()).then(|| record.timeline(marks))
@@ -119,6 +121,7 @@ impl Files {
 impl Reading {
     fn since(&self, before: &Reading) -> Reading {
         let cpus = self.cpus.iter().map(|(cpu, ticks)| {
+            // A CPU that has come online is counted from the next step on.
             (*cpu, before.cpus.get(cpu).map_or(CpuTicks::default(), |b| ticks.since(b)))
         });
         let interrupts = self.interrupts.iter().filter_map(|(key, count)| {

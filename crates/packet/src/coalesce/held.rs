@@ -68,20 +68,25 @@ impl Held {
         candidate: &Candidate,
         options: &Options,
     ) -> Result<bool, Refusal> {
+        // `push` comes here only with a slot of this flow, which has a first packet.
         let Some(first) = &self.first else { return Err(Refusal::HeaderLength) };
         let (old, packet, inner) = (&self.buffer[..self.len], &first.packet, &first.packet.inner);
         let new = &candidate.packet;
+        // `crate::segment` repeats the first packet's headers, at the same offsets.
         if !same_shape(packet, new) {
             return Err(Refusal::HeaderLength);
         }
         let mut runs = self.runs;
         let link = packet.outer.unwrap_or(*inner).network_offset;
+        // To the kernel this is another flow (`gro_list_prepare`); see the head of the module.
         if old[..link] != frame[..link] {
             return Err(Refusal::Link);
         }
         if let Some(outer) = &packet.outer {
             runs[0] = rules::continues_network(old, frame, outer, self.count, runs[0])?;
             let at = outer.transport_offset;
+            // All segments have an outer checksum or none: `UDP_TUNNEL_CSUM` is one flag for
+            // all.
             let checksum = |bytes| get16(bytes, outer.checksum_at()) == 0;
             let vxlan = outer.payload_offset..outer.payload_offset + vxlan::HEADER_LEN;
             if addresses(old, outer) != addresses(frame, outer)
@@ -101,6 +106,7 @@ impl Held {
         if inner.transport == Transport::Tcp {
             rules::continues_tcp(old, frame, inner, self.len - inner.payload_offset)?;
         }
+        // `gso_size` is the first payload's length. Only the last segment may have another one.
         if payload.len() > first.size {
             return Err(Refusal::Longer);
         }
@@ -113,10 +119,13 @@ impl Held {
         self.len = end;
         self.count += 1;
         self.runs = runs;
+        // A shorter segment can only be the last: `gso_size` cuts all others alike.
         let short = payload.len() < first.size;
         match inner.transport {
             Transport::Tcp => {
                 let at = inner.transport_offset + 13;
+                // Only the last packet can have brought FIN or PSH, and segmentation gives them
+                // to the last.
                 let ending = Flags(frame[at] & Flags::FIN.with(Flags::PSH).0);
                 self.buffer[at] = Flags(self.buffer[at]).with(ending).0;
                 Ok(short || candidate.ends)
@@ -127,6 +136,7 @@ impl Held {
 
     /// Completes the headers, and frees the slot for the next flow.
     pub(super) fn finish(&mut self) -> Delivery<'_> {
+        // Not reached: a slot in use has a first packet.
         let Some(first) = self.first.take() else {
             return Delivery::single(VnetHdr::default(), &[]);
         };
@@ -173,6 +183,8 @@ fn complete(frame: &mut [u8], packet: &Packet, size: u16) -> VnetHdr {
         outer.set_network_length(frame, end, None);
         let length = end - outer.transport_offset;
         put16(frame, outer.transport_offset + 4, length as u16);
+        // Zero stays zero: `UDP_TUNNEL_CSUM` would give the segments a checksum that they had
+        // not.
         if get16(frame, outer.checksum_at()) != 0 {
             vnet.flags |= flags::UDP_TUNNEL_CSUM;
             let pseudo = outer.pseudo_header(frame, length);

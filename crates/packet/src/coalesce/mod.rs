@@ -158,6 +158,8 @@ impl Coalescer {
                 pass(frame, vnet, reason.unwrap_or(Refusal::Ends), deliver)
             }
             Ok(candidate) => {
+                // The oldest has been delayed the longest; the kernel does the same
+                // (`gro_flush_oldest`).
                 if self.len == self.slots.len() {
                     self.deliver(0, deliver);
                 }

@@ -59,9 +59,11 @@ pub(super) fn candidate(
             Flags(0)
         }
     };
+    // As the first packet it would make `gso_size` 0, which announces nothing.
     if inner.payload_len() == 0 {
         return Err(Refusal::NoPayload);
     }
+    // Segmentation would repeat these flags on every segment.
     if flags.intersects(Flags::SYN.with(Flags::RST).with(Flags::URG)) {
         return Err(Refusal::Control);
     }
@@ -70,6 +72,7 @@ pub(super) fn candidate(
         // Inside a tunnel, DATA_VALID speaks of the outer checksum alone.
         None => vnet.checksum_is_trusted() && packet.outer.is_none(),
     };
+    // The GSO packet gets a checksum of its own, which would hide that this one is wrong.
     if !trusted && !inner.checksum_is_valid(frame) {
         return Err(Refusal::Checksum);
     }
@@ -81,6 +84,7 @@ fn network(frame: &[u8], headers: &Headers) -> Result<(), Refusal> {
         if headers.transport_offset - headers.network_offset != ipv4::HEADER_LEN {
             return Err(Refusal::Ipv4Options);
         }
+        // Segmentation computes a right one, which would hide the error.
         if !Sum::of(&frame[headers.network_offset..headers.transport_offset]).is_valid() {
             return Err(Refusal::HeaderChecksum);
         }
@@ -90,6 +94,7 @@ fn network(frame: &[u8], headers: &Headers) -> Result<(), Refusal> {
 
 fn udp_length(frame: &[u8], headers: &Headers) -> Result<(), Refusal> {
     let length = usize::from(get16(frame, headers.transport_offset + 4));
+    // Bytes between the UDP length's end and the IP payload's would become payload.
     if length == headers.end - headers.transport_offset { Ok(()) } else { Err(Refusal::UdpLength) }
 }
 
@@ -127,8 +132,10 @@ pub(super) fn continues_network(
             let next = offset == count as u16;
             match run {
                 IdRun::Unknown | IdRun::Incrementing if next => Ok(IdRun::Incrementing),
+                // With DF set the ID has no meaning and may repeat (RFC 6864, section 4.1).
                 IdRun::Unknown if offset == 0 && dont_fragment != 0 => Ok(IdRun::Fixed),
                 IdRun::Fixed if offset == 0 => Ok(IdRun::Fixed),
+                // Segmentation makes IDs that count up or stay the same, and no others.
                 _ => Err(Refusal::Id),
             }
         }

@@ -136,12 +136,14 @@ impl Directory {
     fn write(&self, name: &str, text: &[u8]) -> Result<File, JournalError> {
         let failed = |operation| self.failed(operation, name.as_ref());
         let mut content = text.to_vec();
+        // Filled to whole blocks, so that a later mark needs no room on a full disk.
         content.resize((text.len() + 1).next_multiple_of(BLOCK) - 1, b' ');
         content.push(b'\n');
         self.step("create").map_err(failed("create"))?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let file = openat(&self.fd, name, flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = File::from(file.map_err(|errno| failed("create")(errno.into()))?);
+        // In two parts, so that tests can make it end in the middle.
         let (first, second) = content.split_at(text.len() / 2);
         for part in [first, second] {
             self.step("write").map_err(failed("write"))?;
@@ -209,6 +211,7 @@ impl Directory {
 
     /// Removes what processes that were killed have not finished. The lock is held.
     pub(super) fn sweep(&self) {
+        // What stays is no entry, and the next who comes tries again.
         for name in self.names().unwrap_or_default() {
             let path = Path::new(&name);
             let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
@@ -247,6 +250,7 @@ impl Directory {
         let file: OwnedFd = match open(OFlag::O_RDWR | OFlag::O_CREAT) {
             // On a disk that nobody can write to, what is there can still be taken back.
             Err(Errno::EROFS) => match open(OFlag::O_RDONLY) {
+                // No lock file can be made there, so the directory itself is locked.
                 Err(Errno::ENOENT) => {
                     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
                     openat(&self.fd, ".", flags, Mode::empty())?
@@ -257,6 +261,7 @@ impl Directory {
         };
         match kind(&fstat(&file)?) {
             SFlag::S_IFREG | SFlag::S_IFDIR => Ok(file.into()),
+            // A FIFO, socket or device under the lock's name is not the journal's.
             _ => Err(Errno::EINVAL),
         }
     }

@@ -149,5 +149,6 @@ pub(crate) fn kind(stat: &FileStat) -> SFlag {
 
 /// The number of an error of the standard library.
 pub(crate) fn raw(error: &std::io::Error) -> Errno {
+    // An error of the library's own has no number.
     Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32))
 }

@@ -83,6 +83,7 @@ pub(super) fn charge(
             labels.push(&drop.0);
         }
         let rank = match place(&drop.1.reason, drop.1.function.as_deref()) {
+            // Last of all: a copy for somebody else explains only what nothing else does.
             Place::NotOurs => 2 * drops.len(),
             Place::Socket(_) => 2 * labels.len(),
             _ => 2 * labels.len() + 1,
