@@ -255,6 +255,17 @@ impl<'a> View<'a> {
         nics
     }
 
+    /// NICs that carry overlays: those under tunnels, and hardware that is a bridge's port.
+    pub fn carrying_nics(&self) -> Vec<Spot<'a>> {
+        let mut nics = self.underlay_nics();
+        nics.extend(
+            self.devices().filter(|spot| spot.is_physical() && self.bridge(*spot).is_some()),
+        );
+        nics.sort_by_key(|nic| nic.place);
+        nics.dedup_by_key(|nic| nic.place);
+        nics
+    }
+
     /// The interrupts of a device's receive queues, with what came between the
     /// two readings; drivers that name theirs otherwise have none.
     pub fn receive_interrupts(&self, spot: Spot<'a>) -> Vec<QueueInterrupt<'a>> {

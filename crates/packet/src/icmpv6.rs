@@ -258,6 +258,9 @@ pub fn neighbor_advertisement(
     })
 }
 
+/// RFC 4861, section 4.5.
+const REDIRECT: u8 = 137;
+
 /// Whether an error may be sent because of this packet: RFC 4443, section
 /// 2.4 (e). Packet Too Big alone may answer to a group.
 pub fn may_answer_with_error(original: &Ipv6<'_>, too_big: bool) -> bool {
@@ -265,7 +268,10 @@ pub fn may_answer_with_error(original: &Ipv6<'_>, too_big: bool) -> bool {
     // another.
     let Ok(upper) = original.upper_layer() else { return false };
     let error = upper.protocol == Protocol::ICMPV6
-        && Icmpv6::parse(upper.payload).is_ok_and(|icmp| icmp.message().is_error());
+        && Icmpv6::parse(upper.payload).is_ok_and(|icmp| match icmp.message() {
+            Message::Other { kind: REDIRECT, .. } => true,
+            message => message.is_error(),
+        });
     let source = original.source();
     !error
         && !upper.later_fragment
@@ -357,6 +363,7 @@ mod tests {
             assert!(answered(17, A, B, &[0; 8], too_big));
             assert!(answered(58, A, B, &icmp(128), too_big), "an echo request");
             assert!(!answered(58, A, B, &icmp(1), too_big), "an error");
+            assert!(!answered(58, A, B, &icmp(137), too_big), "a redirect");
             assert!(answered(17, A, B, &icmp(1), too_big), "not ICMPv6");
             assert!(!answered(17, all, B, &[0; 8], too_big), "from a group");
             assert!(!answered(17, Ipv6Addr::UNSPECIFIED, B, &[0; 8], too_big), "from nobody");

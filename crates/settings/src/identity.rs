@@ -225,25 +225,32 @@ fn takes_address(link: &Interface) -> bool {
         .is_some_and(|kind| ["bridge", "bond", "team", "openvswitch"].contains(&kind))
 }
 
-/// The device that a sysctl is of: `net/ipv4/conf/NAME/…`, `net/ipv6/neigh/NAME/…`.
-fn device_in(path: &str) -> Option<&str> {
-    let parts: Vec<&str> = path.split('/').collect();
-    match parts[..] {
+/// Which part of a path is the device that the setting is of: `net/ipv4/conf/NAME/…`,
+/// `net/ipv6/neigh/NAME/…`, `class/net/NAME/…`.
+fn place_of_device(parts: &[&str]) -> Option<usize> {
+    match parts {
         ["net", "ipv4" | "ipv6" | "mpls", "conf" | "neigh", name, _] => {
-            Some(name).filter(|name| !["all", "default"].contains(name))
+            (!["all", "default"].contains(name)).then_some(3)
         }
+        ["class", "net", _, _, ..] => Some(2),
         _ => None,
     }
 }
 
-/// The path of a setting of a device, under the name that the device has now.
-pub(crate) fn renamed(path: &str, device: &Device, link: &Interface) -> String {
+/// The device that a sysctl is of.
+fn device_in(path: &str) -> Option<&str> {
     let parts: Vec<&str> = path.split('/').collect();
-    let parts = parts.iter().map(|part| if *part == device.name { &link.name } else { *part });
-    match device.name == link.name {
-        true => path.to_owned(),
-        false => parts.collect::<Vec<_>>().join("/"),
+    place_of_device(&parts).filter(|at| *at == 3).map(|at| parts[at])
+}
+
+/// The path of a setting of a device, under the name that the device has now. Other parts of
+/// it may have the device's old name, too: a device may be called `conf`.
+pub(crate) fn renamed(path: &str, device: &Device, link: &Interface) -> String {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    if let Some(at) = place_of_device(&parts).filter(|at| parts[*at] == device.name) {
+        parts[at] = &link.name;
     }
+    parts.join("/")
 }
 
 #[cfg(test)]
@@ -258,7 +265,15 @@ mod tests {
         assert_eq!(device_in("net/core/netdev_budget"), None);
         let device = Device { name: "eth0".to_owned(), ..Device::default() };
         let link = Interface { name: "lan0".to_owned(), ..Interface::default() };
-        let renamed = renamed("class/net/eth0/gro_flush_timeout", &device, &link);
-        assert_eq!(renamed, "class/net/lan0/gro_flush_timeout");
+        let path = renamed("class/net/eth0/gro_flush_timeout", &device, &link);
+        assert_eq!(path, "class/net/lan0/gro_flush_timeout");
+        for (name, path, expected) in [
+            ("conf", "net/ipv4/conf/conf/rp_filter", "net/ipv4/conf/lan0/rp_filter"),
+            ("net", "class/net/net/gro_flush_timeout", "class/net/lan0/gro_flush_timeout"),
+            ("ipv4", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/rp_filter"),
+        ] {
+            let device = Device { name: name.to_owned(), ..Device::default() };
+            assert_eq!(renamed(path, &device, &link), expected);
+        }
     }
 }

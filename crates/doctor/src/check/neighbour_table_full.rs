@@ -19,7 +19,8 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     let Some(pair) = outcome.need("machine", &machine.arp) else { return };
     let fulls = pair.after.fulls.saturating_sub(pair.before.fulls);
     let limit = machine.sysctls.get(KEY).and_then(|value| value.get()?.parse::<u64>().ok());
-    let near = limit.is_some_and(|limit| pair.after.entries.saturating_mul(10) > limit * 9);
+    let near =
+        limit.is_some_and(|limit| pair.after.entries.saturating_mul(10) > limit.saturating_mul(9));
     if fulls == 0 && !near {
         return;
     }

@@ -1,6 +1,6 @@
 //! OV004: Received packets are not merged before they go up the stack.
 
-use super::{Check, Cost, Outcome, Severity, Spot, View};
+use super::{Check, Cost, Outcome, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    for nic in carrying(view) {
+    for nic in view.carrying_nics() {
         let Some(off) = outcome.off(nic, "rx-gro") else { continue };
         let finding = CHECK
             .on(nic)
@@ -29,14 +29,4 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             ),
         });
     }
-}
-
-/// NICs under tunnels, and hardware that is a bridge's port.
-fn carrying<'a>(view: &View<'a>) -> Vec<Spot<'a>> {
-    let mut nics = view.underlay_nics();
-    let ports = view.devices().filter(|spot| spot.is_physical() && view.bridge(*spot).is_some());
-    nics.extend(ports);
-    nics.sort_by_key(|nic| nic.place);
-    nics.dedup_by_key(|nic| nic.place);
-    nics
 }

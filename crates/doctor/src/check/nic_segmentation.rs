@@ -15,13 +15,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    let nics = view.underlay_nics().into_iter();
-    let ports = view.devices().filter(|spot| spot.is_physical());
-    let mut seen = std::collections::BTreeSet::new();
-    for nic in nics.chain(ports) {
-        if !seen.insert(nic.place) {
-            continue;
-        }
+    for nic in view.carrying_nics() {
         // Without the first the kernel lets none be switched on.
         for feature in ["tx-scatter-gather", "tx-tcp-segmentation", GENERIC] {
             let Some(off) = outcome.off(nic, feature) else { continue };

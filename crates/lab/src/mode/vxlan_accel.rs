@@ -111,7 +111,7 @@ pub(super) fn run(host: &Host) -> Result<Arc<Accel>> {
 }
 
 fn failed(host: &Host, problem: &str) -> testbed::Error {
-    let part = format!("accelerate {DEVICE} in {}", host.name());
+    let part = format!("the fast path of {}", host.name());
     testbed::Error::NotStarted { part, reason: problem.to_owned() }
 }
 
