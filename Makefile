@@ -187,6 +187,7 @@ bench-accel: build
 	$(AS_ROOT) target/release/examples/border_cost
 	$(AS_ROOT) target/release/examples/stale_window
 	$(AS_ROOT) target/release/examples/daemon_cost
+	$(AS_ROOT) target/release/examples/node_cost
 
 # Rules flipped at random under load, on the fast path's bed and on the slow path's, for ten
 # minutes, or OVERLANE_POLICY_SECONDS.

@@ -1,6 +1,7 @@
 //! The thread that keeps maps and hooks in step with the kernel.
 //!
-//! A notification first withdraws the maps, then everything is read anew; one of single
+//! A notification first withdraws the maps, then everything is read anew; one of rules of
+//! nftables has the chains and sets that it names read again (`rules`); one of single
 //! forwarding entries withdraws and reads those only (`incremental`). The
 //! heartbeat is written by the same thread: when it hangs, packets take the slow
 //! path. What the kernel does not notify is looked at with each heartbeat (tables

@@ -1,6 +1,7 @@
 //! Traffic among the pods: datagrams of flows that last and of new ones, echo requests,
 //! streams that last, and new connections. Each message says what it is and when it was sent.
 
+use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -83,6 +84,8 @@ struct Connection {
 
 pub struct Traffic {
     base: Instant,
+    /// The last echo's.
+    identifiers: HashMap<Key, u16>,
     next: u64,
     datagrams: Vec<UdpSocket>,
     echoes: Vec<OwnedFd>,
@@ -183,6 +186,7 @@ impl Traffic {
         inbox.watch();
         Traffic {
             base,
+            identifiers: HashMap::new(),
             next: 0,
             datagrams,
             echoes,
@@ -241,7 +245,11 @@ impl Traffic {
             }
             _ => {
                 let socket = self.echoes[key.from].as_raw_fd();
-                let packet = echo_request(id as u16, &message);
+                // Conntrack knows an echo by it: another one of this key would be part of what
+                // is established for 30 s.
+                let identifier = self.identifiers.entry(key).or_default();
+                *identifier = identifier.wrapping_add(1);
+                let packet = echo_request(*identifier, &message);
                 sendto(socket, &packet, &SockaddrIn::from(to), MsgFlags::empty()).unwrap();
             }
         }
