@@ -183,6 +183,10 @@ bench-accel: build
 		--workloads tcp_stream,tcp_rr,tcp_crr,udp_stream --sizes 64,1400,65507 \
 		--out accel.json
 	$(AS_ROOT) $(OVERLANE) lab run --plan scripts/plans/accel.toml --blocks 8 --out accel-flows.json
+	@# Real nodes are built by `make cluster`, which wants Go.
+	[ -x target/cluster/bin/kube-proxy ] || { echo "nodes are not measured: make cluster"; exit 0; }; \
+	$(AS_ROOT) $(OVERLANE) lab run --plan scripts/plans/accel-nodes.toml --blocks 8 \
+		--out accel-nodes.json
 	cargo build --release --locked -p overlane-accel --examples
 	$(AS_ROOT) target/release/examples/border_cost
 	$(AS_ROOT) target/release/examples/stale_window

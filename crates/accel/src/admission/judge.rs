@@ -80,42 +80,8 @@ pub(crate) fn judge(
         None if sent.protocol == IPPROTO_UDP => Goes::OneWay,
         None => Goes::BothWays,
     };
-    // Where the slow path has let them in and out.
-    let seen = |device, tuple, place| {
-        maps.seen(&FlowKey { device, tuple, place, ..*key }) == Some(basis.number)
-    };
-    let passes = |directions: &Vec<Direction>| {
-        directions.iter().all(|direction| {
-            seen(direction.output, direction.leaves(), Place::Left)
-                && seen(direction.input, direction.tuple, Place::Entered)
-        })
-    };
-    let port = basis.ports.get(&key.device).map(|port| (key.device, port));
-    let directions = match (goes, port) {
-        (Goes::BothWays, Some(port)) => {
-            let both = basis.tunnels.iter().map(|tunnel| {
-                let outward = Direction::outward(port, tunnel, (sent, received), is_reply);
-                Vec::from([outward, Direction::inward(port, tunnel, (received, sent), !is_reply)])
-            });
-            { both }.find(passes)
-        }
-        (Goes::OneWay, Some(port)) => {
-            let all = basis.tunnels.iter();
-            let out = |tunnel| Direction::outward(port, tunnel, (sent, received), is_reply);
-            all.map(|tunnel| Vec::from([out(tunnel)])).find(passes)
-        }
-        (Goes::OneWay, None) => {
-            let name = basis.tunnels.get(&key.device).ok_or(Held::Elsewhere)?;
-            let into = |(index, port): (&u32, _)| {
-                let tunnel = (&key.device, name);
-                Direction::inward((*index, port), tunnel, (sent, received), is_reply)
-            };
-            basis.ports.iter().map(|port| Vec::from([into(port)])).find(passes)
-        }
-        // The tenant's side asks, for both.
-        (Goes::BothWays, None) => return Err(Held::Elsewhere),
-    };
-    let directions = directions.ok_or(Held::Unseen)?;
+    let case = Case { basis, maps, key, tuples: (sent, received), is_reply };
+    let directions = case.directions(goes)?;
     for direction in &directions {
         let answer = basis.ruleset.verdict(&direction.flow(basis, entry, goes), &direction.path);
         passed(&answer)?;
@@ -146,6 +112,53 @@ pub(crate) fn judge(
         is_one_way: entry.is_some() && goes == Goes::OneWay,
     };
     Ok(directions.iter().map(admitted).collect())
+}
+
+/// A connection that a packet belongs to, where that came in.
+struct Case<'a> {
+    basis: &'a Basis,
+    maps: &'a FlowMaps,
+    key: &'a FlowKey,
+    /// As the packet came; as answers come.
+    tuples: (Tuple, Tuple),
+    /// The packet is one of the answers.
+    is_reply: bool,
+}
+
+impl Case<'_> {
+    /// The directions that want a verdict, all of which the slow path has let in and out.
+    fn directions(&self, goes: Goes) -> Result<Vec<Direction>, Held> {
+        let Case { basis, key, tuples, is_reply, .. } = *self;
+        let passing = |directions: &Vec<Direction>| directions.iter().all(|way| self.passes(way));
+        let Some(port) = basis.ports.get(&key.device) else {
+            // What goes both ways the tenant's side asks for.
+            let name = basis.tunnels.get(&key.device).filter(|_| goes == Goes::OneWay);
+            let tunnel = (&key.device, name.ok_or(Held::Elsewhere)?);
+            let into = |(index, port): (&u32, _)| {
+                Vec::from([Direction::inward((*index, port), tunnel, tuples, is_reply)])
+            };
+            return basis.ports.iter().map(into).find(passing).ok_or(Held::Unseen);
+        };
+        let port = (key.device, port);
+        let through = |tunnel| {
+            let outward = Direction::outward(port, tunnel, tuples, is_reply);
+            let back = || Direction::inward(port, tunnel, (tuples.1, tuples.0), !is_reply);
+            match goes {
+                Goes::BothWays => Vec::from([outward, back()]),
+                Goes::OneWay => Vec::from([outward]),
+            }
+        };
+        basis.tunnels.iter().map(through).find(passing).ok_or(Held::Unseen)
+    }
+
+    /// Whether the slow path has let a packet in and out under the rules of now.
+    fn passes(&self, way: &Direction) -> bool {
+        let seen = |device, tuple, place| {
+            let seen = self.maps.seen(&FlowKey { device, tuple, place, ..*self.key });
+            seen == Some(self.basis.number)
+        };
+        seen(way.output, way.leaves(), Place::Left) && seen(way.input, way.tuple, Place::Entered)
+    }
 }
 
 /// What comes back, as it comes, to what enters as `sent`.

@@ -9,6 +9,7 @@
 //! others, IPVS; in sandboxes all those) or once a second (path MTUs, sysctls, functions at
 //! netfilter's hooks).
 
+mod audit;
 mod rules;
 mod sandboxes;
 
@@ -26,7 +27,7 @@ use sys::netns::NetNs;
 use rules::News;
 
 use super::crossing_veth::remove_stale;
-use super::gather::{Extent, add_routes, security};
+use super::gather::{add_routes, security};
 use super::incremental::Beyond;
 use super::listeners::listeners;
 use super::netns_state::NetnsState;
@@ -47,8 +48,6 @@ const _: () = assert!(BEAT as u32 * 3 < STALE_MS);
 const LOOK: u64 = 5;
 /// After this time everything but entries is read anew, whatever was notified.
 const AUDIT: Duration = Duration::from_secs(1);
-/// Entries, too, each so many times; there may be many, and the kernel tells of each.
-const WHOLE: u64 = 30;
 /// Attempts to read the state without a change meanwhile.
 const ATTEMPTS: usize = 10;
 /// So many changes of entries are followed one by one; more would be longer under way than
@@ -189,9 +188,11 @@ impl Reconciler {
         match told {
             Ok(news) if news.is_empty() => {}
             Ok(news) if news.rules.is_some() => {
+                // Without a plan in force the snapshot is of who knows when.
+                let is_current = !self.unsettled && self.maps.generation() & 1 == 0;
                 // As below.
                 self.withdraw()?;
-                if !self.follow_rules(news)? {
+                if !is_current || !self.follow_rules(news)? {
                     return self.rebuild();
                 }
             }
@@ -242,37 +243,6 @@ impl Reconciler {
             }
         }
         Ok(())
-    }
-
-    /// Whether everything is as it was when the plan was made.
-    fn is_as_planned(&mut self) -> Result<bool> {
-        // What has changed just now is told in a moment.
-        let (behind, was_behind) = (self.home.is_behind()?, self.was_behind);
-        self.was_behind = behind;
-        if behind && was_behind {
-            return Ok(false);
-        }
-        self.audits += 1;
-        let whole = self.audits.is_multiple_of(WHOLE);
-        let extent = if whole { Extent::Whole } else { Extent::ButEntries };
-        let mut now =
-            MachineSnapshot { home: self.home.read(extent)?, ..MachineSnapshot::default() };
-        self.add_machine(&mut now)?;
-        for sandbox in self.sandboxes.values() {
-            let sandboxed = sandbox.snapshot(sandbox.state.read(extent)?)?;
-            now.sandboxes.insert(sandbox.state.number, sandboxed);
-        }
-        if whole {
-            self.add_routes(&mut now)?;
-            return Ok(now == self.machine);
-        }
-        // Which routes are asked for depends on the entries.
-        now.give_entries(self.machine.take_entries());
-        let routed = self.add_routes(&mut now);
-        let entries = now.take_entries();
-        let same = now == self.machine;
-        self.machine.give_entries(entries);
-        routed.map(|()| same)
     }
 
     /// What has changed in any namespace, where these are single entries, or rules of the NICs'

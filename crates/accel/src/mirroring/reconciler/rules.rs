@@ -65,10 +65,6 @@ impl Reconciler {
     /// Follows what was told of rules, with everything withdrawn. Says whether that was
     /// possible.
     pub(super) fn follow_rules(&mut self, mut news: News) -> Result<bool> {
-        // The snapshot is none of what was there before these changes.
-        if self.unsettled {
-            return Ok(false);
-        }
         for _ in 0..ATTEMPTS {
             // Neighbours change their states all the time, which is no change.
             if !self.machine.keys(&news.entries).is_ok_and(|keys| keys.is_empty()) {
