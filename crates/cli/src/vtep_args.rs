@@ -56,7 +56,8 @@ pub struct Vtep {
     /// Most learned addresses
     #[arg(long, value_name = "N")]
     pub max_learned: Option<usize>,
-    /// Most learned addresses, and most learned neighbours, of one remote end
+    /// Most learned addresses, and most learned neighbours, of one remote end [default: a quarter
+    /// of all]
     #[arg(long, value_name = "N")]
     pub max_learned_per_remote: Option<usize>,
     /// How many addresses a remote end may take within a minute from places that still send

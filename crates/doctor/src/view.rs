@@ -192,11 +192,10 @@ impl<'a> View<'a> {
     /// The link that belongs to a device: a veth's peer, what a VLAN is on.
     pub fn link(&self, spot: Spot<'a>) -> Option<Spot<'a>> {
         let index = spot.interface.link?;
-        let namespace = match (spot.interface.link_netns, spot.device?.link_namespace) {
-            (None, _) => spot.place.namespace,
-            (Some(_), Some(inode)) => self.namespace(inode)?,
-            // Where the other end is was not found: its index means another device here.
-            (Some(_), None) => return None,
+        let namespace = match spot.interface.link_netns {
+            None => spot.place.namespace,
+            // Where that is not known, the index means another device here.
+            Some(_) => self.namespace(spot.device?.link_namespace?)?,
         };
         self.spot(Place { namespace, index })
     }

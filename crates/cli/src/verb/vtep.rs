@@ -216,8 +216,7 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
     network.learning = !arguments.no_learning;
     network.ageing = arguments.ageing.unwrap_or(network.ageing);
     network.max_learned = arguments.max_learned.unwrap_or(network.max_learned);
-    network.max_learned_per_remote =
-        arguments.max_learned_per_remote.unwrap_or(network.max_learned_per_remote);
+    network.max_learned_per_remote = arguments.max_learned_per_remote;
     network.max_moves = arguments.max_moves.unwrap_or(network.max_moves);
     for entry in &arguments.fdb {
         let wanted = || usage("--fdb", format!("{entry:?}: wanted MAC=REMOTE"));

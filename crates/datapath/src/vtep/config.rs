@@ -190,9 +190,10 @@ pub struct NetworkConfig {
     /// Most learned addresses of all remote ends, and as many of the TAP's side.
     #[serde(default = "entries")]
     pub max_learned: usize,
-    /// Most learned addresses, and most learned neighbours, of one remote end.
-    #[serde(default = "share")]
-    pub max_learned_per_remote: usize,
+    /// Most learned addresses, and most learned neighbours, of one remote end; without it a
+    /// quarter of all, so that no remote end takes the room of the others.
+    #[serde(default)]
+    pub max_learned_per_remote: Option<usize>,
     /// How many addresses a remote end may take within a minute from places that still
     /// send; more go to it when those have been silent for ten seconds.
     #[serde(default = "moves")]
@@ -250,9 +251,6 @@ fn ageing() -> u32 {
 }
 fn entries() -> usize {
     4096
-}
-fn share() -> usize {
-    1024
 }
 fn moves() -> u32 {
     32
@@ -367,7 +365,7 @@ impl NetworkConfig {
             learning: true,
             ageing: ageing(),
             max_learned: entries(),
-            max_learned_per_remote: share(),
+            max_learned_per_remote: None,
             max_moves: moves(),
             fdb: BTreeMap::new(),
             neigh_suppress: false,
@@ -390,16 +388,21 @@ impl NetworkConfig {
         Limits {
             ageing: self.ageing,
             entries: self.max_learned,
-            share: self.max_learned_per_remote,
+            share: self.share_of(self.max_learned),
             moves: self.max_moves,
         }
+    }
+
+    /// What one remote end may claim of a table.
+    fn share_of(&self, entries: usize) -> usize {
+        self.max_learned_per_remote.unwrap_or_else(|| (entries / 4).max(1))
     }
 
     /// The bounds of the neighbours that are learned; `None`: nobody is answered.
     pub fn neighbour_limits(&self) -> Option<Limits> {
         // Who has said it last has the address, as hosts themselves have it.
         let moves = u32::MAX;
-        let (entries, share) = (self.max_neighbours, self.max_learned_per_remote);
+        let (entries, share) = (self.max_neighbours, self.share_of(self.max_neighbours));
         let limits = Limits { ageing: self.ageing, entries, share, moves };
         self.neigh_suppress.then_some(limits)
     }
@@ -490,14 +493,17 @@ impl NetworkConfig {
         if self.remotes.is_empty() && !self.any_remote {
             return Err(wrong(key("remotes"), "there is none, and any-remote is not set"));
         }
-        if self.max_learned_per_remote == 0 {
+        if self.max_learned_per_remote == Some(0) {
             return Err(wrong(key("max-learned-per-remote"), "0 learns nothing: learning = false"));
         }
-        for (name, most) in [
-            ("max-learned", self.max_learned),
-            ("max-learned-per-remote", self.max_learned_per_remote),
-            ("max-neighbours", self.max_neighbours),
-        ] {
+        if let Some(share) = self.max_learned_per_remote.filter(|share| *share > self.max_learned) {
+            let problem =
+                format!("{share} is more than all have: max-learned is {}", self.max_learned);
+            return Err(wrong(key("max-learned-per-remote"), problem));
+        }
+        for (name, most) in
+            [("max-learned", self.max_learned), ("max-neighbours", self.max_neighbours)]
+        {
             if most > ENTRIES_MAX {
                 return Err(wrong(key(name), format!("{most} is more than {ENTRIES_MAX}")));
             }
@@ -570,6 +576,12 @@ mod tests {
             ),
             ("vni = 11", "vni = 11\nmax-neighbours = 99999999", "max-neighbours"),
             ("vni = 11", "vni = 11\nmax-learned-per-remote = 0", "max-learned-per-remote"),
+            ("vni = 11", "vni = 11\nmax-learned-per-remote = 4097", "max-learned-per-remote"),
+            (
+                "vni = 11",
+                "vni = 11\nmax-learned = 9\nmax-learned-per-remote = 10",
+                "max-learned-per-remote",
+            ),
             ("vni = 11", "vni = 10", "twice"),
             ("vni = 11", "vni = 16777216", "16777216"),
             ("tap1", "tap0", "twice"),

@@ -162,7 +162,7 @@ fn thread_networks() -> Vec<ThreadNetwork> {
             let config = NetworkConfig {
                 remotes: vec![REMOTE, OTHER],
                 max_learned: 4,
-                max_learned_per_remote: 3,
+                max_learned_per_remote: Some(3),
                 max_moves: 1,
                 neigh_suppress: true,
                 max_neighbours: 4,

@@ -277,9 +277,7 @@ impl Blocks<'_> {
             (sample, stands_out) = self.once(at, spot)?;
         }
         match stands_out {
-            Some(reason) if self.judge.is_strict() => {
-                void(&mut sample, &format!("{reason}; --disturbance sets that limit"));
-            }
+            Some(reason) if self.judge.is_strict() => void(&mut sample, &reason),
             Some(_) if sample.valid => self.judge.keep(),
             _ => {}
         }
@@ -318,7 +316,10 @@ impl Blocks<'_> {
         };
         sample.block = spot.block;
         sample.position = spot.position;
-        let stands_out = self.judge.stands_out(&sample);
+        let mut stands_out = self.judge.stands_out(&sample);
+        if let Some(reason) = stands_out.as_mut().filter(|_| self.judge.is_strict()) {
+            reason.push_str("; --disturbance sets that limit");
+        }
         self.observer.sampled(cell, spot.progress, &sample);
         if subject.remote().is_some_and(Remote::is_given_up) {
             // Every later sample would say the same.

@@ -38,6 +38,7 @@ fn config() -> NetworkConfig {
         remotes: vec![REMOTE.into()],
         neigh_suppress: true,
         max_neighbours: 3,
+        max_learned_per_remote: Some(100),
         ..NetworkConfig::new(Vni::new(10).unwrap(), "tap0")
     }
 }
