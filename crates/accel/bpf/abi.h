@@ -56,13 +56,15 @@ struct port {
 #define MARK_PEER 0x80000000	/* to that device's peer directly */
 
 enum domain_flag {
-	/* Of a domain: br_netfilter looks at IP headers and drops what is malformed. */
+	/* Of a domain: br_netfilter looks at IP headers, drops what is malformed, and hands what
+	 * is bridged to IP's hooks.
+	 */
 	DOMAIN_CHECKED = 1,
 	/* Of a VTEP over IPv6: takes datagrams without an outer checksum (RFC 6935). */
 	VTEP_ZERO_CHECKSUM = 2,
-	/* Of a domain: what is routed comes to rules of netfilter, flows want a verdict. */
-	DOMAIN_ROUTED_RULES = 4,
-	DOMAIN_ROUTED_RULES_IPV6 = 8,
+	/* Of a domain: there are rules of netfilter at IP's hooks, flows want a verdict. */
+	DOMAIN_RULES = 4,
+	DOMAIN_RULES_IPV6 = 8,
 };
 
 struct vtep_key {

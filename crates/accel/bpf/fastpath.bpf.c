@@ -28,10 +28,14 @@ static __always_inline u32 router_flag(u16 proto)
 	return proto == htons(ETH_P_IP) ? FDB_ROUTER_MAC : FDB_ROUTER_MAC_IPV6;
 }
 
-/* Whether packets of this family that are routed come to rules. */
-static __always_inline u32 rules_flag(u16 proto)
+/* Whether packets of this family come to rules: routed ones, and with br_netfilter those that
+ * cross the bridge.
+ */
+static __always_inline int comes_to_rules(u32 domain, u16 proto, int routed)
 {
-	return proto == htons(ETH_P_IP) ? DOMAIN_ROUTED_RULES : DOMAIN_ROUTED_RULES_IPV6;
+	u32 rules = proto == htons(ETH_P_IP) ? DOMAIN_RULES : DOMAIN_RULES_IPV6;
+
+	return domain & rules && (routed || domain & DOMAIN_CHECKED);
 }
 
 SEC("tcx/ingress")
@@ -91,37 +95,39 @@ int encap(struct __sk_buff *skb)
 			return pass(skb, from->slot, ENCAP_MALFORMED);
 		if (hops(proto, ip) <= 1)
 			return pass(skb, from->slot, ENCAP_TTL);
-		if (from->flags & rules_flag(proto)) {
-			if (flow_of(skb, ETH_HLEN, proto, ip, ifindex, &key_of_flow))
-				return pass(skb, from->slot, ENCAP_TRACKING);
-			flow = verdict_of(skb, &key_of_flow, live);
-			if (!flow) {
-				entered(&key_of_flow, live, now, 1);
-				return pass(skb, from->slot, ENCAP_VERDICT);
-			}
-			/* The connection may have come to another state, for which it wants
-			 * another verdict.
-			 */
-			if (!is_tracked(skb, &key_of_flow, flow)) {
-				entered(&key_of_flow, live, now, 1);
-				return pass(skb, from->slot, ENCAP_TRACKING);
-			}
-			set_dest(ip, flow, key_of_flow.ipv6);
+		routed = 1;
+	}
+	if (to && !(to->flags & FDB_LOCAL) && comes_to_rules(from->flags, proto, routed)) {
+		if (flow_of(skb, ETH_HLEN, proto, ip, ifindex, &key_of_flow))
+			return pass(skb, from->slot, ENCAP_TRACKING);
+		flow = verdict_of(skb, &key_of_flow, live);
+		if (!flow) {
+			entered(&key_of_flow, live, now, 1);
+			return pass(skb, from->slot, ENCAP_VERDICT);
 		}
+		/* The connection may have come to another state, for which it wants
+		 * another verdict.
+		 */
+		if (!is_tracked(skb, &key_of_flow, flow)) {
+			entered(&key_of_flow, live, now, 1);
+			return pass(skb, from->slot, ENCAP_TRACKING);
+		}
+		set_dest(ip, flow, key_of_flow.ipv6);
+	}
+	if (routed) {
 		if (route(skb, from->domain, proto, ip, longest, &fib))
 			return pass(skb, from->slot, ENCAP_ROUTE);
 		to = lookup(constants.netns, fib.ifindex, fib.dmac);
 		/* Not to a bridge with a VXLAN device, which nothing has tested. */
 		if (to && to->vxlan != fib.ifindex)
 			return pass(skb, from->slot, ENCAP_ROUTE);
-		/* By another device other rules may stop it. */
-		if (to && flow && to->vxlan != flow->output)
-			return pass(skb, from->slot, ENCAP_VERDICT);
 		__builtin_memcpy(&front.inner.dest, fib.dmac, 6);
 		__builtin_memcpy(&front.inner.source, fib.smac, 6);
 		age(proto, ip);
-		routed = 1;
 	}
+	/* By another device other rules may stop it. */
+	if (to && flow && to->vxlan != flow->output)
+		return pass(skb, from->slot, ENCAP_VERDICT);
 	if (!to || to->flags & (FDB_LOCAL | FDB_ROUTER_MAC))
 		return pass(skb, from->slot, ENCAP_DESTINATION);
 	/* drivers/net/vxlan, vxlan_xmit: unicast solicitations, too. */
@@ -347,30 +353,32 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 		longest = largest(skb, ETH_HLEN + overhead, longest, proto, ip);
 		if (!longest)
 			return pass(skb, vtep->slot, DECAP_ROUTE);
-		if (vtep->flags & rules_flag(proto)) {
-			if (flow_of(skb, ETH_HLEN + overhead, proto, ip, vtep->vxlan, &key_of_flow))
-				return pass(skb, vtep->slot, DECAP_TRACKING);
-			flow = verdict_of(skb, &key_of_flow, live);
-			if (!flow) {
-				entered(&key_of_flow, live, now, may_be_one_way(&key_of_flow));
-				return pass(skb, vtep->slot, DECAP_VERDICT);
-			}
-			if (!is_tracked(skb, &key_of_flow, flow)) {
-				entered(&key_of_flow, live, now, may_be_one_way(&key_of_flow));
-				return pass(skb, vtep->slot, DECAP_TRACKING);
-			}
-			set_dest(ip, flow, key_of_flow.ipv6);
+		routed = 1;
+	}
+	if (to && (routed || to->flags & FDB_LOCAL) && comes_to_rules(vtep->flags, proto, routed)) {
+		if (flow_of(skb, ETH_HLEN + overhead, proto, ip, vtep->vxlan, &key_of_flow))
+			return pass(skb, vtep->slot, DECAP_TRACKING);
+		flow = verdict_of(skb, &key_of_flow, live);
+		if (!flow) {
+			entered(&key_of_flow, live, now, may_be_one_way(&key_of_flow));
+			return pass(skb, vtep->slot, DECAP_VERDICT);
 		}
+		if (!is_tracked(skb, &key_of_flow, flow)) {
+			entered(&key_of_flow, live, now, may_be_one_way(&key_of_flow));
+			return pass(skb, vtep->slot, DECAP_TRACKING);
+		}
+		set_dest(ip, flow, key_of_flow.ipv6);
+	}
+	if (routed) {
 		if (route(skb, vtep->domain, proto, ip, longest, &fib))
 			return pass(skb, vtep->slot, DECAP_ROUTE);
 		to = lookup(vtep->netns, fib.ifindex, fib.dmac);
-		if (to && flow && to->port != flow->output)
-			return pass(skb, vtep->slot, DECAP_VERDICT);
 		__builtin_memcpy(&front.inner.dest, fib.dmac, 6);
 		__builtin_memcpy(&front.inner.source, fib.smac, 6);
 		age(proto, ip);
-		routed = 1;
 	}
+	if (to && flow && to->port != flow->output)
+		return pass(skb, vtep->slot, DECAP_VERDICT);
 	if (!to || !(to->flags & FDB_LOCAL))
 		return pass(skb, vtep->slot, DECAP_DESTINATION);
 	summed = ip_summed(bpf_cast_to_kern_ctx(skb));

@@ -38,6 +38,7 @@ impl Path {
     pub fn subject(&self, here: &Arc<NetNs>, mtu: u32) -> PathUnderTest {
         let [client, server] = self.remote.devices();
         PathUnderTest {
+            datagram_warmup: std::time::Duration::ZERO,
             mode: self.name.clone(),
             offload: OFFLOAD,
             mtu,

@@ -192,6 +192,7 @@ pub fn subject(built: &Built) -> PathUnderTest {
         hosts.iter().position(|other| Arc::ptr_eq(other, host)).unwrap_or_default()
     };
     PathUnderTest {
+        datagram_warmup: built.network.datagram_warmup,
         mode: built.mode.name().to_owned(),
         offload: profile(built.params.offload),
         mtu: built.params.mtu,

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use netstate::Hop;
 use testbed::{Host, Offload, Process, Processes, Wire};
@@ -70,6 +71,8 @@ pub struct Network {
     pub tenant_mtu: u32,
     /// What the mode has to say of itself.
     pub notes: Vec<String>,
+    /// How long datagrams are to be sent at least before the path takes them as it will.
+    pub datagram_warmup: Duration,
 }
 
 impl Network {
@@ -95,6 +98,7 @@ impl Network {
             hops,
             tenant_mtu,
             notes: Vec::new(),
+            datagram_warmup: Duration::ZERO,
         }
     }
 
@@ -126,6 +130,11 @@ impl Network {
     pub(crate) fn keeping(mut self, thing: Keep) -> Network {
         self.kept.push(thing);
         self
+    }
+
+    /// Datagrams are to be sent so long before they count.
+    pub(crate) fn warming_datagrams(self, least: Duration) -> Network {
+        Network { datagram_warmup: least, ..self }
     }
 
     /// Adds a remark for the reader of the results.

@@ -133,7 +133,9 @@ impl Maxima<'_> {
             return Some(maximum.clone());
         }
         observer.calibrating(cell);
-        let load = self.plan.load(&cell.planned.ask);
+        let load = cell.subject.load(self.plan, &cell.planned.ask);
+        let least = cell.subject.least_warmup(load.workload);
+        let load = Load { warmup: load.warmup.min(WARMUP).max(least), ..load };
         let set = observer.set(cell);
         let found = match set.map(|()| maximum(&load, &mut |load| trial(cell.subject, load))) {
             Ok(Err(EngineError::Stopped)) => return None,
@@ -171,11 +173,7 @@ fn maximum(
     load: &Load,
     trial: &mut dyn FnMut(&Load) -> Result<f64, EngineError>,
 ) -> Result<f64, EngineError> {
-    let load = Load {
-        warmup: load.warmup.min(WARMUP),
-        duration: load.duration.clamp(SHORTEST, LONGEST),
-        ..load.clone()
-    };
+    let load = Load { duration: load.duration.clamp(SHORTEST, LONGEST), ..load.clone() };
     let mut maximum = closed_loop(&load, trial)?;
     for _ in 1..STEPS {
         let per_s = maximum * PROBE;

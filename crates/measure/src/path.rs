@@ -5,6 +5,7 @@ use netstate::{Counters, Hop, HopKind, Side, Way};
 
 use crate::observed::Observed;
 use load::{Measured, Workload};
+use results::workload::Pattern;
 use results::{Direction, HopRecord, RecordKind};
 
 /// Bytes of an Ethernet header, which link counters include.
@@ -27,8 +28,16 @@ const FEW: u64 = 20;
 const UDP_HEADERS: u64 = 28;
 
 /// What crossed each hop, both directions, in path order.
-pub fn hops(path: &[Hop], observed: &Observed) -> Vec<HopRecord> {
-    path.iter().flat_map(|hop| hop_records(hop, observed)).collect()
+pub fn hops(path: &[Hop], observed: &Observed, workload: Workload) -> Vec<HopRecord> {
+    // One connection for each transaction.
+    let are_short = workload.pattern() == Pattern::Connections;
+    let records = |hop: &Hop| match are_short && hop.spares_short {
+        false => hop_records(hop, observed),
+        // Short connections take no such stage.
+        true if hop.kind == HopKind::Stage => Vec::new(),
+        true => hop_records(&Hop { bypass: None, ..hop.clone() }, observed),
+    };
+    path.iter().flat_map(records).collect()
 }
 
 fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
@@ -238,7 +247,7 @@ mod tests {
             tx_dropped: 2,
             ..Default::default()
         };
-        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters));
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters), Workload::UdpStream);
         assert_eq!((records[0].bytes, records[0].mean_skb_bytes), (15_000, 1500.0));
         assert_eq!((records[0].direction, records[0].drops), (Direction::Forward, 2));
         assert_eq!((records[1].bytes, records[1].direction), (260, Direction::Reverse));
@@ -247,7 +256,7 @@ mod tests {
     #[test]
     fn a_hop_that_saw_too_little_breaks_the_proof() {
         let counters = Counters { tx_packets: 100, tx_bytes: 200_000, ..Default::default() };
-        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters));
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters), Workload::UdpStream);
         assert!(prove(&records, &measured(Workload::TcpStream, 1, 190_000)).is_ok());
         let error = prove(&records, &measured(Workload::TcpStream, 1, 400_000)).unwrap_err();
         assert!(error.contains("a nic0 saw 198600 bytes forward"), "{error}");
@@ -256,7 +265,8 @@ mod tests {
             Measured { under_way_bytes: 200_000, ..measured(Workload::TcpStream, 1, 400_000) };
         assert!(prove(&records, &buffered).is_ok());
         // Whatever was buffered, a hop that saw nothing proves nothing.
-        let idle = hops(&[Hop::tx("a", "nic0")], &observed(Counters::default()));
+        let idle =
+            hops(&[Hop::tx("a", "nic0")], &observed(Counters::default()), Workload::UdpStream);
         assert!(prove(&idle, &buffered).is_err());
         // Nothing came back: not a request/response path.
         let error = prove(&records, &measured(Workload::TcpRr, 90, 90)).unwrap_err();
@@ -273,7 +283,7 @@ mod tests {
             rx_bytes: 2_000,
             ..Default::default()
         };
-        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters));
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters), Workload::UdpStream);
         let single = measured(Workload::TcpRr, 100, 1_500);
         let error = prove(&records, &single).unwrap_err();
         assert!(error.contains("saw 10 packets forward, expected at least 100"), "{error}");
@@ -300,7 +310,7 @@ mod tests {
                 left: BTreeMap::from([("egress_mtu".to_owned(), seen)]),
             };
             observed.metered.insert(("a".into(), "nic0".into()), metered);
-            let records = hops(&[hop()], &observed);
+            let records = hops(&[hop()], &observed, Workload::UdpStream);
             assert_eq!(records[0].kind, RecordKind::Bypassed);
             assert_eq!(records[0].excused, excused);
             assert_eq!(records[1].kind, RecordKind::Device, "the other way is not");
@@ -327,13 +337,41 @@ mod tests {
         let stage = Hop::stage("b", "accel", Side::Rx, meter);
         let sent = measured(Workload::TcpStream, 1, 50_000);
         let mut observed = observed(Counters::default());
-        assert!(prove(&hops(std::slice::from_ref(&stage), &observed), &sent).is_err());
+        assert!(
+            prove(&hops(std::slice::from_ref(&stage), &observed, Workload::TcpStream), &sent)
+                .is_err()
+        );
         let carried = Counters { rx_packets: 10, rx_bytes: 60_140, ..Default::default() };
         let metered = netstate::Metered { carried, ..Default::default() };
         observed.metered.insert(("b".into(), "accel".into()), metered);
-        let records = hops(&[stage], &observed);
+        let records = hops(&[stage], &observed, Workload::UdpStream);
         assert_eq!((records[0].kind, records[0].bytes), (RecordKind::Stage, 60_000));
         assert!(prove(&records, &sent).is_ok());
+    }
+
+    /// Where rules want to see each connection begin and end.
+    #[test]
+    fn short_connections_are_proved_by_the_device_that_others_pass_by() {
+        let meter = || netstate::Meter::new(netstate::Metered::default);
+        let path = [
+            Hop::tx("a", "nic0").bypassed(Way::Both).sparing_short(),
+            Hop::stage("a", "accel", Side::Tx, meter()).sparing_short(),
+        ];
+        let of = |workload, packets| {
+            let counters = Counters {
+                tx_packets: packets,
+                tx_bytes: packets * 80,
+                rx_packets: packets,
+                rx_bytes: packets * 80,
+                ..Default::default()
+            };
+            let records = hops(&path, &observed(counters), workload);
+            prove(&records, &measured(workload, 100, 100))
+        };
+        assert_eq!(of(Workload::TcpCrr, 500), Ok(()));
+        assert!(of(Workload::TcpCrr, 5).unwrap_err().contains("a nic0 saw 5 packets forward"));
+        assert!(of(Workload::TcpRr, 500).unwrap_err().contains("were to pass it by"));
+        assert!(of(Workload::TcpRr, 5).unwrap_err().contains("a accel saw 0 bytes"));
     }
 
     #[test]
@@ -341,10 +379,10 @@ mod tests {
         let mut seen = observed(Counters::default());
         // Forwarded traffic only: octets without a segment for a socket.
         seen.namespaces[0].counters.ip_ext.in_octets = 1_000_000;
-        let records = hops(&[Hop::process("a", "docker-proxy")], &seen);
+        let records = hops(&[Hop::process("a", "docker-proxy")], &seen, Workload::UdpStream);
         assert!(prove(&records, &measured(Workload::TcpStream, 1, 500_000)).is_err());
         seen.namespaces[0].counters.tcp.in_segs = 700;
-        let records = hops(&[Hop::process("a", "docker-proxy")], &seen);
+        let records = hops(&[Hop::process("a", "docker-proxy")], &seen, Workload::UdpStream);
         assert!(prove(&records, &measured(Workload::TcpStream, 1, 500_000)).is_ok());
     }
 }

@@ -4,12 +4,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use netstate::Hop;
 
 use crate::path_netns::PathNetns;
+use crate::plan::Plan;
 use crate::remote::Remote;
-use load::{Between, Ends};
+use load::ask::Ask;
+use load::{Between, Ends, Load, Workload};
 use results::Profile;
 
 /// A path to be measured.
@@ -29,6 +32,9 @@ pub struct PathUnderTest {
     pub hops: Vec<Hop>,
     /// Every namespace of the path that is on this machine.
     pub places: Vec<PathNetns>,
+    /// How long datagrams are sent at least before they count: by then what is on the path has
+    /// decided which way they take.
+    pub datagram_warmup: Duration,
 }
 
 /// Where the server's half of a load runs.
@@ -48,6 +54,17 @@ pub enum ServerEnd {
 }
 
 impl PathUnderTest {
+    /// The load of an ask over this path, closed loop.
+    pub fn load(&self, plan: &Plan, ask: &Ask) -> Load {
+        let load = plan.load(ask);
+        Load { warmup: load.warmup.max(self.least_warmup(load.workload)), ..load }
+    }
+
+    /// How long a load has to run before it counts.
+    pub fn least_warmup(&self, workload: Workload) -> Duration {
+        if workload.is_tcp() { Duration::ZERO } else { self.datagram_warmup }
+    }
+
     /// Where the two endpoints of a load run.
     pub fn between(&self) -> Between<'_> {
         let client = &*self.places[self.client].netns;

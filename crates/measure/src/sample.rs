@@ -85,7 +85,7 @@ pub(crate) struct Said {
 /// Takes one sample. A broken path, a path that was not taken and a disturbed
 /// machine give a sample that is not valid, with the reason.
 pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> Taken {
-    let mut load = taker.plan.load(&cell.ask);
+    let mut load = taker.subject.load(taker.plan, &cell.ask);
     match offer {
         Offer::Load(Offered { per_s, .. }) if *per_s > 0.0 => {
             load.transactions_per_s = Some(*per_s);
@@ -103,7 +103,8 @@ pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> 
         }),
         Task::DropPoint => {
             let limits = taker.in_force;
-            drop_point::take(&load, |trial| {
+            let least = taker.subject.least_warmup(load.workload);
+            drop_point::take(&load, least, |trial| {
                 let (measured, sample) = taker.run(trial)?;
                 Ok((measured, trial_within(&limits, sample)))
             })
@@ -232,7 +233,7 @@ fn filled(
     machine: &MachineSample,
     peer: Option<PeerSample>,
 ) -> Sample {
-    let hops = path::hops(&subject.hops, observed);
+    let hops = path::hops(&subject.hops, observed, measured.workload);
     let proof = path::prove(&hops, measured).map_err(|error| error + &path::left(observed));
     let changed = hotplugged(machine).or_else(|| {
         let reason = hotplugged(&peer.as_ref()?.machine)?;

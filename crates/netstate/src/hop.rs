@@ -66,6 +66,8 @@ pub struct Hop {
     pub meter: Option<Meter>,
     /// Whether traffic must pass it by.
     pub bypass: Option<Bypass>,
+    /// Stage and bypass are for connections that last: short ones go as if neither were.
+    pub spares_short: bool,
 }
 
 /// What a stage has counted since it began.
@@ -185,6 +187,13 @@ impl Hop {
         Hop { bypass: Some(Bypass { way, excused: Some(excused) }), ..self }
     }
 
+    /// What the hop says is said of connections that last: short ones cross the device, and
+    /// no stage.
+    #[must_use]
+    pub fn sparing_short(self) -> Hop {
+        Hop { spares_short: true, ..self }
+    }
+
     /// Packets cross the program `name` behind this hop; `dropped` says how many
     /// it has dropped since it began.
     #[must_use]
@@ -202,6 +211,7 @@ impl Hop {
             program: None,
             meter: None,
             bypass: None,
+            spares_short: false,
         }
     }
 }

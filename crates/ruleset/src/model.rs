@@ -324,15 +324,15 @@ impl Ruleset {
         chains.filter(|chain| !chain.is_dormant && chain.family != ARP)
     }
 
-    /// Whether packets of a family that this host routes come to any rule.
-    pub fn concerns_routed(&self, ipv6: bool) -> bool {
+    /// Whether packets of a family that this host forwards come to any rule.
+    pub fn concerns_forwarded(&self, ipv6: bool) -> bool {
         /// `NF_INET_PRE_ROUTING`, `NF_INET_FORWARD`, `NF_INET_POST_ROUTING`.
-        const ROUTED: [u32; 3] = [0, 2, 4];
+        const FORWARDED: [u32; 3] = [0, 2, 4];
         !self.odd.is_empty()
             || self.base_chains().any(|chain| {
                 chain.is_of_ip()
                     && chain.family != if ipv6 { IPV4 } else { IPV6 }
-                    && chain.base.as_ref().is_some_and(|base| ROUTED.contains(&base.hook))
+                    && chain.base.as_ref().is_some_and(|base| FORWARDED.contains(&base.hook))
             })
     }
 

@@ -1,13 +1,14 @@
 //! Whether a connection's packets may go fast: in both directions or, where they all go one
 //! way, in that.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netstate::connection::{Connections, Entry, Tuple};
 use ruleset::flow::{LOCAL, UNICAST};
-use ruleset::{Answer, Connection, Flow, Interface, State, Step, Transport, Verdict};
+use ruleset::{Answer, Connection, Flow, State, Step, Transport, Verdict};
 
-use super::route;
+use super::route::{self, End};
 use crate::model::{Basis, Port};
 use crate::programs::{Admitted, FlowKey, FlowMaps, Place};
 
@@ -83,6 +84,10 @@ pub(crate) fn judge(
     let case = Case { basis, maps, key, tuples: (sent, received), is_reply };
     let directions = case.directions(goes)?;
     for direction in &directions {
+        // br_netfilter routes what it has translated; the programs would not.
+        if direction.is_bridged && direction.leaves() != direction.tuple {
+            return Err(Held::Odd("translated on a bridge"));
+        }
         let answer = basis.ruleset.verdict(&direction.flow(basis, entry, goes), &direction.path);
         passed(&answer)?;
         // The tunnel's datagrams inherit it; veth takes it off what comes to the tenant.
@@ -132,12 +137,11 @@ impl Case<'_> {
         let passing = |directions: &Vec<Direction>| directions.iter().all(|way| self.passes(way));
         let Some(port) = basis.ports.get(&key.device) else {
             // What goes both ways the tenant's side asks for.
-            let name = basis.tunnels.get(&key.device).filter(|_| goes == Goes::OneWay);
-            let tunnel = (&key.device, name.ok_or(Held::Elsewhere)?);
-            let into = |(index, port): (&u32, _)| {
-                Vec::from([Direction::inward((*index, port), tunnel, tuples, is_reply)])
-            };
-            return basis.ports.iter().map(into).find(passing).ok_or(Held::Unseen);
+            let tunnel = basis.tunnels.get(&key.device).filter(|_| goes == Goes::OneWay);
+            let tunnel = (key.device, tunnel.ok_or(Held::Elsewhere)?);
+            let into = |port| Vec::from([Direction::inward(port, tunnel, tuples, is_reply)]);
+            let ports = ends(&basis.ports).filter(|port| route::are_joined(port.1, tunnel.1));
+            return ports.map(into).find(passing).ok_or(Held::Unseen);
         };
         let port = (key.device, port);
         let through = |tunnel| {
@@ -148,7 +152,8 @@ impl Case<'_> {
                 Goes::OneWay => Vec::from([outward]),
             }
         };
-        basis.tunnels.iter().map(through).find(passing).ok_or(Held::Unseen)
+        let tunnels = ends(&basis.tunnels).filter(|tunnel| route::are_joined(port.1, tunnel.1));
+        tunnels.map(through).find(passing).ok_or(Held::Unseen)
     }
 
     /// Whether the slow path has let a packet in and out under the rules of now.
@@ -159,6 +164,11 @@ impl Case<'_> {
         };
         seen(way.output, way.leaves(), Place::Left) && seen(way.input, way.tuple, Place::Entered)
     }
+}
+
+/// Devices with their index.
+fn ends(devices: &BTreeMap<u32, Port>) -> impl Iterator<Item = End<'_>> {
+    devices.iter().map(|(index, device)| (*index, device))
 }
 
 /// What comes back, as it comes, to what enters as `sent`.
@@ -211,32 +221,32 @@ struct Direction {
     other: Tuple,
     /// It is that of answers.
     is_reply: bool,
+    /// It crosses a bridge.
+    is_bridged: bool,
     path: Vec<Step>,
 }
 
 impl Direction {
     /// From a tenant to a tunnel, each with its index.
     fn outward(
-        (input, port): (u32, &Port),
-        (output, name): (&u32, &String),
+        (input, port): End<'_>,
+        (output, tunnel): End<'_>,
         (tuple, other): (Tuple, Tuple),
         is_reply: bool,
     ) -> Direction {
-        let tunnel = Interface { index: *output, name: name.clone() };
-        let path = route::outward(port, &tunnel);
-        Direction { input, output: *output, tuple, other, is_reply, path }
+        let (is_bridged, path) = (route::is_bridged(port, tunnel), route::outward(port, tunnel));
+        Direction { input, output, tuple, other, is_reply, is_bridged, path }
     }
 
     /// From a tunnel to a tenant.
     fn inward(
-        (output, port): (u32, &Port),
-        (input, name): (&u32, &String),
+        (output, port): End<'_>,
+        (input, tunnel): End<'_>,
         (tuple, other): (Tuple, Tuple),
         is_reply: bool,
     ) -> Direction {
-        let tunnel = Interface { index: *input, name: name.clone() };
-        let path = route::inward(port, &tunnel);
-        Direction { input: *input, output, tuple, other, is_reply, path }
+        let (is_bridged, path) = (route::is_bridged(port, tunnel), route::inward(port, tunnel));
+        Direction { input, output, tuple, other, is_reply, is_bridged, path }
     }
 
     /// Addresses and ports with which it leaves.

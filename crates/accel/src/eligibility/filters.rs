@@ -4,9 +4,10 @@ use super::{Verdict, VxlanCase};
 use crate::model::{OtherFilter, Refusal};
 
 impl VxlanCase<'_> {
-    /// Whether packets are routed to it, in the NICs' namespace.
-    fn is_routed_at_home(&self) -> bool {
-        self.device.master.is_none() && self.view.number == 0
+    /// Whether packets inside the tunnel come to the hooks of IP in the NICs' namespace: by a
+    /// route, or by a bridge that br_netfilter has.
+    fn is_at_hooks_of_home(&self) -> bool {
+        self.view.number == 0 && !self.is_past_ip()
     }
 
     /// Whether packets inside the tunnel come to no chain of IP: a bridge's frames come to
@@ -17,10 +18,10 @@ impl VxlanCase<'_> {
 }
 
 /// Where only the tunnel's datagrams may come to a chain,
-/// [`underlay::rules`](super::underlay::rules) reads it; of packets that are routed each flow
-/// wants a verdict (`admission`).
+/// [`underlay::rules`](super::underlay::rules) reads it; of packets that come to IP's hooks each
+/// flow wants a verdict (`admission`), which no sandbox has.
 pub(super) fn base_chain(case: &VxlanCase<'_>) -> Verdict {
-    let read_elsewhere = case.is_past_ip() || case.is_routed_at_home();
+    let read_elsewhere = case.is_past_ip() || case.is_at_hooks_of_home();
     let mut chains = case.view.snapshot.ruleset.base_chains();
     match chains.find(|chain| !(read_elsewhere && chain.is_of_ip())) {
         Some(chain) => Err(Refusal::BaseChain { chain: chain.to_string() }),
@@ -31,8 +32,8 @@ pub(super) fn base_chain(case: &VxlanCase<'_>) -> Verdict {
 /// Verdicts are given on connections.
 pub(super) fn no_connections(case: &VxlanCase<'_>) -> Verdict {
     let rules = &case.view.snapshot.ruleset;
-    let comes_to_rules = rules.concerns_routed(false) || rules.concerns_routed(true);
-    let wants_verdicts = case.is_routed_at_home() && comes_to_rules;
+    let comes_to_rules = rules.concerns_forwarded(false) || rules.concerns_forwarded(true);
+    let wants_verdicts = case.is_at_hooks_of_home() && comes_to_rules;
     if wants_verdicts && !case.view.snapshot.connections {
         return Err(Refusal::NoConnections {});
     }

@@ -18,22 +18,22 @@ pub(crate) struct Basis {
     lasting: Arc<Ruleset>,
     /// Addresses of this host.
     pub(crate) own: BTreeSet<IpAddr>,
-    /// Tenants' devices, by their index: the device at which rules see what is routed from or
-    /// to them, a bridge or the device itself.
+    /// Tenants' devices, by their index.
     pub(crate) ports: BTreeMap<u32, Port>,
-    /// VXLAN devices that are routed to, by their index: names.
-    pub(crate) tunnels: BTreeMap<u32, String>,
+    /// VXLAN devices, by their index: those that are routed to, and those in a bridge that
+    /// br_netfilter has.
+    pub(crate) tunnels: BTreeMap<u32, Port>,
     /// Families whose connections' first packets rules may translate: IPv4, IPv6.
     translates: [bool; 2],
     /// Devices that verdicts of this number have been given for, gone ones among them.
     known: BTreeMap<u32, Port>,
 }
 
-/// A tenant's device.
+/// A tenant's device, or a VXLAN device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) name: String,
-    /// Index and name of the bridge, or its own.
+    /// At which rules see what comes and goes by it: index and name of the bridge, or its own.
     pub(crate) domain: (u32, String),
     /// br_netfilter hands what comes by it to the rules, which are told of the port.
     pub(crate) checked: bool,
@@ -49,18 +49,18 @@ impl Basis {
         };
         let links = &snapshot.overlay.links;
         let name = |index: u32| links.get(&index).map(|link| link.name.clone()).unwrap_or_default();
-        let wants = |domain: &Domain| {
-            domain.id.netns == 0 && (domain.routed_rules || domain.routed_rules_ipv6)
+        let wants = |domain: &Domain| domain.id.netns == 0 && (domain.rules || domain.rules_ipv6);
+        let port = |index: u32, domain: &Domain| {
+            let of = domain.id.index;
+            let checked = domain.checked && of != index;
+            (index, Port { name: name(index), domain: (of, name(of)), checked })
         };
         let ports = plan.ports.iter().filter(|(_, domain)| wants(domain));
-        let ports = ports.map(|(id, domain)| {
-            let of = domain.id.index;
-            let checked = domain.checked && of != id.index;
-            (id.index, Port { name: name(id.index), domain: (of, name(of)), checked })
-        });
-        let tunnels = plan.vteps.values().map(|vtep| (vtep, &vtep.domain));
-        let tunnels =
-            tunnels.filter(|(vtep, domain)| wants(domain) && domain.id.index == vtep.vxlan);
+        let ports = ports.map(|(id, domain)| port(id.index, domain));
+        let tunnels = plan.vteps.values().filter(|vtep| wants(&vtep.domain));
+        let tunnels = tunnels.map(|vtep| port(vtep.vxlan, &vtep.domain));
+        // What crosses a bridge without br_netfilter comes to no rule.
+        let tunnels = tunnels.filter(|(_, tunnel)| tunnel.checked || !tunnel.is_bridged());
         let translates = [false, true].map(|ipv6| ruleset.translates(ipv6));
         Basis {
             number: 0,
@@ -68,7 +68,7 @@ impl Basis {
             lasting,
             own: snapshot.overlay.addresses.iter().copied().collect(),
             ports: ports.collect(),
-            tunnels: tunnels.map(|(vtep, _)| (vtep.vxlan, name(vtep.vxlan))).collect(),
+            tunnels: tunnels.collect(),
             translates,
             known: BTreeMap::new(),
         }
@@ -105,12 +105,14 @@ impl Basis {
 
     /// Tenants' devices and VXLAN devices, by their index.
     fn devices(&self) -> impl Iterator<Item = (u32, Port)> {
-        let ports = self.ports.iter().map(|(index, port)| (*index, port.clone()));
-        let tunnels = self.tunnels.iter().map(|(index, name)| {
-            let domain = (*index, name.clone());
-            (*index, Port { name: name.clone(), domain, checked: false })
-        });
-        ports.chain(tunnels)
+        self.ports.iter().chain(&self.tunnels).map(|(index, port)| (*index, port.clone()))
+    }
+}
+
+impl Port {
+    /// Whether it is a port of a bridge.
+    pub(crate) fn is_bridged(&self) -> bool {
+        self.domain.1 != self.name
     }
 }
 
@@ -118,12 +120,14 @@ impl Basis {
 mod tests {
     use super::*;
 
+    /// A device at which packets are routed.
+    fn port((index, name): &(u32, &str)) -> (u32, Port) {
+        let domain = (*index, (*name).to_owned());
+        (*index, Port { name: (*name).to_owned(), domain, checked: false })
+    }
+
     /// A state with these tenants' devices.
     fn with(ports: &[(u32, &str)]) -> Basis {
-        let port = |(index, name): &(u32, &str)| {
-            let domain = (*index, (*name).to_owned());
-            (*index, Port { name: (*name).to_owned(), domain, checked: false })
-        };
         Basis { ports: ports.iter().map(port).collect(), ..Basis::default() }
     }
 
@@ -142,7 +146,7 @@ mod tests {
         assert_eq!(number(with(&[(5, "veth5")])), 1);
         assert_eq!(number(with(&[(5, "veth5"), (6, "other")])), 2, "6 is another, plans later");
         assert_eq!(number(with(&[(6, "veth6")])), 3);
-        let tunnel = Basis { tunnels: [(6, "vxlan0".to_owned())].into(), ..Basis::default() };
+        let tunnel = Basis { tunnels: [port(&(6, "vxlan0"))].into(), ..Basis::default() };
         assert_eq!(number(tunnel), 4, "a tunnel where a tenant was");
     }
 

@@ -21,12 +21,12 @@ pub struct Domain {
     /// Indices of the veth pair to the NICs' namespace, where the domain is in another:
     /// the domain's end, the NICs' end.
     pub crossing: Option<(u32, u32)>,
-    /// br_netfilter looks at IP headers.
+    /// br_netfilter looks at IP headers and hands what is bridged to IP's hooks.
     pub checked: bool,
-    /// What is routed over IPv4 comes to rules of netfilter: flows want a verdict.
-    pub routed_rules: bool,
+    /// IPv4 packets that come to IP's hooks come to rules of netfilter: flows want a verdict.
+    pub rules: bool,
     /// The same of IPv6.
-    pub routed_rules_ipv6: bool,
+    pub rules_ipv6: bool,
 }
 
 /// By what a datagram is known as a VXLAN device's.

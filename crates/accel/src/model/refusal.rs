@@ -230,7 +230,7 @@ refusals! {
     AX201 BaseChain { chain: String }
         "packet filter: nftables {chain}" of chain
         = "base chain of nftables",
-        "Remove the chain where it is not needed, or switch br_netfilter's calls off for a bridge.";
+        "Remove the chain where it is not needed, or switch br_netfilter's calls off in a sandbox.";
 
     /// A rule of nftables may do more to the tunnel's datagrams than count or accept them, or
     /// has an expression that is not known.

@@ -51,8 +51,8 @@ impl<'a> NetnsView<'a> {
             id,
             crossing: self.crossing,
             checked,
-            routed_rules: rules.concerns_routed(false),
-            routed_rules_ipv6: rules.concerns_routed(true),
+            rules: rules.concerns_forwarded(false),
+            rules_ipv6: rules.concerns_forwarded(true),
         }
     }
 

@@ -70,10 +70,11 @@ fn a_chain_is_a_reason_where_packets_of_tenants_come_to_it() {
         (Bridged, IPV6, false),
         (Bridged, INET, false),
         (Bridged, BRIDGE, true),
-        (Checked, IPV4, true),
-        (Checked, INET, true),
-        (CheckedThere, IPV4, true),
         // Each flow wants a verdict.
+        (Checked, IPV4, false),
+        (Checked, INET, false),
+        (Checked, BRIDGE, true),
+        (CheckedThere, IPV4, false),
         (Routed, IPV4, false),
         (Routed, INET, false),
         (Routed, BRIDGE, true),
@@ -87,7 +88,7 @@ fn a_chain_is_a_reason_where_packets_of_tenants_come_to_it() {
 
 /// Verdicts are given on connections: those of one family are enough to want them.
 #[test]
-fn chains_of_routed_packets_want_connections() {
+fn chains_that_forwarded_packets_come_to_want_connections() {
     let without = |way, family: Option<u8>| {
         let refusal = refused(way, |snapshot| {
             snapshot.connections = false;
@@ -98,10 +99,13 @@ fn chains_of_routed_packets_want_connections() {
         matches!(refusal, Some(Refusal::NoConnections {}))
     };
     for family in [IPV4, IPV6, INET] {
-        assert!(without(Way::Routed, Some(family)), "family {family}");
+        for way in [Way::Routed, Way::Checked, Way::CheckedThere] {
+            assert!(without(way, Some(family)), "family {family}, {way:?}");
+        }
         assert!(!without(Way::Bridged, Some(family)), "family {family}");
     }
     assert!(!without(Way::Routed, None));
+    assert!(!without(Way::Checked, None));
 }
 
 /// A program at forward sees what is routed, and what a bridge hands to IP's chains.

@@ -236,8 +236,8 @@ pub(crate) fn device(id: DeviceId) -> RawDevice {
 
 fn domain_flags(domain: &Domain) -> u32 {
     flag(domain.checked, DOMAIN_CHECKED)
-        | flag(domain.routed_rules, DOMAIN_ROUTED_RULES)
-        | flag(domain.routed_rules_ipv6, DOMAIN_ROUTED_RULES_IPV6)
+        | flag(domain.rules, DOMAIN_RULES)
+        | flag(domain.rules_ipv6, DOMAIN_RULES_IPV6)
 }
 
 /// The key of a VTEP.

@@ -1,6 +1,7 @@
 //! The fast path against a real kernel: traffic, bytes on the wire, refusals,
 //! staleness.
 
+mod bridged;
 #[path = "../../../packet/tests/build/mod.rs"]
 mod build;
 mod change;

@@ -7,7 +7,7 @@ use test_support::{need, require};
 use testbed::{Host, Offload, poll};
 
 use crate::pair::{BRIDGE, DEVICE, LIMIT, Pair, sh, since};
-use crate::refusals::{CASES, refused};
+use crate::refusals::{CASES, OF_SANDBOXES, refused};
 use crate::traffic::stream_past;
 use crate::underlay::Underlay;
 
@@ -47,7 +47,7 @@ fn what_would_be_passed_by_is_refused_in_both_namespaces() {
     let pair = Pair::sandboxed(Offload::Full, true);
     let accels = pair.accelerate();
     let mut done = 0;
-    for (change, undo, expected, flows) in CASES {
+    for (change, undo, expected, flows) in CASES.iter().chain(OF_SANDBOXES) {
         // Of devices that only one of the namespaces has.
         // Routes are the underlay's.
         let at_nic = change.contains("nic0") || change.starts_with("ip route");

@@ -13,7 +13,7 @@ use crate::pair::{LIMIT, Pair, TENANT_B, sh, since};
 
 const PORT: u16 = 5402;
 
-fn accelerate(pair: &Pair) -> [Accel; 2] {
+pub fn accelerate(pair: &Pair) -> [Accel; 2] {
     for host in [&pair.a, &pair.b, &pair.tenant_a, &pair.tenant_b] {
         host.settle().unwrap();
     }
@@ -65,15 +65,15 @@ fn a_connection_through_the_rules_of_a_real_node_goes_fast() {
 }
 
 /// Datagrams there and back.
-struct Echo {
-    near: UdpSocket,
-    far: UdpSocket,
-    to: SocketAddr,
+pub struct Echo {
+    pub near: UdpSocket,
+    pub far: UdpSocket,
+    pub to: SocketAddr,
 }
 
 impl Echo {
     /// As [`Exchange::new`].
-    fn new(pair: &Pair, to: SocketAddr, at: SocketAddr) -> Echo {
+    pub fn new(pair: &Pair, to: SocketAddr, at: SocketAddr) -> Echo {
         let any = |of: SocketAddr| -> SocketAddr {
             if of.is_ipv4() { "0.0.0.0:0".parse().unwrap() } else { "[::]:0".parse().unwrap() }
         };
@@ -85,7 +85,7 @@ impl Echo {
         Echo { near, far, to }
     }
 
-    fn go(&self) {
+    pub fn go(&self) {
         let mut bytes = [0; 64];
         self.near.send_to(b"there", self.to).unwrap();
         let (length, from) = self.far.recv_from(&mut bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Two hosts with pods, joined as flannel joins nodes.
+//! Two hosts with pods, joined as flannel joins nodes, or by bridges whose frames come to rules.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
@@ -70,6 +70,15 @@ pub fn address(pod: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, (pod / PODS) as u8, 10 + (pod % PODS) as u8)
 }
 
+/// How pods of the two hosts are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Joined {
+    /// By routes to a VXLAN device, as flannel does it.
+    Routed,
+    /// By one bridge over both hosts, with br_netfilter.
+    Bridged,
+}
+
 pub struct Bed {
     accels: Option<[Accel; 2]>,
     pub hosts: [Host; 2],
@@ -81,7 +90,7 @@ pub struct Bed {
 
 impl Bed {
     /// With the fast path in both hosts, or without.
-    pub fn new(fast: bool) -> Bed {
+    pub fn new(joined: Joined, fast: bool) -> Bed {
         let wire = Wire { mtu: 1500, offload: Offload::Full };
         let hosts = wire.hosts().unwrap();
         let mut pods = Vec::new();
@@ -89,19 +98,24 @@ impl Bed {
             let (here, there) = ([Wire::A, Wire::B][side], [Wire::B, Wire::A][side]);
             let (own, other) = (side, 1 - side);
             host.forward().unwrap();
+            let (own_mac, other_mac) = (mac(host.name(), DEVICE), mac(hosts[other].name(), DEVICE));
             sh(
                 host,
-                &format!(
-                    "ip link add {DEVICE} address {} type vxlan id 1 local {here} dev {NIC} dstport 8472 nolearning
-                    ip link set {DEVICE} mtu 1450 up
-                    ip address add 10.244.{own}.0/32 dev {DEVICE}
-                    ip route add 10.244.{other}.0/24 via 10.244.{other}.0 dev {DEVICE} onlink
-                    ip neighbour add 10.244.{other}.0 lladdr {} dev {DEVICE} nud permanent
-                    bridge fdb append {} dev {DEVICE} dst {there} self permanent",
-                    mac(host.name(), DEVICE),
-                    mac(hosts[other].name(), DEVICE),
-                    mac(hosts[other].name(), DEVICE),
-                ),
+                &match joined {
+                    Joined::Bridged => format!(
+                        "ip link add {DEVICE} address {own_mac} type vxlan id 1 local {here} remote {there} dev {NIC} dstport 8472
+                        ip link set {DEVICE} mtu 1450 up
+                        sysctl -qw net.bridge.bridge-nf-call-iptables=1"
+                    ),
+                    Joined::Routed => format!(
+                        "ip link add {DEVICE} address {own_mac} type vxlan id 1 local {here} dev {NIC} dstport 8472 nolearning
+                        ip link set {DEVICE} mtu 1450 up
+                        ip address add 10.244.{own}.0/32 dev {DEVICE}
+                        ip route add 10.244.{other}.0/24 via 10.244.{other}.0 dev {DEVICE} onlink
+                        ip neighbour add 10.244.{other}.0 lladdr {other_mac} dev {DEVICE} nud permanent
+                        bridge fdb append {other_mac} dev {DEVICE} dst {there} self permanent"
+                    ),
+                },
             );
             let ports: Vec<String> = (0..PODS).map(|n| format!("veth{n}")).collect();
             for (n, port) in ports.iter().enumerate() {
@@ -109,11 +123,20 @@ impl Bed {
                 host.connect(port, &pod, "eth0", 1450).unwrap();
                 pods.push(pod);
             }
-            let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+            let mut ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+            if joined == Joined::Bridged {
+                ports.push(DEVICE);
+            }
             host.bridge("cni0", 1450, &ports).unwrap();
             let gateway = Ipv4Addr::new(10, 244, own as u8, 1);
-            host.address("cni0", gateway, 24).unwrap();
+            if joined == Joined::Routed {
+                host.address("cni0", gateway, 24).unwrap();
+            }
             for (n, pod) in pods[side * PODS..].iter().enumerate() {
+                if joined == Joined::Bridged {
+                    pod.address("eth0", address(side * PODS + n), 16).unwrap();
+                    continue;
+                }
                 pod.address("eth0", address(side * PODS + n), 24).unwrap();
                 pod.netlink()
                     .add_route(&Route {

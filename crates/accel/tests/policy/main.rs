@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bed::{Bed, KEYS, Key};
+use bed::{Bed, Joined, KEYS, Key};
 use judge::{Flips, Verdict};
 use rules::Style;
 use test_support::{need, require};
@@ -52,6 +52,15 @@ impl Choices {
 
 #[test]
 fn what_rules_forbid_does_not_arrive_and_what_they_allow_does() {
+    rules_hold(Joined::Routed);
+}
+
+#[test]
+fn what_rules_forbid_does_not_cross_a_bridge_and_what_they_allow_does() {
+    rules_hold(Joined::Bridged);
+}
+
+fn rules_hold(joined: Joined) {
     require!(need::root(), need::tools(&["nft", "iptables-nft-restore", "ip", "bridge"]));
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let seconds = variable("OVERLANE_POLICY_SECONDS").unwrap_or(12);
@@ -60,7 +69,7 @@ fn what_rules_forbid_does_not_arrive_and_what_they_allow_does() {
     println!("OVERLANE_POLICY_SEED={seed}");
     let mut choices = Choices(seed);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let beds = [Bed::new(true), Bed::new(false)];
+    let beds = [Bed::new(joined, true), Bed::new(joined, false)];
     let mut traffic = [Traffic::new(&beds[0]), Traffic::new(&beds[1])];
     for (bed, traffic) in beds.iter().zip(&mut traffic) {
         traffic.warm_up(bed);
@@ -109,9 +118,9 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn rules_that_come_late_are_noticed() {
     require!(need::root(), need::tools(&["nft", "ip", "bridge"]));
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut late = Bed::new(true);
+    let mut late = Bed::new(Joined::Routed, true);
     late.late = Duration::from_millis(60);
-    let beds = [late, Bed::new(false)];
+    let beds = [late, Bed::new(Joined::Routed, false)];
     let mut traffic = [Traffic::new(&beds[0]), Traffic::new(&beds[1])];
     for (bed, traffic) in beds.iter().zip(&mut traffic) {
         traffic.warm_up(bed);

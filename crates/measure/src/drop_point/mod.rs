@@ -64,15 +64,17 @@ pub(crate) enum Failed {
 }
 
 /// Searches; `run` makes a trial of a load. What the load does not say (flows,
-/// size, CPUs) is as given; its duration is that of a sample.
+/// size, CPUs) is as given; its duration is that of a sample. `warmup` comes before each trial.
 pub(crate) fn take(
     load: &Load,
+    warmup: Duration,
     mut run: impl FnMut(&Load) -> Result<Trialled, Failed>,
 ) -> Result<Sample, Failed> {
     let trial = Load {
         duration: (load.duration / SHARE).max(SHORTEST),
-        // A trial begins with empty queues, as the one before ended.
-        warmup: Duration::ZERO,
+        // A trial begins with empty queues, as the one before ended: what the path does not
+        // want needs none.
+        warmup,
         socket_buffer_bytes: load.socket_buffer_bytes.or(Some(SOCKET_BUFFER)),
         ..load.clone()
     };

@@ -61,7 +61,7 @@ fn load() -> Load {
 }
 
 fn drop_point(run: impl FnMut(&Load) -> Result<Trialled, Failed>) -> Sample {
-    match take(&load(), run) {
+    match take(&load(), Duration::ZERO, run) {
         Ok(sample) => sample,
         Err(Failed::Broken(sample)) => *sample,
         Err(Failed::Stopped) => panic!("nobody asked it to stop"),
@@ -168,7 +168,7 @@ fn no_rate_without_loss_is_said_and_is_no_figure() {
 #[test]
 fn asked_to_stop_it_stops() {
     let mut trials = 0;
-    let outcome = take(&load(), |load| {
+    let outcome = take(&load(), Duration::ZERO, |load| {
         trials += 1;
         if trials == 3 { Err(Failed::Stopped) } else { Ok(trial(load, 1e5, 2e5)) }
     });

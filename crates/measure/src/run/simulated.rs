@@ -221,6 +221,7 @@ struct Run {
 fn subject() -> PathUnderTest {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 7));
     PathUnderTest {
+        datagram_warmup: Duration::ZERO,
         mode: "path".to_owned(),
         offload: results::Profile::AsFound,
         mtu: 1500,

@@ -26,6 +26,7 @@ pub fn subject_at(pair: &Pair, target: SocketAddr) -> PathUnderTest {
     let place =
         |host: &Host| PathNetns { name: host.name().to_owned(), netns: Arc::clone(host.netns()) };
     PathUnderTest {
+        datagram_warmup: Duration::ZERO,
         mode: "pair".to_owned(),
         offload: "full".parse().unwrap(),
         mtu: 1500,
