@@ -465,7 +465,8 @@ int leave(struct __sk_buff *skb)
 	if (eth.proto == htons(ETH_P_IP) ? load(skb, ETH_HLEN, ip, IP_HLEN) :
 					   load(skb, ETH_HLEN, ip, IPV6_HLEN))
 		return TCX_NEXT;
-	if (!flow_of(skb, ETH_HLEN, eth.proto, ip, skb->ifindex, &key))
+	if (is_noted(eth.proto == htons(ETH_P_IP) ? ip[9] : ip[6]) &&
+	    !flow_of(skb, ETH_HLEN, eth.proto, ip, skb->ifindex, &key))
 		see(&key, FLOW_LEFT, live);
 	return TCX_NEXT;
 }

@@ -11,8 +11,14 @@
 #include "frame.h"
 #include "maps.h"
 
-/* Packets of a flow that is worth a verdict. */
-#define FLOW_LASTS 8
+/* One segment in so many is noted, by chance: an entry costs more than all the rest that is done
+ * for a packet, and a connection of a few packets is not to pay for what it will not have.
+ * Datagrams are all noted: their answers may be few.
+ */
+#define FLOW_NOTED 8
+/* Noted segments, and datagrams, of a flow that is worth a verdict. */
+#define FLOW_LASTS 3
+#define FLOW_LASTS_DATAGRAMS 8
 #define TCP_FIN_SYN_RST_ACK 0x17
 #define TCP_ACK 0x10
 /* Of the transport's header. */
@@ -27,6 +33,7 @@
 
 static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value,
 					 u64 flags) = (void *)2;
+static u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
 static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to,
 					 u64 flags) = (void *)11;
 static s64 (*const bpf_csum_diff)(const void *from, u32 from_size, const void *to, u32 to_size,
@@ -92,6 +99,11 @@ static __always_inline int flow_of(struct __sk_buff *skb, u32 start, u16 proto, 
 	return ports_of(skb, start + IPV6_HLEN, key);
 }
 
+static __always_inline int is_noted(u32 protocol)
+{
+	return protocol != IPPROTO_TCP || bpf_get_prandom_u32() % FLOW_NOTED == 0;
+}
+
 /* Notes that a packet was seen at a place of the slow path. */
 static __always_inline struct seen *see(struct flow_key *key, u32 place, const struct state *live)
 {
@@ -115,17 +127,18 @@ static __always_inline int may_be_one_way(const struct flow_key *key)
 }
 
 /* A packet that comes in takes the slow path for want of a verdict: asks for one where the
- * flow lasts. What is short pays no more than this.
+ * flow lasts.
  */
 static __always_inline void entered(struct flow_key *key, const struct state *live, u64 now, int ask)
 {
+	u32 lasts = key->protocol == IPPROTO_TCP ? FLOW_LASTS : FLOW_LASTS_DATAGRAMS;
 	struct seen *seen;
 
 	/* Nobody gives any. */
-	if (!live->verdicts)
+	if (!live->verdicts || !is_noted(key->protocol))
 		return;
 	seen = see(key, FLOW_ENTERED, live);
-	if (!ask || !seen || seen->packets < FLOW_LASTS ||
+	if (!ask || !seen || seen->packets < lasts ||
 	    (now > seen->asked ? now - seen->asked : 0) < FLOW_ASK_MS * 1000000ULL)
 		return;
 	seen->asked = now;

@@ -1,14 +1,15 @@
-//! What a Kubernetes node's rules and neighbours cost, by the numbers of services and nodes:
-//! the time until rules are read, the time that everything is slow after a change, the share of
-//! packets that go fast while endpoints change ten times a second, CPU time at rest and then,
-//! memory.
+//! What a Kubernetes node's rules, neighbours, pods and flows cost, by their numbers: the time
+//! until rules are read, the time that everything is slow after a change, the share of packets
+//! that go fast while endpoints change ten times a second, CPU time at rest and then, memory.
 //!
-//! `cargo run --release -p overlane-accel --example node_cost [SERVICES [NODES]]`, as root.
+//! `cargo run --release -p overlane-accel --example node_cost [SERVICES [NODES [PODS [FLOWS]]]]`,
+//! as root.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::UdpSocket;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use accel::{Accel, Wanted};
@@ -38,6 +39,17 @@ const REST: Duration = Duration::from_secs(10);
 /// Between two changes of endpoints.
 const CHANGE: Duration = Duration::from_millis(100);
 const PORT: u16 = 5402;
+/// Each of many flows sends a datagram in this time.
+const ROUND: Duration = Duration::from_secs(5);
+
+/// How much there is in a node.
+#[derive(Clone, Copy)]
+struct Node {
+    services: usize,
+    nodes: usize,
+    pods: usize,
+    flows: usize,
+}
 
 fn main() -> ExitCode {
     for missing in [test_support::need::root(), test_support::need::tool("iptables-nft")] {
@@ -49,27 +61,41 @@ fn main() -> ExitCode {
     let argument = |at, otherwise| -> usize {
         std::env::args().nth(at).and_then(|text| text.parse().ok()).unwrap_or(otherwise)
     };
-    let (services, nodes) = (argument(1, 5000), argument(2, 1000));
+    let most = Node {
+        services: argument(1, 5000),
+        nodes: argument(2, 1000),
+        pods: argument(3, 250),
+        flows: argument(4, 20_000),
+    };
     println!(
-        "{:>8} {:>6} {:>6} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7} {:>8}",
+        "{:>8} {:>5} {:>4} {:>6} {:>6} {:>7} {:>7} {:>6} {:>6} {:>6} {:>7}",
         "services",
         "nodes",
+        "pods",
+        "flows",
         "rules",
         "read ms",
         "slow ms",
-        "first ms",
         "fast %",
         "rest %",
         "busy %",
-        "RSS KiB"
+        "RSS MiB"
     );
-    for (services, nodes) in [(0, 0), (services / 50, nodes), (services, 0), (services, nodes)] {
-        measure(services, nodes);
+    let few = Node { services: 0, nodes: 0, pods: 0, flows: 0 };
+    for node in [
+        few,
+        Node { services: most.services / 50, nodes: most.nodes, ..few },
+        Node { services: most.services, ..few },
+        Node { pods: 0, flows: 0, ..most },
+        most,
+    ] {
+        measure(node);
     }
     ExitCode::SUCCESS
 }
 
-fn measure(services: usize, nodes: usize) {
+fn measure(node: Node) {
+    let Node { services, nodes, pods, flows } = node;
     let pair = Pair::routed(Offload::Full, false, true);
     for host in [&pair.a, &pair.b] {
         pair::sh(host, RULES);
@@ -77,6 +103,7 @@ fn measure(services: usize, nodes: usize) {
     }
     restore(&pair.a, &rules(services));
     add_nodes(&pair.a, nodes);
+    add_pods(&pair.a, pods);
     let (read, rules) = pair
         .a
         .netns()
@@ -89,18 +116,57 @@ fn measure(services: usize, nodes: usize) {
     let accels = [&pair.a, &pair.b].map(|host| Accel::start(host.netns(), Wanted::All).unwrap());
     let mut exchange = Exchange::new(&pair, (TENANT_B, PORT).into(), (TENANT_B, PORT).into());
     let begin = Instant::now();
-    let first = loop {
+    loop {
         let before = accels[0].status();
         exchange.go(100);
         if since(&accels[0], &before, "encap_hit") > 0 {
-            break begin.elapsed();
+            break;
         }
         assert!(begin.elapsed() < pair::LIMIT * 3, "{:#?}", accels[0].status());
-    };
-    let slow = change(&pair.a, &accels[0], services, &mut exchange);
-    let rest = cpu_during(REST, || std::thread::sleep(REST));
+    }
+    let many = Flows::new(&pair, flows);
+    many.admitted(&accels[0]);
+    let (ended, flows_cpu) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (ended, flows_cpu) = (&ended, &flows_cpu);
+    std::thread::scope(|scope| {
+        scope.spawn(|| many.go_on(ended, flows_cpu));
+        let figures = figures(&pair, &accels[0], services, &mut exchange, flows_cpu);
+        ended.store(true, Ordering::Release);
+        let Figures { slow, rest, busy, fast } = figures;
+        println!(
+            "{services:>8} {nodes:>5} {pods:>4} {flows:>6} {rules:>6} {:>7.1} {:>7.1} {:>6.1} {:>6.2} \
+             {:>6.1} {:>7}",
+            read.as_secs_f64() * 1e3,
+            slow.as_secs_f64() * 1e3,
+            1e2 * fast,
+            rest * 1e2,
+            busy * 1e2,
+            memory(),
+        );
+    });
+}
+
+struct Figures {
+    /// After a change.
+    slow: Duration,
+    /// CPU time, of one CPU.
+    rest: f64,
+    busy: f64,
+    /// Share of the packets while endpoints change.
+    fast: f64,
+}
+
+fn figures(
+    pair: &Pair,
+    accel: &Accel,
+    services: usize,
+    exchange: &mut Exchange,
+    flows_cpu: &AtomicU64,
+) -> Figures {
+    let slow = change(&pair.a, accel, services, exchange);
+    let rest = cpu_during(REST, flows_cpu, || std::thread::sleep(REST));
     // Endpoints of one service change, as kube-proxy writes them.
-    let (stop, before) = (AtomicBool::new(false), accels[0].status());
+    let (stop, before) = (AtomicBool::new(false), accel.status());
     let mut busy = 0.0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -112,7 +178,7 @@ fn measure(services: usize, nodes: usize) {
                 std::thread::sleep(CHANGE.saturating_sub(begin.elapsed()));
             }
         });
-        busy = cpu_during(REST, || {
+        busy = cpu_during(REST, flows_cpu, || {
             let begin = Instant::now();
             while begin.elapsed() < REST {
                 exchange.go(100);
@@ -121,20 +187,92 @@ fn measure(services: usize, nodes: usize) {
         });
         stop.store(true, Ordering::Release);
     });
-    let of = |word| since(&accels[0], &before, word) as f64;
-    let status = accels[0].status();
+    let of = |word| since(accel, &before, word) as f64;
+    let status = accel.status();
     let words = status.packets.keys().filter(|word| word.starts_with("encap_"));
     let all: f64 = words.map(|word| of(word)).sum();
-    println!(
-        "{services:>8} {nodes:>6} {rules:>6} {:>8.1} {:>8.1} {:>8.0} {:>7.1} {:>7.2} {:>7.1} {:>8}",
-        read.as_secs_f64() * 1e3,
-        slow.as_secs_f64() * 1e3,
-        first.as_secs_f64() * 1e3,
-        1e2 * of("encap_hit") / all.max(1.0),
-        rest * 1e2,
-        busy * 1e2,
-        memory(),
-    );
+    Figures { slow, rest, busy, fast: of("encap_hit") / all.max(1.0) }
+}
+
+/// Datagrams of many flows, one way.
+struct Flows {
+    near: Vec<UdpSocket>,
+    #[expect(dead_code, reason = "it takes what is sent, and answers nothing")]
+    far: UdpSocket,
+}
+
+impl Flows {
+    fn new(pair: &Pair, many: usize) -> Flows {
+        let (pid, files) = (std::process::id(), many + 1000);
+        let mut command = Command::new("prlimit");
+        command.args(["--pid", &pid.to_string(), &format!("--nofile={files}:{files}")]);
+        assert!(command.status().unwrap().success());
+        pair::sh(&pair.tenant_a, "sysctl -qw net.ipv4.ip_local_port_range='1024 65000'");
+        let at = (TENANT_B, PORT + 1);
+        let far = pair.tenant_b.netns().run(|| UdpSocket::bind(at).unwrap()).unwrap();
+        let one = || {
+            let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+            socket.connect(at).unwrap();
+            socket
+        };
+        let near = pair.tenant_a.netns().run(|| (0..many).map(|_| one()).collect()).unwrap();
+        Flows { near, far }
+    }
+
+    /// Sends until each goes fast, or as many as there is room for.
+    fn admitted(&self, accel: &Accel) {
+        let begin = Instant::now();
+        let admitted = || accel.status().flows.map_or(0, |flows| flows.admitted);
+        while !self.near.is_empty() && admitted() < self.near.len() as u64 {
+            assert!(begin.elapsed() < pair::LIMIT * 6, "{:#?}", accel.status());
+            self.send(Duration::from_secs(1));
+        }
+    }
+
+    /// A datagram of each, over this time.
+    fn send(&self, time: Duration) {
+        const AT_ONCE: usize = 100;
+        let pause = time / (self.near.len() / AT_ONCE + 1) as u32;
+        for some in self.near.chunks(AT_ONCE) {
+            for socket in some {
+                // A full queue loses one.
+                let _ = socket.send(b"there");
+            }
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// Sends on until `ended`; its own CPU time, in ns, is told in `cpu`.
+    fn go_on(&self, ended: &AtomicBool, cpu: &AtomicU64) {
+        while !ended.load(Ordering::Acquire) && !self.near.is_empty() {
+            for some in self.near.chunks(100) {
+                if ended.load(Ordering::Acquire) {
+                    return;
+                }
+                for socket in some {
+                    let _ = socket.send(b"there");
+                }
+                let spent =
+                    Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
+                cpu.store(u64::try_from(spent.as_nanos()).unwrap(), Ordering::Release);
+                std::thread::sleep(ROUND / (self.near.len() / 100 + 1) as u32);
+            }
+        }
+    }
+}
+
+/// Pods that are silent: ports of the bridge.
+fn add_pods(host: &Host, pods: usize) {
+    let mut lines = String::new();
+    for at in 0..pods {
+        let _ = writeln!(
+            lines,
+            "link add pod{at} type veth peer name peer{at}\nlink set pod{at} master {}\n\
+             link set pod{at} up\nlink set peer{at} up",
+            pair::BRIDGE
+        );
+    }
+    feed(host, Command::new("ip").args(["-batch", "-"]), &lines);
 }
 
 /// How long packets go slow after an endpoint's change.
@@ -231,18 +369,24 @@ fn feed(host: &Host, command: &mut Command, text: &str) {
     assert!(child.wait().unwrap().success());
 }
 
-/// CPU time of this process's other threads meanwhile, of one CPU.
-fn cpu_during(time: Duration, what: impl FnOnce()) -> f64 {
+/// CPU time of this process's other threads meanwhile, of one CPU, but for that of the sender of
+/// many flows.
+fn cpu_during(time: Duration, flows: &AtomicU64, what: impl FnOnce()) -> f64 {
     let of = |clock| Duration::from(clock_gettime(clock).unwrap());
-    let cpu = || of(ClockId::CLOCK_PROCESS_CPUTIME_ID) - of(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    let cpu = || {
+        let sender = Duration::from_nanos(flows.load(Ordering::Acquire));
+        let others = of(ClockId::CLOCK_PROCESS_CPUTIME_ID) - of(ClockId::CLOCK_THREAD_CPUTIME_ID);
+        others.saturating_sub(sender)
+    };
     let before = cpu();
     what();
     (cpu() - before).as_secs_f64() / time.as_secs_f64()
 }
 
-/// Resident memory of this process, KiB.
+/// Resident memory of this process, MiB.
 fn memory() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let value = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    let kib: u64 = value.and_then(|v| v.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    kib / 1024
 }

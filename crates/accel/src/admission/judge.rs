@@ -136,10 +136,12 @@ impl Case<'_> {
         let Case { basis, key, tuples, is_reply, .. } = *self;
         let passing = |directions: &Vec<Direction>| directions.iter().all(|way| self.passes(way));
         let Some(port) = basis.ports.get(&key.device) else {
-            // What goes both ways the tenant's side asks for.
-            let tunnel = basis.tunnels.get(&key.device).filter(|_| goes == Goes::OneWay);
-            let tunnel = (key.device, tunnel.ok_or(Held::Elsewhere)?);
-            let into = |port| Vec::from([Direction::inward(port, tunnel, tuples, is_reply)]);
+            let tunnel = (key.device, basis.tunnels.get(&key.device).ok_or(Held::Elsewhere)?);
+            let into = |port| {
+                let inward = Direction::inward(port, tunnel, tuples, is_reply);
+                let back = || Direction::outward(port, tunnel, (tuples.1, tuples.0), !is_reply);
+                goes.directions(inward, back)
+            };
             let ports = ends(&basis.ports).filter(|port| route::are_joined(port.1, tunnel.1));
             return ports.map(into).find(passing).ok_or(Held::Unseen);
         };
@@ -147,10 +149,7 @@ impl Case<'_> {
         let through = |tunnel| {
             let outward = Direction::outward(port, tunnel, tuples, is_reply);
             let back = || Direction::inward(port, tunnel, (tuples.1, tuples.0), !is_reply);
-            match goes {
-                Goes::BothWays => Vec::from([outward, back()]),
-                Goes::OneWay => Vec::from([outward]),
-            }
+            goes.directions(outward, back)
         };
         let tunnels = ends(&basis.tunnels).filter(|tunnel| route::are_joined(port.1, tunnel.1));
         tunnels.map(through).find(passing).ok_or(Held::Unseen)
@@ -189,6 +188,16 @@ enum Goes {
     BothWays,
     /// Datagrams that nobody has answered.
     OneWay,
+}
+
+impl Goes {
+    /// Those that want a verdict: one, and the other where there are packets of it.
+    fn directions(self, one: Direction, back: impl FnOnce() -> Direction) -> Vec<Direction> {
+        match self {
+            Goes::BothWays => Vec::from([one, back()]),
+            Goes::OneWay => Vec::from([one]),
+        }
+    }
 }
 
 fn progress(entry: &Entry) -> Result<Goes, Held> {
