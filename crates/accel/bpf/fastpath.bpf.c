@@ -360,11 +360,11 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 			return pass(skb, vtep->slot, DECAP_TRACKING);
 		flow = verdict_of(skb, &key_of_flow, live);
 		if (!flow) {
-			entered(&key_of_flow, live, now, may_be_one_way(&key_of_flow));
+			entered(&key_of_flow, live, now, asks_at_tunnel(&key_of_flow));
 			return pass(skb, vtep->slot, DECAP_VERDICT);
 		}
 		if (!is_tracked(skb, &key_of_flow, flow)) {
-			entered(&key_of_flow, live, now, may_be_one_way(&key_of_flow));
+			entered(&key_of_flow, live, now, asks_at_tunnel(&key_of_flow));
 			return pass(skb, vtep->slot, DECAP_TRACKING);
 		}
 		set_dest(ip, flow, key_of_flow.ipv6);

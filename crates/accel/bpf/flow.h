@@ -15,9 +15,9 @@
  * for a packet, and a connection of a few packets is not to pay for what it will not have.
  * Datagrams are all noted: their answers may be few.
  */
-#define FLOW_NOTED 8
+#define FLOW_NOTED 4
 /* Noted segments, and datagrams, of a flow that is worth a verdict. */
-#define FLOW_LASTS 3
+#define FLOW_LASTS 2
 #define FLOW_LASTS_DATAGRAMS 8
 #define TCP_FIN_SYN_RST_ACK 0x17
 #define TCP_ACK 0x10
@@ -120,8 +120,8 @@ static __always_inline struct seen *see(struct flow_key *key, u32 place, const s
 	return seen;
 }
 
-/* What goes both ways the tenant's side asks for. */
-static __always_inline int may_be_one_way(const struct flow_key *key)
+/* Segments go both ways: the tenant's side asks for them. Of datagrams each side asks. */
+static __always_inline int asks_at_tunnel(const struct flow_key *key)
 {
 	return key->protocol == IPPROTO_UDP;
 }

@@ -1,5 +1,5 @@
-//! Whether a connection's packets may go fast: in both directions or, where they all go one
-//! way, in that.
+//! Whether a connection's packets may go fast: segments in both directions, datagrams in the one
+//! that was asked about.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,6 @@ use crate::model::{Basis, Port};
 use crate::programs::{Admitted, FlowKey, FlowMaps, Place};
 
 const IPPROTO_TCP: u8 = 6;
-const IPPROTO_UDP: u8 = 17;
 /// `IPS_*` of `linux/netfilter/nf_conntrack_common.h`.
 const IPS_SEEN_REPLY: u32 = 1 << 1;
 const IPS_ASSURED: u32 = 1 << 2;
@@ -75,14 +74,10 @@ pub(crate) fn judge(
     let entry = entry.as_ref();
     let is_reply = entry.is_some_and(|entry| entry.original != key.tuple);
     let (sent, received) = (key.tuple, received(entry, &key.tuple)?);
-    let goes = match entry {
-        Some(entry) => progress(entry)?,
-        // Each direction by itself: rules know of no connection that it belongs to.
-        None if sent.protocol == IPPROTO_UDP => Goes::OneWay,
-        None => Goes::BothWays,
-    };
+    // Without an entry rules know of no connection that it belongs to.
+    let goes = entry.map_or(Ok(Goes::BothWays), progress)?;
     let case = Case { basis, maps, key, tuples: (sent, received), is_reply };
-    let directions = case.directions(goes)?;
+    let directions = case.directions()?;
     for direction in &directions {
         // br_netfilter routes what it has translated; the programs would not.
         if direction.is_bridged && direction.leaves() != direction.tuple {
@@ -132,7 +127,7 @@ struct Case<'a> {
 
 impl Case<'_> {
     /// The directions that want a verdict, all of which the slow path has let in and out.
-    fn directions(&self, goes: Goes) -> Result<Vec<Direction>, Held> {
+    fn directions(&self) -> Result<Vec<Direction>, Held> {
         let Case { basis, key, tuples, is_reply, .. } = *self;
         let passing = |directions: &Vec<Direction>| directions.iter().all(|way| self.passes(way));
         let Some(port) = basis.ports.get(&key.device) else {
@@ -140,7 +135,7 @@ impl Case<'_> {
             let into = |port| {
                 let inward = Direction::inward(port, tunnel, tuples, is_reply);
                 let back = || Direction::outward(port, tunnel, (tuples.1, tuples.0), !is_reply);
-                goes.directions(inward, back)
+                self.wanting(inward, back)
             };
             let ports = ends(&basis.ports).filter(|port| route::are_joined(port.1, tunnel.1));
             return ports.map(into).find(passing).ok_or(Held::Unseen);
@@ -149,10 +144,19 @@ impl Case<'_> {
         let through = |tunnel| {
             let outward = Direction::outward(port, tunnel, tuples, is_reply);
             let back = || Direction::inward(port, tunnel, (tuples.1, tuples.0), !is_reply);
-            goes.directions(outward, back)
+            self.wanting(outward, back)
         };
         let tunnels = ends(&basis.tunnels).filter(|tunnel| route::are_joined(port.1, tunnel.1));
         tunnels.map(through).find(passing).ok_or(Held::Unseen)
+    }
+
+    /// Segments are nothing without those that acknowledge them. Of datagrams each direction is
+    /// judged by itself: their answers may be few, or have come under other rules.
+    fn wanting(&self, one: Direction, back: impl FnOnce() -> Direction) -> Vec<Direction> {
+        match self.key.tuple.protocol {
+            IPPROTO_TCP => Vec::from([one, back()]),
+            _ => Vec::from([one]),
+        }
     }
 
     /// Whether the slow path has let a packet in and out under the rules of now.
@@ -188,16 +192,6 @@ enum Goes {
     BothWays,
     /// Datagrams that nobody has answered.
     OneWay,
-}
-
-impl Goes {
-    /// Those that want a verdict: one, and the other where there are packets of it.
-    fn directions(self, one: Direction, back: impl FnOnce() -> Direction) -> Vec<Direction> {
-        match self {
-            Goes::BothWays => Vec::from([one, back()]),
-            Goes::OneWay => Vec::from([one]),
-        }
-    }
 }
 
 fn progress(entry: &Entry) -> Result<Goes, Held> {

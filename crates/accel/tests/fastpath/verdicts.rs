@@ -144,6 +144,31 @@ fn datagrams_that_nobody_answers_go_fast_by_the_rules_for_first_packets() {
     }
 }
 
+/// As a load has it whose receiver says once that it is there.
+#[test]
+fn datagrams_that_were_answered_once_go_fast_in_both_hosts() {
+    require!(need::root(), need::tool("iptables-nft"));
+    let pair = ruled(true, RULES);
+    let accels = accelerate(&pair);
+    let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
+    echo.go();
+    // Conntrack has them as assured after 2 s.
+    poll("datagrams one way", LIMIT, || {
+        let before = accels.each_ref().map(Accel::status);
+        for _ in 0..20 {
+            echo.near.send_to(b"there", echo.to).unwrap();
+            assert_eq!(echo.far.recv(&mut [0; 8]).unwrap(), 5);
+        }
+        let fast = [
+            since(&accels[0], &before[0], "encap_hit"),
+            since(&accels[1], &before[1], "decap_hit"),
+        ];
+        let seen = || format!("{fast:?} {:#?}", accels.each_ref().map(Accel::status));
+        Ok((fast.iter().all(|fast| *fast > 16)).then_some(()).ok_or_else(seen))
+    })
+    .unwrap();
+}
+
 /// (what the sender's host translates, where to, where that is answered)
 const SERVICES: &[(&str, &str, &str)] = &[
     (

@@ -149,6 +149,9 @@ impl Bed {
                     .unwrap();
             }
         }
+        if joined == Joined::Bridged {
+            know_each_other(&pods);
+        }
         // Connections are tracked from the first packet on, as on every node.
         let tracked = "nft 'table inet tracked { chain tracked { type filter hook prerouting priority filter; ct state new accept; }; }'";
         hosts.iter().for_each(|host| sh(host, tracked));
@@ -165,6 +168,22 @@ impl Bed {
             (taken.sum::<u64>(), Reason::ALL.iter().map(of).sum::<u64>())
         });
         counts.fold((0, 0), |(fast, all), (more, seen)| (fast + more, all + seen))
+    }
+}
+
+/// The kernel has room for a thousand learned neighbours of all namespaces together: these are
+/// known without.
+fn know_each_other(pods: &[Host]) {
+    for (here, pod) in pods.iter().enumerate() {
+        let there = if here < PODS { PODS..2 * PODS } else { 0..PODS };
+        let line = |other: usize| {
+            let lladdr = mac(pods[other].name(), "eth0");
+            format!(
+                "ip neighbour replace {} lladdr {lladdr} dev eth0 nud permanent",
+                address(other)
+            )
+        };
+        sh(pod, &there.map(line).collect::<Vec<_>>().join("\n"));
     }
 }
 
