@@ -3,7 +3,7 @@
 //!
 //! The programs tell of flows that last and have no verdict. A thread asks conntrack for the
 //! connection, looks where the slow path let packets of both directions in and out, and
-//! evaluates the rules for both; of datagrams that nobody answers, for their one direction.
+//! evaluates the rules for both; of datagrams, for the one direction that was asked about.
 //! Only where all agree does it write verdicts, with the number of the state that they were
 //! given by. The reconciler makes that number another when the state changes; so a verdict
 //! that comes late is void already.
