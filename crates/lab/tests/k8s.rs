@@ -7,7 +7,7 @@ use std::process::Command;
 
 use lab::{Capabilities, Mode, Network, Params, modes};
 use netstate::HopKind;
-use test_support::standing::{Standing, stands};
+use test_support::standing::{Standing, is_meant, stands};
 use test_support::{need, require};
 use testbed::{Offload, Privileges};
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
@@ -126,10 +126,9 @@ fn mounts() -> String {
 }
 
 /// The test that another process runs, to be killed in it.
-const STANDING: &str = "stands_until_killed";
+const STANDING: &str = "nothing_is_left_after_its_end_or_a_kill";
 
-#[test]
-#[ignore = "runs in a process of its own"]
+/// In a process of its own.
 fn stands_until_killed() {
     let network = mode("k8s").unwrap().build(&PARAMS).unwrap();
     echo(&network, &[64]);
@@ -140,6 +139,9 @@ fn stands_until_killed() {
 #[test]
 fn nothing_is_left_after_its_end_or_a_kill() {
     require!(mode("k8s"));
+    if is_meant() {
+        return stands_until_killed();
+    }
     for killed in [false, true] {
         let before = mounts();
         // Nobody listens there, and nobody is to be asked.
