@@ -11,9 +11,8 @@
 #include "frame.h"
 #include "maps.h"
 
-/* One segment in so many is noted, by chance: an entry costs more than all the rest that is done
- * for a packet, and a connection of a few packets is not to pay for what it will not have.
- * Datagrams are all noted: their answers may be few.
+/* One segment in so many is noted, by chance, so that a connection of a few packets, which gets
+ * no verdict, leaves few entries. Datagrams are all noted: their answers may be few.
  */
 #define FLOW_NOTED 4
 /* Noted segments, and datagrams, of a flow that is worth a verdict. */

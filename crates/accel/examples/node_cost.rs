@@ -225,12 +225,12 @@ impl Flows {
         let admitted = || accel.status().flows.map_or(0, |flows| flows.admitted);
         while !self.near.is_empty() && admitted() < self.near.len() as u64 {
             assert!(begin.elapsed() < pair::LIMIT * 6, "{:#?}", accel.status());
-            self.send(Duration::from_secs(1));
+            self.send(Duration::from_secs(1), || true);
         }
     }
 
-    /// A datagram of each, over this time.
-    fn send(&self, time: Duration) {
+    /// A datagram of each, over this time, for as long as `goes_on` says so.
+    fn send(&self, time: Duration, goes_on: impl Fn() -> bool) {
         const AT_ONCE: usize = 100;
         let pause = time / (self.near.len() / AT_ONCE + 1) as u32;
         for some in self.near.chunks(AT_ONCE) {
@@ -238,25 +238,22 @@ impl Flows {
                 // A full queue loses one.
                 let _ = socket.send(b"there");
             }
+            if !goes_on() {
+                return;
+            }
             std::thread::sleep(pause);
         }
     }
 
     /// Sends on until `ended`; its own CPU time, in ns, is told in `cpu`.
     fn go_on(&self, ended: &AtomicBool, cpu: &AtomicU64) {
-        while !ended.load(Ordering::Acquire) && !self.near.is_empty() {
-            for some in self.near.chunks(100) {
-                if ended.load(Ordering::Acquire) {
-                    return;
-                }
-                for socket in some {
-                    let _ = socket.send(b"there");
-                }
-                let spent =
-                    Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
-                cpu.store(u64::try_from(spent.as_nanos()).unwrap(), Ordering::Release);
-                std::thread::sleep(ROUND / (self.near.len() / 100 + 1) as u32);
-            }
+        let told = || {
+            let spent = Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
+            cpu.store(u64::try_from(spent.as_nanos()).unwrap(), Ordering::Release);
+            !ended.load(Ordering::Acquire)
+        };
+        while !self.near.is_empty() && told() {
+            self.send(ROUND, told);
         }
     }
 }

@@ -31,7 +31,7 @@ const UDP_HEADERS: u64 = 28;
 pub fn hops(path: &[Hop], observed: &Observed, workload: Workload) -> Vec<HopRecord> {
     // One connection for each transaction.
     let are_short = workload.pattern() == Pattern::Connections;
-    let records = |hop: &Hop| match are_short && hop.spares_short {
+    let records = |hop: &Hop| match are_short && hop.lasting_only {
         false => hop_records(hop, observed),
         // Short connections take no such stage.
         true if hop.kind == HopKind::Stage => Vec::new(),
@@ -354,8 +354,8 @@ mod tests {
     fn short_connections_are_proved_by_the_device_that_others_pass_by() {
         let meter = || netstate::Meter::new(netstate::Metered::default);
         let path = [
-            Hop::tx("a", "nic0").bypassed(Way::Both).sparing_short(),
-            Hop::stage("a", "accel", Side::Tx, meter()).sparing_short(),
+            Hop::tx("a", "nic0").bypassed(Way::Both).for_lasting_connections(),
+            Hop::stage("a", "accel", Side::Tx, meter()).for_lasting_connections(),
         ];
         let of = |workload, packets| {
             let counters = Counters {

@@ -67,7 +67,7 @@ pub struct Hop {
     /// Whether traffic must pass it by.
     pub bypass: Option<Bypass>,
     /// Stage and bypass are for connections that last: short ones go as if neither were.
-    pub spares_short: bool,
+    pub lasting_only: bool,
 }
 
 /// What a stage has counted since it began.
@@ -190,8 +190,8 @@ impl Hop {
     /// What the hop says is said of connections that last: short ones cross the device, and
     /// no stage.
     #[must_use]
-    pub fn sparing_short(self) -> Hop {
-        Hop { spares_short: true, ..self }
+    pub fn for_lasting_connections(self) -> Hop {
+        Hop { lasting_only: true, ..self }
     }
 
     /// Packets cross the program `name` behind this hop; `dropped` says how many
@@ -211,7 +211,7 @@ impl Hop {
             program: None,
             meter: None,
             bypass: None,
-            spares_short: false,
+            lasting_only: false,
         }
     }
 }

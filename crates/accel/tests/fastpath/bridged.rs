@@ -7,7 +7,7 @@ use testbed::{Offload, poll};
 
 use crate::exchange::{Exchange, RULES};
 use crate::pair::{Pair, TENANT_B, sh, since};
-use crate::verdicts::{Echo, accelerate, settle};
+use crate::verdicts::{Echo, STALE_MS, accelerate, settle};
 
 const PORT: u16 = 5402;
 const CALLS: &str = "sysctl -qw net.bridge.bridge-nf-call-iptables=1 \
@@ -51,7 +51,8 @@ fn connections_across_a_bridge_go_fast_where_the_rules_let_them() {
         (&pair.b, "FORWARD -p udp -d 10.1.0.12 -j DROP"),
     ] {
         sh(host, &format!("iptables-nft -I {rule}"));
-        std::thread::sleep(Duration::from_millis(100));
+        // As in `verdicts`: the reconciler follows within milliseconds, or all goes slow.
+        std::thread::sleep(Duration::from_millis(u64::from(STALE_MS)));
         echo.far.set_nonblocking(true).unwrap();
         assert!(!(0..20).any(|_| arrives(&echo)), "{rule}: a datagram arrived");
         echo.far.set_nonblocking(false).unwrap();

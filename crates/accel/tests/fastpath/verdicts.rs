@@ -35,6 +35,21 @@ pub fn settle(accels: &[Accel; 2], mut send: impl FnMut()) {
     .unwrap();
 }
 
+/// The same of packets that all go one way, from the first host to the other.
+fn settle_one_way(accels: &[Accel; 2], send: impl Fn()) {
+    poll("the fast path for datagrams one way", LIMIT, || {
+        let before = accels.each_ref().map(Accel::status);
+        (0..20).for_each(|_| send());
+        let fast = [
+            since(&accels[0], &before[0], "encap_hit"),
+            since(&accels[1], &before[1], "decap_hit"),
+        ];
+        let seen = || format!("{fast:?} {:#?}", accels.each_ref().map(Accel::status));
+        Ok(fast.iter().all(|fast| *fast > 16).then_some(()).ok_or_else(seen))
+    })
+    .unwrap();
+}
+
 /// A pair with these rules in both hosts.
 fn ruled(bridge: bool, rules: &str) -> Pair {
     let pair = Pair::routed(Offload::Full, false, bridge);
@@ -115,17 +130,7 @@ fn datagrams_that_nobody_answers_go_fast_by_the_rules_for_first_packets() {
             echo.near.send_to(b"there", echo.to).unwrap();
             assert_eq!(echo.far.recv(&mut [0; 8]).unwrap(), 5);
         };
-        poll("datagrams one way", LIMIT, || {
-            let before = accels.each_ref().map(Accel::status);
-            (0..12).for_each(|_| go());
-            let fast = [
-                since(&accels[0], &before[0], "encap_hit"),
-                since(&accels[1], &before[1], "decap_hit"),
-            ];
-            let seen = || format!("{fast:?} {:#?}", accels.each_ref().map(Accel::status));
-            Ok((fast.iter().all(|fast| *fast > 8)).then_some(()).ok_or_else(seen))
-        })
-        .unwrap();
+        settle_one_way(&accels, go);
         // Answered they are another thing: no verdict of before holds, until both ways have one.
         settle(&accels, || echo.go());
         // Without the rule that accepts first packets established ones go on, others do not.
@@ -153,20 +158,10 @@ fn datagrams_that_were_answered_once_go_fast_in_both_hosts() {
     let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
     echo.go();
     // Conntrack has them as assured after 2 s.
-    poll("datagrams one way", LIMIT, || {
-        let before = accels.each_ref().map(Accel::status);
-        for _ in 0..20 {
-            echo.near.send_to(b"there", echo.to).unwrap();
-            assert_eq!(echo.far.recv(&mut [0; 8]).unwrap(), 5);
-        }
-        let fast = [
-            since(&accels[0], &before[0], "encap_hit"),
-            since(&accels[1], &before[1], "decap_hit"),
-        ];
-        let seen = || format!("{fast:?} {:#?}", accels.each_ref().map(Accel::status));
-        Ok((fast.iter().all(|fast| *fast > 16)).then_some(()).ok_or_else(seen))
-    })
-    .unwrap();
+    settle_one_way(&accels, || {
+        echo.near.send_to(b"there", echo.to).unwrap();
+        assert_eq!(echo.far.recv(&mut [0; 8]).unwrap(), 5);
+    });
 }
 
 /// (what the sender's host translates, where to, where that is answered)
@@ -318,7 +313,7 @@ fn a_forbidden_flow_ends_and_comes_back() {
 }
 
 /// As `STALE_MS` of `bpf/abi.h`.
-const STALE_MS: u32 = 100;
+pub const STALE_MS: u32 = 100;
 
 /// How many packets a counter of `inet t` has.
 fn counted(host: &Host, name: &str) -> u64 {

@@ -51,7 +51,7 @@ pub(super) fn accelerated(nodes: Nodes, target: Ipv4Addr) -> Result<Network> {
     settle([client, serving], nodes.server(), target, &both)?;
     let hops = hops(DEVICE, &both, [("a", PORT_DEVICE), ("b", PORT_DEVICE)]);
     // Rules see where connections begin and end.
-    let hops = hops.into_iter().map(Hop::sparing_short).collect();
+    let hops = hops.into_iter().map(Hop::for_lasting_connections).collect();
     let [from_a, from_b] = both;
     Ok(nodes
         .network(hops)
