@@ -282,6 +282,42 @@ fn time_to_get_in(serving: &Serving) -> Duration {
     begun.elapsed()
 }
 
+/// A server that hangs up on a client's proof: at once it does not know the token, later the
+/// path may have been too slow for it.
+#[test]
+fn a_token_is_blamed_only_where_nothing_else_can_be() {
+    /// Longer than a server waits for a handshake to end.
+    const LATE: Duration = Duration::from_millis(5200);
+    let hung_up = |late: bool| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        // One that waits to be accepted fills the queue, so that the client's SYN is lost.
+        nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+        let filler = late.then(|| TcpStream::connect(server).unwrap());
+        let client = std::thread::spawn(move || {
+            let here = NetNs::current().unwrap();
+            let remote = Remote::connect(server, Some(token()), &here, Arc::default());
+            remote.err().expect("a server that hangs up")
+        });
+        let begun = Instant::now();
+        if filler.is_some() {
+            std::thread::sleep(Duration::from_millis(500));
+            drop(listener.accept().unwrap());
+        }
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&Hello::fresh(true).emit()).unwrap();
+        stream.read_exact(&mut [0; HELLO_BYTES + MAC_BYTES]).unwrap();
+        let wait = if late { LATE.saturating_sub(begun.elapsed()) } else { LATE / 20 };
+        std::thread::sleep(wait);
+        drop(stream);
+        client.join().unwrap()
+    };
+    let soon = hung_up(false);
+    assert!(matches!(soon, RemoteError::WrongToken { .. }), "{soon}");
+    let late = hung_up(true);
+    assert!(matches!(late, RemoteError::HungUpLate { .. }), "{late}");
+}
+
 #[test]
 fn silent_connections_lock_nobody_out() {
     let serving = Serving::new(Limits::DEFAULT);

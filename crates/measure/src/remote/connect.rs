@@ -11,7 +11,7 @@ use sys::tcp::Connecting;
 
 use super::Token;
 use super::channel::{self, Channel, ChannelError, Side, TICK};
-use super::gate::WRONG_TOKEN_WAIT;
+use super::gate::{HANDSHAKE_LIMIT, WRONG_TOKEN_WAIT};
 use super::handshake::{HELLO_BYTES, Hello, HelloError, MAC_BYTES, Said};
 use super::message::{Reply, Request, emit, parse_reply};
 
@@ -73,6 +73,16 @@ pub enum RemoteError {
     WrongToken {
         /// Address and port of the server.
         server: SocketAddr,
+    },
+    /// It hung up on this end's proof, so late that its time for a handshake may have been over.
+    #[error(
+        "{server}: it hung up {after:.1?} after the connection began: a path too slow for the handshake, or another token"
+    )]
+    HungUpLate {
+        /// Address and port of the server.
+        server: SocketAddr,
+        /// Since when connecting began.
+        after: Duration,
     },
     /// It said no, or something that it should not.
     #[error("{server}: {reason}")]
@@ -223,7 +233,15 @@ fn attempt(
         // An answer to a wrong token takes longer.
         let since = proved.unwrap_or(begun);
         let early = proved.is_none() || since.elapsed() < WRONG_TOKEN_WAIT;
-        (error, hung_up && early)
+        let after = begun.elapsed();
+        match error {
+            // The server began to wait after this end began to connect, so it may not even have
+            // read the proof.
+            RemoteError::WrongToken { .. } if hung_up && after >= HANDSHAKE_LIMIT => {
+                (RemoteError::HungUpLate { server, after }, early)
+            }
+            error => (error, hung_up && early),
+        }
     })
 }
 
