@@ -9,6 +9,7 @@ use crate::accel_args::AccelVerb;
 use crate::args::{LabVerb, MeasureVerb, Report};
 use crate::doctor_args::{Doctor, Undo};
 use crate::tapbridge_args::TapBridge;
+use crate::trace_args::Trace;
 use crate::try_args::Try;
 use crate::vtep_args::Vtep;
 
@@ -51,6 +52,8 @@ pub enum Verb {
     Try(Box<Try>),
     /// Take back what `doctor fix` and `try` have changed
     Undo(Undo),
+    /// Follow packets through devices, tunnels and namespaces, to where they end
+    Trace(Box<Trace>),
     /// Show results as tables, a page with charts, or against an earlier run
     Report(Report),
     /// Join two TAP devices in user space, GSO packets uncut

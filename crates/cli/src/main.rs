@@ -48,6 +48,7 @@ mod survey;
 mod tap_device;
 mod tapbridge_args;
 mod testbeds;
+mod trace_args;
 mod trial_guard;
 mod try_args;
 mod variation;
@@ -115,6 +116,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
         Verb::Doctor(doctor) => verb::doctor::run(&doctor),
         Verb::Try(asked) => verb::r#try::run(&asked),
         Verb::Undo(undo) => verb::undo::run(&undo),
+        Verb::Trace(trace) => verb::trace::run(&trace),
         Verb::Report(report) => verb::report::run(&report),
         Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),
         Verb::Vtep(vtep) => match &vtep.verb {

@@ -19,6 +19,7 @@ pub mod measure_serve;
 pub mod report;
 pub mod report_compare;
 pub mod tapbridge;
+pub mod trace;
 pub mod r#try;
 pub mod undo;
 pub mod vtep;

@@ -10,14 +10,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
 use std::sync::{Mutex, PoisonError};
 
-use libbpf_rs::btf::types::{Enum, FuncProto, Typedef};
-use libbpf_rs::btf::{Btf, ReferencesType};
+use libbpf_rs::btf::ReferencesType;
+use libbpf_rs::btf::types::{FuncProto, Typedef};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
-use super::{Result, SamplerError, bpf};
+use super::{Result, SamplerError};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/drops.bpf.o"));
 
@@ -104,14 +103,14 @@ impl Drops {
     /// # Errors
     /// Why this machine cannot say where packets are dropped, in words.
     pub fn open() -> std::result::Result<Drops, String> {
-        let (mut object, btf) = bpf::open(OBJECT)?;
+        let (mut object, btf) = bpf_load::open(OBJECT)?;
         let arguments = btf
             .type_by_name::<Typedef<'_>>("btf_trace_kfree_skb")
             .and_then(|typedef| typedef.referenced_type().next_type())
             .and_then(|function| FuncProto::try_from(function).ok())
             .ok_or("the kernel has no trace point skb:kfree_skb")?
             .len();
-        let reasons = reasons(&btf)?;
+        let reasons = bpf_load::drop_reasons(&btf)?;
         let program = match arguments {
             WITH_SOCKET.. => "kfree_skb_of_socket",
             4 => "kfree_skb",
@@ -125,8 +124,8 @@ impl Drops {
         for mut other in object.progs_mut().filter(|other| other.name() != OsStr::new(program)) {
             other.set_autoload(false);
         }
-        let object = bpf::load(object)?;
-        let map = |name, key, value| bpf::map(&object, name, key, value);
+        let object = bpf_load::load(object)?;
+        let map = |name, key, value| bpf_load::map(&object, name, key, value);
         let (spaces, drops) = (map("spaces", 4, 4)?, map("drops", KEY_BYTES, 8)?);
         let link = object
             .progs_mut()
@@ -189,7 +188,7 @@ impl Drops {
             .filter(|location| !functions.contains_key(location))
             .collect();
         if !unknown.is_empty() {
-            functions.extend(look_up(&unknown));
+            functions.extend(bpf_load::functions(&unknown));
         }
         new.into_iter()
             .map(|(key, packets)| Dropped {
@@ -208,60 +207,6 @@ impl Drops {
     }
 }
 
-/// The running kernel's names of its reasons.
-fn reasons(btf: &Btf<'_>) -> std::result::Result<BTreeMap<u32, String>, String> {
-    let names = btf
-        .type_by_name::<Enum<'_>>("skb_drop_reason")
-        .ok_or("the kernel has no enum skb_drop_reason (Linux 5.17 or newer has)")?;
-    Ok(names
-        .iter()
-        .filter_map(|member| {
-            let name = member.name?.to_string_lossy().into_owned();
-            let short = name.strip_prefix("SKB_DROP_REASON_").or_else(|| name.strip_prefix("SKB_"));
-            let short = short.unwrap_or(&name).to_owned();
-            // Reasons are small and positive.
-            Some((u32::try_from(member.value).ok()?, short))
-        })
-        .collect())
-}
-
-/// The functions that the addresses lie in; `None` for those that the kernel
-/// does not tell (`kernel.kptr_restrict`).
-fn look_up(addresses: &[u64]) -> BTreeMap<u64, Option<String>> {
-    match std::fs::File::open("/proc/kallsyms") {
-        Ok(file) => nearest(BufReader::new(file), addresses),
-        Err(_) => addresses.iter().map(|address| (*address, None)).collect(),
-    }
-}
-
-/// The symbol of code at or right below each address, of lines as in
-/// `/proc/kallsyms` (address, type, name).
-fn nearest(symbols: impl BufRead, addresses: &[u64]) -> BTreeMap<u64, Option<String>> {
-    let mut best: BTreeMap<u64, (u64, Option<String>)> =
-        addresses.iter().map(|address| (*address, (0, None))).collect();
-    for line in symbols.lines().map_while(std::result::Result::ok) {
-        let mut words = line.split_ascii_whitespace();
-        let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
-            (words.next(), words.next(), words.next())
-        else {
-            continue;
-        };
-        // All 0 where addresses are hidden.
-        let Some(address) = u64::from_str_radix(address, 16).ok().filter(|address| *address > 0)
-        else {
-            continue;
-        };
-        // A return address lies behind the call, so never at the very beginning.
-        for (_, (nearest, function)) in best.range_mut(address + 1..) {
-            if address > *nearest {
-                *nearest = address;
-                *function = Some(name.split('.').next().unwrap_or(name).to_owned());
-            }
-        }
-    }
-    best.into_iter().map(|(address, (_, function))| (address, function)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,19 +222,5 @@ mod tests {
         assert_eq!((key.location, key.netns, key.reason), (0xffff_ffff_8100_0042, 0xf000_0000, 6));
         assert_eq!(key.device(), "nic0");
         assert_eq!(Key::parse(&bytes[1..]), None);
-    }
-
-    #[test]
-    fn an_address_lies_in_the_nearest_function_below_it() {
-        let symbols = "ffffffff81000000 T first\nffffffff81000100 t second.isra.0\n\
-                       ffffffff81000180 d data\nffffffff81000200 T third\ngarbage\n";
-        let addresses = [0xffff_ffff_8100_01ff, 0xffff_ffff_8100_0100, 1];
-        let found = nearest(symbols.as_bytes(), &addresses);
-        assert_eq!(found[&addresses[0]].as_deref(), Some("second"));
-        // The call was the last instruction of the function before.
-        assert_eq!(found[&addresses[1]].as_deref(), Some("first"));
-        assert_eq!(found[&1], None);
-        let hidden = "0000000000000000 T first\n";
-        assert_eq!(nearest(hidden.as_bytes(), &addresses[..1])[&addresses[0]], None);
     }
 }

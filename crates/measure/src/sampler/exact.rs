@@ -13,8 +13,6 @@ use libbpf_rs::btf::types::Typedef;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 
-use super::bpf;
-
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu_clock.bpf.o"));
 
 /// `struct cpu_clock` of the C source, in `u64`s.
@@ -88,7 +86,7 @@ impl ExactClock {
         if std::fs::read_to_string("/sys/kernel/realtime").is_ok_and(|rt| rt.trim() == "1") {
             return Err("a PREEMPT_RT kernel preempts softirqs".to_owned());
         }
-        let (mut object, btf) = bpf::open(OBJECT)?;
+        let (mut object, btf) = bpf_load::open(OBJECT)?;
         for mut program in object.progs_mut() {
             // Trace points of other architectures are left out; those that
             // every architecture has, fail to load and say so.
@@ -99,8 +97,8 @@ impl ExactClock {
                 program.set_autoload(false);
             }
         }
-        let object = bpf::load(object)?;
-        let clocks = bpf::map(&object, "clocks", 4, 8 * WORDS)?;
+        let object = bpf_load::load(object)?;
+        let clocks = bpf_load::map(&object, "clocks", 4, 8 * WORDS)?;
         let mut links = Vec::new();
         // Exits first: an entry whose exit is not seen would leave the CPU in
         // an interrupt for good.

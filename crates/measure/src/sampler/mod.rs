@@ -13,7 +13,6 @@
 //! - [`service_demand`]: what did a unit of work cost?
 //! - [`loss`](mod@loss): where did datagrams go?
 
-mod bpf;
 mod demand;
 mod disturbance;
 mod drops;

@@ -1,4 +1,10 @@
-//! Loading the samplers' BPF programs; what is wrong, in words.
+//! Loading BPF objects for programs that look on; what is wrong, in words.
+//!
+//! [`drop_reasons`] and [`functions`] are the running kernel's own names.
+
+#![forbid(unsafe_code)]
+
+mod names;
 
 use std::ffi::OsStr;
 
@@ -7,8 +13,13 @@ use libbpf_rs::{
     ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, set_print,
 };
 
+pub use names::{drop_reasons, functions};
+
 /// Opens an object, and the kernel's types beside it.
-pub(super) fn open(object: &[u8]) -> Result<(OpenObject, Btf<'static>), String> {
+///
+/// # Errors
+/// A kernel without BTF, and an object that is none.
+pub fn open(object: &[u8]) -> Result<(OpenObject, Btf<'static>), String> {
     // libbpf would print to stderr.
     set_print(Some((PrintLevel::Debug, |level, message| {
         tracing::debug!(?level, "libbpf: {}", message.trim_end());
@@ -21,8 +32,11 @@ pub(super) fn open(object: &[u8]) -> Result<(OpenObject, Btf<'static>), String> 
     Ok((object, btf))
 }
 
-/// Loads the object's programs and maps; the error says which rights it takes.
-pub(super) fn load(object: OpenObject) -> Result<Object, String> {
+/// Loads the object's programs and maps.
+///
+/// # Errors
+/// The error says which rights it takes.
+pub fn load(object: OpenObject) -> Result<Object, String> {
     object.load().map_err(|e| match e.kind() {
         ErrorKind::PermissionDenied => format!(
             "loading BPF programs needs CAP_BPF and CAP_PERFMON in the initial user \
@@ -33,7 +47,10 @@ pub(super) fn load(object: OpenObject) -> Result<Object, String> {
 }
 
 /// A map, whose keys and values have so many bytes.
-pub(super) fn map(
+///
+/// # Errors
+/// Where there is none of this name, or of other sizes.
+pub fn map(
     object: &Object,
     name: &str,
     key: usize,

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * What user space is told: `src/trace/event.rs` reads it, by the offsets that are asserted in
+ * both.
+ */
+#ifndef OVERLANE_OBSERVE_EVENT_H
+#define OVERLANE_OBSERVE_EVENT_H
+
+#include "bpf.h"
+
+/* Where in the kernel a packet was seen. */
+enum kind {
+	QUEUED = 0,	/* given to a device, before its queueing discipline */
+	SENT = 1,	/* given to a device's driver */
+	BACKLOG = 2,	/* put into a CPU's backlog */
+	GRO = 3,	/* about to be merged, or not */
+	RECEIVED = 4,	/* handed to what receives from a device */
+	SOCKET = 5,	/* received for a connection of TCP */
+	READ = 6,	/* read from a socket, by the process that runs */
+	DROPPED = 7,	/* freed without being consumed; `location` is where */
+	CONSUMED = 8,	/* freed after use */
+};
+
+/* A flow of a packet. Addresses of IPv4 are mapped into IPv6. */
+struct flow {
+	u8 source[16];
+	u8 destination[16];
+	u16 source_port;	/* network byte order; 0 without ports */
+	u16 destination_port;
+	u8 protocol;		/* 0: no such headers */
+	u8 tcp_flags;
+	u16 id;			/* of IPv4, network byte order */
+	u32 sequence;		/* of TCP, network byte order */
+	u16 fragment;		/* of IPv4: flags and offset, network byte order */
+	u16 length;		/* of the IP packet, network byte order; 0: longer */
+};
+_Static_assert(sizeof(struct flow) == 48, "ABI of flow");
+_Static_assert(__builtin_offsetof(struct flow, source_port) == 32, "ABI of flow");
+_Static_assert(__builtin_offsetof(struct flow, protocol) == 36, "ABI of flow");
+_Static_assert(__builtin_offsetof(struct flow, sequence) == 40, "ABI of flow");
+
+struct event {
+	u64 time;		/* CLOCK_MONOTONIC, ns */
+	u64 skb;
+	u64 location;
+	u32 netns;		/* inode of the namespace; 0: not known */
+	u32 ifindex;		/* 0: at no device */
+	char device[16];
+	u32 len;
+	u32 reason;		/* enum skb_drop_reason */
+	u16 gso_size;
+	u16 gso_segs;
+	u8 kind;
+	u8 checksum;		/* ip_summed */
+	u8 conntrack;		/* enum ip_conntrack_info + 1; 0: none */
+	u8 tunnel;		/* whether `outer` is one */
+	u32 mark;
+	u32 cpu;
+	u32 pid;		/* of READ */
+	u32 vni;
+	char comm[16];
+	struct flow inner;	/* the packet's own where there is no tunnel */
+	struct flow outer;
+};
+_Static_assert(sizeof(struct event) == 192, "ABI of event");
+_Static_assert(__builtin_offsetof(struct event, netns) == 24, "ABI of event");
+_Static_assert(__builtin_offsetof(struct event, device) == 32, "ABI of event");
+_Static_assert(__builtin_offsetof(struct event, len) == 48, "ABI of event");
+_Static_assert(__builtin_offsetof(struct event, kind) == 60, "ABI of event");
+_Static_assert(__builtin_offsetof(struct event, mark) == 64, "ABI of event");
+_Static_assert(__builtin_offsetof(struct event, comm) == 80, "ABI of event");
+_Static_assert(__builtin_offsetof(struct event, inner) == 96, "ABI of event");
+_Static_assert(__builtin_offsetof(struct event, outer) == 144, "ABI of event");
+
+#endif

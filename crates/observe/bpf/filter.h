@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Which packets are wanted: written by `src/trace/filter.rs`.
+ */
+#ifndef OVERLANE_OBSERVE_FILTER_H
+#define OVERLANE_OBSERVE_FILTER_H
+
+#include "event.h"
+
+/* One end of a flow; a mask of zeros and port 0 are any. */
+struct end {
+	u8 address[16];
+	u8 mask[16];
+	u16 port;
+	u16 unused;
+};
+_Static_assert(sizeof(struct end) == 36, "ABI of end");
+
+/* A flow as the user, or conntrack for it, names it. Either direction is meant. */
+struct pattern {
+	struct end from;
+	struct end to;
+	u8 protocol;	/* 0: any */
+	u8 unused[3];
+};
+_Static_assert(sizeof(struct pattern) == 76, "ABI of pattern");
+
+#define PATTERNS 8
+
+struct filter {
+	u32 patterns;	/* so many are set; 0: every packet */
+	u32 vni;
+	u32 sample;	/* one packet in so many */
+	u8 with_vni;
+	u8 with_spaces;	/* only in namespaces of `spaces` */
+	u8 drops_only;
+	u8 with_device;
+	char device[16];
+	struct pattern pattern[PATTERNS];
+};
+_Static_assert(sizeof(struct filter) == 32 + PATTERNS * 76, "ABI of filter");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct filter);
+} filters SEC(".maps");
+
+/* Namespaces that are looked at, by inode. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, u32);
+} spaces SEC(".maps");
+
+/* UDP ports of VXLAN devices, in network byte order. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u16);
+	__type(value, u16);
+} tunnels SEC(".maps");
+
+static __always_inline int is_end(const struct end *end, const u8 *address, u16 port)
+{
+	const u64 *wanted = (const u64 *)end->address, *mask = (const u64 *)end->mask;
+	u64 got[2];
+
+	__builtin_memcpy(got, address, sizeof(got));
+	if ((got[0] ^ wanted[0]) & mask[0] || (got[1] ^ wanted[1]) & mask[1])
+		return 0;
+	return !end->port || end->port == port;
+}
+
+static __always_inline int is_device(const char *wanted, const char *got)
+{
+	const u64 *one = (const u64 *)wanted, *other = (const u64 *)got;
+
+	return one[0] == other[0] && one[1] == other[1];
+}
+
+static __always_inline int is_of(const struct pattern *pattern, const struct flow *flow)
+{
+	if (pattern->protocol && pattern->protocol != flow->protocol)
+		return 0;
+	if (is_end(&pattern->from, flow->source, flow->source_port) &&
+	    is_end(&pattern->to, flow->destination, flow->destination_port))
+		return 1;
+	return is_end(&pattern->to, flow->source, flow->source_port) &&
+	       is_end(&pattern->from, flow->destination, flow->destination_port);
+}
+
+static __always_inline int is_wanted(const struct filter *filter, const struct event *event)
+{
+	if (filter->with_vni && (!event->tunnel || event->vni != filter->vni))
+		return 0;
+	if (!filter->patterns)
+		return 1;
+	for (u32 at = 0; at < PATTERNS; at++) {
+		if (at >= filter->patterns)
+			break;
+		if (is_of(&filter->pattern[at], &event->inner))
+			return 1;
+		if (event->tunnel && is_of(&filter->pattern[at], &event->outer))
+			return 1;
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,5 @@
+//! Compiles the programs of `bpf/`.
+
+fn main() -> std::process::ExitCode {
+    bpf_build::compile()
+}

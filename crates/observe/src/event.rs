@@ -1,0 +1,230 @@
+//! What the programs tell: `struct event` of `bpf/event.h`.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Bytes of `struct flow`, and of `struct event`.
+const FLOW_BYTES: usize = 48;
+pub(crate) const EVENT_BYTES: usize = 192;
+
+/// Where in the kernel a packet was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Given to a device, before its queueing discipline.
+    Queued,
+    /// Given to a device's driver.
+    Sent,
+    /// Put into a CPU's backlog.
+    Backlog,
+    /// About to be merged with others, or not.
+    Gro,
+    /// Handed to what receives from a device.
+    Received,
+    /// Received for a connection of TCP.
+    Socket,
+    /// Read from a socket.
+    Read,
+    /// Freed without having been consumed.
+    Dropped,
+    /// Freed after use.
+    Consumed,
+}
+
+impl Kind {
+    /// By value of `enum kind`.
+    const ALL: [Kind; 9] = [
+        Kind::Queued,
+        Kind::Sent,
+        Kind::Backlog,
+        Kind::Gro,
+        Kind::Received,
+        Kind::Socket,
+        Kind::Read,
+        Kind::Dropped,
+        Kind::Consumed,
+    ];
+}
+
+/// Who vouches for a packet's checksum (`ip_summed`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checksum {
+    /// Nobody yet: it is in the packet, and to be verified by whoever wants to know.
+    None,
+    /// It was verified, or need not be.
+    Unnecessary,
+    /// The sum over the packet is known, and not yet compared.
+    Complete,
+    /// It is still to be computed, by hardware or at the last moment.
+    Partial,
+}
+
+/// A flow, of a packet's headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flow {
+    /// Where from.
+    pub source: IpAddr,
+    /// Where to.
+    pub destination: IpAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Source and destination port of TCP and UDP; 0 without.
+    pub ports: (u16, u16),
+    /// Flags of TCP.
+    pub tcp_flags: u8,
+    /// Sequence number of TCP.
+    pub sequence: u32,
+    /// Identification of IPv4.
+    pub id: u16,
+    /// Offset of an IPv4 fragment, in bytes, and whether more follow; `None`: it is none.
+    pub fragment: Option<(u16, bool)>,
+    /// Bytes of the IP packet as its header says; 0 of one that is longer than that.
+    pub length: u16,
+}
+
+impl Flow {
+    fn parse(bytes: &[u8; FLOW_BYTES]) -> Option<Flow> {
+        let address = |at: usize| {
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&bytes[at..at + 16]);
+            Ipv6Addr::from(octets).to_canonical()
+        };
+        let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        let (source, destination) = (address(0), address(16));
+        // No IP headers: what else is in a tunnel.
+        if bytes[..32] == [0; 32] {
+            return None;
+        }
+        let (offset, more) = ((word(44) & 0x1fff) * 8, word(44) & 0x2000 != 0);
+        Some(Flow {
+            source,
+            destination,
+            protocol: bytes[36],
+            ports: (word(32), word(34)),
+            tcp_flags: bytes[37],
+            sequence: u32::from_be_bytes([bytes[40], bytes[41], bytes[42], bytes[43]]),
+            id: word(38),
+            fragment: (more || offset > 0).then_some((offset, more)),
+            length: word(46),
+        })
+    }
+
+    /// The name of its protocol, or its number.
+    pub fn protocol_name(&self) -> String {
+        match self.protocol {
+            1 => "icmp".to_owned(),
+            6 => "tcp".to_owned(),
+            17 => "udp".to_owned(),
+            58 => "icmpv6".to_owned(),
+            other => format!("protocol {other}"),
+        }
+    }
+}
+
+impl std::fmt::Display for Flow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = |address: IpAddr, port: u16| match (address, port) {
+            (address, 0) => address.to_string(),
+            (IpAddr::V4(address), port) => format!("{address}:{port}"),
+            (IpAddr::V6(address), port) => format!("[{address}]:{port}"),
+        };
+        let (from, to) = self.ports;
+        let name = self.protocol_name();
+        write!(f, "{} -> {} {name}", end(self.source, from), end(self.destination, to))
+    }
+}
+
+/// The headers of a tunnel around a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunnel {
+    /// VXLAN network identifier, 24 bits.
+    pub vni: u32,
+    /// Between which ends.
+    pub outer: Flow,
+}
+
+/// A packet at one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// `CLOCK_MONOTONIC`, ns.
+    pub time: u64,
+    /// The kernel's address of it: the same while it is the same packet.
+    pub skb: u64,
+    /// Where it was dropped: an address of the kernel's code.
+    pub location: u64,
+    /// Inode of the network namespace; `None`: the kernel does not tell there.
+    pub netns: Option<u32>,
+    /// Index and name of the device; `None`: it is at none, but in a socket.
+    pub device: Option<(u32, String)>,
+    /// Bytes of it as it lies there: with or without Ethernet header.
+    pub bytes: u32,
+    /// `enum skb_drop_reason`.
+    pub reason: u32,
+    /// Payload bytes of each packet that it stands for, and how many these are; `None`: it is
+    /// no GSO packet.
+    pub gso: Option<(u16, u16)>,
+    /// What happened to it.
+    pub kind: Kind,
+    /// Who vouches for its checksum.
+    pub checksum: Checksum,
+    /// What conntrack takes it for (`enum ip_conntrack_info`).
+    pub conntrack: Option<u8>,
+    /// Mark of the packet.
+    pub mark: u32,
+    /// CPU that had it.
+    pub cpu: u32,
+    /// Process that read it, and its command.
+    pub process: Option<(u32, String)>,
+    /// The packet's own addresses; `None` where a tunnel carries something else than IP.
+    pub flow: Option<Flow>,
+    /// The tunnel around it, where it is in one.
+    pub tunnel: Option<Tunnel>,
+}
+
+impl Event {
+    /// Reads one of [`EVENT_BYTES`]; `None`: it is none of this version.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Event> {
+        let bytes: &[u8; EVENT_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let long = |at: usize| u32::from(word(at)) | u32::from(word(at + 2)) << 16;
+        let wide = |at: usize| u64::from(long(at)) | u64::from(long(at + 4)) << 32;
+        let text = |at: usize| {
+            let name = bytes[at..at + 16].split(|byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(name).into_owned()
+        };
+        let flow = |at: usize| Flow::parse(bytes[at..at + FLOW_BYTES].try_into().ok()?);
+        let (inner, outer) = (flow(96), flow(144));
+        let tunnel = match bytes[63] {
+            0 => None,
+            _ => Some(Tunnel { vni: long(76), outer: outer? }),
+        };
+        let gso = (word(56), word(58));
+        let pid = long(72);
+        Some(Event {
+            time: wide(0),
+            skb: wide(8),
+            location: wide(16),
+            netns: Some(long(24)).filter(|netns| *netns > 0),
+            device: Some((long(28), text(32))).filter(|(index, _)| *index > 0),
+            bytes: long(48),
+            reason: long(52),
+            gso: Some(gso).filter(|(size, segments)| *size > 0 && *segments > 1),
+            kind: *Kind::ALL.get(usize::from(bytes[60]))?,
+            checksum: match bytes[61] {
+                0 => Checksum::None,
+                1 => Checksum::Unnecessary,
+                2 => Checksum::Complete,
+                _ => Checksum::Partial,
+            },
+            conntrack: bytes[62].checked_sub(1),
+            mark: long(64),
+            cpu: long(68),
+            process: Some((pid, text(80))).filter(|(pid, _)| *pid > 0),
+            flow: inner,
+            tunnel,
+        })
+    }
+
+    /// Packets that it stands for.
+    pub fn packets(&self) -> u16 {
+        self.gso.map_or(1, |(_, segments)| segments)
+    }
+}

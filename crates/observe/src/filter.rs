@@ -1,0 +1,270 @@
+//! Which packets are wanted: `struct filter` of `bpf/filter.h`.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+/// As `PATTERNS` of `bpf/filter.h`.
+pub(crate) const PATTERNS: usize = 8;
+/// Bytes of `struct pattern`, and of `struct filter`.
+const PATTERN_BYTES: usize = 76;
+pub(crate) const FILTER_BYTES: usize = 32 + PATTERNS * PATTERN_BYTES;
+
+/// What a flow pattern should look like and does not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?}: {problem}, expected \"FROM -> TO\" or \"ADDRESS\", each ADDRESS[/PREFIX][:PORT], \
+         IPv6 with a port as [ADDRESS]:PORT, \"*\" for any, and /tcp, /udp or /icmp at the end")]
+pub struct PatternError {
+    text: String,
+    problem: String,
+}
+
+/// One end of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// Address and length of the prefix that counts; `None`: any.
+    pub network: Option<(IpAddr, u8)>,
+    /// Port of TCP and UDP; `None`: any.
+    pub port: Option<u16>,
+}
+
+/// A flow as it is named on the command line. Both directions are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowPattern {
+    /// Where from.
+    pub from: End,
+    /// Where to.
+    pub to: End,
+    /// IP protocol number; `None`: any.
+    pub protocol: Option<u8>,
+}
+
+impl FromStr for FlowPattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<FlowPattern, PatternError> {
+        let error = |problem: String| PatternError { text: text.to_owned(), problem };
+        let (ends, protocol) = match text.trim().rsplit_once('/') {
+            Some((ends, "tcp")) => (ends, Some(6)),
+            Some((ends, "udp")) => (ends, Some(17)),
+            Some((ends, "icmp")) => (ends, Some(1)),
+            Some((ends, "icmpv6")) => (ends, Some(58)),
+            Some((_, other)) if other.parse::<u8>().is_err() => {
+                return Err(error(format!("{other:?} is no protocol")));
+            }
+            _ => (text.trim(), None),
+        };
+        let any = End { network: None, port: None };
+        let (from, to) = match ends.split_once("->") {
+            Some((from, to)) => (end(from.trim()), end(to.trim())),
+            None => (end(ends.trim()), Ok(any)),
+        };
+        let (from, to) = (from.map_err(error)?, to.map_err(error)?);
+        if let (Some((one, _)), Some((other, _))) = (from.network, to.network)
+            && one.is_ipv4() != other.is_ipv4()
+        {
+            return Err(error("one end is IPv4, the other IPv6".to_owned()));
+        }
+        Ok(FlowPattern { from, to, protocol })
+    }
+}
+
+fn end(text: &str) -> Result<End, String> {
+    let port_of = |port: &str| match port.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("{port:?} is no port")),
+    };
+    let (network, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, rest) = rest.split_once(']').ok_or("a [ without its ]")?;
+            match rest.strip_prefix(':') {
+                Some(port) => (address, Some(port_of(port)?)),
+                None if rest.is_empty() => (address, None),
+                None => return Err(format!("{rest:?} behind the ]")),
+            }
+        }
+        // More than one colon: IPv6 without a port.
+        None if text.matches(':').count() > 1 => (text, None),
+        None => match text.split_once(':') {
+            Some((network, port)) => (network, Some(port_of(port)?)),
+            None => (text, None),
+        },
+    };
+    if network == "*" {
+        return Ok(End { network: None, port });
+    }
+    let (address, prefix) = match network.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix)),
+        None => (network, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| format!("{address:?} is no address"))?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = match prefix {
+        None => most,
+        Some(text) => match text.parse::<u8>() {
+            Ok(length) if length <= most => length,
+            _ => return Err(format!("{text:?} is no length of a prefix")),
+        },
+    };
+    Ok(End { network: Some((address, prefix)), port })
+}
+
+impl FlowPattern {
+    /// A flow between exactly these ends.
+    pub fn exactly(from: (IpAddr, u16), to: (IpAddr, u16), protocol: u8) -> FlowPattern {
+        let end = |(address, port): (IpAddr, u16)| End {
+            network: Some((address, if address.is_ipv4() { 32 } else { 128 })),
+            port: Some(port).filter(|port| *port > 0),
+        };
+        FlowPattern { from: end(from), to: end(to), protocol: Some(protocol) }
+    }
+
+    /// Whether a flow between these ends, in either direction, is meant.
+    pub fn is_of(&self, from: (IpAddr, u16), to: (IpAddr, u16), protocol: u8) -> bool {
+        let is_end = |end: &End, (address, port): (IpAddr, u16)| {
+            let (wanted, mask) = bits(end.network);
+            (u128::from(mapped(address)) ^ wanted) & mask == 0
+                && end.port.is_none_or(|wanted| wanted == port)
+        };
+        self.protocol.is_none_or(|wanted| wanted == protocol)
+            && (is_end(&self.from, from) && is_end(&self.to, to)
+                || is_end(&self.to, from) && is_end(&self.from, to))
+    }
+
+    fn emit(&self, bytes: &mut [u8]) {
+        for (at, end) in [(0, &self.from), (36, &self.to)] {
+            let (address, mask) = bits(end.network);
+            bytes[at..at + 16].copy_from_slice(&address.to_be_bytes());
+            bytes[at + 16..at + 32].copy_from_slice(&mask.to_be_bytes());
+            bytes[at + 32..at + 34].copy_from_slice(&end.port.unwrap_or(0).to_be_bytes());
+        }
+        bytes[72] = self.protocol.unwrap_or(0);
+    }
+}
+
+fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+/// Address and mask, IPv4 mapped into IPv6.
+fn bits(network: Option<(IpAddr, u8)>) -> (u128, u128) {
+    let Some((address, prefix)) = network else { return (0, 0) };
+    let prefix = u32::from(prefix) + if address.is_ipv4() { 96 } else { 0 };
+    let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+    (u128::from(mapped(address)) & mask, mask)
+}
+
+/// Which packets are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// Flows, of the packet's own headers or of the tunnel's; none: all.
+    pub flows: Vec<FlowPattern>,
+    /// Only in tunnels with this VXLAN network identifier.
+    pub vni: Option<u32>,
+    /// Only at devices of this name.
+    pub device: Option<String>,
+    /// Only in namespaces of these inodes; none: all.
+    pub netns: Vec<u32>,
+    /// One packet in so many, by chance; at least 1.
+    pub sample: u32,
+    /// Only where packets are dropped.
+    pub drops_only: bool,
+}
+
+impl Default for Filter {
+    fn default() -> Filter {
+        Filter {
+            flows: Vec::new(),
+            vni: None,
+            device: None,
+            netns: Vec::new(),
+            sample: 1,
+            drops_only: false,
+        }
+    }
+}
+
+impl Filter {
+    /// Most flows of a filter; what they are translated to takes their room, too.
+    pub const MOST_FLOWS: usize = PATTERNS;
+
+    /// For the programs, with what conntrack translates the flows to. What is beyond
+    /// [`PATTERNS`] is left out: how many is the second answer.
+    pub(crate) fn emit(&self, translated: &[FlowPattern]) -> ([u8; FILTER_BYTES], usize) {
+        let mut bytes = [0; FILTER_BYTES];
+        let all = || self.flows.iter().chain(translated);
+        let count = all().count().min(PATTERNS);
+        for (at, pattern) in all().take(PATTERNS).enumerate() {
+            let from = 32 + at * PATTERN_BYTES;
+            pattern.emit(&mut bytes[from..from + PATTERN_BYTES]);
+        }
+        bytes[..4].copy_from_slice(&(count as u32).to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.vni.unwrap_or(0).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.sample.max(1).to_ne_bytes());
+        bytes[12] = u8::from(self.vni.is_some());
+        bytes[13] = u8::from(!self.netns.is_empty());
+        bytes[15] = u8::from(self.device.is_some());
+        if let Some(device) = &self.device {
+            // IFNAMSIZ: a name has 15 bytes at most.
+            let name = device.as_bytes();
+            let length = name.len().min(15);
+            bytes[16..16 + length].copy_from_slice(&name[..length]);
+        }
+        (bytes, all().count() - count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_are_named_as_people_write_them() {
+        let is_of = |text: &str, from: &str, to: &str, protocol| {
+            let end = |text: &str| {
+                let (address, port) = text.rsplit_once(' ').unwrap();
+                (address.parse().unwrap(), port.parse().unwrap())
+            };
+            text.parse::<FlowPattern>().unwrap().is_of(end(from), end(to), protocol)
+        };
+        let flow = "10.1.0.11 -> 10.1.0.12:80/tcp";
+        assert!(is_of(flow, "10.1.0.11 4711", "10.1.0.12 80", 6));
+        assert!(is_of(flow, "10.1.0.12 80", "10.1.0.11 4711", 6), "the answers");
+        assert!(!is_of(flow, "10.1.0.11 4711", "10.1.0.12 80", 17));
+        assert!(!is_of(flow, "10.1.0.11 80", "10.1.0.12 4711", 6));
+        assert!(is_of("10.1.0.0/16", "10.2.0.1 1", "10.1.255.1 2", 1));
+        assert!(!is_of("10.1.0.0/16", "10.2.0.1 1", "10.0.255.1 2", 1));
+        assert!(is_of("*:53/udp", "192.0.2.1 4711", "2001:db8::1 53", 17));
+        assert!(is_of("[2001:db8::1]:53", "2001:db8::2 1", "2001:db8::1 53", 17));
+        assert!(is_of("2001:db8::/32 -> *", "2001:db8::2 1", "2001:db9::1 53", 6));
+        assert!(is_of("0.0.0.0/0", "192.0.2.1 1", "192.0.2.2 2", 6));
+        assert!(!is_of("0.0.0.0/0", "2001:db8::1 1", "2001:db8::2 2", 6));
+    }
+
+    #[test]
+    fn what_is_no_flow_is_refused_with_what_is_wrong() {
+        for (text, problem) in [
+            ("10.1.0.300", "no address"),
+            ("10.1.0.1:0", "no port"),
+            ("10.1.0.1:70000", "no port"),
+            ("10.1.0.1/33", "length of a prefix"),
+            ("10.1.0.1/sctp", "no protocol"),
+            ("[2001:db8::1", "without its ]"),
+            ("[2001:db8::1]x", "behind the ]"),
+            ("10.1.0.1 -> 2001:db8::1", "one end is IPv4"),
+            ("", "no address"),
+        ] {
+            let error = text.parse::<FlowPattern>().unwrap_err().to_string();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "[0-9a-f.:/\\[\\]>* -]{0,40}|.{0,40}") {
+            let _ = text.parse::<FlowPattern>();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What namespaces and devices are called.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netstate::Netlink;
+use netstate::namespace::{Machine, discover};
+use sys::netns::NetNs;
+
+/// A network namespace that packets are seen in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// What to call it: the name given, its mount's, its first process's, or its inode.
+    pub name: String,
+    /// UDP ports of its VXLAN devices.
+    pub tunnel_ports: BTreeSet<u16>,
+}
+
+/// The machine's namespaces by inode, as they were when they were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    places: BTreeMap<u32, Place>,
+    /// What could not be read, in words.
+    pub left_out: BTreeSet<String>,
+}
+
+impl Places {
+    /// Reads all namespaces of this machine.
+    ///
+    /// # Errors
+    /// Where `/proc` cannot be listed.
+    pub fn of_machine() -> Result<Places, sys::Error> {
+        let Machine { namespaces, left_out, .. } = discover()?;
+        let own = NetNs::current()?.inode();
+        let named = namespaces.into_iter().map(|(inode, found)| {
+            let mounted = found.names.first().cloned();
+            let process = || found.members.first().map(|m| format!("{}:{}", m.pid, m.command));
+            let name = match inode == own {
+                true => Some("host".to_owned()),
+                false => mounted.or_else(process),
+            };
+            (name, found.netns)
+        });
+        let mut places = Places::of(named);
+        places.left_out.extend(left_out);
+        Ok(places)
+    }
+
+    /// Reads these, by the names that they have or their inodes.
+    pub fn of(namespaces: impl IntoIterator<Item = (Option<String>, NetNs)>) -> Places {
+        let mut places = Places::default();
+        for (name, netns) in namespaces {
+            let inode = netns.inode();
+            let Ok(inode) = u32::try_from(inode) else { continue };
+            let name = name.unwrap_or_else(|| format!("net:[{inode}]"));
+            let links = netns.run(|| Netlink::open().and_then(|netlink| netlink.links()));
+            let links = match links {
+                Ok(Ok(links)) => links,
+                // Its devices' names come with the packets; without ports its tunnels are not
+                // looked into.
+                Ok(Err(error)) => {
+                    places.left_out.insert(format!("devices of {name}: {error}"));
+                    Vec::new()
+                }
+                Err(error) => {
+                    places.left_out.insert(format!("devices of {name}: {error}"));
+                    Vec::new()
+                }
+            };
+            let ports = links.iter().filter_map(|link| Some(link.vxlan.as_ref()?.port));
+            let place = Place { name, tunnel_ports: ports.collect() };
+            places.places.insert(inode, place);
+        }
+        places
+    }
+
+    /// What to call the namespace of this inode.
+    pub fn name(&self, netns: Option<u32>) -> String {
+        let Some(inode) = netns else { return "?".to_owned() };
+        let known = self.places.get(&inode).map(|place| place.name.clone());
+        known.unwrap_or_else(|| format!("net:[{inode}]"))
+    }
+
+    /// Inodes, in order.
+    pub fn inodes(&self) -> Vec<u32> {
+        self.places.keys().copied().collect()
+    }
+
+    /// UDP ports of VXLAN devices, over all namespaces.
+    pub fn tunnel_ports(&self) -> BTreeSet<u16> {
+        self.places.values().flat_map(|place| place.tunnel_ports.iter().copied()).collect()
+    }
+}

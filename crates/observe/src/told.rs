@@ -1,0 +1,421 @@
+//! A journey in words: what `overlane trace` prints, as lines of JSON or as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Checksum, Event, Flow, Kind};
+use crate::explain::explanation;
+use crate::journey::{Ending, Journey, Origin, Step};
+
+/// What numbers of the kernel are called.
+pub trait Names {
+    /// The network namespace of this inode.
+    fn namespace(&self, netns: Option<u32>) -> String;
+    /// A reason for a drop (`enum skb_drop_reason`).
+    fn reason(&self, reason: u32) -> String;
+    /// The function of the kernel around an address, where it tells.
+    fn function(&self, location: u64) -> Option<String>;
+}
+
+/// A packet's journey.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Packet {
+    /// Counted from 1.
+    pub number: u64,
+    /// When it was seen first: `CLOCK_MONOTONIC`, ns.
+    pub begun_ns: u64,
+    /// From its first step to its last, ns.
+    pub took_ns: u64,
+    /// Its addresses where it was seen first; `null`: a tunnel carries something else than IP.
+    pub flow: Option<Addresses>,
+    /// The packet, and what was cut or copied from it.
+    pub legs: Vec<PacketLeg>,
+    /// Where it was, in order of time.
+    pub steps: Vec<PacketStep>,
+}
+
+/// Addresses of a packet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Addresses {
+    /// Source address.
+    pub source: String,
+    /// Destination address.
+    pub destination: String,
+    /// `tcp`, `udp`, `icmp`, `icmpv6`, or `protocol` and its number.
+    pub protocol: String,
+    /// Source port; `null` without ports.
+    pub source_port: Option<u16>,
+    /// Destination port; `null` without ports.
+    pub destination_port: Option<u16>,
+}
+
+/// The packet, a segment of it, or a copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PacketLeg {
+    /// Index of the leg that it is a segment of.
+    pub segment_of: Option<usize>,
+    /// Index of the leg that it is a copy of.
+    pub copy_of: Option<usize>,
+    /// How it ended.
+    pub ending: PacketEnding,
+}
+
+/// How a leg ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case", tag = "how", deny_unknown_fields)]
+pub enum PacketEnding {
+    /// A process read it.
+    Read {
+        /// Process ID.
+        pid: u32,
+        /// Its command, 15 bytes at most.
+        command: String,
+    },
+    /// A connection received it; its reader was not seen.
+    Received,
+    /// The kernel dropped it.
+    Dropped {
+        /// The kernel's name of the reason, without prefix.
+        reason: String,
+        /// The kernel's function that did it; `null` where the kernel does not tell.
+        function: Option<String>,
+        /// What the reason means to an overlay; `null` where it means nothing to one.
+        meaning: Option<String>,
+        /// The check of `doctor` that looks for its cause.
+        check: Option<String>,
+    },
+    /// A device's driver had it last, and is done with it.
+    Left {
+        /// Name of the device.
+        device: String,
+    },
+    /// The kernel was done with it.
+    Consumed,
+    /// It was cut into segments.
+    Cut,
+    /// It was merged into another packet.
+    Merged {
+        /// Number of that packet.
+        into: u64,
+    },
+    /// It was not seen any more.
+    Unseen,
+}
+
+/// A packet at one place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PacketStep {
+    /// Index of the leg.
+    pub leg: usize,
+    /// Time since the packet was seen first, ns.
+    pub after_ns: u64,
+    /// `queued`, `sent`, `backlog`, `gro`, `received`, `socket`, `read`, `dropped`, `consumed`.
+    pub what: String,
+    /// Name of the network namespace.
+    pub namespace: String,
+    /// Name of the device; `null`: it is at none.
+    pub device: Option<String>,
+    /// CPU that had it.
+    pub cpu: u32,
+    /// Bytes as it lies there, with or without Ethernet header.
+    pub bytes: u32,
+    /// Of a GSO packet: packets that it stands for.
+    pub gso_packets: Option<u16>,
+    /// Of a GSO packet: payload bytes of each of them.
+    pub gso_size: Option<u16>,
+    /// `none`, `unnecessary`, `complete`, `partial`: as the kernel calls it.
+    pub checksum: String,
+    /// What conntrack takes it for.
+    pub conntrack: Option<String>,
+    /// Its mark.
+    pub mark: u32,
+    /// Its own addresses.
+    pub flow: Option<Addresses>,
+    /// VXLAN network identifier of the tunnel around it.
+    pub vni: Option<u32>,
+    /// Addresses of the tunnel around it.
+    pub tunnel: Option<Addresses>,
+}
+
+impl From<&Flow> for Addresses {
+    fn from(flow: &Flow) -> Addresses {
+        let (from, to) = flow.ports;
+        Addresses {
+            source: flow.source.to_string(),
+            destination: flow.destination.to_string(),
+            protocol: flow.protocol_name(),
+            source_port: Some(from).filter(|port| *port > 0),
+            destination_port: Some(to).filter(|port| *port > 0),
+        }
+    }
+}
+
+impl std::fmt::Display for Addresses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = |address: &str, port: Option<u16>| match port {
+            None => address.to_owned(),
+            Some(port) if address.contains(':') => format!("[{address}]:{port}"),
+            Some(port) => format!("{address}:{port}"),
+        };
+        let from = end(&self.source, self.source_port);
+        let to = end(&self.destination, self.destination_port);
+        write!(f, "{from} -> {to} {}", self.protocol)
+    }
+}
+
+fn what(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Queued => "queued",
+        Kind::Sent => "sent",
+        Kind::Backlog => "backlog",
+        Kind::Gro => "gro",
+        Kind::Received => "received",
+        Kind::Socket => "socket",
+        Kind::Read => "read",
+        Kind::Dropped => "dropped",
+        Kind::Consumed => "consumed",
+    }
+}
+
+/// `enum ip_conntrack_info`.
+fn conntrack(info: u8) -> &'static str {
+    match info {
+        0 => "established",
+        1 => "related",
+        2 => "new",
+        3 => "established reply",
+        4 => "related reply",
+        _ => "untracked",
+    }
+}
+
+impl Packet {
+    /// In words.
+    pub fn of(journey: &Journey, names: &dyn Names) -> Packet {
+        let begun_ns = journey.steps.first().map_or(0, |step| step.event.time);
+        let steps = journey.steps.iter().map(|step| told(step, begun_ns, names)).collect();
+        let legs = journey.legs.iter().map(|leg| {
+            let (segment_of, copy_of) = match leg.origin {
+                Origin::First => (None, None),
+                Origin::SegmentOf(leg) => (Some(leg), None),
+                Origin::CopyOf(leg) => (None, Some(leg)),
+            };
+            let ending = leg.ending.as_ref().unwrap_or(&Ending::Unseen);
+            PacketLeg { segment_of, copy_of, ending: ending_of(ending, names) }
+        });
+        Packet {
+            number: journey.number,
+            begun_ns,
+            took_ns: journey.took(),
+            flow: journey.flow().as_ref().map(Addresses::from),
+            legs: legs.collect(),
+            steps,
+        }
+    }
+
+    /// Whether any leg of it was dropped.
+    pub fn is_dropped(&self) -> bool {
+        self.legs.iter().any(|leg| matches!(leg.ending, PacketEnding::Dropped { .. }))
+    }
+
+    /// As a diary.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let flow = self.flow.as_ref().map_or("no IP packet".to_owned(), ToString::to_string);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "packet {}: {flow}", self.number);
+        let width = |of: &dyn Fn(&PacketStep) -> usize, least: usize| {
+            self.steps.iter().map(of).max().unwrap_or(0).clamp(least, 24)
+        };
+        let namespaces = width(&|step| step.namespace.len(), 9);
+        let devices = width(&|step| step.device.as_deref().unwrap_or("").len(), 6);
+        // Segments and copies that go the same way are told once.
+        let mut told: BTreeMap<(Option<usize>, Option<usize>, Vec<Place<'_>>, String), Vec<usize>> =
+            BTreeMap::new();
+        for (at, leg) in self.legs.iter().enumerate() {
+            let way = self.of_leg(at).map(place).collect();
+            let ending = format!("{:?}", leg.ending);
+            told.entry((leg.segment_of, leg.copy_of, way, ending)).or_default().push(at);
+        }
+        let mut groups: Vec<Vec<usize>> = told.into_values().collect();
+        groups.sort_unstable();
+        for group in groups {
+            let Some((first, leg)) = group.first().and_then(|at| Some((*at, self.legs.get(*at)?)))
+            else {
+                continue;
+            };
+            let count = group.len();
+            let of_it = match (leg.segment_of, leg.copy_of, count) {
+                (Some(_), _, 1) => Some("  one segment of it:".to_owned()),
+                (Some(_), ..) => Some(format!("  {count} segments of it, the first:")),
+                (_, Some(_), 1) => Some("  a copy of it:".to_owned()),
+                (_, Some(_), _) => Some(format!("  {count} copies of it, the first:")),
+                _ => None,
+            };
+            if let Some(line) = of_it {
+                let _ = writeln!(text, "{line}");
+            }
+            let mut before: Option<&PacketStep> = None;
+            for step in self.of_leg(first) {
+                let us = step.after_ns as f64 / 1000.0;
+                let device = step.device.as_deref().unwrap_or("-");
+                let namespace = &step.namespace;
+                let news = news(step, before);
+                let what = words(&step.what);
+                let _ = writeln!(
+                    text,
+                    "  {us:>9.1} µs  {namespace:<namespaces$}  {device:<devices$}  cpu {:<2} {what}{news}",
+                    step.cpu
+                );
+                before = Some(step);
+            }
+            let _ = writeln!(text, "  {}", ending_words(&leg.ending));
+        }
+        text
+    }
+
+    fn of_leg(&self, leg: usize) -> impl Iterator<Item = &PacketStep> {
+        self.steps.iter().filter(move |step| step.leg == leg)
+    }
+}
+
+/// What makes the ways of two legs the same.
+type Place<'a> = (&'a str, &'a str, Option<&'a str>);
+
+fn place(step: &PacketStep) -> Place<'_> {
+    (&step.what, &step.namespace, step.device.as_deref())
+}
+
+fn words(what: &str) -> &str {
+    match what {
+        "backlog" => "into the backlog",
+        "gro" => "to be merged",
+        "socket" => "in its socket",
+        "consumed" => "done with",
+        other => other,
+    }
+}
+
+/// What is different from the step before.
+fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
+    let mut news = Vec::new();
+    if before.is_none_or(|before| before.bytes != step.bytes) {
+        news.push(format!("{} bytes", step.bytes));
+    }
+    let gso = |step: &PacketStep| step.gso_packets.zip(step.gso_size);
+    if before.map_or(gso(step).is_some(), |before| gso(before) != gso(step)) {
+        news.push(match gso(step) {
+            Some((packets, size)) => format!("GSO {packets} x {size}"),
+            None => "no GSO packet".to_owned(),
+        });
+    }
+    if before.map_or(step.checksum == "partial", |before| before.checksum != step.checksum) {
+        news.push(format!("checksum {}", step.checksum));
+    }
+    if before.is_some_and(|before| before.flow != step.flow)
+        && let Some(flow) = &step.flow
+    {
+        news.push(flow.to_string());
+    }
+    if before.map_or(step.vni.is_some(), |before| {
+        (before.vni, &before.tunnel) != (step.vni, &step.tunnel)
+    }) {
+        news.push(match (step.vni, &step.tunnel) {
+            (Some(vni), Some(tunnel)) => format!("in VXLAN {vni} {tunnel}"),
+            _ => "out of the tunnel".to_owned(),
+        });
+    }
+    if before.is_some_and(|before| before.conntrack != step.conntrack) {
+        let conntrack = step.conntrack.as_deref().unwrap_or("none");
+        news.push(format!("conntrack {conntrack}"));
+    }
+    if before.map_or(step.mark > 0, |before| before.mark != step.mark) {
+        news.push(format!("mark {:#x}", step.mark));
+    }
+    if news.is_empty() { String::new() } else { format!(": {}", news.join(", ")) }
+}
+
+fn ending_words(ending: &PacketEnding) -> String {
+    match ending {
+        PacketEnding::Read { pid, command } => format!("read by {command} ({pid})"),
+        PacketEnding::Received => "received by its connection".to_owned(),
+        PacketEnding::Dropped { reason, function, meaning, check } => {
+            let mut text = format!("DROPPED: {reason}");
+            if let Some(function) = function {
+                let _ = write!(text, " in {function}");
+            }
+            if let Some(meaning) = meaning {
+                let _ = write!(text, "\n    {meaning}");
+            }
+            if let Some(check) = check {
+                let _ = write!(text, "\n    overlane doctor explain {check}");
+            }
+            text
+        }
+        PacketEnding::Left { device } => format!("left by {device}"),
+        PacketEnding::Consumed => "used up".to_owned(),
+        PacketEnding::Cut => "cut".to_owned(),
+        PacketEnding::Merged { into } => format!("merged into packet {into}"),
+        PacketEnding::Unseen => "not seen any more".to_owned(),
+    }
+}
+
+fn ending_of(ending: &Ending, names: &dyn Names) -> PacketEnding {
+    match ending {
+        Ending::Read(pid, command) => PacketEnding::Read { pid: *pid, command: command.clone() },
+        Ending::Received => PacketEnding::Received,
+        Ending::Dropped(reason, location) => {
+            let reason = names.reason(*reason);
+            let known = explanation(&reason);
+            PacketEnding::Dropped {
+                function: names.function(*location),
+                meaning: known.map(|known| known.meaning.to_owned()),
+                check: known.and_then(|known| known.check.map(str::to_owned)),
+                reason,
+            }
+        }
+        Ending::Left(device) => PacketEnding::Left { device: device.clone() },
+        Ending::Consumed => PacketEnding::Consumed,
+        Ending::Cut => PacketEnding::Cut,
+        Ending::MergedInto(into) => PacketEnding::Merged { into: *into },
+        Ending::Unseen => PacketEnding::Unseen,
+    }
+}
+
+fn told(step: &Step, begun_ns: u64, names: &dyn Names) -> PacketStep {
+    let event: &Event = &step.event;
+    PacketStep {
+        leg: step.leg,
+        after_ns: event.time.saturating_sub(begun_ns),
+        what: what(event.kind).to_owned(),
+        namespace: names.namespace(event.netns),
+        device: event.device.as_ref().map(|(_, name)| name.clone()),
+        cpu: event.cpu,
+        bytes: event.bytes,
+        gso_packets: event.gso.map(|(_, packets)| packets),
+        gso_size: event.gso.map(|(size, _)| size),
+        checksum: match event.checksum {
+            Checksum::None => "none",
+            Checksum::Unnecessary => "unnecessary",
+            Checksum::Complete => "complete",
+            Checksum::Partial => "partial",
+        }
+        .to_owned(),
+        conntrack: event.conntrack.map(|info| conntrack(info).to_owned()),
+        mark: event.mark,
+        flow: event.flow.as_ref().map(Addresses::from),
+        vni: event.tunnel.map(|tunnel| tunnel.vni),
+        tunnel: event.tunnel.as_ref().map(|tunnel| Addresses::from(&tunnel.outer)),
+    }
+}
