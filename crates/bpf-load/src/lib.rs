@@ -50,12 +50,7 @@ pub fn load(object: OpenObject) -> Result<Object, String> {
 ///
 /// # Errors
 /// Where there is none of this name, or of other sizes.
-pub fn map(
-    object: &Object,
-    name: &str,
-    key: usize,
-    value: usize,
-) -> Result<MapHandle, String> {
+pub fn map(object: &Object, name: &str, key: usize, value: usize) -> Result<MapHandle, String> {
     let map = object
         .maps()
         .find(|map| map.name() == OsStr::new(name))

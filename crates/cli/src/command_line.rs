@@ -12,6 +12,7 @@ use crate::tapbridge_args::TapBridge;
 use crate::trace_args::Trace;
 use crate::try_args::Try;
 use crate::vtep_args::Vtep;
+use crate::watch_args::Watch;
 
 /// Overlay networks at host speed: measured, explained, repaired.
 #[derive(Debug, Parser)]
@@ -52,6 +53,8 @@ pub enum Verb {
     Try(Box<Try>),
     /// Take back what `doctor fix` and `try` have changed
     Undo(Undo),
+    /// Watch where packets are cut, merged, delayed and dropped, live
+    Watch(Box<Watch>),
     /// Follow packets through devices, tunnels and namespaces, to where they end
     Trace(Box<Trace>),
     /// Show results as tables, a page with charts, or against an earlier run

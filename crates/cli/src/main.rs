@@ -35,6 +35,7 @@ mod missing_cells;
 mod named_netns;
 mod notify;
 mod output;
+mod packet_filter;
 mod plan;
 mod progress;
 mod remote;
@@ -54,6 +55,7 @@ mod try_args;
 mod variation;
 mod verb;
 mod vtep_args;
+mod watch_args;
 
 use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
@@ -116,6 +118,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
         Verb::Doctor(doctor) => verb::doctor::run(&doctor),
         Verb::Try(asked) => verb::r#try::run(&asked),
         Verb::Undo(undo) => verb::undo::run(&undo),
+        Verb::Watch(watch) => verb::watch::run(&watch),
         Verb::Trace(trace) => verb::trace::run(&trace),
         Verb::Report(report) => verb::report::run(&report),
         Verb::Tapbridge(bridge) => verb::tapbridge::run(&bridge),

@@ -67,6 +67,14 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     put(&foreign::json(&serde_json::to_string_pretty(value)?))
 }
 
+/// Prints any value as one line of JSON.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    put(&foreign::json(&serde_json::to_string(value)?))
+}
+
 /// Prints results in a format.
 ///
 /// # Errors

@@ -98,7 +98,7 @@ impl Probes {
     /// When a namespace cannot be added to those that are counted.
     pub fn with_drops(mut self, drops: Arc<Drops>) -> Result<Probes, ProbeError> {
         for place in &self.places {
-            drops.watch(place.inode).map_err(|error| place.failed(error))?;
+            drops.watch(place.inode).map_err(|error| place.failed(error.into()))?;
         }
         self.drops = Some(drops);
         Ok(self)
@@ -122,7 +122,7 @@ impl Probes {
         };
         let places = self.places.iter().map(read).collect::<Result<_, _>>()?;
         let drops = match (&self.drops, self.places.first()) {
-            (Some(drops), Some(place)) => Some(drops.read().map_err(|e| place.failed(e))?),
+            (Some(drops), Some(place)) => Some(drops.read().map_err(|e| place.failed(e.into()))?),
             _ => None,
         };
         let programs = self.programs.iter().map(Program::dropped).collect();

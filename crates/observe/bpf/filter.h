@@ -63,6 +63,14 @@ struct {
 	__type(value, u16);
 } tunnels SEC(".maps");
 
+/* Devices at which packets come into this machine, by namespace and index: NICs, TAP devices. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u64);
+	__type(value, u32);
+} origins SEC(".maps");
+
 static __always_inline int is_end(const struct end *end, const u8 *address, u16 port)
 {
 	const u64 *wanted = (const u64 *)end->address, *mask = (const u64 *)end->mask;

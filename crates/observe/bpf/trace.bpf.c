@@ -27,13 +27,25 @@ struct {
 	__type(value, u64);
 } lost SEC(".maps");
 
-/* Chosen packets, where one in so many is wanted. */
+/* Chosen packets, where one in so many is wanted, and what stays the same of each: not every
+ * end of a packet is seen, and its address is soon that of another.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, u64);
-	__type(value, u32);
+	__type(value, u64);
 } chosen SEC(".maps");
+
+/* The device that this CPU gave the last chosen GSO packet to: if it is cut there, its segments
+ * are sent next, and are chosen as well.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} cutting SEC(".maps");
 
 /* An event is built here: it has not the stack's room. */
 struct {
@@ -170,17 +182,95 @@ static __always_inline void read_device(struct event *event, struct net_device *
 	bpf_probe_read_kernel_str(event->device, sizeof(event->device), &dev->name);
 }
 
-/* Whether this packet is one of those that were chosen, or is chosen now. */
-static __always_inline int is_chosen(const struct filter *filter, u64 skb, u8 begins)
-{
-	u32 none = 0;
+/* Whether a packet may be chosen: where it begins on this machine. */
+enum begins {
+	NEVER = 0,
+	ALWAYS = 1,
+	/* given by its socket to the device of its route */
+	AT_SOCKETS = 2,
+	AT_ORIGINS = 3,
+	AFTER_CUTTING = 4,
+};
 
-	if (filter->sample <= 1 || bpf_map_lookup_elem(&chosen, &skb))
-		return 1;
-	if (!begins || bpf_get_prandom_u32() % filter->sample)
+static __always_inline int is_origin(struct net_device *dev)
+{
+	u64 key = (u64)inode_of(net_of(&dev->nd_net)) << 32;
+	u32 index = 0;
+
+	bpf_probe_read_kernel(&index, sizeof(index), &dev->ifindex);
+	key |= index;
+	return bpf_map_lookup_elem(&origins, &key) != 0;
+}
+
+/* Whether a device is the first that a socket's packet is given to: of the socket's namespace,
+ * and the one that its route names. A bridge's port or what is behind a veth is not.
+ */
+static __always_inline int is_from_socket(struct sk_buff *skb, struct net_device *dev)
+{
+	struct dst_entry *route = (struct dst_entry *)(skb->_skb_refdst & SKB_DST_PTRMASK);
+	struct sock *owner = skb->sk;
+	struct net_device *out = dev;
+
+	if (!owner || net_of(&owner->__sk_common.skc_net) != net_of(&dev->nd_net))
 		return 0;
-	bpf_map_update_elem(&chosen, &skb, &none, 0);
-	return 1;
+	if (route)
+		bpf_probe_read_kernel(&out, sizeof(out), &route->dev);
+	return out == dev;
+}
+
+/* Whether this packet may be one of those that were chosen. */
+static __always_inline int was_chosen(u64 skb)
+{
+	return bpf_map_lookup_elem(&chosen, &skb) != 0;
+}
+
+/* Whether it is to be chosen now. */
+static __always_inline int is_to_be_chosen(const struct filter *filter, u8 begins,
+					   struct sk_buff *skb, struct net_device *dev)
+{
+	u32 zero = 0;
+
+	if (begins == NEVER)
+		return 0;
+	if (begins == AFTER_CUTTING) {
+		u64 *device = bpf_map_lookup_elem(&cutting, &zero);
+
+		return device && *device && *device == (u64)dev;
+	}
+	if (bpf_get_prandom_u32() % filter->sample)
+		return 0;
+	if (begins == ALWAYS || !dev)
+		return begins == ALWAYS;
+	return begins == AT_SOCKETS ? is_from_socket(skb, dev) : is_origin(dev);
+}
+
+/* What stays the same of a packet wherever it is. */
+static __always_inline u64 identity(const struct flow *flow)
+{
+	return (u64)flow->sequence << 32 | (u32)flow->id << 16 | flow->protocol;
+}
+
+/* Whether a packet at the address of a chosen one is that one. */
+static __always_inline int is_still(u64 skb, const struct flow *flow)
+{
+	u64 *known = bpf_map_lookup_elem(&chosen, &skb);
+
+	if (known && *known == identity(flow))
+		return 1;
+	bpf_map_delete_elem(&chosen, &skb);
+	return 0;
+}
+
+/* A packet that is not followed is given to a device: what is sent there next is not cut from
+ * one that is.
+ */
+static __always_inline void pass_by(u8 kind)
+{
+	u32 zero = 0;
+	u64 *device = kind == QUEUED ? bpf_map_lookup_elem(&cutting, &zero) : 0;
+
+	if (device)
+		*device = 0;
 }
 
 static __always_inline void tell(const struct event *event)
@@ -206,7 +296,7 @@ struct seen {
 	u64 location;
 	u32 reason;
 	u8 kind;
-	/* Whether a packet may be chosen here. */
+	/* enum begins */
 	u8 begins;
 };
 
@@ -244,18 +334,36 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	struct event *event;
 	u32 zero = 0;
 	u64 address = (u64)skb;
+	u8 was;
 
 	filter = bpf_map_lookup_elem(&filters, &zero);
-	event = bpf_map_lookup_elem(&drafts, &zero);
-	if (!filter || !event)
+	if (!filter)
 		return 0;
-	if (!is_chosen(filter, address, seen->begins))
+	was = filter->sample > 1 && was_chosen(address);
+	if (filter->sample > 1 && !was && !is_to_be_chosen(filter, seen->begins, skb, seen->dev)) {
+		pass_by(seen->kind);
+		return 0;
+	}
+	event = bpf_map_lookup_elem(&drafts, &zero);
+	if (!event)
 		return 0;
 	__builtin_memset(event, 0, sizeof(*event));
 	event->kind = seen->kind;
 	event->skb = address;
 	if (!headers_of(event, seen) || !is_wanted(filter, event))
 		return 0;
+	if (was && !is_still(address, &event->inner)) {
+		pass_by(seen->kind);
+		return 0;
+	}
+	/* The outer header's route leads to this device: the packet began inside of the tunnel. */
+	if (filter->sample > 1 && !was && seen->begins == AT_SOCKETS && event->tunnel)
+		return 0;
+	if (filter->sample > 1 && !was) {
+		u64 same = identity(&event->inner);
+
+		bpf_map_update_elem(&chosen, &address, &same, 0);
+	}
 	if (seen->sk)
 		event->netns = inode_of(net_of(&seen->sk->__sk_common.skc_net));
 	if (!event->netns && seen->dev)
@@ -292,6 +400,12 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		bpf_get_current_comm(event->comm, sizeof(event->comm));
 	}
 	tell(event);
+	if (filter->sample > 1 && seen->kind == QUEUED) {
+		u64 *device = bpf_map_lookup_elem(&cutting, &zero);
+
+		if (device)
+			*device = event->gso_segs > 1 ? (u64)seen->dev : 0;
+	}
 	if (filter->sample > 1 && (seen->kind == DROPPED || seen->kind == CONSUMED ||
 				   seen->kind == READ))
 		bpf_map_delete_elem(&chosen, &address);
@@ -310,33 +424,31 @@ static __always_inline int at_device(u64 *ctx, u8 kind, u8 begins)
 SEC("tp_btf/net_dev_queue")
 int net_dev_queue(u64 *ctx)
 {
-	/* Of a socket: it begins here. */
-	return at_device(ctx, QUEUED, ((struct sk_buff *)ctx[0])->sk != 0);
+	return at_device(ctx, QUEUED, AT_SOCKETS);
 }
 
 SEC("tp_btf/net_dev_start_xmit")
 int net_dev_start_xmit(u64 *ctx)
 {
-	return at_device(ctx, SENT, 0);
+	return at_device(ctx, SENT, AFTER_CUTTING);
 }
 
 SEC("tp_btf/netif_rx")
 int netif_rx(u64 *ctx)
 {
-	return at_device(ctx, BACKLOG, 0);
+	return at_device(ctx, BACKLOG, AT_ORIGINS);
 }
 
 SEC("tp_btf/napi_gro_receive_entry")
 int napi_gro_receive_entry(u64 *ctx)
 {
-	/* From a driver: here it comes in. */
-	return at_device(ctx, GRO, 1);
+	return at_device(ctx, GRO, AT_ORIGINS);
 }
 
 SEC("tp_btf/netif_receive_skb")
 int netif_receive_skb(u64 *ctx)
 {
-	return at_device(ctx, RECEIVED, 0);
+	return at_device(ctx, RECEIVED, AT_ORIGINS);
 }
 
 /* skb, len */
@@ -373,7 +485,7 @@ static __always_inline int drop(u64 *ctx, u32 reason, struct sock *receiver)
 		.location = ctx[1],
 		.reason = reason,
 		.kind = DROPPED,
-		.begins = 1,
+		.begins = ALWAYS,
 	};
 
 	see(&seen);

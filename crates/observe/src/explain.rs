@@ -21,48 +21,104 @@ const fn of(
 
 /// Of `include/net/dropreason-core.h` (Linux 6.18): those that packets of an overlay meet.
 const EXPLANATIONS: &[Explanation] = &[
-    of("VXLAN_ENTRY_EXISTS", None, "The forwarding table has a static entry for the \
-       sender's MAC address at another remote end than the one that it came from."),
-    of("VXLAN_INVALID_HDR", None, "The VXLAN header has bits that this device does not know: \
-       another protocol on this port, or an extension that only the other end has."),
-    of("VXLAN_VNI_NOT_FOUND", Some("OV034"), "No VXLAN device of this namespace has the network \
-       identifier of the packet."),
-    of("IP_TUNNEL_ECN", None, "The outer header says that congestion was met, and the inner \
-       packet's sender does not understand that."),
-    of("MAC_INVALID_SOURCE", Some("OV039"), "The sender's MAC address is a multicast one, or the \
-       receiver's own: a duplicate, or a packet that came back."),
+    of(
+        "VXLAN_ENTRY_EXISTS",
+        None,
+        "The forwarding table has a static entry for the \
+       sender's MAC address at another remote end than the one that it came from.",
+    ),
+    of(
+        "VXLAN_INVALID_HDR",
+        None,
+        "The VXLAN header has bits that this device does not know: \
+       another protocol on this port, or an extension that only the other end has.",
+    ),
+    of(
+        "VXLAN_VNI_NOT_FOUND",
+        Some("OV034"),
+        "No VXLAN device of this namespace has the network \
+       identifier of the packet.",
+    ),
+    of(
+        "IP_TUNNEL_ECN",
+        None,
+        "The outer header says that congestion was met, and the inner \
+       packet's sender does not understand that.",
+    ),
+    of(
+        "MAC_INVALID_SOURCE",
+        Some("OV039"),
+        "The sender's MAC address is a multicast one, or the \
+       receiver's own: a duplicate, or a packet that came back.",
+    ),
     of("LOCAL_MAC", None, "The destination's MAC address is one of this host."),
     of("ARP_PVLAN_DISABLE", None, "An answer on behalf of another port, which is switched off."),
-    of("UDP_CSUM", Some("OV009"), "The UDP checksum is wrong: computed wrongly, or over a packet \
-       that was changed afterwards."),
-    of("TCP_CSUM", Some("OV009"), "The TCP checksum is wrong: computed wrongly, or over a packet \
-       that was changed afterwards."),
+    of(
+        "UDP_CSUM",
+        Some("OV009"),
+        "The UDP checksum is wrong: computed wrongly, or over a packet \
+       that was changed afterwards.",
+    ),
+    of(
+        "TCP_CSUM",
+        Some("OV009"),
+        "The TCP checksum is wrong: computed wrongly, or over a packet \
+       that was changed afterwards.",
+    ),
     of("SKB_CSUM", Some("OV009"), "A checksum is wrong where it was computed or verified."),
     of("IP_CSUM", Some("OV009"), "The checksum of the IPv4 header is wrong."),
-    of("SOCKET_RCVBUFF", Some("OV031"), "The receiving socket's buffer is full: the reader is \
-       too slow, or its buffer too small."),
-    of("PROTO_MEM", Some("OV031"), "The memory that sockets of this protocol may have is used \
-       up."),
+    of(
+        "SOCKET_RCVBUFF",
+        Some("OV031"),
+        "The receiving socket's buffer is full: the reader is \
+       too slow, or its buffer too small.",
+    ),
+    of(
+        "PROTO_MEM",
+        Some("OV031"),
+        "The memory that sockets of this protocol may have is used \
+       up.",
+    ),
     of("SOCKET_BACKLOG", None, "The socket is busy and its backlog full."),
     of("NO_SOCKET", None, "Nobody listens on the destination's port."),
-    of("NETFILTER_DROP", None, "A rule of nftables, iptables or another netfilter hook dropped \
-       it."),
-    of("CPU_BACKLOG", Some("OV025"), "The backlog of a CPU is full: packets come faster than it \
-       takes them (net.core.netdev_max_backlog), or one flow has more than its share."),
+    of(
+        "NETFILTER_DROP",
+        None,
+        "A rule of nftables, iptables or another netfilter hook dropped \
+       it.",
+    ),
+    of(
+        "CPU_BACKLOG",
+        Some("OV025"),
+        "The backlog of a CPU is full: packets come faster than it \
+       takes them (net.core.netdev_max_backlog), or one flow has more than its share.",
+    ),
     of("QDISC_DROP", Some("OV048"), "The queueing discipline is full, or its policy drops."),
     of("QDISC_OVERLIMIT", Some("OV048"), "The queueing discipline is full."),
     of("QDISC_CONGESTED", Some("OV048"), "The queueing discipline sees congestion."),
     of("FULL_RING", Some("OV046"), "The ring of the TAP device is full: its reader is too slow."),
     of("DEV_READY", Some("OV051"), "The device is down, or has no carrier."),
     of("DEV_HDR", None, "The device could not make its header."),
-    of("PKT_TOO_BIG", Some("OV016"), "The packet is longer than the MTU of the path, and may not \
-       be cut."),
+    of(
+        "PKT_TOO_BIG",
+        Some("OV016"),
+        "The packet is longer than the MTU of the path, and may not \
+       be cut.",
+    ),
     of("PKT_TOO_SMALL", None, "The packet is shorter than its headers say."),
     of("NO_TX_TARGET", Some("OV035"), "No port or remote end is there to send it to."),
-    of("BRIDGE_INGRESS_STP_STATE", None, "The bridge port does not forward: spanning tree, or it \
-       was just added."),
-    of("IP_RPFILTER", Some("OV042"), "An answer to the sender would leave by another device: \
-       reverse path filtering drops it."),
+    of(
+        "BRIDGE_INGRESS_STP_STATE",
+        None,
+        "The bridge port does not forward: spanning tree, or it \
+       was just added.",
+    ),
+    of(
+        "IP_RPFILTER",
+        Some("OV042"),
+        "An answer to the sender would leave by another device: \
+       reverse path filtering drops it.",
+    ),
     of("IP_INADDRERRORS", None, "No route leads to the destination for a packet from there."),
     of("IP_OUTNOROUTES", None, "No route leads to the destination."),
     of("IP_INNOROUTES", None, "No route leads to the destination."),
@@ -82,8 +138,12 @@ const EXPLANATIONS: &[Explanation] = &[
     of("TAP_FILTER", None, "The TAP device's filter dropped it."),
     of("TAP_TXFILTER", None, "The TAP device's address filter dropped it."),
     of("UNHANDLED_PROTO", None, "Nobody here understands this protocol."),
-    of("OTHERHOST", Some("OV039"), "The destination's MAC address is not this device's: a stale \
-       neighbour or forwarding entry, or flooding."),
+    of(
+        "OTHERHOST",
+        Some("OV039"),
+        "The destination's MAC address is not this device's: a stale \
+       neighbour or forwarding entry, or flooding.",
+    ),
     of("SKB_GSO_SEG", None, "A GSO packet could not be cut."),
     of("NOMEM", None, "No memory was left."),
     of("XFRM_POLICY", None, "An IPsec policy forbids it."),

@@ -11,8 +11,10 @@ pub(crate) const FILTER_BYTES: usize = 32 + PATTERNS * PATTERN_BYTES;
 
 /// What a flow pattern should look like and does not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?}: {problem}, expected \"FROM -> TO\" or \"ADDRESS\", each ADDRESS[/PREFIX][:PORT], \
-         IPv6 with a port as [ADDRESS]:PORT, \"*\" for any, and /tcp, /udp or /icmp at the end")]
+#[error(
+    "{text:?}: {problem}, expected \"FROM -> TO\" or \"ADDRESS\", each ADDRESS[/PREFIX][:PORT], \
+         IPv6 with a port as [ADDRESS]:PORT, \"*\" for any, and /tcp, /udp or /icmp at the end"
+)]
 pub struct PatternError {
     text: String,
     problem: String,

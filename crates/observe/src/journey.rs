@@ -91,6 +91,25 @@ impl Journey {
         time(self.steps.last()).saturating_sub(time(self.steps.first()))
     }
 
+    /// Segments of a leg that were seen.
+    fn segments_of(&self, leg: usize) -> usize {
+        self.legs.iter().filter(|other| other.origin == Origin::SegmentOf(leg)).count()
+    }
+
+    /// Whether nothing more is to come.
+    fn is_over(&self) -> bool {
+        let is_over = |(at, leg): (usize, &Leg)| match leg.ending {
+            None => false,
+            // Its segments are sent after it has ended.
+            Some(Ending::Cut) => {
+                let whole = self.last(at).map_or(1, |event| usize::from(event.packets()));
+                self.segments_of(at) >= whole
+            }
+            Some(_) => true,
+        };
+        self.legs.iter().enumerate().all(is_over)
+    }
+
     /// The last step of a leg.
     fn last(&self, leg: usize) -> Option<&Event> {
         self.steps.iter().rev().find(|step| step.leg == leg).map(|step| &step.event)
@@ -127,6 +146,15 @@ fn is_same_flow(one: &Flow, other: &Flow) -> bool {
         && one.ports == other.ports
 }
 
+/// Whether a packet may be a segment of another one.
+fn is_part(whole: &Event, part: &Event) -> bool {
+    const TCP: u8 = 6;
+    let (Some(of), Some(flow)) = (&whole.flow, &part.flow) else { return false };
+    let bytes = whole.gso.map_or(0, |(size, packets)| u32::from(size) * u32::from(packets));
+    is_same_flow(of, flow)
+        && (of.protocol != TCP || flow.sequence.wrapping_sub(of.sequence) < bytes)
+}
+
 /// Puts events together.
 #[derive(Debug, Default)]
 pub struct Journeys {
@@ -136,7 +164,7 @@ pub struct Journeys {
     under_way: HashMap<u64, Under>,
     /// The leg that was last given to a device, and may be cut there: by namespace, device and
     /// CPU.
-    queued: HashMap<(Option<u32>, u32, u32), u64>,
+    queued: HashMap<(Option<u32>, u32, u32), Under>,
     /// The newest leg by what stays the same.
     by_identity: HashMap<Identity, u64>,
     /// When a leg was last seen.
@@ -188,6 +216,14 @@ impl Journeys {
                 ended.extend(self.end_of(number));
             }
         }
+        // Segments that did not come, as where they left by another way.
+        let is_late = |journey: &&Journey| {
+            let last = journey.steps.last().map_or(0, |step| step.event.time);
+            journey.legs.iter().all(|leg| leg.ending.is_some())
+                && u128::from(now.saturating_sub(last)) >= READER.as_nanos()
+        };
+        let late: Vec<u64> = self.open.values().filter(is_late).map(|j| j.number).collect();
+        ended.extend(late.into_iter().filter_map(|number| self.remove(number)));
         ended.sort_by_key(|journey| journey.number);
         ended
     }
@@ -197,7 +233,8 @@ impl Journeys {
         for under in self.under_way.into_values() {
             if let Some(journey) = self.open.get_mut(&under.journey) {
                 let last = journey.last(under.leg).map(|event| event.kind);
-                let ending = if last == Some(Kind::Socket) { Ending::Received } else { Ending::Unseen };
+                let is_received = last == Some(Kind::Socket);
+                let ending = if is_received { Ending::Received } else { Ending::Unseen };
                 journey.legs[under.leg].ending.get_or_insert(ending);
             }
         }
@@ -212,7 +249,8 @@ impl Journeys {
             Some(under) if !self.is_stale(under, &event) => under,
             _ => {
                 // Its end was not seen, and the kernel uses its memory for another packet.
-                if let Some(number) = self.close(skb, Ending::Unseen) {
+                let ending = known.map(|under| self.without_end(under));
+                if let Some(number) = ending.and_then(|ending| self.close(skb, ending)) {
                     let ended = self.end_of(number);
                     self.ended.extend(ended);
                 }
@@ -223,7 +261,7 @@ impl Journeys {
         if let Some(place) = at {
             match event.kind {
                 Kind::Queued => {
-                    self.queued.insert((place.0, place.1, event.cpu), skb);
+                    self.queued.insert((place.0, place.1, event.cpu), under);
                 }
                 Kind::Gro => self.merging.entry(place).or_default().push(skb),
                 Kind::Received => self.merge(place, &event, under.journey),
@@ -238,6 +276,16 @@ impl Journeys {
         let journey = self.open.get_mut(&under.journey)?;
         journey.steps.push(Step { leg: under.leg, event });
         ending.and_then(|ending| self.close(skb, ending))
+    }
+
+    /// How a leg ended that was not seen to end.
+    fn without_end(&self, under: Under) -> Ending {
+        let journey = self.open.get(&under.journey);
+        match journey.and_then(|journey| journey.last(under.leg)).map(|event| event.kind) {
+            // The kernel frees it without a word.
+            Some(Kind::Socket) => Ending::Received,
+            _ => Ending::Unseen,
+        }
     }
 
     fn is_stale(&self, under: Under, event: &Event) -> bool {
@@ -261,15 +309,18 @@ impl Journeys {
                 journey.legs.push(Leg { origin, ending: None });
                 Under { journey: number, leg: journey.legs.len() - 1 }
             }
-            // What ends here was not seen to begin.
-            None if matches!(event.kind, Kind::Socket | Kind::Read | Kind::Consumed) => {
+            // It was not seen to begin: every packet is queued before it is sent.
+            None if !matches!(
+                event.kind,
+                Kind::Queued | Kind::Backlog | Kind::Gro | Kind::Received | Kind::Dropped
+            ) =>
+            {
                 return None;
             }
             None => {
                 self.count += 1;
                 let first = Leg { origin: Origin::First, ending: None };
-                let journey =
-                    Journey { number: self.count, legs: vec![first], steps: Vec::new() };
+                let journey = Journey { number: self.count, legs: vec![first], steps: Vec::new() };
                 self.open.insert(self.count, journey);
                 Under { journey: self.count, leg: 0 }
             }
@@ -284,15 +335,18 @@ impl Journeys {
             return None;
         }
         let (index, _) = event.device.as_ref()?;
-        let parent = self.queued.get(&(event.netns, *index, event.cpu))?;
-        let under = self.under_way.get(parent)?;
-        let last = self.open.get(&under.journey)?.last(under.leg)?;
-        let is_of = last.kind == Kind::Queued
-            && last.packets() > 1
-            && match (&last.flow, &event.flow) {
-                (Some(whole), Some(part)) => is_same_flow(whole, part),
-                _ => false,
-            };
+        let under = self.queued.get(&(event.netns, *index, event.cpu))?;
+        let journey = self.open.get(&under.journey)?;
+        // The kernel is done with the packet before it sends the segments.
+        let of_it = journey.steps.iter().rev().filter(|step| step.leg == under.leg);
+        let whole = of_it.map(|step| &step.event).find(|event| event.kind == Kind::Queued)?;
+        let is_of = match journey.legs[under.leg].ending {
+            None | Some(Ending::Cut) => {
+                journey.segments_of(under.leg) < usize::from(whole.packets())
+                    && is_part(whole, event)
+            }
+            _ => false,
+        };
         is_of.then_some((under.leg, under.journey))
     }
 
@@ -337,12 +391,9 @@ impl Journeys {
             }
             Kind::Consumed => {
                 let journey = self.open.get(&under.journey)?;
-                let is_parent = |leg: &Leg| leg.origin == Origin::SegmentOf(under.leg);
-                if journey.legs.iter().any(is_parent) {
-                    return Some(Ending::Cut);
-                }
                 let last = journey.last(under.leg)?;
                 Some(match (last.kind, &last.device) {
+                    (Kind::Queued, Some(_)) if last.packets() > 1 => Ending::Cut,
                     (Kind::Sent, Some((_, device))) => Ending::Left(device.clone()),
                     (Kind::Socket, _) => Ending::Received,
                     _ => Ending::Consumed,
@@ -364,9 +415,13 @@ impl Journeys {
     /// The journey, where all its legs have ended.
     fn end_of(&mut self, number: u64) -> Option<Journey> {
         let journey = self.open.get(&number)?;
-        if journey.legs.iter().any(|leg| leg.ending.is_none()) {
+        if !journey.is_over() {
             return None;
         }
+        self.remove(number)
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Journey> {
         let journey = self.open.remove(&number)?;
         for flow in journey.steps.iter().filter_map(|step| step.event.flow.as_ref()) {
             self.by_identity.remove(&identity(flow));
@@ -381,6 +436,6 @@ impl Journeys {
         for skb in of_it {
             self.close(skb, Ending::Unseen);
         }
-        self.end_of(number)
+        self.remove(number)
     }
 }

@@ -9,18 +9,28 @@
 
 #![forbid(unsafe_code)]
 
+mod called;
+mod drops;
 mod event;
 mod explain;
 mod filter;
 mod journey;
 mod places;
+mod snapshot;
+mod snapshot_text;
 mod told;
 mod tracer;
+mod watch;
+mod ways;
 
+pub use called::Called;
+pub use drops::{Dropped, Drops, DropsError, DropsReading};
 pub use event::{Checksum, Event, Flow, Kind, Tunnel};
 pub use explain::{Explanation, explanation};
 pub use filter::{Filter, FlowPattern, PatternError};
 pub use journey::{Ending, Journey, Journeys, Leg, Origin, Step};
 pub use places::{Place, Places};
+pub use snapshot::{DropSeen, FORMAT, HopSeen, Latency, Rates, Side, Snapshot, WaySeen};
 pub use told::{Addresses, Names, Packet, PacketEnding, PacketLeg, PacketStep};
 pub use tracer::{TraceError, Tracer};
+pub use watch::{Budget, Watch, WatchError};

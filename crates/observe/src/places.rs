@@ -13,6 +13,8 @@ pub struct Place {
     pub name: String,
     /// UDP ports of its VXLAN devices.
     pub tunnel_ports: BTreeSet<u16>,
+    /// Indices of devices at which packets come into this machine: NICs, TAP and TUN devices.
+    pub origins: Vec<u32>,
 }
 
 /// The machine's namespaces by inode, as they were when they were read.
@@ -29,6 +31,15 @@ impl Places {
     /// # Errors
     /// Where `/proc` cannot be listed.
     pub fn of_machine() -> Result<Places, sys::Error> {
+        Places::of_machine_with(&mut |_, _| {})
+    }
+
+    /// The same; each namespace is shown to `visit`, by its inode, while it is held open. Nobody
+    /// holds it afterwards.
+    ///
+    /// # Errors
+    /// As [`Places::of_machine`].
+    pub fn of_machine_with(visit: &mut dyn FnMut(u32, &NetNs)) -> Result<Places, sys::Error> {
         let Machine { namespaces, left_out, .. } = discover()?;
         let own = NetNs::current()?.inode();
         let named = namespaces.into_iter().map(|(inode, found)| {
@@ -40,17 +51,21 @@ impl Places {
             };
             (name, found.netns)
         });
-        let mut places = Places::of(named);
+        let mut places = Places::of(named, visit);
         places.left_out.extend(left_out);
         Ok(places)
     }
 
     /// Reads these, by the names that they have or their inodes.
-    pub fn of(namespaces: impl IntoIterator<Item = (Option<String>, NetNs)>) -> Places {
+    fn of(
+        namespaces: impl IntoIterator<Item = (Option<String>, NetNs)>,
+        visit: &mut dyn FnMut(u32, &NetNs),
+    ) -> Places {
         let mut places = Places::default();
         for (name, netns) in namespaces {
             let inode = netns.inode();
             let Ok(inode) = u32::try_from(inode) else { continue };
+            visit(inode, &netns);
             let name = name.unwrap_or_else(|| format!("net:[{inode}]"));
             let links = netns.run(|| Netlink::open().and_then(|netlink| netlink.links()));
             let links = match links {
@@ -67,7 +82,14 @@ impl Places {
                 }
             };
             let ports = links.iter().filter_map(|link| Some(link.vxlan.as_ref()?.port));
-            let place = Place { name, tunnel_ports: ports.collect() };
+            let is_origin = |link: &&netstate::Interface| {
+                link.bus.is_some() || link.kind.as_deref() == Some("tun")
+            };
+            let place = Place {
+                name,
+                tunnel_ports: ports.collect(),
+                origins: links.iter().filter(is_origin).map(|link| link.index).collect(),
+            };
             places.places.insert(inode, place);
         }
         places
@@ -83,6 +105,15 @@ impl Places {
     /// Inodes, in order.
     pub fn inodes(&self) -> Vec<u32> {
         self.places.keys().copied().collect()
+    }
+
+    /// Namespaces and indices of devices at which packets come into this machine.
+    pub fn origins(&self) -> impl Iterator<Item = (u32, u32)> {
+        let of = |(netns, place): (&u32, &Place)| {
+            let netns = *netns;
+            place.origins.clone().into_iter().map(move |index| (netns, index))
+        };
+        self.places.iter().flat_map(of)
     }
 
     /// UDP ports of VXLAN devices, over all namespaces.

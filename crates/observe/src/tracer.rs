@@ -12,12 +12,14 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilde
 
 use crate::event::{EVENT_BYTES, Event};
 use crate::filter::{FILTER_BYTES, Filter, FlowPattern};
+use crate::places::Places;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
 /// The programs at the trace point of drops, by the arguments that it has, the data pointer of
 /// trace points among them.
-const DROPS: [(u32, &str); 3] = [(5, "kfree_skb_of_socket"), (4, "kfree_skb_reason"), (3, "kfree_skb")];
+const DROPS: [(u32, &str); 3] =
+    [(5, "kfree_skb_of_socket"), (4, "kfree_skb_reason"), (3, "kfree_skb")];
 
 /// Trace points without which something is not seen, and what that is.
 const OTHERS: [(&str, &str); 8] = [
@@ -59,6 +61,7 @@ pub struct Tracer {
     filters: MapHandle,
     spaces: MapHandle,
     tunnels: MapHandle,
+    origins: MapHandle,
     lost: MapHandle,
     filter: Filter,
     reasons: BTreeMap<u32, String>,
@@ -83,15 +86,12 @@ fn arguments(btf: &Btf<'_>, trace_point: &str) -> Option<u32> {
 }
 
 impl Tracer {
-    /// Attaches the programs: every packet that `filter` wants is told of from now on.
-    /// `tunnel_ports` are the UDP ports behind which there is VXLAN.
+    /// Attaches the programs: every packet that `filter` wants is told of from now on. Tunnels
+    /// are looked into, and packets chosen, where `places` has them.
     ///
     /// # Errors
     /// A kernel without BTF or these trace points, a process without CAP_BPF and CAP_PERFMON.
-    pub fn start(
-        filter: Filter,
-        tunnel_ports: impl IntoIterator<Item = u16>,
-    ) -> Result<Tracer, TraceError> {
+    pub fn start(filter: Filter, places: &Places) -> Result<Tracer, TraceError> {
         let (mut object, btf) = bpf_load::open(OBJECT).map_err(TraceError::Kernel)?;
         let got = arguments(&btf, "kfree_skb").unwrap_or(0);
         let drops = DROPS.iter().find(|(least, _)| got >= *least).map(|(_, program)| *program);
@@ -116,12 +116,11 @@ impl Tracer {
             BTreeMap::new()
         });
         let object = bpf_load::load(object).map_err(TraceError::Kernel)?;
-        let map = |name, key, value| {
-            bpf_load::map(&object, name, key, value).map_err(TraceError::Kernel)
-        };
+        let map =
+            |name, key, value| bpf_load::map(&object, name, key, value).map_err(TraceError::Kernel);
         let filters = map("filters", 4, FILTER_BYTES)?;
         let (spaces, tunnels) = (map("spaces", 4, 4)?, map("tunnels", 2, 2)?);
-        let lost = map("lost", 4, 8)?;
+        let (origins, lost) = (map("origins", 8, 4)?, map("lost", 4, 8)?);
         let events = map("events", 0, 0)?;
         let came = Rc::new(RefCell::new(Vec::new()));
         let mut builder = RingBufferBuilder::new();
@@ -139,6 +138,7 @@ impl Tracer {
             filters,
             spaces,
             tunnels,
+            origins,
             lost,
             filter,
             reasons,
@@ -151,7 +151,7 @@ impl Tracer {
             let put = tracer.spaces.update(&inode.to_ne_bytes(), &one, MapFlags::ANY);
             put.map_err(failed("adding a namespace"))?;
         }
-        tracer.look_into(tunnel_ports)?;
+        tracer.know(places)?;
         tracer.follow(&[])?;
         let is_wanted = |name: &OsStr| wanted.iter().any(|wanted| name == OsStr::new(wanted));
         for program in object.progs_mut().filter(|program| is_wanted(program.name())) {
@@ -161,16 +161,30 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Looks into VXLAN behind these UDP ports, too.
+    /// Looks into tunnels, and chooses packets, at these places, too.
     ///
     /// # Errors
     /// Where there are more than the program can tell apart.
-    pub fn look_into(&self, ports: impl IntoIterator<Item = u16>) -> Result<(), TraceError> {
-        for port in ports {
+    pub fn know(&self, places: &Places) -> Result<(), TraceError> {
+        for port in places.tunnel_ports() {
             let put = self.tunnels.update(&port.to_be_bytes(), &[0; 2], MapFlags::ANY);
             put.map_err(failed("adding a tunnel's port"))?;
         }
+        for (netns, index) in places.origins() {
+            let key = u64::from(netns) << 32 | u64::from(index);
+            let put = self.origins.update(&key.to_ne_bytes(), &[0; 4], MapFlags::ANY);
+            put.map_err(failed("adding a device where packets come in"))?;
+        }
         Ok(())
+    }
+
+    /// From now on one packet in so many.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn sample(&mut self, one_in: u32) -> Result<(), TraceError> {
+        self.filter.sample = one_in.max(1);
+        self.follow(&[]).map(|_| ())
     }
 
     /// Wants these flows, too: what the wanted ones are translated to. Answers how many of

@@ -24,3 +24,4 @@ pub mod r#try;
 pub mod undo;
 pub mod vtep;
 pub mod vtep_status;
+pub mod watch;

@@ -15,7 +15,6 @@
 
 mod demand;
 mod disturbance;
-mod drops;
 mod exact;
 pub mod loss;
 mod machine;
@@ -26,9 +25,9 @@ mod timeline;
 
 pub use demand::service_demand;
 pub use disturbance::{Disturbance, Limits, Rule};
-pub use drops::{Dropped, Drops, DropsReading};
 pub use machine::{Machine, MachineSample, MachineSnapshot};
 pub use namespace::{Namespace, NamespaceSample, NamespaceSnapshot};
+pub use observe::{Dropped, Drops, DropsReading};
 pub use results::CpuClock;
 pub use survey::{Consumer, CpuBusy, Survey};
 pub use timeline::Recorder;
@@ -54,11 +53,8 @@ pub enum SamplerError {
         reason: String,
     },
     /// The counts of drops, after they were opened.
-    #[error("counts of drops: {reason}")]
-    Drops {
-        /// What was attempted, and what came.
-        reason: String,
-    },
+    #[error(transparent)]
+    Drops(#[from] observe::DropsError),
 }
 
 impl From<sys::Error> for SamplerError {

@@ -6,57 +6,9 @@
  *
  * A GSO packet counts as the packets it stands for.
  */
-#include "bpf.h"
+#include "kernel.h"
 
-/* include/uapi/linux/bpf.h. */
-#define BPF_NOEXIST 1
-static long (*const bpf_map_update_elem)(void *map, const void *key,
-					 const void *value, u64 flags) = (void *)2;
-static long (*const bpf_probe_read_kernel)(void *dst, u32 size,
-					   const void *from) = (void *)113;
-static long (*const bpf_probe_read_kernel_str)(void *dst, u32 size,
-					       const void *from) = (void *)115;
-
-/* The fields of the kernel's structs that are read here; CO-RE finds them. */
-#define __core __attribute__((preserve_access_index))
-struct ns_common {
-	unsigned int inum;
-} __core;
-struct net {
-	struct ns_common ns;
-} __core;
-typedef struct {
-	struct net *net;
-} possible_net_t;
-struct net_device {
-	char name[16];
-	possible_net_t nd_net;
-} __core;
-struct sock_common {
-	possible_net_t skc_net;
-} __core;
-struct sock {
-	struct sock_common __sk_common;
-} __core;
-struct dst_entry {
-	struct net_device *dev;
-} __core;
-struct sk_buff {
-	struct sock *sk;
-	struct net_device *dev;
-	unsigned long _skb_refdst;
-	u16 protocol;
-	u32 end;
-	unsigned char *head;
-} __core;
-struct skb_shared_info {
-	u16 gso_segs;
-} __core;
-
-/* dst_entry pointers carry a flag in their lowest bit (SKB_DST_NOREF). */
-#define SKB_DST_PTRMASK (~1UL)
-
-/* ABI: 32 bytes without padding, `Key` in src/sampler/drops.rs. */
+/* ABI: 32 bytes without padding, `Key` in src/drops.rs. */
 struct drop_key {
 	u64 location;	/* return address of the caller that freed the skb */
 	u32 netns;	/* inode of the namespace */

@@ -16,8 +16,6 @@ use libbpf_rs::btf::ReferencesType;
 use libbpf_rs::btf::types::{FuncProto, Typedef};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
-use super::{Result, SamplerError};
-
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/drops.bpf.o"));
 
 /// `struct drop_key` of the C source: location, namespace, reason, device.
@@ -63,6 +61,14 @@ impl Key {
     }
 }
 
+/// The counts could not be read, or a namespace not be added.
+#[derive(Debug, thiserror::Error)]
+#[error("counts of drops: {reason}")]
+pub struct DropsError {
+    /// What was attempted, and what came.
+    reason: String,
+}
+
 /// All drops counted so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DropsReading {
@@ -102,7 +108,7 @@ impl Drops {
     ///
     /// # Errors
     /// Why this machine cannot say where packets are dropped, in words.
-    pub fn open() -> std::result::Result<Drops, String> {
+    pub fn open() -> Result<Drops, String> {
         let (mut object, btf) = bpf_load::open(OBJECT)?;
         let arguments = btf
             .type_by_name::<Typedef<'_>>("btf_trace_kfree_skb")
@@ -140,8 +146,8 @@ impl Drops {
     ///
     /// # Errors
     /// When there are more namespaces than the program can tell apart.
-    pub fn watch(&self, netns: u64) -> Result<()> {
-        let failed = |reason: String| SamplerError::Drops { reason };
+    pub fn watch(&self, netns: u64) -> Result<(), DropsError> {
+        let failed = |reason: String| DropsError { reason };
         let inode = u32::try_from(netns)
             .map_err(|_| failed(format!("net:[{netns}]: an inode number has 32 bits")))?;
         self.spaces
@@ -153,8 +159,8 @@ impl Drops {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub fn read(&self) -> Result<DropsReading> {
-        let failed = |reason: String| SamplerError::Drops { reason };
+    pub fn read(&self) -> Result<DropsReading, DropsError> {
+        let failed = |reason: String| DropsError { reason };
         let mut counts = BTreeMap::new();
         // Entries are never removed, so that walking the map ends and misses none
         // that was there before.

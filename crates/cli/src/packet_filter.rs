@@ -1,0 +1,83 @@
+//! Which packets `trace` and `watch` look at.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context;
+use clap::Args;
+use observe::{Filter, FlowPattern};
+use sys::netns::NetNs;
+
+use crate::exit::usage;
+use crate::lab_socket;
+use crate::named_netns::netns;
+
+/// Bytes of a device's name, at most (`IFNAMSIZ`, less its zero).
+const DEVICE_BYTES: usize = 15;
+
+/// Which packets.
+#[derive(Debug, Args)]
+pub struct PacketFilter {
+    /// Only packets of this flow, both directions, by inner or outer addresses; again for more
+    ///
+    /// FROM -> TO, or one end: ADDRESS[/PREFIX][:PORT], [IPV6]:PORT, or *; with /tcp, /udp,
+    /// /icmp or /icmpv6 at the end.
+    #[arg(long, value_name = "FLOW")]
+    pub flow: Vec<String>,
+    /// Only in these network namespaces: names, process ids or paths
+    #[arg(long, default_value = "all", value_name = "all|NETNS,…")]
+    pub netns: String,
+    /// Only at devices of this name
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Only in VXLAN tunnels of this network identifier
+    #[arg(long, value_name = "VNI")]
+    pub vni: Option<u32>,
+}
+
+impl PacketFilter {
+    /// As the programs take it.
+    ///
+    /// # Errors
+    /// Usage, naming the argument.
+    pub fn parse(&self) -> anyhow::Result<Filter> {
+        let flows = self.flow.iter().map(|text| text.parse::<FlowPattern>());
+        let flows = flows.collect::<Result<Vec<_>, _>>().map_err(|e| usage("--flow", e))?;
+        if flows.len() > Filter::MOST_FLOWS {
+            let most = Filter::MOST_FLOWS;
+            return Err(usage("--flow", format!("{} flows, expected {most} at most", flows.len())));
+        }
+        let inode = |text: &str| {
+            let inode = netns("--netns", Some(text))?.inode();
+            u32::try_from(inode).context("an inode number of a namespace has 32 bits")
+        };
+        let netns = match self.netns.as_str() {
+            "all" => Vec::new(),
+            some => some.split(',').map(inode).collect::<anyhow::Result<_>>()?,
+        };
+        if let Some(device) = &self.device
+            && !(1..=DEVICE_BYTES).contains(&device.len())
+        {
+            let problem = format!("{device:?}: expected 1 to {DEVICE_BYTES} bytes");
+            return Err(usage("--device", problem));
+        }
+        if let Some(vni) = self.vni
+            && vni >= 1 << 24
+        {
+            return Err(usage("--vni", format!("{vni}: expected less than {}", 1 << 24)));
+        }
+        let (vni, device) = (self.vni, self.device.clone());
+        Ok(Filter { flows, vni, device, netns, ..Filter::default() })
+    }
+}
+
+/// Hosts of the standing testbeds, by the inode of their namespace.
+pub fn hosts() -> BTreeMap<u32, String> {
+    // Where sockets of testbeds cannot be asked, their hosts have other names.
+    let standing = lab_socket::all().unwrap_or_default();
+    let named = standing.iter().flat_map(|testbed| &testbed.hosts).filter_map(|host| {
+        let netns = NetNs::open(Path::new(&host.netns)).ok()?;
+        Some((u32::try_from(netns.inode()).ok()?, host.name.clone()))
+    });
+    named.collect()
+}

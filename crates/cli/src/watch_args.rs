@@ -1,0 +1,39 @@
+//! The arguments of the verb `watch`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::packet_filter::PacketFilter;
+
+/// `overlane watch`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance: as many as --budget allows. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl"
+)]
+pub struct Watch {
+    /// Play a recording back
+    #[arg(value_name = "FILE", conflicts_with_all = ["flow", "netns", "device", "vni", "budget", "record"])]
+    pub from: Option<PathBuf>,
+    /// Which packets.
+    #[command(flatten)]
+    pub filter: PacketFilter,
+    /// How long an interval is
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: humantime::Duration,
+    /// One interval
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+    /// End after so many intervals
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// CPU time that watching may take, of one CPU; above it fewer packets are followed
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub budget: String,
+    /// Write every interval to this new file, a line of JSON each
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// A line of JSON an interval
+    #[arg(long)]
+    pub json: bool,
+}

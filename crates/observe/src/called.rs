@@ -1,0 +1,33 @@
+//! Names of what packets meet, of this machine.
+
+use std::collections::BTreeMap;
+
+use crate::places::Places;
+use crate::told::Names;
+use crate::tracer::Tracer;
+
+/// Names as the kernel and its users gave them.
+#[derive(Debug, Clone, Copy)]
+pub struct Called<'a> {
+    /// Namespaces of the machine.
+    pub places: &'a Places,
+    /// Namespaces, by inode, that have a name of their own here: hosts of testbeds.
+    pub hosts: &'a BTreeMap<u32, String>,
+    /// Whoever knows the kernel's reasons and functions.
+    pub tracer: &'a Tracer,
+}
+
+impl Names for Called<'_> {
+    fn namespace(&self, netns: Option<u32>) -> String {
+        let host = netns.and_then(|inode| self.hosts.get(&inode));
+        host.cloned().unwrap_or_else(|| self.places.name(netns))
+    }
+
+    fn reason(&self, reason: u32) -> String {
+        self.tracer.reason(reason)
+    }
+
+    fn function(&self, location: u64) -> Option<String> {
+        self.tracer.function(location)
+    }
+}

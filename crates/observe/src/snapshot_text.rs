@@ -1,0 +1,186 @@
+//! An interval as text, 80 columns wide.
+
+use std::fmt::Write;
+
+use crate::snapshot::{DropSeen, HopSeen, Snapshot, WaySeen};
+
+/// Share from which on something is told of a hop.
+const WORTH_TELLING: f64 = 0.01;
+
+impl Snapshot {
+    /// As text.
+    pub fn text(&self) -> String {
+        let mut text = self.head();
+        for way in &self.ways {
+            text.push('\n');
+            text.push_str(&way.text());
+        }
+        if self.ways.is_empty() {
+            text.push_str("no followed packet ended in this interval\n");
+        }
+        if self.other_ways > 0 {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "\n{} packets went ways that are not shown", self.other_ways);
+        }
+        if !self.drops.is_empty() {
+            text.push_str("\ndropped\n");
+            self.drops.iter().for_each(|drop| text.push_str(&drop.text(self.seconds)));
+        }
+        for not_seen in &self.not_seen {
+            let _ = writeln!(text, "not seen: {not_seen}");
+        }
+        text
+    }
+
+    /// What was looked at and what that cost.
+    pub fn head(&self) -> String {
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs_f64(self.time_s.max(0.0));
+        let clock = clock(time);
+        format!(
+            "{clock} UTC, {:.1} s: 1 packet in {} followed, {} of them, {} events, {} lost\n\
+             own CPU {:.1}% of one, limit {:.1}%\n",
+            self.seconds,
+            self.sample,
+            self.followed,
+            self.events,
+            self.events_lost,
+            self.own_cpu,
+            self.budget
+        )
+    }
+}
+
+/// Time of day.
+fn clock(time: std::time::SystemTime) -> String {
+    let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (hours, minutes, seconds) = (since / 3600 % 24, since / 60 % 60, since % 60);
+    format!("{hours:02}:{minutes:02}:{seconds:02}")
+}
+
+impl WaySeen {
+    /// A table of its hops.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let example = self.example.as_ref().map_or("no IP".to_owned(), ToString::to_string);
+        let _ = writeln!(text, "{} followed, such as {example}: {}", self.packets, self.ending);
+        let _ = writeln!(
+            text,
+            "{:<13}{:<11}{:<7}{:>9}{:>8}{:>8}{:>6}{:>9}{:>9}",
+            "namespace", "device", "side", "pkt/s", "Mbit/s", "bytes", "GSO", "µs p50", "p99"
+        );
+        for hop in &self.hops {
+            text.push_str(&hop.text());
+        }
+        let took = |ns: u64| ns as f64 / 1000.0;
+        let all = &self.took;
+        let _ = writeln!(
+            text,
+            "all: {:.1} µs p50, {:.1} p99, {:.1} p99.9",
+            took(all.p50_ns),
+            took(all.p99_ns),
+            took(all.p999_ns)
+        );
+        text
+    }
+}
+
+impl HopSeen {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let counted = self.counted.as_ref();
+        let packets = counted.map_or("-".to_owned(), |rates| short(rates.packets_per_s));
+        let megabits = counted.map_or("-".to_owned(), |rates| short(rates.bytes_per_s * 8.0 / 1e6));
+        let gso =
+            if self.gso_packets > 1.0 { format!("{:.1}", self.gso_packets) } else { "-".into() };
+        let us = |ns: u64| match self.since_before.count {
+            0 => "-".to_owned(),
+            _ => format!("{:.1}", ns as f64 / 1000.0),
+        };
+        let _ = writeln!(
+            text,
+            "{:<13}{:<11}{:<7}{:>9}{:>8}{:>8.0}{:>6}{:>9}{:>9}",
+            cut_off(&self.namespace, 12),
+            cut_off(self.device.as_deref().unwrap_or("-"), 10),
+            self.side.name(),
+            packets,
+            megabits,
+            self.bytes,
+            gso,
+            us(self.since_before.p50_ns),
+            us(self.since_before.p99_ns)
+        );
+        let notes = self.notes();
+        if !notes.is_empty() {
+            let _ = writeln!(text, "    {}", notes.join(", "));
+        }
+        text
+    }
+
+    /// What happens to packets there.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(vni) = self.vni {
+            notes.push(format!("in VXLAN {vni}"));
+        }
+        let percent = |share: f64| format!("{:.0}%", 100.0 * share);
+        for (share, what) in [
+            (self.cut, "cut by the CPU"),
+            (self.merged, "merged"),
+            (self.checksummed, "summed up by the CPU"),
+        ] {
+            if share >= WORTH_TELLING {
+                notes.push(format!("{} {what}", percent(share)));
+            }
+        }
+        if self.waited.count > 0 {
+            let us = |ns: u64| ns as f64 / 1000.0;
+            let (p50, p99) = (us(self.waited.p50_ns), us(self.waited.p99_ns));
+            notes.push(format!("waited {p50:.1} µs p50, {p99:.1} p99"));
+        }
+        if let Some(rates) = self.counted.as_ref().filter(|rates| rates.dropped_per_s > 0.0) {
+            notes.push(format!("the device dropped {}/s", short(rates.dropped_per_s)));
+        }
+        notes
+    }
+}
+
+impl DropSeen {
+    /// In two or three lines.
+    pub fn text(&self, seconds: f64) -> String {
+        let mut text = String::new();
+        let device = self.device.as_deref().unwrap_or("-");
+        let rate = short(self.packets as f64 / seconds.max(f64::MIN_POSITIVE));
+        let function = self.function.as_ref().map(|function| format!(" in {function}"));
+        let _ = writeln!(
+            text,
+            "{:<13}{device:<11}{} packets, {rate}/s: {}{}",
+            self.namespace,
+            self.packets,
+            self.reason,
+            function.unwrap_or_default()
+        );
+        if let Some(meaning) = &self.meaning {
+            let _ = writeln!(text, "    {meaning}");
+        }
+        if let Some(check) = &self.check {
+            let _ = writeln!(text, "    overlane doctor explain {check}");
+        }
+        text
+    }
+}
+
+/// A number in at most 7 characters.
+fn short(value: f64) -> String {
+    match value {
+        v if v >= 1e10 => format!("{:.0}G", v / 1e9),
+        v if v >= 1e7 => format!("{:.1}M", v / 1e6),
+        v if v >= 1e5 => format!("{:.0}k", v / 1e3),
+        v if v >= 1e4 => format!("{:.1}k", v / 1e3),
+        v if v >= 10.0 || v == 0.0 => format!("{v:.0}"),
+        v => format!("{v:.1}"),
+    }
+}
+
+fn cut_off(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}

@@ -1,0 +1,279 @@
+//! The network, live: exact counters of devices and drops, and the ways of packets that are
+//! followed by chance.
+//!
+//! Every packet is counted by the kernel itself: by devices, and by reason where one is
+//! dropped. Of the others one in so many is followed, and tells where packets are cut, merged,
+//! summed up and delayed. How many are followed depends on what that costs: the CPU time of
+//! this program is held below a budget.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use netstate::{Counters, Netlink};
+
+use crate::called::Called;
+use crate::drops::{Dropped, Drops, DropsError, DropsReading};
+use crate::explain::explanation;
+use crate::filter::Filter;
+use crate::journey::{Journey, Journeys};
+use crate::places::Places;
+use crate::snapshot::{DropSeen, FORMAT, Rates, Side, Snapshot};
+use crate::told::Names;
+use crate::tracer::{TraceError, Tracer};
+use crate::ways::Ways;
+
+/// How often it is looked whether fewer packets are to be followed.
+const TICK: Duration = Duration::from_millis(100);
+/// One packet in so many at the beginning, before it is known what one costs.
+const CAREFUL: u32 = 64;
+/// No rarer than this.
+const RAREST: u32 = 1 << 20;
+/// How often namespaces and devices are looked for.
+const REDISCOVER: Duration = Duration::from_secs(5);
+
+/// What the network cannot be watched for.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// Packets cannot be followed.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Drops cannot be counted.
+    #[error(transparent)]
+    Drops(#[from] DropsError),
+    /// Namespaces cannot be listed.
+    #[error(transparent)]
+    Sys(#[from] sys::Error),
+}
+
+/// What watching may cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    /// CPU time of this program, percent of one CPU.
+    pub cpu: f64,
+    /// One packet in so many at least; more are followed where the CPU time allows.
+    pub most: u32,
+}
+
+/// A namespace whose devices are counted.
+#[derive(Debug)]
+struct Space {
+    netlink: Netlink,
+    counters: BTreeMap<u32, Counters>,
+}
+
+/// The network under watch.
+#[derive(Debug)]
+pub struct Watch {
+    tracer: Tracer,
+    journeys: Journeys,
+    drops: Option<Drops>,
+    dropped: DropsReading,
+    spaces: BTreeMap<u32, Space>,
+    only: Vec<u32>,
+    budget: Budget,
+    sample: u32,
+    lost: u64,
+    places: Places,
+    discovered: Instant,
+    not_seen: Vec<String>,
+}
+
+/// CPU time of this process so far: a function of whoever may ask the kernel.
+pub type OwnCpu<'a> = &'a dyn Fn() -> Duration;
+
+impl Watch {
+    /// Begins to look; `filter` restricts which packets are followed, and where is counted.
+    ///
+    /// # Errors
+    /// A kernel that lets nobody look, or not this process.
+    pub fn start(filter: Filter, budget: Budget) -> Result<Watch, WatchError> {
+        let only = filter.netns.clone();
+        let sample = CAREFUL.max(budget.most);
+        let filter = Filter { sample, drops_only: false, ..filter };
+        let tracer = Tracer::start(filter, &Places::of_machine()?)?;
+        let mut not_seen = tracer.not_seen.clone();
+        let drops = match Drops::open() {
+            Ok(drops) => Some(drops),
+            Err(reason) => {
+                not_seen.push(format!("drops: {reason}"));
+                None
+            }
+        };
+        let mut watch = Watch {
+            tracer,
+            journeys: Journeys::default(),
+            drops,
+            dropped: DropsReading::default(),
+            spaces: BTreeMap::new(),
+            only,
+            budget,
+            sample,
+            lost: 0,
+            places: Places::default(),
+            discovered: Instant::now(),
+            not_seen,
+        };
+        watch.discover()?;
+        watch.count();
+        if let Some(drops) = &watch.drops {
+            watch.dropped = drops.read()?;
+        }
+        Ok(watch)
+    }
+
+    /// Where packets are.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Takes up what is new of namespaces and devices.
+    fn discover(&mut self) -> Result<(), WatchError> {
+        let mut fresh = Vec::new();
+        let is_wanted = |inode: &u32| self.only.is_empty() || self.only.contains(inode);
+        self.places = Places::of_machine_with(&mut |inode, netns| {
+            if !is_wanted(&inode) || self.spaces.contains_key(&inode) {
+                return;
+            }
+            // One that went meanwhile has nothing to count.
+            if let Ok(Ok(netlink)) = netns.run(Netlink::open) {
+                fresh.push((inode, Space { netlink, counters: BTreeMap::new() }));
+            }
+        })?;
+        self.tracer.know(&self.places)?;
+        for (inode, space) in fresh {
+            if let Some(drops) = &self.drops {
+                drops.watch(u64::from(inode))?;
+            }
+            self.spaces.insert(inode, space);
+        }
+        // A socket would keep a namespace that all others have left.
+        let inodes = self.places.inodes();
+        self.spaces.retain(|inode, _| inodes.contains(inode));
+        self.discovered = Instant::now();
+        Ok(())
+    }
+
+    /// Counters of all devices, as they are; answers those of before.
+    fn count(&mut self) -> BTreeMap<u32, BTreeMap<u32, Counters>> {
+        let mut before = BTreeMap::new();
+        for (inode, space) in &mut self.spaces {
+            // Of a namespace that goes away nothing is known any more.
+            let links = space.netlink.links().unwrap_or_default();
+            let now = links.into_iter().map(|link| (link.index, link.counters)).collect();
+            before.insert(*inode, std::mem::replace(&mut space.counters, now));
+        }
+        before
+    }
+
+    /// Looks for this long, or until `goes_on` says no.
+    ///
+    /// # Errors
+    /// What can be looked at no longer.
+    pub fn interval(
+        &mut self,
+        length: Duration,
+        own_cpu: OwnCpu<'_>,
+        hosts: &BTreeMap<u32, String>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Snapshot, WatchError> {
+        if self.discovered.elapsed() >= REDISCOVER {
+            self.discover()?;
+        }
+        let (begun, cpu_before) = (Instant::now(), own_cpu());
+        let (mut events, mut ended) = (0, Vec::<Journey>::new());
+        let mut cpu_tick = cpu_before;
+        while begun.elapsed() < length && goes_on() {
+            let tick = Instant::now();
+            while tick.elapsed() < TICK.min(length) && goes_on() {
+                let came = self.tracer.poll(TICK.saturating_sub(tick.elapsed()))?;
+                events += came.len() as u64;
+                let now = came.last().map(|event| event.time);
+                ended.extend(self.journeys.take(came));
+                ended.extend(now.map(|now| self.journeys.settle(now)).into_iter().flatten());
+            }
+            let cpu = own_cpu();
+            let spent = (cpu.saturating_sub(cpu_tick)).as_secs_f64() / tick.elapsed().as_secs_f64();
+            cpu_tick = cpu;
+            self.adapt(100.0 * spent)?;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let before = self.count();
+        let dropped = self.dropped_since()?;
+        let lost = self.tracer.lost()?;
+        let events_lost = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
+        let counted = |netns: u32, index: u32, side: Side| {
+            let before = before.get(&netns)?.get(&index)?;
+            let delta = self.spaces.get(&netns)?.counters.get(&index)?.since(before);
+            let (packets, bytes, dropped) = match side {
+                Side::Tx => (delta.tx_packets, delta.tx_bytes, delta.tx_dropped),
+                Side::Rx => (delta.rx_packets, delta.rx_bytes, delta.rx_dropped),
+                Side::Socket | Side::Drop => return None,
+            };
+            let rate = |count: u64| count as f64 / seconds;
+            Some(Rates {
+                packets_per_s: rate(packets),
+                bytes_per_s: rate(bytes),
+                dropped_per_s: rate(dropped),
+            })
+        };
+        let own = 100.0 * own_cpu().saturating_sub(cpu_before).as_secs_f64() / seconds;
+        let mut snapshot = Snapshot {
+            format: FORMAT,
+            time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64()),
+            seconds,
+            sample: self.sample,
+            followed: 0,
+            events,
+            events_lost,
+            own_cpu: own,
+            budget: self.budget.cpu,
+            ways: Vec::new(),
+            other_ways: 0,
+            drops: Vec::new(),
+            not_seen: self.not_seen.clone(),
+        };
+        let names = Called { places: &self.places, hosts, tracer: &self.tracer };
+        let mut ways = Ways::default();
+        ended.iter().for_each(|journey| ways.add(journey, &names));
+        (snapshot.followed, snapshot.other_ways) = (ways.followed, ways.others);
+        snapshot.ways = ways.into_seen(&names, &counted);
+        snapshot.drops = dropped.iter().map(|dropped| drop_seen(dropped, &names)).collect();
+        snapshot.drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
+        Ok(snapshot)
+    }
+
+    /// Follows fewer packets where that costs too much, and more where it costs little.
+    fn adapt(&mut self, cpu: f64) -> Result<(), WatchError> {
+        let wanted = match cpu {
+            cpu if cpu > self.budget.cpu => self.sample.saturating_mul(2).min(RAREST),
+            cpu if cpu < self.budget.cpu / 4.0 => (self.sample / 2).max(self.budget.most.max(1)),
+            _ => self.sample,
+        };
+        if wanted != self.sample {
+            self.sample = wanted;
+            self.tracer.sample(wanted)?;
+        }
+        Ok(())
+    }
+
+    fn dropped_since(&mut self) -> Result<Vec<Dropped>, WatchError> {
+        let Some(drops) = &self.drops else { return Ok(Vec::new()) };
+        let now = drops.read()?;
+        let since = drops.difference(&self.dropped, &now);
+        self.dropped = now;
+        Ok(since)
+    }
+}
+
+fn drop_seen(dropped: &Dropped, names: &dyn Names) -> DropSeen {
+    let known = explanation(&dropped.reason);
+    DropSeen {
+        namespace: names.namespace(u32::try_from(dropped.netns).ok()),
+        device: Some(dropped.device.clone()).filter(|device| !device.is_empty()),
+        reason: dropped.reason.clone(),
+        function: dropped.function.clone(),
+        packets: dropped.packets,
+        meaning: known.map(|known| known.meaning.to_owned()),
+        check: known.and_then(|known| known.check.map(str::to_owned)),
+    }
+}

@@ -1,0 +1,224 @@
+//! Journeys of one interval, joined by the way that they went.
+
+use std::collections::HashMap;
+
+use crate::event::{Checksum, Event, Kind};
+use crate::journey::{Ending, Journey, Origin};
+use crate::snapshot::{HopSeen, Latency, Rates, Side, WaySeen};
+use crate::told::{Addresses, Names};
+
+/// Ways that an interval shows; packets of others are counted.
+const MOST: usize = 64;
+
+/// A place, as the kernel numbers it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Place {
+    netns: Option<u32>,
+    device: Option<(u32, String)>,
+    side: Side,
+}
+
+/// What was seen of the followed packets at a place.
+#[derive(Debug, Default)]
+struct Seen {
+    packets: u64,
+    bytes: u64,
+    gso_packets: u64,
+    cut: u64,
+    merged: u64,
+    checksummed: u64,
+    vni: Option<u32>,
+    since_before: Vec<u64>,
+    waited: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Way {
+    packets: u64,
+    example: Option<Addresses>,
+    endings: HashMap<String, u64>,
+    seen: Vec<Seen>,
+    took: Vec<u64>,
+}
+
+/// Ways of one interval.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    ways: HashMap<Vec<Place>, Way>,
+    /// Packets of ways for which there was no room.
+    pub others: u64,
+    /// Packets, over all.
+    pub followed: u64,
+}
+
+/// A stay at one place: the events there, which begin with those of the packet before it was cut.
+struct Stay<'a> {
+    place: Place,
+    events: Vec<&'a Event>,
+    is_cut: bool,
+}
+
+fn side(kind: Kind) -> Option<Side> {
+    match kind {
+        Kind::Queued | Kind::Sent => Some(Side::Tx),
+        Kind::Backlog | Kind::Gro | Kind::Received => Some(Side::Rx),
+        Kind::Socket | Kind::Read => Some(Side::Socket),
+        Kind::Dropped => Some(Side::Drop),
+        // Says nothing about where it was.
+        Kind::Consumed => None,
+    }
+}
+
+/// The stays of a journey: of its first packet, then of the first segment of that, and so on.
+fn stays(journey: &Journey) -> (Vec<Stay<'_>>, Option<&Ending>) {
+    let mut stays: Vec<Stay<'_>> = Vec::new();
+    let mut leg = 0;
+    loop {
+        let mut is_first = leg > 0;
+        for step in journey.steps.iter().filter(|step| step.leg == leg) {
+            let Some(side) = side(step.event.kind) else { continue };
+            let device = match side {
+                Side::Rx | Side::Tx | Side::Drop => step.event.device.clone(),
+                // What the packet last came from is not where the socket is.
+                Side::Socket => None,
+            };
+            let place = Place { netns: step.event.netns, device, side };
+            match stays.last_mut().filter(|stay| stay.place == place) {
+                Some(stay) => {
+                    stay.events.push(&step.event);
+                    stay.is_cut |= is_first;
+                }
+                None => stays.push(Stay { place, events: vec![&step.event], is_cut: false }),
+            }
+            is_first = false;
+        }
+        let segment = journey.legs.iter().position(|other| other.origin == Origin::SegmentOf(leg));
+        match segment {
+            Some(next) => leg = next,
+            None => return (stays, journey.legs[leg].ending.as_ref()),
+        }
+    }
+}
+
+impl Ways {
+    /// Adds what became of a packet.
+    pub fn add(&mut self, journey: &Journey, names: &dyn Names) {
+        let (stays, ending) = stays(journey);
+        if stays.is_empty() {
+            return;
+        }
+        self.followed += 1;
+        let key: Vec<Place> = stays.iter().map(|stay| stay.place.clone()).collect();
+        if !self.ways.contains_key(&key) && self.ways.len() >= MOST {
+            self.others += 1;
+            return;
+        }
+        let way = self.ways.entry(key).or_default();
+        way.packets += 1;
+        if way.example.is_none() {
+            way.example = journey.flow().as_ref().map(Addresses::from);
+        }
+        *way.endings.entry(words(ending, names)).or_default() += 1;
+        way.took.push(journey.took());
+        way.seen.resize_with(stays.len(), Seen::default);
+        let mut before: Option<&Event> = None;
+        for (seen, stay) in way.seen.iter_mut().zip(&stays) {
+            seen.add(stay, before);
+            before = stay.events.last().copied();
+        }
+    }
+
+    /// As they are shown: the one of most packets first. `counted` is what a device counted.
+    pub fn into_seen(
+        self,
+        names: &dyn Names,
+        counted: &dyn Fn(u32, u32, Side) -> Option<Rates>,
+    ) -> Vec<WaySeen> {
+        let mut ways: Vec<(Vec<Place>, Way)> = self.ways.into_iter().collect();
+        // Equal ones in an order that does not change from interval to interval.
+        ways.sort_by_cached_key(|(places, way)| (u64::MAX - way.packets, format!("{places:?}")));
+        let shown = ways.into_iter().map(|(places, way)| {
+            let hops = places.iter().zip(way.seen).map(|(place, seen)| {
+                let device = place.device.as_ref();
+                let rates = place.netns.zip(device);
+                let rates = rates.and_then(|(netns, device)| counted(netns, device.0, place.side));
+                seen.hop(place, names.namespace(place.netns), rates)
+            });
+            let ending = way.endings.into_iter().max_by_key(|(name, n)| (*n, name.clone()));
+            WaySeen {
+                packets: way.packets,
+                example: way.example,
+                ending: ending.map(|(name, _)| name).unwrap_or_default(),
+                hops: hops.collect(),
+                took: Latency::of(way.took),
+            }
+        });
+        shown.collect()
+    }
+}
+
+impl Seen {
+    fn add(&mut self, stay: &Stay<'_>, before: Option<&Event>) {
+        let [first, .., last] = stay.events[..] else {
+            let Some(only) = stay.events.first() else { return };
+            return self.add_between(stay, only, only, before);
+        };
+        self.add_between(stay, first, last, before);
+    }
+
+    fn add_between(
+        &mut self,
+        stay: &Stay<'_>,
+        first: &Event,
+        last: &Event,
+        before: Option<&Event>,
+    ) {
+        self.packets += 1;
+        self.bytes += u64::from(first.bytes);
+        self.gso_packets += u64::from(first.packets());
+        self.cut += u64::from(stay.is_cut);
+        self.merged += u64::from(last.packets() > first.packets());
+        let is_partial = |event: &Event| event.checksum == Checksum::Partial;
+        self.checksummed +=
+            u64::from(stay.place.side == Side::Tx && is_partial(first) && !is_partial(last));
+        self.vni = first.tunnel.map(|tunnel| tunnel.vni);
+        if let Some(before) = before {
+            self.since_before.push(first.time.saturating_sub(before.time));
+        }
+        if stay.events.len() > 1 {
+            self.waited.push(last.time.saturating_sub(first.time));
+        }
+    }
+
+    fn hop(self, place: &Place, namespace: String, counted: Option<Rates>) -> HopSeen {
+        let packets = self.packets.max(1) as f64;
+        let share = |of: u64| of as f64 / packets;
+        HopSeen {
+            namespace,
+            device: place.device.as_ref().map(|(_, name)| name.clone()),
+            side: place.side,
+            bytes: share(self.bytes),
+            gso_packets: share(self.gso_packets),
+            cut: share(self.cut),
+            merged: share(self.merged),
+            checksummed: share(self.checksummed),
+            vni: self.vni,
+            since_before: Latency::of(self.since_before),
+            waited: Latency::of(self.waited),
+            counted,
+        }
+    }
+}
+
+fn words(ending: Option<&Ending>, names: &dyn Names) -> String {
+    match ending {
+        Some(Ending::Read(_, command)) => format!("read by {command}"),
+        Some(Ending::Received) => "received".to_owned(),
+        Some(Ending::Dropped(reason, _)) => format!("dropped: {}", names.reason(*reason)),
+        Some(Ending::Left(device)) => format!("left by {device}"),
+        Some(Ending::Consumed) => "used up".to_owned(),
+        Some(Ending::Cut) => "cut".to_owned(),
+        Some(Ending::MergedInto(_)) => "merged".to_owned(),
+        Some(Ending::Unseen) | None => "not seen any more".to_owned(),
+    }
+}

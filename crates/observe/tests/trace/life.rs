@@ -1,0 +1,238 @@
+//! Tracers beside each other, under namespaces that vanish, and killed.
+
+use std::process::Command;
+use std::time::Duration;
+
+use libbpf_rs::Program;
+use observe::{Filter, Packet, Places, Tracer};
+use test_support::require;
+use test_support::standing::{Standing, is_meant, stands};
+use testbed::Offload;
+
+use crate::seen::{Seen, begins_in, inode, is_from, is_read, was_at};
+use crate::traffic::{Datagrams, port};
+use crate::{LIMIT, network};
+
+/// Where a packet was, without when.
+fn places(packet: &Packet) -> Vec<(&str, &str, Option<&str>)> {
+    packet
+        .steps
+        .iter()
+        .map(|step| (step.what.as_str(), step.namespace.as_str(), step.device.as_deref()))
+        .collect()
+}
+
+fn arrived(packets: &[Packet], port: u16) -> Vec<&Packet> {
+    let is = |packet: &&Packet| {
+        begins_in(packet, "tenant-a") && is_from(packet, "udp", port) && is_read(packet)
+    };
+    packets.iter().filter(is).collect()
+}
+
+#[test]
+fn two_at_once_see_the_same() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let (mut one, mut other) = (Seen::of_port(&network, port), Seen::of_port(&network, port));
+    for _ in 0..10 {
+        datagrams.send(100);
+        assert!(datagrams.receive());
+    }
+    for seen in [&mut one, &mut other] {
+        seen.until(
+            "ten journeys",
+            || {},
+            |packets| match arrived(packets, port).len() {
+                10 => Ok(()),
+                count => Err(format!("{count} journeys")),
+            },
+        );
+    }
+    let [of_one, of_other] = [&one, &other]
+        .map(|seen| arrived(&seen.packets, port).into_iter().map(places).collect::<Vec<_>>());
+    assert_eq!(of_one, of_other);
+}
+
+/// As the one before: the second goes on when the first has gone.
+#[test]
+fn one_goes_on_when_the_other_has_gone() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let (one, mut other) = (Seen::of_port(&network, port), Seen::of_port(&network, port));
+    drop(one);
+    let act = || {
+        datagrams.send(100);
+        datagrams.receive();
+    };
+    other.until("a journey", act, |packets| match arrived(packets, port).len() {
+        0 => Err("none".to_owned()),
+        _ => Ok(()),
+    });
+}
+
+#[test]
+fn only_what_is_wanted_is_told() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let flows = vec![format!("*:{port}").parse().unwrap()];
+    let wanted = Filter { flows, ..Filter::default() };
+    let act = || {
+        datagrams.send(100);
+        datagrams.receive();
+    };
+    let some = |packets: &[Packet]| match packets.len() {
+        0..3 => Err("none".to_owned()),
+        _ => Ok(()),
+    };
+    let of_b = inode(network.host("b").unwrap());
+    let mut seen = Seen::filtered(&network, Filter { netns: vec![of_b], ..wanted.clone() });
+    seen.until("packets in b", act, some);
+    let steps = || seen.packets.iter().flat_map(|packet| &packet.steps);
+    assert!(steps().all(|step| step.namespace == "b"), "{}", seen.text());
+    assert!(seen.packets.iter().any(|packet| was_at(packet, "b", "vxlan0")));
+
+    let device = Some("vxlan0".to_owned());
+    let mut seen = Seen::filtered(&network, Filter { device, ..wanted.clone() });
+    seen.until("packets at vxlan0", act, some);
+    let steps = || seen.packets.iter().flat_map(|packet| &packet.steps);
+    assert!(steps().all(|step| step.device.as_deref() == Some("vxlan0")), "{}", seen.text());
+
+    let mut seen = Seen::filtered(&network, Filter { vni: Some(42), ..wanted.clone() });
+    seen.until("packets in the tunnel", act, some);
+    let steps = || seen.packets.iter().flat_map(|packet| &packet.steps);
+    assert!(steps().all(|step| step.vni == Some(42)), "{}", seen.text());
+
+    // Nothing is dropped here; with the server gone, everything is.
+    let mut seen = Seen::filtered(&network, Filter { drops_only: true, ..wanted });
+    for _ in 0..20 {
+        act();
+    }
+    seen.rest();
+    assert_eq!(seen.packets, [], "{}", seen.text());
+    let Datagrams { client, server, .. } = datagrams;
+    drop(server);
+    let target = network.address.target;
+    let act = || drop(client.send_to(b"overlay", target));
+    seen.until("drops", act, some);
+    let steps = || seen.packets.iter().flat_map(|packet| &packet.steps);
+    assert!(steps().all(|step| step.what == "dropped"), "{}", seen.text());
+}
+
+#[test]
+fn one_packet_in_some_is_told_whole() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let mut all = Seen::of_port(&network, port);
+    let flows = vec![format!("*:{port}").parse().unwrap()];
+    let some = Filter { flows, sample: 10, ..Filter::default() };
+    let mut some = Seen::filtered(&network, some);
+    let act = || {
+        for _ in 0..50 {
+            datagrams.send(100);
+            assert!(datagrams.receive());
+        }
+        all.look();
+    };
+    some.until("a chosen journey", act, |packets| match arrived(packets, port).len() {
+        0..5 => Err("few".to_owned()),
+        _ => Ok(()),
+    });
+    all.rest();
+    some.rest();
+    let whole = places(arrived(&all.packets, port)[0]);
+    let chosen = arrived(&some.packets, port);
+    assert!(chosen.iter().all(|packet| places(packet) == whole), "{}", some.text());
+    assert_eq!(chosen.len(), some.packets.len(), "no part of another one: {}", some.text());
+    // Half of them would be a hundred times what chance has.
+    assert!(chosen.len() * 2 < arrived(&all.packets, port).len());
+}
+
+#[test]
+fn namespaces_that_vanish_disturb_nobody() {
+    let stays = require!(network("vxlan", Offload::Full));
+    let goes = require!(network("vxlan", Offload::Full));
+    let (port, port_gone) = (port(), port());
+    let datagrams = Datagrams::new(&stays, port);
+    let gone = Datagrams::new(&goes, port_gone);
+    // Packets that are under way while their namespace goes.
+    let shape = "qdisc add dev nic0 root tbf rate 8kbit burst 2kb limit 100kb";
+    goes.host("a").unwrap().run(Command::new("tc").args(shape.split(' '))).unwrap();
+    let mut seen = Seen::of(&stays, &[format!("*:{port}"), format!("*:{port_gone}")]);
+    for _ in 0..20 {
+        gone.send(1000);
+    }
+    let act = || {
+        datagrams.send(100);
+        datagrams.receive();
+    };
+    let more = |least: usize| {
+        move |packets: &[Packet]| match arrived(packets, port).len() {
+            count if count >= least => Ok(()),
+            count => Err(format!("{count} journeys")),
+        }
+    };
+    seen.until("journeys before", act, more(3));
+    let before = arrived(&seen.packets, port).len();
+    drop(gone);
+    drop(goes);
+    seen.until("journeys afterwards", act, more(before + 3));
+}
+
+/// The test that another process runs, to be killed in it.
+const STANDING: &str = "life::nothing_stays_attached_after_a_kill";
+
+/// In a process of its own.
+fn stands_until_killed() {
+    let filter = Filter { drops_only: true, ..Filter::default() };
+    let places = Places::of_machine().unwrap();
+    let tracer = Tracer::start(filter, &places).unwrap();
+    let all = Tracer::start(
+        Filter {
+            flows: vec!["192.0.2.1 -> 192.0.2.2:9/udp".parse().unwrap()],
+            ..Filter::default()
+        },
+        &places,
+    )
+    .unwrap();
+    for _ in stands("") {
+        let _ = tracer.poll(Duration::ZERO).unwrap();
+        println!("{}", all.poll(Duration::ZERO).unwrap().len());
+    }
+}
+
+/// Programs that a process holds, itself or by links.
+fn programs(pid: u32) -> Vec<u32> {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let infos = fds.filter_map(|fd| std::fs::read_to_string(fd.ok()?.path()).ok());
+    let id = |info: String| {
+        info.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())
+    };
+    let mut programs: Vec<u32> = infos.filter_map(id).collect();
+    programs.sort_unstable();
+    programs.dedup();
+    programs
+}
+
+#[test]
+fn nothing_stays_attached_after_a_kill() {
+    if is_meant() {
+        return stands_until_killed();
+    }
+    require!(crate::privileged());
+    let mut standing = Standing::start(STANDING, &[]).unwrap();
+    standing.ask("").unwrap();
+    let programs = programs(standing.pid());
+    // One at drops, and all at their places.
+    assert!(programs.len() >= 10, "{programs:?}");
+    standing.kill().unwrap();
+    testbed::poll("the end of the programs", LIMIT, || {
+        let there = |id: &&u32| Program::fd_from_id(**id).is_ok();
+        let left: Vec<_> = programs.iter().filter(there).collect();
+        Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?} of {programs:?}")) })
+    })
+    .unwrap();
+}

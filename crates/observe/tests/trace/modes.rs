@@ -1,0 +1,220 @@
+//! Every mode of the lab: packets from the client's socket to the server's, by the hops that
+//! the lab declares, cut where the devices' counters say.
+
+use lab::{Mode, Network, Params, modes};
+use netstate::{Counters, Hop, HopKind, Side};
+use observe::Packet;
+use test_support::{left_out, require};
+use testbed::Offload;
+
+use crate::privileged;
+use crate::seen::{Seen, begins_in, cut_at, is_from, is_read, is_received, steps_at, was_at};
+use crate::traffic::{Datagrams, STREAM, port, stream};
+
+/// Modes that take a minute to stand.
+fn is_slow(mode: &str) -> bool {
+    mode.starts_with("k8s") || mode.starts_with("flannel") || mode.starts_with("swarm")
+}
+
+/// Modes whose path leaves the kernel, or ends one connection and makes another: packets come
+/// back as new ones.
+fn is_in_user_space(mode: &str) -> bool {
+    ["tap", "vtep", "ovs", "nat-proxy"].iter().any(|begin| mode.starts_with(begin))
+}
+
+/// Bytes of the largest packet that was cut, on any device: the MTU, Ethernet's header and a
+/// tunnel's.
+const CUT: u64 = 1500 + 14 + 70;
+
+#[test]
+fn packets_are_followed_from_socket_to_socket_in_every_mode() {
+    let machine = require!(privileged());
+    let mut table = Vec::new();
+    for mode in modes().iter().filter(|mode| !is_slow(mode.name())) {
+        if let Err(unsupported) = mode.probe(&machine) {
+            left_out(&format!("{}: {}", mode.name(), unsupported.reason));
+            continue;
+        }
+        for offload in [Offload::Full, Offload::None] {
+            let network = mode.build(&Params { mtu: 1500, offload }).unwrap();
+            let (steps, datagrams) = datagram(*mode, &network);
+            let (cut, streams) = transfer(*mode, &network);
+            table.push(format!(
+                "{:<20} {:<8} {steps:>5}  {datagrams:<12} {cut:<18} {streams}",
+                mode.name(),
+                offload.name()
+            ));
+        }
+    }
+    println!("mode                 offload  steps  datagram     cut at             stream");
+    println!("{}", table.join("\n"));
+    assert!(!table.is_empty());
+}
+
+/// Devices that a packet must be seen at.
+fn devices(network: &Network) -> impl Iterator<Item = &Hop> {
+    network.hops.iter().filter(|hop| hop.kind == HopKind::Device && hop.bypass.is_none())
+}
+
+/// How many steps a datagram had, and what was found.
+fn datagram(mode: &dyn Mode, network: &Network) -> (usize, String) {
+    let port = port();
+    let datagrams = Datagrams::new(network, port);
+    let (client, server) = (network.client().name(), network.server().name());
+    // A proxy sends from a port of its own.
+    let mut seen = match mode.name() {
+        "nat-proxy" => Seen::of(network, &[format!("*:{}/udp", lab::PORT)]),
+        _ => Seen::of_port(network, port),
+    };
+    let act = || {
+        datagrams.send(100);
+        datagrams.receive();
+    };
+    let what = format!("{}: a datagram's journey", mode.name());
+    if is_in_user_space(mode.name()) {
+        return seen.until(&what, act, |packets| {
+            let begun = packets.iter().find(|packet| begins_in(packet, client));
+            let ended = packets.iter().find(|packet| is_read(packet));
+            match (begun, ended) {
+                (Some(begun), Some(ended)) => {
+                    Ok((begun.steps.len() + ended.steps.len(), "in parts".to_owned()))
+                }
+                _ => Err(format!("begun {}, ended {}", begun.is_some(), ended.is_some())),
+            }
+        });
+    }
+    seen.until(&what, act, |packets| {
+        let whole = |packet: &&Packet| {
+            begins_in(packet, client) && is_read(packet) && is_from(packet, "udp", port)
+        };
+        let all = packets.iter().filter(whole).map(|packet| {
+            let missing = devices(network).find(|hop| !was_at(packet, &hop.host, &hop.device));
+            match missing {
+                Some(hop) => Err(format!("not at {} of {}", hop.device, hop.host)),
+                None if !packet.steps.iter().any(|step| step.namespace == server) => {
+                    Err("not in the server's namespace".to_owned())
+                }
+                None => Ok((packet.steps.len(), "whole".to_owned())),
+            }
+        });
+        all.reduce(|one, other| one.or(other)).unwrap_or_else(|| Err("no journey".to_owned()))
+    })
+}
+
+/// Packets and bytes that each device of the path carried towards the server.
+fn carried(network: &Network) -> Vec<(u64, u64)> {
+    let of = |hop: &Hop| {
+        let host = network.host(&hop.host).unwrap();
+        let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } =
+            host.netlink().link(&hop.device).unwrap().counters;
+        match hop.forward {
+            Side::Rx => (rx_packets, rx_bytes),
+            Side::Tx => (tx_packets, tx_bytes),
+        }
+    };
+    devices(network).map(of).collect()
+}
+
+/// The first device whose packets are small, as the lab's counters have it: they were cut
+/// there.
+fn counted_cut<'n>(network: &'n Network, before: &[(u64, u64)]) -> Option<&'n Hop> {
+    let after = carried(network);
+    let mean = |at: usize| {
+        let (packets, bytes) = (after[at].0 - before[at].0, after[at].1 - before[at].1);
+        if bytes < STREAM as u64 { 0 } else { bytes / packets.max(1) }
+    };
+    devices(network).enumerate().find(|(at, _)| (1..CUT).contains(&mean(*at))).map(|(_, hop)| hop)
+}
+
+/// Where a stream's packets were cut, and what was found.
+fn transfer(mode: &dyn Mode, network: &Network) -> (String, String) {
+    let client = network.client().name();
+    let what = format!("{}: a stream's journeys", mode.name());
+    if is_in_user_space(mode.name()) {
+        let mut attempts = Vec::new();
+        testbed::poll(&what, crate::LIMIT, || {
+            let port = port();
+            let mut seen = Seen::of_port(network, port);
+            stream(network, port);
+            seen.rest();
+            let begun = seen
+                .packets
+                .iter()
+                .any(|packet| begins_in(packet, client) && is_from(packet, "tcp", port));
+            attempts.push(seen.packets.len());
+            Ok(if begun { Ok(()) } else { Err(seen.text()) })
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+        return ("-".to_owned(), "in parts".to_owned());
+    }
+    // Connections that begin before the devices know each other's addresses go another way.
+    testbed::poll(&what, crate::LIMIT, || {
+        let port = port();
+        let mut seen = Seen::of_port(network, port);
+        let before = carried(network);
+        stream(network, port);
+        let counted = counted_cut(network, &before);
+        seen.rest();
+        let judged = judge(network, &seen.packets, port, counted);
+        Ok(judged.map_err(|problem| format!("{problem}\n{}", seen.text())))
+    })
+    .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn judge(
+    network: &Network,
+    packets: &[Packet],
+    port: u16,
+    counted: Option<&Hop>,
+) -> Result<(String, String), String> {
+    let (client, server) = (network.client().name(), network.server().name());
+    let of_stream: Vec<&Packet> = packets
+        .iter()
+        .filter(|packet| begins_in(packet, client) && is_from(packet, "tcp", port))
+        .filter(|packet| packet.steps[0].gso_packets.is_some())
+        .collect();
+    if of_stream.is_empty() {
+        return Err("no GSO packet was sent".to_owned());
+    }
+    let mut cuts: Vec<(String, String)> = of_stream.iter().flat_map(|p| cut_at(p)).collect();
+    cuts.sort();
+    cuts.dedup();
+    let expected: Vec<(String, String)> =
+        counted.iter().map(|hop| (hop.host.clone(), hop.device.clone())).collect();
+    if cuts != expected {
+        return Err(format!("cut at {cuts:?}, the counters say {expected:?}"));
+    }
+    let Some((host, device)) = cuts.pop() else {
+        // Whole from socket to socket.
+        let whole = of_stream.iter().find(|packet| {
+            let is_gso_at = |hop: &Hop| {
+                steps_at(packet, &hop.host, &hop.device).any(|step| step.gso_packets.is_some())
+            };
+            devices(network).all(is_gso_at) && is_received(&packet.legs[0].ending)
+        });
+        let whole = whole.ok_or("no GSO packet arrived whole by all hops")?;
+        let packets = whole.steps[0].gso_packets.unwrap_or(1);
+        if !whole.steps.iter().any(|step| step.namespace == server) {
+            return Err("not in the server's namespace".to_owned());
+        }
+        return Ok(("nowhere".to_owned(), format!("GSO packet of {packets} received whole")));
+    };
+    // A segment that merging took in arrives as part of another one.
+    let arrived = of_stream
+        .iter()
+        .flat_map(|packet| &packet.legs)
+        .filter(|leg| leg.segment_of.is_some() && is_received(&leg.ending));
+    let arrived = arrived.count();
+    if arrived == 0 {
+        return Err("no segment arrived".to_owned());
+    }
+    // As many segments as the packet stands for, all of them behind the cut.
+    for packet in &of_stream {
+        let segments = packet.legs.iter().filter(|leg| leg.segment_of == Some(0)).count();
+        let whole = packet.steps[0].gso_packets.map_or(1, usize::from);
+        if segments != whole {
+            return Err(format!("{segments} segments of a packet of {whole}\n{}", packet.text()));
+        }
+    }
+    Ok((format!("{host} {device}"), format!("{arrived} segments received")))
+}
