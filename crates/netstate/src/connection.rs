@@ -7,7 +7,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 
-use crate::dump::{attribute, attributes};
+use crate::dump::{attribute, attributes, dump_once};
 use crate::netlink::{Error, Result};
 
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
@@ -88,6 +88,27 @@ pub struct Entry {
     /// What the kernel does to the connection beyond addresses and ports, or tells of it in a
     /// way that is not understood here: a helper, adjusted sequence numbers, a zone.
     pub oddity: Option<&'static str>,
+}
+
+/// Shows every connection of TCP and UDP in the calling thread's namespace to `each`. What came
+/// and went meanwhile may be missing.
+///
+/// # Errors
+/// When the kernel refuses, for instance as it has no ctnetlink.
+pub fn connections(mut each: impl FnMut(&Entry)) -> Result<()> {
+    const IPPROTO_TCP: u8 = 6;
+    const IPPROTO_UDP: u8 = 17;
+    let request = (NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, &[0_u8; 4][..]);
+    // Not asked for again where it was interrupted: the table changes all the time.
+    dump_once(NETLINK_NETFILTER, request, "conntrack entries", |_, payload| {
+        // Others have no ports: their tuples are not read here.
+        if let Ok(entry) = entry(payload.get(4..).unwrap_or_default())
+            && matches!(entry.original.protocol, IPPROTO_TCP | IPPROTO_UDP)
+        {
+            each(&entry);
+        }
+    })
+    .map(drop)
 }
 
 /// Conntrack of one network namespace.

@@ -350,7 +350,11 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	__builtin_memset(event, 0, sizeof(*event));
 	event->kind = seen->kind;
 	event->skb = address;
-	if (!headers_of(event, seen) || !is_wanted(filter, event))
+	if (!headers_of(event, seen))
+		return 0;
+	/* What was wanted stays so when it is translated. */
+	if (!is_wanted(filter, event) &&
+	    !(filter->patterns && was_chosen(address) && is_still(address, &event->inner)))
 		return 0;
 	if (was && !is_still(address, &event->inner)) {
 		pass_by(seen->kind);
@@ -359,7 +363,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	/* The outer header's route leads to this device: the packet began inside of the tunnel. */
 	if (filter->sample > 1 && !was && seen->begins == AT_SOCKETS && event->tunnel)
 		return 0;
-	if (filter->sample > 1 && !was) {
+	if (!was && (filter->sample > 1 || filter->patterns)) {
 		u64 same = identity(&event->inner);
 
 		bpf_map_update_elem(&chosen, &address, &same, 0);
@@ -406,7 +410,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		if (device)
 			*device = event->gso_segs > 1 ? (u64)seen->dev : 0;
 	}
-	if (filter->sample > 1 && (seen->kind == DROPPED || seen->kind == CONSUMED ||
+	if ((filter->sample > 1 || filter->patterns) && (seen->kind == DROPPED || seen->kind == CONSUMED ||
 				   seen->kind == READ))
 		bpf_map_delete_elem(&chosen, &address);
 	return 1;

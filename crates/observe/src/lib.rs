@@ -20,6 +20,7 @@ mod snapshot;
 mod snapshot_text;
 mod told;
 mod tracer;
+mod translated;
 mod watch;
 mod ways;
 

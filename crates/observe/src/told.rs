@@ -309,6 +309,10 @@ fn words(what: &str) -> &str {
 
 /// What is different from the step before.
 fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
+    // Its headers are no longer where they were.
+    if step.what == "consumed" {
+        return String::new();
+    }
     let mut news = Vec::new();
     if before.is_none_or(|before| before.bytes != step.bytes) {
         news.push(format!("{} bytes", step.bytes));

@@ -13,6 +13,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilde
 use crate::event::{EVENT_BYTES, Event};
 use crate::filter::{FILTER_BYTES, Filter, FlowPattern};
 use crate::places::Places;
+use crate::translated::add_translated;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
@@ -39,6 +40,9 @@ pub enum TraceError {
     /// The kernel has not what it takes, or does not let this process.
     #[error("{0}")]
     Kernel(String),
+    /// Namespaces cannot be listed.
+    #[error(transparent)]
+    Sys(#[from] sys::Error),
     /// A map or the ring of events failed.
     #[error("{operation}: {error}")]
     Bpf {
@@ -197,6 +201,25 @@ impl Tracer {
         let put = self.filters.update(&0_u32.to_ne_bytes(), &bytes, MapFlags::ANY);
         put.map_err(failed("writing the filter"))?;
         Ok(left_out)
+    }
+
+    /// Reads namespaces, devices and connections anew: what came since, and what wanted flows
+    /// are translated to.
+    ///
+    /// # Errors
+    /// Where `/proc` cannot be listed or a map not be written.
+    pub fn refresh(&self) -> Result<Places, TraceError> {
+        let mut found = Vec::new();
+        let places = Places::of_machine_with(&mut |_, netns| {
+            if !self.filter.flows.is_empty() {
+                add_translated(netns, &self.filter.flows, &mut found);
+            }
+        })?;
+        self.know(&places)?;
+        if !found.is_empty() {
+            self.follow(&found)?;
+        }
+        Ok(places)
     }
 
     /// What was seen, after this time at the latest.

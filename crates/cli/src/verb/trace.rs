@@ -15,7 +15,9 @@ use crate::trace_args::Trace;
 
 /// How often it is looked whether to go on.
 const TICK: Duration = Duration::from_millis(50);
-/// Packets are a whole second's at the most in one answer.
+/// How often namespaces, devices and connections are read anew.
+const REFRESH: Duration = Duration::from_secs(2);
+/// Rarer is never.
 const MOST_SAMPLED: u32 = 1 << 30;
 
 /// Tells of packets until it is told to end.
@@ -28,37 +30,36 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         drops_only: arguments.drops_only,
         ..arguments.filter.parse()?
     };
-    let places = Places::of_machine()?;
+    let stop = interrupt::flag()?;
+    let mut places = Places::of_machine()?;
+    let tracer = Tracer::start(filter, &places)?;
     for left_out in &places.left_out {
         complain(&format!("left out: {left_out}"));
     }
-    let stop = interrupt::flag()?;
-    let tracer = Tracer::start(filter, &places)?;
     for not_seen in &tracer.not_seen {
         complain(&format!("this kernel does not show {not_seen}"));
     }
     let hosts = hosts();
-    let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
     complain("tracing: Ctrl-C ends it");
-    let mut telling = Telling { arguments, names: &names, told: 0 };
-    let begun = Instant::now();
+    let (begun, mut told, mut refreshed) = (Instant::now(), 0, None::<Instant>);
     let mut journeys = Journeys::default();
     let is_over = |told: u64| {
         stop.load(Ordering::Relaxed)
             || arguments.duration.is_some_and(|limit| begun.elapsed() >= *limit)
             || arguments.count.is_some_and(|count| told >= count)
     };
-    while !is_over(telling.told) {
+    while !is_over(told) {
+        if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
+            places = tracer.refresh()?;
+            refreshed = Some(Instant::now());
+        }
         let mut ended = journeys.take(tracer.poll(TICK)?);
         ended.extend(journeys.settle(now()?));
-        for journey in &ended {
-            telling.tell(journey)?;
-        }
+        let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
+        told += tell(&ended, arguments, told, &names)?;
     }
-    for journey in &journeys.finish() {
-        telling.tell(journey)?;
-    }
-    let told = telling.told;
+    let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
+    told += tell(&journeys.finish(), arguments, told, &names)?;
     let lost = tracer.lost()?;
     complain(&format!("{told} packets told, {lost} events lost"));
     Ok(if stop.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Done })
@@ -70,29 +71,31 @@ fn now() -> anyhow::Result<u64> {
     Ok(u64::try_from(Duration::from(time).as_nanos())?)
 }
 
-/// Prints those packets that are wanted.
-struct Telling<'a> {
-    arguments: &'a Trace,
-    names: &'a Called<'a>,
-    told: u64,
-}
-
-impl Telling<'_> {
-    fn tell(&mut self, journey: &Journey) -> anyhow::Result<()> {
-        let is_fast = |limit: &humantime::Duration| {
-            u128::from(journey.took()) <= Duration::from(*limit).as_nanos()
-        };
-        let is_enough = self.arguments.count.is_some_and(|count| self.told >= count);
-        if is_enough || self.arguments.slower_than.as_ref().is_some_and(is_fast) {
-            return Ok(());
+/// Prints those packets that are wanted, after so many others; answers how many.
+fn tell(
+    ended: &[Journey],
+    arguments: &Trace,
+    before: u64,
+    names: &Called<'_>,
+) -> anyhow::Result<u64> {
+    let is_slow = |journey: &&Journey| {
+        let limit = arguments.slower_than.map_or(Duration::ZERO, Duration::from);
+        arguments.slower_than.is_none() || u128::from(journey.took()) > limit.as_nanos()
+    };
+    let room = arguments.count.unwrap_or(u64::MAX).saturating_sub(before);
+    let mut told = 0;
+    for journey in ended.iter().filter(is_slow) {
+        if told == room {
+            break;
         }
-        self.told += 1;
-        let packet = Packet::of(journey, self.names);
-        match self.arguments.json {
-            true => print_json_line(&packet),
-            false => print(&packet.text()),
+        let packet = Packet::of(journey, names);
+        match arguments.json {
+            true => print_json_line(&packet)?,
+            false => print(&packet.text())?,
         }
+        told += 1;
     }
+    Ok(told)
 }
 
 /// One packet in so many.

@@ -1,0 +1,101 @@
+//! Whatever events come.
+
+use std::time::Duration;
+
+use observe::{Event, Journeys, Kind, Origin, Packet};
+use proptest::prelude::*;
+
+use crate::told::Invented;
+use crate::{MILLISECOND, TCP, UDP, at, event, flow, gso};
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop::sample::select(vec![
+        Kind::Queued,
+        Kind::Sent,
+        Kind::Backlog,
+        Kind::Gro,
+        Kind::Received,
+        Kind::Socket,
+        Kind::Read,
+        Kind::Dropped,
+        Kind::Consumed,
+    ])
+}
+
+prop_compose! {
+    /// An event of few packets at few places, so that they meet.
+    fn some_event()(
+        skb in 1u64..6,
+        kind in kinds(),
+        protocol in prop::sample::select(vec![TCP, UDP]),
+        sequence in 0u32..4,
+        id in 0u16..3,
+        place in 1u32..3,
+        cpu in 0u32..2,
+        packets in 0u16..4,
+        has_flow in prop::bool::weighted(0.9),
+        pause in prop::sample::select(vec![1, 10_000, 60 * MILLISECOND, 6_000 * MILLISECOND]),
+    ) -> (u64, Event) {
+        let flow = flow(protocol, sequence * 100, id);
+        let event = at(event(0, skb, kind, flow), place, place, "eth0");
+        let event = if packets > 1 { gso(event, 100, packets) } else { event };
+        let flow = has_flow.then_some(flow);
+        (pause, Event { cpu, flow, ..event })
+    }
+}
+
+proptest! {
+    /// Whatever comes, in whatever order: no event is told twice, what is told has ended, and
+    /// its legs and steps fit together.
+    #[test]
+    fn every_event_is_of_one_journey(events in prop::collection::vec(some_event(), 0..200)) {
+        let mut time = 0;
+        let events: Vec<Event> = events
+            .into_iter()
+            .map(|(pause, event)| {
+                time += pause;
+                Event { time, ..event }
+            })
+            .collect();
+        let mut journeys = Journeys::default();
+        let mut ended = Vec::new();
+        for event in events.clone() {
+            ended.extend(journeys.take([event]));
+        }
+        ended.extend(journeys.settle(time + Duration::from_secs(1).as_nanos() as u64));
+        ended.extend(journeys.finish());
+        let mut numbers: Vec<u64> = ended.iter().map(|journey| journey.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        prop_assert_eq!(numbers.len(), ended.len(), "each number once");
+        let mut told: Vec<u64> = Vec::new();
+        for journey in &ended {
+            prop_assert!(!journey.steps.is_empty());
+            prop_assert!(journey.steps.is_sorted_by_key(|step| step.event.time));
+            prop_assert_eq!(journey.legs[0].origin, Origin::First);
+            for (at, leg) in journey.legs.iter().enumerate() {
+                prop_assert!(leg.ending.is_some());
+                prop_assert!(journey.steps.iter().any(|step| step.leg == at));
+                if let Origin::SegmentOf(parent) | Origin::CopyOf(parent) = leg.origin {
+                    prop_assert!(parent < at);
+                }
+            }
+            for step in &journey.steps {
+                prop_assert!(step.leg < journey.legs.len());
+                told.push(step.event.time);
+            }
+            prop_assert!(!Packet::of(journey, &Invented).text().is_empty());
+        }
+        let all = told.len();
+        told.sort_unstable();
+        told.dedup();
+        prop_assert_eq!(told.len(), all, "each event once");
+        // What ends was not begun by these: nothing else is left out.
+        let must = events.iter().filter(|event| {
+            !matches!(event.kind, Kind::Sent | Kind::Socket | Kind::Read | Kind::Consumed)
+        });
+        for event in must {
+            prop_assert!(told.binary_search(&event.time).is_ok(), "{:?}", event);
+        }
+    }
+}
