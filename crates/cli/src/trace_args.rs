@@ -28,6 +28,9 @@ pub struct Trace {
     /// End after this time
     #[arg(long, value_name = "TIME")]
     pub duration: Option<humantime::Duration>,
+    /// At the end, let `doctor` look for the causes of the drops that were told
+    #[arg(long, conflicts_with = "json")]
+    pub explain: bool,
     /// A line of JSON a packet
     #[arg(long)]
     pub json: bool,

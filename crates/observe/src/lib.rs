@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod called;
+mod diary;
 mod drops;
 mod event;
 mod explain;

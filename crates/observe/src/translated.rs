@@ -7,11 +7,7 @@ use crate::filter::FlowPattern;
 
 /// Adds to `found` both forms of each connection of a namespace that is translated and wanted in
 /// one of them. Where conntrack cannot be read, nothing is: the kernel has none.
-pub(crate) fn add_translated(
-    netns: &NetNs,
-    wanted: &[FlowPattern],
-    found: &mut Vec<FlowPattern>,
-) {
+pub(crate) fn add_translated(netns: &NetNs, wanted: &[FlowPattern], found: &mut Vec<FlowPattern>) {
     let mut add = |entry: &Entry| {
         let answers = entry.reply.reversed();
         if answers == entry.original {
@@ -22,9 +18,12 @@ pub(crate) fn add_translated(
         let is_wanted = |(from, to)| wanted.iter().any(|flow| flow.is_of(from, to, protocol));
         if both.iter().copied().any(is_wanted) {
             let patterns = both.map(|(from, to)| FlowPattern::exactly(from, to, protocol));
-            found.extend(patterns.into_iter().filter(|pattern| {
-                !wanted.contains(pattern) && !found.contains(pattern)
-            }).collect::<Vec<_>>());
+            found.extend(
+                patterns
+                    .into_iter()
+                    .filter(|pattern| !wanted.contains(pattern) && !found.contains(pattern))
+                    .collect::<Vec<_>>(),
+            );
         }
     };
     let read = netns.run(|| {

@@ -146,9 +146,17 @@ pub fn all() -> Vec<SchemaFile> {
         SchemaFile { name: "results", schema: results },
         SchemaFile { name: "try", schema: trial },
         SchemaFile {
+            name: "trace",
+            schema: derived::<observe::Packet>("trace", 1, "overlane trace --json: a line"),
+        },
+        SchemaFile {
             name: "vtep-status",
             schema: derived::<Vec<status::Status>>("vtep-status", 1, "overlane vtep status --json")
                 .with("description", "Every endpoint of this network namespace."),
+        },
+        SchemaFile {
+            name: "watch",
+            schema: derived::<observe::Snapshot>("watch", 1, "overlane watch --json: a line"),
         },
     ]
 }

@@ -1,15 +1,17 @@
 //! `overlane trace`: journeys of single packets, through devices, tunnels and namespaces.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use doctor::{Scope, collect, diagnose};
 use nix::time::{ClockId, clock_gettime};
-use observe::{Called, Filter, Journey, Journeys, Packet, Places, Tracer};
+use observe::{Called, Filter, Journey, Journeys, Packet, PacketEnding, Places, Tracer};
 
 use crate::exit::{Exit, usage};
 use crate::interrupt;
-use crate::output::{complain, print, print_json_line};
+use crate::output::{complain, print, print_json_line, style};
 use crate::packet_filter::hosts;
 use crate::trace_args::Trace;
 
@@ -41,14 +43,15 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     }
     let hosts = hosts();
     complain("tracing: Ctrl-C ends it");
-    let (begun, mut told, mut refreshed) = (Instant::now(), 0, None::<Instant>);
+    let (begun, mut refreshed) = (Instant::now(), None::<Instant>);
+    let mut telling = Telling { arguments, told: 0, checks: BTreeSet::new() };
     let mut journeys = Journeys::default();
     let is_over = |told: u64| {
         stop.load(Ordering::Relaxed)
             || arguments.duration.is_some_and(|limit| begun.elapsed() >= *limit)
             || arguments.count.is_some_and(|count| told >= count)
     };
-    while !is_over(told) {
+    while !is_over(telling.told) {
         if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
             places = tracer.refresh()?;
             refreshed = Some(Instant::now());
@@ -56,12 +59,15 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         let mut ended = journeys.take(tracer.poll(TICK)?);
         ended.extend(journeys.settle(now()?));
         let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
-        told += tell(&ended, arguments, told, &names)?;
+        telling.tell(&ended, &names)?;
     }
     let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
-    told += tell(&journeys.finish(), arguments, told, &names)?;
-    let lost = tracer.lost()?;
+    telling.tell(&journeys.finish(), &names)?;
+    let (told, lost) = (telling.told, tracer.lost()?);
     complain(&format!("{told} packets told, {lost} events lost"));
+    if arguments.explain {
+        explain(&telling.checks)?;
+    }
     Ok(if stop.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Done })
 }
 
@@ -71,31 +77,55 @@ fn now() -> anyhow::Result<u64> {
     Ok(u64::try_from(Duration::from(time).as_nanos())?)
 }
 
-/// Prints those packets that are wanted, after so many others; answers how many.
-fn tell(
-    ended: &[Journey],
-    arguments: &Trace,
-    before: u64,
-    names: &Called<'_>,
-) -> anyhow::Result<u64> {
-    let is_slow = |journey: &&Journey| {
-        let limit = arguments.slower_than.map_or(Duration::ZERO, Duration::from);
-        arguments.slower_than.is_none() || u128::from(journey.took()) > limit.as_nanos()
-    };
-    let room = arguments.count.unwrap_or(u64::MAX).saturating_sub(before);
-    let mut told = 0;
-    for journey in ended.iter().filter(is_slow) {
-        if told == room {
-            break;
+/// Prints packets.
+struct Telling<'a> {
+    arguments: &'a Trace,
+    /// How many so far.
+    told: u64,
+    /// Checks that look for the causes of the drops among them.
+    checks: BTreeSet<String>,
+}
+
+impl Telling<'_> {
+    /// Prints those that are wanted.
+    fn tell(&mut self, ended: &[Journey], names: &Called<'_>) -> anyhow::Result<()> {
+        let slower_than = self.arguments.slower_than.map(|limit| limit.as_nanos());
+        let is_slow =
+            |journey: &&Journey| slower_than.is_none_or(|limit| u128::from(journey.took()) > limit);
+        for journey in ended.iter().filter(is_slow) {
+            if self.arguments.count.is_some_and(|count| self.told >= count) {
+                break;
+            }
+            let packet = Packet::of(journey, names);
+            match self.arguments.json {
+                true => print_json_line(&packet)?,
+                false => print(&packet.text())?,
+            }
+            self.told += 1;
+            self.checks.extend(packet.legs.into_iter().filter_map(|leg| match leg.ending {
+                PacketEnding::Dropped { check, .. } => check,
+                _ => None,
+            }));
         }
-        let packet = Packet::of(journey, names);
-        match arguments.json {
-            true => print_json_line(&packet)?,
-            false => print(&packet.text())?,
-        }
-        told += 1;
+        Ok(())
     }
-    Ok(told)
+}
+
+/// What these checks find on this host, now.
+fn explain(checks: &BTreeSet<String>) -> anyhow::Result<()> {
+    if checks.is_empty() {
+        return print("no drop was told that a check of doctor looks for");
+    }
+    let mut diagnosis = diagnose(&collect(Scope::All, Duration::ZERO)?);
+    diagnosis.findings.retain(|finding| checks.contains(&finding.code));
+    let found = |code: &&String| diagnosis.findings.iter().any(|finding| finding.code == **code);
+    for code in checks.iter().filter(|code| !found(code)) {
+        print(&format!("doctor finds nothing by {code} now (overlane doctor explain {code})"))?;
+    }
+    match diagnosis.findings.is_empty() {
+        true => Ok(()),
+        false => print(&report::diagnosis_text(&diagnosis, style())),
+    }
 }
 
 /// One packet in so many.

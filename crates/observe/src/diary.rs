@@ -1,0 +1,159 @@
+//! A packet's journey as text: a diary.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::told::{Packet, PacketEnding, PacketLeg, PacketStep};
+
+/// Columns of namespaces and devices are as wide as their longest name, within reason.
+const WIDEST: usize = 24;
+
+impl Packet {
+    /// As a diary.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let flow = self.flow.as_ref().map_or("no IP packet".to_owned(), ToString::to_string);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "packet {}: {flow}", self.number);
+        for group in self.groups() {
+            let Some((first, leg)) = group.first().and_then(|at| Some((*at, self.legs.get(*at)?)))
+            else {
+                continue;
+            };
+            if let Some(line) = origin(leg, group.len()) {
+                let _ = writeln!(text, "  {line}");
+            }
+            self.put_steps(first, &mut text);
+            let _ = writeln!(text, "  {}", ending_words(&leg.ending));
+        }
+        text
+    }
+
+    /// Legs that came from one and went the same way to the same end, in order.
+    fn groups(&self) -> Vec<Vec<usize>> {
+        let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (at, leg) in self.legs.iter().enumerate() {
+            let place =
+                |step: &PacketStep| format!("{} {} {:?}", step.what, step.namespace, step.device);
+            let way: Vec<String> = self.of_leg(at).map(place).collect();
+            groups.entry(format!("{leg:?} {way:?}")).or_default().push(at);
+        }
+        let mut groups: Vec<Vec<usize>> = groups.into_values().collect();
+        groups.sort_unstable();
+        groups
+    }
+
+    fn put_steps(&self, leg: usize, text: &mut String) {
+        let width = |of: &dyn Fn(&PacketStep) -> usize, least: usize| {
+            self.steps.iter().map(of).max().unwrap_or(0).clamp(least, WIDEST)
+        };
+        let namespaces = width(&|step| step.namespace.chars().count(), 9);
+        let devices = width(&|step| step.device.as_deref().unwrap_or("").chars().count(), 6);
+        let mut before: Option<&PacketStep> = None;
+        for step in self.of_leg(leg) {
+            let us = step.after_ns as f64 / 1000.0;
+            let (namespace, cpu) = (&step.namespace, step.cpu);
+            let device = step.device.as_deref().unwrap_or("-");
+            let (what, news) = (words(&step.what), news(step, before));
+            let _ = writeln!(
+                text,
+                "  {us:>9.1} µs  {namespace:<namespaces$}  {device:<devices$}  cpu {cpu:<2} \
+                 {what}{news}"
+            );
+            before = Some(step);
+        }
+    }
+
+    fn of_leg(&self, leg: usize) -> impl Iterator<Item = &PacketStep> {
+        self.steps.iter().filter(move |step| step.leg == leg)
+    }
+}
+
+/// What comes before the steps of so many legs.
+fn origin(leg: &PacketLeg, count: usize) -> Option<String> {
+    match (leg.segment_of, leg.copy_of, count) {
+        (Some(_), _, 1) => Some("one segment of it:".to_owned()),
+        (Some(_), ..) => Some(format!("{count} segments of it, the first:")),
+        (_, Some(_), 1) => Some("a copy of it:".to_owned()),
+        (_, Some(_), _) => Some(format!("{count} copies of it, the first:")),
+        _ => None,
+    }
+}
+
+fn words(what: &str) -> &str {
+    match what {
+        "backlog" => "into the backlog",
+        "gro" => "to be merged",
+        "socket" => "in its socket",
+        "consumed" => "done with",
+        other => other,
+    }
+}
+
+/// What is different from the step before.
+fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
+    // Its headers are no longer where they were.
+    if step.what == "consumed" {
+        return String::new();
+    }
+    let mut news = Vec::new();
+    if before.is_none_or(|before| before.bytes != step.bytes) {
+        news.push(format!("{} bytes", step.bytes));
+    }
+    let gso = |step: &PacketStep| step.gso_packets.zip(step.gso_size);
+    if before.map_or(gso(step).is_some(), |before| gso(before) != gso(step)) {
+        news.push(match gso(step) {
+            Some((packets, size)) => format!("GSO {packets} x {size}"),
+            None => "no GSO packet".to_owned(),
+        });
+    }
+    if before.map_or(step.checksum == "partial", |before| before.checksum != step.checksum) {
+        news.push(format!("checksum {}", step.checksum));
+    }
+    if before.is_some_and(|before| before.flow != step.flow)
+        && let Some(flow) = &step.flow
+    {
+        news.push(flow.to_string());
+    }
+    if before.map_or(step.vni.is_some(), |before| {
+        (before.vni, &before.tunnel) != (step.vni, &step.tunnel)
+    }) {
+        news.push(match (step.vni, &step.tunnel) {
+            (Some(vni), Some(tunnel)) => format!("in VXLAN {vni} {tunnel}"),
+            _ => "out of the tunnel".to_owned(),
+        });
+    }
+    if before.is_some_and(|before| before.conntrack != step.conntrack) {
+        let conntrack = step.conntrack.as_deref().unwrap_or("none");
+        news.push(format!("conntrack {conntrack}"));
+    }
+    if before.map_or(step.mark > 0, |before| before.mark != step.mark) {
+        news.push(format!("mark {:#x}", step.mark));
+    }
+    if news.is_empty() { String::new() } else { format!(": {}", news.join(", ")) }
+}
+
+fn ending_words(ending: &PacketEnding) -> String {
+    match ending {
+        PacketEnding::Read { pid, command } => format!("read by {command} ({pid})"),
+        PacketEnding::Received => "received by its connection".to_owned(),
+        PacketEnding::Dropped { reason, function, meaning, check } => {
+            let mut text = format!("DROPPED: {reason}");
+            if let Some(function) = function {
+                let _ = write!(text, " in {function}");
+            }
+            if let Some(meaning) = meaning {
+                let _ = write!(text, "\n    {meaning}");
+            }
+            if let Some(check) = check {
+                let _ = write!(text, "\n    overlane doctor explain {check}");
+            }
+            text
+        }
+        PacketEnding::Left { device } => format!("left by {device}"),
+        PacketEnding::Consumed => "used up".to_owned(),
+        PacketEnding::Cut => "cut".to_owned(),
+        PacketEnding::Merged { into } => format!("merged into packet {into}"),
+        PacketEnding::Unseen => "not seen any more".to_owned(),
+    }
+}
