@@ -22,3 +22,17 @@ pub fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     }
     Ok(stop)
 }
+
+/// Sets the flag on SIGINT or SIGTERM, however often: what the process holds, it must give back
+/// itself, like a terminal.
+///
+/// # Errors
+/// When handlers cannot be installed.
+pub fn flag_that_waits() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let registered = signal_hook::flag::register(signal, stop.clone());
+        registered.context("install signal handlers")?;
+    }
+    Ok(stop)
+}

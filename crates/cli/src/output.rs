@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use measure::run::Ended;
@@ -50,13 +51,41 @@ impl Write for Log {
     fn write(&mut self, entry: &[u8]) -> std::io::Result<usize> {
         // The formatter hands over each entry as a whole.
         let text = String::from_utf8_lossy(entry);
-        std::io::stderr().write_all(foreign::log(&text, self.colour).as_bytes())?;
+        let text = foreign::log(&text, self.colour);
+        match &mut *held() {
+            Some(held) if held.len() < HELD => held.push_str(&text),
+            // What more there is would only be more of the same.
+            Some(_) => {}
+            None => std::io::stderr().write_all(text.as_bytes())?,
+        }
         Ok(entry.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         std::io::stderr().flush()
     }
+}
+
+/// Bytes of log lines that are held back, at most.
+const HELD: usize = 1 << 20;
+
+fn held() -> MutexGuard<'static, Option<String>> {
+    static LOG: Mutex<Option<String>> = Mutex::new(None);
+    LOG.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds log lines back while something else fills the screen, where they would go there.
+pub fn hold_log() {
+    if std::io::stderr().is_terminal() {
+        held().get_or_insert_default();
+    }
+}
+
+/// Writes the log lines that were held back, and no longer holds any.
+pub fn release_log() {
+    let log = held().take().unwrap_or_default();
+    // Nothing can be done where standard error is closed.
+    let _ = std::io::stderr().write_all(log.as_bytes());
 }
 
 /// Prints any value as JSON.

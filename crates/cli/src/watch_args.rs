@@ -9,7 +9,7 @@ use crate::packet_filter::PacketFilter;
 /// `overlane watch`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance: as many as --budget allows. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl"
+    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance: as many as --budget allows. On a terminal they are shown as a list to look into (? shows the keys); elsewhere, and with --once, --count or --text, as text. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl"
 )]
 pub struct Watch {
     /// Play a recording back
@@ -36,4 +36,7 @@ pub struct Watch {
     /// A line of JSON an interval
     #[arg(long)]
     pub json: bool,
+    /// Text, on a terminal too
+    #[arg(long, conflicts_with = "json")]
+    pub text: bool,
 }

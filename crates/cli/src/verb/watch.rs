@@ -1,13 +1,11 @@
 //! `overlane watch`: the network, live, interval by interval.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::Context;
-use foreign::bounded::{Limits, Weights};
 use nix::time::{ClockId, clock_gettime};
 use observe::{Budget, Snapshot};
 
@@ -15,60 +13,106 @@ use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::output::{complain, print, print_json_line};
 use crate::packet_filter::hosts;
+use crate::recording::{Indexed, Recorder, Recording};
+use crate::screen::{self, Source};
 use crate::watch_args::Watch;
 
 /// Shorter ones are mostly work for this program, longer ones are averages of nothing.
 const INTERVALS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(3600);
-/// A line of a recording: an interval of 64 ways of 64 hops has less.
-const LIMITS: Limits = Limits {
-    bytes: 16 << 20,
-    string: 4096,
-    word: 64,
-    depth: 16,
-    memory: 64 << 20,
-    weights: Weights { object: 512, list: 64, string: 64, word: 8 },
-};
 
 /// Shows interval after interval until it is told to end.
 ///
 /// # Errors
 /// Usage; a kernel that lets nobody look, or not this process; a recording that is none.
 pub fn run(arguments: &Watch) -> anyhow::Result<Exit> {
+    let has_screen = !(arguments.json || arguments.text)
+        && !arguments.once
+        && arguments.count.is_none()
+        && screen::is_possible();
     match &arguments.from {
+        Some(path) if has_screen => {
+            let recording = Indexed::open(path)?;
+            on_screen(|stop| screen::run(Source::Recording(recording), stop))
+        }
         Some(path) => play(path, arguments),
-        None => watch(arguments),
+        None => {
+            let mut measuring = Measuring::start(arguments)?;
+            if has_screen {
+                return on_screen(|stop| measuring.on_screen(stop));
+            }
+            measuring.as_text(arguments)
+        }
     }
 }
 
-fn watch(arguments: &Watch) -> anyhow::Result<Exit> {
-    let interval = Duration::from(arguments.interval);
-    if !INTERVALS.contains(&interval) {
-        let (least, most) = (INTERVALS.start(), INTERVALS.end());
-        let problem = format!("{interval:?}: expected {least:?} to {most:?}");
-        return Err(usage("--interval", problem));
-    }
-    let (filter, budget) = (arguments.filter.parse()?, budget(&arguments.budget)?);
-    let mut record = arguments.record.as_deref().map(recording).transpose()?;
-    let stop = interrupt::flag()?;
-    let goes_on = || !stop.load(Ordering::Relaxed);
-    let mut watch = observe::Watch::start(filter, budget)?;
-    let mut left = if arguments.once { Some(1) } else { arguments.count };
-    let own_cpu = || {
-        // The kernel has this clock always.
-        clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
-    };
-    while goes_on() && left != Some(0) {
-        let snapshot = watch.interval(interval, &own_cpu, &hosts(), &goes_on)?;
-        show(&snapshot, arguments)?;
-        if let Some((file, path)) = &mut record {
-            let line = serde_json::to_string(&snapshot)? + "\n";
-            let written = file.write_all(line.as_bytes());
-            written.with_context(|| format!("write {}", path.display()))?;
+/// Runs the interface until it ends, or a signal ends it: the terminal is given back first.
+fn on_screen(show: impl FnOnce(&Arc<AtomicBool>) -> anyhow::Result<Exit>) -> anyhow::Result<Exit> {
+    let stop = interrupt::flag_that_waits()?;
+    show(&stop)
+}
+
+/// Packets under watch, and where intervals of them are written.
+struct Measuring {
+    watch: observe::Watch,
+    interval: Duration,
+    record: Option<Recorder>,
+}
+
+impl Measuring {
+    fn start(arguments: &Watch) -> anyhow::Result<Measuring> {
+        let interval = Duration::from(arguments.interval);
+        if !INTERVALS.contains(&interval) {
+            let (least, most) = (INTERVALS.start(), INTERVALS.end());
+            let problem = format!("{interval:?}: expected {least:?} to {most:?}");
+            return Err(usage("--interval", problem));
         }
-        left = left.map(|left| left - 1);
+        let (filter, budget) = (arguments.filter.parse()?, budget(&arguments.budget)?);
+        let record = arguments.record.as_deref().map(Recorder::new).transpose()?;
+        Ok(Measuring { watch: observe::Watch::start(filter, budget)?, interval, record })
     }
-    Ok(if goes_on() { Exit::Done } else { Exit::Interrupted })
+
+    /// The next interval, which is shorter where `goes_on` says no.
+    fn next(&mut self, goes_on: &dyn Fn() -> bool) -> anyhow::Result<Snapshot> {
+        let own_cpu = || {
+            // The kernel has this clock always.
+            clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+        };
+        let snapshot = self.watch.interval(self.interval, &own_cpu, &hosts(), goes_on)?;
+        if let Some(record) = &mut self.record {
+            record.add(&snapshot)?;
+        }
+        Ok(snapshot)
+    }
+
+    fn as_text(&mut self, arguments: &Watch) -> anyhow::Result<Exit> {
+        let stop = interrupt::flag()?;
+        let goes_on = || !stop.load(Ordering::Relaxed);
+        let mut left = if arguments.once { Some(1) } else { arguments.count };
+        while goes_on() && left != Some(0) {
+            show(&self.next(&goes_on)?, arguments)?;
+            left = left.map(|left| left - 1);
+        }
+        Ok(if goes_on() { Exit::Done } else { Exit::Interrupted })
+    }
+
+    /// The interface has a thread of its own, so that keys need not wait for an interval.
+    fn on_screen(&mut self, stop: &AtomicBool) -> anyhow::Result<Exit> {
+        std::thread::scope(|scope| {
+            let (sender, intervals) = mpsc::channel();
+            let screen = scope.spawn(move || screen::run(Source::Live(intervals), stop));
+            let goes_on = || !screen.is_finished();
+            let mut measured = Ok(());
+            while goes_on() && measured.is_ok() {
+                // An interface that has ended takes no more.
+                measured = self.next(&goes_on).map(|snapshot| drop(sender.send(snapshot)));
+            }
+            // This ends the interface, where it has not ended itself.
+            drop(sender);
+            let shown = screen.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            measured.and(shown)
+        })
+    }
 }
 
 fn show(snapshot: &Snapshot, arguments: &Watch) -> anyhow::Result<()> {
@@ -78,15 +122,6 @@ fn show(snapshot: &Snapshot, arguments: &Watch) -> anyhow::Result<()> {
     }
 }
 
-/// A new file: an earlier recording is nobody's to lose.
-fn recording(path: &Path) -> anyhow::Result<(File, &Path)> {
-    let file = File::create_new(path);
-    let file = file.map_err(|error| {
-        usage("--record", format!("{} cannot be made: {error}", path.display()))
-    })?;
-    Ok((file, path))
-}
-
 fn budget(text: &str) -> anyhow::Result<Budget> {
     let percent = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
     let cpu = percent.filter(|percent| (0.1..=100.0).contains(percent));
@@ -94,33 +129,19 @@ fn budget(text: &str) -> anyhow::Result<Budget> {
     Ok(Budget { cpu, most: 1 })
 }
 
-/// Shows a recording.
+/// Prints a recording.
 fn play(path: &Path, arguments: &Watch) -> anyhow::Result<Exit> {
-    let problem = |line: usize, error: &dyn std::fmt::Display| {
-        usage("FILE", format!("{}, line {line}: {error}", path.display()))
-    };
-    let file = File::open(path).map_err(|e| usage("FILE", format!("{}: {e}", path.display())))?;
-    let mut reader = BufReader::new(file);
-    let most = if arguments.once { 1 } else { arguments.count.unwrap_or(u64::MAX) };
+    let mut recording = Recording::open(path)?;
     let stop = interrupt::flag()?;
-    for number in 1.. {
-        let mut line = Vec::new();
-        let mut limited = reader.by_ref().take(LIMITS.bytes + 1);
-        limited.read_until(b'\n', &mut line).map_err(|error| problem(number, &error))?;
-        if line.is_empty() || number as u64 > most {
-            break;
-        }
+    let mut left = if arguments.once { 1 } else { arguments.count.unwrap_or(u64::MAX) };
+    while left > 0
+        && let Some(snapshot) = recording.next()?
+    {
         if stop.load(Ordering::Relaxed) {
             return Ok(Exit::Interrupted);
         }
-        LIMITS.check(&line).map_err(|error| problem(number, &error))?;
-        let snapshot: Snapshot =
-            serde_json::from_slice(&line).map_err(|error| problem(number, &error))?;
-        if snapshot.format != observe::FORMAT {
-            let (got, wanted) = (snapshot.format, observe::FORMAT);
-            return Err(problem(number, &format!("format {got}, this version reads {wanted}")));
-        }
         show(&snapshot, arguments)?;
+        left -= 1;
     }
     if arguments.json {
         complain("end of the recording");

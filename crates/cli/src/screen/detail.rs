@@ -1,0 +1,178 @@
+//! All that is known of one way, hop or place of drops.
+
+use observe::{DropSeen, HopSeen, Latency, Rates, Snapshot, WaySeen};
+use ratatui::text::Line;
+
+use super::draw::{Look, faint};
+use super::history::{KEPT, PlaceKey, Point, Subject};
+use super::line::{fit, right, width, wrap};
+use super::list::flow;
+use super::number::{blocks, megabits, micros, percent, short};
+use super::rows::{Chosen, Row};
+use super::state::State;
+
+/// Width of what a value is called.
+const NAME: usize = 22;
+/// Width of a column of a table, and of the figures behind a history.
+const FIGURE: usize = 9;
+
+/// The page, in lines of so many columns.
+pub fn lines(state: &State, chosen: &Chosen, columns: usize, look: Look) -> Vec<Line<'static>> {
+    let mut page = Page { state, columns, look, lines: Vec::new() };
+    let shown = state.shown.as_ref();
+    match shown.and_then(|snapshot| Some((snapshot, chosen.find(snapshot)?))) {
+        Some((snapshot, Row::Way(way))) => page.way(snapshot, &snapshot.ways[way]),
+        Some((snapshot, Row::Hop(way, hop))) => page.hop(snapshot, &snapshot.ways[way], hop),
+        Some((snapshot, Row::Drop(drop))) => page.drops(snapshot, &snapshot.drops[drop]),
+        None => page.text("not seen in this interval"),
+    }
+    page.lines
+}
+
+struct Page<'a> {
+    state: &'a State,
+    columns: usize,
+    look: Look,
+    lines: Vec<Line<'static>>,
+}
+
+impl Page<'_> {
+    fn title(&mut self, text: &str) {
+        self.lines.push(Line::styled(fit(text, self.columns), self.look.title()));
+    }
+
+    /// The name of what follows.
+    fn head(&mut self, text: &str) {
+        self.lines.extend([Line::raw(""), Line::styled(text.to_owned(), faint())]);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.lines.extend(wrap(text, self.columns).into_iter().map(Line::raw));
+    }
+
+    fn value(&mut self, name: &str, value: &str) {
+        let room = self.columns.saturating_sub(NAME + 1).max(1);
+        for (number, part) in wrap(value, room).into_iter().enumerate() {
+            let name = if number == 0 { name } else { "" };
+            self.lines.push(Line::raw(format!("{} {part}", fit(name, NAME))));
+        }
+    }
+
+    fn way(&mut self, snapshot: &Snapshot, way: &WaySeen) {
+        self.title(&flow(way));
+        self.text(&format!("one of {} packets that went this way", way.packets));
+        self.head("Followed packets");
+        let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+        self.value("followed a second", &short(rate));
+        self.value("ended most often", &way.ending);
+        self.value("places", &way.hops.len().to_string());
+        self.times("Times, µs", &[("from first to last", &way.took)]);
+        self.history(&Subject::way(way), "followed/s");
+        let times: Vec<_> = way.hops.iter().map(|hop| (name(hop), &hop.since_before)).collect();
+        let times: Vec<_> = times.iter().map(|(name, times)| (name.as_str(), *times)).collect();
+        self.times("Where it goes, µs", &times);
+    }
+
+    fn hop(&mut self, snapshot: &Snapshot, way: &WaySeen, number: usize) {
+        let Some(hop) = way.hops.get(number) else { return };
+        self.title(&name(hop));
+        let of = way.hops.len();
+        self.text(&format!("place {} of {of} on the way of {}", number + 1, flow(way)));
+        self.head("All packets, counted by the device");
+        self.text(&hop.counted.as_ref().map_or("nothing is counted here".to_owned(), counted));
+        let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+        self.head("Followed packets of this way");
+        self.value("followed a second", &short(rate));
+        self.value("mean bytes", &short(hop.bytes.round()));
+        let gso = if hop.gso_packets > 1.0 { short(hop.gso_packets) } else { "none".into() };
+        self.value("packets in a GSO one", &gso);
+        self.value("cut by the CPU", &percent(hop.cut));
+        self.value("merged", &percent(hop.merged));
+        self.value("summed up by the CPU", &percent(hop.checksummed));
+        let vni = hop.vni.map_or("none".to_owned(), |vni| format!("VXLAN {vni}"));
+        self.value("tunnel", &vni);
+        self.times(
+            "Times, µs",
+            &[("since the hop before", &hop.since_before), ("waited here", &hop.waited)],
+        );
+        self.history(&Subject::Place(PlaceKey::of(hop)), "packets/s");
+    }
+
+    fn drops(&mut self, snapshot: &Snapshot, drop: &DropSeen) {
+        self.title(&format!("dropped: {}", drop.reason));
+        if let Some(meaning) = &drop.meaning {
+            self.text(meaning);
+        }
+        self.head("All packets");
+        self.value("namespace", &drop.namespace);
+        self.value("device", drop.device.as_deref().unwrap_or("none"));
+        self.value("function", drop.function.as_deref().unwrap_or("not told by this kernel"));
+        self.value("packets", &drop.packets.to_string());
+        let rate = drop.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+        self.value("packets a second", &short(rate));
+        if let Some(check) = &drop.check {
+            self.value("check for the cause", &format!("overlane doctor explain {check}"));
+        }
+        self.history(&Subject::drop(drop), "packets/s");
+    }
+
+    /// Percentiles, a line each.
+    fn times(&mut self, title: &str, times: &[(&str, &Latency)]) {
+        let names = times.iter().map(|(name, _)| width(name)).max().unwrap_or(0).max(NAME);
+        // Figures are worth more than the end of a name.
+        let names = names.min(self.columns.saturating_sub(4 * FIGURE)).max(6);
+        let head = ["p50", "p99", "p99.9", "packets"].map(|name| right(name, FIGURE)).concat();
+        self.head(&format!("{}{head}", fit(title, names)));
+        for (name, times) in times {
+            let figures = match times.count {
+                0 => ["-", "-", "-", "0"].map(|none| right(none, FIGURE)).concat(),
+                count => {
+                    [times.p50_ns, times.p99_ns, times.p999_ns]
+                        .map(|ns| right(&micros(ns), FIGURE))
+                        .concat()
+                        + &right(&short(count as f64), FIGURE)
+                }
+            };
+            self.lines.push(Line::raw(format!("{}{figures}", fit(name, names))));
+        }
+    }
+
+    /// The last intervals, drawn, with the least, the most and the last value.
+    fn history(&mut self, subject: &Subject, rate: &str) {
+        self.head(&format!("Last {KEPT} intervals: least, most, last"));
+        let series =
+            |value: &dyn Fn(&Point) -> Option<f64>| self.state.history.series(subject, value);
+        let mut drawn = vec![(rate, series(&|point| Some(point.packets_per_s)))];
+        let megabits = series(&|point| point.bytes_per_s.map(megabits));
+        if megabits.iter().any(Option::is_some) {
+            drawn.push(("Mbit/s", megabits));
+        }
+        if !matches!(subject, Subject::Drop(..)) {
+            drawn.push(("p99, µs", series(&|point| Some(point.p99_ns as f64 / 1000.0))));
+        }
+        for (name, values) in drawn {
+            let line = self.drawn(name, &values);
+            self.lines.push(Line::raw(line));
+        }
+    }
+
+    fn drawn(&self, name: &str, values: &[Option<f64>]) -> String {
+        const NAME: usize = 10;
+        let seen = || values.iter().flatten().copied();
+        let figures =
+            [seen().reduce(f64::min), seen().reduce(f64::max), values.last().copied().flatten()];
+        let figures = figures.map(|value| right(&value.map_or("-".to_owned(), short), 7)).concat();
+        let room = self.columns.saturating_sub(NAME + width(&figures)).min(KEPT);
+        format!("{}{}{figures}", fit(name, NAME), blocks(values, room))
+    }
+}
+
+fn counted(rates: &Rates) -> String {
+    let (packets, dropped) = (short(rates.packets_per_s), short(rates.dropped_per_s));
+    let megabits = short(megabits(rates.bytes_per_s));
+    format!("{packets} packets/s, {megabits} Mbit/s, {dropped} dropped/s")
+}
+
+fn name(hop: &HopSeen) -> String {
+    format!("{} {} {}", hop.namespace, hop.device.as_deref().unwrap_or("-"), hop.side.name())
+}

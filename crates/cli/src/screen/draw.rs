@@ -1,0 +1,295 @@
+//! A frame: what the state is, in so many columns and lines.
+
+use observe::Snapshot;
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::columns::Columns;
+use super::line::wrap;
+use super::list::{column_names, flow, list_row};
+use super::number::{clock, short};
+use super::rows::Row;
+use super::state::{Page, State};
+use super::{detail, help};
+
+/// Lines from which on there is room for more than the list.
+const ROOMY: u16 = 14;
+
+/// What the terminal can show.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// Colours are wanted.
+    pub colour: bool,
+    /// It shows more than ASCII.
+    pub unicode: bool,
+}
+
+impl Look {
+    fn coloured(self, style: Style, colour: Color) -> Style {
+        if self.colour { style.fg(colour) } else { style }
+    }
+
+    /// Something that is not well.
+    pub fn bad(self) -> Style {
+        self.coloured(Style::new().add_modifier(Modifier::BOLD), Color::Red)
+    }
+
+    /// A way, or the title of a page.
+    pub fn title(self) -> Style {
+        self.coloured(Style::new().add_modifier(Modifier::BOLD), Color::Cyan)
+    }
+}
+
+/// Names of columns, and what explains others.
+pub fn faint() -> Style {
+    Style::new().add_modifier(Modifier::DIM)
+}
+
+/// Draws the state; what it has too much of for the screen is cut off.
+pub fn draw(frame: &mut Frame<'_>, state: &mut State, look: Look) {
+    let area = frame.area();
+    match state.page.clone() {
+        Page::List => draw_list(frame, state, look),
+        Page::Detail(chosen) => {
+            let lines = detail::lines(state, &chosen, area.width.into(), look);
+            draw_page(frame, state, lines, look);
+        }
+        Page::Help => {
+            let lines = help::lines(state, area.width.into(), look);
+            draw_page(frame, state, lines, look);
+        }
+    }
+    if !look.unicode {
+        for cell in &mut frame.buffer_mut().content {
+            if let Some(ascii) = ascii(cell.symbol()) {
+                cell.set_symbol(ascii);
+            }
+        }
+    }
+}
+
+/// What stands for a character on a terminal that has only ASCII.
+fn ascii(symbol: &str) -> Option<&'static str> {
+    const HEIGHTS: [&str; 8] = ["_", ".", ":", "-", "=", "+", "*", "#"];
+    let first = symbol.chars().next().filter(|first| !first.is_ascii())?;
+    Some(match first {
+        '▁'..='█' => HEIGHTS[(first as usize - '▁' as usize).min(7)],
+        'µ' => "u",
+        '…' => "~",
+        _ => "?",
+    })
+}
+
+/// Lines of a page of text, from `state.top` on, and the keys below it.
+fn draw_page(frame: &mut Frame<'_>, state: &mut State, lines: Vec<Line<'_>>, look: Look) {
+    let mut area = frame.area();
+    let keys = bottom(&mut area, 1);
+    state.top = state.top.min(lines.len().saturating_sub(area.height.into()));
+    state.fits = area.height.into();
+    let below = lines.len() - state.top > usize::from(area.height);
+    let top = state.top;
+    frame.render_widget(Paragraph::new(lines.into_iter().skip(top).collect::<Vec<_>>()), area);
+    let more = if below { "Down more  " } else { "" };
+    let line = format!("{more}Esc back  {}", keys_of_page(state));
+    frame.render_widget(Paragraph::new(key_line(state, &line, look)), keys);
+}
+
+fn keys_of_page(state: &State) -> &'static str {
+    if state.position.is_some() { "Left Right step  ? q quit" } else { "? help  q quit" }
+}
+
+fn top(area: &mut Rect, lines: u16) -> Rect {
+    let lines = lines.min(area.height);
+    let taken = Rect { height: lines, ..*area };
+    (area.y, area.height) = (area.y + lines, area.height - lines);
+    taken
+}
+
+fn bottom(area: &mut Rect, lines: u16) -> Rect {
+    let lines = lines.min(area.height);
+    area.height -= lines;
+    Rect { y: area.y + area.height, height: lines, ..*area }
+}
+
+fn draw_list(frame: &mut Frame<'_>, state: &mut State, look: Look) {
+    let mut area = frame.area();
+    let is_roomy = area.height >= ROOMY;
+    let columns = Columns::of(area.width.into());
+    let at = if area.height < 4 { 0 } else { 1 + u16::from(is_roomy) };
+    let head = top(&mut area, at);
+    let names = top(&mut area, u16::from(head.height > 0));
+    let keys = bottom(&mut area, u16::from(head.height > 0));
+    let about = if is_roomy { 2 } else { u16::from(area.height > 4) };
+    let about = bottom(&mut area, about);
+    let is_drop = |row: &Row| matches!(row, Row::Drop(_));
+    let listed = state.rows.iter().position(is_drop).unwrap_or(state.rows.len());
+    let dropped = state.rows.len() - listed;
+    let drops = match (dropped, area.height) {
+        (0, height) => u16::from(is_roomy && height > 0),
+        (_, height) if height < 4 => 0,
+        (some, height) => 1 + (some as u16).min((height / 4).max(1)),
+    };
+    let drops = bottom(&mut area, drops);
+    state.fits = area.height.into();
+    let selected = state.selected;
+    render(frame, head, head_lines(state, head.height, area.width.into(), look));
+    render(frame, names, vec![Line::styled(column_names(&columns), faint())]);
+    let shown = part(0..listed, selected, area.height);
+    let Some(snapshot) = &state.shown else {
+        render(frame, area, vec![Line::raw(nothing_yet(state))]);
+        return render(frame, keys, vec![key_line(state, KEYS_FIRST, look)]);
+    };
+    let row = |index: usize| list_row(state, snapshot, index, &columns, look);
+    match listed {
+        0 => render(frame, area, vec![Line::raw(no_ways(state, snapshot))]),
+        _ => render(frame, area, shown.map(row).collect()),
+    }
+    let mut lines = vec![drops_title(state, snapshot, look)];
+    lines.extend(part(listed..state.rows.len(), selected, drops.height.saturating_sub(1)).map(row));
+    render(frame, drops, lines);
+    render(frame, about, about_lines(state, snapshot, area.width.into(), look));
+    render(frame, keys, vec![key_line(state, &keys_of_list(state), look)]);
+}
+
+fn render(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'_>>) {
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// The part of `rows` that fits, with the selected one in its middle where it is among them.
+fn part(rows: std::ops::Range<usize>, selected: usize, height: u16) -> std::ops::Range<usize> {
+    let height = usize::from(height);
+    let most = rows.end.saturating_sub(height).max(rows.start);
+    let from = selected.min(rows.end).saturating_sub(height / 2).clamp(rows.start, most);
+    from..(from + height).min(rows.end)
+}
+
+const KEYS_FIRST: &str = "? help  q quit";
+
+fn nothing_yet(state: &State) -> &'static str {
+    match state.position {
+        Some(_) => "the recording has no interval",
+        None => "the first interval is being measured",
+    }
+}
+
+fn no_ways(state: &State, snapshot: &Snapshot) -> &'static str {
+    match snapshot.ways.is_empty() {
+        true => "no followed packet ended in this interval",
+        false if state.filter.is_empty() => "",
+        false => "no way has the text of the filter",
+    }
+}
+
+fn head_lines(state: &State, lines: u16, columns: usize, look: Look) -> Vec<Line<'static>> {
+    let Some(seen) = &state.shown else {
+        return vec![Line::styled("overlane watch", look.title())];
+    };
+    let time = clock(seen.time_s);
+    let cpu = format!("{:.1}% of {:.1}%", seen.own_cpu, seen.budget);
+    let lost_style = if seen.events_lost > 0 { look.bad() } else { Style::new() };
+    if lines < 2 || columns < 70 {
+        let line = format!("{time} 1 in {} ", seen.sample);
+        let lost = Span::styled(format!("lost {}", short(seen.events_lost as f64)), lost_style);
+        return vec![Line::from(vec![Span::raw(line), lost, Span::raw(format!(" CPU {cpu}"))])];
+    }
+    let mut first = format!("  {time} UTC  {:.1} s  sorted by {}", seen.seconds, state.sort.name());
+    if seen.other_ways > 0 {
+        first += &format!("  {} packets on ways not shown", seen.other_ways);
+    }
+    if !seen.not_seen.is_empty() {
+        first += "  not all is seen: ?";
+    }
+    let second = format!(
+        "1 packet in {} followed: {}, events {}, ",
+        seen.sample, seen.followed, seen.events
+    );
+    let lost = Span::styled(format!("lost {}", seen.events_lost), lost_style);
+    vec![
+        Line::from(vec![Span::styled("overlane watch", look.title()), Span::raw(first)]),
+        Line::from(vec![Span::raw(second), lost, Span::raw(format!("  own CPU {cpu}"))]),
+    ]
+}
+
+fn drops_title(state: &State, snapshot: &Snapshot, look: Look) -> Line<'static> {
+    let listed = state.rows.iter().filter_map(|row| match row {
+        Row::Drop(drop) => snapshot.drops.get(*drop),
+        _ => None,
+    });
+    let packets: u64 = listed.map(|drop| drop.packets).fold(0, u64::saturating_add);
+    match packets {
+        0 => Line::styled("dropped by the kernel: nothing", faint()),
+        1 => Line::styled("dropped by the kernel: 1 packet", look.bad()),
+        some => Line::styled(format!("dropped by the kernel: {some} packets"), look.bad()),
+    }
+}
+
+/// All of the selected row that has no room in it.
+fn about_lines(
+    state: &State,
+    snapshot: &Snapshot,
+    columns: usize,
+    look: Look,
+) -> Vec<Line<'static>> {
+    if let Some(problem) = state.position.as_ref().and_then(|position| position.problem.as_ref()) {
+        return wrap(problem, columns).into_iter().map(|l| Line::styled(l, look.bad())).collect();
+    }
+    let text = match state.rows.get(state.selected) {
+        Some(Row::Way(way)) => {
+            let way = &snapshot.ways[*way];
+            format!("{}: {}", flow(way), way.ending)
+        }
+        Some(Row::Hop(way, hop)) => {
+            let hop = &snapshot.ways[*way].hops[*hop];
+            let notes = match hop.notes().join(", ") {
+                none if none.is_empty() => "nothing to note".to_owned(),
+                notes => notes,
+            };
+            let device = hop.device.as_deref().unwrap_or("-");
+            format!("{} {device} {}: {notes}", hop.namespace, hop.side.name())
+        }
+        Some(Row::Drop(drop)) => {
+            let drop = &snapshot.drops[*drop];
+            let function = drop.function.as_ref().map(|function| format!(" in {function}"));
+            let meaning = drop.meaning.as_ref().map(|meaning| format!(": {meaning}"));
+            [drop.reason.clone(), function.unwrap_or_default(), meaning.unwrap_or_default()]
+                .concat()
+        }
+        None => String::new(),
+    };
+    wrap(&text, columns).into_iter().map(Line::raw).collect()
+}
+
+fn keys_of_list(state: &State) -> String {
+    let filter = match state.filter.as_str() {
+        "" => "/ filter".to_owned(),
+        text => format!("/ filter: {}", foreign::plain(text)),
+    };
+    match &state.position {
+        Some(_) => format!("? help  q quit  Space pause  Left Right step  s sort  {filter}"),
+        None => format!("? help  q quit  s sort  f freeze  Enter look into  {filter}"),
+    }
+}
+
+fn key_line(state: &State, keys: &str, look: Look) -> Line<'static> {
+    if state.editing {
+        let text =
+            format!("filter: {}_  Enter keeps it, Esc clears it", foreign::plain(&state.filter));
+        return Line::raw(text);
+    }
+    let told = match &state.position {
+        None if state.frozen => "frozen".to_owned(),
+        None => "live".to_owned(),
+        Some(position) => {
+            let paused = match (position.paused, position.at >= position.of) {
+                (_, true) => " end",
+                (true, false) => " paused",
+                (false, false) => "",
+            };
+            format!("{} of {} x{}{paused}", position.at, position.of, position.speed)
+        }
+    };
+    Line::from(vec![Span::styled(told, look.title()), Span::raw(format!("  {keys}"))])
+}

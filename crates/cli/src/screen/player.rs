@@ -1,0 +1,121 @@
+//! Plays a recording back, as fast as it was recorded, or faster.
+
+use std::time::{Duration, Instant};
+
+use super::history::KEPT;
+use super::state::{Asked, Position, State};
+use crate::recording::Indexed;
+
+/// Fastest and slowest.
+const SPEEDS: std::ops::RangeInclusive<f64> = 0.125..=1024.0;
+/// An interval is shown for so long at least, and for no longer than so.
+const SHOWN_S: std::ops::RangeInclusive<f64> = 0.02..=3600.0;
+
+/// A recording under way.
+#[derive(Debug)]
+pub struct Player {
+    recording: Indexed,
+    position: Position,
+    /// When the next interval is due.
+    due: Option<Instant>,
+    /// What ended it early.
+    error: Option<anyhow::Error>,
+}
+
+impl Player {
+    /// At its beginning.
+    pub fn new(recording: Indexed) -> Player {
+        let position = Position { of: recording.len(), speed: 1.0, ..Position::default() };
+        Player { recording, position, due: None, error: None }
+    }
+
+    /// Where it is.
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+
+    /// Shows the next interval where it is due; says whether anything changed.
+    pub fn play(&mut self, now: Instant, state: &mut State) -> bool {
+        let is_due = self.due.is_none_or(|due| due <= now);
+        if self.position.paused || !is_due {
+            return false;
+        }
+        self.step(1, state);
+        self.position.paused |= self.position.at >= self.position.of;
+        let length = state.shown.as_ref().map_or(1.0, |shown| shown.seconds);
+        let length = (length / self.position.speed).clamp(*SHOWN_S.start(), *SHOWN_S.end());
+        self.due = Some(now + Duration::from_secs_f64(length));
+        self.tell(state);
+        true
+    }
+
+    /// What a key asked for.
+    pub fn asked(&mut self, asked: Asked, state: &mut State) {
+        let position = &mut self.position;
+        match asked {
+            Asked::Step(steps) => {
+                position.paused = true;
+                self.step(steps, state);
+            }
+            Asked::Pause if position.at >= position.of => {
+                // From its end it begins again.
+                if position.problem.is_none() && position.of > 1 {
+                    position.paused = false;
+                    self.go_to(0, state);
+                    self.due = Some(Instant::now() + Duration::from_secs(1));
+                }
+            }
+            Asked::Pause => position.paused = !position.paused,
+            Asked::Faster => position.speed = (position.speed * 2.0).min(*SPEEDS.end()),
+            Asked::Slower => position.speed = (position.speed / 2.0).max(*SPEEDS.start()),
+            Asked::Nothing | Asked::Quit | Asked::Interrupt => {}
+        }
+        if matches!(asked, Asked::Faster | Asked::Slower) {
+            // What is shown has been shown long enough for another speed.
+            self.due = None;
+        }
+        self.tell(state);
+    }
+
+    /// What ended it early.
+    pub fn into_error(self) -> Option<anyhow::Error> {
+        self.error
+    }
+
+    fn step(&mut self, steps: i32, state: &mut State) {
+        let at = self.position.at as i64 - 1 + i64::from(steps);
+        let last = self.position.of as i64 - 1;
+        let at = at.clamp(0, last.max(0)) as usize;
+        if at + 1 == self.position.at {
+            return;
+        }
+        self.go_to(at, state);
+    }
+
+    fn go_to(&mut self, at: usize, state: &mut State) {
+        // The next one continues the history; for another it is read again.
+        let is_next = at == self.position.at;
+        let from = if is_next { at } else { (at + 1).saturating_sub(KEPT) };
+        let read: anyhow::Result<Vec<_>> =
+            (from..=at).filter_map(|number| self.recording.read(number).transpose()).collect();
+        match read {
+            Ok(read) => {
+                match is_next {
+                    true => read.into_iter().for_each(|snapshot| state.take(snapshot)),
+                    false => state.jump(read),
+                }
+                self.position.at = (at + 1).min(self.position.of);
+            }
+            Err(error) => {
+                self.position.problem = Some(format!("{error:#}"));
+                // What is before it can be looked at.
+                (self.position.of, self.position.paused) = (at, true);
+                self.error = Some(error);
+            }
+        }
+    }
+
+    fn tell(&self, state: &mut State) {
+        state.position = Some(self.position.clone());
+    }
+}

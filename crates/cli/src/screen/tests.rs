@@ -1,0 +1,337 @@
+//! The state and what is drawn of it, from a recording.
+//!
+//! The recording is of `overlane lab up vxlan`, with a stream of 400 Mbit/s and UDP to a closed
+//! port in it: `overlane watch --netns NETNS,… --count 4 --record FILE`.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use observe::Snapshot;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::Color;
+
+use super::draw::{Look, draw};
+use super::history::KEPT;
+use super::player::Player;
+use super::rows::{Row, Sort};
+use super::state::{Asked, Page, Position, State};
+use crate::recording::Indexed;
+
+const PLAIN: Look = Look { colour: false, unicode: true };
+
+fn data(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn recorded() -> Vec<Snapshot> {
+    let text = std::fs::read_to_string(data("watch.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn live() -> State {
+    let mut state = State::new(None);
+    recorded().into_iter().for_each(|snapshot| state.take(snapshot));
+    state
+}
+
+fn press(state: &mut State, code: KeyCode) -> Asked {
+    state.key(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+fn say(state: &mut State, text: &str) {
+    for character in text.chars() {
+        press(state, KeyCode::Char(character));
+    }
+}
+
+fn terminal(state: &mut State, columns: u16, lines: u16, look: Look) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
+    terminal.draw(|frame| draw(frame, state, look)).unwrap();
+    terminal
+}
+
+/// The screen as text, without spaces at the ends of lines.
+fn screen(state: &mut State, columns: u16, lines: u16, look: Look) -> String {
+    let terminal = terminal(state, columns, lines, look);
+    let cells: Vec<&str> =
+        terminal.backend().buffer().content.iter().map(|cell| cell.symbol()).collect();
+    let lines = cells.chunks(columns.into()).map(|line| line.concat().trim_end().to_owned() + "\n");
+    lines.collect()
+}
+
+#[track_caller]
+fn shows(state: &mut State, text: &str) {
+    let screen = screen(state, 80, 24, PLAIN);
+    assert!(screen.contains(text), "{text:?} is not on the screen:\n{screen}");
+}
+
+/// Moves to the row.
+#[track_caller]
+fn select(state: &mut State, wanted: Row) {
+    press(state, KeyCode::Home);
+    for _ in 0..100 {
+        if state.rows[state.selected] == wanted {
+            return;
+        }
+        press(state, KeyCode::Down);
+    }
+    panic!("no row {wanted:?}");
+}
+
+/// Pages at three sizes. `OVERLANE_SAVE_SCREENS=1` writes the file anew.
+#[test]
+fn pages_look_as_on_record() {
+    type Prepare = fn(&mut State);
+    let pages: [(&str, Prepare); 6] = [
+        ("list", |_| {}),
+        ("hop", |state| {
+            select(state, Row::Hop(0, 3));
+            press(state, KeyCode::Enter);
+        }),
+        ("way", |state| {
+            press(state, KeyCode::Enter);
+        }),
+        ("drops", |state| {
+            press(state, KeyCode::End);
+            press(state, KeyCode::Enter);
+        }),
+        ("help", |state| say(state, "?")),
+        ("filter", |state| say(state, "/udp")),
+    ];
+    let mut got = String::new();
+    for (name, prepare) in pages {
+        for (columns, lines) in [(80, 24), (40, 10), (200, 50)] {
+            let mut state = live();
+            prepare(&mut state);
+            let screen = screen(&mut state, columns, lines, PLAIN);
+            writeln!(got, "== {name}, {columns} columns, {lines} lines\n{screen}").unwrap();
+        }
+    }
+    let path = data("screens.txt");
+    if std::env::var_os("OVERLANE_SAVE_SCREENS").is_some() {
+        std::fs::write(&path, &got).unwrap();
+    }
+    let on_record = std::fs::read_to_string(&path).unwrap();
+    for (number, (got, on_record)) in got.lines().zip(on_record.lines()).enumerate() {
+        assert_eq!(got, on_record, "line {} of screens.txt", number + 1);
+    }
+    assert_eq!(got.lines().count(), on_record.lines().count());
+}
+
+#[test]
+fn no_size_is_too_small() {
+    let mut states = [State::new(None), live(), State::new(Some(Position::default()))];
+    for state in &mut states {
+        for page in ["", "?", "?\n", "\u{1b}/udp\n"] {
+            for key in page.chars() {
+                press(state, if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) });
+            }
+            for (columns, lines) in (0..30).map(|n| (n * 3, n)).chain([(1, 50), (500, 1)]) {
+                // A backend of no size is none.
+                screen(state, columns.max(1), lines.max(1), PLAIN);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_colour_and_without_unicode_nothing_of_either_is_drawn() {
+    let mut state = live();
+    for page in ["", "?"] {
+        say(&mut state, page);
+        let drawn = terminal(&mut state, 200, 50, PLAIN);
+        let cells = &drawn.backend().buffer().content;
+        assert!(cells.iter().all(|cell| (cell.fg, cell.bg) == (Color::Reset, Color::Reset)));
+        let ascii = screen(&mut state, 200, 50, Look { colour: true, unicode: false });
+        assert!(ascii.is_ascii() && ascii.contains("us p50"), "{ascii}");
+    }
+    let drawn = terminal(&mut state, 80, 24, Look { colour: true, unicode: true });
+    assert!(drawn.backend().buffer().content.iter().any(|cell| cell.fg != Color::Reset));
+}
+
+#[test]
+fn names_of_others_cannot_drive_the_terminal() {
+    let mut snapshot = recorded().remove(0);
+    let harm = "\x1b[2Jx\u{202e}\n";
+    let way = &mut snapshot.ways[0];
+    way.ending = format!("read by {harm}");
+    (way.hops[0].namespace, way.hops[0].device) = (harm.into(), Some(harm.into()));
+    let dropped = &mut snapshot.drops[0];
+    (dropped.namespace, dropped.reason) = (harm.into(), harm.into());
+    dropped.meaning = Some(harm.into());
+    snapshot.not_seen.push(harm.into());
+    let mut state = State::new(None);
+    state.take(snapshot);
+    for wanted in [Row::Way(0), Row::Hop(0, 0), Row::Drop(0)] {
+        select(&mut state, wanted);
+        for key in [KeyCode::F(1), KeyCode::Enter, KeyCode::Char('?')] {
+            press(&mut state, key);
+            let screen = screen(&mut state, 200, 50, PLAIN);
+            assert!(screen.contains("\\x1b[2J") && !screen.contains(['\x1b', '\u{202e}']));
+        }
+        press(&mut state, KeyCode::Esc);
+    }
+}
+
+#[test]
+fn keys_move_open_and_close() {
+    let mut state = live();
+    assert_eq!(state.rows[..2], [Row::Way(0), Row::Hop(0, 0)]);
+    press(&mut state, KeyCode::Left);
+    assert_eq!(state.rows[..2], [Row::Way(0), Row::Way(1)]);
+    press(&mut state, KeyCode::Down);
+    press(&mut state, KeyCode::Right);
+    assert_eq!(state.rows[1..3], [Row::Way(1), Row::Hop(1, 0)]);
+    assert_eq!(state.page, Page::List);
+    press(&mut state, KeyCode::Right);
+    assert!(matches!(state.page, Page::Detail(_)));
+    shows(&mut state, "Where it goes, µs");
+    press(&mut state, KeyCode::Left);
+    for _ in 0..3 {
+        press(&mut state, KeyCode::Char('j'));
+    }
+    assert_eq!(state.selected, 4);
+    press(&mut state, KeyCode::Esc);
+    assert_eq!((state.selected, state.page.clone()), (1, Page::List));
+    press(&mut state, KeyCode::End);
+    assert!(matches!(state.rows[state.selected], Row::Drop(_)));
+    press(&mut state, KeyCode::PageDown);
+    press(&mut state, KeyCode::Home);
+    assert_eq!(state.selected, 0);
+    assert_eq!(press(&mut state, KeyCode::Char('q')), Asked::Quit);
+    let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(state.key(interrupt), Asked::Interrupt);
+}
+
+#[test]
+fn ways_are_sorted_by_packets_by_p99_and_by_drops() {
+    let mut state = live();
+    // Of an interval with a way that ends in a drop.
+    state.jump(recorded().into_iter().take(3).collect());
+    let mut first = |sort| {
+        assert_eq!(state.sort, sort);
+        let Some(Row::Way(first)) = state.rows.first().copied() else { panic!() };
+        let way = state.shown.as_ref().unwrap().ways[first].clone();
+        say(&mut state, "s");
+        way
+    };
+    let ways = &recorded()[2].ways;
+    assert_eq!(first(Sort::Packets).packets, ways.iter().map(|way| way.packets).max().unwrap());
+    assert_eq!(first(Sort::P99).took.p99_ns, ways.iter().map(|way| way.took.p99_ns).max().unwrap());
+    assert!(first(Sort::Drops).ending.starts_with("dropped"));
+    assert_eq!(state.sort, Sort::Packets);
+}
+
+#[test]
+fn a_filter_is_text_of_flows_namespaces_and_devices() {
+    let mut state = live();
+    let all = state.rows.len();
+    say(&mut state, "/no such thing?q");
+    assert!(state.rows.is_empty() && state.page == Page::List);
+    shows(&mut state, "no way has the text of the filter");
+    shows(&mut state, "filter: no such thing?q_");
+    press(&mut state, KeyCode::Esc);
+    assert_eq!((state.rows.len(), state.filter.as_str()), (all, ""));
+    say(&mut state, "/VXLAN0x");
+    press(&mut state, KeyCode::Backspace);
+    press(&mut state, KeyCode::Enter);
+    assert!(!state.editing && state.rows.contains(&Row::Way(0)));
+    assert!(!state.rows.iter().any(|row| matches!(row, Row::Drop(_))));
+}
+
+#[test]
+fn what_is_frozen_stays_and_catches_up() {
+    let mut snapshots = recorded().into_iter();
+    let mut state = State::new(None);
+    state.take(snapshots.next().unwrap());
+    let before = screen(&mut state, 80, 24, PLAIN);
+    say(&mut state, "f");
+    let rest: Vec<_> = snapshots.collect();
+    for _ in 0..2 * KEPT {
+        rest.iter().cloned().for_each(|snapshot| state.take(snapshot));
+    }
+    let frozen = screen(&mut state, 80, 24, PLAIN);
+    assert_eq!(frozen.replace("frozen", "live"), before);
+    say(&mut state, " ");
+    assert_eq!(state.shown.as_ref(), rest.last());
+    let way = super::history::Subject::way(&rest[0].ways[0]);
+    assert_eq!(state.history.series(&way, |point| Some(point.packets_per_s)).len(), KEPT);
+}
+
+#[test]
+fn the_cursor_stays_with_its_way() {
+    let mut snapshots = recorded().into_iter();
+    let mut state = State::new(None);
+    state.take(snapshots.next().unwrap());
+    select(&mut state, Row::Way(1));
+    let mut turned = snapshots.next().unwrap();
+    turned.ways.swap(0, 1);
+    let (first, second) = (turned.ways[0].packets, turned.ways[1].packets);
+    (turned.ways[0].packets, turned.ways[1].packets) = (first.max(second), first.min(second));
+    state.take(turned);
+    assert_eq!(state.rows[state.selected], Row::Way(0));
+    // Gone: the cursor is where it was; its page says so.
+    press(&mut state, KeyCode::Enter);
+    press(&mut state, KeyCode::Enter);
+    assert!(matches!(state.page, Page::Detail(_)));
+    let mut without = snapshots.next().unwrap();
+    without.ways.clear();
+    state.take(without);
+    shows(&mut state, "not seen in this interval");
+    press(&mut state, KeyCode::Esc);
+    shows(&mut state, "no followed packet ended in this interval");
+}
+
+#[test]
+fn a_recording_is_played_stepped_and_paused() {
+    let mut player = Player::new(Indexed::open(&data("watch.jsonl")).unwrap());
+    let mut state = State::new(Some(player.position().clone()));
+    let recorded = recorded();
+    let mut now = std::time::Instant::now();
+    assert!(player.play(now, &mut state));
+    assert!(!player.play(now, &mut state));
+    assert_eq!(state.shown.as_ref(), recorded.first());
+    now += std::time::Duration::from_secs_f64(recorded[0].seconds);
+    assert!(player.play(now, &mut state));
+    assert_eq!(state.shown.as_ref(), recorded.get(1));
+    let ask = |key: KeyCode, player: &mut Player, state: &mut State| {
+        let asked = press(state, key);
+        player.asked(asked, state);
+        let position = state.position.clone().unwrap();
+        (position.at, position.paused)
+    };
+    assert_eq!(ask(KeyCode::Left, &mut player, &mut state), (1, true));
+    assert_eq!(ask(KeyCode::Left, &mut player, &mut state), (1, true));
+    assert_eq!(state.shown.as_ref(), recorded.first());
+    for at in [2, 3, 4, 4] {
+        assert_eq!(ask(KeyCode::Right, &mut player, &mut state), (at, true));
+        assert_eq!(state.shown.as_ref(), recorded.get(at - 1));
+    }
+    shows(&mut state, "4 of 4 x1 end");
+    assert_eq!(ask(KeyCode::Char('+'), &mut player, &mut state), (4, true));
+    shows(&mut state, "4 of 4 x2 end");
+    // It begins again.
+    assert_eq!(ask(KeyCode::Char(' '), &mut player, &mut state), (1, false));
+    assert!(player.into_error().is_none());
+}
+
+#[test]
+fn a_damaged_recording_shows_what_is_before_the_damage() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let text = std::fs::read_to_string(data("watch.jsonl")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let damaged = [lines[0], lines[1], "{\"format\": 1}", lines[3]].join("\n");
+    std::io::Write::write_all(&mut file, damaged.as_bytes()).unwrap();
+    let mut player = Player::new(Indexed::open(file.path()).unwrap());
+    let mut state = State::new(Some(player.position().clone()));
+    let mut now = std::time::Instant::now();
+    while player.play(now, &mut state) {
+        now += std::time::Duration::from_secs(2);
+    }
+    shows(&mut state, "line 3: missing field");
+    shows(&mut state, "2 of 2 x1 end");
+    assert_eq!(state.shown.as_ref(), recorded().get(1));
+    assert!(format!("{:#}", player.into_error().unwrap()).contains("line 3"));
+}
