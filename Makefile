@@ -143,7 +143,7 @@ bench-busy: build
 # What `watch` and `trace` cost those who are watched. netperf is in Debian's non-free.
 bench-watch: build
 	@scripts/setup bench
-	$(AS_ROOT) scripts/bench-watch $(OVERLANE) $(BLOCKS) $(MODES)
+	$(AS_ROOT) scripts/bench-watch $(OVERLANE) $(or $(BLOCKS),12) $(MODES)
 
 # Recording a latency, and a schedule against a closed loop.
 bench-latency:

@@ -36,6 +36,17 @@ pub struct PacketFilter {
 }
 
 impl PacketFilter {
+    /// The namespaces that were named; none: all.
+    ///
+    /// # Errors
+    /// Usage, for what is no namespace.
+    pub fn namespaces(&self) -> anyhow::Result<Vec<NetNs>> {
+        match self.netns.as_str() {
+            "all" => Ok(Vec::new()),
+            some => some.split(',').map(|text| netns("--netns", Some(text))).collect(),
+        }
+    }
+
     /// As the programs take it.
     ///
     /// # Errors
@@ -47,14 +58,10 @@ impl PacketFilter {
             let most = Filter::MOST_FLOWS;
             return Err(usage("--flow", format!("{} flows, expected {most} at most", flows.len())));
         }
-        let inode = |text: &str| {
-            let inode = netns("--netns", Some(text))?.inode();
-            u32::try_from(inode).context("an inode number of a namespace has 32 bits")
+        let inode = |netns: NetNs| {
+            u32::try_from(netns.inode()).context("an inode number of a namespace has 32 bits")
         };
-        let netns = match self.netns.as_str() {
-            "all" => Vec::new(),
-            some => some.split(',').map(inode).collect::<anyhow::Result<_>>()?,
-        };
+        let netns = self.namespaces()?.into_iter().map(inode).collect::<anyhow::Result<_>>()?;
         if let Some(device) = &self.device
             && !(1..=DEVICE_BYTES).contains(&device.len())
         {

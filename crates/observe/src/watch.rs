@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use netstate::{Counters, Netlink};
+use sys::netns::NetNs;
 
 use crate::called::Called;
 use crate::drops::{Dropped, Drops, DropsError, DropsReading};
@@ -82,12 +83,15 @@ pub struct Watch {
 pub type OwnCpu<'a> = &'a dyn Fn() -> Duration;
 
 impl Watch {
-    /// Begins to look; `filter` restricts which packets are followed, and where is counted.
+    /// Begins to look; `filter` restricts which packets are followed. Devices and drops are
+    /// counted in the namespaces `only`, in all that are found where it names none.
     ///
     /// # Errors
     /// A kernel that lets nobody look, or not this process.
-    pub fn start(filter: Filter, budget: Budget) -> Result<Watch, WatchError> {
-        let only = filter.netns.clone();
+    pub fn start(filter: Filter, only: &[NetNs], budget: Budget) -> Result<Watch, WatchError> {
+        let inode = |netns: &NetNs| u32::try_from(netns.inode()).ok();
+        let named: Vec<u32> = only.iter().filter_map(inode).collect();
+        let filter = Filter { netns: named.clone(), ..filter };
         let sample = CAREFUL.max(budget.most);
         let filter = Filter { sample, drops_only: false, ..filter };
         let tracer = Tracer::start(filter, &Places::of_machine()?)?;
@@ -105,7 +109,7 @@ impl Watch {
             drops,
             dropped: DropsReading::default(),
             spaces: BTreeMap::new(),
-            only,
+            only: named,
             budget,
             sample,
             lost: 0,
@@ -113,6 +117,9 @@ impl Watch {
             discovered: Instant::now(),
             not_seen,
         };
+        for netns in only {
+            watch.add(netns)?;
+        }
         watch.discover()?;
         watch.count();
         if let Some(drops) = &watch.drops {
@@ -126,29 +133,33 @@ impl Watch {
         &self.places
     }
 
-    /// Takes up what is new of namespaces and devices.
-    fn discover(&mut self) -> Result<(), WatchError> {
-        let mut fresh = Vec::new();
-        let is_wanted = |inode: &u32| self.only.is_empty() || self.only.contains(inode);
-        self.places = Places::of_machine_with(&mut |inode, netns| {
-            if !is_wanted(&inode) || self.spaces.contains_key(&inode) {
-                return;
-            }
-            // One that went meanwhile has nothing to count.
-            if let Ok(Ok(netlink)) = netns.run(Netlink::open) {
-                fresh.push((inode, Space { netlink, counters: BTreeMap::new() }));
-            }
-        })?;
-        self.tracer.know(&self.places)?;
-        for (inode, space) in fresh {
+    /// Counts in a namespace from now on.
+    fn add(&mut self, netns: &NetNs) -> Result<(), WatchError> {
+        let Ok(inode) = u32::try_from(netns.inode()) else { return Ok(()) };
+        // One that went meanwhile has nothing to count.
+        if let Ok(Ok(netlink)) = netns.run(Netlink::open) {
             if let Some(drops) = &self.drops {
                 drops.watch(u64::from(inode))?;
             }
-            self.spaces.insert(inode, space);
+            self.spaces.insert(inode, Space { netlink, counters: BTreeMap::new() });
         }
+        Ok(())
+    }
+
+    /// Takes up what is new of namespaces and devices.
+    fn discover(&mut self) -> Result<(), WatchError> {
+        let mut fresh = Vec::new();
+        self.places = Places::of_machine_with(&mut |inode, netns| {
+            // Those that were named are known.
+            if self.only.is_empty() && !self.spaces.contains_key(&inode) {
+                fresh.extend(netns.try_clone());
+            }
+        })?;
+        self.tracer.know(&self.places)?;
+        fresh.iter().try_for_each(|netns| self.add(netns))?;
         // A socket would keep a namespace that all others have left.
-        let inodes = self.places.inodes();
-        self.spaces.retain(|inode, _| inodes.contains(inode));
+        let (inodes, named) = (self.places.inodes(), &self.only);
+        self.spaces.retain(|inode, _| inodes.contains(inode) || named.contains(inode));
         self.discovered = Instant::now();
         Ok(())
     }
