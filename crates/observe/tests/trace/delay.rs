@@ -7,7 +7,7 @@ use test_support::require;
 use testbed::Offload;
 
 use crate::network;
-use crate::seen::{Seen, begins_in, is_read};
+use crate::seen::{Seen, begins_in, is_arrived};
 use crate::traffic::{Datagrams, port};
 
 /// Queues that a datagram passes, from the client on.
@@ -17,15 +17,17 @@ const QUEUES: [(&str, &str); 4] =
 /// 1000 bytes and headers last 5 ms and more at this rate.
 const RATE: &str = "1600kbit";
 
-/// The longest time between two steps, ns, and where it was: from what to what, host and
-/// device of both.
-fn longest(packet: &Packet) -> Option<(u64, [(&str, &str, Option<&str>); 2])> {
+/// What was seen, host and device.
+type Place<'p> = (&'p str, &'p str, Option<&'p str>);
+
+/// The longest time between two steps, ns, and which these were.
+fn longest(packet: &Packet) -> Option<(u64, [Place<'_>; 2])> {
     let place = |at: usize| {
         let step = &packet.steps[at];
         (step.what.as_str(), step.namespace.as_str(), step.device.as_deref())
     };
     // Its reader waits for a CPU, not for a queue of the network.
-    let last = packet.steps.iter().position(|step| step.what == "read")?;
+    let last = packet.steps.iter().rposition(|step| step.what == "received")? + 1;
     let gaps = (1..last).map(|at| {
         let gap = packet.steps[at].after_ns - packet.steps[at - 1].after_ns;
         (gap, [place(at - 1), place(at)])
@@ -55,7 +57,7 @@ fn a_queue_that_holds_packets_is_found() {
         let (gap, all) = seen.until(&format!("the queue of {device}"), act, |packets| {
             let told: Vec<_> = packets
                 .iter()
-                .filter(|packet| begins_in(packet, "tenant-a") && is_read(packet))
+                .filter(|packet| begins_in(packet, "tenant-a") && is_arrived(packet, "tenant-b"))
                 .filter_map(longest)
                 .collect();
             let wanted = [("queued", host, Some(device)), ("sent", host, Some(device))];

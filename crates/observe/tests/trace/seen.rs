@@ -1,11 +1,16 @@
 //! What a tracer tells of a network.
 
 use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lab::Network;
 use nix::time::{ClockId, clock_gettime};
-use observe::{Filter, Journeys, Names, Packet, PacketEnding, PacketStep, Places, Tracer};
+use observe::{
+    Filter, Journey, Journeys, Names, Packet, PacketEnding, PacketLeg, PacketStep, Places, Tracer,
+};
+use testbed::{Host, Process, Processes};
 
 use crate::LIMIT;
 
@@ -56,7 +61,7 @@ impl Seen {
     pub fn filtered(network: &Network, filter: Filter) -> Seen {
         let hosts = network.hosts().iter();
         let hosts = hosts.map(|host| (inode(host), host.name().to_owned())).collect();
-        let places = Places::of_machine().unwrap();
+        let places = places(network);
         let tracer = Tracer::start(filter, &places).unwrap();
         assert_eq!(tracer.not_seen, Vec::<String>::new());
         Seen { tracer, journeys: Journeys::default(), hosts, packets: Vec::new() }
@@ -66,6 +71,11 @@ impl Seen {
     pub fn look(&mut self) {
         let mut ended = self.journeys.take(self.tracer.poll(Duration::from_millis(20)).unwrap());
         ended.extend(self.journeys.settle(now()));
+        self.keep(&ended);
+        assert_eq!(self.lost(), 0, "events were lost");
+    }
+
+    fn keep(&mut self, ended: &[Journey]) {
         let packets = ended.iter().map(|j| Packet::of(j, &Known(&self.hosts, &self.tracer)));
         // Other networks of this machine have the same addresses.
         self.packets.extend(
@@ -73,32 +83,44 @@ impl Seen {
                 packet.steps.iter().all(|step| !step.namespace.starts_with("net:["))
             }),
         );
-        assert_eq!(self.tracer.lost().unwrap(), 0, "events were lost");
     }
 
     /// Acts and looks until it has what is wanted.
     pub fn until<T>(
         &mut self,
         what: &str,
+        act: impl FnMut(),
+        find: impl FnMut(&[Packet]) -> Result<T, String>,
+    ) -> T {
+        self.found(what, act, find).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same; what was seen instead is an error.
+    pub fn found<T>(
+        &mut self,
+        what: &str,
         mut act: impl FnMut(),
         mut find: impl FnMut(&[Packet]) -> Result<T, String>,
-    ) -> T {
+    ) -> Result<T, testbed::Error> {
         testbed::poll(what, LIMIT, || {
             act();
             self.look();
             Ok(find(&self.packets).map_err(|problem| format!("{problem}\n{}", self.text())))
         })
-        .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Looks until nothing new comes.
+    /// Looks until nothing new comes, and ends all journeys.
     pub fn rest(&mut self) {
         let mut quiet = 0;
         while quiet < 10 {
-            let before = self.packets.len();
-            self.look();
-            quiet = if self.packets.len() == before { quiet + 1 } else { 0 };
+            let events = self.tracer.poll(Duration::from_millis(20)).unwrap();
+            quiet = if events.is_empty() { quiet + 1 } else { 0 };
+            let ended = self.journeys.take(events);
+            self.keep(&ended);
         }
+        let ended = std::mem::take(&mut self.journeys).finish();
+        self.keep(&ended);
+        assert_eq!(self.lost(), 0, "events were lost");
     }
 
     /// The last packets in words.
@@ -112,7 +134,21 @@ impl Seen {
     }
 }
 
-pub fn inode(host: &testbed::Host) -> u32 {
+/// The machine's namespaces, the network's among them. A process finds those of others only:
+/// one sleeps in each host meanwhile.
+fn places(network: &Network) -> Places {
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping: Vec<Process> = network.hosts().iter().map(sleep).collect();
+    let places = Places::of_machine().unwrap();
+    for host in network.hosts() {
+        let name = host.name();
+        assert!(places.inodes().contains(&inode(host)), "{name}: {:?}", places.left_out);
+    }
+    places
+}
+
+pub fn inode(host: &Host) -> u32 {
     u32::try_from(host.netns().inode()).unwrap()
 }
 
@@ -132,9 +168,22 @@ pub fn is_from(packet: &Packet, protocol: &str, port: u16) -> bool {
 /// Whether this process read it, or a part of it.
 pub fn is_read(packet: &Packet) -> bool {
     let own = std::process::id();
-    let is =
-        |ending: &PacketEnding| matches!(ending, PacketEnding::Read { pid, .. } if *pid == own);
-    packet.legs.iter().any(|leg| is(&leg.ending))
+    let is = |leg: &PacketLeg| matches!(leg.ending, PacketEnding::Read { pid, .. } if pid == own);
+    packet.legs.iter().any(is)
+}
+
+/// Whether it came to this host's sockets. The kernel shows not every reader of a datagram:
+/// then it is seen last where the host received it.
+pub fn is_arrived(packet: &Packet, host: &str) -> bool {
+    let is_at = |at: usize| {
+        let mut of_leg = packet.steps.iter().filter(|step| step.leg == at);
+        of_leg.rfind(|step| step.namespace == host).is_some_and(|step| step.what == "received")
+    };
+    packet.legs.iter().enumerate().any(|(at, leg)| match leg.ending {
+        PacketEnding::Read { .. } | PacketEnding::Received => true,
+        PacketEnding::Unseen | PacketEnding::Consumed => is_at(at),
+        _ => false,
+    })
 }
 
 /// Whether a leg came to its socket.

@@ -93,7 +93,10 @@ pub fn stream(network: &Network, port: u16) {
         let mut stream = connected(network.client(), port, network.address.target).unwrap();
         stream.set_write_timeout(Some(LIMIT)).unwrap();
         stream.write_all(&vec![7; STREAM]).unwrap();
-        drop(stream);
+        // Who closes without having read the other's end leaves it in the socket's queue.
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
         assert_eq!(serving.join().unwrap(), STREAM);
     });
 }
