@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use observe::Snapshot;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::terminal::size;
 
 use crate::exit::Exit;
 use crate::output::colour_is_wanted;
@@ -50,7 +51,8 @@ pub enum Source {
 
 /// Whether there is a terminal to show it on, and keys to be had from it.
 pub fn is_possible() -> bool {
-    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    let has_size = || size().is_ok_and(|(columns, lines)| columns > 0 && lines > 0);
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && has_size()
 }
 
 /// Shows intervals until a key or `stop` ends it.

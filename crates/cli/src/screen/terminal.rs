@@ -10,6 +10,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use ratatui::layout::Rect;
 use ratatui::{Frame, Terminal as Ratatui};
 
 use crate::output;
@@ -72,7 +73,9 @@ impl Terminal {
     /// # Errors
     /// As [`Terminal::draw`].
     pub fn forget(&mut self) -> anyhow::Result<()> {
-        self.terminal.clear().context("write to the terminal")
+        // Not `clear`, which asks the terminal where its cursor is, and waits for the answer.
+        let size = self.terminal.size().context("ask for the terminal's size")?;
+        self.terminal.resize(Rect::from(((0, 0).into(), size))).context("write to the terminal")
     }
 }
 

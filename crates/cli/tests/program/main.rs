@@ -26,3 +26,4 @@ mod standing;
 mod systemd;
 mod trial;
 mod unprivileged;
+mod watch;
