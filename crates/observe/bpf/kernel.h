@@ -38,7 +38,6 @@ typedef struct {
 struct net_device {
 	char name[16];
 	int ifindex;
-	u16 type;
 	possible_net_t nd_net;
 } __core;
 struct sock_common {
@@ -76,9 +75,6 @@ struct skb_shared_info {
 #define SKB_DST_PTRMASK (~1UL)
 /* Of `_nfct`: the connection's state towards this packet (NFCT_INFOMASK). */
 #define NFCT_INFOMASK 7UL
-/* include/uapi/linux/if_arp.h. */
-#define ARPHRD_ETHER 1
-#define ARPHRD_LOOPBACK 772
 
 /* enum bpf_field_info_kind, of clang. */
 #define BPF_FIELD_BYTE_OFFSET 0

@@ -64,60 +64,69 @@ struct ipv6hdr {
 	u8 destination[16];
 };
 
+/* Ports and what of TCP is told: the first bytes of the transport header. */
+#define TRANSPORT_BYTES 14
+
+static __always_inline void read_transport(struct flow *flow, const u8 *bytes)
+{
+	__builtin_memcpy(&flow->source_port, bytes, 2);
+	__builtin_memcpy(&flow->destination_port, bytes + 2, 2);
+	if (flow->protocol == IPPROTO_TCP) {
+		__builtin_memcpy(&flow->sequence, bytes + 4, 4);
+		flow->tcp_flags = bytes[13];
+	}
+}
+
 /* Whether addresses and ports could be read of the IP packet at `at`; `payload` is where that
- * of UDP begins, or 0.
+ * of UDP begins, or 0. One read does for headers without options: a packet's memory is longer
+ * than its headers.
  */
 static __always_inline int read_flow(struct flow *flow, const u8 *at, const u8 **payload)
 {
-	u8 head[20];
-	const u8 *transport;
+	u8 head[sizeof(struct ipv6hdr) + TRANSPORT_BYTES];
+	const struct ipv6hdr *six = (const void *)head;
+	const struct iphdr *four = (const void *)head;
+	u32 length = sizeof(*six);
 
 	*payload = 0;
 	if (bpf_probe_read_kernel(head, sizeof(head), at))
 		return 0;
 	if (head[0] >> 4 == 4 && (head[0] & 15) >= 5) {
-		const struct iphdr *ip = (const void *)head;
-
+		length = (head[0] & 15) * 4;
 		flow->source[10] = flow->source[11] = 0xff;
-		__builtin_memcpy(flow->source + 12, &ip->saddr, 4);
+		__builtin_memcpy(flow->source + 12, &four->saddr, 4);
 		flow->destination[10] = flow->destination[11] = 0xff;
-		__builtin_memcpy(flow->destination + 12, &ip->daddr, 4);
-		flow->protocol = ip->protocol;
-		flow->id = ip->id;
-		flow->fragment = ip->frag_off;
-		flow->length = ip->tot_len;
+		__builtin_memcpy(flow->destination + 12, &four->daddr, 4);
+		flow->protocol = four->protocol;
+		flow->id = four->id;
+		flow->fragment = four->frag_off;
+		flow->length = four->tot_len;
 		/* Only a first fragment has ports. */
-		if (ip->frag_off & htons(0x1fff))
+		if (four->frag_off & htons(0x1fff))
 			return 1;
-		transport = at + (head[0] & 15) * 4;
 	} else if (head[0] >> 4 == 6) {
-		struct ipv6hdr ip;
-
-		if (bpf_probe_read_kernel(&ip, sizeof(ip), at))
-			return 0;
-		__builtin_memcpy(flow->source, ip.source, 16);
-		__builtin_memcpy(flow->destination, ip.destination, 16);
-		flow->protocol = ip.next;
-		flow->length = ip.length;
-		transport = at + sizeof(ip);
+		__builtin_memcpy(flow->source, six->source, 16);
+		__builtin_memcpy(flow->destination, six->destination, 16);
+		flow->protocol = six->next;
+		flow->length = six->length;
 	} else {
 		return 0;
 	}
-	if (flow->protocol == IPPROTO_TCP || flow->protocol == IPPROTO_UDP) {
-		u8 ports[14] = {};
+	if (flow->protocol != IPPROTO_TCP && flow->protocol != IPPROTO_UDP)
+		return 1;
+	if (length == sizeof(*four)) {
+		read_transport(flow, head + sizeof(*four));
+	} else if (length == sizeof(*six)) {
+		read_transport(flow, head + sizeof(*six));
+	} else {
+		u8 rest[TRANSPORT_BYTES];
 
-		if (bpf_probe_read_kernel(ports, flow->protocol == IPPROTO_TCP ? 14 : 8,
-					  transport))
+		if (bpf_probe_read_kernel(rest, sizeof(rest), at + length))
 			return 1;
-		__builtin_memcpy(&flow->source_port, ports, 2);
-		__builtin_memcpy(&flow->destination_port, ports + 2, 2);
-		if (flow->protocol == IPPROTO_TCP) {
-			__builtin_memcpy(&flow->sequence, ports + 4, 4);
-			flow->tcp_flags = ports[13];
-		} else {
-			*payload = transport + 8;
-		}
+		read_transport(flow, rest);
 	}
+	if (flow->protocol == IPPROTO_UDP)
+		*payload = at + length + 8;
 	return 1;
 }
 
@@ -305,15 +314,15 @@ static __always_inline int headers_of(struct event *event, struct seen *seen)
 {
 	struct sk_buff *skb = seen->skb;
 	u8 *head = skb->head, *data = skb->data;
-	u16 type = ARPHRD_ETHER, network = skb->network_header, mac = skb->mac_header;
+	u16 network = skb->network_header, mac = skb->mac_header;
 
 	switch (seen->kind) {
 	case QUEUED:
 	case SENT:
-		if (seen->dev)
-			bpf_probe_read_kernel(&type, sizeof(type), &seen->dev->type);
-		return read_headers(event, type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK ?
-						   behind_ethernet(data) : data);
+		/* Whoever sends has set it; a packet socket may not have. */
+		if (network && network != NOT_SET)
+			return read_headers(event, head + network);
+		return read_headers(event, behind_ethernet(data));
 	case BACKLOG:
 	case GRO:
 	case RECEIVED:

@@ -51,11 +51,11 @@ fn beside_a_stream<T>(network: &Network, act: impl FnOnce() -> T) -> T {
         scope.spawn(|| {
             let connect = || TcpStream::connect_timeout(&address.target, LIMIT).unwrap();
             let mut stream = network.client().netns().run(connect).unwrap();
-            let bytes = vec![7; 1 << 18];
+            let bytes = vec![7; 1 << 16];
             while !stop.load(Ordering::Relaxed) {
                 stream.write_all(&bytes).unwrap();
-                // Not a flood: every packet is to be followed.
-                std::thread::sleep(Duration::from_millis(20));
+                // Not a flood: every segment is to be followed, on a machine that is busy.
+                std::thread::sleep(Duration::from_millis(50));
             }
         });
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
