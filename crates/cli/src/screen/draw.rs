@@ -114,44 +114,61 @@ fn bottom(area: &mut Rect, lines: u16) -> Rect {
     Rect { y: area.y + area.height, height: lines, ..*area }
 }
 
+/// Parts of the list's page, from above.
+struct Parts {
+    head: Rect,
+    names: Rect,
+    ways: Rect,
+    drops: Rect,
+    about: Rect,
+    keys: Rect,
+}
+
+impl Parts {
+    /// What there is room for: in the end, the ways alone.
+    fn of(mut area: Rect, dropped: usize) -> Parts {
+        let is_roomy = area.height >= ROOMY;
+        let lines = if area.height < 4 { 0 } else { 1 + u16::from(is_roomy) };
+        let head = top(&mut area, lines);
+        let names = top(&mut area, lines.min(1));
+        let keys = bottom(&mut area, lines.min(1));
+        let lines = if is_roomy { 2 } else { u16::from(area.height > 4) };
+        let about = bottom(&mut area, lines);
+        let lines = match (u16::try_from(dropped).unwrap_or(u16::MAX), area.height) {
+            (0, _) => u16::from(is_roomy),
+            (_, height) if height < 4 => 0,
+            (some, height) => 1 + some.min((height / 4).max(1)),
+        };
+        let drops = bottom(&mut area, lines);
+        Parts { head, names, ways: area, drops, about, keys }
+    }
+}
+
 fn draw_list(frame: &mut Frame<'_>, state: &mut State, look: Look) {
-    let mut area = frame.area();
-    let is_roomy = area.height >= ROOMY;
-    let columns = Columns::of(area.width.into());
-    let at = if area.height < 4 { 0 } else { 1 + u16::from(is_roomy) };
-    let head = top(&mut area, at);
-    let names = top(&mut area, u16::from(head.height > 0));
-    let keys = bottom(&mut area, u16::from(head.height > 0));
-    let about = if is_roomy { 2 } else { u16::from(area.height > 4) };
-    let about = bottom(&mut area, about);
+    let columns = Columns::of(frame.area().width.into());
     let is_drop = |row: &Row| matches!(row, Row::Drop(_));
-    let listed = state.rows.iter().position(is_drop).unwrap_or(state.rows.len());
-    let dropped = state.rows.len() - listed;
-    let drops = match (dropped, area.height) {
-        (0, height) => u16::from(is_roomy && height > 0),
-        (_, height) if height < 4 => 0,
-        (some, height) => 1 + (some as u16).min((height / 4).max(1)),
-    };
-    let drops = bottom(&mut area, drops);
-    state.fits = area.height.into();
-    let selected = state.selected;
-    render(frame, head, head_lines(state, head.height, area.width.into(), look));
-    render(frame, names, vec![Line::styled(column_names(&columns), faint())]);
-    let shown = part(0..listed, selected, area.height);
+    let all = state.rows.len();
+    let ways = state.rows.iter().position(is_drop).unwrap_or(all);
+    let parts = Parts::of(frame.area(), all - ways);
+    state.fits = parts.ways.height.into();
+    render(frame, parts.head, head_lines(state, parts.head, look));
+    render(frame, parts.names, vec![Line::styled(column_names(&columns), faint())]);
     let Some(snapshot) = &state.shown else {
-        render(frame, area, vec![Line::raw(nothing_yet(state))]);
-        return render(frame, keys, vec![key_line(state, KEYS_FIRST, look)]);
+        render(frame, parts.ways, vec![Line::raw(nothing_yet(state))]);
+        return render(frame, parts.keys, vec![key_line(state, "? help  q quit", look)]);
     };
     let row = |index: usize| list_row(state, snapshot, index, &columns, look);
-    match listed {
-        0 => render(frame, area, vec![Line::raw(no_ways(state, snapshot))]),
-        _ => render(frame, area, shown.map(row).collect()),
+    let shown = part(0..ways, state.selected, parts.ways.height);
+    match ways {
+        0 => render(frame, parts.ways, vec![Line::raw(no_ways(state, snapshot))]),
+        _ => render(frame, parts.ways, shown.map(row).collect()),
     }
     let mut lines = vec![drops_title(state, snapshot, look)];
-    lines.extend(part(listed..state.rows.len(), selected, drops.height.saturating_sub(1)).map(row));
-    render(frame, drops, lines);
-    render(frame, about, about_lines(state, snapshot, area.width.into(), look));
-    render(frame, keys, vec![key_line(state, &keys_of_list(state), look)]);
+    let shown = part(ways..all, state.selected, parts.drops.height.saturating_sub(1));
+    lines.extend(shown.map(row));
+    render(frame, parts.drops, lines);
+    render(frame, parts.about, about_lines(state, snapshot, parts.about.width.into(), look));
+    render(frame, parts.keys, vec![key_line(state, &keys_of_list(state), look)]);
 }
 
 fn render(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'_>>) {
@@ -165,8 +182,6 @@ fn part(rows: std::ops::Range<usize>, selected: usize, height: u16) -> std::ops:
     let from = selected.min(rows.end).saturating_sub(height / 2).clamp(rows.start, most);
     from..(from + height).min(rows.end)
 }
-
-const KEYS_FIRST: &str = "? help  q quit";
 
 fn nothing_yet(state: &State) -> &'static str {
     match state.position {
@@ -183,14 +198,14 @@ fn no_ways(state: &State, snapshot: &Snapshot) -> &'static str {
     }
 }
 
-fn head_lines(state: &State, lines: u16, columns: usize, look: Look) -> Vec<Line<'static>> {
+fn head_lines(state: &State, area: Rect, look: Look) -> Vec<Line<'static>> {
     let Some(seen) = &state.shown else {
         return vec![Line::styled("overlane watch", look.title())];
     };
     let time = clock(seen.time_s);
     let cpu = format!("{:.1}% of {:.1}%", seen.own_cpu, seen.budget);
     let lost_style = if seen.events_lost > 0 { look.bad() } else { Style::new() };
-    if lines < 2 || columns < 70 {
+    if area.height < 2 || area.width < 70 {
         let line = format!("{time} 1 in {} ", seen.sample);
         let lost = Span::styled(format!("lost {}", short(seen.events_lost as f64)), lost_style);
         return vec![Line::from(vec![Span::raw(line), lost, Span::raw(format!(" CPU {cpu}"))])];

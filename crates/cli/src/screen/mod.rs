@@ -52,7 +52,10 @@ pub enum Source {
 /// Whether there is a terminal to show it on, and keys to be had from it.
 pub fn is_possible() -> bool {
     let has_size = || size().is_ok_and(|(columns, lines)| columns > 0 && lines > 0);
-    std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && has_size()
+    // One that cannot move its cursor is for text.
+    let moves = std::env::var("TERM").is_ok_and(|term| !matches!(term.as_str(), "" | "dumb"));
+    let are_terminals = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    moves && are_terminals && has_size()
 }
 
 /// Shows intervals until a key or `stop` ends it.
@@ -60,59 +63,83 @@ pub fn is_possible() -> bool {
 /// # Errors
 /// A terminal that cannot be used; a recording that is damaged.
 pub fn run(source: Source, stop: &AtomicBool) -> anyhow::Result<Exit> {
-    let (mut live, mut player) = match source {
-        Source::Live(intervals) => (Some(intervals), None),
-        Source::Recording(recording) => (None, Some(Player::new(recording))),
+    let mut feed = match source {
+        Source::Live(intervals) => Feed::Live(intervals),
+        Source::Recording(recording) => Feed::Player(Box::new(Player::new(recording))),
     };
-    let mut state = State::new(player.as_ref().map(|player| player.position().clone()));
-    let look = Look { colour: colour_is_wanted(), unicode: is_utf8() };
+    let mut state = State::new(feed.player().map(|player| player.position().clone()));
     let mut terminal = Terminal::take()?;
+    let exit = show(&mut terminal, &mut feed, &mut state, stop)?;
+    drop(terminal);
+    match feed {
+        Feed::Player(player) => player.into_error().map_or(Ok(exit), Err),
+        Feed::Live(_) => Ok(exit),
+    }
+}
+
+/// Where the next interval is from.
+enum Feed {
+    Live(Receiver<Snapshot>),
+    Player(Box<Player>),
+}
+
+impl Feed {
+    fn player(&mut self) -> Option<&mut Player> {
+        match self {
+            Feed::Player(player) => Some(player),
+            Feed::Live(_) => None,
+        }
+    }
+
+    /// Takes the next interval where there is one; says so. `None`: there will be no more.
+    fn next(&mut self, state: &mut State) -> Option<bool> {
+        match self {
+            Feed::Player(player) => Some(player.play(Instant::now(), state)),
+            Feed::Live(intervals) => match intervals.try_recv() {
+                Ok(snapshot) => {
+                    state.take(snapshot);
+                    Some(true)
+                }
+                Err(TryRecvError::Empty) => Some(false),
+                Err(TryRecvError::Disconnected) => None,
+            },
+        }
+    }
+}
+
+fn show(
+    terminal: &mut Terminal,
+    feed: &mut Feed,
+    state: &mut State,
+    stop: &AtomicBool,
+) -> anyhow::Result<Exit> {
+    let look = Look { colour: colour_is_wanted(), unicode: is_utf8() };
     let mut changed = true;
-    let exit = loop {
-        if stop.load(Ordering::Relaxed) {
-            break Exit::Interrupted;
-        }
-        if let Some(player) = &mut player {
-            changed |= player.play(Instant::now(), &mut state);
-        }
-        match live.as_mut().map(|intervals| intervals.try_recv()) {
-            Some(Ok(snapshot)) => {
-                state.take(snapshot);
-                changed = true;
-            }
-            // Whoever measured has told why, or will.
-            Some(Err(TryRecvError::Disconnected)) => break Exit::Done,
-            Some(Err(TryRecvError::Empty)) | None => {}
+    while !stop.load(Ordering::Relaxed) {
+        match feed.next(state) {
+            Some(more) => changed |= more,
+            // Whoever measured tells why.
+            None => return Ok(Exit::Done),
         }
         if changed {
-            terminal.draw(|frame| draw(frame, &mut state, look))?;
+            terminal.draw(|frame| draw(frame, state, look))?;
         }
-        changed = false;
-        if !event::poll(LOOK).context("read the terminal")? {
+        changed = event::poll(LOOK).context("read the terminal")?;
+        if !changed {
             continue;
         }
-        changed = true;
         match event::read().context("read the terminal")? {
             Event::Key(key) if key.kind != KeyEventKind::Release => match state.key(key) {
-                Asked::Quit => break Exit::Done,
-                Asked::Interrupt => break Exit::Interrupted,
-                Asked::Nothing => {}
-                asked => {
-                    if let Some(player) = &mut player {
-                        player.asked(asked, &mut state);
-                    }
-                }
+                Asked::Quit => return Ok(Exit::Done),
+                Asked::Interrupt => return Ok(Exit::Interrupted),
+                asked => feed.player().into_iter().for_each(|player| player.asked(asked, state)),
             },
             // Terminals move what they show when their size changes.
             Event::Resize(..) => terminal.forget()?,
             _ => {}
         }
-    };
-    drop(terminal);
-    match player.and_then(Player::into_error) {
-        Some(error) => Err(error),
-        None => Ok(exit),
     }
+    Ok(Exit::Interrupted)
 }
 
 /// Whether the terminal is told to be one of UTF-8 (locale(7)).

@@ -26,10 +26,8 @@ const INTERVALS: std::ops::RangeInclusive<Duration> =
 /// # Errors
 /// Usage; a kernel that lets nobody look, or not this process; a recording that is none.
 pub fn run(arguments: &Watch) -> anyhow::Result<Exit> {
-    let has_screen = !(arguments.json || arguments.text)
-        && !arguments.once
-        && arguments.count.is_none()
-        && screen::is_possible();
+    let wants_text = arguments.json || arguments.text || arguments.once;
+    let has_screen = !wants_text && arguments.count.is_none() && screen::is_possible();
     match &arguments.from {
         Some(path) if has_screen => {
             let recording = Indexed::open(path)?;
@@ -69,7 +67,11 @@ impl Measuring {
         }
         let (filter, budget) = (arguments.filter.parse()?, budget(&arguments.budget)?);
         let record = arguments.record.as_deref().map(Recorder::new).transpose()?;
-        Ok(Measuring { watch: observe::Watch::start(filter, budget)?, interval, record })
+        Ok(Measuring {
+            watch: observe::Watch::start(filter, &arguments.filter.namespaces()?, budget)?,
+            interval,
+            record,
+        })
     }
 
     /// The next interval, which is shorter where `goes_on` says no.

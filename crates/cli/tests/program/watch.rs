@@ -124,7 +124,8 @@ impl OnTerminal {
         let end = || Stdio::from(terminal.try_clone().unwrap());
         // Its controlling terminal: where the kernel tells of another size.
         let mut command = Command::new("setsid");
-        command.args(["--ctty", OVERLANE, "watch"]).args(arguments).env("LC_ALL", "C.UTF-8");
+        command.args(["--ctty", OVERLANE, "watch"]).args(arguments);
+        command.env("LC_ALL", "C.UTF-8").env("TERM", "xterm");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         let written = Arc::new(Mutex::new(Vec::new()));
         let (into, mut from) = (written.clone(), keys.try_clone().unwrap());
