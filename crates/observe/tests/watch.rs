@@ -85,8 +85,15 @@ fn packets_are_cut_where_the_wire_takes_no_gso_packets_and_nowhere_else() {
         });
         for hop in &way.hops {
             let place = (hop.namespace.as_str(), hop.device.as_deref(), hop.side);
-            let wanted = if place == ("a", Some("nic0"), Side::Tx) && is_cut { 1.0 } else { 0.0 };
-            assert!((hop.cut - wanted).abs() < 0.01, "{offload}: {place:?}\n{}", way.text());
+            // The last packet of each write may be too short to be a GSO packet.
+            let cuts = place == ("a", Some("nic0"), Side::Tx) && is_cut;
+            assert_eq!(hop.cut > 0.0, cuts, "{offload}: {place:?}\n{}", way.text());
+            if cuts {
+                assert!(hop.bytes > 1514.0, "{offload}: {place:?}\n{}", way.text());
+            }
+            if is_cut && place == ("b", Some("nic0"), Side::Rx) {
+                assert!(hop.bytes <= 1514.0, "{offload}: {place:?}\n{}", way.text());
+            }
             if place.2 != Side::Socket {
                 let counted = hop.counted.unwrap_or_else(|| panic!("{place:?} counts nothing"));
                 assert!(counted.packets_per_s > 0.0, "{place:?}\n{}", way.text());
@@ -129,9 +136,8 @@ fn drops_are_counted_exactly_and_named() {
     let mut found = 0;
     poll("every drop", LIMIT, || {
         let snapshot = interval(&mut watch, &network);
-        let of = |drop: &&observe::DropSeen| {
-            drop.reason == "NETFILTER_DROP" && drop.namespace == "b"
-        };
+        let of =
+            |drop: &&observe::DropSeen| drop.reason == "NETFILTER_DROP" && drop.namespace == "b";
         let drops: Vec<_> = snapshot.drops.iter().filter(of).collect();
         assert!(drops.iter().all(|drop| drop.device.as_deref() == Some("nic0")), "{drops:?}");
         assert!(drops.iter().all(|drop| drop.meaning.is_some()), "{drops:?}");
