@@ -257,8 +257,14 @@ impl State {
     fn list(&mut self) {
         let Some(snapshot) = &self.shown else { return };
         self.rows = rows(snapshot, self.sort, &self.filter, &self.open);
-        let found = self.chosen.as_ref().and_then(|chosen| chosen.find(snapshot));
-        let row = found.and_then(|found| self.rows.iter().position(|row| *row == found));
+        let here = self.rows.get(self.selected).and_then(|row| Chosen::of(snapshot, *row));
+        // Of two that cannot be told apart, the cursor stays with the one that it is on.
+        let row = match &self.chosen {
+            Some(chosen) if here.as_ref() != Some(chosen) => chosen
+                .find(snapshot)
+                .and_then(|found| self.rows.iter().position(|row| *row == found)),
+            _ => None,
+        };
         self.choose(row.unwrap_or(self.selected));
     }
 }

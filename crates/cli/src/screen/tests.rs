@@ -285,6 +285,47 @@ fn the_cursor_stays_with_its_way() {
 }
 
 #[test]
+fn the_cursor_stays_on_the_second_of_two_ways_of_the_same_names() {
+    let mut snapshot = recorded().remove(0);
+    snapshot.ways.truncate(1);
+    snapshot.ways.push(snapshot.ways[0].clone());
+    let mut state = State::new(None);
+    state.take(snapshot.clone());
+    press(&mut state, KeyCode::Left);
+    press(&mut state, KeyCode::Down);
+    assert_eq!(state.rows[state.selected], Row::Way(1));
+    state.take(snapshot);
+    assert_eq!(state.rows[state.selected], Row::Way(1));
+}
+
+#[test]
+fn numbers_beyond_all_measure_are_drawn() {
+    let mut snapshot = recorded().remove(0);
+    (snapshot.time_s, snapshot.seconds, snapshot.own_cpu) = (f64::MAX, -f64::MAX, f64::MAX);
+    (snapshot.events, snapshot.followed) = (u64::MAX, u64::MAX);
+    snapshot.drops.push(snapshot.drops[0].clone());
+    snapshot.drops.iter_mut().for_each(|drop| drop.packets = u64::MAX);
+    for hop in &mut snapshot.ways[0].hops {
+        (hop.bytes, hop.gso_packets, hop.cut) = (f64::MAX, f64::MAX, -f64::MAX);
+        hop.since_before.p99_ns = u64::MAX;
+        let counted = hop.counted.iter_mut();
+        counted.for_each(|rates| rates.bytes_per_s = f64::MAX);
+    }
+    let mut state = State::new(None);
+    for _ in 0..3 {
+        state.take(snapshot.clone());
+        for row in [Row::Way(0), Row::Hop(0, 3), Row::Drop(0)] {
+            select(&mut state, row);
+            screen(&mut state, 80, 24, PLAIN);
+            press(&mut state, KeyCode::Enter);
+            screen(&mut state, 80, 24, PLAIN);
+            press(&mut state, KeyCode::Esc);
+        }
+        say(&mut state, "s");
+    }
+}
+
+#[test]
 fn a_recording_is_played_stepped_and_paused() {
     let mut player = Player::new(Indexed::open(&data("watch.jsonl")).unwrap());
     let mut state = State::new(Some(player.position().clone()));
