@@ -20,8 +20,8 @@ const DEVICE_BYTES: usize = 15;
 pub struct PacketFilter {
     /// Only packets of this flow, both directions, by inner or outer addresses; again for more
     ///
-    /// FROM -> TO, or one end: ADDRESS[/PREFIX][:PORT], [IPV6]:PORT, or *; with /tcp, /udp,
-    /// /icmp or /icmpv6 at the end.
+    /// `FROM -> TO`, or one end: `ADDRESS[/PREFIX][:PORT]`, `[IPV6]:PORT`, or `*`; with `/tcp`,
+    /// `/udp`, `/icmp` or `/icmpv6` at the end.
     #[arg(long, value_name = "FLOW")]
     pub flow: Vec<String>,
     /// Only in these network namespaces: names, process ids or paths

@@ -15,7 +15,7 @@ enum kind {
 	BACKLOG = 2,	/* put into a CPU's backlog */
 	GRO = 3,	/* about to be merged, or not */
 	RECEIVED = 4,	/* handed to what receives from a device */
-	SOCKET = 5,	/* received for a connection of TCP */
+	SOCKET = 5,	/* received for a socket */
 	READ = 6,	/* read from a socket, by the process that runs */
 	DROPPED = 7,	/* freed without being consumed; `location` is where */
 	CONSUMED = 8,	/* freed after use */

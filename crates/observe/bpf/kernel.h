@@ -41,6 +41,7 @@ struct net_device {
 	possible_net_t nd_net;
 } __core;
 struct sock_common {
+	u16 skc_num;
 	possible_net_t skc_net;
 } __core;
 struct sock {

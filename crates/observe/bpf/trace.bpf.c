@@ -47,10 +47,14 @@ struct {
 	__type(value, u64);
 } cutting SEC(".maps");
 
-/* An event is built here: it has not the stack's room. */
+/* Events that have not the stack's room: the one that is built, and the last that was told of a
+ * datagram received on this CPU.
+ */
+#define DRAFT 0
+#define DATAGRAM 1
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, u32);
 	__type(value, struct event);
 } drafts SEC(".maps");
@@ -298,6 +302,15 @@ static __always_inline void tell(const struct event *event)
 		*count += 1;
 }
 
+static __always_inline void keep_datagram(const struct event *event)
+{
+	u32 at = DATAGRAM;
+	struct event *kept = bpf_map_lookup_elem(&drafts, &at);
+
+	if (kept)
+		*kept = *event;
+}
+
 struct seen {
 	struct sk_buff *skb;
 	struct net_device *dev;
@@ -413,6 +426,8 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		bpf_get_current_comm(event->comm, sizeof(event->comm));
 	}
 	tell(event);
+	if (seen->kind == RECEIVED && event->inner.protocol == IPPROTO_UDP && !event->tunnel)
+		keep_datagram(event);
 	if (filter->sample > 1 && seen->kind == QUEUED) {
 		u64 *device = bpf_map_lookup_elem(&cutting, &zero);
 
@@ -461,6 +476,12 @@ int napi_gro_receive_entry(u64 *ctx)
 SEC("tp_btf/netif_receive_skb")
 int netif_receive_skb(u64 *ctx)
 {
+	u32 at = DATAGRAM;
+	struct event *kept = bpf_map_lookup_elem(&drafts, &at);
+
+	/* What comes to a socket from here on is this one. */
+	if (kept)
+		kept->skb = 0;
 	return at_device(ctx, RECEIVED, AT_ORIGINS);
 }
 
@@ -485,6 +506,30 @@ int tcp_probe(u64 *ctx)
 	};
 
 	see(&seen);
+	return 0;
+}
+
+/* sk: the datagram that this CPU has just received is in this socket, if its port is. The
+ * packet itself may be gone already.
+ */
+SEC("tp_btf/sk_data_ready")
+int sk_data_ready(u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	u32 at = DATAGRAM;
+	struct event *kept = bpf_map_lookup_elem(&drafts, &at);
+
+	if (!kept || !kept->skb ||
+	    htons(sk->__sk_common.skc_num) != kept->inner.destination_port ||
+	    inode_of(net_of(&sk->__sk_common.skc_net)) != kept->netns)
+		return 0;
+	kept->kind = SOCKET;
+	kept->time = bpf_ktime_get_ns();
+	kept->ifindex = 0;
+	kept->device[0] = 0;
+	tell(kept);
+	bpf_map_delete_elem(&chosen, &kept->skb);
+	kept->skb = 0;
 	return 0;
 }
 

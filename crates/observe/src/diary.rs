@@ -136,7 +136,7 @@ fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
 fn ending_words(ending: &PacketEnding) -> String {
     match ending {
         PacketEnding::Read { pid, command } => format!("read by {command} ({pid})"),
-        PacketEnding::Received => "received by its connection".to_owned(),
+        PacketEnding::Received => "received by its socket".to_owned(),
         PacketEnding::Dropped { reason, function, meaning, check } => {
             let mut text = format!("DROPPED: {reason}");
             if let Some(function) = function {

@@ -19,7 +19,7 @@ pub enum Kind {
     Gro,
     /// Handed to what receives from a device.
     Received,
-    /// Received for a connection of TCP.
+    /// Received for a socket.
     Socket,
     /// Read from a socket.
     Read,

@@ -93,7 +93,11 @@ const EXPLANATIONS: &[Explanation] = &[
         "The backlog of a CPU is full: packets come faster than it \
        takes them (net.core.netdev_max_backlog), or one flow has more than its share.",
     ),
-    of("QDISC_DROP", Some("OV048"), "The queueing discipline is full, or its policy drops."),
+    of(
+        "QDISC_DROP",
+        Some("OV048"),
+        "The queueing discipline is full, its policy drops, or the device has no carrier.",
+    ),
     of("QDISC_OVERLIMIT", Some("OV048"), "The queueing discipline is full."),
     of("QDISC_CONGESTED", Some("OV048"), "The queueing discipline sees congestion."),
     of("FULL_RING", Some("OV046"), "The ring of the TAP device is full: its reader is too slow."),
@@ -153,7 +157,39 @@ const EXPLANATIONS: &[Explanation] = &[
     of("NOT_SPECIFIED", None, "The kernel tells no reason here."),
 ];
 
-/// What a reason means; `None` for those that tell nothing about overlays.
-pub fn explanation(reason: &str) -> Option<&'static Explanation> {
-    EXPLANATIONS.iter().find(|explanation| explanation.reason == reason)
+/// The same by function of the kernel, where that tells more than the reason.
+const BY_FUNCTION: &[(&str, Explanation)] = &[
+    (
+        "br_dev_queue_push_xmit",
+        of(
+            "NOT_SPECIFIED",
+            Some("OV014"),
+            "The packet is longer than the MTU of the bridge port that it is to leave by.",
+        ),
+    ),
+    (
+        "__dev_forward_skb2",
+        of(
+            "NOT_SPECIFIED",
+            Some("OV015"),
+            "The other end of the veth pair is down, or its MTU is smaller than the packet.",
+        ),
+    ),
+    (
+        "ip_defrag",
+        of("NOT_SPECIFIED", Some("OV021"), "Fragments of the packet overlap, or do not fit."),
+    ),
+    (
+        "ip_error",
+        of("NOT_SPECIFIED", None, "A route forbids it: blackhole, unreachable, prohibit."),
+    ),
+];
+
+/// What a reason means, told by this function of the kernel; `None` for those that tell nothing
+/// about overlays.
+pub fn explanation(reason: &str, function: Option<&str>) -> Option<&'static Explanation> {
+    let is_of =
+        |(name, known): &&(&str, Explanation)| Some(*name) == function && known.reason == reason;
+    let by_function = BY_FUNCTION.iter().find(is_of).map(|(_, known)| known);
+    by_function.or_else(|| EXPLANATIONS.iter().find(|known| known.reason == reason))
 }

@@ -111,7 +111,7 @@ impl Journey {
     }
 
     /// The last step of a leg.
-    fn last(&self, leg: usize) -> Option<&Event> {
+    pub(crate) fn last(&self, leg: usize) -> Option<&Event> {
         self.steps.iter().rev().find(|step| step.leg == leg).map(|step| &step.event)
     }
 }
@@ -224,6 +224,12 @@ impl Journeys {
         };
         let late: Vec<u64> = self.open.values().filter(is_late).map(|j| j.number).collect();
         ended.extend(late.into_iter().filter_map(|number| self.remove(number)));
+        // What is no longer under way is waited for no longer.
+        self.merging.retain(|_, waiting| {
+            waiting.retain(|skb| self.under_way.contains_key(skb));
+            !waiting.is_empty()
+        });
+        self.queued.retain(|_, under| self.open.contains_key(&under.journey));
         ended.sort_by_key(|journey| journey.number);
         ended
     }
@@ -274,7 +280,12 @@ impl Journeys {
             self.by_identity.insert(identity(flow), skb);
         }
         let journey = self.open.get_mut(&under.journey)?;
-        journey.steps.push(Step { leg: under.leg, event });
+        // Where it is at no device the kernel does not tell: it is where it was.
+        let netns = event.netns.or_else(|| {
+            let of_it = journey.steps.iter().rev().filter(|step| step.leg == under.leg);
+            of_it.map(|step| step.event.netns).find(Option::is_some).flatten()
+        });
+        journey.steps.push(Step { leg: under.leg, event: Event { netns, ..event } });
         ending.and_then(|ending| self.close(skb, ending))
     }
 
@@ -354,8 +365,16 @@ impl Journeys {
     fn copied_from(&self, event: &Event) -> Option<(usize, u64)> {
         let known = self.by_identity.get(&identity(event.flow.as_ref()?))?;
         let under = self.under_way.get(known)?;
-        let last = self.open.get(&under.journey)?.last(under.leg)?;
-        let is_of = is_same_flow(last.flow.as_ref()?, event.flow.as_ref()?);
+        let journey = self.open.get(&under.journey)?;
+        let last = journey.last(under.leg)?;
+        // Where it was before, another one comes: datagrams of one length look the same.
+        let was_there = |step: &Step| {
+            let earlier = &step.event;
+            (earlier.kind, earlier.netns, &earlier.device)
+                == (event.kind, event.netns, &event.device)
+        };
+        let is_of = is_same_flow(last.flow.as_ref()?, event.flow.as_ref()?)
+            && !journey.steps.iter().any(was_there);
         is_of.then_some((under.leg, under.journey))
     }
 

@@ -95,6 +95,18 @@ impl Places {
         places
     }
 
+    /// These besides, however they are held.
+    #[must_use]
+    pub fn with(mut self, namespaces: impl IntoIterator<Item = NetNs>) -> Places {
+        let others = namespaces.into_iter().map(|netns| (None, netns));
+        let others = Places::of(others, &mut |_, _| {});
+        for (inode, place) in others.places {
+            self.places.entry(inode).or_insert(place);
+        }
+        self.left_out.extend(others.left_out);
+        self
+    }
+
     /// What to call the namespace of this inode.
     pub fn name(&self, netns: Option<u32>) -> String {
         let Some(inode) = netns else { return "?".to_owned() };

@@ -77,7 +77,7 @@ pub enum PacketEnding {
         /// Its command, 15 bytes at most.
         command: String,
     },
-    /// A connection received it; its reader was not seen.
+    /// A socket received it; its reader was not seen.
     Received,
     /// The kernel dropped it.
     Dropped {
@@ -202,14 +202,15 @@ impl Packet {
     pub fn of(journey: &Journey, names: &dyn Names) -> Packet {
         let begun_ns = journey.steps.first().map_or(0, |step| step.event.time);
         let steps = journey.steps.iter().map(|step| told(step, begun_ns, names)).collect();
-        let legs = journey.legs.iter().map(|leg| {
+        let legs = journey.legs.iter().enumerate().map(|(at, leg)| {
             let (segment_of, copy_of) = match leg.origin {
                 Origin::First => (None, None),
                 Origin::SegmentOf(leg) => (Some(leg), None),
                 Origin::CopyOf(leg) => (None, Some(leg)),
             };
             let ending = leg.ending.as_ref().unwrap_or(&Ending::Unseen);
-            PacketLeg { segment_of, copy_of, ending: ending_of(ending, names) }
+            let bytes = journey.last(at).map_or(0, |event| event.bytes);
+            PacketLeg { segment_of, copy_of, ending: ending_of(ending, bytes, names) }
         });
         Packet {
             number: journey.number,
@@ -227,15 +228,19 @@ impl Packet {
     }
 }
 
-fn ending_of(ending: &Ending, names: &dyn Names) -> PacketEnding {
+fn ending_of(ending: &Ending, bytes: u32, names: &dyn Names) -> PacketEnding {
     match ending {
         Ending::Read(pid, command) => PacketEnding::Read { pid: *pid, command: command.clone() },
         Ending::Received => PacketEnding::Received,
         Ending::Dropped(reason, location) => {
-            let reason = names.reason(*reason);
-            let known = explanation(&reason);
+            let (reason, function) = (names.reason(*reason), names.function(*location));
+            // The end of a stream that nobody read: nothing is lost with it.
+            if reason == "QUEUE_PURGE" && bytes == 0 {
+                return PacketEnding::Received;
+            }
+            let known = explanation(&reason, function.as_deref());
             PacketEnding::Dropped {
-                function: names.function(*location),
+                function,
                 meaning: known.map(|known| known.meaning.to_owned()),
                 check: known.and_then(|known| known.check.map(str::to_owned)),
                 reason,

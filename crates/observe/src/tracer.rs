@@ -23,7 +23,7 @@ const DROPS: [(u32, &str); 3] =
     [(5, "kfree_skb_of_socket"), (4, "kfree_skb_reason"), (3, "kfree_skb")];
 
 /// Trace points without which something is not seen, and what that is.
-const OTHERS: [(&str, &str); 8] = [
+const OTHERS: [(&str, &str); 9] = [
     ("net_dev_queue", "packets before they are queued or cut"),
     ("net_dev_start_xmit", "packets that devices send"),
     ("netif_rx", "packets that wait in a CPU's backlog"),
@@ -31,6 +31,7 @@ const OTHERS: [(&str, &str); 8] = [
     ("netif_receive_skb", "packets that devices receive"),
     ("skb_copy_datagram_iovec", "packets that sockets are read of"),
     ("tcp_probe", "segments that connections receive"),
+    ("sk_data_ready", "datagrams that sockets receive"),
     ("consume_skb", "the end of packets that were used"),
 ];
 

@@ -94,7 +94,8 @@ impl Watch {
         let filter = Filter { netns: named.clone(), ..filter };
         let sample = CAREFUL.max(budget.most);
         let filter = Filter { sample, drops_only: false, ..filter };
-        let tracer = Tracer::start(filter, &Places::of_machine()?)?;
+        let held = only.iter().filter_map(|netns| netns.try_clone().ok());
+        let tracer = Tracer::start(filter, &Places::of_machine()?.with(held))?;
         let mut not_seen = tracer.not_seen.clone();
         let drops = match Drops::open() {
             Ok(drops) => Some(drops),
@@ -277,7 +278,7 @@ impl Watch {
 }
 
 fn drop_seen(dropped: &Dropped, names: &dyn Names) -> DropSeen {
-    let known = explanation(&dropped.reason);
+    let known = explanation(&dropped.reason, dropped.function.as_deref());
     DropSeen {
         namespace: names.namespace(u32::try_from(dropped.netns).ok()),
         device: Some(dropped.device.clone()).filter(|device| !device.is_empty()),

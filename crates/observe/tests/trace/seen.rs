@@ -165,13 +165,6 @@ pub fn is_from(packet: &Packet, protocol: &str, port: u16) -> bool {
         .is_some_and(|flow| flow.protocol == protocol && flow.source_port == Some(port))
 }
 
-/// Whether this process read it, or a part of it.
-pub fn is_read(packet: &Packet) -> bool {
-    let own = std::process::id();
-    let is = |leg: &PacketLeg| matches!(leg.ending, PacketEnding::Read { pid, .. } if pid == own);
-    packet.legs.iter().any(is)
-}
-
 /// Whether it came to this host's sockets. The kernel shows not every reader of a datagram:
 /// then it is seen last where the host received it.
 pub fn is_arrived(packet: &Packet, host: &str) -> bool {
