@@ -132,8 +132,9 @@ bench-pacing:
 	$(AS_ROOT) target/release/examples/pacing
 
 # Runs on a simulated machine that others use: how often intervals hold, and what is found.
+# With 5,000 runs, the 4.14% that is right and three standard errors stay below 5%.
 bench-busy-simulation:
-	RUNS=4000 cargo test --release --locked -p overlane-measure --lib simulated::intervals_hold -- --nocapture
+	RUNS=5000 cargo test --release --locked -p overlane-measure --lib simulated::intervals_hold -- --nocapture
 
 # `try` beside stress-ng, a compiler, nginx under wrk and pgbench. N=50 takes hours.
 bench-busy: build

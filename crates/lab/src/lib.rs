@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bgp;
 pub mod capability;
 mod cluster;
 mod docker;

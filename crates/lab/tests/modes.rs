@@ -19,10 +19,10 @@ fn privileged() -> Result<Capabilities, String> {
     Ok(Capabilities::new(Privileges::Root).unwrap())
 }
 
-/// Modes with tests of their own, in `k8s.rs` and `flannel.rs`: each takes a minute, or is
-/// accelerated only where the fast path says so.
+/// Modes with tests of their own, in `k8s.rs`, `flannel.rs` and `bgp.rs`: each takes its time
+/// to stand, or is accelerated only where the fast path says so.
 fn is_tested_elsewhere(mode: &str) -> bool {
-    mode.starts_with("k8s") || mode == "flannel+accel"
+    mode.starts_with("k8s") || mode.starts_with("bgp-") || mode == "flannel+accel"
 }
 
 /// Whether the machine can build a mode; says why not.

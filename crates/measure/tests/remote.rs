@@ -297,7 +297,7 @@ fn a_token_is_blamed_only_where_nothing_else_can_be() {
         let client = std::thread::spawn(move || {
             let here = NetNs::current().unwrap();
             let remote = Remote::connect(server, Some(token()), &here, Arc::default());
-            remote.err().expect("a server that hangs up")
+            remote.expect_err("a server that hangs up")
         });
         let begun = Instant::now();
         if filler.is_some() {

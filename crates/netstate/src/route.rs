@@ -41,6 +41,17 @@ pub struct Way {
     pub mtu: Option<u32>,
 }
 
+/// The route that an address matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Match {
+    /// Prefix length of the destination network, bits.
+    pub prefix: u8,
+    /// Next hop, where there is one.
+    pub via: Option<IpAddr>,
+    /// Who has written the route (`RTPROT_*` of `linux/rtnetlink.h`).
+    pub protocol: u8,
+}
+
 impl Netlink {
     /// Adds a route, replacing one to the same destination.
     ///
@@ -125,6 +136,36 @@ impl Netlink {
         match way.link {
             0 => Err(no_device(address)),
             _ => Ok(way),
+        }
+    }
+
+    /// The route that packets to `address` take now, as it was written
+    /// (`ip route get fibmatch`); none where no route forwards them.
+    ///
+    /// # Errors
+    /// When the kernel refuses the look-up.
+    pub fn matched(&self, address: IpAddr) -> Result<Option<Match>> {
+        let mut message = look_up(address);
+        message.header.flags |= RouteFlags::FibMatch;
+        let mut matched = None;
+        let request = RouteNetlinkMessage::GetRoute(message);
+        let asked = self.get(request, "find route", &address.to_string(), |answer| {
+            let RouteNetlinkMessage::NewRoute(route) = answer else { return };
+            let via = route.attributes.into_iter().find_map(|attribute| match attribute {
+                RouteAttribute::Gateway(RouteAddress::Inet(via)) => Some(via.into()),
+                RouteAttribute::Gateway(RouteAddress::Inet6(via)) => Some(via.into()),
+                _ => None,
+            });
+            let prefix = route.header.destination_prefix_length;
+            matched = Some(Match { prefix, via, protocol: route.header.protocol.into() });
+        });
+        match asked {
+            // The last is a blackhole's.
+            Err(Error::Kernel {
+                errno: Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EINVAL,
+                ..
+            }) => Ok(None),
+            asked => asked.map(|()| matched),
         }
     }
 

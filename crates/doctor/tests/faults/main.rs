@@ -30,10 +30,11 @@ fn naive(mode: &str) -> &'static [&'static str] {
     }
 }
 
-/// Variants of real nodes that differ in nothing that a check reads, each of which takes some
-/// seconds to stand.
+/// Variants that differ in nothing that a check reads, each of which takes some seconds to
+/// stand.
 fn is_as_another(mode: &str) -> bool {
     mode.starts_with("k8s-service")
+        || (mode.starts_with("bgp-") && mode != "bgp-frr")
         || (mode.ends_with("+accel") && (mode.starts_with("k8s") || mode.starts_with("flannel")))
 }
 

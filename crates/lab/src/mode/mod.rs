@@ -2,6 +2,7 @@
 
 use crate::{Capabilities, Network, Params, Result, Unsupported};
 
+mod bgp;
 mod bridge;
 mod bridge_macnat;
 mod flannel;
@@ -88,6 +89,12 @@ pub fn modes() -> &'static [&'static dyn Mode] {
         &ipvlan::Ipvlan,
         &vlan::Vlan,
         &routed::Routed,
+        &bgp::ALL[0],
+        &bgp::ALL[1],
+        &bgp::ALL[2],
+        &bgp::ALL[3],
+        &bgp::ALL[4],
+        &bgp::ALL[5],
         &nat::Nat,
         &nat_proxy::NatProxy,
         &vxlan::V4,

@@ -11,8 +11,8 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 /// A /32 route per tenant, and no bridge.
 pub struct Routed;
 
-const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 1, 2);
-const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 2);
+pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 1, 2);
+pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 2);
 /// The tenants' next hop: an address that nobody has, answered for by a
 /// neighbour entry (calico: by proxy ARP).
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -31,34 +31,45 @@ impl Mode for Routed {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let tenants = Tenants::new(params.mtu, TENANT_A, TENANT_B, 32)?;
-        params.wire().join(&tenants.a, &tenants.b)?;
-        params.wire().address(&tenants.a, &tenants.b)?;
-        let route = |host: &Host, tenant: &Host, own: Ipv4Addr, other: Ipv4Addr, via: Ipv4Addr| {
-            host.forward()?;
-            let to = |to, link, via: Option<Ipv4Addr>| Route {
-                to: IpAddr::V4(to),
-                prefix: 32,
-                via: via.map(IpAddr::V4),
-                link,
-                onlink: false,
-            };
-            host.netlink().add_route(&to(own, PORT_DEVICE, None))?;
-            host.netlink().add_route(&to(other, NIC, Some(via)))?;
-            tenant.netlink().add_route(&to(GATEWAY, TENANT_NIC, None))?;
-            tenant.netlink().add_route(&Route {
-                to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                prefix: 0,
-                via: Some(IpAddr::V4(GATEWAY)),
-                link: TENANT_NIC,
-                onlink: false,
-            })?;
-            let host_mac = mac(host.name(), PORT_DEVICE);
-            tenant.netlink().add_neighbour(TENANT_NIC, IpAddr::V4(GATEWAY), host_mac)?;
-            Result::Ok(())
-        };
-        route(&tenants.a, &tenants.tenant_a, TENANT_A, TENANT_B, Wire::B)?;
-        route(&tenants.b, &tenants.tenant_b, TENANT_B, TENANT_A, Wire::A)?;
+        let tenants = tenants(params)?;
+        tenants.a.netlink().add_route(&via(TENANT_B, Wire::B))?;
+        tenants.b.netlink().add_route(&via(TENANT_A, Wire::A))?;
         Ok(tenants.network(TENANT_B, params.mtu, wire_hops()))
     }
+}
+
+/// A route to a tenant behind another host.
+fn via(tenant: Ipv4Addr, host: Ipv4Addr) -> Route<'static> {
+    let (to, via) = (IpAddr::V4(tenant), Some(IpAddr::V4(host)));
+    Route { to, prefix: 32, via, link: NIC, onlink: false }
+}
+
+/// A route to what is on a link.
+pub(super) fn on_link(address: Ipv4Addr, link: &str) -> Route<'_> {
+    Route { to: IpAddr::V4(address), prefix: 32, via: None, link, onlink: false }
+}
+
+/// Tenants that reach the wire, and hosts that know their own tenant but not the other's.
+pub(super) fn tenants(params: &Params) -> Result<Tenants> {
+    let tenants = Tenants::new(params.mtu, TENANT_A, TENANT_B, 32)?;
+    params.wire().join(&tenants.a, &tenants.b)?;
+    params.wire().address(&tenants.a, &tenants.b)?;
+    let gateway = |host: &Host, tenant: &Host, own: Ipv4Addr| {
+        host.forward()?;
+        host.netlink().add_route(&on_link(own, PORT_DEVICE))?;
+        tenant.netlink().add_route(&on_link(GATEWAY, TENANT_NIC))?;
+        tenant.netlink().add_route(&Route {
+            to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            prefix: 0,
+            via: Some(IpAddr::V4(GATEWAY)),
+            link: TENANT_NIC,
+            onlink: false,
+        })?;
+        let host_mac = mac(host.name(), PORT_DEVICE);
+        tenant.netlink().add_neighbour(TENANT_NIC, IpAddr::V4(GATEWAY), host_mac)?;
+        Result::Ok(())
+    };
+    gateway(&tenants.a, &tenants.tenant_a, TENANT_A)?;
+    gateway(&tenants.b, &tenants.tenant_b, TENANT_B)?;
+    Ok(tenants)
 }

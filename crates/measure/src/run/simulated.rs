@@ -6,12 +6,19 @@
 //! tried setting brings. An interval is right if it holds that factor.
 //!
 //! `make bench-busy-simulation` prints the whole table with more runs.
+//!
+//! Which cell of a block comes first is a fair coin, and the factor is in no cell's load. So
+//! a block's ratio is above the truth with probability ½, whatever others do and whatever
+//! the other blocks showed. How often an interval misses is then known exactly, at every
+//! load: [`MISSES`]. The tests hold the rates to that, not to the 5% asked for.
+
+mod machine;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_pcg::Pcg64;
 
 use super::blocks::{Blocked, Blocks, CellLog, Source};
@@ -25,6 +32,7 @@ use crate::sample::{Said, Taken};
 use crate::sampler::{Disturbance, Limits, Rule};
 use load::Workload;
 use load::ask::{Ask, Task};
+use machine::{Busy, Noise, Others, left};
 use results::stats::relative_half_width;
 use results::{Interval, Placement, Sample};
 
@@ -35,136 +43,10 @@ const AROUND: f64 = 0.15;
 const NOISE: f64 = 0.04;
 /// What the tried setting brings, where it brings something.
 const GAIN: f64 = 1.10;
+/// Share of intervals of 20 ratios that miss the truth: 2·P(B(20, ½) < 6).
+const MISSES: f64 = 0.0414;
 /// Index of the tried cell, after the baseline and its second series.
 const TRIED: usize = 2;
-
-/// What others do with a machine.
-#[derive(Debug, Clone, Copy)]
-enum Others {
-    Idle,
-    /// A constant share of all CPUs.
-    Steady(f64),
-    /// On and off, for so many seconds each on average.
-    Bursts {
-        level: f64,
-        on: f64,
-        off: f64,
-    },
-    /// Every so many seconds, for so many.
-    Periodic {
-        level: f64,
-        every: f64,
-        takes: f64,
-    },
-    /// More and more, from none, within 40 s.
-    Drift(f64),
-    /// From this second on; up to this second.
-    From(f64),
-    Until(f64),
-    /// The hypervisor, in waves of so many seconds.
-    Steal {
-        level: f64,
-        wave: f64,
-    },
-    /// A control group holds the test back, all the time.
-    Throttled(f64),
-}
-
-struct Noise(Pcg64);
-
-impl Noise {
-    fn uniform(&mut self) -> f64 {
-        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.uniform()).ln()
-    }
-}
-
-/// A machine: how busy it is from one moment to another.
-struct Busy {
-    others: Others,
-    /// Of bursts: the ends of what was drawn so far, on and off by turns.
-    turns: Vec<f64>,
-    phase: f64,
-}
-
-impl Busy {
-    fn new(others: Others, noise: &mut Noise) -> Busy {
-        Busy { others, turns: vec![0.0], phase: noise.uniform() }
-    }
-
-    /// Mean share that others take from `from` to `to`, seconds.
-    fn share(&mut self, from: f64, to: f64, noise: &mut Noise) -> f64 {
-        const STEPS: u32 = 25;
-        let step = (to - from) / f64::from(STEPS);
-        let moments = (0..STEPS).map(|at| from + step * (f64::from(at) + 0.5));
-        let sum: f64 = moments.map(|moment| self.at(moment, noise)).sum();
-        sum / f64::from(STEPS)
-    }
-
-    fn at(&mut self, moment: f64, noise: &mut Noise) -> f64 {
-        match self.others {
-            Others::Idle => 0.0,
-            Others::Steady(level) | Others::Throttled(level) => level,
-            Others::Bursts { level, on, off } => {
-                while self.turns.last().is_some_and(|last| *last <= moment) {
-                    let mean = if self.turns.len() % 2 == 1 { off } else { on };
-                    let last = self.turns.last().copied().unwrap_or(0.0);
-                    self.turns.push(last + noise.exponential(mean));
-                }
-                let turn = self.turns.partition_point(|end| *end <= moment);
-                if turn.is_multiple_of(2) { level } else { 0.0 }
-            }
-            Others::Periodic { level, every, takes } => {
-                let within = (moment + self.phase * every).rem_euclid(every);
-                if within < takes { level } else { 0.0 }
-            }
-            Others::Drift(level) => level * (moment / 40.0).min(1.0),
-            Others::From(second) => {
-                if moment >= second {
-                    0.7
-                } else {
-                    0.0
-                }
-            }
-            Others::Until(second) => {
-                if moment < second {
-                    0.7
-                } else {
-                    0.0
-                }
-            }
-            Others::Steal { level, wave } => {
-                level * (0.5 + 0.5 * (std::f64::consts::TAU * (moment / wave + self.phase)).sin())
-            }
-        }
-    }
-
-    /// As the sampler sees it: with the error of its ticks.
-    fn seen(&self, share: f64, noise: &mut Noise) -> Disturbance {
-        let share = (share + 0.015 * noise.normal()).clamp(0.0, 1.0);
-        match self.others {
-            Others::Steal { .. } => {
-                Disturbance { steal_share: share, busiest_share: share, ..Disturbance::default() }
-            }
-            Others::Throttled(_) => {
-                Disturbance { throttled_share: share, ..Disturbance::default() }
-            }
-            _ => Disturbance {
-                other_share: share,
-                busiest_share: (2.0 * share).min(1.0),
-                ..Disturbance::default()
-            },
-        }
-    }
-}
 
 /// Two machines with a path between them.
 struct Simulated {
@@ -177,11 +59,6 @@ struct Simulated {
     attracted: f64,
     noise: Noise,
     taken: u32,
-}
-
-/// What is left of a path's value where others take these shares of both machines.
-fn left(here: f64, peer: f64) -> f64 {
-    (1.0 - 0.85 * here.powf(0.8)) * (1.0 - 0.6 * peer)
 }
 
 impl Source for Simulated {
@@ -211,6 +88,7 @@ impl Observer for Quiet {}
 
 /// What a run came to.
 struct Run {
+    ratios: Vec<f64>,
     interval: Option<Interval>,
     blocked: Blocked,
     /// Samples taken, in those of the plan's whole blocks.
@@ -302,6 +180,7 @@ fn attracting(
     let planned = f64::from(blocked.done) * plan.cells.len() as f64;
     Run {
         interval: rule.interval(blocked.done, &ratios).ok(),
+        ratios,
         cost: f64::from(source.taken) / planned,
         blocked,
         judge,
@@ -347,6 +226,10 @@ struct Rates {
     /// Intervals that are above 1, and those below 1.
     better: f64,
     worse: f64,
+    /// By how much more than half of a run's ratios are above the truth: sums over the runs
+    /// of that number and of its square.
+    lean: f64,
+    lean_squared: f64,
     /// Runs without an interval.
     holes: f64,
     /// Mean relative half-width and mean cost.
@@ -361,6 +244,10 @@ fn rates(runs: u64, others: [Others; 2], factor: f64, stopping: Stopping) -> Rat
         let run = run(seed, others, factor, Rule::Background, stopping);
         rates.cost += run.cost / runs as f64;
         rates.most_cost = rates.most_cost.max(run.cost);
+        let above = run.ratios.iter().filter(|ratio| **ratio > factor).count() as f64;
+        let lean = above - 0.5 * run.ratios.len() as f64;
+        rates.lean += lean;
+        rates.lean_squared += lean * lean;
         let Some(interval) = run.interval else {
             rates.holes += 1.0;
             continue;
@@ -378,23 +265,42 @@ fn error(share: f64, runs: f64) -> f64 {
     3.0 * (share * (1.0 - share) / runs).sqrt()
 }
 
+/// By intervals that miss the truth in a share `misses` of runs, by their theory.
 #[track_caller]
-fn assert_honest(name: &str, none: &Rates, some: &Rates) {
+fn assert_honest(name: &str, none: &Rates, some: &Rates, misses: f64) {
     for rates in [none, some] {
-        let least = 0.95 - error(0.95, rates.runs);
+        let least = 1.0 - misses - error(misses, rates.runs);
         assert!(rates.covered / rates.runs >= least, "{name}: covers too seldom: {rates:?}");
         assert_eq!(rates.holes, 0.0, "{name}: a run without an interval: {rates:?}");
         assert!(rates.most_cost <= 2.0, "{name}: more than twice its samples: {rates:?}");
     }
     let proven = (none.better + none.worse) / none.runs;
-    assert!(proven <= 0.05 + error(0.05, none.runs), "{name}: falsely proven: {none:?}");
+    assert!(proven <= misses + error(misses, none.runs), "{name}: falsely proven: {none:?}");
     assert!(some.worse / some.runs <= 0.01, "{name}: a gain proven a loss: {some:?}");
+}
+
+/// The ratios of a run's `blocks` blocks fall above the truth and below it as a fair coin
+/// does. Blocks that depended on each other would show in the variance, and in fewer runs
+/// than in the share of intervals that miss.
+#[track_caller]
+fn assert_coin(name: &str, rates: &Rates, blocks: f64) {
+    let variance = blocks / 4.0;
+    let of_square = (blocks * blocks - blocks) / 8.0;
+    let (mean, square) = (rates.lean / rates.runs, rates.lean_squared / rates.runs);
+    let far = |by: f64| 3.0 * (by / rates.runs).sqrt();
+    assert!(mean.abs() <= far(variance), "{name}: more on one side: {rates:?}");
+    assert!((square - variance).abs() <= far(of_square), "{name}: blocks depend: {rates:?}");
 }
 
 /// The rates as a table, too. `make bench-busy-simulation` asks for more runs by `RUNS`.
 #[test]
 fn intervals_hold_the_truth_at_their_rate_whatever_others_do() {
     let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(300);
+    println!(
+        "{runs} runs a load: a rate of {:.1}% is ±{:.1}% (three standard errors)\n",
+        MISSES * 100.0,
+        error(MISSES, runs as f64) * 100.0,
+    );
     println!("| load | covers | falsely proven | found of +10% | interval | samples |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for (name, others) in loads() {
@@ -408,7 +314,9 @@ fn intervals_hold_the_truth_at_their_rate_whatever_others_do() {
             some.width * 100.0,
             some.cost,
         );
-        assert_honest(&name, &none, &some);
+        assert_honest(&name, &none, &some, MISSES);
+        assert_coin(&name, &none, 20.0);
+        assert_coin(&name, &some, 20.0);
     }
 }
 
@@ -416,7 +324,8 @@ fn intervals_hold_the_truth_at_their_rate_whatever_others_do() {
 fn so_they_do_where_a_run_stops_at_its_goal_or_gives_it_up() {
     for (name, others) in loads() {
         let [none, some] = [1.0, GAIN].map(|factor| rates(120, others, factor, GOAL));
-        assert_honest(&name, &none, &some);
+        // The looks spend up to all of the 5%.
+        assert_honest(&name, &none, &some, 0.05);
     }
 }
 

@@ -1,0 +1,111 @@
+//! BIRD, configured as calico's node configures it.
+//!
+//! Source: `confd/etc/calico/confd/templates` of projectcalico/calico, in the words of
+//! BIRD 2. calico's own BIRD is a fork of version 1.6.
+
+use std::fmt::Write;
+
+use testbed::{Host, Process, Processes};
+
+use super::{AS, Announce, BLOCK_PREFIX, CLUSTER_ID, POOL, Speaker, command, write};
+use crate::Result;
+use crate::unsupported::find_program;
+
+const CONFIGURATION: &str = "/run/bird.conf";
+
+/// Starts it in a host.
+pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<Vec<Process>> {
+    write(tree, host, CONFIGURATION, &configuration(speaker))?;
+    // Removed since it was probed: starting it fails, and names it.
+    let mut bird = command(find_program("bird").unwrap_or_else(|| "bird".into()));
+    // In the foreground. `-R`: as calico starts it, with the routes of one that was killed.
+    bird.args(["-f", "-R", "-c", CONFIGURATION, "-s", "/run/bird.ctl", "-P", "/run/bird.pid"]);
+    Ok(vec![tree.start_as(&format!("bird in {}", host.name()), host, &mut bird)?])
+}
+
+fn configuration(speaker: &Speaker) -> String {
+    let mut text = format!(
+        "log stderr all;
+router id {address};
+protocol device {{ scan time 2; }}
+protocol direct {{ ipv4; interface -\"veth*\", \"*\"; }}
+protocol kernel {{
+  learn;
+  persist;
+  scan time 2;
+  merge paths on;
+  graceful restart;
+  ipv4 {{ import all; export all; }};
+}}
+filter to_peers {{
+",
+        address = speaker.address
+    );
+    if let (Some(block), Announce::Block) = (speaker.block, speaker.announce) {
+        // The block, and nothing beneath it.
+        let block = format!("{block}/{BLOCK_PREFIX}");
+        text += &format!(
+            "  if net = {block} then accept;
+  if net ~ {block} then reject;
+  if net ~ {POOL} then accept;
+  reject;
+}}
+protocol static blocks {{ ipv4; route {block} blackhole; }}
+"
+        );
+    } else {
+        text += &format!("  if net ~ {POOL} then accept;\n  reject;\n}}\n");
+    }
+    for (number, peer) in speaker.peers.iter().enumerate() {
+        // Of two nodes the one with the higher address connects.
+        let passive = if *peer > speaker.address { "  passive on;\n" } else { "" };
+        let client = if speaker.reflects() {
+            format!("  rr client;\n  rr cluster id {CLUSTER_ID};\n")
+        } else {
+            String::new()
+        };
+        // Writing to a string never fails.
+        let _ = write!(
+            text,
+            "protocol bgp peer{number} {{
+  local {address} as {AS};
+  neighbor {peer} as {AS};
+{passive}{client}  multihop;
+  graceful restart;
+  connect delay time 2;
+  connect retry time 5;
+  error wait time 5,30;
+  ipv4 {{ import all; export filter to_peers; gateway recursive; add paths on; }};
+}}
+",
+            address = speaker.address
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use test_support::{need, require};
+
+    use super::super::tests::speakers;
+    use super::*;
+
+    #[test]
+    fn bird_reads_every_configuration() {
+        let texts: Vec<_> = speakers().iter().map(configuration).collect();
+        assert!(texts[0].contains("passive on") && texts[0].contains("10.1.1.0/26 blackhole"));
+        assert!(!texts[1].contains("/26") && !texts[3].contains("passive"));
+        assert!(texts[3].matches("rr client").count() == 2 && !texts[2].contains("rr client"));
+        require!(need::tools(&["bird"]));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for text in texts {
+            std::fs::write(file.path(), &text).unwrap();
+            let mut parse = Command::new(find_program("bird").unwrap());
+            let output = parse.arg("-p").arg("-c").arg(file.path()).output().unwrap();
+            assert!(output.status.success(), "{output:?}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! FRR: `zebra`, which writes routes to the kernel, and `bgpd`.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::unistd::{User, chown};
+use testbed::{Host, Privileges, Process, Processes};
+
+use super::{AS, Announce, BLOCK_PREFIX, CLUSTER_ID, LIMIT, POOL, Speaker, command, write};
+use crate::unsupported::{Supported, Unsupported};
+use crate::{Capabilities, Result};
+
+/// Debian's package.
+const PACKAGE: &str = "frr";
+/// The programs used.
+const PROGRAMS: [&str; 2] = ["zebra", "bgpd"];
+/// Where packages install them: Debian's, others'.
+const PLACES: [&str; 2] = ["/usr/lib/frr", "/usr/libexec/frr"];
+/// The user that the programs become.
+const USER: &str = "frr";
+/// Configuration, sockets and PID files, in each tree.
+const DIRECTORY: &str = "/run/frr";
+/// `bgpd`'s way to `zebra`.
+const ZSERV: &str = "/run/frr/zserv.api";
+
+/// Whether it is installed and may be run.
+pub(super) fn installed(machine: &Capabilities) -> Supported {
+    let missing = |what: String| Unsupported::new(what, format!("apt install {PACKAGE}"));
+    if let Some(program) = PROGRAMS.iter().find(|program| find(program).is_none()) {
+        return Err(missing(format!("{program} is not installed")));
+    }
+    if !matches!(User::from_name(USER), Ok(Some(_))) {
+        return Err(missing(format!("there is no user {USER}")));
+    }
+    if machine.privileges() != Privileges::Root {
+        // A user namespace has no second user to become.
+        return Err(Unsupported::without_root("FRR needs root", "run as root"));
+    }
+    Ok(())
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    sys::program::find(program, &PLACES)
+}
+
+/// Starts it in a host.
+pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<Vec<Process>> {
+    tree.inside(host, private_places)??;
+    let own = |program: &str, text: &str| -> Result<Command> {
+        let configuration = format!("{DIRECTORY}/{program}.conf");
+        write(tree, host, &configuration, text)?;
+        // Removed since it was probed: starting it fails, and names it.
+        let mut command = command(find(program).unwrap_or_else(|| program.into()));
+        command
+            .args(["-f", &configuration, "-i", &format!("{DIRECTORY}/{program}.pid")])
+            .args(["-z", ZSERV, "--vty_socket", DIRECTORY, "-P", "0"])
+            .args(["-F", "datacenter", "--log", "stdout", "--log-level", "informational"]);
+        Ok(command)
+    };
+    let name = |program: &str| format!("{program} in {}", host.name());
+    let mut zebra = tree.start_as(&name("zebra"), host, &mut own("zebra", "")?)?;
+    // bgpd that comes too early tries again after 10 s.
+    testbed::poll(&name("zebra"), LIMIT, || {
+        zebra.check()?;
+        let connected =
+            tree.inside(host, || std::os::unix::net::UnixStream::connect(ZSERV).map(drop))?;
+        Ok(connected.map_err(|error| format!("connect {ZSERV}: {error}\n{}", zebra.output())))
+    })?;
+    let bgpd = tree.start_as(&name("bgpd"), host, &mut own("bgpd", &configuration(speaker))?)?;
+    Ok(vec![bgpd, zebra])
+}
+
+fn configuration(speaker: &Speaker) -> String {
+    let mut text = format!(
+        "frr defaults datacenter
+router bgp {AS}
+ bgp router-id {}
+",
+        speaker.address
+    );
+    // Writing to a string never fails.
+    if speaker.reflects() {
+        let _ = writeln!(text, " bgp cluster-id {CLUSTER_ID}");
+    }
+    for peer in &speaker.peers {
+        let _ = writeln!(text, " neighbor {peer} remote-as {AS}");
+        let _ = writeln!(text, " neighbor {peer} update-source {}", speaker.address);
+    }
+    text += " address-family ipv4 unicast\n";
+    if speaker.reflects() {
+        for peer in &speaker.peers {
+            let _ = writeln!(text, "  neighbor {peer} route-reflector-client");
+        }
+    }
+    text += "  redistribute kernel route-map tenants\n";
+    if let (Some(block), Announce::Block) = (speaker.block, speaker.announce) {
+        // bgpd also writes a blackhole for what of it no tenant has.
+        let _ = writeln!(text, "  aggregate-address {block}/{BLOCK_PREFIX} summary-only");
+    }
+    let _ = write!(
+        text,
+        " exit-address-family
+ip prefix-list tenants seq 5 permit {POOL} ge 32
+route-map tenants permit 10
+ match ip address prefix-list tenants
+"
+    );
+    text
+}
+
+/// Gives the calling thread's mount namespace, which is the tree's own, FRR's directory,
+/// and a `/var/tmp` of its own: each program keeps its last messages there, below a path
+/// that no option moves, and leaves them when it is killed (`TMPBASEDIR` in `lib/zlog.c`).
+fn private_places() -> Result<()> {
+    const KEPT: &str = "/var/tmp";
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("tmpfs"), KEPT, Some("tmpfs"), flags, None::<&str>)
+        .map_err(|e: Errno| sys::Error::new("mount", KEPT, e))?;
+    std::fs::create_dir(DIRECTORY).map_err(|e| sys::Error::io("mkdir", DIRECTORY, &e))?;
+    // It was there when the mode was probed.
+    let user = User::from_name(USER).ok().flatten();
+    let ids = (user.as_ref().map(|user| user.uid), user.as_ref().map(|user| user.gid));
+    chown(Path::new(DIRECTORY), ids.0, ids.1)
+        .map_err(|e| sys::Error::new("chown", DIRECTORY, e))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use test_support::{need, require};
+
+    use super::super::tests::speakers;
+    use super::*;
+
+    #[test]
+    fn frr_reads_every_configuration() {
+        let texts: Vec<_> = speakers().iter().map(configuration).collect();
+        assert!(texts[0].contains("summary-only") && !texts[1].contains("summary-only"));
+        assert_eq!(texts[3].matches("route-reflector-client").count(), 2);
+        // bgpd becomes another user even to read a file.
+        require!(need::root(), need::that(find("bgpd").is_some(), "bgpd is not installed"));
+        for text in texts {
+            let tree = Processes::new().unwrap();
+            let host = Host::new("a").unwrap();
+            tree.inside(&host, private_places).unwrap().unwrap();
+            write(&tree, &host, "/run/frr/bgpd.conf", &text).unwrap();
+            let mut read = command(find("bgpd").unwrap());
+            read.args(["--dryrun", "-f", "/run/frr/bgpd.conf"]);
+            let said = tree.run(&host, &mut read).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            assert_eq!(said, "", "{text}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! BGP daemons in test hosts: BIRD, or FRR's `zebra` and `bgpd`.
+//!
+//! Each host's daemons have a process tree of their own, with a private `/run` and `/tmp`.
+//! Configuration, sockets and PID files are there, and go with the processes. The routes go
+//! with the host's namespace.
+
+mod bird;
+mod frr;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
+use std::time::Duration;
+
+use netstate::route::Match;
+use testbed::{Host, Process, Processes};
+
+use crate::unsupported::Supported;
+use crate::{Capabilities, Result};
+
+/// Prefix length of a host's block, bits: calico's default (`blockSize`).
+pub(crate) const BLOCK_PREFIX: u8 = 26;
+/// Every host's AS: sessions are internal. calico's default (`asNumber`).
+const AS: u32 = 64512;
+/// Blocks of all hosts, which is all that may be announced.
+const POOL: &str = "10.1.0.0/16";
+/// calico's default for route reflectors in its documentation (`routeReflectorClusterID`).
+const CLUSTER_ID: Ipv4Addr = Ipv4Addr::new(244, 0, 0, 1);
+/// Where daemons look for other programs.
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+/// How long a daemon may take to start, and routes to be there. A session that is refused is
+/// tried again within 10 s.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Whose program speaks BGP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Daemon {
+    Bird,
+    Frr,
+}
+
+/// What a host tells of its tenants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Announce {
+    /// One route to the block that their addresses are from.
+    Block,
+    /// A route to each address.
+    Tenants,
+}
+
+/// What a host's daemon is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Speaker {
+    /// Of the host: its end of the sessions, and the next hop to its tenants.
+    pub(crate) address: Ipv4Addr,
+    /// What its tenants have their addresses from, a /26; a route reflector has none.
+    pub(crate) block: Option<Ipv4Addr>,
+    pub(crate) announce: Announce,
+    /// Other ends of its sessions.
+    pub(crate) peers: Vec<Ipv4Addr>,
+}
+
+impl Speaker {
+    /// Networks that it announces, with prefix lengths.
+    pub(crate) fn announced(&self) -> Vec<(Ipv4Addr, u8)> {
+        let block = self.block.into_iter();
+        match self.announce {
+            Announce::Block => block.map(|block| (block, BLOCK_PREFIX)).collect(),
+            Announce::Tenants => block.flat_map(addresses).map(|address| (address, 32)).collect(),
+        }
+    }
+
+    /// Whether it passes the routes of one peer on to the others.
+    fn reflects(&self) -> bool {
+        self.block.is_none()
+    }
+}
+
+/// Every address of a block.
+pub(crate) fn addresses(block: Ipv4Addr) -> impl Iterator<Item = Ipv4Addr> {
+    (0..1 << (32 - BLOCK_PREFIX)).map(move |at| Ipv4Addr::from_bits(block.to_bits() + at))
+}
+
+impl Daemon {
+    /// Name of the software.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Daemon::Bird => "BIRD",
+            Daemon::Frr => "FRR",
+        }
+    }
+
+    /// By what number the kernel knows its routes (`RTPROT_BIRD`, `RTPROT_BGP` of
+    /// `linux/rtnetlink.h`).
+    const fn protocol(self) -> u8 {
+        match self {
+            Daemon::Bird => 12,
+            Daemon::Frr => 186,
+        }
+    }
+
+    /// Whether it is installed and may be run.
+    pub(crate) fn installed(self, machine: &Capabilities) -> Supported {
+        match self {
+            Daemon::Bird => machine.program("bird", "bird2").map(drop),
+            Daemon::Frr => frr::installed(machine),
+        }
+    }
+
+    /// Starts it in a host; the programs in the order that they are to end in.
+    ///
+    /// # Errors
+    /// The program that failed, with what it printed.
+    pub(crate) fn start(
+        self,
+        tree: &Processes,
+        host: &Host,
+        speaker: &Speaker,
+    ) -> Result<Vec<Process>> {
+        match self {
+            Daemon::Bird => bird::start(tree, host, speaker),
+            Daemon::Frr => frr::start(tree, host, speaker),
+        }
+    }
+
+    /// Waits until `host` takes routes of its daemon to all that `peer` announces, by that
+    /// peer's address.
+    ///
+    /// # Errors
+    /// The route that is not there, with what the programs of all hosts printed.
+    pub(crate) fn learns(
+        self,
+        host: &Host,
+        programs: &mut [&mut Process],
+        peer: &Speaker,
+    ) -> Result<()> {
+        let what = format!("{}'s routes to {} in {}", self.name(), peer.address, host.name());
+        let mut missing = peer.announced();
+        testbed::poll(&what, LIMIT, || {
+            programs.iter_mut().try_for_each(|program| program.check())?;
+            while let Some(&(network, prefix)) = missing.last() {
+                let via = Some(IpAddr::V4(peer.address));
+                let wanted = Match { prefix, via, protocol: self.protocol() };
+                let found = host.netlink().matched(IpAddr::V4(network))?;
+                if found != Some(wanted) {
+                    let said: Vec<_> = programs.iter().map(|program| program.output()).collect();
+                    let said = said.concat();
+                    return Ok(Err(format!("{network}/{prefix} has {found:?}\n{said}")));
+                }
+                missing.pop();
+            }
+            Ok(Ok(()))
+        })
+    }
+}
+
+/// A program without this process's environment.
+fn command(path: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(path);
+    command.env_clear().env("PATH", PATH);
+    command
+}
+
+/// Writes a file where the programs of `tree` see it.
+fn write(tree: &Processes, host: &Host, path: &str, text: &str) -> Result<()> {
+    let written = tree.inside(host, || std::fs::write(path, text))?;
+    Ok(written.map_err(|error| sys::Error::io("write", path, &error))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every kind of speaker.
+    pub(super) fn speakers() -> Vec<Speaker> {
+        let node = |announce, peer| Speaker {
+            address: Ipv4Addr::new(10, 0, 0, 1),
+            block: Some(Ipv4Addr::new(10, 1, 1, 0)),
+            announce,
+            peers: vec![Ipv4Addr::new(10, 0, 0, peer)],
+        };
+        let reflector = Speaker {
+            address: Ipv4Addr::new(10, 0, 0, 3),
+            block: None,
+            peers: vec![Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)],
+            ..node(Announce::Block, 1)
+        };
+        vec![
+            node(Announce::Block, 2),
+            node(Announce::Tenants, 2),
+            node(Announce::Block, 3),
+            reflector,
+        ]
+    }
+
+    #[test]
+    fn a_block_is_announced_as_one_or_by_its_addresses() {
+        let announced: Vec<_> = speakers().iter().map(Speaker::announced).collect();
+        let block = Ipv4Addr::new(10, 1, 1, 0);
+        assert_eq!(announced[0], [(block, 26)]);
+        assert_eq!(announced[1].len(), 64);
+        assert_eq!(announced[1][63], (Ipv4Addr::new(10, 1, 1, 63), 32));
+        assert!(announced[3].is_empty());
+    }
+}

@@ -1,0 +1,139 @@
+//! The machines of `simulated`: what others do with them, and what that leaves of a path.
+
+use rand::Rng;
+use rand_pcg::Pcg64;
+
+use crate::sampler::Disturbance;
+
+/// What others do with a machine.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Others {
+    Idle,
+    /// A constant share of all CPUs.
+    Steady(f64),
+    /// On and off, for so many seconds each on average.
+    Bursts {
+        level: f64,
+        on: f64,
+        off: f64,
+    },
+    /// Every so many seconds, for so many.
+    Periodic {
+        level: f64,
+        every: f64,
+        takes: f64,
+    },
+    /// More and more, from none, within 40 s.
+    Drift(f64),
+    /// From this second on; up to this second.
+    From(f64),
+    Until(f64),
+    /// The hypervisor, in waves of so many seconds.
+    Steal {
+        level: f64,
+        wave: f64,
+    },
+    /// A control group holds the test back, all the time.
+    Throttled(f64),
+}
+
+pub(super) struct Noise(pub(super) Pcg64);
+
+impl Noise {
+    fn uniform(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub(super) fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.uniform()).ln()
+    }
+}
+
+/// A machine: how busy it is from one moment to another.
+pub(super) struct Busy {
+    others: Others,
+    /// Of bursts: the ends of what was drawn so far, on and off by turns.
+    turns: Vec<f64>,
+    phase: f64,
+}
+
+impl Busy {
+    pub(super) fn new(others: Others, noise: &mut Noise) -> Busy {
+        Busy { others, turns: vec![0.0], phase: noise.uniform() }
+    }
+
+    /// Mean share that others take from `from` to `to`, seconds.
+    pub(super) fn share(&mut self, from: f64, to: f64, noise: &mut Noise) -> f64 {
+        const STEPS: u32 = 25;
+        let step = (to - from) / f64::from(STEPS);
+        let moments = (0..STEPS).map(|at| from + step * (f64::from(at) + 0.5));
+        let sum: f64 = moments.map(|moment| self.at(moment, noise)).sum();
+        sum / f64::from(STEPS)
+    }
+
+    fn at(&mut self, moment: f64, noise: &mut Noise) -> f64 {
+        match self.others {
+            Others::Idle => 0.0,
+            Others::Steady(level) | Others::Throttled(level) => level,
+            Others::Bursts { level, on, off } => {
+                while self.turns.last().is_some_and(|last| *last <= moment) {
+                    let mean = if self.turns.len() % 2 == 1 { off } else { on };
+                    let last = self.turns.last().copied().unwrap_or(0.0);
+                    self.turns.push(last + noise.exponential(mean));
+                }
+                let turn = self.turns.partition_point(|end| *end <= moment);
+                if turn.is_multiple_of(2) { level } else { 0.0 }
+            }
+            Others::Periodic { level, every, takes } => {
+                let within = (moment + self.phase * every).rem_euclid(every);
+                if within < takes { level } else { 0.0 }
+            }
+            Others::Drift(level) => level * (moment / 40.0).min(1.0),
+            Others::From(second) => {
+                if moment >= second {
+                    0.7
+                } else {
+                    0.0
+                }
+            }
+            Others::Until(second) => {
+                if moment < second {
+                    0.7
+                } else {
+                    0.0
+                }
+            }
+            Others::Steal { level, wave } => {
+                level * (0.5 + 0.5 * (std::f64::consts::TAU * (moment / wave + self.phase)).sin())
+            }
+        }
+    }
+
+    /// As the sampler sees it: with the error of its ticks.
+    pub(super) fn seen(&self, share: f64, noise: &mut Noise) -> Disturbance {
+        let share = (share + 0.015 * noise.normal()).clamp(0.0, 1.0);
+        match self.others {
+            Others::Steal { .. } => {
+                Disturbance { steal_share: share, busiest_share: share, ..Disturbance::default() }
+            }
+            Others::Throttled(_) => {
+                Disturbance { throttled_share: share, ..Disturbance::default() }
+            }
+            _ => Disturbance {
+                other_share: share,
+                busiest_share: (2.0 * share).min(1.0),
+                ..Disturbance::default()
+            },
+        }
+    }
+}
+
+/// What is left of a path's value where others take these shares of both machines.
+pub(super) fn left(here: f64, peer: f64) -> f64 {
+    (1.0 - 0.85 * here.powf(0.8)) * (1.0 - 0.6 * peer)
+}
