@@ -45,20 +45,25 @@ impl FromStr for FlowPattern {
 
     fn from_str(text: &str) -> Result<FlowPattern, PatternError> {
         let error = |problem: String| PatternError { text: text.to_owned(), problem };
-        let (ends, protocol) = match text.trim().rsplit_once('/') {
-            Some((ends, "tcp")) => (ends, Some(6)),
-            Some((ends, "udp")) => (ends, Some(17)),
-            Some((ends, "icmp")) => (ends, Some(1)),
-            Some((ends, "icmpv6")) => (ends, Some(58)),
+        let (from, last) = match text.trim().split_once("->") {
+            Some((from, to)) => (Some(from.trim()), to.trim()),
+            None => (None, text.trim()),
+        };
+        // The protocol is behind the last end; a number there is the length of a prefix.
+        let (last, protocol) = match last.rsplit_once('/') {
+            Some((last, "tcp")) => (last, Some(6)),
+            Some((last, "udp")) => (last, Some(17)),
+            Some((last, "icmp")) => (last, Some(1)),
+            Some((last, "icmpv6")) => (last, Some(58)),
             Some((_, other)) if other.parse::<u8>().is_err() => {
                 return Err(error(format!("{other:?} is no protocol")));
             }
-            _ => (text.trim(), None),
+            _ => (last, None),
         };
         let any = End { network: None, port: None };
-        let (from, to) = match ends.split_once("->") {
-            Some((from, to)) => (end(from.trim()), end(to.trim())),
-            None => (end(ends.trim()), Ok(any)),
+        let (from, to) = match from {
+            Some(from) => (end(from), end(last)),
+            None => (end(last), Ok(any)),
         };
         let (from, to) = (from.map_err(error)?, to.map_err(error)?);
         if let (Some((one, _)), Some((other, _))) = (from.network, to.network)

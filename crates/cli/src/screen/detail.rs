@@ -3,10 +3,10 @@
 use observe::{DropSeen, HopSeen, Latency, Rates, Snapshot, WaySeen};
 use ratatui::text::Line;
 
-use super::draw::{Look, faint};
 use super::history::{KEPT, PlaceKey, Point, Subject};
 use super::line::{fit, right, width, wrap};
 use super::list::flow;
+use super::look::{Look, faint};
 use super::number::{blocks, megabits, micros, percent, short};
 use super::rows::{Chosen, Row};
 use super::state::State;

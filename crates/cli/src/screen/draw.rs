@@ -3,13 +3,14 @@
 use observe::Snapshot;
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::columns::Columns;
 use super::line::wrap;
 use super::list::{column_names, flow, list_row};
+use super::look::{Look, faint};
 use super::number::{clock, short};
 use super::rows::Row;
 use super::state::{Page, State};
@@ -17,36 +18,6 @@ use super::{detail, help};
 
 /// Lines from which on there is room for more than the list.
 const ROOMY: u16 = 14;
-
-/// What the terminal can show.
-#[derive(Debug, Clone, Copy)]
-pub struct Look {
-    /// Colours are wanted.
-    pub colour: bool,
-    /// It shows more than ASCII.
-    pub unicode: bool,
-}
-
-impl Look {
-    fn coloured(self, style: Style, colour: Color) -> Style {
-        if self.colour { style.fg(colour) } else { style }
-    }
-
-    /// Something that is not well.
-    pub fn bad(self) -> Style {
-        self.coloured(Style::new().add_modifier(Modifier::BOLD), Color::Red)
-    }
-
-    /// A way, or the title of a page.
-    pub fn title(self) -> Style {
-        self.coloured(Style::new().add_modifier(Modifier::BOLD), Color::Cyan)
-    }
-}
-
-/// Names of columns, and what explains others.
-pub fn faint() -> Style {
-    Style::new().add_modifier(Modifier::DIM)
-}
 
 /// Draws the state; what it has too much of for the screen is cut off.
 pub fn draw(frame: &mut Frame<'_>, state: &mut State, look: Look) {

@@ -2,8 +2,8 @@
 
 use ratatui::text::Line;
 
-use super::draw::Look;
 use super::line::{fit, wrap};
+use super::look::Look;
 use super::state::State;
 
 const LIVE: &[(&str, &str)] = &[

@@ -5,9 +5,9 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
 use super::columns::{Column, Columns};
-use super::draw::Look;
 use super::history::{PlaceKey, Point, Subject};
 use super::line::{fit, right, width};
+use super::look::Look;
 use super::number::{blocks, megabits, micros, short};
 use super::rows::Row;
 use super::state::State;

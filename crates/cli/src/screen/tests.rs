@@ -12,8 +12,9 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 
-use super::draw::{Look, draw};
+use super::draw::draw;
 use super::history::KEPT;
+use super::look::Look;
 use super::player::Player;
 use super::rows::{Row, Sort};
 use super::state::{Asked, Page, Position, State};

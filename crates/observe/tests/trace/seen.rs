@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use lab::Network;
 use nix::time::{ClockId, clock_gettime};
-use observe::{
-    Filter, Journey, Journeys, Names, Packet, PacketEnding, PacketLeg, PacketStep, Places, Tracer,
-};
+use observe::{Filter, Journey, Journeys, Names, Packet, PacketEnding, PacketStep, Places, Tracer};
 use testbed::{Host, Process, Processes};
 
 use crate::LIMIT;
