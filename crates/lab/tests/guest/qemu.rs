@@ -16,6 +16,8 @@ mod archive;
 
 use archive::Archive;
 
+/// Where `fetch-kernel` puts the release's own kernel.
+const FETCHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
 /// Where a directory with `boot/` and `lib/modules/` may be named.
 const KERNEL_VARIABLE: &str = "OVERLANE_GUEST_KERNEL";
 /// Modules taken by the place of their file below `kernel/`, ...
@@ -94,11 +96,28 @@ impl Guest {
     /// # Errors
     /// The reason and the remedy.
     pub fn find() -> Result<Guest, String> {
+        Guest::of_kernel(find_kernel()?)
+    }
+
+    /// With a kernel of this series, as 6.12, where it has been fetched.
+    ///
+    /// # Errors
+    /// What is missing, and how to get it.
+    pub fn of_series(series: &str) -> Result<Guest, String> {
+        let fetched = PathBuf::from(format!("{FETCHED}-{series}"));
+        Guest::of_kernel(newest_kernel(&fetched).ok_or_else(|| {
+            format!(
+                "no kernel in {}; run crates/lab/tests/guest/fetch-kernel {series}",
+                fetched.display()
+            )
+        })?)
+    }
+
+    fn of_kernel((image, modules): (PathBuf, PathBuf)) -> Result<Guest, String> {
         let program = |name: &str, package: &str| {
             find_program(name)
                 .ok_or_else(|| format!("{name} is not installed; apt install {package}"))
         };
-        let (image, modules) = find_kernel()?;
         Ok(Guest {
             qemu: program("qemu-system-x86_64", "qemu-system-x86")?,
             busybox: program("busybox", "busybox-static")?,
@@ -315,34 +334,35 @@ fn reports(mut bytes: &[u8]) -> (Option<i32>, Vec<(String, Vec<u8>)>) {
 }
 
 /// A kernel image and its modules, 8021q and ipvlan among them.
+/// Image and modules of the newest kernel below a directory that has what the tests ask for.
+fn newest_kernel(root: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mut images: Vec<_> = std::fs::read_dir(root.join("boot"))
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter_map(|name| Some(name.strip_prefix("vmlinuz-")?.to_owned()))
+        .map(|version| {
+            let modules = root.join("lib/modules").join(&version);
+            (root.join(format!("boot/vmlinuz-{version}")), modules)
+        })
+        .filter(|(_, modules)| {
+            std::fs::read_to_string(modules.join("modules.dep"))
+                .is_ok_and(|text| text.contains("/8021q.ko") && text.contains("/ipvlan.ko"))
+        })
+        .collect();
+    images.sort();
+    images.pop()
+}
+
 fn find_kernel() -> Result<(PathBuf, PathBuf), String> {
     const REMEDY: &str =
         "run crates/lab/tests/guest/fetch-kernel, or apt install linux-image-cloud-amd64";
-    let fetched = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
     let named = std::env::var_os(KERNEL_VARIABLE).map(PathBuf::from);
     let roots = match named {
         Some(root) => vec![root],
-        None => vec![PathBuf::from(fetched), PathBuf::from("/")],
+        None => vec![PathBuf::from(FETCHED), PathBuf::from("/")],
     };
-    let kernel = |root: &PathBuf| {
-        let mut images: Vec<_> = std::fs::read_dir(root.join("boot"))
-            .ok()?
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter_map(|name| Some(name.strip_prefix("vmlinuz-")?.to_owned()))
-            .map(|version| {
-                let modules = root.join("lib/modules").join(&version);
-                (root.join(format!("boot/vmlinuz-{version}")), modules)
-            })
-            .filter(|(_, modules)| {
-                std::fs::read_to_string(modules.join("modules.dep"))
-                    .is_ok_and(|text| text.contains("/8021q.ko") && text.contains("/ipvlan.ko"))
-            })
-            .collect();
-        images.sort();
-        images.pop()
-    };
-    roots.iter().find_map(kernel).ok_or_else(|| {
+    roots.iter().find_map(|root| newest_kernel(root)).ok_or_else(|| {
         let looked: Vec<_> = roots.iter().map(|root| root.display().to_string()).collect();
         format!(
             "no kernel image with the modules 8021q and ipvlan (boot/vmlinuz-*, lib/modules/*/modules.dep) in {}; {REMEDY}",

@@ -57,12 +57,23 @@ impl Seen {
     }
 
     pub fn filtered(network: &Network, filter: Filter) -> Seen {
+        let seen = Seen::on_any_kernel(network, filter);
+        assert_eq!(seen.not_seen(), &Vec::<String>::new());
+        seen
+    }
+
+    /// The same where the kernel may lack some trace points.
+    pub fn on_any_kernel(network: &Network, filter: Filter) -> Seen {
         let hosts = network.hosts().iter();
         let hosts = hosts.map(|host| (inode(host), host.name().to_owned())).collect();
         let places = places(network);
         let tracer = Tracer::start(filter, &places).unwrap();
-        assert_eq!(tracer.not_seen, Vec::<String>::new());
         Seen { tracer, journeys: Journeys::default(), hosts, packets: Vec::new() }
+    }
+
+    /// What the kernel cannot tell.
+    pub fn not_seen(&self) -> &Vec<String> {
+        &self.tracer.not_seen
     }
 
     /// Takes what has come.
@@ -168,7 +179,9 @@ pub fn is_from(packet: &Packet, protocol: &str, port: u16) -> bool {
 pub fn is_arrived(packet: &Packet, host: &str) -> bool {
     let is_at = |at: usize| {
         let mut of_leg = packet.steps.iter().filter(|step| step.leg == at);
-        of_leg.rfind(|step| step.namespace == host).is_some_and(|step| step.what == "received")
+        of_leg
+            .rfind(|step| step.namespace == host && step.what != "consumed")
+            .is_some_and(|step| step.what == "received")
     };
     packet.legs.iter().enumerate().any(|(at, leg)| match leg.ending {
         PacketEnding::Read { .. } | PacketEnding::Received => true,
