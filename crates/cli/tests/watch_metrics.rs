@@ -68,10 +68,8 @@ impl Loaded {
     fn watch(&self, place: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(OVERLANE);
         command.args(["watch", "--metrics", place, "--interval", "200ms", "--budget", "100%"]);
-        for host in self.network.hosts() {
-            command.args(["--netns", &path(host)]);
-        }
-        command.args(arguments).stdin(Stdio::null());
+        let hosts: Vec<String> = self.network.hosts().iter().map(|host| path(host)).collect();
+        command.args(["--netns", &hosts.join(",")]).args(arguments).stdin(Stdio::null());
         command
     }
 }
@@ -114,9 +112,8 @@ fn metrics_and_probes_are_served_while_packets_are_watched() {
     let host = loaded.host();
     let (mut program, said) = Foreground::start(host, loaded.watch(PLACE, &[]), None);
     assert_eq!(said, format!("ready: metrics at {PLACE}"));
-    let silent: Vec<TcpStream> = (0..64)
-        .map(|_| host.netns().run(|| TcpStream::connect(PLACE).unwrap()).unwrap())
-        .collect();
+    let silent: Vec<TcpStream> =
+        (0..64).map(|_| host.netns().run(|| TcpStream::connect(PLACE).unwrap()).unwrap()).collect();
     let page = poll("everything that is counted", LIMIT, || {
         let (head, page) = get(host, PLACE, "/metrics").unwrap();
         assert_eq!(head, "HTTP/1.1 200 OK");
@@ -136,9 +133,9 @@ fn metrics_and_probes_are_served_while_packets_are_watched() {
             ("own_cpu_ratio", ""),
             ("followed_ratio", ""),
         ];
-        let missing = all.iter().find(|(metric, with)| {
-            sum(&page, &format!("overlane_watch_{metric}"), with) <= 0.0
-        });
+        let missing = all
+            .iter()
+            .find(|(metric, with)| sum(&page, &format!("overlane_watch_{metric}"), with) <= 0.0);
         Ok(missing.map_or(Ok(page.clone()), |missing| Err(format!("{missing:?}\n{page}"))))
     })
     .unwrap();

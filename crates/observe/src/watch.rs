@@ -153,7 +153,10 @@ impl Watch {
             if let Some(drops) = &self.drops {
                 drops.watch(u64::from(inode))?;
             }
-            self.spaces.insert(inode, Space { netlink, counters: BTreeMap::new(), names: BTreeMap::new() });
+            self.spaces.insert(
+                inode,
+                Space { netlink, counters: BTreeMap::new(), names: BTreeMap::new() },
+            );
         }
         Ok(())
     }

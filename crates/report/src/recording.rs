@@ -24,6 +24,8 @@ const MOST_HOPS: usize = 48;
 const MOST_DROPS: usize = 128;
 /// Things that could not be seen at most.
 const MOST_NOT_SEEN: usize = 32;
+/// Endings of a way at most.
+const MOST_ENDINGS: usize = 16;
 /// Longest name, characters.
 const NAME: usize = 128;
 
@@ -144,14 +146,16 @@ impl Figures {
     fn of(hop: &HopSeen, packets: u64, seconds: f64) -> Figures {
         let packets = packets as f64;
         let rates = hop.counted.as_ref();
-        let counted = |of: fn(&Rates) -> f64| rates.map_or(0.0, |rates| seconds * of(rates));
+        let of = |figure: f64| packets * at_least_zero(figure);
+        let counted =
+            |of: fn(&Rates) -> f64| rates.map_or(0.0, |rates| seconds * at_least_zero(of(rates)));
         Figures {
             packets,
-            bytes: packets * hop.bytes,
-            gso_packets: packets * hop.gso_packets,
-            cut: packets * hop.cut,
-            merged: packets * hop.merged,
-            checksummed: packets * hop.checksummed,
+            bytes: of(hop.bytes),
+            gso_packets: of(hop.gso_packets),
+            cut: of(hop.cut),
+            merged: of(hop.merged),
+            checksummed: of(hop.checksummed),
             since_before: Times::of(&hop.since_before),
             waited: Times::of(&hop.waited),
             counted_s: rates.map_or(0.0, |_| seconds),
@@ -166,8 +170,7 @@ impl Figures {
     /// What the device counted a second.
     pub(crate) fn counted(&self) -> Option<Rates> {
         let [packets, bytes, dropped] = self.counted.map(|count| count / self.counted_s);
-        let rates =
-            Rates { packets_per_s: packets, bytes_per_s: bytes, dropped_per_s: dropped };
+        let rates = Rates { packets_per_s: packets, bytes_per_s: bytes, dropped_per_s: dropped };
         (self.counted_s > 0.0).then_some(rates)
     }
 
@@ -328,13 +331,17 @@ impl Recording {
     fn halve(&mut self) {
         self.stride *= 2;
         halve(&mut self.moments);
-        self.ways.values_mut().flat_map(|way| &mut way.hops).for_each(|hop| halve(&mut hop.figures));
+        self.ways
+            .values_mut()
+            .flat_map(|way| &mut way.hops)
+            .for_each(|hop| halve(&mut hop.figures));
         self.reasons.values_mut().for_each(halve);
     }
 
     fn add_way(&mut self, way: &WaySeen, at: usize, seconds: f64) {
         let hops = || way.hops.iter().take(MOST_HOPS);
-        let place = |hop: &HopSeen| (named(&hop.namespace), hop.device.as_deref().map(named), hop.side);
+        let place =
+            |hop: &HopSeen| (named(&hop.namespace), hop.device.as_deref().map(named), hop.side);
         let places: Vec<Place> = hops().map(place).collect();
         if !self.ways.contains_key(&places) && self.ways.len() >= MOST_WAYS {
             // The one of fewest packets so far makes room, or has more than this one.
@@ -367,7 +374,7 @@ impl Recording {
         total.packets = total.packets.saturating_add(way.packets);
         total.took.merge(&Times::of(&way.took));
         let ending = named(&way.ending);
-        if total.endings.len() < MOST_NOT_SEEN || total.endings.contains_key(&ending) {
+        if total.endings.len() < MOST_ENDINGS || total.endings.contains_key(&ending) {
             total.endings.entry(ending).or_default().merge(&way.packets);
         }
         for (own, hop) in total.hops.iter_mut().zip(hops()) {

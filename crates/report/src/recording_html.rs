@@ -20,9 +20,8 @@ pub fn recording_html(recording: &Recording) -> String {
     let ways = recording.ways();
     let seen: Vec<WaySeen> = ways.iter().map(|way| way.seen()).collect();
     let (drops, seconds) = (recording.drops(), recording.whole().seconds);
-    let dropped = drops.iter().fold(recording.other_drops, |sum, drop| {
-        sum.saturating_add(drop.packets)
-    });
+    let dropped =
+        drops.iter().fold(recording.other_drops, |sum, drop| sum.saturating_add(drop.packets));
     let body = html! {
         section {
             h2 { "In short" }
@@ -101,7 +100,9 @@ fn cut(ways: &[WaySeen]) -> Markup {
     let hops: Vec<(&WaySeen, &HopSeen)> = ways
         .iter()
         .flat_map(|way| way.hops.iter().map(move |hop| (way, hop)))
-        .filter(|(_, hop)| [hop.cut, hop.merged, hop.checksummed].iter().any(|s| *s >= WORTH_TELLING))
+        .filter(|(_, hop)| {
+            [hop.cut, hop.merged, hop.checksummed].iter().any(|s| *s >= WORTH_TELLING)
+        })
         .collect();
     html! {
         section {

@@ -22,9 +22,10 @@ pub fn recording_text(recording: &Recording) -> String {
         text.push('\n');
         text.push_str(&way.seen().text());
     }
-    let more = ways.iter().skip(WAYS).fold(recording.other_ways, |sum, way| {
-        sum.saturating_add(way.packets)
-    });
+    let more = ways
+        .iter()
+        .skip(WAYS)
+        .fold(recording.other_ways, |sum, way| sum.saturating_add(way.packets));
     // Writing to a String cannot fail.
     if more > 0 {
         let _ = writeln!(text, "\n{more} packets went ways that are not shown");
@@ -34,9 +35,10 @@ pub fn recording_text(recording: &Recording) -> String {
         text.push_str("\ndropped\n");
     }
     drops.iter().take(DROPS).for_each(|drop| text.push_str(&drop.text(seconds)));
-    let more = drops.iter().skip(DROPS).fold(recording.other_drops, |sum, drop| {
-        sum.saturating_add(drop.packets)
-    });
+    let more = drops
+        .iter()
+        .skip(DROPS)
+        .fold(recording.other_drops, |sum, drop| sum.saturating_add(drop.packets));
     if more > 0 {
         let _ = writeln!(text, "{more} packets were dropped at places that are not shown");
     }

@@ -172,7 +172,8 @@ fn labels_are_bounded_and_sums_stay_right() {
     }
     let text = totals.exposition("1");
     let sum = |metric: &str| -> (usize, f64) {
-        let of = |line: &str| line.starts_with(metric).then(|| line.rsplit(' ').next()?.parse().ok());
+        let of =
+            |line: &str| line.starts_with(metric).then(|| line.rsplit(' ').next()?.parse().ok());
         let values: Vec<f64> = text.lines().filter_map(|line| of(line)?).collect();
         (values.len(), values.iter().sum())
     };

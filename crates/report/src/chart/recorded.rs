@@ -132,9 +132,8 @@ fn per_second(count: u64, seconds: f64) -> f64 {
 pub(crate) fn of_way(recording: &Recording, way: &Way) -> Vec<Chart> {
     let lines = |from: usize, figure: &dyn Fn(&Figures) -> Option<f64>| -> Vec<Series> {
         let shown = way.hops.iter().skip(from).take(LINES).enumerate();
-        let of = |(style, hop): (usize, &Hop)| {
-            line(recording, hop.name(), style, &hop.figures, figure)
-        };
+        let of =
+            |(style, hop): (usize, &Hop)| line(recording, hop.name(), style, &hop.figures, figure);
         shown.map(of).collect()
     };
     let left_out = |from: usize| match way.hops.len().saturating_sub(from + LINES) {
