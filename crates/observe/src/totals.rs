@@ -137,7 +137,8 @@ impl Totals {
                 let device = place.device.as_ref().map(|(_, name)| cut_off(name));
                 let device = device.unwrap_or_default();
                 let side = place.side.name();
-                stations.push(format!("{namespace} {device} {side}"));
+                let shown = if device.is_empty() { "-" } else { &device };
+                stations.push(format!("{namespace} {shown} {side}"));
                 let hop = self.hops.of([namespace, device, side.to_owned()], self.seen);
                 hop.packets += seen.packets;
                 hop.bytes += seen.bytes;

@@ -4,6 +4,7 @@ use super::lines::{Axis, Lines, Point, Series, draw};
 use super::scale::Kind;
 use super::{Chart, Section};
 use crate::recording::{Figures, Hop, Recording, Series as Moments, Way};
+use crate::unit::count;
 
 /// Lines of a chart: more are not told apart.
 const LINES: usize = 8;
@@ -138,7 +139,7 @@ pub(crate) fn of_way(recording: &Recording, way: &Way) -> Vec<Chart> {
     };
     let left_out = |from: usize| match way.hops.len().saturating_sub(from + LINES) {
         0 => String::new(),
-        more => format!(" {more} further hops are in the table."),
+        more => format!(" Of {} only the table tells.", count(more, "further hop")),
     };
     let us = |ns: u64| (ns as f64 / 1000.0).max(0.001);
     let times = |of: fn(&observe::Latency) -> u64| {
