@@ -1,16 +1,14 @@
 //! Status and vitals for Prometheus, in its text format.
 //!
-//! A registry is made for each answer: what a device that is gone had is not shown any
-//! more. Labels are bounded: reasons and codes are lists in this crate, devices are VXLAN
+//! A page is made for each answer: what a device that is gone had is not shown any more.
+//! Labels are bounded: reasons and codes are lists in this crate, devices are VXLAN
 //! devices, of which [`MOST_DEVICES`] have series of their own. Tenants' ports come and go
 //! with pods; they are counted, not named.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nix::unistd::{SysconfVar, sysconf};
-use prometheus::core::Collector;
-use prometheus::{Encoder, Gauge, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use exposition::Page as Metrics;
 
 use crate::model::{Counted, Reason};
 use crate::status::{DeviceStatus, Refused, Status};
@@ -23,89 +21,31 @@ const PREFIX: &str = "overlane_accel";
 
 /// The metrics of a fast path, for Prometheus (text format 0.0.4).
 pub fn exposition(status: &Status, vitals: &Vitals, version: &str) -> String {
-    let page = Page(Registry::new());
-    // Fixed names and labels, each registered once: what fails is a test's to find.
-    let filled = page.fill(status, vitals, version).and_then(|()| page.text());
-    filled.unwrap_or_else(|error| {
-        tracing::warn!("metrics: {error}");
-        String::new()
-    })
+    let mut page = Page(Metrics::new(PREFIX, version));
+    page.state(status);
+    page.flows(status);
+    page.vitals(vitals);
+    page.packets(status);
+    page.devices(status);
+    page.0.text()
 }
 
-type Result<T> = prometheus::Result<T>;
-
-struct Page(Registry);
+struct Page(Metrics);
 
 impl Page {
-    fn add(&self, collector: impl Collector + 'static) -> Result<()> {
-        self.0.register(Box::new(collector))
-    }
-
-    fn text(&self) -> Result<String> {
-        let mut text = Vec::new();
-        TextEncoder::new().encode(&self.0.gather(), &mut text)?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    /// One number.
-    fn gauge(&self, name: &str, help: &str, value: f64) -> Result<()> {
-        let gauge = Gauge::with_opts(named(name, help))?;
-        gauge.set(value);
-        self.add(gauge)
-    }
-
-    /// One number that only grows.
-    fn counter(&self, name: &str, help: &str, value: u64) -> Result<()> {
-        let counter = prometheus::IntCounter::with_opts(named(name, help))?;
-        counter.inc_by(value);
-        self.add(counter)
-    }
-
+    /// Numbers by label.
     fn gauges<const N: usize>(
-        &self,
+        &mut self,
         name: &str,
         help: &str,
         labels: [&str; N],
         values: impl IntoIterator<Item = ([String; N], usize)>,
-    ) -> Result<()> {
-        let gauges = IntGaugeVec::new(named(name, help), &labels)?;
-        for (labels, value) in values {
-            let value = i64::try_from(value).unwrap_or(i64::MAX);
-            gauges.get_metric_with_label_values(&labels)?.add(value);
-        }
-        self.add(gauges)
+    ) {
+        let values = values.into_iter().map(|(labels, value)| (labels, value as f64));
+        self.0.gauges(name, help, labels, values);
     }
 
-    fn counters<const N: usize>(
-        &self,
-        name: &str,
-        help: &str,
-        labels: [&str; N],
-        values: impl IntoIterator<Item = ([String; N], u64)>,
-    ) -> Result<()> {
-        let counters = IntCounterVec::new(named(name, help), &labels)?;
-        for (labels, value) in values {
-            counters.get_metric_with_label_values(&labels)?.inc_by(value);
-        }
-        self.add(counters)
-    }
-
-    fn fill(&self, status: &Status, vitals: &Vitals, version: &str) -> Result<()> {
-        self.gauges(
-            "build_info",
-            "Version of overlane; always 1.",
-            ["version"],
-            [([version.to_owned()], 1)],
-        )?;
-        self.state(status)?;
-        self.flows(status)?;
-        self.vitals(vitals)?;
-        self.packets(status)?;
-        self.devices(status)?;
-        self.process()
-    }
-
-    fn state(&self, status: &Status) -> Result<()> {
+    fn state(&mut self, status: &Status) {
         let in_force = status.generation & 1 == 0 && status.problem.is_none();
         for (name, help, value) in [
             ("in_force", "1 while packets may take the fast path.", usize::from(in_force)),
@@ -122,20 +62,24 @@ impl Page {
                 status.listeners.as_ref().map_or(0, Vec::len),
             ),
         ] {
-            self.gauge(name, help, value as f64)?;
+            self.0.gauge(name, help, value as f64);
         }
-        self.counter(
+        self.0.counter(
             "followed_changes_total",
             "Changes of single forwarding entries followed with all others in force.",
-            status.followed,
-        )
+            status.followed as f64,
+        );
     }
 
     /// Verdicts on connections through packet filters; where none wants one, all are zero.
-    fn flows(&self, status: &Status) -> Result<()> {
+    fn flows(&mut self, status: &Status) {
         let flows = status.flows.clone().unwrap_or_default();
+        self.0.gauge(
+            "verdicts_number",
+            "Number of the state that verdicts are given by.",
+            flows.number as f64,
+        );
         for (name, help, value) in [
-            ("verdicts_number", "Number of the state that verdicts are given by.", flows.number),
             (
                 "connections_admitted_total",
                 "Connections through packet filters that were let go fast.",
@@ -147,26 +91,26 @@ impl Page {
                 flows.held,
             ),
         ] {
-            self.counter(name, help, value)?;
+            self.0.counter(name, help, value as f64);
         }
-        self.gauge(
+        self.0.counter(
             "admission_seconds_total",
             "Time spent on verdicts.",
             Duration::from_micros(flows.spent_us).as_secs_f64(),
-        )
+        );
     }
 
-    fn vitals(&self, vitals: &Vitals) -> Result<()> {
-        self.gauge(
+    fn vitals(&mut self, vitals: &Vitals) {
+        self.0.gauge(
             "heartbeat_age_seconds",
             "Since the reconciler's last heartbeat; packets go slow at 0.1.",
             vitals.heartbeat_age.as_secs_f64(),
-        )?;
-        self.gauge(
+        );
+        self.0.gauge(
             "finder_lost",
             "1 once the process is gone that looks for sandboxes.",
             f64::from(u8::from(vitals.finder_lost)),
-        )?;
+        );
         for (name, help, value) in [
             ("withdrawals_total", "Times that all packets were sent slow.", vitals.withdrawals),
             ("rebuilds_total", "Times that everything was read anew.", vitals.rebuilds),
@@ -176,12 +120,11 @@ impl Page {
                 vitals.revoked_entries,
             ),
         ] {
-            self.counter(name, help, value)?;
+            self.0.counter(name, help, value as f64);
         }
-        Ok(())
     }
 
-    fn packets(&self, status: &Status) -> Result<()> {
+    fn packets(&mut self, status: &Status) {
         type Number = fn(&Counted) -> u64;
         let numbers: [(&str, &str, Number); 2] = [
             ("packets", "Packets (a GSO packet is one)", |counted| counted.packets),
@@ -190,39 +133,38 @@ impl Page {
         for (what, help, number) in numbers {
             let all = Reason::ALL.iter().map(|reason| {
                 let value = status.packets.get(reason.word()).map_or(0, number);
-                ([reason.word().to_owned(), path(*reason)], value)
+                ([reason.word().to_owned(), path(*reason)], value as f64)
             });
-            self.counters(
+            self.0.counters(
                 &format!("{what}_total"),
                 &format!("{help} by what became of them, each once."),
                 ["reason", "path"],
                 all,
-            )?;
+            );
             let devices = shown(status).flat_map(|device| {
                 let counted = counted(&device.packets);
                 counted.map(|(reason, counted)| {
                     let name = device.device.clone();
-                    ([name, reason.word().to_owned(), path(reason)], number(counted))
+                    ([name, reason.word().to_owned(), path(reason)], number(counted) as f64)
                 })
             });
-            self.counters(
+            self.0.counters(
                 &format!("device_{what}_total"),
                 &format!("{help} from the wire for a VXLAN device, and to it past the device."),
                 ["device", "reason", "path"],
                 devices,
-            )?;
+            );
         }
-        Ok(())
     }
 
-    fn devices(&self, status: &Status) -> Result<()> {
+    fn devices(&mut self, status: &Status) {
         self.gauges(
             "device_accelerated",
             "1: accelerated, 0: all its packets take the slow path.",
             ["device"],
             shown(status)
                 .map(|device| ([device.device.clone()], usize::from(device.refused.is_none()))),
-        )?;
+        );
         self.gauges(
             "device_refused",
             "1 for the code that keeps a VXLAN device slow (overlane accel explain CODE).",
@@ -230,13 +172,13 @@ impl Page {
             shown(status).filter_map(|device| {
                 Some(([device.device.clone(), device.refused.as_ref()?.code.clone()], 1))
             }),
-        )?;
+        );
         self.gauges(
             "device_entries",
             "Forwarding entries for addresses behind a VXLAN device.",
             ["device"],
             shown(status).map(|device| ([device.device.clone()], device.entries)),
-        )?;
+        );
         let state = |refused: &Option<Refused>| {
             if refused.is_none() { "accelerated" } else { "slow" }.to_owned()
         };
@@ -260,40 +202,15 @@ impl Page {
             "Tenants' ports and remote VTEPs of a VXLAN device.",
             ["device", "kind", "state"],
             parts,
-        )?;
+        );
         let refusals = status.refusals().map(|(_, refused)| ([refused.code.clone()], 1));
         self.gauges(
             "refusals",
             "Devices, ports, remote VTEPs and IPv6 that stay slow, by code.",
             ["code"],
             refusals,
-        )
+        );
     }
-
-    /// What the process itself takes; nothing where `/proc` does not tell.
-    fn process(&self) -> Result<()> {
-        let Some(process) = Process::read() else { return Ok(()) };
-        for (name, help, value) in [
-            ("process_cpu_seconds_total", "CPU time of the process.", process.cpu),
-            ("process_resident_memory_bytes", "Memory of the process.", process.memory),
-        ] {
-            let opts = Opts::new(name, help);
-            if name.ends_with("_total") {
-                let counter = prometheus::Counter::with_opts(opts)?;
-                counter.inc_by(value);
-                self.add(counter)?;
-            } else {
-                let gauge = Gauge::with_opts(opts)?;
-                gauge.set(value);
-                self.add(gauge)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn named(name: &str, help: &str) -> Opts {
-    Opts::new(format!("{PREFIX}_{name}"), help)
 }
 
 fn path(reason: Reason) -> String {
@@ -306,25 +223,6 @@ fn shown(status: &Status) -> impl Iterator<Item = &DeviceStatus> {
 
 fn counted(packets: &BTreeMap<String, Counted>) -> impl Iterator<Item = (Reason, &Counted)> {
     Reason::ALL.iter().filter_map(|reason| Some((*reason, packets.get(reason.word())?)))
-}
-
-struct Process {
-    /// Seconds.
-    cpu: f64,
-    /// Bytes.
-    memory: f64,
-}
-
-impl Process {
-    fn read() -> Option<Process> {
-        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-        // proc_pid_stat(5): the name may have blanks and parentheses.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let number = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
-        let ticks = sysconf(SysconfVar::CLK_TCK).ok()?? as f64;
-        let page = sysconf(SysconfVar::PAGE_SIZE).ok()?? as f64;
-        Some(Process { cpu: (number(14)? + number(15)?) / ticks, memory: number(24)? * page })
-    }
 }
 
 #[cfg(test)]
@@ -377,8 +275,8 @@ mod tests {
             "overlane_accel_packets_total{path=\"fast\",reason=\"encap_hit\"} 7",
             "overlane_accel_bytes_total{path=\"slow\",reason=\"decap_gso\"} 0",
             "overlane_accel_device_packets_total{device=\"vxlan0\",path=\"fast\",reason=\"decap_hit\"} 3",
-            "overlane_accel_device_accelerated{device=\"a\\\"b\\\\c\\n\"} 0",
-            "overlane_accel_device_refused{code=\"AX201\",device=\"a\\\"b\\\\c\\n\"} 1",
+            "overlane_accel_device_accelerated{device=\"a\\\"b\\\\c\\\\n\"} 0",
+            "overlane_accel_device_refused{code=\"AX201\",device=\"a\\\"b\\\\c\\\\n\"} 1",
             "overlane_accel_device_parts{device=\"vxlan0\",kind=\"port\",state=\"accelerated\"} 1",
             "overlane_accel_refusals{code=\"AX201\"} 2",
             "# TYPE overlane_accel_rebuilds_total counter",

@@ -399,7 +399,7 @@ pub struct Report {
     /// Instead of showing one file.
     #[command(subcommand)]
     pub verb: Option<ReportVerb>,
-    /// Results file, as `overlane lab run --out` writes it
+    /// Results file, as `overlane lab run --out` writes it, or a recording of `overlane watch`
     #[arg(required = true)]
     pub file: Option<PathBuf>,
     /// How to print it [default: text, unless --html or --svg is given]
@@ -414,7 +414,7 @@ pub struct Report {
     /// The same as --format csv
     #[arg(long, group = "printed")]
     pub csv: bool,
-    /// Write a page with charts and every sample here: one file, no network
+    /// Write a page with charts here: one file, no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Write each chart here, an SVG file each; the directory is made if need be

@@ -123,6 +123,26 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(fence::top().join("docs/src").join(name)).unwrap()
 }
 
+/// The screens in the book are those that the interface's tests draw.
+#[test]
+fn screens_are_those_that_are_drawn() {
+    let drawn = include_str!("../tests/data/screens.txt");
+    let mut screens: Vec<&str> = drawn.split("\n== ").collect();
+    // Without its name, and the empty lines that parted it from the next.
+    screens.iter_mut().for_each(|screen| {
+        *screen = screen.split_once('\n').map_or("", |(_, lines)| lines.trim_end_matches('\n'));
+    });
+    let page = page("tasks/watch.md");
+    let blocks: Vec<&str> = page.split("```text\n").skip(1).collect();
+    let blocks = blocks.iter().filter_map(|rest| rest.split("\n```").next());
+    // A screen ends with the keys.
+    let shown: Vec<&str> = blocks.filter(|block| block.contains("? help  q quit")).collect();
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    for screen in shown {
+        assert!(screens.contains(&screen), "not as it is drawn:\n{screen}");
+    }
+}
+
 #[test]
 fn modes_measured_by_name_only_are_listed() {
     let page = page("reference/modes.md");

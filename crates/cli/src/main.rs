@@ -58,6 +58,7 @@ mod variation;
 mod verb;
 mod vtep_args;
 mod watch_args;
+mod watch_metrics;
 
 use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;

@@ -5,6 +5,7 @@
 //! The file of a Unix socket stays when the program ends, which may not remove files by
 //! then; the next one replaces it.
 
+use std::fmt::{self, Display};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -19,7 +20,7 @@ use nix::sys::socket::{
     socket,
 };
 
-use crate::serving::{Door, Listener, Reply};
+use crate::serving::{Door, Listener, Reply, Serving};
 
 /// Longest request in bytes.
 const REQUEST: usize = 4096;
@@ -42,6 +43,15 @@ impl FromStr for ListenAddress {
             _ => text.parse().map(ListenAddress::Tcp).map_err(|_| {
                 format!("{text:?}: wanted unix:PATH or ADDRESS:PORT, as 127.0.0.1:9472")
             }),
+        }
+    }
+}
+
+impl Display for ListenAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddress::Unix(path) => write!(out, "unix:{}", path.display()),
+            ListenAddress::Tcp(address) => write!(out, "{address}"),
         }
     }
 }
@@ -141,8 +151,38 @@ pub fn door(listener: Listener, text: impl Fn() -> String + Send + 'static) -> D
     pages(listener, "/metrics", move |path| (path == "/metrics").then(|| Page::ok(text())))
 }
 
+/// A program that runs for long, as those see it who look after it.
+pub trait Service {
+    /// Its counters; nothing to tell while it starts.
+    fn metrics(&self) -> Page;
+    /// Whether it goes on; while it starts, it does.
+    fn healthz(&self) -> Page;
+    /// Whether it does its work.
+    fn readyz(&self) -> Page;
+}
+
+/// Answers `/metrics`, `/healthz` and `/readyz`, by a thread of its own: nothing that a scraper
+/// does holds up anything else.
+///
+/// # Errors
+/// When descriptors or threads have run out.
+pub fn look_after(
+    listener: Listener,
+    service: impl Service + Send + 'static,
+) -> anyhow::Result<Serving> {
+    let page = move |path: &str| {
+        Some(match path {
+            "/metrics" => service.metrics(),
+            "/healthz" => service.healthz(),
+            "/readyz" => service.readyz(),
+            _ => return None,
+        })
+    };
+    Serving::start(vec![pages(listener, "/metrics, /healthz, /readyz", page)])
+}
+
 /// Answers a GET for a path, without what follows `?`; `there` names what there is.
-pub fn pages(
+fn pages(
     listener: Listener,
     there: &'static str,
     mut page: impl FnMut(&str) -> Option<Page> + Send + 'static,
@@ -174,7 +214,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::serving::Serving;
 
     #[test]
     fn places() {

@@ -67,7 +67,12 @@ impl Recording {
     pub fn open(path: &Path) -> anyhow::Result<Recording> {
         let file =
             File::open(path).map_err(|e| usage("FILE", format!("{}: {e}", path.display())))?;
-        Ok(Recording { reader: BufReader::new(file), path: path.to_owned(), line: 0 })
+        Ok(Recording::of(BufReader::new(file), path))
+    }
+
+    /// Of what was opened at `path`, from where it stands.
+    pub fn of(reader: BufReader<File>, path: &Path) -> Recording {
+        Recording { reader, path: path.to_owned(), line: 0 }
     }
 
     /// The next interval; `None` at the end.

@@ -4,16 +4,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::metrics::ListenAddress;
 use crate::packet_filter::PacketFilter;
 
 /// `overlane watch`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance: as many as --budget allows. On a terminal they are shown as a list to look into (? shows the keys); elsewhere, and with --once, --count or --text, as text. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl"
+    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance: as many as --budget allows. On a terminal they are shown as a list to look into (? shows the keys); elsewhere, and with --once, --count or --text, as text. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl\n  overlane watch --metrics 127.0.0.1:9474"
 )]
 pub struct Watch {
     /// Play a recording back
-    #[arg(value_name = "FILE", conflicts_with_all = ["flow", "netns", "device", "vni", "budget", "record"])]
+    #[arg(value_name = "FILE", conflicts_with_all = ["flow", "netns", "device", "vni", "budget", "record", "metrics"])]
     pub from: Option<PathBuf>,
     /// Which packets.
     #[command(flatten)]
@@ -33,6 +34,10 @@ pub struct Watch {
     /// Write every interval to this new file, a line of JSON each
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Tell everything since the start to Prometheus at this Unix socket or address:
+    /// unix:/run/watch.metrics, 127.0.0.1:9474. Intervals are printed with --text or --json only
+    #[arg(long, value_name = "PLACE")]
+    pub metrics: Option<ListenAddress>,
     /// A line of JSON an interval
     #[arg(long)]
     pub json: bool,

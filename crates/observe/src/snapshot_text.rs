@@ -34,8 +34,7 @@ impl Snapshot {
 
     /// What was looked at and what that cost.
     pub fn head(&self) -> String {
-        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs_f64(self.time_s.max(0.0));
-        let clock = clock(time);
+        let clock = clock(self.time_s);
         format!(
             "{clock} UTC, {:.1} s: 1 packet in {} followed, {} of them, {} events, {} lost\n\
              own CPU {:.1}% of one, limit {:.1}%\n",
@@ -50,9 +49,9 @@ impl Snapshot {
     }
 }
 
-/// Time of day.
-fn clock(time: std::time::SystemTime) -> String {
-    let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+/// Time of day, of seconds since 1970 that a file may have.
+fn clock(time_s: f64) -> String {
+    let since = time_s as u64;
     let (hours, minutes, seconds) = (since / 3600 % 24, since / 60 % 60, since % 60);
     format!("{hours:02}:{minutes:02}:{seconds:02}")
 }

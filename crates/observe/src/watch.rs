@@ -7,6 +7,7 @@
 //! this program is held below a budget.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use netstate::{Counters, Netlink};
@@ -20,6 +21,7 @@ use crate::journey::{Journey, Journeys};
 use crate::places::Places;
 use crate::snapshot::{DropSeen, FORMAT, Rates, Side, Snapshot};
 use crate::told::Names;
+use crate::totals::Totals;
 use crate::tracer::{TraceError, Tracer};
 use crate::ways::Ways;
 
@@ -60,6 +62,8 @@ pub struct Budget {
 struct Space {
     netlink: Netlink,
     counters: BTreeMap<u32, Counters>,
+    /// Devices' names, where totals are wanted.
+    names: BTreeMap<u32, String>,
 }
 
 /// The network under watch.
@@ -77,6 +81,7 @@ pub struct Watch {
     places: Places,
     discovered: Instant,
     not_seen: Vec<String>,
+    totals: Option<Arc<Mutex<Totals>>>,
 }
 
 /// CPU time of this process so far: a function of whoever may ask the kernel.
@@ -117,6 +122,7 @@ impl Watch {
             places: Places::default(),
             discovered: Instant::now(),
             not_seen,
+            totals: None,
         };
         for netns in only {
             watch.add(netns)?;
@@ -134,6 +140,11 @@ impl Watch {
         &self.places
     }
 
+    /// Sums everything up from now on; each interval is added when it ends.
+    pub fn sum_up(&mut self) -> Arc<Mutex<Totals>> {
+        self.totals.get_or_insert_default().clone()
+    }
+
     /// Counts in a namespace from now on.
     fn add(&mut self, netns: &NetNs) -> Result<(), WatchError> {
         let Ok(inode) = u32::try_from(netns.inode()) else { return Ok(()) };
@@ -142,7 +153,10 @@ impl Watch {
             if let Some(drops) = &self.drops {
                 drops.watch(u64::from(inode))?;
             }
-            self.spaces.insert(inode, Space { netlink, counters: BTreeMap::new() });
+            self.spaces.insert(
+                inode,
+                Space { netlink, counters: BTreeMap::new(), names: BTreeMap::new() },
+            );
         }
         Ok(())
     }
@@ -171,6 +185,10 @@ impl Watch {
         for (inode, space) in &mut self.spaces {
             // Of a namespace that goes away nothing is known any more.
             let links = space.netlink.links().unwrap_or_default();
+            if self.totals.is_some() {
+                let names = links.iter().map(|link| (link.index, link.name.clone()));
+                space.names = names.collect();
+            }
             let now = links.into_iter().map(|link| (link.index, link.counters)).collect();
             before.insert(*inode, std::mem::replace(&mut space.counters, now));
         }
@@ -247,11 +265,40 @@ impl Watch {
         let names = Called { places: &self.places, hosts, tracer: &self.tracer };
         let mut ways = Ways::default();
         ended.iter().for_each(|journey| ways.add(journey, &names));
+        // Held until the interval is in it as a whole.
+        let totals = self.totals.as_ref();
+        let mut totals = totals.map(|totals| totals.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(totals) = &mut totals {
+            totals.add_ways(&ways, &names);
+        }
         (snapshot.followed, snapshot.other_ways) = (ways.followed, ways.others);
         snapshot.ways = ways.into_seen(&names, &counted);
         snapshot.drops = dropped.iter().map(|dropped| drop_seen(dropped, &names)).collect();
         snapshot.drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
+        if let Some(mut totals) = totals {
+            self.add_devices(&mut totals, &before, &names);
+            totals.add_drops(&dropped, &names);
+            totals.add_interval(&snapshot, self.spaces.len());
+        }
         Ok(snapshot)
+    }
+
+    /// What devices counted since `before`; one that was not there then has no beginning yet.
+    fn add_devices(
+        &self,
+        totals: &mut Totals,
+        before: &BTreeMap<u32, BTreeMap<u32, Counters>>,
+        names: &dyn Names,
+    ) {
+        for (inode, space) in &self.spaces {
+            let Some(before) = before.get(inode) else { continue };
+            let namespace = names.namespace(Some(*inode));
+            for (index, counters) in &space.counters {
+                if let (Some(before), Some(name)) = (before.get(index), space.names.get(index)) {
+                    totals.add_device(&namespace, name, &counters.since(before));
+                }
+            }
+        }
     }
 
     /// Follows fewer packets where that costs too much, and more where it costs little.

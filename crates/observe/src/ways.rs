@@ -12,24 +12,30 @@ const MOST: usize = 64;
 
 /// A place, as the kernel numbers it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Place {
-    netns: Option<u32>,
-    device: Option<(u32, String)>,
-    side: Side,
+pub(crate) struct Place {
+    /// Inode of the network namespace.
+    pub netns: Option<u32>,
+    /// Index and name of the device.
+    pub device: Option<(u32, String)>,
+    /// Which side of it.
+    pub side: Side,
 }
 
 /// What was seen of the followed packets at a place.
 #[derive(Debug, Default)]
-struct Seen {
-    packets: u64,
-    bytes: u64,
-    gso_packets: u64,
-    cut: u64,
-    merged: u64,
-    checksummed: u64,
+pub(crate) struct Seen {
+    pub packets: u64,
+    pub bytes: u64,
+    /// Packets that they stand for.
+    pub gso_packets: u64,
+    pub cut: u64,
+    pub merged: u64,
+    pub checksummed: u64,
     vni: Option<u32>,
-    since_before: Vec<u64>,
-    waited: Vec<u64>,
+    /// From the hop before to there, ns.
+    pub since_before: Vec<u64>,
+    /// There, ns.
+    pub waited: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +45,24 @@ struct Way {
     endings: HashMap<String, u64>,
     seen: Vec<Seen>,
     took: Vec<u64>,
+}
+
+/// A way, as it is summed up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OneWay<'a> {
+    places: &'a [Place],
+    seen: &'a [Seen],
+    /// Packets that went it.
+    pub packets: u64,
+    /// From the first place to the last, ns.
+    pub took: &'a [u64],
+}
+
+impl<'a> OneWay<'a> {
+    /// Its places, and what was seen there.
+    pub fn hops(&self) -> impl Iterator<Item = (&'a Place, &'a Seen)> {
+        self.places.iter().zip(self.seen)
+    }
 }
 
 /// Ways of one interval.
@@ -126,6 +150,16 @@ impl Ways {
             seen.add(stay, before);
             before = stay.events.last().copied();
         }
+    }
+
+    /// Each, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = OneWay<'_>> {
+        self.ways.iter().map(|(places, way)| OneWay {
+            places,
+            seen: &way.seen,
+            packets: way.packets,
+            took: &way.took,
+        })
     }
 
     /// As they are shown: the one of most packets first. `counted` is what a device counted.

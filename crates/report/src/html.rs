@@ -1,11 +1,11 @@
-//! One page of a run: words, charts, tables, every sample, the machine. It is a
-//! single file that loads nothing and runs nothing: its policy forbids both.
+//! One page of a run: words, charts, tables, every sample, the machine.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 use results::{Cell, CpuSeconds, Machine, RecordKind, Results, Sample, Status, Unit};
 
-use crate::chart::{self, Chart, Published, Section};
+use crate::chart::{self, Published};
 use crate::machine::machine_line;
+use crate::page::{cards, charts, list, page};
 use crate::panel::{name, panels};
 use crate::remark::{missing, notes, warnings};
 use crate::style::plain;
@@ -13,92 +13,25 @@ use crate::summary::summary;
 use crate::unit::{bytes, percent, ratio, three_digits, with_unit};
 use crate::work::Work;
 
-/// Charts of one kind shown before the others are folded away.
-const UNFOLDED: usize = 12;
-
 /// Results as one page with charts and every sample, which loads and runs nothing.
 pub fn html(results: &Results) -> String {
     let baseline = plain(&results.plan.baseline);
     let started = plain(results.started.get(..10).unwrap_or(&results.started));
     let sections = chart::sections(results);
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy"
-                    content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                // An icon of its own: without one a browser asks for it.
-                link rel="icon" href="data:,";
-                title { "overlane: networks against " (baseline) ", " (started) }
-                style { (PreEscaped(chart::STYLE)) (PreEscaped(include_str!("page.css"))) }
-            }
-            body {
-                header {
-                    h1 { "Networks against " (baseline) }
-                    p.muted { (machine_line(results)) }
-                }
-                main {
-                    section {
-                        h2 { "In short" }
-                        @for sentence in summary(results) { p { (sentence) } }
-                        (list("Warnings", warnings(results)))
-                    }
-                    @for section in &sections { (charts(section)) }
-                    @if let Some(published) = chart::published(results) { (beside(&published)) }
-                    (tables(results))
-                    (samples(results))
-                    (machine(results))
-                }
-            }
-        }
-    };
-    // Nothing is left to be escaped here, unless a field was forgotten.
-    foreign::lines(&page.into_string(), false).into_owned()
-}
-
-fn list(title: &str, items: Vec<String>) -> Markup {
-    html! {
-        @if !items.is_empty() {
-            h3 { (title) }
-            ul { @for item in &items { li { (item) } } }
-        }
-    }
-}
-
-fn figure(chart: &Chart) -> Markup {
-    html! {
-        figure {
-            figcaption { b { (chart.title) } @if !chart.caption.is_empty() { br; (chart.caption) } }
-            // Escaped where it was drawn.
-            (PreEscaped(chart.inline()))
-        }
-    }
-}
-
-fn cards(charts: &[Chart]) -> Markup {
-    let (shown, folded) = charts.split_at(charts.len().min(UNFOLDED));
-    html! {
-        div.cards { @for chart in shown { (figure(chart)) } }
-        @if !folded.is_empty() {
-            details {
-                summary { (folded.len()) " more" }
-                div.cards { @for chart in folded { (figure(chart)) } }
-            }
-        }
-    }
-}
-
-fn charts(section: &Section) -> Markup {
-    html! {
+    let body = html! {
         section {
-            h2 { (section.title) }
-            @if !section.words.is_empty() { p.muted { (section.words) } }
-            (cards(&section.charts))
+            h2 { "In short" }
+            @for sentence in summary(results) { p { (sentence) } }
+            (list("Warnings", warnings(results)))
         }
-    }
+        @for section in &sections { (charts(section)) }
+        @if let Some(published) = chart::published(results) { (beside(&published)) }
+        (tables(results))
+        (samples(results))
+        (machine(results))
+    };
+    let title = format!("overlane: networks against {baseline}, {started}");
+    page(&title, &format!("Networks against {baseline}"), &machine_line(results), &body)
 }
 
 fn beside(published: &Published) -> Markup {

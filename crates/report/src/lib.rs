@@ -1,6 +1,6 @@
-//! Text, Markdown, CSV, HTML and SVG from results, comparisons of two, and diagnoses.
+//! Text, Markdown, CSV, HTML and SVG from results, comparisons of two, diagnoses, recordings.
 //! Nothing here measures, prints or reads a clock: every function takes
-//! [`results::Results`] or [`doctor::Diagnosis`] and returns text.
+//! [`results::Results`], [`doctor::Diagnosis`] or a [`Recording`] and returns text.
 //! (JSON is the results themselves, by serde.)
 //!
 //! - [`text`]: tables for a terminal, with what was not measured, warnings and
@@ -12,6 +12,7 @@
 //! - [`compare`]: what changed for certain between two files.
 //! - [`diagnosis_text`]: what `doctor` found: paths, findings, what was not looked at.
 //! - [`trial_text`]: what `try` came to.
+//! - [`recording_text`], [`recording_html`]: what `watch` recorded, summed up and over time.
 //! - [`summary`]: three sentences: what costs most, where GSO packets are
 //!   cut, what to try.
 //!
@@ -31,7 +32,11 @@ mod html;
 pub mod listing;
 mod machine;
 mod markdown;
+mod page;
 mod panel;
+mod recording;
+mod recording_html;
+mod recording_text;
 mod remark;
 mod skb;
 mod style;
@@ -50,6 +55,9 @@ pub use diagnosis::{check_text, checks_text, diagnosis_text};
 pub use html::html;
 pub use machine::machine_line;
 pub use markdown::markdown;
+pub use recording::Recording;
+pub use recording_html::recording_html;
+pub use recording_text::recording_text;
 pub use style::Style;
 pub use summary::summary;
 pub use svg_files::{ChartFile, svg};

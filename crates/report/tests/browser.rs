@@ -89,10 +89,13 @@ fn printed(page: &str) -> String {
 }
 
 fn check(chromium: &Path, what: &str, results: &Results) {
-    let page = html(results);
+    check_page(chromium, what, &html(results));
+}
+
+fn check_page(chromium: &Path, what: &str, page: &str) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("page.html");
-    std::fs::write(&file, &page).unwrap();
+    std::fs::write(&file, page).unwrap();
     let (_, log) = load(chromium, &file, &["--dump-dom"]);
     assert_eq!(console(&log), [""; 0], "{what}");
     let pdf = directory.path().join("page.pdf");
@@ -100,12 +103,12 @@ fn check(chromium: &Path, what: &str, results: &Results) {
     assert!(std::fs::metadata(&pdf).is_ok_and(|pdf| pdf.len() > 10_000), "{what}: {log}");
     // A4 less its margins is 718 pixels.
     for (name, page, window, scheme) in [
-        ("phone", &page, "390,800", "light"),
-        ("phone, dark", &page, "390,800", "dark"),
-        ("desktop", &page, "1280,900", "light"),
-        ("desktop, dark", &page, "1280,900", "dark"),
-        ("print", &printed(&page), "718,1000", "light"),
-        ("print, dark", &printed(&page), "718,1000", "dark"),
+        ("phone", page, "390,800", "light"),
+        ("phone, dark", page, "390,800", "dark"),
+        ("desktop", page, "1280,900", "light"),
+        ("desktop, dark", page, "1280,900", "dark"),
+        ("print", &printed(page), "718,1000", "light"),
+        ("print, dark", &printed(page), "718,1000", "dark"),
     ] {
         let found = findings(chromium, page, window, scheme);
         assert!(
@@ -127,6 +130,30 @@ fn page_of_every_dimension() {
 fn page_of_the_lab() {
     let chromium = require!(chromium());
     check(&chromium, "lab", &example::results());
+}
+
+/// Of a testbed's recording; and of a longer one whose names are long.
+#[test]
+fn pages_of_recordings() {
+    let chromium = require!(chromium());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/data/watch.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    let intervals: Vec<observe::Snapshot> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut recording = report::Recording::default();
+    intervals.iter().for_each(|interval| recording.add(interval));
+    check_page(&chromium, "recording", &report::recording_html(&recording));
+    let mut long = report::Recording::default();
+    for (number, interval) in intervals.iter().cycle().take(1000).enumerate() {
+        let mut interval = interval.clone();
+        interval.time_s = intervals[0].time_s + number as f64;
+        for hop in interval.ways.iter_mut().flat_map(|way| &mut way.hops) {
+            hop.namespace = format!("{}-of-a-namespace-that-has-a-long-name", hop.namespace);
+            hop.since_before.p99_ns *= 1 + number as u64;
+        }
+        long.add(&interval);
+    }
+    check_page(&chromium, "long recording", &report::recording_html(&long));
 }
 
 #[test]

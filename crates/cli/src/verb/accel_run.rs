@@ -201,37 +201,47 @@ impl Pages {
     }
 }
 
-/// A thread of its own: nothing that a scraper does holds up the control socket.
+/// Answers from now on.
 fn answer(listener: Listener, running: &Arc<OnceLock<Weak<Accel>>>) -> anyhow::Result<Serving> {
-    let running = running.clone();
-    let page = move |path: &str| {
-        let accel = running.get().and_then(Weak::upgrade);
-        let vitals = accel.as_ref().map(|accel| accel.vitals());
-        Some(match path {
-            "/metrics" => match (&accel, &vitals) {
-                (Some(accel), Some(vitals)) => {
-                    let version = env!("CARGO_PKG_VERSION");
-                    Page::ok(accel::exposition(&accel.status(), vitals, version))
-                }
-                _ => Page::unavailable("the fast path is starting\n"),
-            },
-            "/healthz" => match &vitals {
-                // A machine with many processes is read for long before the first heartbeat.
-                None => Page::ok("starting\n"),
-                Some(vitals) if vitals.is_alive() => Page::ok("ok\n"),
-                Some(vitals) => Page::unavailable(format!(
-                    "no heartbeat for {:.1} s\n",
-                    vitals.heartbeat_age.as_secs_f64()
-                )),
-            },
-            "/readyz" => match &vitals {
-                Some(vitals) if vitals.was_in_force && vitals.is_alive() => Page::ok("ok\n"),
-                _ => Page::unavailable("no plan is in force yet\n"),
-            },
-            _ => return None,
-        })
-    };
-    Serving::start(vec![metrics::pages(listener, "/metrics, /healthz, /readyz", page)])
+    metrics::look_after(listener, FastPath(running.clone()))
+}
+
+/// The fast path, once it stands.
+struct FastPath(Arc<OnceLock<Weak<Accel>>>);
+
+impl FastPath {
+    fn accel(&self) -> Option<Arc<Accel>> {
+        self.0.get().and_then(Weak::upgrade)
+    }
+}
+
+impl metrics::Service for FastPath {
+    fn metrics(&self) -> Page {
+        let Some(accel) = self.accel() else {
+            return Page::unavailable("the fast path is starting\n");
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        Page::ok(accel::exposition(&accel.status(), &accel.vitals(), version))
+    }
+
+    fn healthz(&self) -> Page {
+        match self.accel().map(|accel| accel.vitals()) {
+            // A machine with many processes is read for long before the first heartbeat.
+            None => Page::ok("starting\n"),
+            Some(vitals) if vitals.is_alive() => Page::ok("ok\n"),
+            Some(vitals) => Page::unavailable(format!(
+                "no heartbeat for {:.1} s\n",
+                vitals.heartbeat_age.as_secs_f64()
+            )),
+        }
+    }
+
+    fn readyz(&self) -> Page {
+        match self.accel().map(|accel| accel.vitals()) {
+            Some(vitals) if vitals.was_in_force && vitals.is_alive() => Page::ok("ok\n"),
+            _ => Page::unavailable("no plan is in force yet\n"),
+        }
+    }
 }
 
 /// Starts the fast path; `None` where a signal has ended it before it stood. Reading a

@@ -1,18 +1,19 @@
 //! `overlane report`: a results file as tables, as a page with charts, as charts
-//! alone.
+//! alone; a recording of `watch` as text and as a page.
 
 use std::path::Path;
 
 use crate::args::{Format, Report, ReportVerb};
-use crate::exit::Exit;
-use crate::input::results_in;
-use crate::output::{Destination, Directory, print_results};
+use crate::exit::{Exit, usage};
+use crate::input::{Shown, shown_in};
+use crate::output::{Destination, Directory, print, print_results};
+use crate::recording::Recording;
 use crate::verb::report_compare;
 
 /// Reads the file, and prints or writes what was asked for.
 ///
 /// # Errors
-/// A usage error for a file that is no results; what cannot be written.
+/// A usage error for a file that is neither results nor a recording; what cannot be written.
 pub fn run(arguments: &Report) -> anyhow::Result<Exit> {
     if let Some(ReportVerb::Compare(compare)) = &arguments.verb {
         return report_compare::run(compare);
@@ -22,7 +23,10 @@ pub fn run(arguments: &Report) -> anyhow::Result<Exit> {
     let html = html.map(|path| Destination::check_for("--html", path)).transpose()?;
     let svg = arguments.svg.as_deref();
     let svg = svg.map(|path| Directory::check("--svg", path)).transpose()?;
-    let results = results_in(arguments.file.as_deref().unwrap_or(Path::new("")))?;
+    let results = match shown_in(arguments.file.as_deref().unwrap_or(Path::new("")))? {
+        Shown::Results(results) => results,
+        Shown::Recording(recording) => return of_recording(recording, arguments, html),
+    };
     if let Some(html) = &html {
         html.write(report::html(&results))?;
     }
@@ -41,6 +45,37 @@ pub fn run(arguments: &Report) -> anyhow::Result<Exit> {
     };
     if let Some(format) = format {
         print_results(&results, format)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Shows what `watch` recorded.
+fn of_recording(
+    mut recording: Recording,
+    arguments: &Report,
+    html: Option<Destination>,
+) -> anyhow::Result<Exit> {
+    let cannot = |argument| Err(usage(argument, "a recording of watch has text and --html only"));
+    match arguments {
+        Report { svg: Some(_), .. } => return cannot("--svg"),
+        Report { markdown: true, .. } => return cannot("--markdown"),
+        Report { csv: true, .. } => return cannot("--csv"),
+        // Its lines are JSON already, and `watch FILE --json` prints them.
+        Report { json: true, .. } => return cannot("--json"),
+        Report { format: Some(format), .. } if *format != Format::Text => {
+            return cannot("--format");
+        }
+        _ => {}
+    }
+    let mut summed_up = report::Recording::default();
+    while let Some(snapshot) = recording.next()? {
+        summed_up.add(&snapshot);
+    }
+    if let Some(html) = &html {
+        html.write(report::recording_html(&summed_up))?;
+    }
+    if html.is_none() || arguments.format.is_some() {
+        print(&report::recording_text(&summed_up))?;
     }
     Ok(Exit::Done)
 }

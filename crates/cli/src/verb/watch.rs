@@ -9,13 +9,16 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use observe::{Budget, Snapshot};
 
+use crate::background::READY;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
+use crate::notify::notify;
 use crate::output::{complain, print, print_json_line};
 use crate::packet_filter::hosts;
 use crate::recording::{Indexed, Recorder, Recording};
 use crate::screen::{self, Source};
 use crate::watch_args::Watch;
+use crate::watch_metrics::Told;
 
 /// Shorter ones are mostly work for this program, longer ones are averages of nothing.
 const INTERVALS: std::ops::RangeInclusive<Duration> =
@@ -27,7 +30,8 @@ const INTERVALS: std::ops::RangeInclusive<Duration> =
 /// Usage; a kernel that lets nobody look, or not this process; a recording that is none.
 pub fn run(arguments: &Watch) -> anyhow::Result<Exit> {
     let wants_text = arguments.json || arguments.text || arguments.once;
-    let has_screen = !wants_text && arguments.count.is_none() && screen::is_possible();
+    let wants_none = arguments.count.is_some() || arguments.metrics.is_some();
+    let has_screen = !wants_text && !wants_none && screen::is_possible();
     match &arguments.from {
         Some(path) if has_screen => {
             let recording = Indexed::open(path)?;
@@ -55,6 +59,7 @@ struct Measuring {
     watch: observe::Watch,
     interval: Duration,
     record: Option<Recorder>,
+    told: Option<Told>,
 }
 
 impl Measuring {
@@ -66,12 +71,15 @@ impl Measuring {
             return Err(usage("--interval", problem));
         }
         let (filter, budget) = (arguments.filter.parse()?, budget(&arguments.budget)?);
+        let namespaces = arguments.filter.namespaces()?;
+        // A place that is taken is refused before anything is written or attached.
+        let told = arguments.metrics.as_ref().map(Told::at).transpose()?;
         let record = arguments.record.as_deref().map(Recorder::new).transpose()?;
-        Ok(Measuring {
-            watch: observe::Watch::start(filter, &arguments.filter.namespaces()?, budget)?,
-            interval,
-            record,
-        })
+        let mut watch = observe::Watch::start(filter, &namespaces, budget)?;
+        if let Some(told) = &told {
+            told.begin(&mut watch);
+        }
+        Ok(Measuring { watch, interval, record, told })
     }
 
     /// The next interval, which is shorter where `goes_on` says no.
@@ -80,7 +88,13 @@ impl Measuring {
             // The kernel has this clock always.
             clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
         };
-        let snapshot = self.watch.interval(self.interval, &own_cpu, &hosts(), goes_on)?;
+        let told = self.told.as_ref();
+        // It is asked all through the interval.
+        let goes_on = || {
+            told.iter().for_each(|told| told.beat());
+            goes_on()
+        };
+        let snapshot = self.watch.interval(self.interval, &own_cpu, &hosts(), &goes_on)?;
         if let Some(record) = &mut self.record {
             record.add(&snapshot)?;
         }
@@ -91,8 +105,17 @@ impl Measuring {
         let stop = interrupt::flag()?;
         let goes_on = || !stop.load(Ordering::Relaxed);
         let mut left = if arguments.once { Some(1) } else { arguments.count };
+        if let Some(place) = &arguments.metrics {
+            if !is_shown(arguments) {
+                print(&format!("{READY}: metrics at {place}"))?;
+            }
+            notify("READY=1")?;
+        }
         while goes_on() && left != Some(0) {
-            show(&self.next(&goes_on)?, arguments)?;
+            let snapshot = self.next(&goes_on)?;
+            if is_shown(arguments) {
+                show(&snapshot, arguments)?;
+            }
             left = left.map(|left| left - 1);
         }
         Ok(if goes_on() { Exit::Done } else { Exit::Interrupted })
@@ -115,6 +138,11 @@ impl Measuring {
             measured.and(shown)
         })
     }
+}
+
+/// Whether intervals are printed: whoever has them told to Prometheus asks for that.
+fn is_shown(arguments: &Watch) -> bool {
+    arguments.metrics.is_none() || arguments.json || arguments.text || arguments.once
 }
 
 fn show(snapshot: &Snapshot, arguments: &Watch) -> anyhow::Result<()> {

@@ -150,3 +150,154 @@ fn a_comparison_is_a_gate() {
         &["/plan/baseline", "\"host\"", "\"vxlan\""],
     );
 }
+
+/// Four intervals of a testbed, recorded by `watch`.
+fn recording() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/watch.jsonl").to_owned()
+}
+
+/// Compares with a file that was read by people. `UPDATE_EXPECTED=1` writes it anew.
+fn as_expected(name: &str, got: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        fs::write(&path, got).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap();
+    for (number, (got, expected)) in got.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(got, expected, "{name}, line {}", number + 1);
+    }
+    assert_eq!(got.len(), expected.len(), "{name}");
+}
+
+#[test]
+fn a_recording_is_reported_as_text_and_as_a_page() {
+    let text = run(["report", &recording()]).expect(0);
+    as_expected("watch.txt", &text.stdout);
+    for line in text.stdout.lines().filter(|line| !line.contains("  ")) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert_eq!(run(["report", &recording(), "--format", "text"]).expect(0).stdout, text.stdout);
+    let directory = tempfile::tempdir().unwrap();
+    let page = directory.path().join("page.html");
+    let ended = run(["report", &recording(), "--html", page.to_str().unwrap()]).expect(0);
+    assert_eq!(ended.stdout, "", "nothing else was asked for");
+    let page = fs::read_to_string(&page).unwrap();
+    // A line an element, so that a difference is told by its line.
+    as_expected("watch.html", &(page.replace("><", ">\n<") + "\n"));
+    for head in ["In short", "Dropped packets over time", "What it cost", "Ways of packets"] {
+        assert!(page.contains(&format!("<h2>{head}</h2>")), "{head}");
+    }
+    for shown in ["Time from the hop before, p99", "Packets a second", "NO_SOCKET", "VXLAN 42"] {
+        assert!(page.contains(shown), "{shown}");
+    }
+    for forbidden in ["<script", "javascript:", "src=", "@import", "url(", "style=\""] {
+        assert!(!page.contains(forbidden), "{forbidden}");
+    }
+    assert_eq!(entries(directory.path()), ["page.html"]);
+}
+
+#[test]
+fn a_recording_from_a_pipe_is_reported() {
+    let mut command = super::launch::overlane(["report", "/dev/stdin"]);
+    let reported = command.stdin(fs::File::open(recording()).unwrap()).output().unwrap();
+    let of_file = run(["report", &recording()]).expect(0);
+    assert_eq!(String::from_utf8(reported.stdout).unwrap(), of_file.stdout);
+}
+
+#[test]
+fn what_a_recording_has_not_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let charts = directory.path().join("charts");
+    let file = recording();
+    for arguments in [
+        &["--svg", charts.to_str().unwrap()][..],
+        &["--json"],
+        &["--csv"],
+        &["--markdown"],
+        &["--format", "csv"],
+    ] {
+        refused(
+            &[&["report", &file], arguments].concat(),
+            &[&format!("{}: ", arguments[0]), "text and --html only"],
+        );
+    }
+}
+
+#[test]
+fn a_damaged_recording_is_refused_by_its_line_and_no_page_is_written() {
+    let recorded = fs::read_to_string(recording()).unwrap();
+    let lines: Vec<&str> = recorded.lines().collect();
+    let directory = tempfile::tempdir().unwrap();
+    let [file, page] = ["r.jsonl", "page.html"].map(|name| directory.path().join(name));
+    let mut other: Value = serde_json::from_str(lines[0]).unwrap();
+    other["format"] = 7.into();
+    for (text, problem) in [
+        (format!("{}\n{}", lines[0], &lines[1][..500]), "line 2: EOF while parsing"),
+        (format!("{}\nnoise\n", lines[0]), "line 2: expected ident"),
+        (format!("{other}\n"), "line 1: format 7, this version reads 1"),
+        (format!("{}\n{}", lines[0], "[".repeat(20 << 20)), "line 2: "),
+        (format!("{}\n{}\n{{}}", lines[0], lines[1]), "line 3: missing field"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let (file, page) = (file.to_str().unwrap(), page.to_str().unwrap());
+        let ended = refused(&["report", file, "--html", page], &["FILE: ", "r.jsonl", problem]);
+        assert!(ended.stderr.len() < 500, "{ended:?}");
+        assert_eq!(entries(directory.path()), ["r.jsonl"]);
+    }
+}
+
+/// What anybody may write into a recording is shown, and only shown.
+#[test]
+fn nothing_in_a_recording_becomes_markup_or_drives_a_terminal() {
+    const EVIL: &str = "\"'><script>alert(1)</script>&<!--]]>\x1b[31m\u{202e}\n\u{0}";
+    let recorded = fs::read_to_string(recording()).unwrap();
+    let mut lines: Vec<Value> =
+        recorded.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut number = 0;
+    for line in &mut lines {
+        line["not_seen"] = vec![EVIL].into();
+        line["time_s"] = 1e300.into();
+        line["seconds"] = 1e-300.into();
+        line["own_cpu"] = 1e308.into();
+        line["events"] = u64::MAX.into();
+        line["followed"] = u64::MAX.into();
+        line["other_ways"] = u64::MAX.into();
+        for way in line["ways"].as_array_mut().unwrap() {
+            way["ending"] = EVIL.into();
+            way["packets"] = u64::MAX.into();
+            way["example"]["source"] = EVIL.into();
+            for hop in way["hops"].as_array_mut().unwrap() {
+                number += 1;
+                hop["namespace"] = format!("{EVIL}{number}").into();
+                hop["device"] = EVIL.repeat(20).into();
+                hop["since_before"]["p99_ns"] = u64::MAX.into();
+                hop["since_before"]["count"] = u64::MAX.into();
+                hop["cut"] = 1e308.into();
+                hop["bytes"] = (-1e308).into();
+                if hop["counted"].is_object() {
+                    hop["counted"]["packets_per_s"] = 1e308.into();
+                }
+            }
+        }
+        for drop in line["drops"].as_array_mut().unwrap() {
+            drop["packets"] = u64::MAX.into();
+            for key in ["namespace", "device", "reason", "function", "meaning", "check"] {
+                drop[key] = EVIL.into();
+            }
+        }
+    }
+    let text: String = lines.iter().cycle().take(40).map(|line| format!("{line}\n")).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let [file, page] = ["r.jsonl", "page.html"].map(|name| directory.path().join(name));
+    fs::write(&file, text).unwrap();
+    let (file, page) = (file.to_str().unwrap(), page.to_str().unwrap());
+    let ended = run(["report", file, "--html", page, "--format", "text"]).expect(0);
+    for c in ['\x1b', '\u{202e}', '\0'] {
+        assert!(!ended.stdout.contains(c), "{ended:?}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert!(!page.contains("<script") && !page.contains("<!--") && !page.contains('\x1b'));
+    assert!(page.contains("&lt;script&gt;") && !page.contains("NaN"));
+    // As it is played back, too.
+    run(["watch", file, "--once"]).expect(0);
+}

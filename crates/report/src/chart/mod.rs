@@ -18,6 +18,7 @@ mod load;
 mod path;
 mod published;
 mod ratio;
+mod recorded;
 mod scale;
 mod sizes;
 mod svg;
@@ -31,6 +32,7 @@ use crate::panel::name;
 use crate::work::Work;
 
 pub(crate) use published::Published;
+pub(crate) use recorded::{of_way, over_time};
 pub(crate) use svg::WIDTH;
 
 /// Colours, dashes and texts of every chart, light and dark.

@@ -1,0 +1,214 @@
+//! A page: the metrics of one answer.
+//!
+//! It is made anew for each answer, so that what is gone is not shown any more.
+
+use std::collections::BTreeMap;
+
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{Encoder, TextEncoder};
+
+use crate::histogram::Histogram;
+use crate::process::Process;
+
+/// Metrics of one answer.
+#[derive(Debug)]
+pub struct Page {
+    prefix: &'static str,
+    families: BTreeMap<String, MetricFamily>,
+}
+
+impl Page {
+    /// One whose metrics' names begin with `prefix`, such as `overlane_accel`, and which has
+    /// `build_info` and what the process itself takes.
+    pub fn new(prefix: &'static str, version: &str) -> Page {
+        let mut page = Page { prefix, families: BTreeMap::new() };
+        let info = [([version.to_owned()], 1.0)];
+        page.gauges("build_info", "Version of overlane; always 1.", ["version"], info);
+        if let Some(process) = Process::read() {
+            let cpu = [no_label(|metric| metric.set_counter(counter(process.cpu)))];
+            let (name, help) = ("process_cpu_seconds_total", "CPU time of the process.");
+            page.add(name.to_owned(), help, MetricType::COUNTER, cpu);
+            let memory = [no_label(|metric| metric.set_gauge(gauge(process.memory)))];
+            let (name, help) = ("process_resident_memory_bytes", "Memory of the process.");
+            page.add(name.to_owned(), help, MetricType::GAUGE, memory);
+        }
+        page
+    }
+
+    /// A number.
+    pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.gauges::<0>(name, help, [], [([], value)]);
+    }
+
+    /// A number that only grows.
+    pub fn counter(&mut self, name: &str, help: &str, value: f64) {
+        self.counters::<0>(name, help, [], [([], value)]);
+    }
+
+    /// Numbers by label; those of the same label are added.
+    pub fn gauges<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        values: impl IntoIterator<Item = ([String; N], f64)>,
+    ) {
+        let metrics = summed(values).into_iter().map(|(values, value)| {
+            labelled(labels, &values, |metric| metric.set_gauge(gauge(value)))
+        });
+        self.add(self.named(name), help, MetricType::GAUGE, metrics);
+    }
+
+    /// Numbers that only grow, by label; those of the same label are added.
+    pub fn counters<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        values: impl IntoIterator<Item = ([String; N], f64)>,
+    ) {
+        let metrics = summed(values).into_iter().map(|(values, value)| {
+            labelled(labels, &values, |metric| metric.set_counter(counter(value)))
+        });
+        self.add(self.named(name), help, MetricType::COUNTER, metrics);
+    }
+
+    /// Histograms by label, each label once.
+    pub fn histograms<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        values: impl IntoIterator<Item = ([String; N], Histogram)>,
+    ) {
+        let metrics = values.into_iter().map(|(values, histogram)| {
+            labelled(labels, &values, |metric| metric.set_histogram(histogram.to_proto()))
+        });
+        self.add(self.named(name), help, MetricType::HISTOGRAM, metrics);
+    }
+
+    fn named(&self, name: &str) -> String {
+        format!("{}_{name}", self.prefix)
+    }
+
+    fn add(
+        &mut self,
+        name: String,
+        help: &str,
+        kind: MetricType,
+        metrics: impl IntoIterator<Item = Metric>,
+    ) {
+        let mut family = MetricFamily::default();
+        family.set_name(name.clone());
+        family.set_help(help.to_owned());
+        family.set_field_type(kind);
+        family.set_metric(metrics.into_iter().collect());
+        // The format has no family without a metric.
+        if !family.get_metric().is_empty() {
+            self.families.insert(name, family);
+        }
+    }
+
+    /// The page as text.
+    pub fn text(self) -> String {
+        let families: Vec<MetricFamily> = self.families.into_values().collect();
+        let mut text = Vec::new();
+        // Each family has a name and a metric: what fails is a test's to find.
+        if let Err(error) = TextEncoder::new().encode(&families, &mut text) {
+            tracing::warn!("metrics: {error}");
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+fn gauge(value: f64) -> Gauge {
+    let mut gauge = Gauge::default();
+    gauge.set_value(value);
+    gauge
+}
+
+fn counter(value: f64) -> Counter {
+    let mut counter = Counter::default();
+    counter.set_value(value);
+    counter
+}
+
+fn summed<const N: usize>(
+    values: impl IntoIterator<Item = ([String; N], f64)>,
+) -> BTreeMap<[String; N], f64> {
+    let mut sums = BTreeMap::new();
+    for (labels, value) in values {
+        *sums.entry(labels).or_default() += value;
+    }
+    sums
+}
+
+fn no_label(set: impl FnOnce(&mut Metric)) -> Metric {
+    labelled([], &[], set)
+}
+
+fn labelled<const N: usize>(
+    names: [&str; N],
+    values: &[String; N],
+    set: impl FnOnce(&mut Metric),
+) -> Metric {
+    let mut pairs: Vec<LabelPair> = names
+        .iter()
+        .zip(values)
+        .map(|(name, value)| {
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_owned());
+            // Whoever reads the page on a terminal meets names that others chose.
+            pair.set_value(foreign::plain(value).into_owned());
+            pair
+        })
+        .collect();
+    pairs.sort_by(|a, b| a.name().cmp(b.name()));
+    let mut metric = Metric::from_label(pairs);
+    set(&mut metric);
+    metric
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::histogram::LATENCIES;
+
+    #[test]
+    fn a_page_has_what_was_added_in_the_format_s_words() {
+        let mut page = Page::new("overlane_test", "1.2.3");
+        page.counter("seen_total", "Seen.", 3.0);
+        page.gauges("empty", "Nothing.", ["a"], []);
+        page.gauges(
+            "by_name",
+            "By name.",
+            ["name", "kind"],
+            ["b", "a\"b\\c\n\x1b[31m", "b"].map(|name| ([name.to_owned(), "k".to_owned()], 0.5)),
+        );
+        let mut histogram = Histogram::default();
+        for ns in [0, 1000, 1001, 3_000_000_000] {
+            histogram.add_ns(ns);
+        }
+        page.histograms("took_seconds", "Took.", ["hop"], [(["h".to_owned()], histogram)]);
+        let text = page.text();
+        for line in [
+            "overlane_test_build_info{version=\"1.2.3\"} 1",
+            "# HELP overlane_test_seen_total Seen.",
+            "# TYPE overlane_test_seen_total counter",
+            "overlane_test_seen_total 3",
+            "overlane_test_by_name{kind=\"k\",name=\"b\"} 1",
+            "overlane_test_by_name{kind=\"k\",name=\"a\\\"b\\\\c\\\\n\\\\x1b[31m\"} 0.5",
+            "# TYPE overlane_test_took_seconds histogram",
+            "overlane_test_took_seconds_bucket{hop=\"h\",le=\"0.000001\"} 2",
+            "overlane_test_took_seconds_bucket{hop=\"h\",le=\"0.0000025\"} 3",
+            "overlane_test_took_seconds_bucket{hop=\"h\",le=\"1\"} 3",
+            "overlane_test_took_seconds_bucket{hop=\"h\",le=\"+Inf\"} 4",
+            "overlane_test_took_seconds_count{hop=\"h\"} 4",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("overlane_test_empty") && !text.contains('\x1b'), "{text}");
+        assert!(text.contains("\nprocess_resident_memory_bytes "), "{text}");
+        assert_eq!(text.matches("_bucket{").count(), LATENCIES.len() + 1);
+    }
+}

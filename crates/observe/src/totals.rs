@@ -1,0 +1,378 @@
+//! Everything since the beginning, for Prometheus.
+//!
+//! Labels are bounded: namespaces, devices, hops and ways have places for so many, and what has
+//! none is summed up as `other`. No label is of what a remote end chooses: addresses, ports and
+//! flows are not among them. Names are cut off.
+
+use std::time::Duration;
+
+use exposition::{Bounded, Histogram, Page};
+use netstate::Counters;
+
+use crate::drops::Dropped;
+use crate::snapshot::{Side, Snapshot};
+use crate::told::Names;
+use crate::ways::Ways;
+
+/// Devices with series of their own.
+pub const MOST_DEVICES: usize = 256;
+/// Places on ways with series of their own.
+pub const MOST_HOPS: usize = 128;
+/// Ways with series of their own.
+pub const MOST_WAYS: usize = 32;
+/// Reasons of drops with series of their own.
+pub const MOST_REASONS: usize = 128;
+/// Devices and reasons, together, of drops.
+pub const MOST_DROPS: usize = 256;
+
+/// Longest name of a namespace or device, characters.
+const NAME: usize = 64;
+/// Longest name of a way, characters.
+const WAY: usize = 512;
+/// What has no series of its own.
+const OTHER: &str = "other";
+const PREFIX: &str = "overlane_watch";
+
+type DeviceLabels = [String; 2];
+type HopLabels = [String; 3];
+
+/// What was counted since the beginning.
+#[derive(Debug)]
+pub struct Totals {
+    /// Watched for.
+    seen: Duration,
+    intervals: u64,
+    followed: u64,
+    events: u64,
+    events_lost: u64,
+    /// Of the last interval: share of packets followed, own CPU, limit of it, what is not seen.
+    share: f64,
+    own_cpu: f64,
+    budget: f64,
+    not_seen: usize,
+    namespaces: usize,
+    devices: Bounded<DeviceLabels, Device>,
+    hops: Bounded<HopLabels, Hop>,
+    ways: Bounded<String, Way>,
+    reasons: Bounded<String, u64>,
+    drops: Bounded<HopLabels, u64>,
+}
+
+/// What a device counted, by side.
+#[derive(Debug, Clone, Copy, Default)]
+struct Device {
+    rx: Counted,
+    tx: Counted,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    packets: u64,
+    bytes: u64,
+    dropped: u64,
+}
+
+/// What was seen of followed packets at a place.
+#[derive(Debug, Clone, Copy, Default)]
+struct Hop {
+    packets: u64,
+    bytes: u64,
+    segments: u64,
+    cut: u64,
+    merged: u64,
+    checksummed: u64,
+    since_before: Histogram,
+    waited: Histogram,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Way {
+    packets: u64,
+    took: Histogram,
+}
+
+impl Default for Totals {
+    fn default() -> Totals {
+        Totals {
+            seen: Duration::ZERO,
+            intervals: 0,
+            followed: 0,
+            events: 0,
+            events_lost: 0,
+            share: 0.0,
+            own_cpu: 0.0,
+            budget: 0.0,
+            not_seen: 0,
+            namespaces: 0,
+            devices: Bounded::new(MOST_DEVICES),
+            hops: Bounded::new(MOST_HOPS),
+            ways: Bounded::new(MOST_WAYS),
+            reasons: Bounded::new(MOST_REASONS),
+            drops: Bounded::new(MOST_DROPS),
+        }
+    }
+}
+
+impl Totals {
+    /// Adds what a device counted since it was last read.
+    pub(crate) fn add_device(&mut self, namespace: &str, device: &str, counted: &Counters) {
+        let side = |packets, bytes, dropped| Counted { packets, bytes, dropped };
+        let rx = side(counted.rx_packets, counted.rx_bytes, counted.rx_dropped);
+        let tx = side(counted.tx_packets, counted.tx_bytes, counted.tx_dropped);
+        // One that is silent needs no place.
+        if rx.is_nothing() && tx.is_nothing() {
+            return;
+        }
+        let device = self.devices.of([cut_off(namespace), cut_off(device)], self.seen);
+        device.rx.add(&rx);
+        device.tx.add(&tx);
+    }
+
+    /// Adds ways of followed packets.
+    pub(crate) fn add_ways(&mut self, ways: &Ways, names: &dyn Names) {
+        for way in ways.iter() {
+            let mut stations = Vec::new();
+            for (place, seen) in way.hops() {
+                let namespace = cut_off(&names.namespace(place.netns));
+                let device = place.device.as_ref().map(|(_, name)| cut_off(name));
+                let device = device.unwrap_or_default();
+                let side = place.side.name();
+                let shown = if device.is_empty() { "-" } else { &device };
+                stations.push(format!("{namespace} {shown} {side}"));
+                let hop = self.hops.of([namespace, device, side.to_owned()], self.seen);
+                hop.packets += seen.packets;
+                hop.bytes += seen.bytes;
+                hop.segments += seen.gso_packets;
+                hop.cut += seen.cut;
+                hop.merged += seen.merged;
+                hop.checksummed += seen.checksummed;
+                seen.since_before.iter().for_each(|ns| hop.since_before.add_ns(*ns));
+                seen.waited.iter().for_each(|ns| hop.waited.add_ns(*ns));
+            }
+            let name: String = stations.join(" > ").chars().take(WAY).collect();
+            let totals = self.ways.of(name, self.seen);
+            totals.packets += way.packets;
+            way.took.iter().for_each(|ns| totals.took.add_ns(*ns));
+        }
+    }
+
+    /// Adds drops.
+    pub(crate) fn add_drops(&mut self, drops: &[Dropped], names: &dyn Names) {
+        for dropped in drops {
+            let namespace = names.namespace(u32::try_from(dropped.netns).ok());
+            let reason = cut_off(&dropped.reason);
+            *self.reasons.of(reason.clone(), self.seen) += dropped.packets;
+            let labels = [cut_off(&namespace), cut_off(&dropped.device), reason];
+            *self.drops.of(labels, self.seen) += dropped.packets;
+        }
+    }
+
+    /// Ends an interval.
+    pub(crate) fn add_interval(&mut self, snapshot: &Snapshot, namespaces: usize) {
+        self.seen += Duration::try_from_secs_f64(snapshot.seconds).unwrap_or_default();
+        self.intervals += 1;
+        self.followed += snapshot.followed;
+        self.events += snapshot.events;
+        self.events_lost += snapshot.events_lost;
+        self.share = 1.0 / f64::from(snapshot.sample.max(1));
+        self.own_cpu = snapshot.own_cpu / 100.0;
+        self.budget = snapshot.budget / 100.0;
+        self.not_seen = snapshot.not_seen.len();
+        self.namespaces = namespaces;
+    }
+
+    /// Intervals that have ended.
+    pub fn intervals(&self) -> u64 {
+        self.intervals
+    }
+
+    /// The metrics, for Prometheus (text format 0.0.4).
+    pub fn exposition(&self, version: &str) -> String {
+        let mut page = Page::new(PREFIX, version);
+        self.cost(&mut page);
+        self.device_metrics(&mut page);
+        self.hop_metrics(&mut page);
+        self.way_metrics(&mut page);
+        self.drop_metrics(&mut page);
+        page.text()
+    }
+
+    fn cost(&self, page: &mut Page) {
+        for (name, help, value) in [
+            ("intervals_total", "Intervals that have ended.", self.intervals as f64),
+            ("seconds_total", "Time that was watched, seconds.", self.seen.as_secs_f64()),
+            (
+                "followed_packets_total",
+                "Packets that were followed to their end.",
+                self.followed as f64,
+            ),
+            (
+                "events_total",
+                "Events that the kernel told of followed packets.",
+                self.events as f64,
+            ),
+            ("lost_events_total", "Events that found no room.", self.events_lost as f64),
+        ] {
+            page.counter(name, help, value);
+        }
+        for (name, help, value) in [
+            ("followed_ratio", "Share of packets that is followed.", self.share),
+            (
+                "own_cpu_ratio",
+                "CPU time of this program in the last interval, of one CPU.",
+                self.own_cpu,
+            ),
+            (
+                "budget_cpu_ratio",
+                "What own_cpu_ratio may be; above it fewer packets are followed.",
+                self.budget,
+            ),
+            ("namespaces", "Network namespaces whose devices are counted.", {
+                self.namespaces as f64
+            }),
+            (
+                "not_seen",
+                "Things that the kernel, or the process's rights, do not let it see.",
+                self.not_seen as f64,
+            ),
+        ] {
+            page.gauge(name, help, value);
+        }
+    }
+
+    fn device_metrics(&self, page: &mut Page) {
+        let other = [OTHER; 2].map(str::to_owned);
+        type Number = fn(&Counted) -> u64;
+        let numbers: [(&str, &str, Number); 3] = [
+            (
+                "device_packets_total",
+                "Packets as the device counts them: mostly, a GSO packet is one.",
+                |counted| counted.packets,
+            ),
+            (
+                "device_bytes_total",
+                "Bytes as the device counts them, Ethernet header included.",
+                |counted| counted.bytes,
+            ),
+            ("device_dropped_packets_total", "Packets that the device says it dropped.", {
+                |counted| counted.dropped
+            }),
+        ];
+        for (name, help, number) in numbers {
+            let values = self.devices.iter(&other).flat_map(|([namespace, name], device)| {
+                [(Side::Rx, &device.rx), (Side::Tx, &device.tx)].map(|(side, counted)| {
+                    let labels = [namespace.clone(), name.clone(), side.name().to_owned()];
+                    (labels, number(counted) as f64)
+                })
+            });
+            page.counters(name, help, ["namespace", "device", "side"], values);
+        }
+    }
+
+    fn hop_metrics(&self, page: &mut Page) {
+        const LABELS: [&str; 3] = ["namespace", "device", "side"];
+        let other = [OTHER; 3].map(str::to_owned);
+        let hops = || self.hops.iter(&other);
+        type Number = fn(&Hop) -> u64;
+        let numbers: [(&str, &str, Number); 6] = [
+            ("hop_followed_packets_total", "Followed packets that came there.", |hop| hop.packets),
+            ("hop_followed_bytes_total", "Bytes of the followed packets there.", |hop| hop.bytes),
+            (
+                "hop_followed_segments_total",
+                "Packets that the followed ones stand for there: a GSO packet for several.",
+                |hop| hop.segments,
+            ),
+            ("hop_cut_packets_total", "Followed packets that the CPU cut there.", |hop| hop.cut),
+            (
+                "hop_merged_packets_total",
+                "Followed packets that left there merged with others.",
+                |hop| hop.merged,
+            ),
+            (
+                "hop_checksummed_packets_total",
+                "Followed packets whose checksum the CPU computed there.",
+                |hop| hop.checksummed,
+            ),
+        ];
+        for (name, help, number) in numbers {
+            let values = hops().map(|(labels, hop)| (labels.clone(), number(hop) as f64));
+            page.counters(name, help, LABELS, values);
+        }
+        type Times = fn(&Hop) -> Histogram;
+        let times: [(&str, &str, Times); 2] = [
+            (
+                "hop_latency_seconds",
+                "Time of followed packets from the hop before to there.",
+                |hop| hop.since_before,
+            ),
+            (
+                "hop_wait_seconds",
+                "Time of followed packets there: in the device's queue, in a CPU's backlog.",
+                |hop| hop.waited,
+            ),
+        ];
+        for (name, help, times) in times {
+            // Of the first hop there is no time since the one before.
+            let values = hops().map(|(labels, hop)| (labels.clone(), times(hop)));
+            page.histograms(name, help, LABELS, values.filter(|(_, times)| times.count() > 0));
+        }
+    }
+
+    fn way_metrics(&self, page: &mut Page) {
+        let other = OTHER.to_owned();
+        let packets = self.ways.iter(&other).map(|(name, way)| {
+            let labels = [name.clone()];
+            (labels, way.packets as f64)
+        });
+        page.counters(
+            "way_followed_packets_total",
+            "Followed packets by the hops that they passed.",
+            ["way"],
+            packets,
+        );
+        let took = self.ways.iter(&other).map(|(name, way)| ([name.clone()], way.took));
+        page.histograms(
+            "way_latency_seconds",
+            "Time of followed packets from the first place to the last.",
+            ["way"],
+            took,
+        );
+    }
+
+    fn drop_metrics(&self, page: &mut Page) {
+        let other = OTHER.to_owned();
+        let reasons = self.reasons.iter(&other);
+        page.counters(
+            "dropped_packets_total",
+            "All packets that the kernel dropped, by its reason.",
+            ["reason"],
+            reasons.map(|(reason, packets)| ([reason.clone()], *packets as f64)),
+        );
+        let others = [OTHER; 3].map(str::to_owned);
+        page.counters(
+            "place_dropped_packets_total",
+            "The same by namespace and device.",
+            ["namespace", "device", "reason"],
+            self.drops.iter(&others).map(|(labels, packets)| (labels.clone(), *packets as f64)),
+        );
+    }
+}
+
+impl Counted {
+    fn is_nothing(&self) -> bool {
+        self.packets == 0 && self.bytes == 0 && self.dropped == 0
+    }
+
+    fn add(&mut self, other: &Counted) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.dropped += other.dropped;
+    }
+}
+
+fn cut_off(name: &str) -> String {
+    name.chars().take(NAME).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,545 @@
+//! A recording of `overlane watch`, summed up while it is read.
+//!
+//! A recording may be of weeks, and anybody may have written it. So what is kept is bounded:
+//! the time line has at most [`MOMENTS`] moments, each of which stands for more intervals the
+//! longer the recording is. There are at most [`MOST_WAYS`] ways and [`MOST_DROPS`] places of
+//! drops. What has no room is counted.
+//!
+//! Percentiles of several intervals cannot be computed from those of each. For a median the
+//! mean over packets is told, for the others the largest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use observe::{DropSeen, HopSeen, Latency, Rates, Side, Snapshot, WaySeen};
+
+use crate::style::plain;
+
+/// Moments of the time line at most.
+pub(crate) const MOMENTS: usize = 256;
+/// Ways at most; one of more packets takes the place of one of fewer.
+const MOST_WAYS: usize = 32;
+/// Hops of a way at most.
+const MOST_HOPS: usize = 48;
+/// Places and reasons of drops at most.
+const MOST_DROPS: usize = 128;
+/// Things that could not be seen at most.
+const MOST_NOT_SEEN: usize = 32;
+/// Endings of a way at most.
+const MOST_ENDINGS: usize = 16;
+/// Longest name, characters.
+const NAME: usize = 128;
+
+/// Figures of one thing by moment.
+pub(crate) type Series<T> = BTreeMap<usize, T>;
+
+/// Figures of several intervals that become those of a longer one.
+trait Merge {
+    fn merge(&mut self, other: &Self);
+}
+
+fn add<T: Merge + Clone>(series: &mut Series<T>, at: usize, figures: T) {
+    match series.get_mut(&at) {
+        Some(there) => there.merge(&figures),
+        None => drop(series.insert(at, figures)),
+    }
+}
+
+/// Two moments become one.
+fn halve<T: Merge + Clone>(series: &mut Series<T>) {
+    for (at, figures) in std::mem::take(series) {
+        add(series, at / 2, figures);
+    }
+}
+
+/// A part of the time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Moment {
+    /// Its end, seconds since 1970.
+    pub(crate) end_s: f64,
+    pub(crate) seconds: f64,
+    pub(crate) followed: u64,
+    pub(crate) events: u64,
+    pub(crate) lost: u64,
+    /// Percent of a CPU, times seconds.
+    cpu: f64,
+    /// One packet in so many, the most and the least.
+    pub(crate) sample: (u32, u32),
+}
+
+impl Moment {
+    /// CPU time of the program, percent of one.
+    pub(crate) fn cpu(&self) -> f64 {
+        self.cpu / self.seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+impl Merge for Moment {
+    fn merge(&mut self, other: &Moment) {
+        self.end_s = other.end_s;
+        self.seconds += other.seconds;
+        self.followed = self.followed.saturating_add(other.followed);
+        self.events = self.events.saturating_add(other.events);
+        self.lost = self.lost.saturating_add(other.lost);
+        self.cpu += other.cpu;
+        let (least, most) = other.sample;
+        self.sample = (self.sample.0.min(least), self.sample.1.max(most));
+    }
+}
+
+/// Times of packets in several intervals.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Times {
+    count: u64,
+    /// Sum over packets of the medians, ns.
+    medians: f64,
+    p99_ns: u64,
+    p999_ns: u64,
+}
+
+impl Times {
+    fn of(latency: &Latency) -> Times {
+        Times {
+            count: latency.count,
+            medians: latency.count as f64 * latency.p50_ns as f64,
+            p99_ns: latency.p99_ns,
+            p999_ns: latency.p999_ns,
+        }
+    }
+
+    /// As one: the mean median, the largest of the others. `None` without a packet.
+    pub(crate) fn latency(&self) -> Option<Latency> {
+        (self.count > 0).then(|| Latency {
+            count: self.count,
+            p50_ns: (self.medians / self.count as f64) as u64,
+            p99_ns: self.p99_ns,
+            p999_ns: self.p999_ns,
+        })
+    }
+}
+
+impl Merge for Times {
+    fn merge(&mut self, other: &Times) {
+        self.count = self.count.saturating_add(other.count);
+        self.medians += other.medians;
+        self.p99_ns = self.p99_ns.max(other.p99_ns);
+        self.p999_ns = self.p999_ns.max(other.p999_ns);
+    }
+}
+
+/// What was seen of packets at a hop in several intervals.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Figures {
+    packets: f64,
+    bytes: f64,
+    gso_packets: f64,
+    cut: f64,
+    merged: f64,
+    checksummed: f64,
+    pub(crate) since_before: Times,
+    waited: Times,
+    /// Seconds in which the device counted, and what.
+    counted_s: f64,
+    counted: [f64; 3],
+}
+
+impl Figures {
+    fn of(hop: &HopSeen, packets: u64, seconds: f64) -> Figures {
+        let packets = packets as f64;
+        let rates = hop.counted.as_ref();
+        let of = |figure: f64| packets * at_least_zero(figure);
+        let counted =
+            |of: fn(&Rates) -> f64| rates.map_or(0.0, |rates| seconds * at_least_zero(of(rates)));
+        Figures {
+            packets,
+            bytes: of(hop.bytes),
+            gso_packets: of(hop.gso_packets),
+            cut: of(hop.cut),
+            merged: of(hop.merged),
+            checksummed: of(hop.checksummed),
+            since_before: Times::of(&hop.since_before),
+            waited: Times::of(&hop.waited),
+            counted_s: rates.map_or(0.0, |_| seconds),
+            counted: [
+                counted(|rates| rates.packets_per_s),
+                counted(|rates| rates.bytes_per_s),
+                counted(|rates| rates.dropped_per_s),
+            ],
+        }
+    }
+
+    /// What the device counted a second.
+    pub(crate) fn counted(&self) -> Option<Rates> {
+        let [packets, bytes, dropped] = self.counted.map(|count| count / self.counted_s);
+        let rates = Rates { packets_per_s: packets, bytes_per_s: bytes, dropped_per_s: dropped };
+        (self.counted_s > 0.0).then_some(rates)
+    }
+
+    fn hop(&self, place: &Place, vni: Option<u32>) -> HopSeen {
+        let share = |of: f64| of / self.packets.max(1.0);
+        HopSeen {
+            namespace: place.0.clone(),
+            device: place.1.clone(),
+            side: place.2,
+            bytes: share(self.bytes),
+            gso_packets: share(self.gso_packets),
+            cut: share(self.cut),
+            merged: share(self.merged),
+            checksummed: share(self.checksummed),
+            vni,
+            since_before: self.since_before.latency().unwrap_or_default(),
+            waited: self.waited.latency().unwrap_or_default(),
+            counted: self.counted(),
+        }
+    }
+}
+
+impl Merge for Figures {
+    fn merge(&mut self, other: &Figures) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.gso_packets += other.gso_packets;
+        self.cut += other.cut;
+        self.merged += other.merged;
+        self.checksummed += other.checksummed;
+        self.since_before.merge(&other.since_before);
+        self.waited.merge(&other.waited);
+        self.counted_s += other.counted_s;
+        for (own, other) in self.counted.iter_mut().zip(other.counted) {
+            *own += other;
+        }
+    }
+}
+
+impl Merge for u64 {
+    fn merge(&mut self, other: &u64) {
+        *self = self.saturating_add(*other);
+    }
+}
+
+type Place = (String, Option<String>, Side);
+
+/// A way over the whole recording.
+#[derive(Debug)]
+pub(crate) struct Way {
+    /// Followed packets.
+    pub(crate) packets: u64,
+    example: Option<observe::Addresses>,
+    endings: BTreeMap<String, u64>,
+    took: Times,
+    /// A series for each hop.
+    pub(crate) hops: Vec<Hop>,
+}
+
+/// A hop of a way.
+#[derive(Debug)]
+pub(crate) struct Hop {
+    place: Place,
+    vni: Option<u32>,
+    pub(crate) figures: Series<Figures>,
+}
+
+impl Hop {
+    /// As a chart names it.
+    pub(crate) fn name(&self) -> String {
+        let (namespace, device, side) = &self.place;
+        format!("{namespace} {} {}", device.as_deref().unwrap_or("-"), side.name())
+    }
+}
+
+impl Way {
+    /// Its figures over all the time.
+    pub(crate) fn seen(&self) -> WaySeen {
+        let hops = self.hops.iter().map(|hop| {
+            let mut all = Figures::default();
+            hop.figures.values().for_each(|figures| all.merge(figures));
+            all.hop(&hop.place, hop.vni)
+        });
+        let ending = self.endings.iter().max_by_key(|(_, packets)| **packets);
+        WaySeen {
+            packets: self.packets,
+            example: self.example.clone(),
+            ending: ending.map(|(ending, _)| ending.clone()).unwrap_or_default(),
+            hops: hops.collect(),
+            took: self.took.latency().unwrap_or_default(),
+        }
+    }
+}
+
+/// A recording, as far as it was read.
+#[derive(Debug, Default)]
+pub struct Recording {
+    /// Intervals that were read.
+    pub(crate) intervals: u64,
+    /// Intervals that a moment stands for: a power of two.
+    stride: u64,
+    /// The beginning of the first, seconds since 1970.
+    pub(crate) begin_s: f64,
+    pub(crate) moments: Series<Moment>,
+    ways: BTreeMap<Vec<Place>, Way>,
+    /// Followed packets of ways that are not kept.
+    pub(crate) other_ways: u64,
+    /// By namespace, device, reason and function.
+    drops: BTreeMap<[String; 4], DropSeen>,
+    /// Drops of places that are not kept.
+    pub(crate) other_drops: u64,
+    /// Drops by reason over time.
+    pub(crate) reasons: BTreeMap<String, Series<u64>>,
+    /// Largest CPU time in an interval, percent of one CPU, and the last limit.
+    pub(crate) most_cpu: f64,
+    pub(crate) budget: f64,
+    pub(crate) not_seen: BTreeSet<String>,
+}
+
+impl Recording {
+    /// Adds the next interval.
+    pub fn add(&mut self, snapshot: &Snapshot) {
+        let seconds = at_least_zero(snapshot.seconds);
+        if self.intervals == 0 {
+            self.stride = 1;
+            self.begin_s = at_least_zero(at_least_zero(snapshot.time_s) - seconds);
+        }
+        let mut at = self.intervals / self.stride;
+        if at >= MOMENTS as u64 {
+            self.halve();
+            at /= 2;
+        }
+        let at = at as usize;
+        self.intervals += 1;
+        let cpu = at_least_zero(snapshot.own_cpu);
+        let moment = Moment {
+            end_s: at_least_zero(snapshot.time_s),
+            seconds,
+            followed: snapshot.followed,
+            events: snapshot.events,
+            lost: snapshot.events_lost,
+            cpu: cpu * seconds,
+            sample: (snapshot.sample, snapshot.sample),
+        };
+        add(&mut self.moments, at, moment);
+        (self.most_cpu, self.budget) = (self.most_cpu.max(cpu), at_least_zero(snapshot.budget));
+        self.other_ways = self.other_ways.saturating_add(snapshot.other_ways);
+        snapshot.ways.iter().for_each(|way| self.add_way(way, at, seconds));
+        snapshot.drops.iter().for_each(|drop| self.add_drop(drop, at));
+        for not_seen in &snapshot.not_seen {
+            if self.not_seen.len() < MOST_NOT_SEEN {
+                self.not_seen.insert(named(not_seen));
+            }
+        }
+    }
+
+    /// Half as many moments, each of twice as many intervals.
+    fn halve(&mut self) {
+        self.stride *= 2;
+        halve(&mut self.moments);
+        self.ways
+            .values_mut()
+            .flat_map(|way| &mut way.hops)
+            .for_each(|hop| halve(&mut hop.figures));
+        self.reasons.values_mut().for_each(halve);
+    }
+
+    fn add_way(&mut self, way: &WaySeen, at: usize, seconds: f64) {
+        let hops = || way.hops.iter().take(MOST_HOPS);
+        let place =
+            |hop: &HopSeen| (named(&hop.namespace), hop.device.as_deref().map(named), hop.side);
+        let places: Vec<Place> = hops().map(place).collect();
+        if !self.ways.contains_key(&places) && self.ways.len() >= MOST_WAYS {
+            // The one of fewest packets so far makes room, or has more than this one.
+            let fewest = self.ways.iter().min_by_key(|(_, way)| way.packets);
+            let fewest = fewest.map(|(places, fewest)| (places.clone(), fewest.packets));
+            let Some((fewest, packets)) = fewest else { return };
+            if packets >= way.packets {
+                self.other_ways = self.other_ways.saturating_add(way.packets);
+                return;
+            }
+            self.other_ways = self.other_ways.saturating_add(packets);
+            self.ways.remove(&fewest);
+        }
+        let fresh = || Way {
+            packets: 0,
+            example: way.example.as_ref().map(|example| observe::Addresses {
+                source: named(&example.source),
+                destination: named(&example.destination),
+                protocol: named(&example.protocol),
+                ..*example
+            }),
+            endings: BTreeMap::new(),
+            took: Times::default(),
+            hops: places
+                .iter()
+                .map(|place| Hop { place: place.clone(), vni: None, figures: Series::new() })
+                .collect(),
+        };
+        let total = self.ways.entry(places.clone()).or_insert_with(fresh);
+        total.packets = total.packets.saturating_add(way.packets);
+        total.took.merge(&Times::of(&way.took));
+        let ending = named(&way.ending);
+        if total.endings.len() < MOST_ENDINGS || total.endings.contains_key(&ending) {
+            total.endings.entry(ending).or_default().merge(&way.packets);
+        }
+        for (own, hop) in total.hops.iter_mut().zip(hops()) {
+            own.vni = hop.vni.or(own.vni);
+            add(&mut own.figures, at, Figures::of(hop, way.packets, seconds));
+        }
+    }
+
+    fn add_drop(&mut self, seen: &DropSeen, at: usize) {
+        let [namespace, reason] = [&seen.namespace, &seen.reason].map(|text| named(text));
+        let device = seen.device.as_deref().map(named);
+        let function = seen.function.as_deref().map(named);
+        if self.reasons.len() < MOST_DROPS || self.reasons.contains_key(&reason) {
+            add(self.reasons.entry(reason.clone()).or_default(), at, seen.packets);
+        }
+        let texts = [device.clone(), function.clone()].map(Option::unwrap_or_default);
+        let [at_device, by] = texts;
+        let key = [namespace.clone(), at_device, reason.clone(), by];
+        if self.drops.len() >= MOST_DROPS && !self.drops.contains_key(&key) {
+            self.other_drops = self.other_drops.saturating_add(seen.packets);
+            return;
+        }
+        let fresh = || DropSeen {
+            namespace,
+            device,
+            reason,
+            function,
+            packets: 0,
+            meaning: seen.meaning.as_deref().map(|text| plain(text).chars().take(512).collect()),
+            check: seen.check.as_deref().map(named),
+        };
+        let total = self.drops.entry(key).or_insert_with(fresh);
+        total.packets = total.packets.saturating_add(seen.packets);
+    }
+
+    /// All the time as one moment.
+    pub(crate) fn whole(&self) -> Moment {
+        let mut moments = self.moments.values();
+        let mut whole = moments.next().copied().unwrap_or_default();
+        moments.for_each(|moment| whole.merge(moment));
+        whole
+    }
+
+    /// The ways, the one of most packets first.
+    pub(crate) fn ways(&self) -> Vec<&Way> {
+        let mut ways: Vec<&Way> = self.ways.values().collect();
+        ways.sort_by_key(|way| std::cmp::Reverse(way.packets));
+        ways
+    }
+
+    /// The drops, the most first.
+    pub(crate) fn drops(&self) -> Vec<&DropSeen> {
+        let mut drops: Vec<&DropSeen> = self.drops.values().collect();
+        drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
+        drops
+    }
+}
+
+fn at_least_zero(figure: f64) -> f64 {
+    // Not as large as to make sums of it infinite.
+    figure.clamp(0.0, 1e15)
+}
+
+/// A name of a file that anybody may have written.
+fn named(text: &str) -> String {
+    plain(text).chars().take(NAME).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn latency(ns: u64) -> Latency {
+        Latency { count: 2, p50_ns: ns, p99_ns: 2 * ns, p999_ns: 3 * ns }
+    }
+
+    fn snapshot(number: u64, way: &str) -> Snapshot {
+        let hop = HopSeen {
+            namespace: way.to_owned(),
+            device: Some("eth0".to_owned()),
+            side: Side::Tx,
+            bytes: 100.0,
+            gso_packets: 1.0,
+            cut: 0.5,
+            merged: 0.0,
+            checksummed: 0.0,
+            vni: None,
+            since_before: latency(1000 + number),
+            waited: Latency::default(),
+            counted: Some(Rates { packets_per_s: 10.0, bytes_per_s: 1.0, dropped_per_s: 0.0 }),
+        };
+        let way = WaySeen {
+            packets: 2,
+            example: None,
+            ending: "received".to_owned(),
+            hops: vec![hop],
+            took: latency(5000),
+        };
+        let drop = DropSeen {
+            namespace: way.hops[0].namespace.clone(),
+            device: None,
+            reason: "REASON".to_owned(),
+            function: None,
+            packets: 3,
+            meaning: None,
+            check: None,
+        };
+        Snapshot {
+            format: observe::FORMAT,
+            time_s: 1000.0 + number as f64,
+            seconds: 1.0,
+            sample: 1 + number as u32 % 7,
+            followed: 2,
+            events: 10,
+            events_lost: 1,
+            own_cpu: 1.0,
+            budget: 2.0,
+            ways: vec![way],
+            other_ways: 0,
+            drops: vec![drop],
+            not_seen: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_long_recording_has_few_moments_and_loses_no_packet() {
+        let mut recording = Recording::default();
+        let intervals = 5 * MOMENTS as u64 + 3;
+        (0..intervals).for_each(|number| recording.add(&snapshot(number, "a")));
+        assert!(recording.moments.len() <= MOMENTS && recording.moments.len() > MOMENTS / 4);
+        let whole = recording.whole();
+        assert_eq!((whole.followed, whole.lost, whole.sample), (2 * intervals, intervals, (1, 7)));
+        assert_eq!((recording.begin_s, whole.end_s), (999.0, 999.0 + intervals as f64));
+        assert!((whole.cpu() - 1.0).abs() < 1e-9 && whole.seconds == intervals as f64);
+        let [way] = recording.ways()[..] else { panic!("one way") };
+        assert_eq!(way.hops[0].figures.len(), recording.moments.len());
+        let seen = way.seen();
+        assert_eq!((seen.packets, seen.hops[0].cut, seen.took.p50_ns), (2 * intervals, 0.5, 5000));
+        assert_eq!(seen.hops[0].since_before.p99_ns, 2 * (1000 + intervals - 1));
+        assert_eq!(seen.hops[0].since_before.p50_ns, 1000 + (intervals - 1) / 2);
+        assert!((seen.hops[0].counted.unwrap().packets_per_s - 10.0).abs() < 1e-9);
+        let dropped: u64 = recording.reasons.values().flat_map(|series| series.values()).sum();
+        assert_eq!((dropped, recording.drops()[0].packets), (3 * intervals, 3 * intervals));
+    }
+
+    #[test]
+    fn ways_and_drops_are_bounded_and_the_busiest_way_stays() {
+        let mut recording = Recording::default();
+        for number in 0..500 {
+            recording.add(&snapshot(number, &format!("{number}{}", "x".repeat(4000))));
+            if number >= 250 {
+                recording.add(&snapshot(number, "busy"));
+            }
+        }
+        // Equal ones do not take each other's place; this one would have.
+        let mut late = snapshot(501, "late");
+        late.ways[0].packets = 1000;
+        recording.add(&late);
+        let ways = recording.ways();
+        assert_eq!((ways.len(), ways[0].hops[0].name()), (MOST_WAYS, "late eth0 tx".to_owned()));
+        let kept: u64 = ways.iter().map(|way| way.packets).sum();
+        assert_eq!(kept + recording.other_ways, 500 * 2 + 250 * 2 + 1000);
+        assert!(recording.drops().len() <= MOST_DROPS);
+        let drops: u64 = recording.drops().iter().map(|drop| drop.packets).sum();
+        assert_eq!(drops + recording.other_drops, 3 * 751);
+        assert!(ways.iter().all(|way| way.hops[0].name().len() < 200));
+    }
+}

@@ -1,0 +1,171 @@
+//! A recording as one page: in short, the time line, ways with their hops, where packets were
+//! cut and dropped, what it cost.
+
+use maud::{Markup, html};
+use observe::{DropSeen, HopSeen, WaySeen};
+
+use crate::chart;
+use crate::page::{cards, charts, list, page};
+use crate::recording::{Recording, Way};
+use crate::recording_text::{head, moment};
+use crate::unit::{count, percent, three_digits};
+
+/// Ways whose charts are on the page: each has hundreds of points a line.
+const CHARTED: usize = 8;
+/// Share from which on something is told of a hop.
+const WORTH_TELLING: f64 = 0.01;
+
+/// What was recorded, as one page which loads and runs nothing.
+pub fn recording_html(recording: &Recording) -> String {
+    let ways = recording.ways();
+    let seen: Vec<WaySeen> = ways.iter().map(|way| way.seen()).collect();
+    let (drops, seconds) = (recording.drops(), recording.whole().seconds);
+    let dropped =
+        drops.iter().fold(recording.other_drops, |sum, drop| sum.saturating_add(drop.packets));
+    let body = html! {
+        section {
+            h2 { "In short" }
+            @for line in head(recording) { p { (line) } }
+            p { (count(ways.len(), "way")) " of packets, " (dropped) " packets dropped." }
+            (list("Not seen", recording.not_seen.iter().cloned().collect()))
+        }
+        @for section in &chart::over_time(recording)[..] { (charts(section)) }
+        section {
+            h2 { "Ways of packets" }
+            p.muted {
+                "Rates are of all packets, as devices counted them. Everything else is of the \
+                 followed packets. A median is the mean of the intervals' medians; other \
+                 percentiles are the largest of an interval."
+            }
+            @if ways.is_empty() { p { "No followed packet ended." } }
+            @for (number, (way, seen)) in ways.iter().zip(&seen).enumerate() {
+                (one_way(recording, number, way, seen))
+            }
+            @if recording.other_ways > 0 {
+                p { (recording.other_ways) " followed packets went further ways." }
+            }
+        }
+        (cut(&seen))
+        (drop_table(&drops, recording.other_drops, seconds))
+    };
+    let begin = moment(recording.begin_s);
+    let title = format!("overlane watch: {begin}");
+    let line = format!("{begin} to {} UTC", moment(recording.whole().end_s));
+    page(&title, "Packets on their way", &line, &body)
+}
+
+fn one_way(recording: &Recording, number: usize, way: &Way, seen: &WaySeen) -> Markup {
+    let example = seen.example.as_ref().map_or("no IP".to_owned(), ToString::to_string);
+    html! {
+        h3 { (example) ": " (seen.ending) }
+        p.muted {
+            (seen.packets) " followed packets. From first to last: " (us(seen.took.p50_ns))
+            " µs p50, " (us(seen.took.p99_ns)) " p99, " (us(seen.took.p999_ns)) " p99.9."
+        }
+        div.scroll { table {
+            thead { tr {
+                th { "namespace" } th { "device" } th { "side" } th.n { "packets/s" }
+                th.n { "Mbit/s" } th.n { "bytes" } th.n { "GSO" } th.n { "µs p50" }
+                th.n { "p99" } th.n { "p99.9" } th { "there" }
+            } }
+            tbody { @for hop in &seen.hops { (hop_row(hop)) } }
+        } }
+        @if number < CHARTED { (cards(&chart::of_way(recording, way))) }
+    }
+}
+
+fn hop_row(hop: &HopSeen) -> Markup {
+    let counted = hop.counted.as_ref();
+    let times = &hop.since_before;
+    let time = |ns: u64| if times.count > 0 { us(ns) } else { String::new() };
+    html! {
+        tr {
+            td { (hop.namespace) }
+            td { (hop.device.as_deref().unwrap_or("-")) }
+            td { (hop.side.name()) }
+            td.n { (counted.map(|rates| three_digits(rates.packets_per_s)).unwrap_or_default()) }
+            td.n { (counted.map(|rates| three_digits(rates.bytes_per_s * 8e-6)).unwrap_or_default()) }
+            td.n { (three_digits(hop.bytes)) }
+            td.n { @if hop.gso_packets > 1.0 { (three_digits(hop.gso_packets)) } }
+            td.n { (time(times.p50_ns)) }
+            td.n { (time(times.p99_ns)) }
+            td.n { (time(times.p999_ns)) }
+            td { (hop.notes().join(", ")) }
+        }
+    }
+}
+
+/// Hops that did something to packets.
+fn cut(ways: &[WaySeen]) -> Markup {
+    let hops: Vec<(&WaySeen, &HopSeen)> = ways
+        .iter()
+        .flat_map(|way| way.hops.iter().map(move |hop| (way, hop)))
+        .filter(|(_, hop)| {
+            [hop.cut, hop.merged, hop.checksummed].iter().any(|s| *s >= WORTH_TELLING)
+        })
+        .collect();
+    html! {
+        section {
+            h2 { "Where packets were cut, merged and summed up" }
+            @if hops.is_empty() { p { "Nowhere: they went their ways as they were." } }
+            @else { div.scroll { table {
+                thead { tr {
+                    th { "namespace" } th { "device" } th { "side" } th.n { "cut by the CPU" }
+                    th.n { "merged" } th.n { "summed up by the CPU" } th { "packets such as" }
+                } }
+                tbody { @for (way, hop) in &hops { tr {
+                    td { (hop.namespace) }
+                    td { (hop.device.as_deref().unwrap_or("-")) }
+                    td { (hop.side.name()) }
+                    @for share in [hop.cut, hop.merged, hop.checksummed] {
+                        td.n { @if share >= WORTH_TELLING { (percent(share)) } }
+                    }
+                    td { (way.example.as_ref().map_or("no IP".to_owned(), ToString::to_string)) }
+                } } }
+            } } }
+        }
+    }
+}
+
+fn drop_table(drops: &[&DropSeen], others: u64, seconds: f64) -> Markup {
+    html! {
+        section {
+            h2 { "Where packets were dropped" }
+            @if drops.is_empty() { p { "The kernel dropped none." } }
+            @else { div.scroll { table {
+                thead { tr {
+                    th { "namespace" } th { "device" } th.n { "packets" } th.n { "a second" }
+                    th { "reason" } th { "function" } th { "doctor explain" }
+                } }
+                tbody { @for drop in drops { tr {
+                    td { (drop.namespace) }
+                    td { (drop.device.as_deref().unwrap_or("-")) }
+                    td.n { (drop.packets) }
+                    td.n { (three_digits(drop.packets as f64 / seconds.max(1e-9))) }
+                    td { (drop.reason) }
+                    td { (drop.function.as_deref().unwrap_or_default()) }
+                    td { (drop.check.as_deref().unwrap_or_default()) }
+                } } }
+            } } }
+            @if others > 0 { p { (others) " packets were dropped at further places." } }
+            (list("What the reasons mean", meanings(drops)))
+        }
+    }
+}
+
+fn meanings(drops: &[&DropSeen]) -> Vec<String> {
+    let told = drops.iter().filter_map(|drop| {
+        let meaning = drop.meaning.as_ref()?;
+        let function = drop.function.as_ref().map(|function| format!(" in {function}"));
+        Some(format!("{}{}: {meaning}", drop.reason, function.unwrap_or_default()))
+    });
+    // Several places may have one reason.
+    let mut told: Vec<String> = told.collect();
+    told.sort();
+    told.dedup();
+    told
+}
+
+fn us(ns: u64) -> String {
+    three_digits(ns as f64 / 1000.0)
+}

@@ -1,0 +1,97 @@
+//! A recording as text, at most 80 columns wide but for names.
+
+use std::fmt::Write;
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::recording::{Moment, Recording};
+use crate::unit::count;
+
+/// Ways shown; the page has all that are kept.
+const WAYS: usize = 8;
+/// Drops shown.
+const DROPS: usize = 16;
+
+/// What was recorded, summed up.
+pub fn recording_text(recording: &Recording) -> String {
+    let mut text = head(recording).join("\n") + "\n";
+    let ways = recording.ways();
+    if !ways.is_empty() {
+        text.push_str("times: p50 is the mean of the intervals, p99 and p99.9 are the largest\n");
+    }
+    for way in ways.iter().take(WAYS) {
+        text.push('\n');
+        text.push_str(&way.seen().text());
+    }
+    let more = ways
+        .iter()
+        .skip(WAYS)
+        .fold(recording.other_ways, |sum, way| sum.saturating_add(way.packets));
+    // Writing to a String cannot fail.
+    if more > 0 {
+        let _ = writeln!(text, "\n{more} packets went ways that are not shown");
+    }
+    let (drops, seconds) = (recording.drops(), recording.whole().seconds);
+    if !drops.is_empty() {
+        text.push_str("\ndropped\n");
+    }
+    drops.iter().take(DROPS).for_each(|drop| text.push_str(&drop.text(seconds)));
+    let more = drops
+        .iter()
+        .skip(DROPS)
+        .fold(recording.other_drops, |sum, drop| sum.saturating_add(drop.packets));
+    if more > 0 {
+        let _ = writeln!(text, "{more} packets were dropped at places that are not shown");
+    }
+    for not_seen in &recording.not_seen {
+        let _ = writeln!(text, "not seen: {not_seen}");
+    }
+    text
+}
+
+/// What was looked at, and what that cost.
+pub(crate) fn head(recording: &Recording) -> Vec<String> {
+    let whole = recording.whole();
+    let intervals = usize::try_from(recording.intervals).unwrap_or(usize::MAX);
+    vec![
+        format!(
+            "{} in {:.1} s: {} to {} UTC",
+            count(intervals, "interval"),
+            whole.seconds,
+            moment(recording.begin_s),
+            moment(whole.end_s)
+        ),
+        format!(
+            "{} followed, {} of them, {} events, {} lost",
+            one_in(&whole),
+            whole.followed,
+            whole.events,
+            whole.lost
+        ),
+        format!(
+            "own CPU {:.1}% of one on average, {:.1}% at most, limit {:.1}%",
+            whole.cpu(),
+            recording.most_cpu,
+            recording.budget
+        ),
+    ]
+}
+
+fn one_in(whole: &Moment) -> String {
+    match whole.sample {
+        (least, most) if least == most => format!("1 packet in {least}"),
+        (least, most) => format!("1 packet in {least} to {most}"),
+    }
+}
+
+/// Date and time of day; a number where a file has none that could be.
+pub(crate) fn moment(time_s: f64) -> String {
+    // The year 9999: what RFC 3339 can tell.
+    match time_s {
+        time_s if (0.0..253_402_300_799.0).contains(&time_s) => {
+            let time = UNIX_EPOCH + Duration::from_secs(time_s as u64);
+            let text = humantime::format_rfc3339_seconds(time).to_string();
+            text.trim_end_matches('Z').replace('T', " ")
+        }
+        time_s => format!("{time_s:e} s after 1970"),
+    }
+}
