@@ -1,12 +1,12 @@
 //! How often times were how long.
 
 /// Upper ends of buckets for the time that packets take, seconds.
-pub const LATENCIES: &[f64] = &[
+pub(crate) const LATENCIES: &[f64] = &[
     1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2,
     5e-2, 0.1, 0.25, 1.0,
 ];
 
-/// Times by bucket of [`LATENCIES`].
+/// Times by bucket, from 1 µs to 1 s.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Histogram {
     /// Of each bucket alone; the last has those above all ends.
@@ -22,6 +22,14 @@ impl Histogram {
         let bucket = LATENCIES.partition_point(|end| *end < seconds);
         self.buckets[bucket] += 1;
         self.sum += seconds;
+    }
+
+    /// Adds the times of another.
+    pub(crate) fn merge(&mut self, other: &Histogram) {
+        for (bucket, count) in self.buckets.iter_mut().zip(other.buckets) {
+            *bucket += count;
+        }
+        self.sum += other.sum;
     }
 
     /// How many were added.

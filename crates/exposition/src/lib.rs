@@ -15,5 +15,5 @@ mod page;
 mod process;
 
 pub use bounded::Bounded;
-pub use histogram::{Histogram, LATENCIES};
+pub use histogram::Histogram;
 pub use page::Page;

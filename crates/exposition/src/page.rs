@@ -53,10 +53,7 @@ impl Page {
         labels: [&str; N],
         values: impl IntoIterator<Item = ([String; N], f64)>,
     ) {
-        let metrics = summed(values).into_iter().map(|(values, value)| {
-            labelled(labels, &values, |metric| metric.set_gauge(gauge(value)))
-        });
-        self.add(self.named(name), help, MetricType::GAUGE, metrics);
+        self.numbers(MetricType::GAUGE, name, help, labels, values);
     }
 
     /// Numbers that only grow, by label; those of the same label are added.
@@ -67,13 +64,28 @@ impl Page {
         labels: [&str; N],
         values: impl IntoIterator<Item = ([String; N], f64)>,
     ) {
-        let metrics = summed(values).into_iter().map(|(values, value)| {
-            labelled(labels, &values, |metric| metric.set_counter(counter(value)))
-        });
-        self.add(self.named(name), help, MetricType::COUNTER, metrics);
+        self.numbers(MetricType::COUNTER, name, help, labels, values);
     }
 
-    /// Histograms by label, each label once.
+    fn numbers<const N: usize>(
+        &mut self,
+        kind: MetricType,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        values: impl IntoIterator<Item = ([String; N], f64)>,
+    ) {
+        let all = by_shown(values, |sum: &mut f64, value| *sum += value);
+        let metrics = all.into_iter().map(|(values, value)| {
+            labelled(labels, &values, |metric| match kind {
+                MetricType::COUNTER => metric.set_counter(counter(value)),
+                _ => metric.set_gauge(gauge(value)),
+            })
+        });
+        self.add(self.named(name), help, kind, metrics);
+    }
+
+    /// Histograms by label; those of the same label are merged.
     pub fn histograms<const N: usize>(
         &mut self,
         name: &str,
@@ -81,7 +93,8 @@ impl Page {
         labels: [&str; N],
         values: impl IntoIterator<Item = ([String; N], Histogram)>,
     ) {
-        let metrics = values.into_iter().map(|(values, histogram)| {
+        let all = by_shown(values, |all: &mut Histogram, histogram| all.merge(&histogram));
+        let metrics = all.into_iter().map(|(values, histogram)| {
             labelled(labels, &values, |metric| metric.set_histogram(histogram.to_proto()))
         });
         self.add(self.named(name), help, MetricType::HISTOGRAM, metrics);
@@ -133,14 +146,18 @@ fn counter(value: f64) -> Counter {
     counter
 }
 
-fn summed<const N: usize>(
-    values: impl IntoIterator<Item = ([String; N], f64)>,
-) -> BTreeMap<[String; N], f64> {
-    let mut sums = BTreeMap::new();
+/// Figures by labels as they are shown: two names that others chose may look the same there,
+/// and no page may have one series twice.
+fn by_shown<const N: usize, T: Default>(
+    values: impl IntoIterator<Item = ([String; N], T)>,
+    join: impl Fn(&mut T, T),
+) -> BTreeMap<[String; N], T> {
+    let mut all = BTreeMap::new();
     for (labels, value) in values {
-        *sums.entry(labels).or_default() += value;
+        let shown = labels.map(|label| foreign::plain(&label).into_owned());
+        join(all.entry(shown).or_default(), value);
     }
-    sums
+    all
 }
 
 fn no_label(set: impl FnOnce(&mut Metric)) -> Metric {
@@ -158,8 +175,7 @@ fn labelled<const N: usize>(
         .map(|(name, value)| {
             let mut pair = LabelPair::default();
             pair.set_name((*name).to_owned());
-            // Whoever reads the page on a terminal meets names that others chose.
-            pair.set_value(foreign::plain(value).into_owned());
+            pair.set_value(value.clone());
             pair
         })
         .collect();
@@ -190,6 +206,14 @@ mod tests {
             histogram.add_ns(ns);
         }
         page.histograms("took_seconds", "Took.", ["hop"], [(["h".to_owned()], histogram)]);
+        let alike = ["x\n", "x\\n"].map(|name| [name.to_owned()]);
+        page.histograms(
+            "alike_seconds",
+            "Alike.",
+            ["hop"],
+            alike.clone().map(|name| (name, histogram)),
+        );
+        page.counters("alike_total", "Alike.", ["hop"], alike.map(|name| (name, 2.0)));
         let text = page.text();
         for line in [
             "overlane_test_build_info{version=\"1.2.3\"} 1",
@@ -204,11 +228,13 @@ mod tests {
             "overlane_test_took_seconds_bucket{hop=\"h\",le=\"1\"} 3",
             "overlane_test_took_seconds_bucket{hop=\"h\",le=\"+Inf\"} 4",
             "overlane_test_took_seconds_count{hop=\"h\"} 4",
+            "overlane_test_alike_seconds_count{hop=\"x\\\\n\"} 8",
+            "overlane_test_alike_total{hop=\"x\\\\n\"} 4",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("overlane_test_empty") && !text.contains('\x1b'), "{text}");
         assert!(text.contains("\nprocess_resident_memory_bytes "), "{text}");
-        assert_eq!(text.matches("_bucket{").count(), LATENCIES.len() + 1);
+        assert_eq!(text.matches("_bucket{").count(), 2 * (LATENCIES.len() + 1));
     }
 }

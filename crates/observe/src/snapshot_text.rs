@@ -125,7 +125,7 @@ impl HopSeen {
         for (share, what) in [
             (self.cut, "cut by the CPU"),
             (self.merged, "merged"),
-            (self.checksummed, "summed up by the CPU"),
+            (self.checksummed, "checksummed by the CPU"),
         ] {
             if share >= WORTH_TELLING {
                 notes.push(format!("{} {what}", percent(share)));

@@ -3,7 +3,7 @@
 //!
 //! Every packet is counted by the kernel itself: by devices, and by reason where one is
 //! dropped. Of the others one in so many is followed, and tells where packets are cut, merged,
-//! summed up and delayed. How many are followed depends on what that costs: the CPU time of
+//! checksummed and delayed. How many are followed depends on what that costs: the CPU time of
 //! this program is held below a budget.
 
 use std::collections::BTreeMap;

@@ -106,12 +106,12 @@ fn cut(ways: &[WaySeen]) -> Markup {
         .collect();
     html! {
         section {
-            h2 { "Where packets were cut, merged and summed up" }
+            h2 { "Where packets were cut, merged and checksummed" }
             @if hops.is_empty() { p { "Nowhere: they went their ways as they were." } }
             @else { div.scroll { table {
                 thead { tr {
                     th { "namespace" } th { "device" } th { "side" } th.n { "cut by the CPU" }
-                    th.n { "merged" } th.n { "summed up by the CPU" } th { "packets such as" }
+                    th.n { "merged" } th.n { "checksummed by the CPU" } th { "packets such as" }
                 } }
                 tbody { @for (way, hop) in &hops { tr {
                     td { (hop.namespace) }

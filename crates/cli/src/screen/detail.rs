@@ -88,7 +88,7 @@ impl Page<'_> {
         self.value("packets in a GSO one", &gso);
         self.value("cut by the CPU", &percent(hop.cut));
         self.value("merged", &percent(hop.merged));
-        self.value("summed up by the CPU", &percent(hop.checksummed));
+        self.value("checksummed by the CPU", &percent(hop.checksummed));
         let vni = hop.vni.map_or("none".to_owned(), |vni| format!("VXLAN {vni}"));
         self.value("tunnel", &vni);
         self.times(

@@ -34,7 +34,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("history", "packets/s of the last intervals, the largest highest"),
     (
         "notes",
-        "v in VXLAN, c cut by the CPU, m merged, s summed up by the CPU, w waited, d the device dropped",
+        "v in VXLAN, c cut by the CPU, m merged, s checksummed by the CPU, w waited, d the device dropped",
     ),
     ("dropped", "all packets that the kernel dropped, by reason"),
 ];

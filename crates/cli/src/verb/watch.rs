@@ -118,7 +118,9 @@ impl Measuring {
             }
             left = left.map(|left| left - 1);
         }
-        Ok(if goes_on() { Exit::Done } else { Exit::Interrupted })
+        // Whoever runs it as a service ends it by a signal: that is no failure.
+        let is_done = goes_on() || arguments.metrics.is_some();
+        Ok(if is_done { Exit::Done } else { Exit::Interrupted })
     }
 
     /// The interface has a thread of its own, so that keys need not wait for an interval.

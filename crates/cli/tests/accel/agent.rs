@@ -13,6 +13,7 @@ use test_support::{need, require};
 use testbed::{Host, poll};
 
 use super::foreground::{Foreground, LIMIT, OVERLANE};
+use super::promtool;
 use super::{Connection, Served, network, schema, text};
 
 const PLACE: &str = "127.0.0.1:9473";
@@ -89,17 +90,7 @@ fn prometheus_reads_the_metrics() {
     let a = Served::of(&network, "a");
     let (_foreground, _) = Foreground::start(&a.host, agent(&["--metrics", PLACE]), None);
     let (_, page) = get(&a.host, "/metrics").unwrap();
-    let mut promtool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
-    let output = promtool.wait_with_output().unwrap();
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{said}\n{page}");
+    promtool::assert_clean(&page);
 }
 
 fn events(path: &Path) -> Vec<Value> {

@@ -6,6 +6,8 @@ mod check;
 #[path = "../foreground/mod.rs"]
 #[allow(dead_code, reason = "it is also of verbs with TAPs")]
 mod foreground;
+#[path = "../promtool/mod.rs"]
+mod promtool;
 mod sandbox;
 #[path = "../program/schema.rs"]
 mod schema;
