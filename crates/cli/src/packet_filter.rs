@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::Args;
-use observe::{Filter, FlowPattern};
+use observe::{Expression, Filter, FlowPattern};
 use sys::netns::NetNs;
 
 use crate::exit::usage;
@@ -24,6 +24,12 @@ pub struct PacketFilter {
     /// `/udp`, `/icmp` or `/icmpv6` at the end.
     #[arg(long, value_name = "FLOW")]
     pub flow: Vec<String>,
+    /// Only packets that this expression means, in tcpdump's syntax, by inner or outer headers
+    ///
+    /// As in pcap-filter(7), for Ethernet. It is compiled by libpcap and runs in the kernel. With
+    /// `--flow` both must hold.
+    #[arg(long = "filter", value_name = "EXPRESSION")]
+    pub expression: Option<String>,
     /// Only in these network namespaces: names, process ids or paths
     #[arg(long, default_value = "all", value_name = "all|NETNS,…")]
     pub netns: String,
@@ -73,8 +79,10 @@ impl PacketFilter {
         {
             return Err(usage("--vni", format!("{vni}: expected less than {}", 1 << 24)));
         }
+        let expression = self.expression.as_deref().map(Expression::compile).transpose();
+        let expression = expression.map_err(|error| usage("--filter", error))?;
         let (vni, device) = (self.vni, self.device.clone());
-        Ok(Filter { flows, vni, device, netns, ..Filter::default() })
+        Ok(Filter { flows, vni, device, netns, expression, ..Filter::default() })
     }
 }
 

@@ -1,5 +1,7 @@
 //! The arguments of the verb `trace`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use crate::packet_filter::PacketFilter;
@@ -7,7 +9,7 @@ use crate::packet_filter::PacketFilter;
 /// `overlane trace`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Packets are told when their journey has ended. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane trace --flow '10.1.0.11 -> 10.1.0.12:80/tcp' --count 10\n  overlane trace --drops-only\n  overlane trace --flow 10.1.0.0/24 --slower-than 1ms --json"
+    after_help = "Packets are told when their journey has ended. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane trace --flow '10.1.0.11 -> 10.1.0.12:80/tcp' --count 10\n  overlane trace --drops-only\n  overlane trace --flow 10.1.0.0/24 --slower-than 1ms --json\n  overlane trace --flow 10.1.0.11 --pcapng journeys.pcapng"
 )]
 pub struct Trace {
     /// Which packets.
@@ -31,6 +33,12 @@ pub struct Trace {
     /// At the end, let `doctor` look for the causes of the drops that were told
     #[arg(long, conflicts_with = "json")]
     pub explain: bool,
+    /// Write the headers at every step to this new file, with the journeys as comments
+    #[arg(long, value_name = "FILE")]
+    pub pcapng: Option<PathBuf>,
+    /// With the headers, so many bytes of what is behind them
+    #[arg(long, value_name = "BYTES", requires = "pcapng", default_value_t = 0)]
+    pub payload: u16,
     /// A line of JSON a packet
     #[arg(long)]
     pub json: bool,

@@ -14,7 +14,7 @@ use crate::packet_filter::PacketFilter;
 )]
 pub struct Watch {
     /// Play a recording back
-    #[arg(value_name = "FILE", conflicts_with_all = ["flow", "netns", "device", "vni", "budget", "record", "metrics"])]
+    #[arg(value_name = "FILE", conflicts_with_all = ["flow", "expression", "netns", "device", "vni", "budget", "record", "metrics"])]
     pub from: Option<PathBuf>,
     /// Which packets.
     #[command(flatten)]

@@ -72,4 +72,23 @@ _Static_assert(__builtin_offsetof(struct event, comm) == 80, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, inner) == 96, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, outer) == 144, "ABI of event");
 
+/* Room for all headers of a packet in a tunnel, and for as much payload as may be asked for. */
+#define HEADER_BYTES 256
+#define PAYLOAD_BYTES 1500
+#define SNAPSHOT_BYTES 2048
+_Static_assert(HEADER_BYTES + PAYLOAD_BYTES <= SNAPSHOT_BYTES, "room of a snapshot");
+
+/* An event with the packet's first bytes, where they are wanted. */
+struct snapshot {
+	struct event event;
+	u16 end;		/* of `bytes` that were read; 0: none are told */
+	u16 begin;		/* where the packet begins in them: an Ethernet header that it has
+				 * not is before that */
+	u32 length;		/* of the packet from there on */
+	u8 bytes[SNAPSHOT_BYTES];
+};
+_Static_assert(__builtin_offsetof(struct snapshot, end) == 192, "ABI of snapshot");
+_Static_assert(__builtin_offsetof(struct snapshot, length) == 196, "ABI of snapshot");
+_Static_assert(__builtin_offsetof(struct snapshot, bytes) == 200, "ABI of snapshot");
+
 #endif

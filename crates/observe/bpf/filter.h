@@ -36,9 +36,13 @@ struct filter {
 	u8 drops_only;
 	u8 with_device;
 	char device[16];
+	u16 payload;	/* bytes of it that are told with the headers, PAYLOAD_BYTES at most */
+	u8 with_bytes;	/* headers are told as they are */
+	u8 with_expression;
+	u32 unused;
 	struct pattern pattern[PATTERNS];
 };
-_Static_assert(sizeof(struct filter) == 32 + PATTERNS * 76, "ABI of filter");
+_Static_assert(sizeof(struct filter) == 40 + PATTERNS * 76, "ABI of filter");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -100,6 +104,7 @@ static __always_inline int is_of(const struct pattern *pattern, const struct flo
 	       is_end(&pattern->from, flow->destination, flow->destination_port);
 }
 
+/* Whether it is wanted by the flows and tunnels that were named. */
 static __always_inline int is_wanted(const struct filter *filter, const struct event *event)
 {
 	if (filter->with_vni && (!event->tunnel || event->vni != filter->vni))

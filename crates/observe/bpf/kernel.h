@@ -22,6 +22,7 @@ static long (*const bpf_get_current_comm)(void *buffer, u32 size) = (void *)16;
 static long (*const bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*const bpf_probe_read_kernel_str)(void *to, u32 size,
 					       const void *from) = (void *)115;
+static long (*const bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static void *(*const bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 
@@ -63,6 +64,7 @@ struct sk_buff {
 	u16 transport_header;
 	u16 network_header;
 	u16 mac_header;
+	u32 tail;
 	u32 end;
 	unsigned char *head;
 	unsigned char *data;

@@ -7,10 +7,15 @@
 #include "kernel.h"
 #include "event.h"
 #include "filter.h"
+#include "expression.h"
 
 #define VXLAN_HEADERS 8
 #define VXLAN_HAS_VNI 0x08
 #define ETH_P_8021Q 0x8100
+#define VLAN_HLEN 4
+#define ARP_BYTES 28
+#define IPPROTO_ICMP 1
+#define IPPROTO_ICMPV6 58
 /* UINT16_MAX: the header's place is not set. */
 #define NOT_SET 0xffff
 
@@ -56,7 +61,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2);
 	__type(key, u32);
-	__type(value, struct event);
+	__type(value, struct snapshot);
 } drafts SEC(".maps");
 
 struct ipv6hdr {
@@ -81,11 +86,27 @@ static __always_inline void read_transport(struct flow *flow, const u8 *bytes)
 	}
 }
 
-/* Whether addresses and ports could be read of the IP packet at `at`; `payload` is where that
- * of UDP begins, or 0. One read does for headers without options: a packet's memory is longer
- * than its headers.
+/* Bytes of a transport header. */
+static __always_inline u32 transport_length(u8 protocol, const u8 *bytes)
+{
+	switch (protocol) {
+	case IPPROTO_TCP:
+		/* In words of 32 bits; less than 5 is no header. */
+		return (bytes[12] >> 4) * 4 < 20 ? 20 : (bytes[12] >> 4) * 4;
+	case IPPROTO_UDP:
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		return 8;
+	default:
+		return 0;
+	}
+}
+
+/* Bytes of the headers of the IP packet at `at`, whose addresses and ports could be read, or 0;
+ * `payload` is where that of UDP begins, or 0. One read does for headers without options: a
+ * packet's memory is longer than its headers.
  */
-static __always_inline int read_flow(struct flow *flow, const u8 *at, const u8 **payload)
+static __always_inline u32 read_flow(struct flow *flow, const u8 *at, const u8 **payload)
 {
 	u8 head[sizeof(struct ipv6hdr) + TRANSPORT_BYTES];
 	const struct ipv6hdr *six = (const void *)head;
@@ -107,7 +128,7 @@ static __always_inline int read_flow(struct flow *flow, const u8 *at, const u8 *
 		flow->length = four->tot_len;
 		/* Only a first fragment has ports. */
 		if (four->frag_off & htons(0x1fff))
-			return 1;
+			return length;
 	} else if (head[0] >> 4 == 6) {
 		__builtin_memcpy(flow->source, six->source, 16);
 		__builtin_memcpy(flow->destination, six->destination, 16);
@@ -117,33 +138,50 @@ static __always_inline int read_flow(struct flow *flow, const u8 *at, const u8 *
 		return 0;
 	}
 	if (flow->protocol != IPPROTO_TCP && flow->protocol != IPPROTO_UDP)
-		return 1;
+		return length + transport_length(flow->protocol, head);
+	if (flow->protocol == IPPROTO_UDP)
+		*payload = at + length + 8;
 	if (length == sizeof(*four)) {
 		read_transport(flow, head + sizeof(*four));
+		length += transport_length(flow->protocol, head + sizeof(*four));
 	} else if (length == sizeof(*six)) {
 		read_transport(flow, head + sizeof(*six));
+		length += transport_length(flow->protocol, head + sizeof(*six));
 	} else {
 		u8 rest[TRANSPORT_BYTES];
 
-		if (bpf_probe_read_kernel(rest, sizeof(rest), at + length))
-			return 1;
+		if (bpf_probe_read_kernel(rest, sizeof(rest), at + length)) {
+			*payload = 0;
+			return length;
+		}
 		read_transport(flow, rest);
+		length += transport_length(flow->protocol, rest);
 	}
-	if (flow->protocol == IPPROTO_UDP)
-		*payload = at + length + 8;
-	return 1;
+	return length;
 }
+
+/* Where headers are. */
+struct headers {
+	const u8 *ip;
+	/* Bytes of them all, from `ip` on. */
+	u32 length;
+	/* Where a tunnel's inner frame begins, from `ip` on; 0: it is in none. */
+	u32 inner;
+};
 
 /* Reads the headers of the packet whose IP header is at `at`: in a tunnel those of the inner
  * one, too.
  */
-static __always_inline int read_headers(struct event *event, const u8 *at)
+static __always_inline int read_headers(struct event *event, struct headers *headers, const u8 *at)
 {
-	const u8 *payload;
+	const u8 *payload, *inside;
 	u8 vxlan[VXLAN_HEADERS + ETH_HLEN];
 
 	__builtin_memset(&event->inner, 0, sizeof(event->inner));
-	if (!read_flow(&event->inner, at, &payload))
+	headers->ip = at;
+	headers->length = read_flow(&event->inner, at, &payload);
+	headers->inner = 0;
+	if (!headers->length)
 		return 0;
 	if (!payload || !bpf_map_lookup_elem(&tunnels, &event->inner.destination_port) ||
 	    bpf_probe_read_kernel(vxlan, sizeof(vxlan), payload) || !(vxlan[0] & VXLAN_HAS_VNI))
@@ -152,8 +190,12 @@ static __always_inline int read_headers(struct event *event, const u8 *at)
 	event->tunnel = 1;
 	event->vni = vxlan[4] << 16 | vxlan[5] << 8 | vxlan[6];
 	__builtin_memset(&event->inner, 0, sizeof(event->inner));
+	headers->inner = headers->length + VXLAN_HEADERS;
+	headers->length = headers->inner + ETH_HLEN;
 	/* ARP and others have no addresses that a filter names. */
-	read_flow(&event->inner, payload + sizeof(vxlan), &payload);
+	headers->length += read_flow(&event->inner, payload + sizeof(vxlan), &inside);
+	if (vxlan[20] == ETH_P_ARP >> 8 && vxlan[21] == (ETH_P_ARP & 0xff))
+		headers->length += ARP_BYTES;
 	return 1;
 }
 
@@ -163,7 +205,7 @@ static __always_inline const u8 *behind_ethernet(const u8 *frame)
 	u16 type = 0;
 
 	bpf_probe_read_kernel(&type, sizeof(type), frame + 12);
-	return frame + ETH_HLEN + (type == htons(ETH_P_8021Q) ? 4 : 0);
+	return frame + ETH_HLEN + (type == htons(ETH_P_8021Q) ? VLAN_HLEN : 0);
 }
 
 static __always_inline u32 inode_of(struct net *net)
@@ -286,29 +328,46 @@ static __always_inline void pass_by(u8 kind)
 		*device = 0;
 }
 
-static __always_inline void tell(const struct event *event)
+static __always_inline void tell(struct snapshot *snapshot)
 {
-	struct event *slot = bpf_ringbuf_reserve(&events, sizeof(*slot), 0);
-	u32 zero = 0;
+	struct event *slot;
+	u32 zero = 0, bytes = snapshot->end;
 	u64 *count;
 
-	if (slot) {
-		*slot = *event;
-		bpf_ringbuf_submit(slot, 0);
-		return;
+	if (bytes) {
+		if (bytes > SNAPSHOT_BYTES)
+			bytes = SNAPSHOT_BYTES;
+		bytes += __builtin_offsetof(struct snapshot, bytes);
+		if (!bpf_ringbuf_output(&events, snapshot, bytes, 0))
+			return;
+	} else {
+		slot = bpf_ringbuf_reserve(&events, sizeof(*slot), 0);
+		if (slot) {
+			*slot = snapshot->event;
+			bpf_ringbuf_submit(slot, 0);
+			return;
+		}
 	}
 	count = bpf_map_lookup_elem(&lost, &zero);
 	if (count)
 		*count += 1;
 }
 
-static __always_inline void keep_datagram(const struct event *event)
+static __always_inline void keep_datagram(const struct snapshot *snapshot)
 {
-	u32 at = DATAGRAM;
-	struct event *kept = bpf_map_lookup_elem(&drafts, &at);
+	u32 at = DATAGRAM, bytes = snapshot->end;
+	struct snapshot *kept = bpf_map_lookup_elem(&drafts, &at);
 
-	if (kept)
-		*kept = *event;
+	if (!kept)
+		return;
+	kept->event = snapshot->event;
+	kept->end = snapshot->end;
+	kept->begin = snapshot->begin;
+	kept->length = snapshot->length;
+	if (bytes > SNAPSHOT_BYTES)
+		bytes = SNAPSHOT_BYTES;
+	if (bytes)
+		bpf_probe_read_kernel(kept->bytes, bytes, snapshot->bytes);
 }
 
 struct seen {
@@ -320,6 +379,7 @@ struct seen {
 	u8 kind;
 	/* enum begins */
 	u8 begins;
+	struct headers headers;
 };
 
 /* Where the IP header may be at such a place. */
@@ -334,17 +394,86 @@ static __always_inline int headers_of(struct event *event, struct seen *seen)
 	case SENT:
 		/* Whoever sends has set it; a packet socket may not have. */
 		if (network && network != NOT_SET)
-			return read_headers(event, head + network);
-		return read_headers(event, behind_ethernet(data));
+			return read_headers(event, &seen->headers, head + network);
+		return read_headers(event, &seen->headers, behind_ethernet(data));
 	case BACKLOG:
 	case GRO:
 	case RECEIVED:
-		return read_headers(event, data);
+		return read_headers(event, &seen->headers, data);
 	default:
-		if (network && network != NOT_SET && read_headers(event, head + network))
+		if (network && network != NOT_SET &&
+		    read_headers(event, &seen->headers, head + network))
 			return 1;
-		return mac != NOT_SET && mac && read_headers(event, behind_ethernet(head + mac));
+		return mac != NOT_SET && mac &&
+		       read_headers(event, &seen->headers, behind_ethernet(head + mac));
 	}
+}
+
+/* Bytes of the link's header before the IP header: of Ethernet, with a VLAN tag or without, or
+ * none.
+ */
+static __always_inline u32 link_of(const struct seen *seen)
+{
+	struct sk_buff *skb = seen->skb;
+	u16 mac = skb->mac_header;
+	const u8 *frame = skb->head + mac;
+	u64 bytes;
+
+	if (seen->kind == QUEUED || seen->kind == SENT)
+		frame = skb->data;
+	else if (!mac || mac == NOT_SET)
+		return 0;
+	bytes = seen->headers.ip - frame;
+	return bytes == ETH_HLEN || bytes == ETH_HLEN + VLAN_HLEN ? bytes : 0;
+}
+
+/* Reads the headers as they are, with as much payload as is wanted and lies behind them.
+ * Without an Ethernet header there is room for one, which an expression may ask for.
+ */
+static __always_inline void read_bytes(struct snapshot *snapshot, const struct seen *seen,
+				       const struct filter *filter)
+{
+	struct sk_buff *skb = seen->skb;
+	u32 link = link_of(seen), wanted = link + seen->headers.length + filter->payload;
+	const u8 *from = seen->headers.ip - link;
+	s64 there = skb->head + skb->tail - from;
+	u8 version = 0;
+
+	snapshot->begin = link ? 0 : ETH_HLEN;
+	snapshot->end = 0;
+	snapshot->length = skb->len + (u32)(skb->data - from);
+	/* What is behind the linear part lies elsewhere. */
+	if (there < 0)
+		return;
+	if (wanted > there)
+		wanted = there;
+	if (wanted > SNAPSHOT_BYTES - ETH_HLEN)
+		wanted = SNAPSHOT_BYTES - ETH_HLEN;
+	if (link) {
+		if (bpf_probe_read_kernel(snapshot->bytes, wanted, from))
+			return;
+		snapshot->end = wanted;
+		return;
+	}
+	if (bpf_probe_read_kernel(snapshot->bytes + ETH_HLEN, wanted, from))
+		return;
+	__builtin_memset(snapshot->bytes, 0, ETH_HLEN);
+	version = snapshot->bytes[ETH_HLEN] >> 4;
+	*(u16 *)(snapshot->bytes + 12) = version == 4 ? htons(ETH_P_IP) : htons(ETH_P_IPV6);
+	snapshot->end = ETH_HLEN + wanted;
+}
+
+/* Whether the expression wants these bytes: the packet as it is, or what is in its tunnel. */
+static __always_inline int is_meant(const struct snapshot *snapshot, const struct seen *seen)
+{
+	u32 begin = snapshot->begin, length = snapshot->length + begin, inner;
+
+	if (expression(snapshot->bytes, 0, snapshot->end, length))
+		return 1;
+	if (!seen->headers.inner)
+		return 0;
+	inner = (begin ? begin : link_of(seen)) + seen->headers.inner;
+	return expression(snapshot->bytes, inner, snapshot->end, length - inner);
 }
 
 static __attribute__((noinline)) int see(struct seen *seen)
@@ -353,10 +482,11 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	struct skb_shared_info *shared;
 	const struct filter *filter;
 	struct sock *owner = skb->sk;
+	struct snapshot *snapshot;
 	struct event *event;
 	u32 zero = 0;
 	u64 address = (u64)skb;
-	u8 was;
+	u8 was, is_selective;
 
 	filter = bpf_map_lookup_elem(&filters, &zero);
 	if (!filter)
@@ -366,18 +496,26 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		pass_by(seen->kind);
 		return 0;
 	}
-	event = bpf_map_lookup_elem(&drafts, &zero);
-	if (!event)
+	snapshot = bpf_map_lookup_elem(&drafts, &zero);
+	if (!snapshot)
 		return 0;
+	event = &snapshot->event;
 	__builtin_memset(event, 0, sizeof(*event));
+	snapshot->end = 0;
 	event->kind = seen->kind;
 	event->skb = address;
 	if (!headers_of(event, seen))
 		return 0;
+	is_selective = filter->patterns || filter->with_expression;
+	if (filter->with_bytes || filter->with_expression)
+		read_bytes(snapshot, seen, filter);
 	/* What was wanted stays so when it is translated. */
-	if (!is_wanted(filter, event) &&
-	    !(filter->patterns && was_chosen(address) && is_still(address, &event->inner)))
+	if ((!is_wanted(filter, event) ||
+	     (filter->with_expression && !is_meant(snapshot, seen))) &&
+	    !(is_selective && was_chosen(address) && is_still(address, &event->inner)))
 		return 0;
+	if (!filter->with_bytes)
+		snapshot->end = 0;
 	if (was && !is_still(address, &event->inner)) {
 		pass_by(seen->kind);
 		return 0;
@@ -385,7 +523,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	/* The outer header's route leads to this device: the packet began inside of the tunnel. */
 	if (filter->sample > 1 && !was && seen->begins == AT_SOCKETS && event->tunnel)
 		return 0;
-	if (!was && (filter->sample > 1 || filter->patterns)) {
+	if (!was && (filter->sample > 1 || is_selective)) {
 		u64 same = identity(&event->inner);
 
 		bpf_map_update_elem(&chosen, &address, &same, 0);
@@ -425,17 +563,17 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		event->pid = bpf_get_current_pid_tgid() >> 32;
 		bpf_get_current_comm(event->comm, sizeof(event->comm));
 	}
-	tell(event);
+	tell(snapshot);
 	if (seen->kind == RECEIVED && event->inner.protocol == IPPROTO_UDP && !event->tunnel)
-		keep_datagram(event);
+		keep_datagram(snapshot);
 	if (filter->sample > 1 && seen->kind == QUEUED) {
 		u64 *device = bpf_map_lookup_elem(&cutting, &zero);
 
 		if (device)
 			*device = event->gso_segs > 1 ? (u64)seen->dev : 0;
 	}
-	if ((filter->sample > 1 || filter->patterns) && (seen->kind == DROPPED || seen->kind == CONSUMED ||
-				   seen->kind == READ))
+	if ((filter->sample > 1 || is_selective) &&
+	    (seen->kind == DROPPED || seen->kind == CONSUMED || seen->kind == READ))
 		bpf_map_delete_elem(&chosen, &address);
 	return 1;
 }
@@ -477,11 +615,11 @@ SEC("tp_btf/netif_receive_skb")
 int netif_receive_skb(u64 *ctx)
 {
 	u32 at = DATAGRAM;
-	struct event *kept = bpf_map_lookup_elem(&drafts, &at);
+	struct snapshot *kept = bpf_map_lookup_elem(&drafts, &at);
 
 	/* What comes to a socket from here on is this one. */
 	if (kept)
-		kept->skb = 0;
+		kept->event.skb = 0;
 	return at_device(ctx, RECEIVED, AT_ORIGINS);
 }
 
@@ -517,17 +655,20 @@ int sk_data_ready(u64 *ctx)
 {
 	struct sock *sk = (struct sock *)ctx[0];
 	u32 at = DATAGRAM;
-	struct event *kept = bpf_map_lookup_elem(&drafts, &at);
+	struct snapshot *snapshot = bpf_map_lookup_elem(&drafts, &at);
+	struct event *kept;
 
-	if (!kept || !kept->skb ||
-	    htons(sk->__sk_common.skc_num) != kept->inner.destination_port ||
+	if (!snapshot)
+		return 0;
+	kept = &snapshot->event;
+	if (!kept->skb || htons(sk->__sk_common.skc_num) != kept->inner.destination_port ||
 	    inode_of(net_of(&sk->__sk_common.skc_net)) != kept->netns)
 		return 0;
 	kept->kind = SOCKET;
 	kept->time = bpf_ktime_get_ns();
 	kept->ifindex = 0;
 	kept->device[0] = 0;
-	tell(kept);
+	tell(snapshot);
 	bpf_map_delete_elem(&chosen, &kept->skb);
 	kept->skb = 0;
 	return 0;

@@ -80,7 +80,8 @@ fn origin(leg: &PacketLeg, count: usize) -> Option<String> {
     }
 }
 
-fn words(what: &str) -> &str {
+/// What happened at a step.
+pub(crate) fn words(what: &str) -> &str {
     match what {
         "backlog" => "into the backlog",
         "gro" => "to be merged",
@@ -133,7 +134,8 @@ fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
     if news.is_empty() { String::new() } else { format!(": {}", news.join(", ")) }
 }
 
-fn ending_words(ending: &PacketEnding) -> String {
+/// How a leg ended.
+pub(crate) fn ending_words(ending: &PacketEnding) -> String {
     match ending {
         PacketEnding::Read { pid, command } => format!("read by {command} ({pid})"),
         PacketEnding::Received => "received by its socket".to_owned(),

@@ -1,10 +1,12 @@
-//! What the programs tell: `struct event` of `bpf/event.h`.
+//! What the programs tell: `struct event` and `struct snapshot` of `bpf/event.h`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Bytes of `struct flow`, and of `struct event`.
 const FLOW_BYTES: usize = 48;
 pub(crate) const EVENT_BYTES: usize = 192;
+/// Bytes of `struct snapshot` before those of the packet.
+const SNAPSHOT_HEAD: usize = 200;
 
 /// Where in the kernel a packet was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -141,6 +143,41 @@ pub struct Tunnel {
     pub outer: Flow,
 }
 
+/// What a packet's bytes begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Link {
+    /// An Ethernet header.
+    Ethernet,
+    /// An IP header.
+    Ip,
+}
+
+/// A packet's headers as they are, with the payload that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Headers {
+    /// What they begin with.
+    pub link: Link,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Bytes of the whole packet from their beginning on, as many as they are or more.
+    pub length: u32,
+}
+
+impl Headers {
+    /// Of an event that carries them.
+    fn parse(bytes: &[u8]) -> Option<Headers> {
+        let head = bytes.get(EVENT_BYTES..SNAPSHOT_HEAD)?;
+        let begin = usize::from(u16::from_ne_bytes([head[2], head[3]]));
+        let length = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
+        let bytes = bytes[SNAPSHOT_HEAD..].get(begin..)?;
+        Some(Headers {
+            link: if begin == 0 { Link::Ethernet } else { Link::Ip },
+            bytes: bytes.to_vec(),
+            length: length.max(u32::try_from(bytes.len()).ok()?),
+        })
+    }
+}
+
 /// A packet at one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -177,12 +214,19 @@ pub struct Event {
     pub flow: Option<Flow>,
     /// The tunnel around it, where it is in one.
     pub tunnel: Option<Tunnel>,
+    /// Its headers as they are, where they are wanted and can be read.
+    pub headers: Option<Headers>,
 }
 
 impl Event {
-    /// Reads one of [`EVENT_BYTES`]; `None`: it is none of this version.
+    /// Reads one of [`EVENT_BYTES`], or of more where headers are with it; `None`: it is none of
+    /// this version.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Event> {
-        let bytes: &[u8; EVENT_BYTES] = bytes.try_into().ok()?;
+        let headers = match bytes.len() {
+            EVENT_BYTES => None,
+            _ => Some(Headers::parse(bytes)?),
+        };
+        let bytes: &[u8; EVENT_BYTES] = bytes.get(..EVENT_BYTES)?.try_into().ok()?;
         let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let long = |at: usize| u32::from(word(at)) | u32::from(word(at + 2)) << 16;
         let wide = |at: usize| u64::from(long(at)) | u64::from(long(at + 4)) << 32;
@@ -220,6 +264,7 @@ impl Event {
             process: Some((pid, text(80))).filter(|(pid, _)| *pid > 0),
             flow: inner,
             tunnel,
+            headers,
         })
     }
 

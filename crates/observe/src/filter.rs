@@ -3,11 +3,14 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
+use crate::expression::Expression;
+
 /// As `PATTERNS` of `bpf/filter.h`.
 pub(crate) const PATTERNS: usize = 8;
 /// Bytes of `struct pattern`, and of `struct filter`.
 const PATTERN_BYTES: usize = 76;
-pub(crate) const FILTER_BYTES: usize = 32 + PATTERNS * PATTERN_BYTES;
+const HEAD_BYTES: usize = 40;
+pub(crate) const FILTER_BYTES: usize = HEAD_BYTES + PATTERNS * PATTERN_BYTES;
 
 /// What a flow pattern should look like and does not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -178,6 +181,11 @@ pub struct Filter {
     pub sample: u32,
     /// Only where packets are dropped.
     pub drops_only: bool,
+    /// Only those that it means, by their own headers or by the tunnel's.
+    pub expression: Option<Expression>,
+    /// Headers are told as they are, with so many bytes of what is behind them;
+    /// [`Filter::MOST_PAYLOAD`] at most.
+    pub headers: Option<u16>,
 }
 
 impl Default for Filter {
@@ -189,6 +197,8 @@ impl Default for Filter {
             netns: Vec::new(),
             sample: 1,
             drops_only: false,
+            expression: None,
+            headers: None,
         }
     }
 }
@@ -196,6 +206,8 @@ impl Default for Filter {
 impl Filter {
     /// Most flows of a filter; what they are translated to takes their room, too.
     pub const MOST_FLOWS: usize = PATTERNS;
+    /// Most bytes of payload (`PAYLOAD_BYTES` of `bpf/event.h`).
+    pub const MOST_PAYLOAD: u16 = 1500;
 
     /// For the programs, with what conntrack translates the flows to. What is beyond
     /// [`PATTERNS`] is left out: how many is the second answer.
@@ -204,7 +216,7 @@ impl Filter {
         let all = || self.flows.iter().chain(translated);
         let count = all().count().min(PATTERNS);
         for (at, pattern) in all().take(PATTERNS).enumerate() {
-            let from = 32 + at * PATTERN_BYTES;
+            let from = HEAD_BYTES + at * PATTERN_BYTES;
             pattern.emit(&mut bytes[from..from + PATTERN_BYTES]);
         }
         bytes[..4].copy_from_slice(&(count as u32).to_ne_bytes());
@@ -219,6 +231,10 @@ impl Filter {
             let length = name.len().min(15);
             bytes[16..16 + length].copy_from_slice(&name[..length]);
         }
+        let payload = self.headers.unwrap_or(0).min(Filter::MOST_PAYLOAD);
+        bytes[32..34].copy_from_slice(&payload.to_ne_bytes());
+        bytes[34] = u8::from(self.headers.is_some());
+        bytes[35] = u8::from(self.expression.is_some());
         (bytes, all().count() - count)
     }
 }

@@ -234,6 +234,13 @@ impl Journeys {
         ended
     }
 
+    /// When the oldest journey began that has not ended; `None`: none is under way.
+    pub fn oldest(&self) -> Option<u64> {
+        // They are counted as they begin.
+        let (_, journey) = self.open.first_key_value()?;
+        journey.steps.first().map(|step| step.event.time)
+    }
+
     /// Ends everything.
     pub fn finish(mut self) -> Vec<Journey> {
         for under in self.under_way.into_values() {

@@ -3,19 +3,24 @@
 //! [`Tracer`] attaches programs to the kernel's trace points and hands over an [`Event`] for
 //! each place where a wanted packet was seen. [`Journeys`] puts the events of one packet
 //! together, through bridges, tunnels and namespaces, with the packets that it was cut into.
+//! [`Capture`] makes a pcapng file of them.
 //!
-//! Trace points only: no kprobes, and nothing of a packet but its headers is read. Nothing is
-//! written to a packet. What is attached goes with the process.
+//! Trace points only: no kprobes, and nothing of a packet but its headers is read, and as much
+//! of its payload as is asked for. Nothing is written to a packet. What is attached goes with the process.
 
 #![forbid(unsafe_code)]
 
 mod called;
+mod capture;
+mod classic;
 mod diary;
 mod drops;
 mod event;
 mod explain;
+mod expression;
 mod filter;
 mod journey;
+mod pcapng;
 mod places;
 mod snapshot;
 mod snapshot_text;
@@ -27,9 +32,11 @@ mod watch;
 mod ways;
 
 pub use called::Called;
+pub use capture::Capture;
 pub use drops::{Dropped, Drops, DropsError, DropsReading};
-pub use event::{Checksum, Event, Flow, Kind, Tunnel};
+pub use event::{Checksum, Event, Flow, Headers, Kind, Link, Tunnel};
 pub use explain::{Explanation, explanation};
+pub use expression::{Expression, ExpressionError};
 pub use filter::{Filter, FlowPattern, PatternError};
 pub use journey::{Ending, Journey, Journeys, Leg, Origin, Step};
 pub use places::{Place, Places};

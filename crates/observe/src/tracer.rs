@@ -1,5 +1,6 @@
 //! The programs of `bpf/trace.bpf.c`, loaded, attached and read.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -97,7 +98,13 @@ impl Tracer {
     /// # Errors
     /// A kernel without BTF or these trace points, a process without CAP_BPF and CAP_PERFMON.
     pub fn start(filter: Filter, places: &Places) -> Result<Tracer, TraceError> {
-        let (mut object, btf) = bpf_load::open(OBJECT).map_err(TraceError::Kernel)?;
+        let with_expression = match &filter.expression {
+            Some(expression) => {
+                Cow::Owned(expression.put_into(OBJECT).map_err(TraceError::Kernel)?)
+            }
+            None => Cow::Borrowed(OBJECT),
+        };
+        let (mut object, btf) = bpf_load::open(&with_expression).map_err(TraceError::Kernel)?;
         let got = arguments(&btf, "kfree_skb").unwrap_or(0);
         let drops = DROPS.iter().find(|(least, _)| got >= *least).map(|(_, program)| *program);
         let drops = drops.ok_or_else(|| {
@@ -131,7 +138,7 @@ impl Tracer {
         let mut builder = RingBufferBuilder::new();
         let into = Rc::clone(&came);
         let take = move |bytes: &[u8]| {
-            debug_assert_eq!(bytes.len(), EVENT_BYTES);
+            debug_assert!(bytes.len() >= EVENT_BYTES);
             into.borrow_mut().extend(Event::parse(bytes));
             0
         };

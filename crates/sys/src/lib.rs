@@ -20,6 +20,7 @@ pub mod init;
 pub mod join;
 pub mod keeper;
 pub mod landlock;
+pub mod libpcap;
 pub mod lsm;
 pub mod memfd;
 mod message;

@@ -9,6 +9,7 @@ use doctor::{Scope, collect, diagnose};
 use nix::time::{ClockId, clock_gettime};
 use observe::{Called, Filter, Journey, Journeys, Packet, PacketEnding, Places, Tracer};
 
+use crate::capture_file::CaptureFile;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::output::{complain, print, print_json_line, style};
@@ -30,8 +31,14 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     let filter = Filter {
         sample: sample(&arguments.sample)?,
         drops_only: arguments.drops_only,
+        headers: arguments.pcapng.as_ref().map(|_| arguments.payload),
         ..arguments.filter.parse()?
     };
+    if arguments.payload > Filter::MOST_PAYLOAD {
+        let (got, most) = (arguments.payload, Filter::MOST_PAYLOAD);
+        return Err(usage("--payload", format!("{got}: expected {most} bytes at most")));
+    }
+    let capture = arguments.pcapng.as_deref().map(CaptureFile::new).transpose()?;
     let stop = interrupt::flag()?;
     let mut places = Places::of_machine()?;
     let tracer = Tracer::start(filter, &places)?;
@@ -44,7 +51,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     let hosts = hosts();
     complain("tracing: Ctrl-C ends it");
     let (begun, mut refreshed) = (Instant::now(), None::<Instant>);
-    let mut telling = Telling { arguments, told: 0, checks: BTreeSet::new() };
+    let mut telling = Telling { arguments, capture, told: 0, checks: BTreeSet::new() };
     let mut journeys = Journeys::default();
     let is_over = |told: u64| {
         stop.load(Ordering::Relaxed)
@@ -60,9 +67,15 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         ended.extend(journeys.settle(now()?));
         let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
         telling.tell(&ended, &names)?;
+        if let Some(capture) = &mut telling.capture {
+            capture.write(journeys.oldest().unwrap_or(u64::MAX))?;
+        }
     }
     let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
     telling.tell(&journeys.finish(), &names)?;
+    if let Some(capture) = &mut telling.capture {
+        capture.write(u64::MAX)?;
+    }
     let (told, lost) = (telling.told, tracer.lost()?);
     complain(&format!("{told} packets told, {lost} events lost"));
     if arguments.explain {
@@ -80,6 +93,8 @@ fn now() -> anyhow::Result<u64> {
 /// Prints packets.
 struct Telling<'a> {
     arguments: &'a Trace,
+    /// Where they are written besides.
+    capture: Option<CaptureFile>,
     /// How many so far.
     told: u64,
     /// Checks that look for the causes of the drops among them.
@@ -97,6 +112,9 @@ impl Telling<'_> {
                 break;
             }
             let packet = Packet::of(journey, names);
+            if let Some(capture) = &mut self.capture {
+                capture.add(journey, &packet);
+            }
             match self.arguments.json {
                 true => print_json_line(&packet)?,
                 false => print(&packet.text())?,

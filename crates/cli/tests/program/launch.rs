@@ -167,6 +167,11 @@ impl Running {
         });
     }
 
+    /// What it has written to standard output so far.
+    pub fn stdout_so_far(&self) -> String {
+        self.out.so_far()
+    }
+
     /// What it has written to standard error so far.
     pub fn stderr_so_far(&self) -> String {
         self.err.so_far()

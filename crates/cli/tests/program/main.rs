@@ -24,6 +24,7 @@ mod schema;
 mod signals;
 mod standing;
 mod systemd;
+mod trace;
 mod trial;
 mod unprivileged;
 mod watch;

@@ -7,6 +7,7 @@ mod cases;
 mod cuts;
 mod delay;
 mod drops;
+mod expressions;
 mod healthy;
 mod life;
 mod modes;
