@@ -57,12 +57,45 @@ struct {
  */
 #define DRAFT 0
 #define DATAGRAM 1
+/* Where headers are. It lies in a map, and is read back from there by `read_back`. */
+struct headers {
+	u64 ip;
+	/* Where the packet's memory may begin and ends. */
+	u64 frame;
+	u64 end;
+	/* Bytes of them all, from `ip` on. */
+	u32 length;
+	/* Where a tunnel's inner frame begins, from `ip` on; 0: it is in none. */
+	u32 inner;
+	/* Bytes of the link's header before `ip`. */
+	u32 link;
+};
+
+struct draft {
+	struct snapshot snapshot;
+	struct headers headers;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2);
 	__type(key, u32);
-	__type(value, struct snapshot);
+	__type(value, struct draft);
 } drafts SEC(".maps");
+
+/* A number that the verifier takes for any: it would follow each length of headers by itself,
+ * through all that comes after.
+ */
+static __always_inline u32 read_back(const volatile u32 *number)
+{
+	return *number;
+}
+
+/* The same of an address, which it takes for a pointer. */
+static __always_inline u64 address_back(const volatile u64 *address)
+{
+	return *address;
+}
 
 struct ipv6hdr {
 	u32 head;
@@ -160,15 +193,6 @@ static __always_inline u32 read_flow(struct flow *flow, const u8 *at, const u8 *
 	return length;
 }
 
-/* Where headers are. */
-struct headers {
-	const u8 *ip;
-	/* Bytes of them all, from `ip` on. */
-	u32 length;
-	/* Where a tunnel's inner frame begins, from `ip` on; 0: it is in none. */
-	u32 inner;
-};
-
 /* Reads the headers of the packet whose IP header is at `at`: in a tunnel those of the inner
  * one, too.
  */
@@ -178,7 +202,7 @@ static __always_inline int read_headers(struct event *event, struct headers *hea
 	u8 vxlan[VXLAN_HEADERS + ETH_HLEN];
 
 	__builtin_memset(&event->inner, 0, sizeof(event->inner));
-	headers->ip = at;
+	headers->ip = (u64)at;
 	headers->length = read_flow(&event->inner, at, &payload);
 	headers->inner = 0;
 	if (!headers->length)
@@ -356,10 +380,12 @@ static __always_inline void tell(struct snapshot *snapshot)
 static __always_inline void keep_datagram(const struct snapshot *snapshot)
 {
 	u32 at = DATAGRAM, bytes = snapshot->end;
-	struct snapshot *kept = bpf_map_lookup_elem(&drafts, &at);
+	struct draft *draft = bpf_map_lookup_elem(&drafts, &at);
+	struct snapshot *kept;
 
-	if (!kept)
+	if (!draft)
 		return;
+	kept = &draft->snapshot;
 	kept->event = snapshot->event;
 	kept->end = snapshot->end;
 	kept->begin = snapshot->begin;
@@ -379,11 +405,11 @@ struct seen {
 	u8 kind;
 	/* enum begins */
 	u8 begins;
-	struct headers headers;
 };
 
 /* Where the IP header may be at such a place. */
-static __always_inline int headers_of(struct event *event, struct seen *seen)
+static __always_inline int headers_of(struct event *event, struct headers *headers,
+				      const struct seen *seen)
 {
 	struct sk_buff *skb = seen->skb;
 	u8 *head = skb->head, *data = skb->data;
@@ -394,68 +420,78 @@ static __always_inline int headers_of(struct event *event, struct seen *seen)
 	case SENT:
 		/* Whoever sends has set it; a packet socket may not have. */
 		if (network && network != NOT_SET)
-			return read_headers(event, &seen->headers, head + network);
-		return read_headers(event, &seen->headers, behind_ethernet(data));
+			return read_headers(event, headers, head + network);
+		return read_headers(event, headers, behind_ethernet(data));
 	case BACKLOG:
 	case GRO:
 	case RECEIVED:
-		return read_headers(event, &seen->headers, data);
+		return read_headers(event, headers, data);
 	default:
 		if (network && network != NOT_SET &&
-		    read_headers(event, &seen->headers, head + network))
+		    read_headers(event, headers, head + network))
 			return 1;
 		return mac != NOT_SET && mac &&
-		       read_headers(event, &seen->headers, behind_ethernet(head + mac));
+		       read_headers(event, headers, behind_ethernet(head + mac));
 	}
 }
 
 /* Bytes of the link's header before the IP header: of Ethernet, with a VLAN tag or without, or
  * none.
  */
-static __always_inline u32 link_of(const struct seen *seen)
+static __always_inline u32 link_of(struct headers *headers, const struct seen *seen)
 {
 	struct sk_buff *skb = seen->skb;
 	u16 mac = skb->mac_header;
-	const u8 *frame = skb->head + mac;
 	u64 bytes;
 
 	if (seen->kind == QUEUED || seen->kind == SENT)
-		frame = skb->data;
+		headers->frame = (u64)skb->data;
 	else if (!mac || mac == NOT_SET)
 		return 0;
-	bytes = seen->headers.ip - frame;
+	else
+		headers->frame = (u64)(skb->head + mac);
+	bytes = address_back(&headers->ip) - address_back(&headers->frame);
 	return bytes == ETH_HLEN || bytes == ETH_HLEN + VLAN_HLEN ? bytes : 0;
 }
 
 /* Reads the headers as they are, with as much payload as is wanted and lies behind them.
  * Without an Ethernet header there is room for one, which an expression may ask for.
  */
-static __always_inline void read_bytes(struct snapshot *snapshot, const struct seen *seen,
+static __always_inline void read_bytes(struct draft *draft, const struct seen *seen,
 				       const struct filter *filter)
 {
+	struct snapshot *snapshot = &draft->snapshot;
 	struct sk_buff *skb = seen->skb;
-	u32 link = link_of(seen), wanted = link + seen->headers.length + filter->payload;
-	const u8 *from = seen->headers.ip - link;
-	s64 there = skb->head + skb->tail - from;
-	u8 version = 0;
+	u32 link, wanted;
+	u64 from, end, data;
+	u8 version;
 
+	draft->headers.link = link_of(&draft->headers, seen);
+	link = read_back(&draft->headers.link);
+	wanted = link + read_back(&draft->headers.length) + filter->payload;
+	from = address_back(&draft->headers.ip) - link;
+	draft->headers.end = (u64)(skb->head + skb->tail);
+	end = address_back(&draft->headers.end);
+	draft->headers.frame = (u64)skb->data;
+	data = address_back(&draft->headers.frame);
 	snapshot->begin = link ? 0 : ETH_HLEN;
 	snapshot->end = 0;
-	snapshot->length = skb->len + (u32)(skb->data - from);
+	snapshot->length = skb->len + (u32)(data - from);
 	/* What is behind the linear part lies elsewhere. */
-	if (there < 0)
+	if (end < from)
 		return;
-	if (wanted > there)
-		wanted = there;
+	if (wanted > end - from)
+		wanted = end - from;
+	asm volatile("" : "+r"(wanted));
 	if (wanted > SNAPSHOT_BYTES - ETH_HLEN)
 		wanted = SNAPSHOT_BYTES - ETH_HLEN;
 	if (link) {
-		if (bpf_probe_read_kernel(snapshot->bytes, wanted, from))
+		if (bpf_probe_read_kernel(snapshot->bytes, wanted, (void *)from))
 			return;
 		snapshot->end = wanted;
 		return;
 	}
-	if (bpf_probe_read_kernel(snapshot->bytes + ETH_HLEN, wanted, from))
+	if (bpf_probe_read_kernel(snapshot->bytes + ETH_HLEN, wanted, (void *)from))
 		return;
 	__builtin_memset(snapshot->bytes, 0, ETH_HLEN);
 	version = snapshot->bytes[ETH_HLEN] >> 4;
@@ -464,15 +500,17 @@ static __always_inline void read_bytes(struct snapshot *snapshot, const struct s
 }
 
 /* Whether the expression wants these bytes: the packet as it is, or what is in its tunnel. */
-static __always_inline int is_meant(const struct snapshot *snapshot, const struct seen *seen)
+static __always_inline int is_meant(const struct draft *draft)
 {
-	u32 begin = snapshot->begin, length = snapshot->length + begin, inner;
+	const struct snapshot *snapshot = &draft->snapshot;
+	u32 begin = snapshot->begin, length = snapshot->length + begin;
+	u32 inner = read_back(&draft->headers.inner);
 
 	if (expression(snapshot->bytes, 0, snapshot->end, length))
 		return 1;
-	if (!seen->headers.inner)
+	if (!inner)
 		return 0;
-	inner = (begin ? begin : link_of(seen)) + seen->headers.inner;
+	inner += begin ? begin : read_back(&draft->headers.link);
 	return expression(snapshot->bytes, inner, snapshot->end, length - inner);
 }
 
@@ -484,6 +522,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	struct sock *owner = skb->sk;
 	struct snapshot *snapshot;
 	struct event *event;
+	struct draft *draft;
 	u32 zero = 0;
 	u64 address = (u64)skb;
 	u8 was, is_selective;
@@ -496,22 +535,23 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		pass_by(seen->kind);
 		return 0;
 	}
-	snapshot = bpf_map_lookup_elem(&drafts, &zero);
-	if (!snapshot)
+	draft = bpf_map_lookup_elem(&drafts, &zero);
+	if (!draft)
 		return 0;
+	snapshot = &draft->snapshot;
 	event = &snapshot->event;
 	__builtin_memset(event, 0, sizeof(*event));
 	snapshot->end = 0;
 	event->kind = seen->kind;
 	event->skb = address;
-	if (!headers_of(event, seen))
+	if (!headers_of(event, &draft->headers, seen))
 		return 0;
 	is_selective = filter->patterns || filter->with_expression;
 	if (filter->with_bytes || filter->with_expression)
-		read_bytes(snapshot, seen, filter);
+		read_bytes(draft, seen, filter);
 	/* What was wanted stays so when it is translated. */
 	if ((!is_wanted(filter, event) ||
-	     (filter->with_expression && !is_meant(snapshot, seen))) &&
+	     (filter->with_expression && !is_meant(draft))) &&
 	    !(is_selective && was_chosen(address) && is_still(address, &event->inner)))
 		return 0;
 	if (!filter->with_bytes)
@@ -615,11 +655,11 @@ SEC("tp_btf/netif_receive_skb")
 int netif_receive_skb(u64 *ctx)
 {
 	u32 at = DATAGRAM;
-	struct snapshot *kept = bpf_map_lookup_elem(&drafts, &at);
+	struct draft *kept = bpf_map_lookup_elem(&drafts, &at);
 
 	/* What comes to a socket from here on is this one. */
 	if (kept)
-		kept->event.skb = 0;
+		kept->snapshot.event.skb = 0;
 	return at_device(ctx, RECEIVED, AT_ORIGINS);
 }
 
@@ -655,12 +695,12 @@ int sk_data_ready(u64 *ctx)
 {
 	struct sock *sk = (struct sock *)ctx[0];
 	u32 at = DATAGRAM;
-	struct snapshot *snapshot = bpf_map_lookup_elem(&drafts, &at);
+	struct draft *draft = bpf_map_lookup_elem(&drafts, &at);
 	struct event *kept;
 
-	if (!snapshot)
+	if (!draft)
 		return 0;
-	kept = &snapshot->event;
+	kept = &draft->snapshot.event;
 	if (!kept->skb || htons(sk->__sk_common.skc_num) != kept->inner.destination_port ||
 	    inode_of(net_of(&sk->__sk_common.skc_net)) != kept->netns)
 		return 0;
@@ -668,7 +708,7 @@ int sk_data_ready(u64 *ctx)
 	kept->time = bpf_ktime_get_ns();
 	kept->ifindex = 0;
 	kept->device[0] = 0;
-	tell(snapshot);
+	tell(&draft->snapshot);
 	bpf_map_delete_elem(&chosen, &kept->skb);
 	kept->skb = 0;
 	return 0;

@@ -1,6 +1,5 @@
 //! The programs of `bpf/trace.bpf.c`, loaded, attached and read.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,6 +11,7 @@ use libbpf_rs::btf::{Btf, ReferencesType};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::event::{EVENT_BYTES, Event};
+use crate::expression::put_into;
 use crate::filter::{FILTER_BYTES, Filter, FlowPattern};
 use crate::places::Places;
 use crate::translated::add_translated;
@@ -98,13 +98,8 @@ impl Tracer {
     /// # Errors
     /// A kernel without BTF or these trace points, a process without CAP_BPF and CAP_PERFMON.
     pub fn start(filter: Filter, places: &Places) -> Result<Tracer, TraceError> {
-        let with_expression = match &filter.expression {
-            Some(expression) => {
-                Cow::Owned(expression.put_into(OBJECT).map_err(TraceError::Kernel)?)
-            }
-            None => Cow::Borrowed(OBJECT),
-        };
-        let (mut object, btf) = bpf_load::open(&with_expression).map_err(TraceError::Kernel)?;
+        let programs = put_into(OBJECT, filter.expression.as_ref()).map_err(TraceError::Kernel)?;
+        let (mut object, btf) = bpf_load::open(&programs).map_err(TraceError::Kernel)?;
         let got = arguments(&btf, "kfree_skb").unwrap_or(0);
         let drops = DROPS.iter().find(|(least, _)| got >= *least).map(|(_, program)| *program);
         let drops = drops.ok_or_else(|| {

@@ -4,11 +4,12 @@ use std::fs;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use lab::{Network, Params};
 use nix::sys::signal::Signal;
 use test_support::{need, require};
-use testbed::{Offload, Processes};
+use testbed::{Host, Offload, Processes};
 
 use super::launch::{Running, entries, eventually, overlane, run, turn};
 
@@ -81,7 +82,7 @@ fn a_capture_shows_journeys_in_tshark() {
     let (client, server) = (network.client(), network.server());
     // A process finds namespaces by those who are in them.
     let processes = Processes::new().unwrap();
-    let sleep = |host| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
     let open = |address: &str| UdpSocket::bind(address).unwrap();
     let sender = client.netns().run(|| open("0.0.0.0:0")).unwrap();

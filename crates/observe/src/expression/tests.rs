@@ -1,6 +1,7 @@
 //! What an expression becomes, held against libpcap's own filter.
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use sys::libpcap;
 use test_support::require;
 
@@ -162,20 +163,16 @@ prop_compose! {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
-
-    /// The kernel's answer is libpcap's: of the frame itself, cut off anywhere, and of one that
-    /// begins somewhere in the memory.
-    #[test]
-    fn the_function_is_what_libpcap_would_say(
-        frame in frame(),
-        cut in 0_usize..120,
-        begin in 0_usize..200,
-        more in 0_u32..2000,
-        text in prop::sample::select(EXPRESSIONS.to_vec()),
-    ) {
-        let Ok(program) = libpcap::compile(text) else { return Ok(()) };
+/// The kernel's answer is libpcap's: of the frame itself, cut off anywhere, and of one that
+/// begins somewhere in the memory.
+#[test]
+fn the_function_is_what_libpcap_would_say() {
+    require!(libpcap::compile("").map_err(|error| error.to_string()));
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(2000));
+    let text = prop::sample::select(EXPRESSIONS.to_vec());
+    let cases = (frame(), 0_usize..120, 0_usize..200, 0_u32..2000, text);
+    let result = runner.run(&cases, |(frame, cut, begin, more, text)| {
+        let program = libpcap::compile(text).unwrap();
         let function = translate(program.instructions()).unwrap();
         let captured = cut.min(frame.len());
         let mut memory = vec![0xa5; ROOM_OF_BYTES];
@@ -185,7 +182,9 @@ proptest! {
         let end = (begin + captured) as u32;
         let got = run(&function, &memory, begin as u32, end, length);
         prop_assert_eq!(got.map(|answer| answer as u32 != 0), Some(expected), "{}", text);
-    }
+        Ok(())
+    });
+    result.unwrap();
 }
 
 #[test]
@@ -193,22 +192,47 @@ fn every_expression_can_be_compiled() {
     require!(libpcap::compile("").map_err(|error| error.to_string()));
     for text in EXPRESSIONS {
         let expression = Expression::compile(text).unwrap();
-        assert_eq!(expression.function.last(), Some(&EXIT), "{text}");
+        assert_eq!(expression.function.last(), Some(&EVERY[1]), "{text}");
     }
     let error = Expression::compile("ip protochain 17").unwrap_err();
     assert!(error.to_string().contains("loop"), "{error}");
 }
 
+/// The object as it is built.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
+
 #[test]
 fn the_object_has_room_for_one() {
     require!(libpcap::compile("").map_err(|error| error.to_string()));
     let expression = Expression::compile("udp port 53").unwrap();
-    let object = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
-    let with = expression.put_into(object).unwrap();
-    assert_eq!(with.len(), object.len());
-    let changed = object.iter().zip(&with).filter(|(old, new)| old != new).count();
-    assert!(changed > 0 && changed <= ALL * BYTES, "{changed}");
-    assert!(expression.put_into(&with).unwrap_err().contains("room for 0"), "it is taken");
+    let [room] = rooms(OBJECT).unwrap()[..] else { panic!("{:?}", rooms(OBJECT)) };
+    let with = put_into(OBJECT, Some(&expression)).unwrap();
+    let code: Vec<u8> = expression.function.iter().flat_map(Extended::bytes).collect();
+    assert_eq!(with[room.code_at..room.code_at + code.len()], code);
+    let changed = OBJECT.iter().zip(&with).filter(|(old, new)| old != new).count();
+    assert!(with.len() == OBJECT.len() && changed <= code.len() + 8, "{changed}");
+    assert!(put_into(&with, None).unwrap_err().contains("exactly one"), "it is taken");
+}
+
+proptest! {
+    /// Whatever an object is, it is refused, or changed within its bounds.
+    #[test]
+    fn objects_that_are_broken_are_refused(
+        at in 0..OBJECT.len(),
+        bytes in prop::collection::vec(any::<u8>(), 1..16),
+        length in 0..=OBJECT.len(),
+    ) {
+        let mut object = OBJECT.to_vec();
+        let end = (at + bytes.len()).min(object.len());
+        object[at..end].copy_from_slice(&bytes[..end - at]);
+        // The header and the table of sections are where most is to be broken.
+        let header = 40 + at % 24;
+        for object in [&object[..], &object[..length], &[&object[..header], &bytes, &object[header..]].concat()] {
+            if let Ok(with) = put_into(object, None) {
+                prop_assert_eq!(with.len(), object.len());
+            }
+        }
+    }
 }
 
 #[test]

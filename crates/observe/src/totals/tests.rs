@@ -54,6 +54,7 @@ fn event(time: u64, netns: u32, device: &str, kind: Kind) -> Event {
         process: None,
         flow: Some(flow),
         tunnel: None,
+        headers: None,
     }
 }
 

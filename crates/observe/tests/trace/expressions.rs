@@ -6,7 +6,7 @@ use testbed::Offload;
 
 use crate::network;
 use crate::seen::{Seen, begins_in, is_arrived, is_from};
-use crate::traffic::{Datagrams, port};
+use crate::traffic::{Datagrams, datagrams, port};
 
 fn filter(text: &str) -> Filter {
     Filter { expression: Some(Expression::compile(text).unwrap()), ..Filter::default() }
@@ -24,7 +24,7 @@ fn packets_are_meant_by_inner_or_outer_headers() {
     require!(network("vxlan", Offload::Full), libpcap());
     let network = network("vxlan", Offload::Full).unwrap();
     let (wanted, other) = (port(), port());
-    let (meant, others) = (Datagrams::new(&network, wanted), Datagrams::new(&network, other));
+    let (meant, others) = (Datagrams::new(&network, wanted), datagrams(network.client(), other));
     for text in [
         format!("udp src port {wanted}"),
         format!("udp and src portrange {wanted}-{wanted} and not tcp and ip[8] > 0"),
@@ -34,8 +34,8 @@ fn packets_are_meant_by_inner_or_outer_headers() {
         let mut seen = Seen::filtered(&network, filter(&text));
         let send = || {
             meant.send(32);
-            others.send(32);
-            while meant.receive() || others.receive() {}
+            others.send_to(&[7; 32], network.address.target).unwrap();
+            while meant.receive() {}
         };
         let packet = seen.until("a whole journey", send, |packets| {
             let whole = packets.iter().find(|packet| {
