@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Which packets are wanted: written by `src/trace/filter.rs`.
+ * Which packets are wanted: written by `src/filter.rs`.
  */
 #ifndef OVERLANE_OBSERVE_FILTER_H
 #define OVERLANE_OBSERVE_FILTER_H
 
 #include "event.h"
 
-/* One end of a flow; a mask of zeros and port 0 are any. */
+/* One end of a flow: bits of the masks are compared, and others may be any. */
 struct end {
 	u8 address[16];
 	u8 mask[16];
 	u16 port;
-	u16 unused;
+	u16 port_mask;
 };
 _Static_assert(sizeof(struct end) == 36, "ABI of end");
 
@@ -20,8 +20,9 @@ _Static_assert(sizeof(struct end) == 36, "ABI of end");
 struct pattern {
 	struct end from;
 	struct end to;
-	u8 protocol;	/* 0: any */
-	u8 unused[3];
+	u8 protocol;
+	u8 protocol_mask;
+	u8 unused[2];
 };
 _Static_assert(sizeof(struct pattern) == 76, "ABI of pattern");
 
@@ -75,15 +76,17 @@ struct {
 	__type(value, u32);
 } origins SEC(".maps");
 
-static __always_inline int is_end(const struct end *end, const u8 *address, u16 port)
+/* Bits in which they differ. Patterns are compared without branches: the verifier would follow
+ * each of them, pattern by pattern.
+ */
+static __always_inline u64 differs(const struct end *end, const u8 *address, u16 port)
 {
 	const u64 *wanted = (const u64 *)end->address, *mask = (const u64 *)end->mask;
 	u64 got[2];
 
 	__builtin_memcpy(got, address, sizeof(got));
-	if ((got[0] ^ wanted[0]) & mask[0] || (got[1] ^ wanted[1]) & mask[1])
-		return 0;
-	return !end->port || end->port == port;
+	return ((got[0] ^ wanted[0]) & mask[0]) | ((got[1] ^ wanted[1]) & mask[1]) |
+	       ((port ^ end->port) & end->port_mask);
 }
 
 static __always_inline int is_device(const char *wanted, const char *got)
@@ -95,13 +98,13 @@ static __always_inline int is_device(const char *wanted, const char *got)
 
 static __always_inline int is_of(const struct pattern *pattern, const struct flow *flow)
 {
-	if (pattern->protocol && pattern->protocol != flow->protocol)
-		return 0;
-	if (is_end(&pattern->from, flow->source, flow->source_port) &&
-	    is_end(&pattern->to, flow->destination, flow->destination_port))
-		return 1;
-	return is_end(&pattern->to, flow->source, flow->source_port) &&
-	       is_end(&pattern->from, flow->destination, flow->destination_port);
+	u64 other = (pattern->protocol ^ flow->protocol) & pattern->protocol_mask;
+	u64 there = other | differs(&pattern->from, flow->source, flow->source_port) |
+		    differs(&pattern->to, flow->destination, flow->destination_port);
+	u64 back = other | differs(&pattern->to, flow->source, flow->source_port) |
+		   differs(&pattern->from, flow->destination, flow->destination_port);
+
+	return !there || !back;
 }
 
 /* Whether it is wanted by the flows and tunnels that were named. */

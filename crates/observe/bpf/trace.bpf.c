@@ -407,32 +407,33 @@ struct seen {
 	u8 begins;
 };
 
-/* Where the IP header may be at such a place. */
+/* Reads the headers from where they may be at such a place. */
 static __always_inline int headers_of(struct event *event, struct headers *headers,
 				      const struct seen *seen)
 {
 	struct sk_buff *skb = seen->skb;
 	u8 *head = skb->head, *data = skb->data;
 	u16 network = skb->network_header, mac = skb->mac_header;
+	const u8 *at = network && network != NOT_SET ? head + network : 0;
 
 	switch (seen->kind) {
 	case QUEUED:
 	case SENT:
 		/* Whoever sends has set it; a packet socket may not have. */
-		if (network && network != NOT_SET)
-			return read_headers(event, headers, head + network);
-		return read_headers(event, headers, behind_ethernet(data));
+		if (!at)
+			at = behind_ethernet(data);
+		break;
 	case BACKLOG:
 	case GRO:
 	case RECEIVED:
-		return read_headers(event, headers, data);
+		at = data;
+		break;
 	default:
-		if (network && network != NOT_SET &&
-		    read_headers(event, headers, head + network))
+		if (at && read_headers(event, headers, at))
 			return 1;
-		return mac != NOT_SET && mac &&
-		       read_headers(event, headers, behind_ethernet(head + mac));
+		at = mac && mac != NOT_SET ? behind_ethernet(head + mac) : 0;
 	}
+	return at && read_headers(event, headers, at);
 }
 
 /* Bytes of the link's header before the IP header: of Ethernet, with a VLAN tag or without, or

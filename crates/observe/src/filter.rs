@@ -146,8 +146,10 @@ impl FlowPattern {
             bytes[at..at + 16].copy_from_slice(&address.to_be_bytes());
             bytes[at + 16..at + 32].copy_from_slice(&mask.to_be_bytes());
             bytes[at + 32..at + 34].copy_from_slice(&end.port.unwrap_or(0).to_be_bytes());
+            bytes[at + 34..at + 36].fill(if end.port.is_some() { 0xff } else { 0 });
         }
         bytes[72] = self.protocol.unwrap_or(0);
+        bytes[73] = if self.protocol.is_some() { 0xff } else { 0 };
     }
 }
 

@@ -33,6 +33,7 @@ pub mod standing;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub mod inject;
 pub mod need;
@@ -92,6 +93,33 @@ pub fn skipped(reason: &dyn Display) {
 /// In a strict run, if the case is not on the list.
 pub fn left_out(reason: &dyn Display) {
     say("left out", &accepted(reason));
+}
+
+/// What `work` makes of each item, in their order. Some are at work at once: most of a testbed's
+/// building is waiting.
+///
+/// # Panics
+/// If `work` does, once the others have ended.
+pub fn some_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    const AT_ONCE: usize = 4;
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let numbered = || {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            Some((at, work(items.get(at)?)))
+        };
+        std::iter::from_fn(numbered).collect::<Vec<_>>()
+    };
+    let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        let whole = |result: std::thread::Result<Vec<_>>| {
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        results.into_iter().flat_map(whole).collect()
+    });
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 /// Says that this test measured and could not decide; [`inconclusive!`] also returns.
@@ -163,6 +191,14 @@ fn find(program: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_are_in_the_order_of_items() {
+        let items: Vec<u32> = (0..50).collect();
+        assert_eq!(some_at_once(&items, |item| item * 2), (0..100).step_by(2).collect::<Vec<_>>());
+        let panics = || some_at_once(&items, |item| assert!(*item != 7));
+        assert!(std::panic::catch_unwind(panics).is_err());
+    }
 
     #[test]
     fn a_skip_is_expected_by_test_and_reason() {

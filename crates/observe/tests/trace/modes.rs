@@ -4,7 +4,7 @@
 use lab::{Mode, Network, Params, modes};
 use netstate::{Counters, Hop, HopKind, Side};
 use observe::Packet;
-use test_support::{left_out, require};
+use test_support::{left_out, require, some_at_once};
 use testbed::Offload;
 
 use crate::seen::{Seen, begins_in, cut_at, is_arrived, is_from, is_received, steps_at, was_at};
@@ -35,27 +35,31 @@ const CUT: u64 = 1500 + 14 + 70;
 #[test]
 fn packets_are_followed_from_socket_to_socket_in_every_mode() {
     let machine = require!(privileged());
-    let (mut table, mut problems) = (Vec::new(), Vec::new());
+    let mut cases = Vec::new();
     for mode in modes().iter().filter(|mode| !is_slow(mode.name())) {
-        if let Err(unsupported) = mode.probe(&machine) {
-            left_out(&format!("{}: {}", mode.name(), unsupported.reason));
-            continue;
-        }
-        for offload in [Offload::Full, Offload::None] {
-            let network = mode.build(&Params { mtu: 1500, offload }).unwrap();
-            let mut problem = |error: testbed::Error| {
-                problems.push(format!("{} {offload}: {error}", mode.name()));
-                (String::new(), "NO".to_owned())
-            };
-            let (steps, datagrams) = datagram(*mode, &network).unwrap_or_else(&mut problem);
-            let (cut, streams) = transfer(*mode, &network).unwrap_or_else(&mut problem);
-            table.push(format!(
-                "{:<20} {:<8} {steps:>5}  {datagrams:<12} {cut:<18} {streams}",
-                mode.name(),
-                offload.name()
-            ));
+        match mode.probe(&machine) {
+            Ok(()) => cases.extend([Offload::Full, Offload::None].map(|offload| (*mode, offload))),
+            Err(unsupported) => left_out(&format!("{}: {}", mode.name(), unsupported.reason)),
         }
     }
+    let lines = some_at_once(&cases, |(mode, offload)| {
+        let network = mode.build(&Params { mtu: 1500, offload: *offload }).unwrap();
+        let mut problems = Vec::new();
+        let mut problem = |error: testbed::Error| {
+            problems.push(format!("{} {offload}: {error}", mode.name()));
+            (String::new(), "NO".to_owned())
+        };
+        let (steps, datagrams) = datagram(*mode, &network).unwrap_or_else(&mut problem);
+        let (cut, streams) = transfer(*mode, &network).unwrap_or_else(&mut problem);
+        let line = format!(
+            "{:<20} {:<8} {steps:>5}  {datagrams:<12} {cut:<18} {streams}",
+            mode.name(),
+            offload.name()
+        );
+        (line, problems)
+    });
+    let (table, problems): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
+    let problems = problems.concat();
     println!("mode                 offload  steps  datagram     cut at             stream");
     println!("{}", table.join("\n"));
     assert!(!table.is_empty());
