@@ -216,6 +216,14 @@ fn planted() -> impl Strategy<Value = Planted> {
         })
 }
 
+/// A planted word behind or before a text. A number with digits beside it would be another one.
+fn glued(left: &str, right: &str, word: &str) -> String {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let is_other =
+        word.chars().all(is_digit) && left.ends_with(is_digit) && right.starts_with(is_digit);
+    format!("{left}{}{right}", if is_other { " " } else { "" })
+}
+
 /// Puts planted words into every text of a host, and addresses where there are addresses.
 struct Planter<'a> {
     planted: &'a Planted,
@@ -229,8 +237,8 @@ impl Planter<'_> {
         let word = &self.words[index.index(self.words.len())];
         match way % 6 {
             0 => word.clone(),
-            1 => format!("{before}{word}"),
-            2 => format!("{word}{before}"),
+            1 => glued(before, word, word),
+            2 => glued(word, before, word),
             3 => format!("enx{word}"),
             4 => format!("{before} {word}: {before}"),
             _ => format!("x{word}y"),
