@@ -11,6 +11,9 @@ use sys::libpcap::Instruction;
 /// As `SNAPSHOT_BYTES` of `bpf/event.h`.
 const ROOM_OF_BYTES: u32 = 2048;
 
+/// `SKF_AD_OFF`: from here on absolute reads are of what Linux knows about a packet.
+const EXTENSIONS: u32 = -0x1000_i32 as u32;
+
 /// An instruction of eBPF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extended {
@@ -76,6 +79,9 @@ pub(crate) enum TranslateError {
     /// It goes back, as libpcap's programs do in its own interpreter only.
     #[error("it needs a loop (protochain does), which cannot be translated")]
     Loop,
+    /// It reads an extension of Linux' (`SKF_AD_OFF`), which only sockets have.
+    #[error("it asks for something that is not in the packet, as inbound and outbound do")]
+    NotInPacket,
     /// It jumps out of itself.
     #[error("instruction {at} of classic BPF leads out of the program")]
     Outside { at: usize },
@@ -246,6 +252,10 @@ impl Translation {
 
     fn instruction(&mut self, at: usize, one: &Instruction) -> Result<(), TranslateError> {
         let unknown = TranslateError::Unknown { at, code: one.code };
+        let is_absolute = one.code & 0x07 == 0 && one.code & 0xe0 == 0x20;
+        if is_absolute && one.k >= EXTENSIONS {
+            return Err(TranslateError::NotInPacket);
+        }
         if is_always_no(one) {
             self.jump(JMP | ALWAYS, 0, 0, 0, Target::Reject);
             return Ok(());

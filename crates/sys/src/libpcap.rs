@@ -223,7 +223,6 @@ mod tests {
             ("tcp port", "syntax error"),
             ("host 10.1.0.300", "10.1.0.300"),
             ("ip broadcast", "netmask not known"),
-            ("inbound", "not supported"),
             ("tcp\0", "a zero byte"),
         ] {
             let error = compile(text).unwrap_err();

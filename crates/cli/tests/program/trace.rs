@@ -35,6 +35,7 @@ fn expressions_that_are_none_are_refused_in_libpcaps_words() {
         ("host 10.1.0.300", "10.1.0.300"),
         ("ip broadcast", "netmask not known"),
         ("ip protochain 17", "loop"),
+        ("inbound", "not in the packet"),
     ] {
         for verb in ["trace", "watch"] {
             let ended = run([verb, "--filter", expression]).expect(2);

@@ -194,8 +194,10 @@ fn every_expression_can_be_compiled() {
         let expression = Expression::compile(text).unwrap();
         assert_eq!(expression.function.last(), Some(&EVERY[1]), "{text}");
     }
-    let error = Expression::compile("ip protochain 17").unwrap_err();
-    assert!(error.to_string().contains("loop"), "{error}");
+    for (text, problem) in [("ip protochain 17", "loop"), ("inbound", "not in the packet")] {
+        let error = Expression::compile(text).unwrap_err();
+        assert!(error.to_string().contains(problem), "{text}: {error}");
+    }
 }
 
 /// The object as it is built.
