@@ -34,6 +34,7 @@ mod measure_options;
 mod metrics;
 mod missing_cells;
 mod named_netns;
+mod new_file;
 mod notify;
 mod output;
 mod packet_filter;

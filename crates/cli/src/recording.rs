@@ -2,14 +2,14 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use foreign::bounded::{Limits, Weights};
 use observe::Snapshot;
 
 use crate::exit::usage;
+use crate::new_file::NewFile;
 
 /// A line of a recording: an interval of 64 ways of 64 hops has less.
 const LIMITS: Limits = Limits {
@@ -24,20 +24,16 @@ const LIMITS: Limits = Limits {
 /// A recording being written.
 #[derive(Debug)]
 pub struct Recorder {
-    file: File,
-    path: PathBuf,
+    file: NewFile,
 }
 
 impl Recorder {
-    /// A new file: an earlier recording is nobody's to lose.
+    /// A new file.
     ///
     /// # Errors
     /// Usage, when it is there already or cannot be made.
     pub fn new(path: &Path) -> anyhow::Result<Recorder> {
-        let file = File::create_new(path).map_err(|error| {
-            usage("--record", format!("{} cannot be made: {error}", path.display()))
-        })?;
-        Ok(Recorder { file, path: path.to_owned() })
+        Ok(Recorder { file: NewFile::create("--record", path)? })
     }
 
     /// Adds an interval.
@@ -45,9 +41,7 @@ impl Recorder {
     /// # Errors
     /// When it cannot be written.
     pub fn add(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
-        let line = serde_json::to_string(snapshot)? + "\n";
-        let written = self.file.write_all(line.as_bytes());
-        written.with_context(|| format!("write {}", self.path.display()))
+        self.file.append((serde_json::to_string(snapshot)? + "\n").as_bytes())
     }
 }
 

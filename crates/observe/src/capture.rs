@@ -18,6 +18,10 @@ use crate::told::{Packet, PacketStep};
 /// Most steps that wait; the oldest is written, in order or not, where there are more.
 const MOST_WAITING: usize = 1 << 16;
 
+/// Most interfaces of a file. Tenants choose their devices' names: what is seen elsewhere has one
+/// of two more, by what packets begin with.
+const MOST_HOPS: usize = 4096;
+
 /// A place: inode of the namespace, its and the device's name, and what packets begin with there.
 type Hop = (Option<u32>, String, LinkType);
 
@@ -92,7 +96,10 @@ impl Capture {
     }
 
     fn write_first(&mut self) {
-        let Some(((time, ..), step)) = self.waiting.pop_first() else { return };
+        let Some(((time, ..), mut step)) = self.waiting.pop_first() else { return };
+        if self.hops.len() >= MOST_HOPS && !self.hops.contains_key(&step.hop) {
+            step.hop = (None, "elsewhere".to_owned(), step.hop.2);
+        }
         let next = self.hops.len() as u32;
         let (netns, name, link) = &step.hop;
         let interface = *self.hops.entry(step.hop.clone()).or_insert_with(|| {

@@ -1,0 +1,84 @@
+//! Files that verbs write while they run: new ones, an earlier one is nobody's to lose.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::exit::usage;
+
+/// A new file. It goes again if nothing is written to it: what could not begin leaves nothing in
+/// the way of the next attempt.
+#[derive(Debug)]
+pub struct NewFile {
+    file: File,
+    path: PathBuf,
+    /// Bytes that were written whole.
+    whole: u64,
+    is_begun: bool,
+}
+
+impl NewFile {
+    /// Makes it; `option` names it on the command line.
+    ///
+    /// # Errors
+    /// Usage, when it is there already or cannot be made.
+    pub fn create(option: &str, path: &Path) -> anyhow::Result<NewFile> {
+        let file = File::create_new(path).map_err(|error| {
+            usage(option, format!("{} cannot be made: {error}", path.display()))
+        })?;
+        Ok(NewFile { file, path: path.to_owned(), whole: 0, is_begun: false })
+    }
+
+    /// Appends bytes, all of them or none.
+    ///
+    /// # Errors
+    /// When they cannot be written; what was written before stays.
+    pub fn append(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.is_begun = true;
+        if let Err(error) = self.file.write_all(bytes) {
+            // Half a line or block would be an error to whoever reads it. Where that cannot be
+            // taken back either, the error of writing is the one to tell.
+            let _ = self.file.set_len(self.whole);
+            return Err(error).with_context(|| format!("write {}", self.path.display()));
+        }
+        self.whole += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_begun {
+            // Nobody is left to be told.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nothing_was_written_to_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new");
+        drop(NewFile::create("--record", &path).unwrap());
+        assert!(!path.exists());
+        NewFile::create("--record", &path).unwrap().append(b"x").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"x");
+        let error = NewFile::create("--record", &path).unwrap_err().to_string();
+        assert!(error.contains("--record: ") && error.contains("exists"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_that_names_the_file() {
+        let path = Path::new("/dev/full").to_owned();
+        let file = File::options().write(true).open(&path).unwrap();
+        let mut full = NewFile { file, path, whole: 0, is_begun: true };
+        let error = format!("{:#}", full.append(b"x").unwrap_err());
+        assert!(error.contains("write /dev/full: No space left"), "{error}");
+    }
+}
