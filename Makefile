@@ -8,7 +8,7 @@ AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
 # Has cargo run what it built as root; cargo takes no empty one.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
-.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy bench-busy-simulation bench-watch bench-doctor bench-datapath bench-accel cluster policy soak fuzz install clean
+.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy bench-busy-simulation bench-watch bench-doctor bench-datapath bench-accel bench-bgp bench-evpn cluster policy soak fuzz install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -136,7 +136,8 @@ bench-pacing:
 bench-busy-simulation:
 	RUNS=5000 cargo test --release --locked -p overlane-measure --lib simulated::intervals_hold -- --nocapture
 
-# `try` beside stress-ng, a compiler, nginx under wrk and pgbench. N=50 takes hours.
+# `try` beside stress-ng, a compiler, nginx under wrk and pgbench. N=50 takes hours:
+# RECORD=FILE MINUTES=30 does a part, and the next run goes on.
 bench-busy: build
 	@scripts/setup bench
 	$(AS_ROOT) scripts/bench-busy $(OVERLANE) $(N)
@@ -198,6 +199,21 @@ bench-accel: build
 	$(AS_ROOT) target/release/examples/stale_window
 	$(AS_ROOT) target/release/examples/daemon_cost
 	$(AS_ROOT) target/release/examples/node_cost
+
+# Routes by BGP, of BIRD and FRR, against static ones.
+bench-bgp: build
+	@scripts/setup bench
+	$(AS_ROOT) $(OVERLANE) lab run --plan calico-bgp --blocks 8 \
+		--out calico-bgp.json
+
+# EVPN: VXLAN devices filled by FRR against those that learn; then one speaker announces ENDS
+# remote ends and ADDRESSES to FRR: how soon the kernel has them, what FRR, accel and doctor take.
+ENDS ?= 1000
+ADDRESSES ?= 100000
+bench-evpn: build
+	@scripts/setup bench
+	$(AS_ROOT) $(OVERLANE) lab run --plan scripts/plans/evpn.toml --blocks 8 --out evpn.json
+	$(AS_ROOT) scripts/bench-evpn $(OVERLANE) $(ENDS) $(ADDRESSES)
 
 # Rules flipped at random under load, on the fast path's bed and on the slow path's, for ten
 # minutes, or OVERLANE_POLICY_SECONDS.

@@ -4,17 +4,18 @@
 //! A file of its own, as the measure crate's test `remote_fuzz` has it, too, with
 //! a stable compiler and a bounded number of cases.
 
+use channel::Service;
+use channel::frame::{Direction, HEAD_BYTES, REQUEST_LIMIT, Sequence};
+use channel::handshake::{HELLO_BYTES, Hello};
 use load::End;
 use measure::remote::Limits;
-use measure::remote::frame::{Direction, HEAD_BYTES, REQUEST_LIMIT, Sequence};
-use measure::remote::handshake::{HELLO_BYTES, Hello};
 use measure::remote::message::{Reply, Request, emit, parse_reply, parse_request};
 
 /// Any bytes: nothing panics, what is parsed says the same when emitted, and a
 /// load that passes is within the limits.
 pub fn control(data: &[u8]) {
     if let Some(hello) = data.first_chunk::<HELLO_BYTES>()
-        && let Ok(parsed) = Hello::parse(hello)
+        && let Ok(parsed) = Hello::parse(hello, Service::Measure)
     {
         assert_eq!(parsed.emit(), *hello);
     }

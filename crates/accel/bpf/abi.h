@@ -106,7 +106,7 @@ enum fdb_flag {
 	FDB_CHECKSUM = 4,	/* the VXLAN device sends outer checksums */
 	FDB_ROUTER_MAC = 8,	/* the host's own: packets to it are routed */
 	FDB_ROUTER_MAC_IPV6 = 16,	/* those of IPv6, too */
-	FDB_PROXY = 32,	/* the VXLAN device answers neighbour solicitations */
+	FDB_PROXY = 32,	/* the VXLAN device or its bridge answers solicitations */
 	FDB_IPV6 = 64,	/* the underlay is IPv6 */
 };
 
@@ -177,6 +177,8 @@ struct flow {
 	u16 source_port;
 	u16 dest_port;
 	u32 status;	/* of conntrack's entry */
+	u32 expires;	/* of conntrack's entry, as it was seen last, absolute jiffies */
+	u32 unused;
 };
 
 /* What is seen of a direction on the slow path. */

@@ -130,7 +130,9 @@ int encap(struct __sk_buff *skb)
 		return pass(skb, from->slot, ENCAP_VERDICT);
 	if (!to || to->flags & (FDB_LOCAL | FDB_ROUTER_MAC))
 		return pass(skb, from->slot, ENCAP_DESTINATION);
-	/* drivers/net/vxlan, vxlan_xmit: unicast solicitations, too. */
+	/* drivers/net/vxlan, vxlan_xmit; net/bridge, br_do_suppress_nd: unicast
+	 * solicitations, too.
+	 */
 	if (to->flags & FDB_PROXY && is_icmpv6(proto, ip))
 		return pass(skb, from->slot, ENCAP_PROTOCOL);
 	if (longest > to->mtu)

@@ -204,7 +204,7 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	const u32 wanted = flow->flags & FLOW_ONE_WAY ? IPS_CONFIRMED : sure;
 	const u32 odd = IPS_SEQ_ADJUST | IPS_DYING | IPS_TEMPLATE | IPS_UNTRACKED | IPS_HELPER |
 			IPS_OFFLOAD | IPS_HW_OFFLOAD;
-	u32 left = ct->timeout - (u32)bpf_jiffies64(), lost;
+	u32 expires = ct->timeout, left = expires - (u32)bpf_jiffies64(), lost, back;
 
 	/* Rules may ask for any bit of it. */
 	if ((u32)ct->status != flow->status || (flow->status & (sure | odd)) != wanted ||
@@ -220,10 +220,13 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 			     !is_reverse(&ct->tuplehash[0].tuple, flow, key->ipv6))
 		return 0;
 	lost = flow->timeout - left;
-	if ((s32)lost <= 0)
+	back = flow->expires - expires;
+	/* Earlier than it was: the slow path has given less, to a packet of the other direction. */
+	if ((s32)lost <= 0 || ((s32)back > 0 && (u64)back * constants.tick > 1000000000ULL))
 		flow->timeout = left;
 	else if ((u64)lost * constants.tick > 1000000000ULL)
 		bpf_ct_change_timeout(ct, (u64)flow->timeout * constants.tick / 1000000);
+	flow->expires = ct->timeout;
 	return 1;
 }
 

@@ -194,36 +194,33 @@ fn figures(
     Figures { slow, rest, busy, fast: of("encap_hit") / all.max(1.0) }
 }
 
-/// Datagrams of many flows, one way.
+/// Datagrams of many flows, one way: from each near socket to each far one.
 struct Flows {
+    many: usize,
     near: Vec<UdpSocket>,
-    #[expect(dead_code, reason = "it takes what is sent, and answers nothing")]
-    far: UdpSocket,
+    /// They take what is sent, and answer nothing.
+    far: Vec<UdpSocket>,
 }
+
+/// Far sockets: more flows than a process may have descriptors.
+const FAR: u16 = 10;
 
 impl Flows {
     fn new(pair: &Pair, many: usize) -> Flows {
-        let (pid, files) = (std::process::id(), many + 1000);
-        let mut command = Command::new("prlimit");
-        command.args(["--pid", &pid.to_string(), &format!("--nofile={files}:{files}")]);
-        assert!(command.status().unwrap().success());
         pair::sh(&pair.tenant_a, "sysctl -qw net.ipv4.ip_local_port_range='1024 65000'");
-        let at = (TENANT_B, PORT + 1);
-        let far = pair.tenant_b.netns().run(|| UdpSocket::bind(at).unwrap()).unwrap();
-        let one = || {
-            let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
-            socket.connect(at).unwrap();
-            socket
-        };
-        let near = pair.tenant_a.netns().run(|| (0..many).map(|_| one()).collect()).unwrap();
-        Flows { near, far }
+        let listen = |at| UdpSocket::bind((TENANT_B, PORT + 1 + at)).unwrap();
+        let far = pair.tenant_b.netns().run(|| (0..FAR).map(listen).collect()).unwrap();
+        let one = |_| UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+        let sockets = many.div_ceil(usize::from(FAR));
+        let near = pair.tenant_a.netns().run(|| (0..sockets).map(one).collect()).unwrap();
+        Flows { many, near, far }
     }
 
     /// Sends until each goes fast, or as many as there is room for.
     fn admitted(&self, accel: &Accel) {
         let begin = Instant::now();
         let admitted = || accel.status().flows.map_or(0, |flows| flows.admitted);
-        while !self.near.is_empty() && admitted() < self.near.len() as u64 {
+        while admitted() < self.many as u64 {
             assert!(begin.elapsed() < pair::LIMIT * 6, "{:#?}", accel.status());
             self.send(Duration::from_secs(1), || true);
         }
@@ -232,11 +229,15 @@ impl Flows {
     /// A datagram of each, over this time, for as long as `goes_on` says so.
     fn send(&self, time: Duration, goes_on: impl Fn() -> bool) {
         const AT_ONCE: usize = 100;
-        let pause = time / (self.near.len() / AT_ONCE + 1) as u32;
-        for some in self.near.chunks(AT_ONCE) {
-            for socket in some {
+        let pause = time / (self.many / AT_ONCE + 1) as u32;
+        let flows: Vec<(&UdpSocket, &UdpSocket)> = (self.near.iter())
+            .flat_map(|near| self.far.iter().map(move |far| (near, far)))
+            .take(self.many)
+            .collect();
+        for some in flows.chunks(AT_ONCE) {
+            for (near, far) in some {
                 // A full queue loses one.
-                let _ = socket.send(b"there");
+                let _ = near.send_to(b"there", far.local_addr().unwrap());
             }
             if !goes_on() {
                 return;
@@ -252,7 +253,7 @@ impl Flows {
             cpu.store(u64::try_from(spent.as_nanos()).unwrap(), Ordering::Release);
             !ended.load(Ordering::Acquire)
         };
-        while !self.near.is_empty() && told() {
+        while self.many > 0 && told() {
             self.send(ROUND, told);
         }
     }

@@ -6,16 +6,33 @@ use std::io::{BufRead, BufReader};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Enum;
 
-/// The running kernel's names of its reasons for dropping a packet, without their prefix
-/// (`SOCKET_RCVBUFF`).
+/// What a drop's reason is called on a kernel that tells none.
+pub const NOT_TOLD: &str = "NOT_TOLD";
+
+/// Reasons for dropping a packet, by number. The default is a kernel that tells none.
+#[derive(Debug, Clone, Default)]
+pub struct DropReasons(BTreeMap<u32, String>);
+
+impl DropReasons {
+    /// The kernel's name, without its prefix (`SOCKET_RCVBUFF`).
+    pub fn name(&self, reason: u32) -> String {
+        if self.0.is_empty() {
+            return NOT_TOLD.to_owned();
+        }
+        // Above 16 bits: a subsystem's own (enum skb_drop_reason_subsys).
+        self.0.get(&reason).cloned().unwrap_or_else(|| format!("reason {reason:#x}"))
+    }
+}
+
+/// The running kernel's names of its reasons for dropping a packet.
 ///
 /// # Errors
 /// A kernel that has none: before Linux 5.17.
-pub fn drop_reasons(btf: &Btf<'_>) -> Result<BTreeMap<u32, String>, String> {
+pub fn drop_reasons(btf: &Btf<'_>) -> Result<DropReasons, String> {
     let names = btf
         .type_by_name::<Enum<'_>>("skb_drop_reason")
         .ok_or("the kernel has no enum skb_drop_reason (Linux 5.17 or newer has)")?;
-    Ok(names
+    let by_number = names
         .iter()
         .filter_map(|member| {
             let name = member.name?.to_string_lossy().into_owned();
@@ -24,7 +41,8 @@ pub fn drop_reasons(btf: &Btf<'_>) -> Result<BTreeMap<u32, String>, String> {
             // Reasons are small and positive.
             Some((u32::try_from(member.value).ok()?, short))
         })
-        .collect())
+        .collect();
+    Ok(DropReasons(by_number))
 }
 
 /// The functions that the addresses lie in; `None` for those that the kernel

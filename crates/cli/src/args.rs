@@ -20,6 +20,9 @@ pub enum LabVerb {
     /// Hold a testbed (started by `up`)
     #[command(hide = true)]
     Hold(Hold),
+    /// Be a guest's first process (started by its kernel)
+    #[command(hide = true)]
+    Guest(Guest),
     /// Run a command in a host or tenant of a standing testbed
     Exec(Exec),
     /// Show the standing testbeds
@@ -103,6 +106,22 @@ pub struct List {
     pub json: bool,
 }
 
+/// `overlane lab guest`
+#[derive(Debug, Args)]
+pub struct Guest {
+    /// Name of the tenant that it is
+    pub name: String,
+    /// Address of its NIC, with the prefix length [default: it has none]
+    #[arg(long, value_name = "ADDR/LENGTH")]
+    pub address: Option<String>,
+    /// MTU of its NIC, bytes
+    #[arg(long, default_value_t = 1500)]
+    pub mtu: u32,
+    /// Next hop of its default route
+    #[arg(long)]
+    pub gateway: Option<std::net::Ipv4Addr>,
+}
+
 /// `overlane lab run`
 #[derive(Debug, Args)]
 pub struct Run {
@@ -110,13 +129,17 @@ pub struct Run {
     /// arguments given besides it go before its own
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<String>,
-    /// Modes to measure, comma-separated, or `all` of those that join two ends (see
-    /// `overlane lab list`)
+    /// Modes to measure, comma-separated, and names of groups (see `overlane lab list`); `all`:
+    /// those that join two ends and are no variant of another mode
     #[arg(long, visible_alias = "mode", default_value = "all", value_name = "MODES")]
     pub modes: String,
     /// Mode that every ratio is taken to
     #[arg(long, default_value = "host", value_name = "MODE")]
     pub baseline: String,
+    /// Kernel image (bzImage) that the guests of modes vm-… boot, with lib/modules beside its
+    /// directory [default: this machine's own, else the last in /boot]
+    #[arg(long, value_name = "FILE")]
+    pub guest_kernel: Option<PathBuf>,
     /// Offload profiles of the wire, comma-separated: full, no-tunnel, none [default:
     /// full,none; full with --try]
     #[arg(long, value_name = "PROFILES")]

@@ -4,6 +4,7 @@ use clap::CommandFactory;
 
 use crate::args::LabVerb;
 use crate::command_line::{Arguments, Verb};
+use crate::verb::lab_run::named;
 
 #[path = "../tests/documents/fence.rs"]
 mod fence;
@@ -24,7 +25,7 @@ fn refused(command: &[String]) -> Option<String> {
     match Arguments::try_parse_from(command) {
         Ok(arguments) => {
             let Verb::Lab { verb: LabVerb::Run(run) } = arguments.verb else { return None };
-            let unknown = |name: &&str| *name != "all" && lab::find(name).is_none();
+            let unknown = |name: &&str| named(name).is_none() && lab::find(name).is_none();
             run.modes.split(',').find(unknown).map(|name| format!("{name} is no mode"))
         }
         Err(error)
@@ -144,15 +145,13 @@ fn screens_are_those_that_are_drawn() {
 }
 
 #[test]
-fn modes_measured_by_name_only_are_listed() {
+fn groups_of_modes_are_listed() {
     let page = page("reference/modes.md");
-    let section = page.split("## Measured by name only").nth(1).unwrap();
-    let section = section.split("\n## ").next().unwrap().replace('\n', " ");
-    // Every other piece between backquotes is inline code.
-    let listed: Vec<&str> =
-        section.split('`').skip(1).step_by(2).filter(|name| !name.starts_with("--")).collect();
-    let by_name = lab::modes().iter().filter(|mode| !mode.in_all());
-    assert_eq!(listed, by_name.map(|mode| mode.name()).collect::<Vec<_>>());
+    let section = page.split("\n## Groups\n").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let name = |line: &str| Some(line.strip_prefix("| `")?.split_once("` |")?.0.to_owned());
+    let listed: Vec<String> = section.lines().filter_map(name).collect();
+    assert_eq!(listed, lab::groups().iter().map(|group| group.name).collect::<Vec<_>>());
 }
 
 #[test]

@@ -61,6 +61,7 @@ mod verb;
 mod vtep_args;
 mod watch_args;
 mod watch_metrics;
+mod watch_peer;
 
 use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
@@ -103,6 +104,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             LabVerb::Run(run) => verb::lab_run::run(&run),
             LabVerb::Plans(plans) => verb::lab_plans::run(&plans),
             LabVerb::Up(up) => verb::lab_up::run(&up),
+            LabVerb::Guest(guest) => verb::lab_guest::run(&guest),
             LabVerb::Hold(hold) => verb::lab_up::hold(&hold),
             LabVerb::Exec(exec) => verb::lab_exec::run(&exec),
             LabVerb::Status(status) => verb::lab_status::run(&status),

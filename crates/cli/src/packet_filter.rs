@@ -36,7 +36,7 @@ pub struct PacketFilter {
     /// Only at devices of this name
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// Only in VXLAN tunnels of this network identifier
+    /// Only in tunnels of this network identifier, of VXLAN, Geneve or as the key of GRE
     #[arg(long, value_name = "VNI")]
     pub vni: Option<u32>,
 }
@@ -73,11 +73,6 @@ impl PacketFilter {
         {
             let problem = format!("{device:?}: expected 1 to {DEVICE_BYTES} bytes");
             return Err(usage("--device", problem));
-        }
-        if let Some(vni) = self.vni
-            && vni >= 1 << 24
-        {
-            return Err(usage("--vni", format!("{vni}: expected less than {}", 1 << 24)));
         }
         let expression = self.expression.as_deref().map(Expression::compile).transpose();
         let expression = expression.map_err(|error| usage("--filter", error))?;

@@ -18,13 +18,16 @@ use crate::exit::usage;
 pub use schema::schema;
 
 /// Name and text of each plan that comes with the program.
-const BUILT_IN: [(&str, &str); 6] = [
+const BUILT_IN: [(&str, &str); 9] = [
     ("qperf-sweep", include_str!("../plans/qperf-sweep.toml")),
     ("netperf-offload", include_str!("../plans/netperf-offload.toml")),
     ("cni-sweep", include_str!("../plans/cni-sweep.toml")),
     ("docker-modes", include_str!("../plans/docker-modes.toml")),
     ("udp-tuning", include_str!("../plans/udp-tuning.toml")),
     ("tap-bridge", include_str!("../plans/tap-bridge.toml")),
+    ("network-node", include_str!("../plans/network-node.toml")),
+    ("vm-tap", include_str!("../plans/vm-tap.toml")),
+    ("calico-bgp", include_str!("../plans/calico-bgp.toml")),
 ];
 
 /// Options of `lab run` that say where results go or which plan: no part of one.

@@ -47,8 +47,8 @@ impl Recorder {
 
 /// A recording being read, from its beginning to its end.
 #[derive(Debug)]
-pub struct Recording {
-    reader: BufReader<File>,
+pub struct Recording<R = BufReader<File>> {
+    reader: R,
     path: PathBuf,
     line: usize,
 }
@@ -63,9 +63,11 @@ impl Recording {
             File::open(path).map_err(|e| usage("FILE", format!("{}: {e}", path.display())))?;
         Ok(Recording::of(BufReader::new(file), path))
     }
+}
 
+impl<R: BufRead> Recording<R> {
     /// Of what was opened at `path`, from where it stands.
-    pub fn of(reader: BufReader<File>, path: &Path) -> Recording {
+    pub fn of(reader: R, path: &Path) -> Recording<R> {
         Recording { reader, path: path.to_owned(), line: 0 }
     }
 

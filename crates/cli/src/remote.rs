@@ -4,10 +4,12 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
 use anyhow::Context;
-use measure::remote::{PORT, Token};
+use channel::{Event, Token};
+use measure::remote::PORT;
 use results::Privileges;
 
 use crate::exit::usage;
+use crate::output::complain;
 
 /// Who runs this, as the results file has it. Neither verb enters a user
 /// namespace: the path is this machine's own.
@@ -21,6 +23,20 @@ pub fn privileges() -> Privileges {
 /// A usage error naming the file and what is wrong with it.
 pub fn token(file: Option<&Path>) -> anyhow::Result<Option<Token>> {
     file.map(Token::read).transpose().map_err(|error| usage("--token", error))
+}
+
+/// A line a session on standard error; when that is closed, nobody reads it.
+pub fn tell(event: Event) {
+    complain(&match event {
+        Event::Opened(client) => format!("{client}: session opened"),
+        Event::Closed(client, why) => format!("{client}: session over: {why}"),
+        Event::TurnedAway(client, why) => format!("{client}: turned away: {why}"),
+        Event::MoreTurnedAway { count, over, most } => {
+            let most = most.map_or_else(String::new, |most| format!(", most from {most}"));
+            let seconds = over.as_secs_f64();
+            format!("{count} more connections turned away in the last {seconds:.0} s{most}")
+        }
+    });
 }
 
 /// `HOST[:PORT]`: a name, an IPv4 address, an IPv6 address in brackets where a
@@ -39,6 +55,15 @@ impl<'a> Target<'a> {
     /// # Errors
     /// A usage error.
     pub fn parse(argument: &str, text: &'a str) -> anyhow::Result<Target<'a>> {
+        Target::parse_with(argument, text, PORT)
+    }
+
+    /// The same with another port where none is given.
+    ///
+    /// # Errors
+    /// A usage error.
+    pub fn parse_with(argument: &str, text: &'a str, port: u16) -> anyhow::Result<Target<'a>> {
+        let default = port;
         let wanted = || usage(argument, format!("{text:?}: wanted HOST, HOST:PORT or [IPV6]:PORT"));
         let (host, port) = if text.parse::<IpAddr>().is_ok() {
             (text, None)
@@ -58,7 +83,7 @@ impl<'a> Target<'a> {
             return Err(wanted());
         }
         let port = match port {
-            None => PORT,
+            None => default,
             Some(port) => {
                 port.parse().ok().filter(|port| (1..u16::MAX).contains(port)).ok_or_else(|| {
                     usage(argument, format!("{text:?}: port {port:?} is not 1 to 65534"))

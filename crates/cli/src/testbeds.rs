@@ -1,15 +1,18 @@
 //! Modes as a run stands on them: built with every offload profile and MTU,
 //! steered, described for the results.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use lab::{Capabilities, Mode, Network, Params};
+use load::EngineError;
+use measure::guest::{GuestEnd, Guests};
 use measure::path_netns::PathNetns;
 use measure::path_under_test::{PathUnderTest, ServerEnd};
 use results::{
     Alternative, Cell, DeviceRecord, ModeRecord, Placement, Profile, Status, TestbedRecord,
 };
-use testbed::{NIC, Offload, Setting};
+use testbed::{NIC, Offload, SECOND_NIC, Setting};
 
 use crate::progress::Progress;
 
@@ -43,6 +46,8 @@ pub struct Built {
     pub params: Params,
     /// Its hosts, and the hops that prove the path.
     pub network: Network,
+    /// Its virtual machines, where client and server are in some.
+    pub guests: Option<Arc<Guests>>,
 }
 
 /// What became of building a mode.
@@ -96,8 +101,12 @@ fn try_to_build(
                 };
                 Ok(network)
             });
+            let network = network.map_err(|error| error.to_string()).and_then(|network| {
+                let guests = guests(&network).map_err(|error| error.to_string())?;
+                Ok((network, guests))
+            });
             match network {
-                Ok(network) => {
+                Ok((network, guests)) => {
                     for note in &network.notes {
                         if !record.notes.contains(note) {
                             record.notes.push(note.clone());
@@ -110,7 +119,7 @@ fn try_to_build(
                             record.alternatives.push(alternative);
                         }
                     }
-                    built.push(Built { mode, params, network });
+                    built.push(Built { mode, params, network, guests });
                 }
                 Err(error) => {
                     record.status = Status::Failed;
@@ -125,16 +134,43 @@ fn try_to_build(
     record.into()
 }
 
-/// Steers what the wire's NICs receive to the CPUs of their host's threads.
+/// Has the server's guest serve, where client and server are virtual machines.
+fn guests(network: &Network) -> Result<Option<Arc<Guests>>, EngineError> {
+    let Some(guests) = network.guests() else { return Ok(None) };
+    let end = |(name, stream): &(String, UnixStream)| {
+        let stream = stream.try_clone().map_err(|error| EngineError::Guest {
+            guest: name.clone(),
+            message: format!("control channel: dup: {error}"),
+        })?;
+        Ok::<_, EngineError>(GuestEnd { name: name.clone(), stream })
+    };
+    let (client, server) = (end(&guests.client)?, end(&guests.server)?);
+    let data_port = network.address.listen.port();
+    Guests::open(client, server, guests.listen, data_port, guests.target)
+        .map(|guests| Some(Arc::new(guests)))
+}
+
+/// Steers what the wire's NICs receive to the CPUs of their host's threads. A host between the
+/// two has no threads of ours: what its NICs receive goes to the CPUs of both.
 ///
 /// # Errors
 /// Where sysfs forbids it.
 pub fn steer(network: &Network, placement: &Placement) -> lab::Result<()> {
     let Placement { client_cpus, server_cpus, .. } = placement;
-    for (name, cpus) in [("a", client_cpus), ("b", server_cpus)] {
-        // Modes that cross no wire have no NIC to steer.
-        if let Some(host) = network.host(name).filter(|host| host.netlink().link(NIC).is_ok()) {
-            host.steer(NIC, cpus)?;
+    let both = [client_cpus.as_slice(), server_cpus].concat();
+    for host in network.hosts() {
+        let cpus = match host.name() {
+            "a" => client_cpus,
+            "b" => server_cpus,
+            name if name.starts_with("network") => &both,
+            // Tenants, routers and daemons' hosts have no NIC of the wire.
+            _ => continue,
+        };
+        for nic in [NIC, SECOND_NIC] {
+            // Modes that cross no wire have no NIC to steer.
+            if host.netlink().link(nic).is_ok() {
+                host.steer(nic, cpus)?;
+            }
         }
     }
     Ok(())
@@ -197,10 +233,13 @@ pub fn subject(built: &Built) -> PathUnderTest {
         offload: profile(built.params.offload),
         mtu: built.params.mtu,
         client: at(built.network.client()),
-        server: ServerEnd::Here {
-            place: at(built.network.server()),
-            target: built.network.address.target,
-            listen: built.network.address.listen,
+        server: match &built.guests {
+            Some(guests) => ServerEnd::Guests(Arc::clone(guests)),
+            None => ServerEnd::Here {
+                place: at(built.network.server()),
+                target: built.network.address.target,
+                listen: built.network.address.listen,
+            },
         },
         hops: built.network.hops.clone(),
         places: hosts

@@ -10,11 +10,11 @@ use crate::packet_filter::PacketFilter;
 /// `overlane watch`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance: as many as --budget allows. On a terminal they are shown as a list to look into (? shows the keys); elsewhere, and with --once, --count or --text, as text. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl\n  overlane watch --metrics 127.0.0.1:9474"
+    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance: as many as --budget allows. On a terminal they are shown as a list to look into (? shows the keys); elsewhere, and with --once, --count or --text, as text. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl\n  overlane watch --metrics 127.0.0.1:9474\n  overlane watch --serve 192.0.2.2 --token FILE\n  overlane watch --vni 42 --peer 192.0.2.2 --token FILE"
 )]
 pub struct Watch {
     /// Play a recording back
-    #[arg(value_name = "FILE", conflicts_with_all = ["flow", "expression", "netns", "device", "vni", "budget", "record", "metrics"])]
+    #[arg(value_name = "FILE", conflicts_with_all = ["flow", "expression", "netns", "device", "vni", "budget", "record", "metrics", "serve", "peer", "token"])]
     pub from: Option<PathBuf>,
     /// Which packets.
     #[command(flatten)]
@@ -38,6 +38,17 @@ pub struct Watch {
     /// unix:/run/watch.metrics, 127.0.0.1:9474. Intervals are printed with --text or --json only
     #[arg(long, value_name = "PLACE")]
     pub metrics: Option<ListenAddress>,
+    /// Tell another host's `watch --peer` what leaves here and comes in, by flow, at this address,
+    /// port 5212 by default. Intervals are printed with --text or --json only
+    #[arg(long, value_name = "IP[:PORT]", conflicts_with = "peer")]
+    pub serve: Option<String>,
+    /// Ask another host's `watch --serve` for the far half of the flows of --flow or --vni,
+    /// port 5212 by default. Shows what was lost between the hosts, and how far its clock is ahead
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub peer: Option<String>,
+    /// File with the secret that --serve and --peer share: 16 bytes at least, mode 0640 at most
+    #[arg(long, value_name = "FILE")]
+    pub token: Option<PathBuf>,
     /// A line of JSON an interval
     #[arg(long)]
     pub json: bool,

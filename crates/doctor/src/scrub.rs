@@ -349,6 +349,7 @@ impl Scrubber {
             tso_max_size: _,
             bus,
             vxlan,
+            geneve_port: _,
             bridge: _,
             counters: _,
         } = interface;

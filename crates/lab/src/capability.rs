@@ -19,6 +19,7 @@ pub struct Capabilities {
     privileges: Privileges,
     kinds: Mutex<BTreeMap<&'static str, Supported>>,
     nftables: Mutex<BTreeMap<&'static str, Supported>>,
+    iptables: OnceLock<Supported>,
     open_vswitch: OnceLock<Supported>,
     fast_path: OnceLock<Supported>,
     engines: Mutex<BTreeMap<&'static str, Supported>>,
@@ -35,6 +36,7 @@ impl Capabilities {
             privileges,
             kinds: Mutex::default(),
             nftables: Mutex::default(),
+            iptables: OnceLock::new(),
             open_vswitch: OnceLock::new(),
             fast_path: OnceLock::new(),
             engines: Mutex::default(),
@@ -121,6 +123,21 @@ impl Capabilities {
                     Unsupported::new(
                         format!("kernel refuses nftables {feature} rules: {error}"),
                         "use a kernel with CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET, CONFIG_NFT_NAT and CONFIG_NFT_MASQ (CONFIG_NF_TABLES_BRIDGE for bridge rules)",
+                    )
+                })
+            })
+            .clone()
+    }
+
+    /// Whether the rules that `load` gives a host by iptables are taken by the kernel: those
+    /// of OpenStack's L3 agent.
+    pub(crate) fn iptables(&self, load: impl FnOnce(&Host) -> Result<()>) -> Supported {
+        self.iptables
+            .get_or_init(|| {
+                refused(load(&self.scratch), |error| {
+                    Unsupported::new(
+                        format!("kernel refuses the router's iptables rules: {error}"),
+                        "use a kernel with CONFIG_NETFILTER_XT_MATCH_CONNMARK, CONFIG_NETFILTER_XT_MATCH_CONNTRACK, CONFIG_NETFILTER_XT_NAT and CONFIG_NETFILTER_XT_TARGET_REDIRECT",
                     )
                 })
             })

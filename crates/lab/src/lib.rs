@@ -1,7 +1,7 @@
 //! The network modes: every way to get a tenant's packets to another tenant. They are
 //! built from throw-away test hosts, and declare the hops that prove the path.
 //!
-//! [`modes`] lists them. [`Mode::probe`] says whether this machine can build one, and if
+//! [`modes`] lists them, [`groups`] by kind. [`Mode::probe`] says whether this machine can build one, and if
 //! not, why and what to do. [`Mode::build`] builds it. Nothing here measures.
 
 #![forbid(unsafe_code)]
@@ -10,13 +10,17 @@ mod bgp;
 pub mod capability;
 mod cluster;
 mod docker;
+pub mod guest;
+mod guest_ends;
 pub mod mode;
 mod network;
+mod neutron;
 mod ovs;
 mod unsupported;
 
 pub use capability::Capabilities;
-pub use mode::{Alternative, Mode, find, modes};
+pub use guest_ends::GuestEnds;
+pub use mode::{Alternative, Group, Mode, find, groups, modes};
 pub use network::{Address, Network, PORT, Params};
 pub use unsupported::{Supported, Unsupported};
 

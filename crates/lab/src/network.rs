@@ -8,6 +8,7 @@ use netstate::Hop;
 use testbed::{Host, Offload, Process, Processes, Wire};
 
 use crate::Result;
+use crate::guest_ends::GuestEnds;
 
 /// The server's port, TCP and UDP: the one that `nat` and `nat-proxy` publish.
 pub const PORT: u16 = 5301;
@@ -60,6 +61,7 @@ pub struct Network {
     programs: Vec<Process>,
     kept: Vec<Keep>,
     trees: Vec<Tree>,
+    guests: Option<GuestEnds>,
     hosts: Vec<Arc<Host>>,
     client: usize,
     server: usize,
@@ -91,6 +93,7 @@ impl Network {
             programs: Vec::new(),
             kept: Vec::new(),
             trees: Vec::new(),
+            guests: None,
             hosts: hosts.into_iter().map(Arc::new).collect(),
             client,
             server,
@@ -132,6 +135,11 @@ impl Network {
         self
     }
 
+    /// Client and server are these guests; the hosts of client and server are theirs.
+    pub(crate) fn with_guests(self, guests: GuestEnds) -> Network {
+        Network { guests: Some(guests), ..self }
+    }
+
     /// Datagrams are to be sent so long before they count.
     pub(crate) fn warming_datagrams(self, least: Duration) -> Network {
         Network { datagram_warmup: least, ..self }
@@ -156,6 +164,11 @@ impl Network {
     /// The one that the server runs in.
     pub fn server(&self) -> &Arc<Host> {
         &self.hosts[self.server]
+    }
+
+    /// Virtual machines, where client and server are in some.
+    pub fn guests(&self) -> Option<&GuestEnds> {
+        self.guests.as_ref()
     }
 
     /// A host or tenant by name.

@@ -17,8 +17,15 @@ use crate::{Error, Result};
 const PACKAGE: &str = "openvswitch-switch";
 /// The programs used, all from that package (or `openvswitch-common`, which it
 /// depends on).
-const PROGRAMS: [&str; 6] =
-    ["ovsdb-tool", "ovsdb-server", "ovs-vsctl", "ovs-vswitchd", "ovs-appctl", "ovs-dpctl"];
+const PROGRAMS: [&str; 7] = [
+    "ovsdb-tool",
+    "ovsdb-server",
+    "ovs-vsctl",
+    "ovs-vswitchd",
+    "ovs-appctl",
+    "ovs-dpctl",
+    "ovs-ofctl",
+];
 /// Where the database's schema is installed: by packages, by `make install`.
 const SCHEMAS: [&str; 2] =
     ["/usr/share/openvswitch/vswitch.ovsschema", "/usr/local/share/openvswitch/vswitch.ovsschema"];
@@ -203,6 +210,23 @@ impl<'a> Switch<'a> {
         Ok(())
     }
 
+    /// Adds OpenFlow flows to a bridge (`ovs-ofctl add-flows`), by OpenFlow 1.0: later versions
+    /// refuse to take a tag off where the flow does not match one.
+    ///
+    /// # Errors
+    /// What `ovs-ofctl` or a daemon that ended printed.
+    pub(crate) fn flows(&mut self, bridge: &str, flows: &[String]) -> Result<()> {
+        let inside = Inside { tree: self.tree, host: self.host, directory: &self.directory };
+        let path = self.directory.join(format!("{bridge}.flows"));
+        let text = flows.join("\n");
+        self.tree
+            .inside(self.host, || std::fs::write(&path, text))?
+            .map_err(|e| sys::Error::io("write", path.display().to_string(), &e))?;
+        let mut command = inside.command("ovs-ofctl");
+        command.args(["add-flows", bridge]).arg(&path);
+        inside.ask(&mut command, &mut [&mut self.server, &mut self.daemon]).map(drop)
+    }
+
     /// Asks the daemon itself (`ovs-appctl`), once it answers.
     ///
     /// # Errors
@@ -260,7 +284,20 @@ fn after_boot() -> Result<()> {
 /// The first failure.
 pub(crate) fn start_both<'a>(
     tree: &'a Processes,
-    [a, b]: [&'a Host; 2],
+    hosts: [&'a Host; 2],
+    tso: bool,
+    configure: impl Fn(&mut Switch<'a>) -> Result<()> + Sync,
+) -> Result<Vec<Process>> {
+    start_all(tree, &hosts, tso, configure)
+}
+
+/// Starts the daemons of all hosts at once and configures each.
+///
+/// # Errors
+/// The first failure.
+pub(crate) fn start_all<'a>(
+    tree: &'a Processes,
+    hosts: &[&'a Host],
     tso: bool,
     configure: impl Fn(&mut Switch<'a>) -> Result<()> + Sync,
 ) -> Result<Vec<Process>> {
@@ -269,12 +306,15 @@ pub(crate) fn start_both<'a>(
         configure(&mut switch)?;
         Result::Ok(switch.programs())
     };
-    let (a, b) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| one(b));
-        let a = one(a);
-        (a, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
-    Ok(a?.into_iter().chain(b?).collect())
+    let started = std::thread::scope(|scope| {
+        let one = &one;
+        let starting: Vec<_> = hosts.iter().map(|&host| scope.spawn(move || one(host))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        starting.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    Ok(started.into_iter().flatten().collect())
 }
 
 /// Switches off, at a tenant, what the user-space datapath cannot carry.

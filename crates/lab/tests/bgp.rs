@@ -1,15 +1,20 @@
 //! Routes by BGP: whose they are, what becomes of traffic when a session dies or a tenant
 //! moves, and that nothing of the daemons stays behind.
 
+#[path = "traffic/daemons.rs"]
+mod daemons;
+#[path = "traffic/loss.rs"]
+mod loss;
 mod traffic;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
+use std::time::Instant;
 
+use daemons::{Restarted, inode, left_on_the_machine, start};
 use lab::{Capabilities, Mode, Network, Params, modes};
+use loss::{lossy, wait_for};
 use netstate::route::{Match, Route};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -28,8 +33,6 @@ const REFLECTOR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 const STATIC: u8 = 4;
 const BIRD: u8 = 12;
 const BGP: u8 = 186;
-/// Sessions come back within seconds, where a timer of the protocol goes before.
-const RECOVERY: Duration = Duration::from_secs(120);
 
 fn mode(name: &str) -> Result<&'static dyn Mode, String> {
     need::root()?;
@@ -57,14 +60,9 @@ fn protocol(name: &str) -> u8 {
     if name.contains("frr") { BGP } else { BIRD }
 }
 
-fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
-    testbed::poll(what, RECOVERY, || Ok(if ready() { Ok(()) } else { Err(String::new()) }))
-        .unwrap();
-}
-
 #[test]
 fn routes_are_the_daemon_s_and_carry_traffic() {
-    assert_eq!(variants().len(), 6);
+    assert_eq!(variants().len(), 8);
     for name in variants() {
         let begun = Instant::now();
         let mut network = require!(mode(name)).build(&PARAMS).unwrap();
@@ -80,7 +78,7 @@ fn routes_are_the_daemon_s_and_carry_traffic() {
             assert_eq!(route(&network, host, Ipv4Addr::new(10, 1, 3, 2)), None);
         }
         let daemons = if name.contains("frr") { 2 } else { 1 };
-        let hosts = if name.ends_with("rr") && name != "bgp-frr" { 3 } else { 2 };
+        let hosts = if name.contains("-rr") { 3 } else { 2 };
         assert_eq!(network.programs().count(), daemons * hosts, "{name}");
         echo(&network, &[1, 1400]);
         stream_both_ways(&network);
@@ -96,69 +94,6 @@ fn routes_are_the_daemon_s_and_carry_traffic() {
     }
     let network = lab::find("routed").unwrap().build(&PARAMS).unwrap();
     assert_eq!(route(&network, "a", TENANT_B), by(32, HOST_B, STATIC));
-}
-
-/// Runs `fault` while a datagram is sent each millisecond. Returns when some of those that
-/// were sent after it have arrived; prints what was lost.
-fn lossy(network: &Network, what: &str, fault: impl FnOnce()) {
-    let target = network.address.target;
-    let (stop, sent, last) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let (server, client) = (network.server().netns(), network.client().netns());
-    let listening = server.run(|| UdpSocket::bind(network.address.listen)).unwrap().unwrap();
-    listening.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    let sending = client.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
-    let (arrived, silence) = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let begun = Instant::now();
-            while !stop.load(Ordering::Relaxed) {
-                let number = sent.load(Ordering::Relaxed) + 1;
-                // A datagram that no route leads on is one of the lost.
-                let _ = sending.send_to(&number.to_be_bytes(), target);
-                sent.store(number, Ordering::Relaxed);
-                let due = begun + Duration::from_millis(number);
-                std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            }
-        });
-        let receiving = scope.spawn(|| {
-            let (mut arrived, mut silence) = (0u64, Duration::ZERO);
-            let mut before: Option<Instant> = None;
-            let mut bytes = [0; 8];
-            while !stop.load(Ordering::Relaxed) {
-                if listening.recv(&mut bytes).is_err() {
-                    continue;
-                }
-                let now = Instant::now();
-                silence = silence.max(before.map_or(Duration::ZERO, |before| now - before));
-                before = Some(now);
-                arrived += 1;
-                last.store(u64::from_be_bytes(bytes), Ordering::Relaxed);
-            }
-            (arrived, silence)
-        });
-        let flows = |after: u64| {
-            wait_for("datagrams that arrive", || last.load(Ordering::Relaxed) > after + 50);
-        };
-        flows(0);
-        fault();
-        flows(sent.load(Ordering::Relaxed));
-        stop.store(true, Ordering::Relaxed);
-        receiving.join().unwrap()
-    });
-    let sent = sent.into_inner();
-    println!("{what}: {} of {sent} datagrams lost, {silence:.1?} without any", sent - arrived);
-}
-
-/// Starts a command where the programs of a host run.
-fn start(network: &Network, host: &str, command: &[String]) -> Child {
-    let init = network.init_pid(host).unwrap();
-    let mut enter = Command::new("nsenter");
-    enter.arg(format!("--mount=/proc/{init}/ns/mnt")).arg(format!("--pid=/proc/{init}/ns/pid"));
-    enter.arg("--").args(command).stdout(Stdio::piped()).stderr(Stdio::piped());
-    network.host(host).unwrap().netns().run(|| enter.spawn()).unwrap().unwrap()
-}
-
-fn inode(metadata: &std::fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(metadata)
 }
 
 fn words(text: &str) -> Vec<String> {
@@ -183,7 +118,7 @@ fn session(network: &Network, name: &str, peer: Ipv4Addr, up: bool) {
 
 #[test]
 fn a_session_that_dies_takes_the_routes_and_brings_them_back() {
-    for name in ["bgp", "bgp-tenants", "bgp-rr", "bgp-frr", "bgp-frr-tenants", "bgp-frr-rr"] {
+    for name in variants() {
         let network = require!(mode(name)).build(&PARAMS).unwrap();
         let found = route(&network, "a", TENANT_B);
         let peer = if network.host("reflector").is_some() { REFLECTOR } else { HOST_A };
@@ -215,16 +150,6 @@ fn speaker(network: &Network, host: &str) -> (u32, Vec<String>) {
     let pid = pids.find(is_meant).unwrap();
     let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
     (pid, line.trim_end_matches('\0').split('\0').map(str::to_owned).collect())
-}
-
-/// Ends with the test, if the network did not end it.
-struct Restarted(Child);
-
-impl Drop for Restarted {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// calico's BIRD keeps the routes of one that is killed (graceful restart); FRR's default is
@@ -298,19 +223,6 @@ fn processes_in(namespaces: &BTreeSet<u64>) -> Vec<String> {
         }
     }
     found
-}
-
-/// What the daemons would leave on the machine: files at the paths that they were built with,
-/// and mounts.
-fn left_on_the_machine() -> (Vec<String>, String) {
-    let mut files = Vec::new();
-    for directory in ["/run", "/run/frr", "/run/bird", "/tmp", "/var/tmp", "/var/tmp/frr"] {
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let names = entries.map(|entry| entry.path().display().to_string());
-        files.extend(names.filter(|name| name.contains("frr") || name.contains("bird")));
-    }
-    files.sort();
-    (files, std::fs::read_to_string("/proc/self/mountinfo").unwrap())
 }
 
 /// The test that another process runs, to be killed in it.

@@ -195,6 +195,14 @@ pub enum EngineError {
         /// What was seen of it.
         reason: String,
     },
+    /// A virtual machine could not do its part.
+    #[error("guest {guest}: {message}")]
+    Guest {
+        /// Name of the tenant that it is.
+        guest: String,
+        /// Reason in its words, or what was seen of it.
+        message: String,
+    },
     /// Ended by the caller's stop flag.
     #[error("stopped")]
     Stopped,

@@ -42,6 +42,7 @@ mod tcp_crr;
 mod tcp_maerts;
 mod tcp_rr;
 mod tcp_stream;
+mod told;
 mod udp_path;
 mod udp_rr;
 mod udp_stream;
@@ -58,5 +59,6 @@ pub use measured::{Datagrams, FlowMeasured, LatencyNs, Measured, bins, merge_bin
 pub(crate) use reassembly::NOTHING_ARRIVED;
 pub use results::workload::{MAX_MESSAGE_BYTES, Workload};
 pub use run::run;
-pub use server::{Away, Between, Server};
+pub use server::{Away, Between, Server, Within};
 pub use stall::Stall;
+pub use told::{LoadTold, MeasuredTold};

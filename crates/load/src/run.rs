@@ -64,6 +64,7 @@ pub fn run<'a>(
             let (server, target, token) = server.start(load)?;
             (Endpoint::client(load, client, target, token)?, server)
         }
+        Between::Within(machines) => return machines.run(load, watch, stop),
     };
     let round_trip = server.round_trip();
     let progress = Progress::new(load);

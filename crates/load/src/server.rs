@@ -1,9 +1,11 @@
 //! The server's end of a load as the thread that coordinates both ends sees it:
 //! a [`Endpoint`] in this process, or a proxy of one on another machine.
+//! [`Within`]: both ends of a load elsewhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use sys::netns::NetNs;
@@ -11,7 +13,7 @@ use sys::netns::NetNs;
 use super::control::Phase;
 use super::counted::{Counted, ServerReport};
 use super::endpoint::Endpoint;
-use super::{Ends, EngineError, Load};
+use super::{Ends, EngineError, Load, Measured, Watch};
 
 /// The server's end of a load that is under way. Dropping it ends the load
 /// there.
@@ -58,6 +60,20 @@ pub trait Away: fmt::Debug {
     fn start(&self, load: &Load) -> Result<(Box<dyn Server + '_>, SocketAddr, u64), EngineError>;
 }
 
+/// Both ends of a path in machines of their own, which run loads by themselves.
+pub trait Within: fmt::Debug {
+    /// Runs a load there, as [`run`](super::run) does here.
+    ///
+    /// # Errors
+    /// As of [`run`](super::run), and when a machine cannot be asked.
+    fn run(
+        &self,
+        load: &Load,
+        watch: &mut dyn Watch,
+        stop: &AtomicBool,
+    ) -> Result<Measured, EngineError>;
+}
+
 /// Where the two endpoints of a load run.
 #[derive(Debug, Clone, Copy)]
 pub enum Between<'a> {
@@ -70,6 +86,8 @@ pub enum Between<'a> {
         /// Who serves at the other end.
         server: &'a dyn Away,
     },
+    /// Neither in this process.
+    Within(&'a dyn Within),
 }
 
 impl<'a> From<&Ends<'a>> for Between<'a> {

@@ -5,6 +5,7 @@
 
 mod calibrate;
 mod drop_point;
+pub mod guest;
 pub mod impact;
 mod in_force;
 pub mod observed;

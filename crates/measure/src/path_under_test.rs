@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use netstate::Hop;
 
+use crate::guest::Guests;
 use crate::path_netns::PathNetns;
 use crate::plan::Plan;
 use crate::remote::Remote;
@@ -51,6 +52,8 @@ pub enum ServerEnd {
     },
     /// In another process, most likely on another machine.
     Away(Arc<Remote>),
+    /// Both halves in virtual machines; the client's place is the host of its guest.
+    Guests(Arc<Guests>),
 }
 
 impl PathUnderTest {
@@ -74,14 +77,23 @@ impl PathUnderTest {
                 Between::Here(Ends { client, server, target, listen })
             }
             ServerEnd::Away(server) => Between::Away { client, server: &**server },
+            ServerEnd::Guests(guests) => Between::Within(&**guests),
         }
     }
 
     /// The server, where it is another process.
     pub fn remote(&self) -> Option<&Remote> {
         match &self.server {
-            ServerEnd::Here { .. } => None,
+            ServerEnd::Here { .. } | ServerEnd::Guests(_) => None,
             ServerEnd::Away(remote) => Some(remote),
+        }
+    }
+
+    /// The virtual machines, where both ends are in some.
+    pub fn guests(&self) -> Option<&Guests> {
+        match &self.server {
+            ServerEnd::Here { .. } | ServerEnd::Away(_) => None,
+            ServerEnd::Guests(guests) => Some(guests),
         }
     }
 
@@ -91,6 +103,7 @@ impl PathUnderTest {
         match &self.server {
             &ServerEnd::Here { place, .. } => [client, self.places[place].name.as_str()],
             ServerEnd::Away(_) => [client, Remote::HOST],
+            ServerEnd::Guests(guests) => guests.names(),
         }
     }
 }

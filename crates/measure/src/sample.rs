@@ -5,10 +5,11 @@ use std::sync::atomic::AtomicBool;
 
 use crate::calibrate::Offer;
 use crate::drop_point::{self, Failed};
+use crate::guest;
 use crate::in_force::InForce;
 use crate::observed::Observed;
 use crate::path;
-use crate::path_under_test::PathUnderTest;
+use crate::path_under_test::{PathUnderTest, ServerEnd};
 use crate::plan::{Plan, PlannedCell};
 use crate::probes::{Probes, Reading};
 use crate::remote::message::Observed as Peer;
@@ -186,6 +187,10 @@ impl Taker<'_> {
                     let reason = format!("{tool} cannot be driven on another machine");
                     return Err(broken(reason));
                 }
+                Between::Within(_) => {
+                    let tool = self.engine;
+                    return Err(broken(format!("{tool} cannot be driven in a guest")));
+                }
             },
         };
         let (measured, tool) = match taken {
@@ -210,11 +215,14 @@ impl Taker<'_> {
             .remote()
             .zip(counted.peer)
             .and_then(|(remote, peer)| remote.join(peer, &mut observed, &mut cpu));
+        let guests =
+            subject.guests().map_or_else(Vec::new, |guests| guest::join(guests, &mut observed));
         let moved = match &tool {
             Some(report) => report.moved,
             None => Moved { units: measured.units, payload_bytes: measured.payload_bytes },
         };
         let mut sample = filled(plan, subject, &measured, &moved, &observed, &cpu, peer);
+        sample.guests = guests;
         if let Some(ToolReport { version, command, figures, .. }) = tool {
             // The first command: the others differ in their ports.
             self.said.tool.get_or_insert((version, command));
@@ -256,8 +264,8 @@ fn filled(
         seconds: measured.seconds,
         bits_per_s: measured.bits_per_s(),
         units: measured.units,
-        service_demand: match subject.remote() {
-            None => service_demand(
+        service_demand: match &subject.server {
+            ServerEnd::Here { .. } => service_demand(
                 &machine.cpu,
                 plan.idle_load,
                 machine.seconds,
@@ -266,7 +274,9 @@ fn filled(
                 moved.units,
                 moved.payload_bytes,
             ),
-            Some(_) => remote::service_demand(
+            // The load goes on while the counters are read. The guests' CPU time is QEMU's,
+            // and this machine's.
+            ServerEnd::Away(_) | ServerEnd::Guests(_) => remote::service_demand(
                 machine,
                 plan.idle_load,
                 peer.as_ref(),

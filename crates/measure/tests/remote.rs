@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use channel::Service;
+use channel::frame::{Direction, HEAD_BYTES, REPLY_LIMIT, REQUEST_LIMIT, Sequence};
+use channel::handshake::{HELLO_BYTES, Hello, MAC_BYTES, Said};
 use load::{Load, Workload};
-use measure::remote::frame::{Direction, HEAD_BYTES, REPLY_LIMIT, REQUEST_LIMIT, Sequence};
-use measure::remote::handshake::{HELLO_BYTES, Hello, MAC_BYTES, Said};
 use measure::remote::message::{LoadAsked, Reply, Request, emit, parse_reply};
 use measure::remote::{Event, Limits, Remote, RemoteError, Server, ServerError, Token};
 use rand::{RngExt, SeedableRng};
@@ -97,8 +98,9 @@ impl Raw {
         let mut stream = serving.stranger();
         let mut hello = [0; HELLO_BYTES];
         stream.read_exact(&mut hello).unwrap();
-        let client = Hello::fresh(true);
-        let keys = Said { server: Hello::parse(&hello).unwrap(), client }.keys(Some(&token()));
+        let client = Hello::fresh(Service::Measure, true);
+        let keys = Said { server: Hello::parse(&hello, Service::Measure).unwrap(), client }
+            .keys(Some(&token()));
         let said = [&client.emit()[..], &keys.client_proof()].concat();
         stream.write_all(&said).unwrap();
         let mut proof = [0; MAC_BYTES];
@@ -168,7 +170,10 @@ fn whatever_strangers_say_they_get_a_hello_and_nothing_more() {
         let mut bytes: Vec<u8> = (0..length).map(|_| random.random()).collect();
         if case % 3 == 0 {
             // As far as a stranger can get.
-            bytes.splice(..bytes.len().min(HELLO_BYTES), Hello::fresh(true).emit());
+            bytes.splice(
+                ..bytes.len().min(HELLO_BYTES),
+                Hello::fresh(Service::Measure, true).emit(),
+            );
         }
         // It may be closed meanwhile.
         let _ = stream.write_all(&bytes);
@@ -238,7 +243,7 @@ fn what_was_recorded_opens_no_session() {
 #[test]
 fn who_stands_still_is_hung_up_on() {
     let serving = Serving::new(Limits::DEFAULT);
-    let hello = Hello::fresh(true).emit();
+    let hello = Hello::fresh(Service::Measure, true).emit();
     let mut slow: Vec<TcpStream> = (0..8)
         .map(|n: usize| {
             let mut stream = serving.stranger();
@@ -305,7 +310,7 @@ fn a_token_is_blamed_only_where_nothing_else_can_be() {
             drop(listener.accept().unwrap());
         }
         let (mut stream, _) = listener.accept().unwrap();
-        stream.write_all(&Hello::fresh(true).emit()).unwrap();
+        stream.write_all(&Hello::fresh(Service::Measure, true).emit()).unwrap();
         stream.read_exact(&mut [0; HELLO_BYTES + MAC_BYTES]).unwrap();
         let wait = if late { LATE.saturating_sub(begun.elapsed()) } else { LATE / 20 };
         std::thread::sleep(wait);

@@ -5,9 +5,10 @@
 #[path = "../../../fuzz/src/control.rs"]
 mod entry;
 
+use channel::Service;
+use channel::frame::{Direction, REQUEST_LIMIT, Sequence};
+use channel::handshake::Hello;
 use load::{FlowCount, Load, Phase, Workload};
-use measure::remote::frame::{Direction, REQUEST_LIMIT, Sequence};
-use measure::remote::handshake::Hello;
 use measure::remote::message::{CountedAt, LoadAsked, Reply, Request, emit};
 use rand::{RngExt, SeedableRng};
 
@@ -21,7 +22,7 @@ fn messages() -> Vec<Vec<u8>> {
     let most = FlowCount { units: u64::MAX, ..FlowCount::default() };
     let counted = CountedAt { at_ns: u64::MAX, flows: vec![flow, most] };
     let mut messages = vec![
-        Hello::fresh(true).emit().to_vec(),
+        Hello::fresh(Service::Measure, true).emit().to_vec(),
         emit(&Request::Describe),
         emit(&Request::Idle { millis: 500 }),
         emit(&Request::TurnTo(Phase::Measure)),

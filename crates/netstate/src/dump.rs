@@ -53,53 +53,136 @@ pub(crate) fn dump(
     protocol: isize,
     request: (u16, &[u8]),
     object: &'static str,
-    mut each: impl FnMut(u16, &[u8]),
+    each: impl FnMut(u16, &[u8]),
 ) -> Result<()> {
-    for _ in 0..DUMPS {
-        let mut answers = Vec::new();
-        let collect = |kind, payload: &[u8]| answers.push((kind, payload.to_vec()));
-        if dump_once(protocol, request, object, collect)? == Outcome::Whole {
-            answers.iter().for_each(|(kind, payload)| each(*kind, payload));
-            return Ok(());
-        }
-    }
-    Err(interrupted("list", object))
+    Lists::open(protocol, object)?.dump(request, object, each)
 }
 
-/// A socket an attempt: what is left of one is not taken for the next one's.
+/// As [`dump`], once.
 pub(crate) fn dump_once(
     protocol: isize,
-    (kind, payload): (u16, &[u8]),
+    request: (u16, &[u8]),
     object: &'static str,
-    mut each: impl FnMut(u16, &[u8]),
+    each: impl FnMut(u16, &[u8]),
 ) -> Result<Outcome> {
+    Lists::open(protocol, object)?.dump_once(request, object, each)
+}
+
+/// A socket for one request after the other.
+pub(crate) struct Lists {
+    protocol: isize,
+    socket: Socket,
+    /// The last answer.
+    answer: Vec<u8>,
+}
+
+impl Lists {
+    /// Of the calling thread's namespace.
+    pub(crate) fn open(protocol: isize, object: &'static str) -> Result<Lists> {
+        Ok(Lists { protocol, socket: open(protocol, object)?, answer: Vec::with_capacity(ANSWER) })
+    }
+
+    /// As [`dump`].
+    pub(crate) fn dump(
+        &mut self,
+        request: (u16, &[u8]),
+        object: &'static str,
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> Result<()> {
+        for _ in 0..DUMPS {
+            let mut answers = Vec::new();
+            let collect = |kind, payload: &[u8]| answers.push((kind, payload.to_vec()));
+            if self.dump_once(request, object, collect)? == Outcome::Whole {
+                answers.iter().for_each(|(kind, payload)| each(*kind, payload));
+                return Ok(());
+            }
+        }
+        Err(interrupted("list", object))
+    }
+
+    fn dump_once(
+        &mut self,
+        request: (u16, &[u8]),
+        object: &'static str,
+        each: impl FnMut(u16, &[u8]),
+    ) -> Result<Outcome> {
+        let answer = self.list(request, object, each);
+        // What may be left of an answer is not taken for the next one's.
+        if let Err(Error::Sys(_) | Error::Answer { .. }) = &answer {
+            self.socket = open(self.protocol, object)?;
+        }
+        answer
+    }
+
+    fn list(
+        &mut self,
+        request: (u16, &[u8]),
+        object: &'static str,
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> Result<Outcome> {
+        self.send(request, NLM_F_DUMP, object)?;
+        let mut is_interrupted = false;
+        loop {
+            self.receive(object)?;
+            if let Some(outcome) = take(&self.answer, object, &mut is_interrupted, &mut each)? {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// Type and payload of the one answer to a request that is no dump.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn one(
+        &mut self,
+        request: (u16, &[u8]),
+        object: &'static str,
+    ) -> Result<Option<(u16, Vec<u8>)>> {
+        self.send(request, 0, object)?;
+        self.receive(object)?;
+        let mut found = None;
+        let mut each = |kind, payload: &[u8]| found = Some((kind, payload.to_vec()));
+        take(&self.answer, object, &mut false, &mut each)?;
+        Ok(found)
+    }
+
+    fn send(&self, (kind, payload): (u16, &[u8]), flags: u16, object: &'static str) -> Result<()> {
+        let mut request = Vec::with_capacity(HEADER + payload.len());
+        request.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
+        request.extend(kind.to_ne_bytes());
+        request.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+        // Sequence number and port: an answer is read to its end before the next request.
+        request.extend([0; 8]);
+        request.extend(payload);
+        let sent = self.socket.send_to(&request, &SocketAddr::new(0, 0), 0);
+        sent.map(drop).map_err(|e| Error::Sys(sys::Error::io("list", object, &e)))
+    }
+
+    fn receive(&mut self, object: &'static str) -> Result<()> {
+        self.answer.clear();
+        // The kernel fills as much of an answer as was asked for before, 32 KiB at most, and
+        // finds its place anew for each: large ones make long lists quick.
+        let length = self.socket.recv(&mut self.answer, libc::MSG_TRUNC);
+        let length = length.map_err(|e| Error::Sys(sys::Error::io("list", object, &e)))?;
+        if length > self.answer.len() {
+            return Err(Error::Answer {
+                operation: "list",
+                object: object.to_owned(),
+                expected: "at most 256 KiB at once",
+                got: format!("{length} bytes"),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn open(protocol: isize, object: &'static str) -> Result<Socket> {
     let failed =
         |operation| move |e: std::io::Error| Error::Sys(sys::Error::io(operation, object, &e));
     let mut socket = Socket::new(protocol).map_err(failed("socket"))?;
     socket.bind_auto().map_err(failed("bind"))?;
-    let mut request = Vec::with_capacity(HEADER + payload.len());
-    request.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
-    request.extend(kind.to_ne_bytes());
-    request.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    // Sequence number and port: this socket has one request.
-    request.extend([0; 8]);
-    request.extend(payload);
-    socket.send_to(&request, &SocketAddr::new(0, 0), 0).map_err(failed("list"))?;
-    let mut is_interrupted = false;
-    // The kernel fills as much of an answer as was asked for before, 32 KiB at most, and
-    // finds its place anew for each: large ones make long lists quick.
-    let mut bytes = Vec::with_capacity(ANSWER);
-    loop {
-        bytes.clear();
-        let length = socket.recv(&mut bytes, libc::MSG_TRUNC).map_err(failed("list"))?;
-        if length > bytes.len() {
-            let errno = Errno::EMSGSIZE;
-            return Err(Error::Kernel { operation: "list", object: object.to_owned(), errno });
-        }
-        if let Some(outcome) = take(&bytes, object, &mut is_interrupted, &mut each)? {
-            return Ok(outcome);
-        }
-    }
+    Ok(socket)
 }
 
 /// Takes the messages of a datagram; `None`: there are more to come.

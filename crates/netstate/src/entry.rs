@@ -189,7 +189,7 @@ fn forwarding(message: NeighbourMessage) -> Option<FdbEntry> {
     entry.mac.is_some().then_some(entry)
 }
 
-fn ip(address: &NeighbourAddress) -> Option<IpAddr> {
+pub(crate) fn ip(address: &NeighbourAddress) -> Option<IpAddr> {
     match address {
         NeighbourAddress::Inet(address) => Some((*address).into()),
         NeighbourAddress::Inet6(address) => Some((*address).into()),

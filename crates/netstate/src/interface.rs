@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoBridge, InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
-    Stats64,
+    InfoBridge, InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    State, Stats64,
 };
 use nix::errno::Errno;
 use packet::ethernet::MacAddr;
@@ -65,6 +65,8 @@ pub struct Interface {
     pub bus: Option<String>,
     /// A VXLAN device's attributes.
     pub vxlan: Option<Vxlan>,
+    /// UDP port of a Geneve device.
+    pub geneve_port: Option<u16>,
     /// A bridge's attributes; `None` for other devices.
     pub bridge: Option<Bridge>,
     /// Counters since the link was made.
@@ -244,6 +246,12 @@ fn interface(message: LinkMessage) -> Interface {
                     match info {
                         LinkInfo::Kind(kind) => link.kind = Some(kind.to_string()),
                         LinkInfo::Data(InfoData::Vxlan(data)) => link.vxlan = Some(vxlan(&data)),
+                        LinkInfo::Data(InfoData::Geneve(data)) => {
+                            link.geneve_port = data.iter().find_map(|attribute| match attribute {
+                                InfoGeneve::Port(port) => Some(*port),
+                                _ => None,
+                            });
+                        }
                         LinkInfo::Data(InfoData::Bridge(data)) => {
                             link.bridge = Some(bridge(&data));
                         }

@@ -10,6 +10,7 @@ pub mod addr;
 pub mod cgroup;
 pub mod connection;
 pub mod conntrack;
+pub mod control_plane;
 pub mod cpu;
 mod dump;
 pub mod entry;

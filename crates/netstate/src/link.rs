@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    BridgeStpState, InfoBridge, InfoData, InfoIpVlan, InfoKind, InfoMacVlan, InfoVeth, InfoVlan,
-    InfoVxlan, IpVlanMode, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
+    BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoIpVlan, InfoKind, InfoMacVlan,
+    InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVxlan, IpVlanMode, LinkAttribute,
+    LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
 };
 use packet::ethernet::MacAddr;
 use packet::vlan::VlanId;
@@ -263,6 +264,24 @@ impl Netlink {
         let bridge = self.link(bridge)?.index;
         self.set(name, "set master of", |message| {
             message.attributes.push(LinkAttribute::Controller(bridge));
+        })
+    }
+
+    /// Gives a bridge's port to a control plane: the bridge learns no address there, and
+    /// answers for the neighbours behind it that it knows (`bridge link set … learning off
+    /// neigh_suppress on`).
+    ///
+    /// # Errors
+    /// `ENODEV`; `EOPNOTSUPP` when it is no bridge's port.
+    pub fn control_bridge_port(&self, name: &str) -> Result<()> {
+        self.set(name, "give to a control plane", |message| {
+            message.attributes.push(LinkAttribute::LinkInfo(vec![
+                LinkInfo::PortKind(InfoPortKind::Bridge),
+                LinkInfo::PortData(InfoPortData::BridgePort(vec![
+                    InfoBridgePort::Learning(false),
+                    InfoBridgePort::NeighSupress(true),
+                ])),
+            ]));
         })
     }
 

@@ -157,6 +157,8 @@ pub struct BridgeDevice {
 pub struct BridgePort {
     /// Spanning tree lets it forward.
     pub forwarding: bool,
+    /// The bridge answers for neighbours behind it (`IFLA_BRPORT_NEIGH_SUPPRESS`).
+    pub neigh_suppress: bool,
     /// Options that change where packets go, by their names in `bridge link`.
     pub options: Vec<&'static str>,
     /// Attributes (`IFLA_BRPORT_*`) that are not known here.

@@ -21,6 +21,15 @@ enum kind {
 	CONSUMED = 8,	/* freed after use */
 };
 
+/* What a packet is in. */
+enum tunnel {
+	NO_TUNNEL = 0,
+	VXLAN = 1,
+	GENEVE = 2,
+	GRE = 3,
+	GRE_WITH_KEY = 4,
+};
+
 /* A flow of a packet. Addresses of IPv4 are mapped into IPv6. */
 struct flow {
 	u8 source[16];
@@ -29,15 +38,17 @@ struct flow {
 	u16 destination_port;
 	u8 protocol;		/* 0: no such headers */
 	u8 tcp_flags;
-	u16 id;			/* of IPv4, network byte order */
+	u16 fragment;		/* as IPv4 has it: flags and offset, network byte order */
 	u32 sequence;		/* of TCP, network byte order */
-	u16 fragment;		/* of IPv4: flags and offset, network byte order */
+	u32 id;			/* of IPv4, or of IPv6's fragment header; network byte order */
 	u16 length;		/* of the IP packet, network byte order; 0: longer */
+	u16 unused;
 };
-_Static_assert(sizeof(struct flow) == 48, "ABI of flow");
+_Static_assert(sizeof(struct flow) == 52, "ABI of flow");
 _Static_assert(__builtin_offsetof(struct flow, source_port) == 32, "ABI of flow");
 _Static_assert(__builtin_offsetof(struct flow, protocol) == 36, "ABI of flow");
 _Static_assert(__builtin_offsetof(struct flow, sequence) == 40, "ABI of flow");
+_Static_assert(__builtin_offsetof(struct flow, length) == 48, "ABI of flow");
 
 struct event {
 	u64 time;		/* CLOCK_MONOTONIC, ns */
@@ -53,16 +64,16 @@ struct event {
 	u8 kind;
 	u8 checksum;		/* ip_summed */
 	u8 conntrack;		/* enum ip_conntrack_info + 1; 0: none */
-	u8 tunnel;		/* whether `outer` is one */
+	u8 tunnel;		/* enum tunnel: what `outer` is */
 	u32 mark;
 	u32 cpu;
 	u32 pid;		/* of READ */
-	u32 vni;
+	u32 vni;		/* of the tunnel; of GRE: its key */
 	char comm[16];
 	struct flow inner;	/* the packet's own where there is no tunnel */
 	struct flow outer;
 };
-_Static_assert(sizeof(struct event) == 192, "ABI of event");
+_Static_assert(sizeof(struct event) == 200, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, netns) == 24, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, device) == 32, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, len) == 48, "ABI of event");
@@ -70,7 +81,7 @@ _Static_assert(__builtin_offsetof(struct event, kind) == 60, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, mark) == 64, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, comm) == 80, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, inner) == 96, "ABI of event");
-_Static_assert(__builtin_offsetof(struct event, outer) == 144, "ABI of event");
+_Static_assert(__builtin_offsetof(struct event, outer) == 148, "ABI of event");
 
 /* Room for all headers of a packet in a tunnel, and for as much payload as may be asked for. */
 #define HEADER_BYTES 256
@@ -87,8 +98,8 @@ struct snapshot {
 	u32 length;		/* of the packet from there on */
 	u8 bytes[SNAPSHOT_BYTES];
 };
-_Static_assert(__builtin_offsetof(struct snapshot, end) == 192, "ABI of snapshot");
-_Static_assert(__builtin_offsetof(struct snapshot, length) == 196, "ABI of snapshot");
-_Static_assert(__builtin_offsetof(struct snapshot, bytes) == 200, "ABI of snapshot");
+_Static_assert(__builtin_offsetof(struct snapshot, end) == 200, "ABI of snapshot");
+_Static_assert(__builtin_offsetof(struct snapshot, length) == 204, "ABI of snapshot");
+_Static_assert(__builtin_offsetof(struct snapshot, bytes) == 208, "ABI of snapshot");
 
 #endif

@@ -40,7 +40,8 @@ struct filter {
 	u16 payload;	/* bytes of it that are told with the headers, PAYLOAD_BYTES at most */
 	u8 with_bytes;	/* headers are told as they are */
 	u8 with_expression;
-	u32 unused;
+	u32 fragments;	/* when the last first fragment was chosen by chance, in 2^20 ns; written
+			 * here; 0: none was */
 	struct pattern pattern[PATTERNS];
 };
 _Static_assert(sizeof(struct filter) == 40 + PATTERNS * 76, "ABI of filter");
@@ -60,7 +61,7 @@ struct {
 	__type(value, u32);
 } spaces SEC(".maps");
 
-/* UDP ports of VXLAN devices, in network byte order. */
+/* UDP ports of VXLAN and Geneve devices, in network byte order; the value is an enum tunnel. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -110,7 +111,9 @@ static __always_inline int is_of(const struct pattern *pattern, const struct flo
 /* Whether it is wanted by the flows and tunnels that were named. */
 static __always_inline int is_wanted(const struct filter *filter, const struct event *event)
 {
-	if (filter->with_vni && (!event->tunnel || event->vni != filter->vni))
+	/* GRE without a key has no identifier, not 0. */
+	if (filter->with_vni && (event->tunnel == NO_TUNNEL || event->tunnel == GRE ||
+				 event->vni != filter->vni))
 		return 0;
 	if (!filter->patterns)
 		return 1;

@@ -10,13 +10,35 @@
 #include "event.h"
 #include "filter.h"
 
-#define VXLAN_HEADERS 8
+/* Base headers; Geneve's options follow, and GRE's fields by its flags. */
+#define VXLAN_HEADER 8
 #define VXLAN_HAS_VNI 0x08
+#define GENEVE_HEADER 8
+#define GENEVE_VERSION 0xc0
+#define GENEVE_OPTION_WORDS 0x3f
+#define GRE_HEADER 4
+/* Before it 0x80: a checksum, after it 0x10: a sequence number. */
+#define GRE_KEY 0x20
+/* In the second byte. */
+#define GRE_VERSION 0x07
+#define ETH_P_TEB 0x6558
+#define IPPROTO_GRE 47
 #define ETH_P_8021Q 0x8100
 #define VLAN_HLEN 4
 #define ARP_BYTES 28
 #define IPPROTO_ICMP 1
 #define IPPROTO_ICMPV6 58
+/* Headers between those of IPv6 and the transport's (RFC 8200, 4; RFC 4302). */
+#define IPPROTO_HOPOPTS 0
+#define IPPROTO_ROUTING 43
+#define IPPROTO_FRAGMENT 44
+#define IPPROTO_AH 51
+#define IPPROTO_DSTOPTS 60
+/* So many of them are passed. */
+#define EXTENSIONS 6
+/* Of `fragment`: more follow, and where it begins, in 8 bytes. */
+#define MORE_FRAGMENTS 0x2000
+#define FRAGMENT_OFFSET 0x1fff
 
 /* Where headers are. It lies in a map, and is read back from there by `read_back`. */
 struct headers {
@@ -30,6 +52,16 @@ struct headers {
 	u32 inner;
 	/* Bytes of the link's header before `ip`. */
 	u32 link;
+	/* Bytes of a tunnel's own header, with the inner link's. */
+	u32 tunnel;
+	/* What is behind a header of UDP or GRE; 0: nothing that may be a tunnel. */
+	u64 payload;
+	/* EtherType of an inner frame, network byte order. */
+	u16 type;
+	/* Whether it is wanted as a later fragment only. */
+	u32 is_fragment_wanted;
+	/* Whether it is a later fragment of a packet whose first one was noted. */
+	u32 is_followed;
 };
 
 /* A number that the verifier takes for any: it would follow each length of headers by itself,
@@ -84,13 +116,60 @@ static __always_inline u32 transport_length(u8 protocol, const u8 *bytes)
 	}
 }
 
-/* Bytes of the headers of the IP packet at `at`, whose addresses and ports could be read, or 0;
- * `payload` is where that of UDP begins, or 0. One read does for headers without options: a
- * packet's memory is longer than its headers.
+/* What is told of extension headers, in one number: their bytes, where the fragment header is in
+ * them plus 1 (0: there is none), the flags and offset of that as IPv4 has them, and the protocol
+ * of what is behind them all.
  */
-static __always_inline u32 read_flow(struct flow *flow, const u8 *at, const u8 **payload)
+#define EXTENSIONS_LENGTH(told) ((u32)(told) & 0xffff)
+#define EXTENSIONS_FRAGMENT(told) ((u32)(told) >> 16)
+#define EXTENSIONS_PLACE(told) ((u16)((told) >> 32))
+#define EXTENSIONS_PROTOCOL(told) ((u8)((told) >> 48))
+
+/* The extension headers at the address `at`, of which the first has this protocol's number. What is
+ * behind the fragment header of a later fragment is payload. It takes numbers and is not static:
+ * the verifier follows such a function once, not from each of its callers.
+ */
+__attribute__((noinline)) u64 read_extensions(u64 at, u32 first)
 {
-	u8 head[sizeof(struct ipv6hdr) + TRANSPORT_BYTES];
+	u8 head[4] __attribute__((aligned(4)));
+	u32 length = 0, fragment = 0, place = 0;
+	u8 protocol = first;
+
+	for (u32 count = 0; count < EXTENSIONS; count++) {
+		u8 of = protocol;
+
+		if (of != IPPROTO_HOPOPTS && of != IPPROTO_ROUTING && of != IPPROTO_FRAGMENT &&
+		    of != IPPROTO_AH && of != IPPROTO_DSTOPTS)
+			break;
+		if (bpf_probe_read_kernel(head, sizeof(head), (const void *)(at + length)))
+			break;
+		protocol = head[0];
+		if (of == IPPROTO_FRAGMENT) {
+			place = head[2] << 8 | head[3];
+			fragment = length + 1;
+			length += 8;
+			/* The offset is before two unused bits and the flag. */
+			if (place >> 3)
+				break;
+		} else if (of == IPPROTO_AH) {
+			length += (head[1] + 2) * 4;
+		} else {
+			length += (head[1] + 1) * 8;
+		}
+	}
+	place = place >> 3 | (place & 1 ? MORE_FRAGMENTS : 0);
+	return (u64)protocol << 48 | (u64)place << 32 | (fragment & 0xffff) << 16 |
+	       (length & 0xffff);
+}
+
+/* Bytes of the headers of the IP packet at `at`, whose addresses and ports could be read, or 0;
+ * `payload` is where that of UDP or GRE begins, or 0. One read does for headers without options: a
+ * packet's memory is longer than its headers. It is not inlined: the verifier compares states
+ * where a call returns, and follows callers with half the steps.
+ */
+static __attribute__((noinline)) u32 read_flow(struct flow *flow, const u8 *at, const u8 **payload)
+{
+	u8 head[sizeof(struct ipv6hdr) + TRANSPORT_BYTES] __attribute__((aligned(8)));
 	const struct ipv6hdr *six = (const void *)head;
 	const struct iphdr *four = (const void *)head;
 	u32 length = sizeof(*six);
@@ -105,20 +184,36 @@ static __always_inline u32 read_flow(struct flow *flow, const u8 *at, const u8 *
 		flow->destination[10] = flow->destination[11] = 0xff;
 		__builtin_memcpy(flow->destination + 12, &four->daddr, 4);
 		flow->protocol = four->protocol;
-		flow->id = four->id;
+		flow->id = htonl(htons(four->id));
 		flow->fragment = four->frag_off;
 		flow->length = four->tot_len;
-		/* Only a first fragment has ports. */
-		if (four->frag_off & htons(0x1fff))
-			return length;
 	} else if (head[0] >> 4 == 6) {
 		__builtin_memcpy(flow->source, six->source, 16);
 		__builtin_memcpy(flow->destination, six->destination, 16);
 		flow->protocol = six->next;
 		flow->length = six->length;
+		if (flow->protocol != IPPROTO_TCP && flow->protocol != IPPROTO_UDP) {
+			u64 behind = (u64)(at + sizeof(*six)), told;
+
+			/* Read back: the verifier takes it for a pointer. */
+			bpf_probe_read_kernel(&behind, sizeof(behind), &behind);
+			told = read_extensions(behind, flow->protocol);
+			flow->protocol = EXTENSIONS_PROTOCOL(told);
+			flow->fragment = htons(EXTENSIONS_PLACE(told));
+			if (EXTENSIONS_FRAGMENT(told))
+				bpf_probe_read_kernel(&flow->id, sizeof(flow->id),
+						      (const u8 *)behind + 3 +
+							      EXTENSIONS_FRAGMENT(told));
+			length += EXTENSIONS_LENGTH(told);
+		}
 	} else {
 		return 0;
 	}
+	/* Only a first fragment has ports. */
+	if (flow->fragment & htons(FRAGMENT_OFFSET))
+		return length;
+	if (flow->protocol == IPPROTO_GRE)
+		*payload = at + length;
 	if (flow->protocol != IPPROTO_TCP && flow->protocol != IPPROTO_UDP)
 		return length + transport_length(flow->protocol, head);
 	if (flow->protocol == IPPROTO_UDP)
@@ -130,16 +225,70 @@ static __always_inline u32 read_flow(struct flow *flow, const u8 *at, const u8 *
 		read_transport(flow, head + sizeof(*six));
 		length += transport_length(flow->protocol, head + sizeof(*six));
 	} else {
-		u8 rest[TRANSPORT_BYTES];
-
-		if (bpf_probe_read_kernel(rest, sizeof(rest), at + length)) {
+		/* In the room of what was read: callers and callees have 512 bytes together. */
+		if (bpf_probe_read_kernel(head, TRANSPORT_BYTES, at + length)) {
 			*payload = 0;
 			return length;
 		}
-		read_transport(flow, rest);
-		length += transport_length(flow->protocol, rest);
+		read_transport(flow, head);
+		length += transport_length(flow->protocol, head);
 	}
 	return length;
+}
+
+/* Reads the header of a tunnel: its kind and VNI into the event; into `headers` its length and
+ * where the frame begins that it carries. The event's `tunnel` stays NO_TUNNEL of one that carries
+ * neither Ethernet nor IP.
+ */
+static __always_inline void read_tunnel(struct event *event, struct headers *headers, const u8 *at)
+{
+	u32 protocol, flags, length;
+	u8 head[8] __attribute__((aligned(8))), kind;
+	u16 *known;
+
+	if (bpf_probe_read_kernel(head, sizeof(head), at))
+		return;
+	flags = head[0];
+	protocol = head[2] << 8 | head[3];
+	if (event->inner.protocol == IPPROTO_GRE) {
+		u32 key = GRE_HEADER + (flags >> 5 & 4);
+
+		/* Version 1 is that of PPTP. */
+		if (head[1] & GRE_VERSION)
+			return;
+		/* Checksum, key and sequence number are four bytes each. */
+		length = key + (flags >> 3 & 4) + (flags >> 2 & 4);
+		kind = GRE + (flags >> 5 & 1);
+		bpf_probe_read_kernel(head + 4, 4, at + key);
+		event->vni = (u32)head[4] << 24 | head[5] << 16 | head[6] << 8 | head[7];
+	} else {
+		known = bpf_map_lookup_elem(&tunnels, &event->inner.destination_port);
+		if (!known)
+			return;
+		kind = *known;
+		event->vni = head[4] << 16 | head[5] << 8 | head[6];
+		length = VXLAN_HEADER;
+		if (kind == GENEVE) {
+			if (flags & GENEVE_VERSION)
+				return;
+			length = GENEVE_HEADER + (flags & GENEVE_OPTION_WORDS) * 4;
+		} else {
+			if (!(flags & VXLAN_HAS_VNI))
+				return;
+			protocol = ETH_P_TEB;
+		}
+	}
+	headers->tunnel = length;
+	if (protocol == ETH_P_TEB) {
+		length = read_back(&headers->tunnel);
+		headers->inner = read_back(&headers->length) + length;
+		headers->tunnel = length + ETH_HLEN;
+		bpf_probe_read_kernel(&headers->type, sizeof(headers->type),
+				      at + length + ETH_HLEN - 2);
+	} else if (protocol != ETH_P_IP && protocol != ETH_P_IPV6) {
+		return;
+	}
+	event->tunnel = kind;
 }
 
 /* Reads the headers of the packet whose IP header is at `at`: in a tunnel those of the inner
@@ -148,27 +297,31 @@ static __always_inline u32 read_flow(struct flow *flow, const u8 *at, const u8 *
 static __always_inline int read_headers(struct event *event, struct headers *headers, const u8 *at)
 {
 	const u8 *payload, *inside;
-	u8 vxlan[VXLAN_HEADERS + ETH_HLEN];
+	u32 length;
 
 	__builtin_memset(&event->inner, 0, sizeof(event->inner));
 	headers->ip = (u64)at;
-	headers->length = read_flow(&event->inner, at, &payload);
 	headers->inner = 0;
-	if (!headers->length)
+	headers->type = 0;
+	headers->length = read_flow(&event->inner, at, &payload);
+	headers->payload = (u64)payload;
+	if (!read_back(&headers->length))
 		return 0;
-	if (!payload || !bpf_map_lookup_elem(&tunnels, &event->inner.destination_port) ||
-	    bpf_probe_read_kernel(vxlan, sizeof(vxlan), payload) || !(vxlan[0] & VXLAN_HAS_VNI))
+	payload = (const u8 *)address_back(&headers->payload);
+	if (!payload)
+		return 1;
+	read_tunnel(event, headers, payload);
+	if (!*(volatile u8 *)&event->tunnel)
 		return 1;
 	event->outer = event->inner;
-	event->tunnel = 1;
-	event->vni = vxlan[4] << 16 | vxlan[5] << 8 | vxlan[6];
 	__builtin_memset(&event->inner, 0, sizeof(event->inner));
-	headers->inner = headers->length + VXLAN_HEADERS;
-	headers->length = headers->inner + ETH_HLEN;
-	/* ARP and others have no addresses that a filter names. */
-	headers->length += read_flow(&event->inner, payload + sizeof(vxlan), &inside);
-	if (vxlan[20] == ETH_P_ARP >> 8 && vxlan[21] == (ETH_P_ARP & 0xff))
-		headers->length += ARP_BYTES;
+	length = read_back(&headers->tunnel);
+	headers->length += length;
+	length = read_flow(&event->inner, payload + length, &inside);
+	/* Others than IP have no addresses that a filter names; ARP is all header. */
+	if (!length && headers->type == htons(ETH_P_ARP))
+		length = ARP_BYTES;
+	headers->length += length;
 	return 1;
 }
 

@@ -27,6 +27,7 @@ static void *(*const bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (vo
 static void (*const bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 
 #define __core __attribute__((preserve_access_index))
+struct sk_buff;
 struct ns_common {
 	unsigned int inum;
 } __core;
@@ -45,8 +46,12 @@ struct sock_common {
 	u16 skc_num;
 	possible_net_t skc_net;
 } __core;
+struct sk_buff_head {
+	struct sk_buff *prev;
+} __core;
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
 } __core;
 struct dst_entry {
 	struct net_device *dev;

@@ -8,6 +8,7 @@
 #include "event.h"
 #include "filter.h"
 #include "headers.h"
+#include "fragments.h"
 #include "expression.h"
 
 /* UINT16_MAX: the header's place is not set. */
@@ -155,18 +156,44 @@ static __always_inline int is_to_be_chosen(const struct filter *filter, u8 begin
 	return begins == AT_SOCKETS ? is_from_socket(skb, dev) : is_origin(dev);
 }
 
+/* How long later fragments are looked for after a first one was chosen by chance, in 2^20 ns. */
+#define FRAGMENTS_COME 100
+
+/* Whether a packet that was not chosen may be a fragment of one that was. */
+static __always_inline int may_be_fragment(struct filter *filter)
+{
+	u32 since = filter->fragments;
+
+	if (!since)
+		return 0;
+	if ((u32)(bpf_ktime_get_ns() >> 20) - since <= FRAGMENTS_COME)
+		return 1;
+	filter->fragments = 0;
+	return 0;
+}
+
+/* An identification of IPv4; that of IPv6 is there in fragments only. */
+#define OF_IPV4 0x80000000
+
 /* What stays the same of a packet wherever it is. */
 static __always_inline u64 identity(const struct flow *flow)
 {
-	return (u64)flow->sequence << 32 | (u32)flow->id << 16 | flow->protocol;
+	u32 high = flow->sequence ^ (u32)flow->protocol << 24, id = htonl(flow->id);
+
+	id = is_mapped(flow->source) ? id | OF_IPV4 : id & ~OF_IPV4;
+	return (u64)high << 32 | id;
 }
 
 /* Whether a packet at the address of a chosen one is that one. */
 static __always_inline int is_still(u64 skb, const struct flow *flow)
 {
 	u64 *known = bpf_map_lookup_elem(&chosen, &skb);
+	u64 got = identity(flow);
 
-	if (known && *known == identity(flow))
+	if (known && *known == got)
+		return 1;
+	/* IPv6, cut into fragments or put together again. */
+	if (known && *known >> 32 == got >> 32 && (!(u32)*known || !(u32)got))
 		return 1;
 	bpf_map_delete_elem(&chosen, &skb);
 	return 0;
@@ -351,26 +378,31 @@ static __attribute__((noinline)) int see(struct seen *seen)
 {
 	struct sk_buff *skb = seen->skb;
 	struct skb_shared_info *shared;
-	const struct filter *filter;
+	struct filter *filter;
 	struct sock *owner = skb->sk;
 	struct snapshot *snapshot;
 	struct event *event;
 	struct draft *draft;
 	u32 zero = 0;
 	u64 address = (u64)skb;
-	u8 was, is_selective;
+	u8 was, is_selective, by_fragment = 0;
 
 	filter = bpf_map_lookup_elem(&filters, &zero);
 	if (!filter)
 		return 0;
 	was = filter->sample > 1 && was_chosen(address);
 	if (filter->sample > 1 && !was && !is_to_be_chosen(filter, seen->begins, skb, seen->dev)) {
-		pass_by(seen->kind);
-		return 0;
+		if (!may_be_fragment(filter)) {
+			pass_by(seen->kind);
+			return 0;
+		}
+		by_fragment = 1;
 	}
 	draft = bpf_map_lookup_elem(&drafts, &zero);
 	if (!draft)
 		return 0;
+	draft->headers.is_fragment_wanted = by_fragment;
+	draft->headers.is_followed = 0;
 	snapshot = &draft->snapshot;
 	event = &snapshot->event;
 	__builtin_memset(event, 0, sizeof(*event));
@@ -379,11 +411,23 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	event->skb = address;
 	if (!headers_of(event, &draft->headers, seen))
 		return 0;
+	if (is_later_fragment(&event->inner)) {
+		draft->headers.is_followed = find_first(event);
+		/* By itself it says nothing of the packet that it is of. */
+		if (filter->sample > 1 && !was)
+			draft->headers.is_fragment_wanted = 1;
+	}
+	if (read_back(&draft->headers.is_fragment_wanted) &&
+	    !read_back(&draft->headers.is_followed)) {
+		pass_by(seen->kind);
+		return 0;
+	}
 	is_selective = filter->patterns || filter->with_expression;
 	if (filter->with_bytes || filter->with_expression)
 		read_bytes(draft, seen, filter);
 	/* What was wanted stays so when it is translated. */
-	if ((!is_wanted(filter, event) ||
+	if (!read_back(&draft->headers.is_followed) &&
+	    (!is_wanted(filter, event) ||
 	     (filter->with_expression && !is_meant(draft))) &&
 	    !(is_selective && was_chosen(address) && is_still(address, &event->inner)))
 		return 0;
@@ -394,12 +438,18 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		return 0;
 	}
 	/* The outer header's route leads to this device: the packet began inside of the tunnel. */
-	if (filter->sample > 1 && !was && seen->begins == AT_SOCKETS && event->tunnel)
+	if (filter->sample > 1 && !was && seen->begins == AT_SOCKETS && event->tunnel &&
+	    !read_back(&draft->headers.is_followed))
 		return 0;
 	if (!was && (filter->sample > 1 || is_selective)) {
 		u64 same = identity(&event->inner);
 
 		bpf_map_update_elem(&chosen, &address, &same, 0);
+	}
+	if ((event->inner.fragment | event->outer.fragment) & htons(MORE_FRAGMENTS)) {
+		note_first(event);
+		if (filter->sample > 1)
+			filter->fragments = bpf_ktime_get_ns() >> 20;
 	}
 	if (seen->sk)
 		event->netns = inode_of(net_of(&seen->sk->__sk_common.skc_net));
@@ -534,9 +584,22 @@ int sk_data_ready(u64 *ctx)
 	if (!draft)
 		return 0;
 	kept = &draft->snapshot.event;
-	if (!kept->skb || htons(sk->__sk_common.skc_num) != kept->inner.destination_port ||
+	/* Fragments have no port where their first one was not seen; raw sockets have none. */
+	if (!kept->skb || !kept->inner.destination_port || htons(sk->__sk_common.skc_num) != kept->inner.destination_port ||
 	    inode_of(net_of(&sk->__sk_common.skc_net)) != kept->netns)
 		return 0;
+	/* It was the last one to come, and is the packet that was put together. */
+	if (kept->inner.fragment & htons(MORE_FRAGMENTS | FRAGMENT_OFFSET)) {
+		struct sk_buff *last = sk->sk_receive_queue.prev;
+
+		kept->inner.fragment = 0;
+		kept->inner.length = 0;
+		kept->len = 0;
+		/* Unless its reader was faster. */
+		if ((u64)last == kept->skb)
+			bpf_probe_read_kernel(&kept->len, sizeof(kept->len), &last->len);
+		draft->snapshot.end = 0;
+	}
 	kept->kind = SOCKET;
 	kept->time = bpf_ktime_get_ns();
 	kept->ifindex = 0;

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use foreign::plain;
 
-use crate::diary::{ending_words, words};
+use crate::diary::{ending_words, fragments, within, words};
 use crate::event::{Event, Kind, Link};
 use crate::journey::Journey;
 use crate::pcapng::{Direction, EnhancedPacket, LinkType, interface, section};
@@ -139,11 +139,15 @@ fn comments(packet: &Packet, at: usize) -> Vec<String> {
     let Some(leg) = packet.legs.get(step.leg) else { return Vec::new() };
     let mut place = format!("packet {}", packet.number);
     // Writing to a String cannot fail.
-    let _ = match (leg.segment_of, leg.copy_of) {
-        (Some(of), _) => write!(place, ", leg {} (a segment of leg {})", step.leg + 1, of + 1),
-        (_, Some(of)) => write!(place, ", leg {} (a copy of leg {})", step.leg + 1, of + 1),
-        (None, None) => Ok(()),
-    };
+    let lineage = [
+        ("a segment of", leg.segment_of),
+        ("a copy of", leg.copy_of),
+        ("a fragment of", leg.fragment_of),
+        ("reassembled from", leg.reassembled_from),
+    ];
+    for (word, of) in lineage.into_iter().filter_map(|(word, of)| Some((word, of?))) {
+        let _ = write!(place, ", leg {} ({word} leg {})", step.leg + 1, of + 1);
+    }
     let _ = write!(place, ", step {} of {all}: {}", at + 1, words(&step.what));
     let of_leg = |other: &usize| packet.steps[*other].leg == step.leg;
     // The first of a leg comes after those of the packet that it was cut or copied from.
@@ -175,8 +179,11 @@ fn state(step: &PacketStep) -> String {
     if step.mark > 0 {
         let _ = write!(state, ", mark {:#x}", step.mark);
     }
-    if let (Some(vni), Some(tunnel)) = (step.vni, &step.tunnel) {
-        let _ = write!(state, ", in VXLAN {vni} {tunnel}");
+    if let Some(within) = within(step) {
+        let _ = write!(state, ", {within}");
+    }
+    for (outer, fragment) in fragments(step) {
+        let _ = write!(state, ", {}{fragment}", if outer { "outer " } else { "" });
     }
     state
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::told::{Packet, PacketEnding, PacketLeg, PacketStep};
+use crate::told::{Fragment, Packet, PacketEnding, PacketLeg, PacketStep};
 
 /// Columns of namespaces and devices are as wide as their longest name, within reason.
 const WIDEST: usize = 24;
@@ -20,7 +20,9 @@ impl Packet {
             else {
                 continue;
             };
-            if let Some(line) = origin(leg, group.len()) {
+            let of = leg.fragment_of.and_then(|of| self.legs.get(of));
+            let is_whole_known = of.is_some_and(|of| of.ending == PacketEnding::Fragmented);
+            if let Some(line) = origin(leg, is_whole_known, group.len()) {
                 let _ = writeln!(text, "  {line}");
             }
             self.put_steps(first, &mut text);
@@ -70,14 +72,22 @@ impl Packet {
 }
 
 /// What comes before the steps of so many legs.
-fn origin(leg: &PacketLeg, count: usize) -> Option<String> {
-    match (leg.segment_of, leg.copy_of, count) {
-        (Some(_), _, 1) => Some("one segment of it:".to_owned()),
-        (Some(_), ..) => Some(format!("{count} segments of it, the first:")),
-        (_, Some(_), 1) => Some("a copy of it:".to_owned()),
-        (_, Some(_), _) => Some(format!("{count} copies of it, the first:")),
-        _ => None,
-    }
+fn origin(leg: &PacketLeg, is_whole_known: bool, count: usize) -> Option<String> {
+    let (one, many) = match leg {
+        PacketLeg { segment_of: Some(_), .. } => ("one segment of it", "segments of it"),
+        PacketLeg { copy_of: Some(_), .. } => ("a copy of it", "copies of it"),
+        PacketLeg { fragment_of: Some(_), .. } if is_whole_known => {
+            ("one fragment of it", "fragments of it")
+        }
+        PacketLeg { fragment_of: Some(_), .. } => {
+            ("another fragment of its datagram", "other fragments of its datagram")
+        }
+        PacketLeg { reassembled_from: Some(_), .. } => {
+            ("the datagram, reassembled", "datagrams, reassembled")
+        }
+        _ => return None,
+    };
+    Some(if count == 1 { format!("{one}:") } else { format!("{count} {many}, the first:") })
 }
 
 /// What happened at a step.
@@ -116,13 +126,16 @@ fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
     {
         news.push(flow.to_string());
     }
-    if before.map_or(step.vni.is_some(), |before| {
+    if before.map_or(step.encapsulation.is_some(), |before| {
         (before.vni, &before.tunnel) != (step.vni, &step.tunnel)
     }) {
-        news.push(match (step.vni, &step.tunnel) {
-            (Some(vni), Some(tunnel)) => format!("in VXLAN {vni} {tunnel}"),
-            _ => "out of the tunnel".to_owned(),
-        });
+        news.push(within(step).unwrap_or_else(|| "out of the tunnel".to_owned()));
+    }
+    for (outer, fragment) in fragments(step) {
+        let known = before.map(fragments);
+        if !known.is_some_and(|known| known.contains(&(outer, fragment))) {
+            news.push(format!("{}{fragment}", if outer { "outer " } else { "" }));
+        }
     }
     if before.is_some_and(|before| before.conntrack != step.conntrack) {
         let conntrack = step.conntrack.as_deref().unwrap_or("none");
@@ -155,7 +168,21 @@ pub(crate) fn ending_words(ending: &PacketEnding) -> String {
         PacketEnding::Left { device } => format!("left by {device}"),
         PacketEnding::Consumed => "used up".to_owned(),
         PacketEnding::Cut => "cut".to_owned(),
+        PacketEnding::Fragmented => "cut into fragments".to_owned(),
+        PacketEnding::Reassembled => "reassembled with the other fragments".to_owned(),
         PacketEnding::Merged { into } => format!("merged into packet {into}"),
         PacketEnding::Unseen => "not seen any more".to_owned(),
     }
+}
+
+/// What a packet is a fragment of; whether that is the tunnel's packet around it.
+pub(crate) fn fragments(step: &PacketStep) -> Vec<(bool, Fragment)> {
+    let outer = step.tunnel_fragment.map(|fragment| (true, fragment));
+    outer.into_iter().chain(step.fragment.map(|fragment| (false, fragment))).collect()
+}
+
+/// The tunnel around a packet, in words.
+pub(crate) fn within(step: &PacketStep) -> Option<String> {
+    let (encapsulation, tunnel) = step.encapsulation.zip(step.tunnel.as_ref())?;
+    Some(format!("in {} {tunnel}", encapsulation.within(step.vni)))
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::sync::{Mutex, PoisonError};
 
+use bpf_load::DropReasons;
 use libbpf_rs::btf::ReferencesType;
 use libbpf_rs::btf::types::{FuncProto, Typedef};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
@@ -96,7 +97,7 @@ pub struct Dropped {
 pub struct Drops {
     spaces: MapHandle,
     drops: MapHandle,
-    reasons: BTreeMap<u32, String>,
+    reasons: DropReasons,
     /// Functions by location, as far as they were looked up.
     functions: Mutex<BTreeMap<u64, Option<String>>>,
     // Dropping it detaches the program.
@@ -200,12 +201,7 @@ impl Drops {
             .map(|(key, packets)| Dropped {
                 netns: u64::from(key.netns),
                 device: key.device(),
-                // Above 16 bits: a subsystem's own (enum skb_drop_reason_subsys).
-                reason: self
-                    .reasons
-                    .get(&key.reason)
-                    .cloned()
-                    .unwrap_or_else(|| format!("reason {:#x}", key.reason)),
+                reason: self.reasons.name(key.reason),
                 function: functions.get(&key.location).cloned().flatten(),
                 packets,
             })

@@ -2,11 +2,13 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
+
 /// Bytes of `struct flow`, and of `struct event`.
-const FLOW_BYTES: usize = 48;
-pub(crate) const EVENT_BYTES: usize = 192;
+const FLOW_BYTES: usize = 52;
+pub(crate) const EVENT_BYTES: usize = 200;
 /// Bytes of `struct snapshot` before those of the packet.
-const SNAPSHOT_HEAD: usize = 200;
+const SNAPSHOT_HEAD: usize = 208;
 
 /// Where in the kernel a packet was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,9 +76,10 @@ pub struct Flow {
     pub tcp_flags: u8,
     /// Sequence number of TCP.
     pub sequence: u32,
-    /// Identification of IPv4.
-    pub id: u16,
-    /// Offset of an IPv4 fragment, in bytes, and whether more follow; `None`: it is none.
+    /// Identification of IPv4, or of IPv6's fragment header; 0 without.
+    pub id: u32,
+    /// Offset of a fragment, in bytes, and whether more follow; `None`: it is none. A later one
+    /// has the ports of its first one, where that was seen.
     pub fragment: Option<(u16, bool)>,
     /// Bytes of the IP packet as its header says; 0 of one that is longer than that.
     pub length: u16,
@@ -95,17 +98,18 @@ impl Flow {
         if bytes[..32] == [0; 32] {
             return None;
         }
-        let (offset, more) = ((word(44) & 0x1fff) * 8, word(44) & 0x2000 != 0);
+        let long = |at: usize| u32::from(word(at)) << 16 | u32::from(word(at + 2));
+        let (offset, more) = ((word(38) & 0x1fff) * 8, word(38) & 0x2000 != 0);
         Some(Flow {
             source,
             destination,
             protocol: bytes[36],
             ports: (word(32), word(34)),
             tcp_flags: bytes[37],
-            sequence: u32::from_be_bytes([bytes[40], bytes[41], bytes[42], bytes[43]]),
-            id: word(38),
+            sequence: long(40),
+            id: long(44),
             fragment: (more || offset > 0).then_some((offset, more)),
-            length: word(46),
+            length: word(48),
         })
     }
 
@@ -134,11 +138,58 @@ impl std::fmt::Display for Flow {
     }
 }
 
+/// How a tunnel wraps packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Encapsulation {
+    /// RFC 7348.
+    Vxlan,
+    /// RFC 8926.
+    Geneve,
+    /// RFC 2784 and 2890.
+    Gre,
+}
+
+impl Encapsulation {
+    /// What a packet is in, in words.
+    pub fn within(self, vni: Option<u32>) -> String {
+        let name = match self {
+            Encapsulation::Vxlan => "VXLAN",
+            Encapsulation::Geneve => "Geneve",
+            Encapsulation::Gre => "GRE",
+        };
+        vni.map_or(name.to_owned(), |vni| format!("{name} {vni}"))
+    }
+
+    /// `enum tunnel` of an encapsulation that has a port.
+    pub(crate) fn number(self) -> u16 {
+        match self {
+            Encapsulation::Vxlan => 1,
+            Encapsulation::Geneve => 2,
+            Encapsulation::Gre => 3,
+        }
+    }
+
+    /// `enum tunnel`, and whether it comes with an identifier.
+    pub(crate) fn parse(number: u8) -> Option<(Encapsulation, bool)> {
+        match number {
+            1 => Some((Encapsulation::Vxlan, true)),
+            2 => Some((Encapsulation::Geneve, true)),
+            3 => Some((Encapsulation::Gre, false)),
+            4 => Some((Encapsulation::Gre, true)),
+            _ => None,
+        }
+    }
+}
+
 /// The headers of a tunnel around a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
-    /// VXLAN network identifier, 24 bits.
-    pub vni: u32,
+    /// Which kind it is of.
+    pub encapsulation: Encapsulation,
+    /// Network identifier of VXLAN or Geneve, 24 bits; key of GRE, where it has one.
+    pub vni: Option<u32>,
     /// Between which ends.
     pub outer: Flow,
 }
@@ -235,10 +286,14 @@ impl Event {
             String::from_utf8_lossy(name).into_owned()
         };
         let flow = |at: usize| Flow::parse(bytes[at..at + FLOW_BYTES].try_into().ok()?);
-        let (inner, outer) = (flow(96), flow(144));
+        let (inner, outer) = (flow(96), flow(148));
         let tunnel = match bytes[63] {
             0 => None,
-            _ => Some(Tunnel { vni: long(76), outer: outer? }),
+            number => {
+                let (encapsulation, is_known) = Encapsulation::parse(number)?;
+                let vni = Some(long(76)).filter(|_| is_known);
+                Some(Tunnel { encapsulation, vni, outer: outer? })
+            }
         };
         let gso = (word(56), word(58));
         let pid = long(72);

@@ -22,6 +22,12 @@ const fn of(
 /// Of `include/net/dropreason-core.h` (Linux 6.18): those that packets of an overlay meet.
 const EXPLANATIONS: &[Explanation] = &[
     of(
+        bpf_load::NOT_TOLD,
+        None,
+        "This kernel does not tell why it drops a packet (Linux 5.17 and \
+       newer do): the function is what is known.",
+    ),
+    of(
         "VXLAN_ENTRY_EXISTS",
         None,
         "The forwarding table has a static entry for the \
@@ -157,6 +163,9 @@ const EXPLANATIONS: &[Explanation] = &[
     of("NOT_SPECIFIED", None, "The kernel tells no reason here."),
 ];
 
+const NO_DEFRAG: &str = "Fragments of the packet overlap or do not fit, or the memory for \
+    fragments is full (net.ipv4.ipfrag_high_thresh, net.ipv6.ip6frag_high_thresh).";
+
 /// The same by function of the kernel, where that tells more than the reason.
 const BY_FUNCTION: &[(&str, Explanation)] = &[
     (
@@ -175,9 +184,16 @@ const BY_FUNCTION: &[(&str, Explanation)] = &[
             "The other end of the veth pair is down, or its MTU is smaller than the packet.",
         ),
     ),
+    ("ip_defrag", of("NOT_SPECIFIED", Some("OV021"), NO_DEFRAG)),
+    ("ipv6_frag_rcv", of("NOT_SPECIFIED", Some("OV021"), NO_DEFRAG)),
     (
-        "ip_defrag",
-        of("NOT_SPECIFIED", Some("OV021"), "Fragments of the packet overlap, or do not fit."),
+        "ip6_fragment",
+        of(
+            "NOT_SPECIFIED",
+            Some("OV013"),
+            "The packet is longer than the MTU of the path. The kernel cuts no IPv6 packets that \
+             it forwards, and none of its tunnels.",
+        ),
     ),
     (
         "ip_error",

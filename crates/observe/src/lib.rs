@@ -2,8 +2,10 @@
 //!
 //! [`Tracer`] attaches programs to the kernel's trace points and hands over an [`Event`] for
 //! each place where a wanted packet was seen. [`Journeys`] puts the events of one packet
-//! together, through bridges, tunnels and namespaces, with the packets that it was cut into.
-//! [`Capture`] makes a pcapng file of them.
+//! together, through bridges, tunnels and namespaces, with the packets that it was cut into, and
+//! what was put together of those.
+//! [`Capture`] makes a pcapng file of them. [`Watch`] sums up what happens in an interval, and
+//! [`peer`] compares what left another host with what came here.
 //!
 //! Trace points only: no kprobes, and nothing of a packet but its headers is read, and as much
 //! of its payload as is asked for. Nothing is written to a packet. What is attached goes with the process.
@@ -15,12 +17,18 @@ mod capture;
 mod classic;
 mod diary;
 mod drops;
+mod edges;
 mod event;
 mod explain;
 mod expression;
 mod filter;
+mod flow_id;
+mod flows;
 mod journey;
+mod journeys;
 mod pcapng;
+mod peer_seen;
+mod pieces;
 mod places;
 mod snapshot;
 mod snapshot_text;
@@ -31,17 +39,23 @@ mod translated;
 mod watch;
 mod ways;
 
+pub mod peer;
+
 pub use called::Called;
 pub use capture::Capture;
 pub use drops::{Dropped, Drops, DropsError, DropsReading};
-pub use event::{Checksum, Event, Flow, Headers, Kind, Link, Tunnel};
+pub use event::{Checksum, Encapsulation, Event, Flow, Headers, Kind, Link, Tunnel};
 pub use explain::{Explanation, explanation};
 pub use expression::{Expression, ExpressionError};
 pub use filter::{Filter, FlowPattern, PatternError};
-pub use journey::{Ending, Journey, Journeys, Leg, Origin, Step};
+pub use flow_id::FlowId;
+pub use flows::{Count, FlowCount, Flows, FlowsReading};
+pub use journey::{Ending, Journey, Leg, Origin, Step};
+pub use journeys::Journeys;
+pub use peer_seen::{ClockSeen, Direction, FlowSeen, PeerSeen};
 pub use places::{Place, Places};
 pub use snapshot::{DropSeen, FORMAT, HopSeen, Latency, Rates, Side, Snapshot, WaySeen};
-pub use told::{Addresses, Names, Packet, PacketEnding, PacketLeg, PacketStep};
+pub use told::{Addresses, Fragment, Names, Packet, PacketEnding, PacketLeg, PacketStep};
 pub use totals::{MOST_DEVICES, MOST_DROPS, MOST_HOPS, MOST_REASONS, MOST_WAYS, Totals};
 pub use tracer::{TraceError, Tracer};
 pub use watch::{Budget, Watch, WatchError};

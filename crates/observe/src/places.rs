@@ -6,13 +6,15 @@ use netstate::Netlink;
 use netstate::namespace::{Machine, discover};
 use sys::netns::NetNs;
 
+use crate::event::Encapsulation;
+
 /// A network namespace that packets are seen in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// What to call it: the name given, its mount's, its first process's, or its inode.
     pub name: String,
-    /// UDP ports of its VXLAN devices.
-    pub tunnel_ports: BTreeSet<u16>,
+    /// UDP ports of its VXLAN and Geneve devices.
+    pub tunnel_ports: BTreeMap<u16, Encapsulation>,
     /// Indices of devices at which packets come into this machine: NICs, TAP and TUN devices.
     pub origins: Vec<u32>,
 }
@@ -81,7 +83,12 @@ impl Places {
                     Vec::new()
                 }
             };
-            let ports = links.iter().filter_map(|link| Some(link.vxlan.as_ref()?.port));
+            let vxlan = |link: &netstate::Interface| {
+                Some((link.vxlan.as_ref()?.port, Encapsulation::Vxlan))
+            };
+            let geneve =
+                |link: &netstate::Interface| Some((link.geneve_port?, Encapsulation::Geneve));
+            let ports = links.iter().filter_map(|link| vxlan(link).or_else(|| geneve(link)));
             let is_origin = |link: &&netstate::Interface| {
                 link.bus.is_some() || link.kind.as_deref() == Some("tun")
             };
@@ -128,8 +135,9 @@ impl Places {
         self.places.iter().flat_map(of)
     }
 
-    /// UDP ports of VXLAN devices, over all namespaces.
-    pub fn tunnel_ports(&self) -> BTreeSet<u16> {
-        self.places.values().flat_map(|place| place.tunnel_ports.iter().copied()).collect()
+    /// UDP ports of VXLAN and Geneve devices, over all namespaces.
+    pub fn tunnel_ports(&self) -> BTreeMap<u16, Encapsulation> {
+        let of = |place: &Place| place.tunnel_ports.clone();
+        self.places.values().flat_map(of).collect()
     }
 }

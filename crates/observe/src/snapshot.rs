@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::Encapsulation;
+use crate::peer_seen::PeerSeen;
 use crate::told::Addresses;
 
 /// Version of these types; a recording of another is refused.
@@ -38,6 +40,9 @@ pub struct Snapshot {
     pub drops: Vec<DropSeen>,
     /// What this kernel, or this process's rights, do not let it see.
     pub not_seen: Vec<String>,
+    /// The far half, where another host is asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<PeerSeen>,
 }
 
 /// A way that packets went.
@@ -105,7 +110,9 @@ pub struct HopSeen {
     pub merged: f64,
     /// Share whose checksum the CPU computed there.
     pub checksummed: f64,
-    /// VXLAN network identifier of the tunnel that they were in there.
+    /// What the tunnel is that they were in there.
+    pub encapsulation: Option<Encapsulation>,
+    /// Network identifier of that tunnel, or key of GRE.
     pub vni: Option<u32>,
     /// From the hop before to here.
     pub since_before: Latency,

@@ -26,6 +26,10 @@ impl Snapshot {
             text.push_str("\ndropped\n");
             self.drops.iter().for_each(|drop| text.push_str(&drop.text(self.seconds)));
         }
+        if let Some(peer) = &self.peer {
+            text.push('\n');
+            text.push_str(&peer.text());
+        }
         for not_seen in &self.not_seen {
             let _ = writeln!(text, "not seen: {not_seen}");
         }
@@ -118,8 +122,8 @@ impl HopSeen {
     /// What happens to packets there.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if let Some(vni) = self.vni {
-            notes.push(format!("in VXLAN {vni}"));
+        if let Some(encapsulation) = self.encapsulation {
+            notes.push(format!("in {}", encapsulation.within(self.vni)));
         }
         let percent = |share: f64| format!("{:.0}%", 100.0 * share);
         for (share, what) in [

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Checksum, Event, Flow, Kind};
+use crate::event::{Checksum, Encapsulation, Event, Flow, Kind};
 use crate::explain::explanation;
 use crate::journey::{Ending, Journey, Origin, Step};
 
@@ -52,7 +52,7 @@ pub struct Addresses {
     pub destination_port: Option<u16>,
 }
 
-/// The packet, a segment of it, or a copy.
+/// The packet, a segment of it, a fragment, or a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -61,6 +61,11 @@ pub struct PacketLeg {
     pub segment_of: Option<usize>,
     /// Index of the leg that it is a copy of.
     pub copy_of: Option<usize>,
+    /// Index of the leg that it is an IP fragment of, or, where the whole packet was not seen, of
+    /// a fragment of the same packet.
+    pub fragment_of: Option<usize>,
+    /// Index of the leg of the first fragment that it was put together from.
+    pub reassembled_from: Option<usize>,
     /// How it ended.
     pub ending: PacketEnding,
 }
@@ -99,6 +104,10 @@ pub enum PacketEnding {
     Consumed,
     /// It was cut into segments.
     Cut,
+    /// It was cut into IP fragments.
+    Fragmented,
+    /// It was put together with the other fragments of its packet.
+    Reassembled,
     /// It was merged into another packet.
     Merged {
         /// Number of that packet.
@@ -139,10 +148,48 @@ pub struct PacketStep {
     pub mark: u32,
     /// Its own addresses.
     pub flow: Option<Addresses>,
-    /// VXLAN network identifier of the tunnel around it.
+    /// What the tunnel around it is.
+    pub encapsulation: Option<Encapsulation>,
+    /// Network identifier of the tunnel around it, or key of GRE.
     pub vni: Option<u32>,
     /// Addresses of the tunnel around it.
     pub tunnel: Option<Addresses>,
+    /// Which IP fragment it is; `null`: it is none.
+    pub fragment: Option<Fragment>,
+    /// Which IP fragment the tunnel's packet around it is. Of a later one, addresses, ports and
+    /// the tunnel are those that its first one has.
+    pub tunnel_fragment: Option<Fragment>,
+}
+
+/// An IP fragment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Fragment {
+    /// Identification of the packet that it is of: 16 bits of IPv4, 32 of IPv6.
+    pub id: u32,
+    /// Where it begins in the payload of that packet, bytes; 0: it is the first.
+    pub offset: u16,
+    /// Whether others come after it.
+    pub more: bool,
+}
+
+impl Fragment {
+    fn of(flow: &Flow) -> Option<Fragment> {
+        let (offset, more) = flow.fragment?;
+        Some(Fragment { id: flow.id, offset, more })
+    }
+}
+
+impl std::fmt::Display for Fragment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Fragment { id, offset, more } = self;
+        match (offset, more) {
+            (0, _) => write!(f, "first fragment of id {id:#06x}"),
+            (_, true) => write!(f, "fragment at {offset} of id {id:#06x}"),
+            (_, false) => write!(f, "last fragment, at {offset}, of id {id:#06x}"),
+        }
+    }
 }
 
 impl From<&Flow> for Addresses {
@@ -203,14 +250,24 @@ impl Packet {
         let begun_ns = journey.steps.first().map_or(0, |step| step.event.time);
         let steps = journey.steps.iter().map(|step| told(step, begun_ns, names)).collect();
         let legs = journey.legs.iter().enumerate().map(|(at, leg)| {
-            let (segment_of, copy_of) = match leg.origin {
-                Origin::First => (None, None),
-                Origin::SegmentOf(leg) => (Some(leg), None),
-                Origin::CopyOf(leg) => (None, Some(leg)),
-            };
             let ending = leg.ending.as_ref().unwrap_or(&Ending::Unseen);
             let bytes = journey.last(at).map_or(0, |event| event.bytes);
-            PacketLeg { segment_of, copy_of, ending: ending_of(ending, bytes, names) }
+            let ending = ending_of(ending, bytes, names);
+            let mut told = PacketLeg {
+                segment_of: None,
+                copy_of: None,
+                fragment_of: None,
+                reassembled_from: None,
+                ending,
+            };
+            match leg.origin {
+                Origin::First => {}
+                Origin::SegmentOf(leg) => told.segment_of = Some(leg),
+                Origin::CopyOf(leg) => told.copy_of = Some(leg),
+                Origin::FragmentOf(leg) => told.fragment_of = Some(leg),
+                Origin::ReassembledFrom(leg) => told.reassembled_from = Some(leg),
+            }
+            told
         });
         Packet {
             number: journey.number,
@@ -249,6 +306,8 @@ fn ending_of(ending: &Ending, bytes: u32, names: &dyn Names) -> PacketEnding {
         Ending::Left(device) => PacketEnding::Left { device: device.clone() },
         Ending::Consumed => PacketEnding::Consumed,
         Ending::Cut => PacketEnding::Cut,
+        Ending::Fragmented => PacketEnding::Fragmented,
+        Ending::Reassembled => PacketEnding::Reassembled,
         Ending::MergedInto(into) => PacketEnding::Merged { into: *into },
         Ending::Unseen => PacketEnding::Unseen,
     }
@@ -276,7 +335,10 @@ fn told(step: &Step, begun_ns: u64, names: &dyn Names) -> PacketStep {
         conntrack: event.conntrack.map(|info| conntrack(info).to_owned()),
         mark: event.mark,
         flow: event.flow.as_ref().map(Addresses::from),
-        vni: event.tunnel.map(|tunnel| tunnel.vni),
+        encapsulation: event.tunnel.map(|tunnel| tunnel.encapsulation),
+        vni: event.tunnel.and_then(|tunnel| tunnel.vni),
         tunnel: event.tunnel.as_ref().map(|tunnel| Addresses::from(&tunnel.outer)),
+        fragment: event.flow.as_ref().and_then(Fragment::of),
+        tunnel_fragment: event.tunnel.as_ref().and_then(|tunnel| Fragment::of(&tunnel.outer)),
     }
 }

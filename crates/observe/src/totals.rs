@@ -1,7 +1,8 @@
 //! Everything since the beginning, for Prometheus.
 //!
 //! Labels are bounded: namespaces, devices, hops and ways have places for so many, and what has
-//! none is summed up as `other`. No label is of what a remote end chooses: addresses, ports and
+//! none is summed up as `other`. Namespaces share the places: one that makes thousands of devices
+//! takes nobody's away. No label is of what a remote end chooses: addresses, ports and
 //! flows are not among them. Names are cut off.
 
 use std::time::Duration;
@@ -104,11 +105,11 @@ impl Default for Totals {
             budget: 0.0,
             not_seen: 0,
             namespaces: 0,
-            devices: Bounded::new(MOST_DEVICES),
-            hops: Bounded::new(MOST_HOPS),
+            devices: Bounded::shared(MOST_DEVICES, |labels| &labels[0]),
+            hops: Bounded::shared(MOST_HOPS, |labels| &labels[0]),
             ways: Bounded::new(MOST_WAYS),
             reasons: Bounded::new(MOST_REASONS),
-            drops: Bounded::new(MOST_DROPS),
+            drops: Bounded::shared(MOST_DROPS, |labels| &labels[0]),
         }
     }
 }

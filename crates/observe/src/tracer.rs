@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bpf_load::DropReasons;
 use libbpf_rs::btf::types::{FuncProto, Typedef};
 use libbpf_rs::btf::{Btf, ReferencesType};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
@@ -70,7 +71,7 @@ pub struct Tracer {
     origins: MapHandle,
     lost: MapHandle,
     filter: Filter,
-    reasons: BTreeMap<u32, String>,
+    reasons: DropReasons,
     functions: RefCell<BTreeMap<u64, Option<String>>>,
     /// What this kernel lacks, in words.
     pub not_seen: Vec<String>,
@@ -120,7 +121,7 @@ impl Tracer {
         }
         let reasons = bpf_load::drop_reasons(&btf).unwrap_or_else(|reason| {
             not_seen.push(format!("reasons of drops: {reason}"));
-            BTreeMap::new()
+            DropReasons::default()
         });
         let object = bpf_load::load(object).map_err(TraceError::Kernel)?;
         let map =
@@ -168,13 +169,19 @@ impl Tracer {
         Ok(tracer)
     }
 
+    /// Which packets are wanted.
+    pub(crate) fn filter(&self) -> &Filter {
+        &self.filter
+    }
+
     /// Looks into tunnels, and chooses packets, at these places, too.
     ///
     /// # Errors
     /// Where there are more than the program can tell apart.
     pub fn know(&self, places: &Places) -> Result<(), TraceError> {
-        for port in places.tunnel_ports() {
-            let put = self.tunnels.update(&port.to_be_bytes(), &[0; 2], MapFlags::ANY);
+        for (port, encapsulation) in places.tunnel_ports() {
+            let kind = encapsulation.number().to_ne_bytes();
+            let put = self.tunnels.update(&port.to_be_bytes(), &kind, MapFlags::ANY);
             put.map_err(failed("adding a tunnel's port"))?;
         }
         for (netns, index) in places.origins() {
@@ -255,9 +262,7 @@ impl Tracer {
 
     /// The kernel's name of a reason.
     pub fn reason(&self, reason: u32) -> String {
-        // Above 16 bits: a subsystem's own (enum skb_drop_reason_subsys).
-        let known = self.reasons.get(&reason).cloned();
-        known.unwrap_or_else(|| format!("reason {reason:#x}"))
+        self.reasons.name(reason)
     }
 
     /// The kernel's function around an address, where it tells.

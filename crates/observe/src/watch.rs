@@ -10,20 +10,24 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use netstate::{Counters, Netlink};
+use netstate::{Counters, Interface, Netlink};
 use sys::netns::NetNs;
 
 use crate::called::Called;
 use crate::drops::{Dropped, Drops, DropsError, DropsReading};
+use crate::edges::edges;
 use crate::explain::explanation;
 use crate::filter::Filter;
-use crate::journey::{Journey, Journeys};
+use crate::flow_id::FlowId;
+use crate::flows::{self, FlowCounter, Flows};
+use crate::journey::Journey;
+use crate::journeys::Journeys;
 use crate::places::Places;
 use crate::snapshot::{DropSeen, FORMAT, Rates, Side, Snapshot};
 use crate::told::Names;
 use crate::totals::Totals;
 use crate::tracer::{TraceError, Tracer};
-use crate::ways::Ways;
+use crate::ways::{self, Ways};
 
 /// How often it is looked whether fewer packets are to be followed.
 const TICK: Duration = Duration::from_millis(100);
@@ -82,6 +86,7 @@ pub struct Watch {
     discovered: Instant,
     not_seen: Vec<String>,
     totals: Option<Arc<Mutex<Totals>>>,
+    flows: Option<FlowCounter>,
 }
 
 /// CPU time of this process so far: a function of whoever may ask the kernel.
@@ -123,6 +128,7 @@ impl Watch {
             discovered: Instant::now(),
             not_seen,
             totals: None,
+            flows: None,
         };
         for netns in only {
             watch.add(netns)?;
@@ -143,6 +149,43 @@ impl Watch {
     /// Sums everything up from now on; each interval is added when it ends.
     pub fn sum_up(&mut self) -> Arc<Mutex<Totals>> {
         self.totals.get_or_insert_default().clone()
+    }
+
+    /// Counts every packet that leaves what is watched or comes into it, by flow, from now on:
+    /// those of the filter's flows and tunnel.
+    ///
+    /// # Errors
+    /// A kernel that does not let this process.
+    pub fn count_flows(&mut self) -> Result<Arc<Flows>, WatchError> {
+        let counter = FlowCounter::start(self.tracer.filter())?;
+        let flows = counter.flows();
+        self.flows = Some(counter);
+        self.know_edges(&BTreeMap::new())?;
+        Ok(flows)
+    }
+
+    /// Devices of all namespaces, as they are.
+    fn links(&self) -> BTreeMap<u32, Vec<Interface>> {
+        // Of a namespace that goes away nothing is known any more.
+        let links = |space: &Space| space.netlink.links().unwrap_or_default();
+        self.spaces.iter().map(|(inode, space)| (*inode, links(space))).collect()
+    }
+
+    /// Takes up what is new of the edge.
+    fn know_edges(&mut self, hosts: &BTreeMap<u32, String>) -> Result<(), WatchError> {
+        let Some(mut flows) = self.flows.take() else { return Ok(()) };
+        let links = self.links();
+        let names = Called { places: &self.places, hosts, tracer: &self.tracer };
+        let device = self.tracer.filter().device.as_deref();
+        let named =
+            edges(&links, self.only.is_empty(), device).into_iter().map(|(inode, index)| {
+                let link = links[&inode].iter().find(|link| link.index == index);
+                let name = link.map(|link| link.name.as_str()).unwrap_or_default();
+                ((inode, index), format!("{} {name}", names.namespace(Some(inode))))
+            });
+        let known = flows.know(named.collect(), &self.places.tunnel_ports());
+        self.flows = Some(flows);
+        Ok(known?)
     }
 
     /// Counts in a namespace from now on.
@@ -208,6 +251,8 @@ impl Watch {
     ) -> Result<Snapshot, WatchError> {
         if self.discovered.elapsed() >= REDISCOVER {
             self.discover()?;
+            self.know_edges(hosts)?;
+            self.flows.as_ref().map(FlowCounter::make_room).transpose()?;
         }
         let (begun, cpu_before) = (Instant::now(), own_cpu());
         let (mut events, mut ended) = (0, Vec::<Journey>::new());
@@ -261,11 +306,15 @@ impl Watch {
             other_ways: 0,
             drops: Vec::new(),
             not_seen: self.not_seen.clone(),
+            peer: None,
         };
         let names = Called { places: &self.places, hosts, tracer: &self.tracer };
         let mut ways = Ways::default();
         ended.iter().for_each(|journey| ways.add(journey, &names));
         // Held until the interval is in it as a whole.
+        if let Some(flows) = &self.flows {
+            flows.note(hops(&ended, &names));
+        }
         let totals = self.totals.as_ref();
         let mut totals = totals.map(|totals| totals.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(totals) = &mut totals {
@@ -322,6 +371,21 @@ impl Watch {
         self.dropped = now;
         Ok(since)
     }
+}
+
+/// Hops of each flow's last packet.
+fn hops(ended: &[Journey], names: &dyn Names) -> BTreeMap<FlowId, Vec<String>> {
+    let mut known = BTreeMap::new();
+    for journey in ended {
+        let Some(flow) = journey.flow().map(|flow| FlowId::inner(&flow)) else { continue };
+        known.entry(flow).or_insert_with(|| {
+            flows::hops(ways::places(journey).map(|place| {
+                let device = place.device.map_or("-".to_owned(), |(_, name)| name);
+                format!("{} {device} {}", names.namespace(place.netns), place.side.name())
+            }))
+        });
+    }
+    known
 }
 
 fn drop_seen(dropped: &Dropped, names: &dyn Names) -> DropSeen {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::event::{Checksum, Event, Kind};
+use crate::event::{Checksum, Event, Kind, Tunnel};
 use crate::journey::{Ending, Journey, Origin};
 use crate::snapshot::{HopSeen, Latency, Rates, Side, WaySeen};
 use crate::told::{Addresses, Names};
@@ -31,7 +31,7 @@ pub(crate) struct Seen {
     pub cut: u64,
     pub merged: u64,
     pub checksummed: u64,
-    vni: Option<u32>,
+    within: Option<Tunnel>,
     /// From the hop before to there, ns.
     pub since_before: Vec<u64>,
     /// There, ns.
@@ -93,12 +93,13 @@ fn side(kind: Kind) -> Option<Side> {
     }
 }
 
-/// The stays of a journey: of its first packet, then of the first segment of that, and so on.
+/// The stays of a journey: of its first packet, then of the first segment or fragment of that, and so on.
 fn stays(journey: &Journey) -> (Vec<Stay<'_>>, Option<&Ending>) {
     let mut stays: Vec<Stay<'_>> = Vec::new();
     let mut leg = 0;
     loop {
-        let mut is_first = leg > 0;
+        let mut is_first =
+            matches!(journey.legs[leg].origin, Origin::SegmentOf(_) | Origin::FragmentOf(_));
         for step in journey.steps.iter().filter(|step| step.leg == leg) {
             let Some(side) = side(step.event.kind) else { continue };
             let device = match side {
@@ -116,12 +117,30 @@ fn stays(journey: &Journey) -> (Vec<Stay<'_>>, Option<&Ending>) {
             }
             is_first = false;
         }
-        let segment = journey.legs.iter().position(|other| other.origin == Origin::SegmentOf(leg));
-        match segment {
+        // What comes of a leg has a higher index. The way of a packet goes on with what was put
+        // together of it and others, or else with the first of what it was cut into.
+        let later = |is_next: &dyn Fn(Origin) -> bool| {
+            let mut after = journey.legs.iter().enumerate().skip(leg + 1);
+            after.find(|(_, other)| is_next(other.origin)).map(|(at, _)| at)
+        };
+        let ending = journey.legs[leg].ending.as_ref();
+        let next = match ending {
+            Some(Ending::Reassembled) => {
+                later(&|origin| matches!(origin, Origin::ReassembledFrom(_)))
+            }
+            Some(Ending::Fragmented) => later(&|origin| origin == Origin::FragmentOf(leg)),
+            _ => later(&|origin| origin == Origin::SegmentOf(leg)),
+        };
+        match next {
             Some(next) => leg = next,
-            None => return (stays, journey.legs[leg].ending.as_ref()),
+            None => return (stays, ending),
         }
     }
+}
+
+/// Places of a journey, in order.
+pub(crate) fn places(journey: &Journey) -> impl Iterator<Item = Place> {
+    stays(journey).0.into_iter().map(|stay| stay.place)
 }
 
 impl Ways {
@@ -215,7 +234,7 @@ impl Seen {
         let is_partial = |event: &Event| event.checksum == Checksum::Partial;
         self.checksummed +=
             u64::from(stay.place.side == Side::Tx && is_partial(first) && !is_partial(last));
-        self.vni = first.tunnel.map(|tunnel| tunnel.vni);
+        self.within = first.tunnel;
         if let Some(before) = before {
             self.since_before.push(first.time.saturating_sub(before.time));
         }
@@ -236,7 +255,8 @@ impl Seen {
             cut: share(self.cut),
             merged: share(self.merged),
             checksummed: share(self.checksummed),
-            vni: self.vni,
+            encapsulation: self.within.map(|tunnel| tunnel.encapsulation),
+            vni: self.within.and_then(|tunnel| tunnel.vni),
             since_before: Latency::of(self.since_before),
             waited: Latency::of(self.waited),
             counted,
@@ -252,6 +272,8 @@ fn words(ending: Option<&Ending>, names: &dyn Names) -> String {
         Some(Ending::Left(device)) => format!("left by {device}"),
         Some(Ending::Consumed) => "used up".to_owned(),
         Some(Ending::Cut) => "cut".to_owned(),
+        Some(Ending::Fragmented) => "fragmented".to_owned(),
+        Some(Ending::Reassembled) => "reassembled".to_owned(),
         Some(Ending::MergedInto(_)) => "merged".to_owned(),
         Some(Ending::Unseen) | None => "not seen any more".to_owned(),
     }

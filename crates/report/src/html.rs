@@ -196,6 +196,10 @@ fn facts(cell: &Cell, sample: &Sample) -> Vec<String> {
     }
     facts.push(format!("CPU seconds: {}", cpu_words(&sample.cpu)));
     facts.extend(sample.peer_cpu.map(|cpu| format!("server's: {}", cpu_words(&cpu))));
+    facts.extend(sample.guests.iter().map(|guest| {
+        let (name, seconds) = (plain(&guest.name), three_digits(guest.seconds));
+        format!("{name}'s own, in {seconds} s: {}", cpu_words(&guest.cpu))
+    }));
     facts.extend(sample.latency_us.map(|l| {
         let figures = [l.p50, l.p90, l.p99, l.p99_9, l.p99_99, l.max].map(three_digits);
         format!("latency µs p50, 90, 99, 99.9, 99.99, max: {}", figures.join(", "))

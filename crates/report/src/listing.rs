@@ -12,6 +12,11 @@ pub struct ListedMode {
     /// Name, as --modes and lab up take it.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = MODE)))]
     pub mode: &'static str,
+    /// Name of its group; --modes takes it for all modes of the group.
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = MODE)))]
+    pub group: &'static str,
+    /// Whether --modes all measures it; else it is measured when it or its group is named.
+    pub in_all: bool,
     /// The path in words, hop by hop.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub path: &'static str,

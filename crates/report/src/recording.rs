@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use observe::{DropSeen, HopSeen, Latency, Rates, Side, Snapshot, WaySeen};
+use observe::{DropSeen, Encapsulation, HopSeen, Latency, Rates, Side, Snapshot, WaySeen};
 
 use crate::style::plain;
 
@@ -174,7 +174,7 @@ impl Figures {
         (self.counted_s > 0.0).then_some(rates)
     }
 
-    fn hop(&self, place: &Place, vni: Option<u32>) -> HopSeen {
+    fn hop(&self, place: &Place, (encapsulation, vni): Within) -> HopSeen {
         let share = |of: f64| of / self.packets.max(1.0);
         HopSeen {
             namespace: place.0.clone(),
@@ -185,6 +185,7 @@ impl Figures {
             cut: share(self.cut),
             merged: share(self.merged),
             checksummed: share(self.checksummed),
+            encapsulation,
             vni,
             since_before: self.since_before.latency().unwrap_or_default(),
             waited: self.waited.latency().unwrap_or_default(),
@@ -230,11 +231,14 @@ pub(crate) struct Way {
     pub(crate) hops: Vec<Hop>,
 }
 
+/// The tunnel around the packets, and its identifier.
+type Within = (Option<Encapsulation>, Option<u32>);
+
 /// A hop of a way.
 #[derive(Debug)]
 pub(crate) struct Hop {
     place: Place,
-    vni: Option<u32>,
+    within: Within,
     pub(crate) figures: Series<Figures>,
 }
 
@@ -252,7 +256,7 @@ impl Way {
         let hops = self.hops.iter().map(|hop| {
             let mut all = Figures::default();
             hop.figures.values().for_each(|figures| all.merge(figures));
-            all.hop(&hop.place, hop.vni)
+            all.hop(&hop.place, hop.within)
         });
         let ending = self.endings.iter().max_by_key(|(_, packets)| **packets);
         WaySeen {
@@ -367,7 +371,11 @@ impl Recording {
             took: Times::default(),
             hops: places
                 .iter()
-                .map(|place| Hop { place: place.clone(), vni: None, figures: Series::new() })
+                .map(|place| Hop {
+                    place: place.clone(),
+                    within: (None, None),
+                    figures: Series::new(),
+                })
                 .collect(),
         };
         let total = self.ways.entry(places.clone()).or_insert_with(fresh);
@@ -378,7 +386,9 @@ impl Recording {
             total.endings.entry(ending).or_default().merge(&way.packets);
         }
         for (own, hop) in total.hops.iter_mut().zip(hops()) {
-            own.vni = hop.vni.or(own.vni);
+            if hop.encapsulation.is_some() {
+                own.within = (hop.encapsulation, hop.vni);
+            }
             add(&mut own.figures, at, Figures::of(hop, way.packets, seconds));
         }
     }
@@ -461,6 +471,7 @@ mod tests {
             cut: 0.5,
             merged: 0.0,
             checksummed: 0.0,
+            encapsulation: None,
             vni: None,
             since_before: latency(1000 + number),
             waited: Latency::default(),
@@ -496,6 +507,7 @@ mod tests {
             other_ways: 0,
             drops: vec![drop],
             not_seen: Vec::new(),
+            peer: None,
         }
     }
 

@@ -34,6 +34,8 @@ pub use names::{
 };
 pub use plan::{ConfidenceGoal, Placement, Plan};
 pub use read::{FieldError, LIMITS, MOST_SAMPLES, ReadError};
-pub use sample::{Bin, CpuSeconds, DropGoal, DropPoint, HopRecord, Latency, Loss, Pace, Sample};
+pub use sample::{
+    Bin, CpuSeconds, DropGoal, DropPoint, GuestSample, HopRecord, Latency, Loss, Pace, Sample,
+};
 pub use timeline::{CpuTimeline, InterruptTimeline, Mark, Timeline};
 pub use workload::{Task, Workload};

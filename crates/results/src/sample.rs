@@ -82,6 +82,24 @@ pub struct Sample {
     /// The same on the server's machine, where it is another.
     #[serde(default)]
     pub peer_disturbance: Option<Disturbance>,
+    /// CPU time as the virtual machines at the ends saw it; empty where there are none. On
+    /// this machine it is QEMU's, and in `cpu`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guests: Vec<GuestSample>,
+}
+
+/// CPU time of one virtual machine over one sample, by its own clock and its own accounting.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GuestSample {
+    /// The tenant that it is.
+    pub name: String,
+    /// CPU seconds by kind; `steal` is what it wanted and its host did not give.
+    pub cpu: CpuSeconds,
+    /// Seconds between its two readings.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
+    pub seconds: f64,
 }
 
 /// CPU seconds of the whole machine by kind, over one sample.

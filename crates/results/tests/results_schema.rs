@@ -78,6 +78,7 @@ fn sample() -> Sample {
         conntrack_entries: 4,
         disturbance: Some(disturbance()),
         peer_disturbance: Some(disturbance()),
+        guests: vec![GuestSample { name: text("tenant-a"), cpu: cpu(), seconds: 0.51 }],
     }
 }
 
@@ -109,10 +110,11 @@ fn background() -> Background {
 }
 
 /// Fields that files of older versions have not, by the end of their place.
-const NEWER: [&str; 5] = [
+const NEWER: [&str; 6] = [
     "/alternatives",
     "/background",
     "/disturbance",
+    "/guests",
     "/peer_disturbance",
     "disturbance/busiest_share",
 ];
@@ -363,6 +365,7 @@ fn files_of_before_the_background_are_read() {
         let sample = sample.as_object_mut().unwrap();
         sample.remove("disturbance");
         sample.remove("peer_disturbance");
+        sample.remove("guests");
     }
     assert!(jsonschema::validator_for(&schema()).unwrap().is_valid(&value));
     assert_eq!(read(&value).unwrap().background, None);

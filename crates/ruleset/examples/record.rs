@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (generation, messages) = ruleset::messages()?;
+    let (generation, messages) = ruleset::messages(&mut ruleset::Nftables::open()?)?;
     let mut text = format!("# generation {generation}\n");
     for message in messages {
         write!(text, "{} ", message.kind)?;

@@ -44,7 +44,8 @@ pub use flow::{
     Answer, Connection, Flow, Hook, Interface, Place, State, Step, Transport, Tuple, Verdict,
 };
 pub use model::Ruleset;
-pub use read::{Error, is_behind, messages, read, refresh};
+pub use netstate::netfilter::raw::Nftables;
+pub use read::{Error, is_behind, messages, read, read_by, refresh};
 pub use renew::{Renewed, renew};
 pub use touched::Touched;
 pub use value::{Cause, Comparison, Doubt};

@@ -1,8 +1,8 @@
-//! All rules of the calling thread's namespace, of one generation.
+//! All rules of a namespace, of one generation.
 
 use std::sync::Arc;
 
-use netstate::netfilter::raw;
+use netstate::netfilter::raw::Nftables;
 use nix::errno::Errno;
 
 use crate::decode::{Message, NEWSET};
@@ -36,50 +36,57 @@ pub enum Error {
 /// # Errors
 /// When the kernel refuses, or changes the rules during every attempt.
 pub fn read() -> Result<Ruleset, Error> {
-    let (generation, messages) = messages()?;
-    Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
+    read_by(&mut Nftables::open()?)
 }
 
-/// The rules of the calling thread's namespace: those that are known where they still are of
-/// the generation of now.
+/// Reads the rules of a namespace.
 ///
 /// # Errors
 /// As [`read`].
-pub fn refresh(known: &Arc<Ruleset>) -> Result<Arc<Ruleset>, Error> {
-    if !is_behind(known).unwrap_or(true) {
+pub fn read_by(nftables: &mut Nftables) -> Result<Ruleset, Error> {
+    let (generation, messages) = messages(nftables)?;
+    Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
+}
+
+/// The rules of a namespace: those that are known where they still are of the generation of now.
+///
+/// # Errors
+/// As [`read`].
+pub fn refresh(nftables: &mut Nftables, known: &Arc<Ruleset>) -> Result<Arc<Ruleset>, Error> {
+    if !is_behind(nftables, known).unwrap_or(true) {
         return Ok(known.clone());
     }
-    let new = read()?;
+    let new = read_by(nftables)?;
     // Who compares them finds that out at once.
     Ok(if new == **known { known.clone() } else { Arc::new(new) })
 }
 
-/// Whether the calling thread's namespace has rules of another generation.
+/// Whether a namespace has rules of another generation.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn is_behind(known: &Ruleset) -> Result<bool, Error> {
-    match raw::generation() {
+pub fn is_behind(nftables: &mut Nftables, known: &Ruleset) -> Result<bool, Error> {
+    match nftables.generation() {
         Ok(generation) => Ok(generation != known.generation),
         Err(error) if is_absent(&error) => Ok(known.generation != 0),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The generation, and all messages of it. A kernel without nftables has generation 0 and
+/// The generation, and all messages of it, of a namespace. A kernel without nftables has generation 0 and
 /// no message.
 ///
 /// # Errors
 /// As [`read`].
-pub fn messages() -> Result<(u32, Vec<Message>), Error> {
+pub fn messages(nftables: &mut Nftables) -> Result<(u32, Vec<Message>), Error> {
     for _ in 0..ATTEMPTS {
-        let before = match raw::generation() {
+        let before = match nftables.generation() {
             Ok(generation) => generation,
             Err(error) if is_absent(&error) => return Ok((0, Vec::new())),
             Err(error) => return Err(error.into()),
         };
-        match all() {
-            Ok(messages) if raw::generation()? == before => return Ok((before, messages)),
+        match all(nftables) {
+            Ok(messages) if nftables.generation()? == before => return Ok((before, messages)),
             Ok(_) => {}
             // A set that went meanwhile, or a dump that was interrupted each time.
             Err(error) if error.errno() == Some(Errno::ENOENT) => {}
@@ -95,10 +102,10 @@ fn is_absent(error: &netstate::Error) -> bool {
     matches!(error.errno(), Some(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EPROTONOSUPPORT))
 }
 
-fn all() -> Result<Vec<Message>, netstate::Error> {
+fn all(nftables: &mut Nftables) -> Result<Vec<Message>, netstate::Error> {
     let mut messages = Vec::new();
     let mut ask = |what, family, attributes: &[u8], object| {
-        raw::objects(what, family, attributes, object, |kind, payload| {
+        nftables.objects(what, family, attributes, object, |kind, payload| {
             messages.push(Message { kind, payload: payload.to_vec() });
         })
     };
@@ -109,9 +116,15 @@ fn all() -> Result<Vec<Message>, netstate::Error> {
     let sets: Vec<(u8, Vec<u8>)> =
         messages.iter().filter(|message| message.kind == NEWSET).filter_map(question).collect();
     for (family, attributes) in sets {
-        raw::objects(GETSETELEM, family, &attributes, "nftables elements", |kind, payload| {
-            messages.push(Message { kind, payload: payload.to_vec() });
-        })?;
+        nftables.objects(
+            GETSETELEM,
+            family,
+            &attributes,
+            "nftables elements",
+            |kind, payload| {
+                messages.push(Message { kind, payload: payload.to_vec() });
+            },
+        )?;
     }
     Ok(messages)
 }

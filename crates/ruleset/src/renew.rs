@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use netstate::netfilter::raw;
+use netstate::netfilter::raw::Nftables;
 use nix::errno::Errno;
 
 use crate::decode::{self, Message, PACKETS_CHANGE_IT, changed_by};
@@ -27,15 +27,19 @@ pub enum Renewed {
     Beyond,
 }
 
-/// The rules of the calling thread's namespace, where only what is touched differs from those
+/// The rules of a namespace, where only what is touched differs from those
 /// that are known.
 ///
 /// The notifications from those of `known` on have to be in `touched`, every one of them.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn renew(known: &Ruleset, touched: &Touched) -> Result<Renewed, Error> {
-    if raw::generation()? != touched.generation {
+pub fn renew(
+    nftables: &mut Nftables,
+    known: &Ruleset,
+    touched: &Touched,
+) -> Result<Renewed, Error> {
+    if nftables.generation()? != touched.generation {
         return Ok(Renewed::Behind);
     }
     let mut told = Vec::new();
@@ -48,7 +52,7 @@ pub fn renew(known: &Ruleset, touched: &Touched) -> Result<Renewed, Error> {
             _ => touched.sets.get(name) == Some(&None),
         };
         for name in names.iter().filter(|name| !is_gone(name)) {
-            let asked = raw::objects(ask, name.0, &question(name), object, |kind, payload| {
+            let asked = nftables.objects(ask, name.0, &question(name), object, |kind, payload| {
                 told.push(Message { kind, payload: payload.to_vec() });
             });
             match asked {
@@ -60,7 +64,7 @@ pub fn renew(known: &Ruleset, touched: &Touched) -> Result<Renewed, Error> {
             }
         }
     }
-    if raw::generation()? != touched.generation {
+    if nftables.generation()? != touched.generation {
         return Ok(Renewed::Behind);
     }
     Ok(known.renewed(touched, &told).map_or(Renewed::Beyond, Renewed::Rules))

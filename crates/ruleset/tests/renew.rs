@@ -8,7 +8,7 @@ use netstate::watch::{Told, Watch};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
-use ruleset::{Renewed, Ruleset, Touched};
+use ruleset::{Nftables, Renewed, Touched};
 use test_support::{need, require};
 use testbed::{Host, poll};
 
@@ -91,14 +91,13 @@ fn what_is_renewed_is_what_is_read() {
     require!(need::root(), need::tool("nft"));
     let host = Host::new("rules").unwrap();
     let watch = Watch::open_in(host.netns()).unwrap();
-    let inside = |what: &mut (dyn FnMut() + Send)| host.netns().run(what).unwrap();
+    let mut nftables = host.netns().run(|| Nftables::open().unwrap()).unwrap();
     assert!(nft(&host, BEGIN));
     let seed: u64 = rand::rng().next_u64();
     eprintln!("seed {seed}");
     let mut random = Pcg64::seed_from_u64(seed);
     let (mut renewed, mut taken) = (0, 0);
-    let mut known = Arc::new(Ruleset::default());
-    inside(&mut || known = Arc::new(ruleset::read().unwrap()));
+    let mut known = Arc::new(ruleset::read_by(&mut nftables).unwrap());
     assert!(known.odd.is_empty(), "{:?}", known.odd);
     told(&watch, &mut Touched::default());
     for _ in 0..400 {
@@ -107,15 +106,14 @@ fn what_is_renewed_is_what_is_read() {
         let done: Vec<bool> = changes.iter().map(|text| nft(&host, text)).collect();
         taken += done.iter().filter(|done| **done).count();
         let mut touched = Touched::default();
-        let mut now = Ruleset::default();
-        inside(&mut || now = ruleset::read().unwrap());
+        let now = ruleset::read_by(&mut nftables).unwrap();
         if now.generation == known.generation {
             continue;
         }
         let mut answer = Renewed::Behind;
         poll("the notifications", LIMIT, || {
             assert!(told(&watch, &mut touched), "{changes:?}");
-            inside(&mut || answer = ruleset::renew(&known, &touched).unwrap());
+            answer = ruleset::renew(&mut nftables, &known, &touched).unwrap();
             Ok(if answer == Renewed::Behind { Err(format!("{touched:?}")) } else { Ok(()) })
         })
         .unwrap();
@@ -139,6 +137,7 @@ fn what_begins_or_ends_to_be_called_is_more_than_rules() {
     require!(need::root(), need::tool("nft"));
     let host = Host::new("rules").unwrap();
     let watch = Watch::open_in(host.netns()).unwrap();
+    let mut nftables = host.netns().run(|| Nftables::open().unwrap()).unwrap();
     assert!(nft(&host, BEGIN));
     for (change, is_simple) in [
         ("add chain inet t c { type filter hook input priority 0; }", false),
@@ -150,8 +149,7 @@ fn what_begins_or_ends_to_be_called_is_more_than_rules() {
         ("add table inet t { flags dormant; }", false),
     ] {
         told(&watch, &mut Touched::default());
-        let read = || Arc::new(ruleset::read().unwrap());
-        let known = host.netns().run(read).unwrap();
+        let known = ruleset::read_by(&mut nftables).unwrap();
         assert!(nft(&host, change), "{change}");
         let mut simple = None;
         poll("a notification", LIMIT, || {
@@ -160,8 +158,7 @@ fn what_begins_or_ends_to_be_called_is_more_than_rules() {
                 Told::These { rules, .. } => {
                     let mut touched = Touched::default();
                     let understood = rules.iter().all(|datagram| touched.add(datagram));
-                    let renew = || ruleset::renew(&known, &touched).unwrap();
-                    let renewed = host.netns().run(renew).unwrap();
+                    let renewed = ruleset::renew(&mut nftables, &known, &touched).unwrap();
                     Some(understood && matches!(renewed, Renewed::Rules(_)))
                 }
                 Told::Anything => Some(false),

@@ -1,9 +1,10 @@
 //! Test hosts and tenants.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,8 +116,13 @@ impl Host {
     pub fn set_offload(&self, device: &str, profile: Offload) -> Result<()> {
         let known = self.features(device)?;
         let mut wanted = profile.features();
-        // Kernels differ in the features that they know, and refuse an unknown name.
-        wanted.retain(|(feature, _)| known.contains_key(*feature));
+        // Kernels differ in the features that they know, and refuse an unknown name. veth has
+        // no UDP segmentation before Linux 5.12, and nothing else can switch it on.
+        wanted.retain(|(feature, on)| {
+            known.get(*feature).is_some_and(|it| {
+                it.changeable || it.active == *on || *feature != "tx-udp-segmentation"
+            })
+        });
         self.set_features(device, &wanted)?;
         let now = self.features(device)?;
         for (feature, on) in wanted {
@@ -274,10 +280,38 @@ impl Host {
     /// # Errors
     /// [`Error::Program`] when it fails or cannot be started; [`Error::Killed`].
     pub fn run(&self, command: &mut Command) -> Result<String> {
+        command.stdin(Stdio::null());
+        self.run_by(command, Command::output)
+    }
+
+    /// As [`Host::run`], with `input` at the program's standard input.
+    ///
+    /// # Errors
+    /// As [`Host::run`].
+    pub fn run_with_input(&self, command: &mut Command, input: &str) -> Result<String> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.run_by(command, |command| {
+            let mut child = command.spawn()?;
+            // It prints little, so it reads before its output is full. One that ends before
+            // it has read all says why by its status.
+            let written = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+            let output = child.wait_with_output()?;
+            match written {
+                Some(Err(error)) if output.status.success() => Err(error),
+                _ => Ok(output),
+            }
+        })
+    }
+
+    fn run_by(
+        &self,
+        command: &mut Command,
+        run: impl FnOnce(&mut Command) -> std::io::Result<Output> + Send,
+    ) -> Result<String> {
         let described = sys::program::describe(command);
         // What it prints is read.
         command.env("LC_ALL", "C");
-        let result = self.netns.run(|| command.stdin(std::process::Stdio::null()).output())?;
+        let result = self.netns.run(|| run(command))?;
         match result {
             Err(error) => Err(Error::Program {
                 program: described,

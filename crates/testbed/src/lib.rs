@@ -23,7 +23,7 @@ pub use privilege::{Privileges, acquire};
 pub use process::{Process, Processes};
 pub use setting::Setting;
 pub use settings::{Held, Offload};
-pub use wire::{NIC, Wire};
+pub use wire::{NIC, SECOND_NIC, Wire};
 
 /// Anything that can fail while a testbed is built or used.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,8 @@ use crate::{Host, Offload, Result};
 
 /// The name of a test host's NIC.
 pub const NIC: &str = "nic0";
+/// The name of another, in a host between two.
+pub const SECOND_NIC: &str = "nic1";
 
 /// How the hosts of a testbed are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,8 +30,6 @@ const TURN: Duration = Duration::from_millis(100);
 const MOST: u32 = 500;
 /// A flow that the rules keep slow is not asked about again in this time.
 const LATER: Duration = Duration::from_secs(5);
-/// One that does not go through a tunnel, or whose connection is not that far.
-const SOON: Duration = Duration::from_secs(1);
 /// Reasons that are told apart.
 const REASONS: usize = 32;
 
@@ -73,11 +71,17 @@ pub(crate) fn run(
                     // verdict for one direction alone is none that is wrong.
                     Err(error) => {
                         tracing::debug!("a flow stays slow: {error}");
-                        maps.ask_later(&key, SOON);
+                        maps.ask_soon(&key);
                     }
                 },
                 Err(held) => {
-                    maps.ask_later(&key, if held.is_by_rules() { LATER } else { SOON });
+                    // It does not go through a tunnel, or its connection is not that far, or
+                    // by chance no packet of it was noted at one of the places.
+                    if held.is_by_rules() {
+                        maps.ask_later(&key, LATER);
+                    } else {
+                        maps.ask_soon(&key);
+                    }
                     note(&mut lock(&verdicts.status), &held);
                 }
             }

@@ -1,5 +1,7 @@
 //! Rules about bridges and their ports.
 
+use netstate::overlay::Device;
+
 use super::{LinkCase, Verdict, VxlanCase};
 use crate::model::Refusal;
 
@@ -73,4 +75,34 @@ pub(super) fn port_option(case: &LinkCase<'_>) -> Verdict {
         Some(option) => Err(Refusal::BridgePortOption { device: case.link.name.clone(), option }),
         None => Ok(()),
     }
+}
+
+/// `neigh_suppress` of another VXLAN device in the bridge, where this one's port has none. The
+/// bridge then answers solicitations that come out of this one, if the address that they ask
+/// for is behind the other (net/bridge/br_arp_nd_proxy.c, `br_do_suppress_nd`). It answers
+/// none that come by a port with `neigh_suppress`.
+pub(super) fn neighbours_suppressed_beside(case: &VxlanCase<'_>) -> Verdict {
+    let suppressed = |link: &Device| link.port.as_ref().is_some_and(|port| port.neigh_suppress);
+    if case.device.master.is_none() || suppressed(case.device) {
+        return Ok(());
+    }
+    let beside = |link: &&Device| link.master == case.device.master && link.vxlan.is_some();
+    let mut links = case.view.snapshot.overlay.links.values().filter(beside);
+    match links.find(|link| suppressed(link)) {
+        Some(link) => {
+            let option = "neigh_suppress";
+            Err(Refusal::BridgePortOption { device: link.name.clone(), option })
+        }
+        None => Ok(()),
+    }
+}
+
+/// `neigh_suppress` of a tenant's port. That of the VXLAN device is of the way to its remote
+/// VTEPs ([`UnderlayRoute::proxy`](crate::model::UnderlayRoute)).
+pub(super) fn tenant_neighbours_suppressed(case: &LinkCase<'_>) -> Verdict {
+    if case.link.port.as_ref().is_some_and(|port| port.neigh_suppress) {
+        let option = "neigh_suppress";
+        return Err(Refusal::BridgePortOption { device: case.link.name.clone(), option });
+    }
+    Ok(())
 }

@@ -94,6 +94,7 @@ pub(crate) const BRIDGED_DEVICE: &VxlanRules = &[
     bridge::no_bridge,
     |case| bridge::of(case).map_or(Ok(()), |bridge| first(BRIDGE, &bridge)),
     |case| first(BRIDGE_PORT, &case.link()),
+    bridge::neighbours_suppressed_beside,
 ];
 
 /// Of a VXLAN device that is no port.
@@ -146,6 +147,7 @@ pub(crate) const TENANT_PORT: &LinkRules = &[
     link::port_down,
     |case| first(PROGRAMS, case),
     |case| first(BRIDGE_PORT, case),
+    bridge::tenant_neighbours_suppressed,
 ];
 
 /// Of a device that packets are routed from or to, and that belongs to no other.

@@ -9,7 +9,7 @@ use netstate::Netlink;
 use netstate::netfilter::{BridgeCalls, LegacyTables, ebtables, has_virtual_services};
 use netstate::overlay::Overlay;
 use netstate::watch::Watch;
-use ruleset::{Renewed, Ruleset, Touched};
+use ruleset::{Nftables, Renewed, Ruleset, Touched};
 use sys::netns::{Entered, NetNs};
 use sys::tcx::{self, Hook};
 
@@ -29,6 +29,7 @@ pub(crate) struct NetnsState {
     // Links before the programs: detached first.
     hooks: BTreeMap<(u32, Role), OwnedFd>,
     pub(crate) programs: Programs,
+    nftables: RefCell<Nftables>,
     /// As they were read last: there may be many.
     rules: RefCell<Arc<Ruleset>>,
     tables: LegacyTables,
@@ -60,6 +61,7 @@ impl NetnsState {
             netlink: Netlink::open()?,
             hooks: BTreeMap::new(),
             programs,
+            nftables: RefCell::new(Nftables::open()?),
             rules: RefCell::default(),
             tables: LegacyTables::default(),
             legacy: Vec::new(),
@@ -92,15 +94,12 @@ impl NetnsState {
 
     /// Whether its rules are of another generation than those that were read last.
     pub(crate) fn is_behind(&self) -> Result<bool> {
-        let _inside = self.enter()?;
-        Ok(ruleset::is_behind(&self.rules.borrow())?)
+        Ok(ruleset::is_behind(&mut self.nftables.borrow_mut(), &self.rules.borrow())?)
     }
 
     /// Brings its rules up to date for what notifications have named.
     pub(crate) fn renew(&self, touched: &Touched) -> Result<Renewed> {
-        let _inside = self.enter()?;
-        let renewed = ruleset::renew(&self.rules.borrow(), touched)?;
-        Ok(renewed)
+        Ok(ruleset::renew(&mut self.nftables.borrow_mut(), &self.rules.borrow(), touched)?)
     }
 
     /// The rules are these from now on.
@@ -108,10 +107,9 @@ impl NetnsState {
         self.rules.replace(rules);
     }
 
-    /// Its rules of nftables; those that are known already, where there are no others. The
-    /// thread is inside.
+    /// Its rules of nftables; those that are known already, where there are no others.
     fn rules(&self) -> Result<Arc<Ruleset>> {
-        let rules = ruleset::refresh(&self.rules.borrow())?;
+        let rules = ruleset::refresh(&mut self.nftables.borrow_mut(), &self.rules.borrow())?;
         self.rules.replace(rules.clone());
         Ok(rules)
     }

@@ -101,7 +101,7 @@ pub struct UnderlayRoute {
     pub dont_fragment: bool,
     /// Outer checksums are sent.
     pub checksum: bool,
-    /// Neighbour solicitations are answered by the VXLAN device.
+    /// Neighbour solicitations are answered by the VXLAN device, or by its bridge.
     pub proxy: bool,
     /// Outer time to live (IPv4) or hop limit (IPv6).
     pub ttl: u8,

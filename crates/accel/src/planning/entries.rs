@@ -119,6 +119,9 @@ fn a_way_says_what_the_kernels_headers_would() {
         let key = (DeviceId { netns: 0, index: BRIDGED }, remote(0));
         snapshot.routes.get_mut(&key).unwrap().as_mut().unwrap()
     }
+    fn suppress(device: &mut Device) {
+        device.port.as_mut().unwrap().neigh_suppress = true;
+    }
     type Case = (&'static str, fn(&mut NetnsSnapshot), fn(&mut UnderlayRoute));
     let cases: &[Case] = &[
         ("as it is", |_| (), |_| ()),
@@ -140,6 +143,9 @@ fn a_way_says_what_the_kernels_headers_would() {
         ("not above the NIC's", |s| route(s).mtu = Some(9000), |_| ()),
         ("MTU of the device", |s| link(s, BRIDGED).mtu = 1200, |w| w.mtu = 1200),
         ("checksums", |s| vxlan(s).checksum = true, |w| w.checksum = true),
+        ("the device answers solicitations", |s| vxlan(s).proxy = true, |w| w.proxy = true),
+        ("the bridge does", |s| suppress(link(s, BRIDGED)), |w| w.proxy = true),
+        ("for another port", |s| suppress(link(s, PORTS[0])), |w| w.proxy = true),
     ];
     for (what, change, wanted) in cases {
         let got = way(|snapshot| {

@@ -90,6 +90,30 @@ fn options_of_a_bridge_and_its_ports_are_refused() {
         };
         refused(port, &format!("p: bridge port option {option}"));
     }
+    let suppressed = |snapshot: &mut NetnsSnapshot, index: u32| {
+        link(snapshot, index).port.as_mut().unwrap().neigh_suppress = true;
+    };
+    refused(|f| suppressed(f, PORTS[0]), "p: bridge port option neigh_suppress");
+    // Of the tunnel's it is followed: `entries.rs`.
+    assert!(refusals(|f| suppressed(f, VXLANS[0])).is_empty());
+}
+
+#[test]
+fn a_tunnel_beside_one_with_suppressed_neighbours_is_refused() {
+    let beside = snapshot().overlay.links[&VXLANS[1]].clone();
+    let two = |suppressed: &[u32]| {
+        refusals(|snapshot| {
+            snapshot.overlay.links.insert(VXLANS[1], beside.clone());
+            for index in suppressed {
+                link(snapshot, *index).port.as_mut().unwrap().neigh_suppress = true;
+            }
+        })
+    };
+    assert!(two(&[]).is_empty());
+    for one in [VXLANS[0], VXLANS[1]] {
+        assert_eq!(two(&[one]), ["vx: bridge port option neigh_suppress"]);
+    }
+    assert!(two(&[VXLANS[0], VXLANS[1]]).is_empty());
 }
 
 #[test]

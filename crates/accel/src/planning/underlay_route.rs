@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use netstate::overlay::{VxlanDevice, VxlanEntry};
+use netstate::overlay::{Device, VxlanDevice, VxlanEntry};
 use packet::ethernet::MacAddr;
 
 use crate::eligibility::{UNDERLAY_ROUTE, UnderlayCase, first};
@@ -33,6 +33,16 @@ fn destination(
         None if vxlan.learning => None,
         None => plain(snapshot.overlay.vxlan_fdb.get(&(index, MacAddr([0; 6])))?),
     }
+}
+
+/// Whether the device's bridge answers for neighbours: it does so to unicast solicitations,
+/// too, whatever port the frame itself is for (net/bridge/br_arp_nd_proxy.c,
+/// `br_do_suppress_nd`). One port with `neigh_suppress` is enough. Nothing else of it is about
+/// a packet that goes to one address, and ARP is the slow path's in any case.
+fn suppresses(snapshot: &NetnsSnapshot, device: &Device) -> bool {
+    let is_beside = |other: &&Device| device.master.is_some() && other.master == device.master;
+    let suppressed = |other: &Device| other.port.as_ref().is_some_and(|port| port.neigh_suppress);
+    snapshot.overlay.links.values().filter(is_beside).any(suppressed)
 }
 
 /// The remote VTEP that a VXLAN device sends frames for an address to, and the way there
@@ -72,7 +82,7 @@ fn underlay_route(
         source_ports: if start < end { (start, end) } else { view.snapshot.local_ports },
         dont_fragment: vxlan.df == Some(true),
         checksum: vxlan.checksum,
-        proxy: vxlan.proxy,
+        proxy: vxlan.proxy || suppresses(view.snapshot, case.device()),
         ttl: ttl.unwrap_or(default_ttl),
         tos: vxlan.tos & !ECN,
         label: vxlan.label,

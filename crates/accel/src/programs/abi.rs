@@ -62,6 +62,8 @@ pub(crate) struct RawFlow {
     pub(crate) source_port: [u8; 2],
     pub(crate) dest_port: [u8; 2],
     pub(crate) status: u32,
+    pub(crate) expires: u32,
+    pub(crate) unused: u32,
 }
 
 /// `struct seen`.

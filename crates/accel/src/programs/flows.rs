@@ -68,6 +68,10 @@ pub(crate) struct FlowMaps {
 
 /// Questions that are taken at once.
 const MOST: usize = 4096;
+/// A flow that may be another thing in a moment is asked about again after this time for each of
+/// its packets that was noted, and no later than `SOON`.
+const A_PACKET: Duration = Duration::from_millis(10);
+const SOON: Duration = Duration::from_secs(1);
 
 impl FlowMaps {
     pub(crate) fn of(programs: &Programs) -> Result<FlowMaps> {
@@ -124,11 +128,24 @@ impl FlowMaps {
 
     /// Lets the programs ask about a flow again after this time.
     pub(crate) fn ask_later(&self, key: &FlowKey, after: Duration) {
+        self.postpone(key, |_| after);
+    }
+
+    /// Lets the programs ask about a flow again when a few more of its packets can have been
+    /// noted: the more were, the later.
+    pub(crate) fn ask_soon(&self, key: &FlowKey) {
+        self.postpone(key, |seen| {
+            u32::try_from(seen.packets).map_or(SOON, |noted| SOON.min(A_PACKET * noted))
+        });
+    }
+
+    fn postpone(&self, key: &FlowKey, after: impl FnOnce(&RawSeen) -> Duration) {
         let key = abi::bytes(&raw_key(&FlowKey { place: Place::Entered, ..*key }));
         let Ok(Some(found)) = self.seen.lookup(&key, MapFlags::ANY) else { return };
         let Ok(mut seen) = RawSeen::read_from_bytes(&found) else { return };
-        let pause = after.saturating_sub(Duration::from_millis(FLOW_ASK_MS.into()));
-        seen.asked = now() + u64::try_from(pause.as_nanos()).unwrap_or(0);
+        // The programs add their own pause.
+        let ask = now() + u64::try_from(after(&seen).as_nanos()).unwrap_or(0);
+        seen.asked = ask.saturating_sub(u64::from(FLOW_ASK_MS) * 1_000_000);
         // One that has gone meanwhile is not put back.
         let _ = self.seen.update(&key, &abi::bytes(&seen), MapFlags::EXIST);
     }
@@ -154,6 +171,8 @@ impl FlowMaps {
                 source_port: leaves.source_port,
                 dest_port: leaves.dest_port,
                 status: admitted.status,
+                expires: 0,
+                unused: 0,
             };
             let key = abi::bytes(&raw_key(&admitted.key));
             self.flows.update(&key, &abi::bytes(&flow), MapFlags::ANY).map_err(|error| {

@@ -378,12 +378,19 @@ fn an_entry_that_goes_ends_the_verdict_and_one_in_use_is_kept() {
         &pair.a,
         "conntrack -L -p udp --dport 5402 2>/dev/null | awk '{ exit !(NR == 1 && $3 <= 3) }'",
     );
-    // Without its entry the flow is nobody's.
-    sh(&pair.a, "conntrack -D -p udp --dport 5402");
-    let before = accels[0].status();
-    echo.go();
-    assert_eq!(since(&accels[0], &before, "encap_hit"), 0);
-    assert_eq!(since(&accels[0], &before, "encap_tracking"), 1);
+    // Without its entry the flow is nobody's. A packet may take the slow path for another reason,
+    // as one does in a while: then the next one has to tell.
+    poll("a packet without its entry", LIMIT, || {
+        sh(&pair.a, "conntrack -D -p udp --dport 5402");
+        let before = accels[0].status();
+        echo.go();
+        assert_eq!(since(&accels[0], &before, "encap_hit"), 0);
+        match since(&accels[0], &before, "encap_tracking") {
+            1 => Ok(Ok(())),
+            other => Ok(Err(format!("{other} counted"))),
+        }
+    })
+    .unwrap();
     settle(&accels, || echo.go());
 }
 

@@ -1,4 +1,4 @@
-//! `measure serve`: sockets and threads that strangers have a say in.
+//! `measure serve` and `watch --serve`: sockets and threads that strangers have a say in.
 
 use nix::libc;
 use sys::capability::Capability;
@@ -24,6 +24,16 @@ fn needed(loads_programs: bool, most_received: Option<u64>) -> Vec<Capability> {
         needed.push(Capability::NetAdmin);
     }
     needed
+}
+
+/// The first step of `watch --serve`, before it has threads: namespaces come and go, so that it
+/// enters them and reads `/proc` of any process all the time.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn give_up_but_watching() -> sys::Result<Rights> {
+    use Capability::{Bpf, NetAdmin, Perfmon, SysAdmin, SysPtrace};
+    Rights::only(&[Bpf, Perfmon, NetAdmin, SysAdmin, SysPtrace], None)
 }
 
 /// What the system calls itself, for the results (os-release(5)).

@@ -89,8 +89,8 @@ impl Page<'_> {
         self.value("cut by the CPU", &percent(hop.cut));
         self.value("merged", &percent(hop.merged));
         self.value("checksummed by the CPU", &percent(hop.checksummed));
-        let vni = hop.vni.map_or("none".to_owned(), |vni| format!("VXLAN {vni}"));
-        self.value("tunnel", &vni);
+        let tunnel = hop.encapsulation.map(|encapsulation| encapsulation.within(hop.vni));
+        self.value("tunnel", tunnel.as_deref().unwrap_or("none"));
         self.times(
             "Times, µs",
             &[("since the hop before", &hop.since_before), ("waited here", &hop.waited)],

@@ -14,7 +14,7 @@ use super::look::{Look, faint};
 use super::number::{clock, short};
 use super::rows::Row;
 use super::state::{Page, State};
-use super::{detail, help};
+use super::{detail, help, peer};
 
 /// Lines from which on there is room for more than the list.
 const ROOMY: u16 = 14;
@@ -26,6 +26,10 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State, look: Look) {
         Page::List => draw_list(frame, state, look),
         Page::Detail(chosen) => {
             let lines = detail::lines(state, &chosen, area.width.into(), look);
+            draw_page(frame, state, lines, look);
+        }
+        Page::Peer => {
+            let lines = peer::lines(state, area.width.into(), look);
             draw_page(frame, state, lines, look);
         }
         Page::Help => {
@@ -49,7 +53,7 @@ fn ascii(symbol: &str) -> Option<&'static str> {
     Some(match first {
         '▁'..='█' => HEIGHTS[(first as usize - '▁' as usize).min(7)],
         'µ' => "u",
-        '…' => "~",
+        '…' | '±' => "~",
         _ => "?",
     })
 }
@@ -91,13 +95,14 @@ struct Parts {
     names: Rect,
     ways: Rect,
     drops: Rect,
+    peer: Rect,
     about: Rect,
     keys: Rect,
 }
 
 impl Parts {
     /// What there is room for: in the end, the ways alone.
-    fn of(mut area: Rect, dropped: usize) -> Parts {
+    fn of(mut area: Rect, dropped: usize, has_peer: bool) -> Parts {
         let is_roomy = area.height >= ROOMY;
         let lines = if area.height < 4 { 0 } else { 1 + u16::from(is_roomy) };
         let head = top(&mut area, lines);
@@ -105,13 +110,15 @@ impl Parts {
         let keys = bottom(&mut area, lines.min(1));
         let lines = if is_roomy { 2 } else { u16::from(area.height > 4) };
         let about = bottom(&mut area, lines);
+        let lines = u16::from(has_peer && area.height > 3);
+        let peer = bottom(&mut area, lines);
         let lines = match (u16::try_from(dropped).unwrap_or(u16::MAX), area.height) {
             (0, _) => u16::from(is_roomy),
             (_, height) if height < 4 => 0,
             (some, height) => 1 + some.min((height / 4).max(1)),
         };
         let drops = bottom(&mut area, lines);
-        Parts { head, names, ways: area, drops, about, keys }
+        Parts { head, names, ways: area, drops, peer, about, keys }
     }
 }
 
@@ -120,7 +127,8 @@ fn draw_list(frame: &mut Frame<'_>, state: &mut State, look: Look) {
     let is_drop = |row: &Row| matches!(row, Row::Drop(_));
     let all = state.rows.len();
     let ways = state.rows.iter().position(is_drop).unwrap_or(all);
-    let parts = Parts::of(frame.area(), all - ways);
+    let other = state.shown.as_ref().and_then(|snapshot| snapshot.peer.as_ref());
+    let parts = Parts::of(frame.area(), all - ways, other.is_some());
     state.fits = parts.ways.height.into();
     render(frame, parts.head, head_lines(state, parts.head, look));
     render(frame, parts.names, vec![Line::styled(column_names(&columns), faint())]);
@@ -138,6 +146,8 @@ fn draw_list(frame: &mut Frame<'_>, state: &mut State, look: Look) {
     let shown = part(ways..all, state.selected, parts.drops.height.saturating_sub(1));
     lines.extend(shown.map(row));
     render(frame, parts.drops, lines);
+    let title = other.map(|other| peer::title(other, parts.peer.width.into(), look));
+    render(frame, parts.peer, title.into_iter().collect());
     render(frame, parts.about, about_lines(state, snapshot, parts.about.width.into(), look));
     render(frame, parts.keys, vec![key_line(state, &keys_of_list(state), look)]);
 }

@@ -12,6 +12,7 @@ const LIVE: &[(&str, &str)] = &[
     ("Esc or Left", "back; close a way"),
     ("s", "sort ways by packets, p99, drops"),
     ("/", "show what has a text: flow, namespace, device, ending"),
+    ("p", "the other host, with --peer"),
     ("f or Space", "freeze, go on"),
     ("? q Ctrl-C", "this page; end"),
 ];
@@ -22,6 +23,7 @@ const RECORDED: &[(&str, &str)] = &[
     ("Left Right", "an interval back, on"),
     ("Space", "pause, go on"),
     ("+ -", "twice as fast, half as fast"),
+    ("p", "the other host, of a recording with --peer"),
     ("s", "sort ways by packets, p99, drops"),
     ("/", "show what has a text: flow, namespace, device, ending"),
     ("? q Ctrl-C", "this page; end"),
@@ -34,7 +36,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("history", "packets/s of the last intervals, the largest highest"),
     (
         "notes",
-        "v in VXLAN, c cut by the CPU, m merged, s checksummed by the CPU, w waited, d the device dropped",
+        "v in a tunnel, c cut by the CPU, m merged, s checksummed by the CPU, w waited, d the device dropped",
     ),
     ("dropped", "all packets that the kernel dropped, by reason"),
 ];

@@ -142,7 +142,7 @@ fn place(hop: &HopSeen, columns: usize) -> String {
 fn letters(hop: &HopSeen) -> String {
     let dropped = hop.counted.as_ref().is_some_and(|rates| rates.dropped_per_s > 0.0);
     let letters = [
-        (hop.vni.is_some(), 'v'),
+        (hop.encapsulation.is_some(), 'v'),
         (hop.cut >= WORTH_TELLING, 'c'),
         (hop.merged >= WORTH_TELLING, 'm'),
         (hop.checksummed >= WORTH_TELLING, 's'),

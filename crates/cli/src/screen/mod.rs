@@ -13,6 +13,7 @@ mod line;
 mod list;
 mod look;
 mod number;
+mod peer;
 mod player;
 mod rows;
 mod state;

@@ -37,6 +37,8 @@ pub enum Page {
     List,
     /// One of them, with all that is known of it.
     Detail(Chosen),
+    /// The other host.
+    Peer,
     /// Keys and columns.
     Help,
 }
@@ -157,6 +159,8 @@ impl State {
             KeyCode::Char('q') => return Asked::Quit,
             KeyCode::Char('?') if self.page == Page::Help => self.turn_to(Page::List),
             KeyCode::Char('?') => self.turn_to(Page::Help),
+            KeyCode::Char('p') if self.page == Page::Peer => self.turn_to(Page::List),
+            KeyCode::Char('p') => self.turn_to(Page::Peer),
             KeyCode::Esc | KeyCode::Backspace => self.back(),
             KeyCode::Enter => self.look_into(),
             KeyCode::Up | KeyCode::Char('k') => self.up(1),

@@ -176,6 +176,67 @@ fn names_of_others_cannot_drive_the_terminal() {
     }
 }
 
+/// An interval with another host, whose names are harmful.
+fn with_peer() -> Snapshot {
+    let mut snapshot = recorded().remove(0);
+    let example = snapshot.ways.iter().find_map(|way| way.example.clone()).unwrap();
+    let flow = observe::FlowSeen {
+        flow: example,
+        encapsulation: Some(observe::Encapsulation::Vxlan),
+        vni: Some(42),
+        direction: observe::Direction::Out,
+        left: 1500,
+        left_bytes: 1,
+        came: 1463,
+        came_bytes: 1,
+        lost: Some(37),
+        in_flight: 0,
+        left_by: vec!["a nic0".to_owned()],
+        came_by: vec!["b\x1b[2J nic0".to_owned()],
+        there: vec!["b nic0 rx".to_owned(), "b\u{202e} vxlan0 rx".to_owned()],
+    };
+    let clock = observe::ClockSeen { ahead_ns: 1_200_000, error_ns: 40_000, round_trip_ns: 79_000 };
+    snapshot.peer = Some(observe::PeerSeen {
+        address: "192.0.2.2:5212".to_owned(),
+        problem: None,
+        clock: Some(clock),
+        compared_s: 12.0,
+        age_s: 0.1,
+        flows: vec![flow],
+        other_flows: 0,
+        uncounted: 0,
+    });
+    snapshot
+}
+
+#[test]
+fn another_host_has_a_line_and_a_page() {
+    let mut state = State::new(None);
+    state.take(with_peer());
+    shows(&mut state, "peer 192.0.2.2:5212: 37 lost between the hosts, 1 flows, clock +1.200 ms");
+    say(&mut state, "p");
+    assert_eq!(state.page, Page::Peer);
+    shows(&mut state, "1500 left here, 1463 came there: 37 lost between the hosts (2.47%), 0 in");
+    shows(&mut state, "there: b nic0 rx > b\\u{202e} vxlan0 rx");
+    for (columns, lines) in (1..40).map(|n| (n * 2, n)) {
+        let screen = screen(&mut state, columns, lines, PLAIN);
+        assert!(!screen.contains(['\x1b', '\u{202e}']), "{screen}");
+    }
+    say(&mut state, "p");
+    assert_eq!(state.page, Page::List);
+    let mut away = with_peer();
+    away.peer.as_mut().unwrap().problem = Some("no answer within 5s".to_owned());
+    state.take(away);
+    shows(&mut state, "peer 192.0.2.2:5212: does not answer: no answer within 5s");
+    say(&mut state, "p");
+    shows(&mut state, "does not answer: no answer within 5s");
+    // A host that nobody asks for has no line, and a page that says so.
+    let mut state = live();
+    assert!(!screen(&mut state, 80, 24, PLAIN).contains("peer"));
+    say(&mut state, "p");
+    shows(&mut state, "no other host is asked");
+}
+
 #[test]
 fn keys_move_open_and_close() {
     let mut state = live();

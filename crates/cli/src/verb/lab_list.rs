@@ -1,6 +1,6 @@
-//! `overlane lab list`: every mode, whether it can be built here, and if not why.
+//! `overlane lab list`: every mode by group, whether it can be built here, and if not why.
 
-use lab::{Capabilities, modes};
+use lab::{Capabilities, Group, Mode, groups};
 use report::listing::ListedMode;
 
 use crate::args::List;
@@ -13,19 +13,8 @@ use crate::output::{print, print_json};
 /// Without the right to make network namespaces; standard output.
 pub fn run(arguments: &List) -> anyhow::Result<Exit> {
     let machine = Capabilities::new(testbed::acquire()?)?;
-    let listed: Vec<ListedMode> = modes()
-        .iter()
-        .map(|mode| {
-            let unsupported = mode.probe(&machine).err();
-            ListedMode {
-                mode: mode.name(),
-                path: mode.path(),
-                supported: unsupported.is_none(),
-                reason: unsupported.as_ref().map(|why| why.reason.clone()),
-                remedy: unsupported.map(|why| why.remedy),
-            }
-        })
-        .collect();
+    let all = groups().iter().flat_map(|group| group.modes.iter().map(move |mode| (group, mode)));
+    let listed: Vec<ListedMode> = all.map(|(group, mode)| probed(&machine, group, *mode)).collect();
     if arguments.json {
         print_json(&listed)?;
     } else {
@@ -34,17 +23,46 @@ pub fn run(arguments: &List) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+fn probed(machine: &Capabilities, group: &Group, mode: &dyn Mode) -> ListedMode {
+    let unsupported = mode.probe(machine).err();
+    ListedMode {
+        mode: mode.name(),
+        group: group.name,
+        in_all: mode.in_all(),
+        path: mode.path(),
+        supported: unsupported.is_none(),
+        reason: unsupported.as_ref().map(|why| why.reason.clone()),
+        remedy: unsupported.map(|why| why.remedy),
+    }
+}
+
+/// What the columns of [`table`] say.
+const LEGEND: &str = "yes: this machine can build it; all: --modes all measures it, others by \
+                      name\n--modes takes the name of a group for all its modes\n";
+
 fn table(listed: &[ListedMode]) -> String {
     let width = listed.iter().map(|mode| mode.mode.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for mode in listed {
-        let state = if mode.supported { "yes" } else { "no " };
-        text += &format!("{:width$}  {state}  {}\n", mode.mode, mode.path);
-        if let (Some(reason), Some(remedy)) = (&mode.reason, &mode.remedy) {
-            for line in [reason, remedy] {
-                text += &format!("{:width$}       {line}\n", "");
+    for group in groups() {
+        text += &format!("{}: {}\n", group.name, group.title);
+        // Modes that lack the same are told together.
+        let mut lacking: Vec<([&str; 2], Vec<&str>)> = Vec::new();
+        for mode in listed.iter().filter(|mode| mode.group == group.name) {
+            let state = if mode.supported { "yes" } else { "no " };
+            let all = if mode.in_all { "all" } else { "   " };
+            text += &format!("  {:width$}  {state}  {all}  {}\n", mode.mode, mode.path);
+            if let (Some(reason), Some(remedy)) = (&mode.reason, &mode.remedy) {
+                let why = [reason.as_str(), remedy];
+                match lacking.iter_mut().find(|(other, _)| *other == why) {
+                    Some((_, modes)) => modes.push(mode.mode),
+                    None => lacking.push((why, vec![mode.mode])),
+                }
             }
         }
+        for ([reason, remedy], modes) in lacking {
+            text += &format!("  no {}:\n    {reason}\n    {remedy}\n", modes.join(", "));
+        }
+        text += "\n";
     }
-    text
+    text + LEGEND
 }

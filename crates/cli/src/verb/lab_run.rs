@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use anyhow::Context;
-use lab::{Capabilities, Mode, modes};
+use lab::{Capabilities, Mode, groups, modes};
 use load::ask::Task;
 use measure::path_under_test::PathUnderTest;
 use measure::plan::{self};
@@ -195,21 +195,44 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
     deliver(&results, ended, &arguments.output, request.destination.as_ref())
 }
 
+/// The modes that `all` or the name of a group stands for; `None`: it is neither.
+pub fn named(name: &str) -> Option<Vec<&'static dyn Mode>> {
+    if name == "all" {
+        return Some(modes().iter().copied().filter(|mode| mode.in_all()).collect());
+    }
+    groups().iter().find(|group| group.name == name).map(|group| group.modes.to_vec())
+}
+
 impl CheckedRun {
     /// Checks the arguments; `asking` is what is asked, in one part or several.
     fn check(arguments: &Run, asking: &[Asking]) -> anyhow::Result<CheckedRun> {
         let all: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
         let find = |argument, name: &str| {
             lab::find(name).ok_or_else(|| {
-                usage(argument, format!("unknown mode {name:?}; known: {}", all.join(", ")))
+                let groups: Vec<&str> = groups().iter().map(|group| group.name).collect();
+                let groups = match argument {
+                    "--modes" => format!("; groups: all, {}", groups.join(", ")),
+                    _ => String::new(),
+                };
+                usage(argument, format!("unknown mode {name:?}; known: {}{groups}", all.join(", ")))
             })
         };
+        if let Some(image) = &arguments.guest_kernel {
+            let kernel = lab::guest::Kernel::open(image);
+            lab::guest::use_kernel(kernel.map_err(|error| usage("--guest-kernel", error))?);
+        }
         let baseline = find("--baseline", &arguments.baseline)?;
-        let mut chosen: Vec<&'static dyn Mode> = if arguments.modes == "all" {
-            modes().iter().copied().filter(|mode| mode.in_all()).collect()
-        } else {
-            list("--modes", &arguments.modes, |name| find("--modes", name))?
-        };
+        let named = list("--modes", &arguments.modes, |name| match named(name) {
+            Some(modes) => Ok(modes),
+            None => find("--modes", name).map(|mode| vec![mode]),
+        })?;
+        let mut chosen: Vec<&'static dyn Mode> = Vec::new();
+        for mode in named.into_iter().flatten() {
+            // A group may have modes that are named besides, or that `all` stands for.
+            if chosen.iter().all(|other| other.name() != mode.name()) {
+                chosen.push(mode);
+            }
+        }
         // The baseline is part of every run, named or not.
         chosen.retain(|mode| mode.name() != baseline.name());
         chosen.insert(0, baseline);

@@ -32,6 +32,10 @@ pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
             format!("unknown mode {:?}; known: {}", arguments.mode, known.join(", ")),
         ));
     };
+    if mode.in_guests() {
+        let reason = "its guests take no commands: measure it (lab run)";
+        return Err(usage("MODE", format!("{}: {reason}", mode.name())));
+    }
     let name = arguments.name.as_deref().unwrap_or(&arguments.mode);
     lab_socket::check_name(name)?;
     Offload::from_str(&arguments.offload).map_err(|error| usage("--offload", error))?;

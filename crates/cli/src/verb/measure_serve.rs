@@ -3,15 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use measure::remote::{Event, Limits, Server, ServerError};
+use measure::remote::{Limits, Server, ServerError};
 
 use crate::args::Serve;
 use crate::confinement::{self, serving};
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::notify::notify;
-use crate::output::{complain, print};
-use crate::remote::{Target, privileges, token};
+use crate::output::print;
+use crate::remote::{Target, privileges, tell, token};
 
 /// Serves loads until told to end.
 ///
@@ -36,7 +36,9 @@ pub fn run(arguments: &Serve) -> anyhow::Result<Exit> {
     let server =
         Server::bind(address, data_port, token, limits, privileges(), stop).map_err(|error| {
             match error {
-                ServerError::TokenNeeded(_) => usage("--bind", error),
+                ServerError::Channel(channel::ServerError::TokenNeeded(_)) => {
+                    usage("--bind", error)
+                }
                 ServerError::Ports(_) => usage("--data-port", error),
                 error => error.into(),
             }
@@ -63,18 +65,4 @@ fn within(argument: &str, value: u32, most: u32) -> anyhow::Result<u32> {
         return Ok(value);
     }
     Err(usage(argument, format!("{value} is not 1 to {most}")))
-}
-
-/// A line a session on standard error; when that is closed, nobody reads it.
-fn tell(event: Event) {
-    complain(&match event {
-        Event::Opened(client) => format!("{client}: session opened"),
-        Event::Closed(client, why) => format!("{client}: session over: {why}"),
-        Event::TurnedAway(client, why) => format!("{client}: turned away: {why}"),
-        Event::MoreTurnedAway { count, over, most } => {
-            let most = most.map_or_else(String::new, |most| format!(", most from {most}"));
-            let seconds = over.as_secs_f64();
-            format!("{count} more connections turned away in the last {seconds:.0} s{most}")
-        }
-    });
 }

@@ -9,6 +9,7 @@ pub mod doctor_fix;
 pub mod generate;
 pub mod lab_down;
 pub mod lab_exec;
+pub mod lab_guest;
 pub mod lab_list;
 pub mod lab_plans;
 pub mod lab_run;

@@ -1,6 +1,7 @@
 //! `overlane report`: a results file as tables, as a page with charts, as charts
 //! alone; a recording of `watch` as text and as a page.
 
+use std::io::BufRead;
 use std::path::Path;
 
 use crate::args::{Format, Report, ReportVerb};
@@ -51,7 +52,7 @@ pub fn run(arguments: &Report) -> anyhow::Result<Exit> {
 
 /// Shows what `watch` recorded.
 fn of_recording(
-    mut recording: Recording,
+    mut recording: Recording<impl BufRead>,
     arguments: &Report,
     html: Option<Destination>,
 ) -> anyhow::Result<Exit> {

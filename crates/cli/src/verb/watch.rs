@@ -7,9 +7,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+use observe::peer::Peer;
 use observe::{Budget, Snapshot};
 
 use crate::background::READY;
+use crate::confinement::{self, serving};
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::notify::notify;
@@ -19,10 +21,13 @@ use crate::recording::{Indexed, Recorder, Recording};
 use crate::screen::{self, Source};
 use crate::watch_args::Watch;
 use crate::watch_metrics::Told;
+use crate::watch_peer::{self, Serving};
 
 /// Shorter ones are mostly work for this program, longer ones are averages of nothing.
 const INTERVALS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(3600);
+/// How long the first interval waits for another host: to answer, or to be given up for now.
+const BEGINNING: Duration = Duration::from_secs(6);
 
 /// Shows interval after interval until it is told to end.
 ///
@@ -31,6 +36,7 @@ const INTERVALS: std::ops::RangeInclusive<Duration> =
 pub fn run(arguments: &Watch) -> anyhow::Result<Exit> {
     let wants_text = arguments.json || arguments.text || arguments.once;
     let wants_none = arguments.count.is_some() || arguments.metrics.is_some();
+    let wants_none = wants_none || arguments.serve.is_some();
     let has_screen = !wants_text && !wants_none && screen::is_possible();
     match &arguments.from {
         Some(path) if has_screen => {
@@ -60,6 +66,8 @@ struct Measuring {
     interval: Duration,
     record: Option<Recorder>,
     told: Option<Told>,
+    serving: Option<Serving>,
+    peer: Option<Peer>,
 }
 
 impl Measuring {
@@ -72,6 +80,25 @@ impl Measuring {
         }
         let (filter, budget) = (arguments.filter.parse()?, budget(&arguments.budget)?);
         let namespaces = arguments.filter.namespaces()?;
+        if arguments.token.is_some() && arguments.serve.is_none() && arguments.peer.is_none() {
+            return Err(usage("--token", "it is for --serve and --peer"));
+        }
+        let token = arguments.token.as_deref();
+        let server = arguments.serve.as_deref().map(|address| watch_peer::listen(address, token));
+        let server = server.transpose()?;
+        let wanted = arguments
+            .peer
+            .as_deref()
+            .map(|address| watch_peer::wanted(address, token, &filter, interval));
+        let wanted = wanted.transpose()?;
+        // Others have a say in its sockets from here on, and threads inherit what is left.
+        let rights = match server {
+            Some(_) => {
+                confinement::prepare()?;
+                Some(serving::give_up_but_watching()?)
+            }
+            None => None,
+        };
         // A place that is taken is refused before anything is written or attached.
         let told = arguments.metrics.as_ref().map(Told::at).transpose()?;
         let record = arguments.record.as_deref().map(Recorder::new).transpose()?;
@@ -79,7 +106,10 @@ impl Measuring {
         if let Some(told) = &told {
             told.begin(&mut watch);
         }
-        Ok(Measuring { watch, interval, record, told })
+        let serving = server.map(|server| watch_peer::begin(server, &mut watch)).transpose()?;
+        let peer = wanted.map(|wanted| wanted.begin(&mut watch)).transpose()?;
+        rights.as_ref().map(serving::confine).transpose()?;
+        Ok(Measuring { watch, interval, record, told, serving, peer })
     }
 
     /// The next interval, which is shorter where `goes_on` says no.
@@ -94,7 +124,8 @@ impl Measuring {
             told.iter().for_each(|told| told.beat());
             goes_on()
         };
-        let snapshot = self.watch.interval(self.interval, &own_cpu, &hosts(), &goes_on)?;
+        let mut snapshot = self.watch.interval(self.interval, &own_cpu, &hosts(), &goes_on)?;
+        snapshot.peer = self.peer.as_ref().map(Peer::seen);
         if let Some(record) = &mut self.record {
             record.add(&snapshot)?;
         }
@@ -105,12 +136,17 @@ impl Measuring {
         let stop = interrupt::flag()?;
         let goes_on = || !stop.load(Ordering::Relaxed);
         let mut left = if arguments.once { Some(1) } else { arguments.count };
-        if let Some(place) = &arguments.metrics {
+        let metrics = arguments.metrics.as_ref().map(|place| format!("metrics at {place}"));
+        let places = metrics.into_iter().chain(self.serving.as_ref().map(Serving::place));
+        let places: Vec<String> = places.collect();
+        if !places.is_empty() {
             if !is_shown(arguments) {
-                print(&format!("{READY}: metrics at {place}"))?;
+                print(&format!("{READY}: {}", places.join("; ")))?;
             }
             notify("READY=1")?;
         }
+        // Else the first interval, which may be the only one, would know nothing of it.
+        self.peer.iter().for_each(|peer| peer.begun(BEGINNING, &goes_on));
         while goes_on() && left != Some(0) {
             let snapshot = self.next(&goes_on)?;
             if is_shown(arguments) {
@@ -119,7 +155,7 @@ impl Measuring {
             left = left.map(|left| left - 1);
         }
         // Whoever runs it as a service ends it by a signal: that is no failure.
-        let is_done = goes_on() || arguments.metrics.is_some();
+        let is_done = goes_on() || is_service(arguments);
         Ok(if is_done { Exit::Done } else { Exit::Interrupted })
     }
 
@@ -142,9 +178,14 @@ impl Measuring {
     }
 }
 
-/// Whether intervals are printed: whoever has them told to Prometheus asks for that.
+/// Whether it is for others: Prometheus, another host.
+fn is_service(arguments: &Watch) -> bool {
+    arguments.metrics.is_some() || arguments.serve.is_some()
+}
+
+/// Whether intervals are printed: whoever has them told to others asks for that.
 fn is_shown(arguments: &Watch) -> bool {
-    arguments.metrics.is_none() || arguments.json || arguments.text || arguments.once
+    !is_service(arguments) || arguments.json || arguments.text || arguments.once
 }
 
 fn show(snapshot: &Snapshot, arguments: &Watch) -> anyhow::Result<()> {

@@ -36,7 +36,7 @@ fn what_lab_run_refuses() {
     with(&["--modes", "host,nat2"], &[&["--modes"], &modes[..]].concat());
     with(&["--baseline", "nat2"], &[&["--baseline"], &modes[..]].concat());
     with(&["--modes", ""], &["--modes", "unknown mode \"\""]);
-    with(&["--modes", "all,host"], &["--modes", "\"all\""]);
+    with(&["--modes", "all,vm,all"], &["--modes", "\"all\"", "named twice"]);
     let workloads = ["--workloads", "tcp_stream, tcp_rr, tcp_crr, tcp_maerts, udp_stream, udp_rr"];
     with(&["--workloads", "tcp_steam"], &[&workloads[..], &["tcp_steam"]].concat());
     let offloads = ["--offload", "known: full, no-tunnel, none"];

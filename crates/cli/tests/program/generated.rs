@@ -1,6 +1,8 @@
 //! What is made from the arguments (help, completions, man pages) and from the
 //! list of modes.
 
+use std::collections::BTreeSet;
+
 use super::launch::{entries, run};
 use super::schema;
 use test_support::{need, require};
@@ -139,6 +141,12 @@ fn lab_list_says_of_every_mode_whether_and_why_not() {
         assert!(modes.contains(&mode), "{mode} is not among {modes:?}");
     }
     let text = run(["lab", "list"]).expect(0).stdout;
+    for group in lab_groups(&list) {
+        assert!(
+            text.lines().any(|line| line.starts_with(&format!("{group}: "))),
+            "{group}: {text}"
+        );
+    }
     for mode in list.as_array().unwrap() {
         let name = mode["mode"].as_str().unwrap();
         let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
@@ -159,6 +167,10 @@ fn lab_list_says_of_every_mode_whether_and_why_not() {
     }
 }
 
+fn lab_groups(list: &serde_json::Value) -> BTreeSet<&str> {
+    list.as_array().unwrap().iter().map(|mode| mode["group"].as_str().unwrap()).collect()
+}
+
 /// Asks `ip` in a namespace of its own.
 fn kernel_lacks(kind: &str) -> bool {
     let mut command = std::process::Command::new("unshare");
@@ -172,7 +184,12 @@ fn kernel_lacks(kind: &str) -> bool {
 
 #[test]
 fn schemas_refuse_what_the_program_never_prints() {
-    let mode = |supported: bool, reason: Option<&str>| serde_json::json!([{ "mode": "x", "path": "y", "supported": supported, "reason": reason, "remedy": reason }]);
+    let mode = |supported: bool, reason: Option<&str>| {
+        serde_json::json!([{
+            "mode": "x", "path": "y", "group": "z", "in_all": true,
+            "supported": supported, "reason": reason, "remedy": reason,
+        }])
+    };
     schema::validate("lab-list", &mode(true, None));
     schema::validate("lab-list", &mode(false, Some("why")));
     assert!(!schema::errors("lab-list", &mode(false, None)).is_empty());

@@ -15,6 +15,7 @@ mod journal;
 mod kill;
 mod launch;
 mod machine;
+mod peer;
 mod plans;
 mod remote;
 mod repair;

@@ -1,7 +1,9 @@
 //! `overlane report`: what it writes, where, and what it refuses.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::Value;
 use test_support::{need, require};
@@ -199,7 +201,16 @@ fn a_recording_is_reported_as_text_and_as_a_page() {
 #[test]
 fn a_recording_from_a_pipe_is_reported() {
     let mut command = super::launch::overlane(["report", "/dev/stdin"]);
-    let reported = command.stdin(fs::File::open(recording()).unwrap()).output().unwrap();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reporting = command.spawn().unwrap();
+    let mut pipe = reporting.stdin.take().unwrap();
+    let recorded = fs::read(recording()).unwrap();
+    // Not all at once.
+    for part in [&recorded[..1], &recorded[1..]] {
+        pipe.write_all(part).unwrap();
+    }
+    drop(pipe);
+    let reported = reporting.wait_with_output().unwrap();
     let of_file = run(["report", &recording()]).expect(0);
     assert_eq!(String::from_utf8(reported.stdout).unwrap(), of_file.stdout);
 }

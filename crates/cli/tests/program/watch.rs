@@ -201,11 +201,15 @@ impl OnTerminal {
     /// alternate screen was left.
     #[track_caller]
     fn ends(mut self, code: i32) -> String {
+        // Behind all that it wrote: when this has come, that has, too.
+        const BEHIND: &str = "\x05";
         let status = self.wait();
+        File::from(self.terminal.try_clone().unwrap()).write_all(BEHIND.as_bytes()).unwrap();
         let end = "the alternate screen is left, the cursor shown";
         let (screen, after) = eventually(end, || {
             let so_far = self.so_far();
-            let (screen, after) = so_far.rsplit_once("\x1b[?1049l").ok_or(so_far.as_str())?;
+            let (so_far, _) = so_far.split_once(BEHIND).ok_or(so_far.as_str())?;
+            let (screen, after) = so_far.rsplit_once("\x1b[?1049l").ok_or(so_far)?;
             let (_, after) = after.split_once("\x1b[?25h").ok_or(after)?;
             Ok((screen.to_owned(), after.replace("\x1b[?25h", "")))
         });

@@ -48,6 +48,16 @@ fn find(program: &str) -> Option<PathBuf> {
 
 /// Starts it in a host.
 pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<Vec<Process>> {
+    start_with(tree, host, "", &configuration(speaker))
+}
+
+/// Starts it with these configurations of `zebra` and `bgpd`.
+pub(super) fn start_with(
+    tree: &Processes,
+    host: &Host,
+    zebra_reads: &str,
+    bgpd_reads: &str,
+) -> Result<Vec<Process>> {
     tree.inside(host, private_places)??;
     let own = |program: &str, text: &str| -> Result<Command> {
         let configuration = format!("{DIRECTORY}/{program}.conf");
@@ -61,7 +71,7 @@ pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<
         Ok(command)
     };
     let name = |program: &str| format!("{program} in {}", host.name());
-    let mut zebra = tree.start_as(&name("zebra"), host, &mut own("zebra", "")?)?;
+    let mut zebra = tree.start_as(&name("zebra"), host, &mut own("zebra", zebra_reads)?)?;
     // bgpd that comes too early tries again after 10 s.
     testbed::poll(&name("zebra"), LIMIT, || {
         zebra.check()?;
@@ -69,7 +79,7 @@ pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<
             tree.inside(host, || std::os::unix::net::UnixStream::connect(ZSERV).map(drop))?;
         Ok(connected.map_err(|error| format!("connect {ZSERV}: {error}\n{}", zebra.output())))
     })?;
-    let bgpd = tree.start_as(&name("bgpd"), host, &mut own("bgpd", &configuration(speaker))?)?;
+    let bgpd = tree.start_as(&name("bgpd"), host, &mut own("bgpd", bgpd_reads)?)?;
     Ok(vec![bgpd, zebra])
 }
 
@@ -129,11 +139,27 @@ fn private_places() -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use test_support::{need, require};
 
     use super::super::tests::speakers;
     use super::*;
+
+    pub(crate) fn bgpd_is_installed() -> std::result::Result<(), String> {
+        need::that(find("bgpd").is_some(), "bgpd is not installed")
+    }
+
+    /// Has `bgpd` read a configuration without a word.
+    pub(crate) fn is_read_by_bgpd(text: &str) {
+        let tree = Processes::new().unwrap();
+        let host = Host::new("a").unwrap();
+        tree.inside(&host, private_places).unwrap().unwrap();
+        write(&tree, &host, "/run/frr/bgpd.conf", text).unwrap();
+        let mut read = command(find("bgpd").unwrap());
+        read.args(["--dryrun", "-f", "/run/frr/bgpd.conf"]);
+        let said = tree.run(&host, &mut read).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(said, "", "{text}");
+    }
 
     #[test]
     fn frr_reads_every_configuration() {
@@ -141,16 +167,7 @@ mod tests {
         assert!(texts[0].contains("summary-only") && !texts[1].contains("summary-only"));
         assert_eq!(texts[3].matches("route-reflector-client").count(), 2);
         // bgpd becomes another user even to read a file.
-        require!(need::root(), need::that(find("bgpd").is_some(), "bgpd is not installed"));
-        for text in texts {
-            let tree = Processes::new().unwrap();
-            let host = Host::new("a").unwrap();
-            tree.inside(&host, private_places).unwrap().unwrap();
-            write(&tree, &host, "/run/frr/bgpd.conf", &text).unwrap();
-            let mut read = command(find("bgpd").unwrap());
-            read.args(["--dryrun", "-f", "/run/frr/bgpd.conf"]);
-            let said = tree.run(&host, &mut read).unwrap_or_else(|e| panic!("{e}\n{text}"));
-            assert_eq!(said, "", "{text}");
-        }
+        require!(need::root(), bgpd_is_installed());
+        texts.iter().for_each(|text| is_read_by_bgpd(text));
     }
 }

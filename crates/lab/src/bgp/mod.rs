@@ -1,10 +1,12 @@
-//! BGP daemons in test hosts: BIRD, or FRR's `zebra` and `bgpd`.
+//! BGP daemons in test hosts: BIRD, or FRR's `zebra` and `bgpd`. Routes to tenants here, the
+//! entries of VXLAN devices in [`evpn`].
 //!
 //! Each host's daemons have a process tree of their own, with a private `/run` and `/tmp`.
 //! Configuration, sockets and PID files are there, and go with the processes. The routes go
 //! with the host's namespace.
 
 mod bird;
+pub(crate) mod evpn;
 mod frr;
 
 use std::net::{IpAddr, Ipv4Addr};

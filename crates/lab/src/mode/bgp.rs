@@ -40,7 +40,7 @@ const FRR: Bgp = Bgp {
 };
 
 /// Every variant.
-pub const ALL: [Bgp; 6] = [
+pub const ALL: [Bgp; 8] = [
     BIRD,
     Bgp {
         name: "bgp-tenants",
@@ -54,6 +54,13 @@ pub const ALL: [Bgp; 6] = [
         reflected: true,
         ..BIRD
     },
+    Bgp {
+        name: "bgp-rr-tenants",
+        path: "as bgp-rr, one route a tenant: 64 from each host",
+        reflected: true,
+        announce: Announce::Tenants,
+        ..BIRD
+    },
     FRR,
     Bgp {
         name: "bgp-frr-tenants",
@@ -65,6 +72,13 @@ pub const ALL: [Bgp; 6] = [
         name: "bgp-frr-rr",
         path: "as bgp-frr, the routes by a route reflector in a third host",
         reflected: true,
+        ..FRR
+    },
+    Bgp {
+        name: "bgp-frr-rr-tenants",
+        path: "as bgp-frr-rr, one route a tenant: 64 from each host",
+        reflected: true,
+        announce: Announce::Tenants,
         ..FRR
     },
 ];

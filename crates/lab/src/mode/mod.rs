@@ -1,10 +1,13 @@
 //! One file per mode, and this list of them.
 
+use std::sync::LazyLock;
+
 use crate::{Capabilities, Network, Params, Result, Unsupported};
 
 mod bgp;
 mod bridge;
 mod bridge_macnat;
+mod evpn;
 mod flannel;
 mod flannel_accel;
 mod host;
@@ -14,6 +17,7 @@ mod loopback;
 mod macvlan;
 mod nat;
 mod nat_proxy;
+mod network_node;
 mod ovs_vlan;
 mod ovs_vxlan;
 mod routed;
@@ -25,6 +29,14 @@ mod tap_netmap;
 mod tapbridge;
 mod tapbridge_bpf;
 mod vlan;
+mod vm_bridge;
+mod vm_host;
+mod vm_tapbridge;
+mod vm_user;
+mod vm_vlan;
+mod vm_vtep;
+mod vm_vxlan;
+mod vrouter_ha;
 mod vtep;
 mod vxlan;
 mod vxlan_accel;
@@ -40,14 +52,19 @@ pub trait Mode: Send + Sync {
     fn path(&self) -> &'static str;
 
     /// Whether `--modes all` measures it. Modes in which a host talks to itself and
-    /// variants of another mode are measured when they are named.
+    /// variants of another mode are measured when they are named, and so are guests.
     fn in_all(&self) -> bool {
-        true
+        !self.in_guests()
+    }
+
+    /// Whether client and server are virtual machines: nothing but overlane runs in them.
+    fn in_guests(&self) -> bool {
+        false
     }
 
     /// About how long building it takes, seconds, where somebody who waits would wonder.
     fn build_seconds(&self) -> Option<u32> {
-        None
+        self.in_guests().then_some(crate::guest::BUILD_SECONDS)
     }
 
     /// Whether this machine can build it now.
@@ -78,70 +95,170 @@ pub struct Alternative {
     pub advice: &'static str,
 }
 
+/// Modes of one kind.
+pub struct Group {
+    /// Name; `--modes` takes it for all its modes. No mode has it.
+    pub name: &'static str,
+    /// What its modes have in common.
+    pub title: &'static str,
+    /// Its modes, in the order of the table.
+    pub modes: &'static [&'static dyn Mode],
+}
+
+/// Every mode, by group.
+pub fn groups() -> &'static [Group] {
+    &[
+        Group {
+            name: "underlay",
+            title: "bare hosts, and tenants on the underlay's layer 2 and routes",
+            modes: &[
+                &host::Host,
+                &same_host::SameHost,
+                &bridge::Bridge,
+                &bridge_macnat::BridgeMacnat,
+                &macvlan::Macvlan,
+                &ipvlan::Ipvlan,
+                &vlan::Vlan,
+                &routed::Routed,
+            ],
+        },
+        Group {
+            name: "routes",
+            title: "routes by BGP, as calico has them",
+            modes: &[
+                &bgp::ALL[0],
+                &bgp::ALL[1],
+                &bgp::ALL[2],
+                &bgp::ALL[3],
+                &bgp::ALL[4],
+                &bgp::ALL[5],
+                &bgp::ALL[6],
+                &bgp::ALL[7],
+            ],
+        },
+        Group {
+            name: "docker",
+            title: "Docker: published ports, Swarm",
+            modes: &[&nat::Nat, &nat_proxy::NatProxy, &swarm::Swarm, &swarm_accel::SwarmAccel],
+        },
+        Group {
+            name: "tunnels",
+            title: "kernel VXLAN devices",
+            modes: &[
+                &vxlan::V4,
+                &vxlan_accel::V4,
+                &vxlan::V6,
+                &vxlan_accel::V6,
+                &vxlan_routed::VxlanRouted,
+                &vxlan_routed_accel::VxlanRoutedAccel,
+            ],
+        },
+        Group {
+            name: "bgp-evpn",
+            title: "VXLAN devices that BGP fills",
+            modes: &[&evpn::ALL[0], &evpn::ALL[1], &evpn::ALL[2], &evpn::ALL[3]],
+        },
+        Group {
+            name: "kubernetes",
+            title: "flannel, and nodes of Kubernetes",
+            modes: &[
+                &flannel::Flannel,
+                &flannel_accel::FlannelAccel,
+                &k8s::ALL[0],
+                &k8s::ALL[1],
+                &k8s::ALL[2],
+                &k8s::ALL[3],
+                &k8s::ALL[4],
+                &k8s::ALL[5],
+                &k8s::ALL[6],
+                &k8s::ALL[7],
+                &k8s::ALL[8],
+                &k8s::ALL[9],
+                &k8s::ALL[10],
+                &k8s::ALL[11],
+                &k8s::ALL[12],
+                &k8s::ALL[13],
+                &k8s::ALL[14],
+                &k8s::ALL[15],
+            ],
+        },
+        Group {
+            name: "open-vswitch",
+            title: "Open vSwitch",
+            modes: &[&ovs_vlan::OvsVlan, &ovs_vxlan::OvsVxlan],
+        },
+        Group {
+            name: "network-node",
+            title: "OpenStack's network node",
+            modes: &[
+                &network_node::ALL[0],
+                &network_node::ALL[1],
+                &network_node::ALL[2],
+                &network_node::ALL[3],
+                &network_node::ALL[4],
+                &vrouter_ha::VrouterHa,
+                &network_node::ALL[5],
+                &network_node::ALL[6],
+                &network_node::ALL[7],
+                &network_node::ALL[8],
+                &network_node::ALL[9],
+                &network_node::ALL[10],
+                &network_node::ALL[11],
+                &network_node::ALL[12],
+                &network_node::ALL[13],
+                &network_node::ALL[14],
+            ],
+        },
+        Group {
+            name: "user-space",
+            title: "packets through a program: tapbridge, vtep",
+            modes: &[
+                &tap::Tap,
+                &tapbridge::EPOLL,
+                &tapbridge::URING,
+                &tapbridge::POLL,
+                &tapbridge_bpf::TapBridgeBpf,
+                &vtep::AUTO,
+                &vtep::V6,
+                &vtep::CUT,
+                &vtep::URING,
+                &vtep::POLL,
+                &vtep::TWO_QUEUES,
+            ],
+        },
+        Group {
+            name: "vm",
+            title: "virtual machines",
+            modes: &[
+                &vm_host::VmHost,
+                &vm_bridge::VmBridge,
+                &vm_vlan::VmVlan,
+                &vm_vxlan::PLAIN,
+                &vm_vxlan::ACCEL,
+                &vm_tapbridge::VmTapBridge,
+                &vm_vtep::VmVtep,
+                &vm_user::VmUser,
+            ],
+        },
+        Group {
+            name: "one-host",
+            title: "a host that talks to itself",
+            modes: &[
+                &loopback::Loopback,
+                &tap_netmap::UNCUT,
+                &tap_netmap::URING,
+                &tap_netmap::BPF,
+                &tap_netmap::NAIVE,
+            ],
+        },
+    ]
+}
+
 /// Every mode, in the order of the table.
 pub fn modes() -> &'static [&'static dyn Mode] {
-    &[
-        &host::Host,
-        &same_host::SameHost,
-        &bridge::Bridge,
-        &bridge_macnat::BridgeMacnat,
-        &macvlan::Macvlan,
-        &ipvlan::Ipvlan,
-        &vlan::Vlan,
-        &routed::Routed,
-        &bgp::ALL[0],
-        &bgp::ALL[1],
-        &bgp::ALL[2],
-        &bgp::ALL[3],
-        &bgp::ALL[4],
-        &bgp::ALL[5],
-        &nat::Nat,
-        &nat_proxy::NatProxy,
-        &vxlan::V4,
-        &vxlan_accel::V4,
-        &vxlan::V6,
-        &vxlan_accel::V6,
-        &vxlan_routed::VxlanRouted,
-        &vxlan_routed_accel::VxlanRoutedAccel,
-        &flannel::Flannel,
-        &flannel_accel::FlannelAccel,
-        &k8s::ALL[0],
-        &k8s::ALL[1],
-        &k8s::ALL[2],
-        &k8s::ALL[3],
-        &k8s::ALL[4],
-        &k8s::ALL[5],
-        &k8s::ALL[6],
-        &k8s::ALL[7],
-        &k8s::ALL[8],
-        &k8s::ALL[9],
-        &k8s::ALL[10],
-        &k8s::ALL[11],
-        &k8s::ALL[12],
-        &k8s::ALL[13],
-        &k8s::ALL[14],
-        &k8s::ALL[15],
-        &swarm::Swarm,
-        &swarm_accel::SwarmAccel,
-        &ovs_vlan::OvsVlan,
-        &ovs_vxlan::OvsVxlan,
-        &tap::Tap,
-        &tapbridge::EPOLL,
-        &tapbridge::URING,
-        &tapbridge::POLL,
-        &tapbridge_bpf::TapBridgeBpf,
-        &vtep::AUTO,
-        &vtep::V6,
-        &vtep::CUT,
-        &vtep::URING,
-        &vtep::POLL,
-        &vtep::TWO_QUEUES,
-        &loopback::Loopback,
-        &tap_netmap::UNCUT,
-        &tap_netmap::URING,
-        &tap_netmap::BPF,
-        &tap_netmap::NAIVE,
-    ]
+    static ALL: LazyLock<Vec<&'static dyn Mode>> =
+        LazyLock::new(|| groups().iter().flat_map(|group| group.modes).copied().collect());
+    &ALL
 }
 
 /// A mode by name.

@@ -11,11 +11,11 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 pub struct Vlan;
 
 /// The tag on the wire.
-const ID: VlanId = match VlanId::new(100) {
+pub(super) const ID: VlanId = match VlanId::new(100) {
     Ok(id) => id,
     Err(_) => panic!("evaluated by the compiler"),
 };
-const DEVICE: &str = "nic0.100";
+pub(super) const DEVICE: &str = "nic0.100";
 
 impl Mode for Vlan {
     fn name(&self) -> &'static str {
@@ -38,8 +38,11 @@ impl Mode for Vlan {
             host.netlink().set_up(DEVICE)?;
             host.bridge(BRIDGE, params.mtu, &[DEVICE, PORT_DEVICE])?;
         }
-        let middle =
-            vec![Hop::tx("a", DEVICE), Hop::tx("a", NIC), Hop::rx("b", NIC), Hop::rx("b", DEVICE)];
-        Ok(tenants.network(TENANT_B, params.mtu, middle))
+        Ok(tenants.network(TENANT_B, params.mtu, middle()))
     }
+}
+
+/// The hops from one host's VLAN device to the other's.
+pub(super) fn middle() -> Vec<Hop> {
+    vec![Hop::tx("a", DEVICE), Hop::tx("a", NIC), Hop::rx("b", NIC), Hop::rx("b", DEVICE)]
 }

@@ -10,7 +10,7 @@
 //!
 //! `--modes all` measures `vtep` only.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath::tapbridge::{Engine as TapEngine, Port, PortOptions};
@@ -97,8 +97,10 @@ impl Mode for Vtep {
         let (a, b) = (Host::new("a")?, Host::new("b")?);
         let [at_a, at_b] = self.underlay.join(&params.wire(), &a, &b)?;
         let (tenant_a, tenant_b) = (Host::new("tenant-a")?, Host::new("tenant-b")?);
-        let from_a = endpoint(&a, &tenant_a, [at_a, at_b], TENANT_A, self)?;
-        let from_b = endpoint(&b, &tenant_b, [at_b, at_a], TENANT_B, self)?;
+        let from_a = endpoint(&a, &tenant_a, [at_a, at_b], DEVICE, self)?;
+        let from_b = endpoint(&b, &tenant_b, [at_b, at_a], DEVICE, self)?;
+        tenant_a.address(DEVICE, TENANT_A, 24)?;
+        tenant_b.address(DEVICE, TENANT_B, 24)?;
         let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
         let way = from_a.way();
         let (from_a, from_b) = (Arc::new(from_a), Arc::new(from_b));
@@ -121,7 +123,7 @@ impl Mode for Vtep {
 }
 
 /// Asks an endpoint how many packets it has dropped, without keeping it.
-fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
+pub(super) fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
     let counted = Arc::downgrade(running);
     move || {
         // The endpoint is gone with its network, and its counters are.
@@ -132,15 +134,15 @@ fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
     }
 }
 
-/// An endpoint in `host`, its TAP in `tenant`.
-fn endpoint(
+/// An endpoint in `host`, its TAP device in `tenant`, up.
+pub(super) fn endpoint(
     host: &Host,
     tenant: &Host,
     [local, remote]: [IpAddr; 2],
-    address: Ipv4Addr,
+    device: &str,
     mode: &Vtep,
 ) -> Result<Running> {
-    let network = NetworkConfig { remotes: vec![remote], ..NetworkConfig::new(VNI, DEVICE) };
+    let network = NetworkConfig { remotes: vec![remote], ..NetworkConfig::new(VNI, device) };
     let config = Config {
         port: UDP_PORT,
         hand_over: mode.hand_over,
@@ -154,10 +156,10 @@ fn endpoint(
     let options = PortOptions {
         offload: Endpoint::OFFLOAD,
         queues: mode.queues,
-        ..PortOptions::named(DEVICE)
+        ..PortOptions::named(device)
     };
     let port = Port::open(&options, tenant.netns())?;
-    tenant.netlink().set_mtu(DEVICE, endpoint.mtu(0))?;
-    tenant.address(DEVICE, address, 24)?;
+    tenant.netlink().set_mtu(device, endpoint.mtu(0))?;
+    tenant.netlink().set_up(device)?;
     endpoint.attach(vec![port]).and_then(|ready| ready.start()).map_err(failed)
 }

@@ -122,8 +122,19 @@ impl Mode for Vxlan {
 pub(super) fn tunnelled(params: &Params, underlay: Underlay) -> Result<Tenants> {
     let mtu = underlay.tenant_mtu(params);
     let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
-    let [a, b] = underlay.join(&params.wire(), &tenants.a, &tenants.b)?;
-    let tunnel = |host: &Host, local, remote| {
+    let ends = underlay.join(&params.wire(), &tenants.a, &tenants.b)?;
+    join_tunnels([&tenants.a, &tenants.b], ends, mtu, PORT_DEVICE)?;
+    Ok(tenants)
+}
+
+/// Makes a bridge with a VXLAN device to the other host, and the tenant's `port`, in both.
+pub(super) fn join_tunnels(
+    hosts: [&Host; 2],
+    [a, b]: [IpAddr; 2],
+    mtu: u32,
+    port: &str,
+) -> Result<()> {
+    for (host, local, remote) in [(hosts[0], a, b), (hosts[1], b, a)] {
         let device = Device {
             name: DEVICE,
             vni: VNI,
@@ -136,11 +147,9 @@ pub(super) fn tunnelled(params: &Params, underlay: Underlay) -> Result<Tenants> 
         };
         host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
         host.netlink().set_up(DEVICE)?;
-        host.bridge(BRIDGE, mtu, &[DEVICE, PORT_DEVICE])
-    };
-    tunnel(&tenants.a, a, b)?;
-    tunnel(&tenants.b, b, a)?;
-    Ok(tenants)
+        host.bridge(BRIDGE, mtu, &[DEVICE, port])?;
+    }
+    Ok(())
 }
 
 /// The hops from one host's VXLAN device to the other's.

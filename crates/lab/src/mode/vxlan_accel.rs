@@ -74,26 +74,48 @@ pub(super) fn accelerated(tenants: Tenants, server: Ipv4Addr, mtu: u32) -> Resul
 pub(super) const SHORTCUTS: &str = "GSO packets whose outer checksums the VXLAN device is to send pass the bridge by, not the device (excused in its hop)";
 pub(super) const MIRRORS: &str = "the threads that mirror the kernel's state are not pinned";
 
+/// One end of a tunnel with the fast path.
+pub(super) struct End<'a> {
+    /// The host with the fast path.
+    pub(super) host: &'a str,
+    /// The namespace that has the VXLAN device and the tenant's port.
+    pub(super) at: &'a str,
+    pub(super) device: &'a str,
+    pub(super) port: &'a str,
+    pub(super) accel: &'a Arc<Accel>,
+}
+
 /// The hops where bridge and VXLAN device, `device`, are passed by; `at`: the namespace of
 /// each side that has them, and the tenant's port there.
 pub(super) fn hops(device: &str, both: &[Arc<Accel>; 2], at: [(&str, &str); 2]) -> Vec<Hop> {
     let ([from_a, from_b], [(a, port_a), (b, port_b)]) = (both, at);
+    let from = End { host: "a", at: a, device, port: port_a, accel: from_a };
+    [
+        into_tunnel(&from),
+        vec![
+            Hop::tx("a", NIC),
+            Hop::rx("b", NIC),
+            Hop::stage("b", "accel", Side::Rx, meter(from_b, carried)),
+            Hop::rx(b, device).bypassed_but_for(Way::Both, meter(from_b, shortcut)),
+            Hop::tx(b, port_b).bypassed(Way::Forward),
+        ],
+    ]
+    .concat()
+}
+
+/// The hops from the port of the end that sends, before its NIC.
+pub(super) fn into_tunnel(from: &End<'_>) -> Vec<Hop> {
     vec![
         // What the fast path delivers to a tenant is handed to its end of the
         // pair directly.
-        Hop::rx(a, port_a).bypassed(Way::Reverse),
-        Hop::stage("a", "accel", Side::Tx, meter(from_a, carried)),
-        Hop::tx(a, device).bypassed_but_for(Way::Both, meter(from_a, shortcut)),
-        Hop::tx("a", NIC),
-        Hop::rx("b", NIC),
-        Hop::stage("b", "accel", Side::Rx, meter(from_b, carried)),
-        Hop::rx(b, device).bypassed_but_for(Way::Both, meter(from_b, shortcut)),
-        Hop::tx(b, port_b).bypassed(Way::Forward),
+        Hop::rx(from.at, from.port).bypassed(Way::Reverse),
+        Hop::stage(from.host, "accel", Side::Tx, meter(from.accel, carried)),
+        Hop::tx(from.at, from.device).bypassed_but_for(Way::Both, meter(from.accel, shortcut)),
     ]
 }
 
 /// The fast path of a host, which must take the device.
-fn start(host: &Host) -> Result<Arc<Accel>> {
+pub(super) fn start(host: &Host) -> Result<Arc<Accel>> {
     let accel = run(host)?;
     let status = accel.status();
     let refused = status.devices.iter().find_map(|device| device.refused.as_ref());
@@ -115,14 +137,14 @@ fn failed(host: &Host, problem: &str) -> testbed::Error {
     testbed::Error::NotStarted { part, reason: problem.to_owned() }
 }
 
-/// Sends between the tenants until both hosts take packets both ways: bridges and
+/// Sends between the tenants until every host takes packets both ways: bridges and
 /// neighbour tables learn from the first, and the mirror follows those. The server's own
 /// address is `server`; the client reaches it at `target`.
 pub(super) fn settle(
     [client, serving]: [&Host; 2],
     server: Ipv4Addr,
     target: Ipv4Addr,
-    both: &[Arc<Accel>; 2],
+    all: &[Arc<Accel>],
 ) -> Result<()> {
     let socket = |host: &Host, at: (Ipv4Addr, u16)| {
         let socket = host.netns().run(|| UdpSocket::bind(at))?;
@@ -145,21 +167,22 @@ pub(super) fn settle(
         other.send_to(&buffer, from)?;
         one.recv_from(&mut buffer).map(drop)
     };
-    let taken = || {
-        both.each_ref().map(|accel| {
-            let carried = carried(&accel.status()).carried;
-            [carried.tx_packets, carried.rx_packets]
-        })
+    let taken = || -> Vec<[u64; 2]> {
+        let counts = all.iter().map(|accel| carried(&accel.status()).carried);
+        counts.map(|carried| [carried.tx_packets, carried.rx_packets]).collect()
     };
-    testbed::poll("the fast path of both hosts", LIMIT, || {
+    testbed::poll("the fast path of every host", LIMIT, || {
         let before = taken();
         let answered = there_and_back();
         let now = taken();
-        let all = before.iter().flatten().zip(now.iter().flatten()).all(|(b, n)| n > b);
-        Ok((answered.is_ok() && all).then_some(()).ok_or_else(|| {
-            let left =
-                both.each_ref().map(|accel| (carried(&accel.status()).left, slow(&accel.status())));
-            format!("packets sent and received at a and b: {now:?}, left to the kernel: {left:?}")
+        let carries = before.iter().flatten().zip(now.iter().flatten()).all(|(b, n)| n > b);
+        Ok((answered.is_ok() && carries).then_some(()).ok_or_else(|| {
+            let left: Vec<_> = all
+                .iter()
+                .map(|accel| accel.status())
+                .map(|status| (carried(&status).left, slow(&status)))
+                .collect();
+            format!("packets taken at each: {now:?}, left to the kernel: {left:?}")
         }))
     })?;
     Ok(())

@@ -24,8 +24,9 @@ const KERNEL_VARIABLE: &str = "OVERLANE_GUEST_KERNEL";
 const MODULE_DIRECTORIES: [&str; 4] =
     ["kernel/net/", "kernel/drivers/net/ipvlan/", "kernel/drivers/net/vxlan/", "kernel/lib/"];
 /// ... and by name. CRC32c is asked for by its algorithm, not by a symbol.
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 13] = [
     "veth",
+    "geneve",
     "macvlan",
     "macvtap",
     "tun",
@@ -39,8 +40,9 @@ const MODULES: [&str; 12] = [
     "vmxnet3",
 ];
 /// Programs that modes use, copied in where this machine has them.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 10] = [
     "nft",
+    "iptables-restore",
     "docker-proxy",
     "ovsdb-tool",
     "ovsdb-server",
@@ -48,9 +50,26 @@ const PROGRAMS: [&str; 8] = [
     "ovs-vswitchd",
     "ovs-appctl",
     "ovs-dpctl",
+    "ovs-ofctl",
 ];
 /// Files that those programs read.
 const DATA: [&str; 1] = ["/usr/share/openvswitch/vswitch.ovsschema"];
+/// Where Debian has the libraries that iptables loads for matches and targets, and those used.
+const XTABLES: &str = "/usr/lib/x86_64-linux-gnu/xtables";
+const EXTENSIONS: [&str; 12] = [
+    "CONNMARK",
+    "DNAT",
+    "MARK",
+    "NAT",
+    "REDIRECT",
+    "SNAT",
+    "comment",
+    "connmark",
+    "conntrack",
+    "mark",
+    "standard",
+    "tcp",
+];
 /// How long a program may take that nobody gives a time: far more than the minute that it takes
 /// on an idle machine. Six busy threads beside it made it five.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -246,6 +265,12 @@ impl Guest {
         }
         for path in DATA.map(Path::new).into_iter().filter(|path| path.exists()) {
             archive.copy(path);
+        }
+        for name in EXTENSIONS {
+            let path = Path::new(XTABLES).join(format!("libxt_{name}.so"));
+            if path.exists() {
+                archive.program(&path, &path);
+            }
         }
         archive.program(program, "program");
         let mut line = "#!/bin/sh\nexec /program".to_owned();

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use sys::netns::NetNs;
 
-use super::channel::{Channel, ChannelError};
-use super::connect::{RemoteError, converse, open, out_of_turn};
+use channel::{Channel, ChannelError, RemoteError, Service, Token, open};
+
+use super::conversation::{converse, out_of_turn};
 use super::message::{Description, Observed, Reply, Request};
-use super::{Limits, Token, place, session};
+use super::{Limits, place, session};
 use load::EngineError;
 use results::{self, DeviceRecord};
 
@@ -61,7 +62,7 @@ impl Remote {
         client: &NetNs,
         stop: Arc<AtomicBool>,
     ) -> Result<Remote, RemoteError> {
-        let mut channel = open(address, token.as_ref(), &stop)?;
+        let mut channel = open(address, Service::Measure, token.as_ref(), &stop)?;
         let refused = |reason: String| RemoteError::Refused { server: address, reason };
         let mut ask = |request: &Request| match converse(&mut channel, request, &stop) {
             Ok(Reply::Refused(reason)) => Err(refused(reason)),
@@ -261,7 +262,7 @@ impl Remote {
 
     /// A new session with the same server, its samplers opened.
     fn resume(&self) -> Result<Channel, RemoteError> {
-        let mut channel = open(self.address, self.token.as_ref(), &self.stop)?;
+        let mut channel = open(self.address, Service::Measure, self.token.as_ref(), &self.stop)?;
         let reason = match converse(&mut channel, &Request::Describe, &self.stop) {
             Ok(Reply::Described(now)) => {
                 let then = &self.description;

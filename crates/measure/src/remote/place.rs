@@ -31,7 +31,7 @@ pub(super) fn process() -> Result<(u32, u64), String> {
 
 /// The device by which this namespace reaches `address`, and what it has
 /// switched on; `host` names this end in the results.
-pub(super) fn device_to(
+pub(crate) fn device_to(
     netns: &NetNs,
     address: IpAddr,
     host: &str,

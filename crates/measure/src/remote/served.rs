@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::Remote;
-use super::connect::out_of_turn;
+use super::conversation::out_of_turn;
 use super::message::{LoadAsked, Reply, Request};
 use load::{Away, Counted, EngineError, Load, Phase, Server, ServerReport};
 

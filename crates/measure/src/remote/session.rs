@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use channel::{Channel, ChannelError, Pace};
 use netstate::Netlink;
 
-use super::channel::{Channel, ChannelError};
 use super::message::{
     CountedAt, Description, LoadAsked, MOST_TUNNELS, Observed, Reply, Request, emit, parse_request,
 };
@@ -47,8 +47,7 @@ pub(super) struct Session<'a> {
     local: SocketAddr,
     path: Option<Path>,
     load: Option<Running<'a>>,
-    /// Requests since the second began.
-    pace: (Instant, u32),
+    pace: Pace,
 }
 
 /// What is read of this end.
@@ -95,7 +94,7 @@ impl<'a> Session<'a> {
             local,
             path: None,
             load: None,
-            pace: (Instant::now(), 0),
+            pace: Pace::new(REQUESTS_PER_S),
         }
     }
 
@@ -117,7 +116,7 @@ impl<'a> Session<'a> {
                 }
                 Err(error) => return error.to_string(),
             };
-            self.keep_pace();
+            self.pace.keep();
             let (reply, last) = match parse_request(&payload) {
                 Ok(request) => (self.answer(request).unwrap_or_else(Reply::Refused), None),
                 // The tag was right: a client of ours, and a defect of one.
@@ -132,19 +131,6 @@ impl<'a> Session<'a> {
             if let Some(reason) = last {
                 return reason;
             }
-        }
-    }
-
-    /// Sleeps when requests come too fast.
-    fn keep_pace(&mut self) {
-        let (since, count) = &mut self.pace;
-        *count += 1;
-        let elapsed = since.elapsed();
-        if elapsed >= Duration::from_secs(1) {
-            self.pace = (Instant::now(), 0);
-        } else if *count > REQUESTS_PER_S {
-            std::thread::sleep(Duration::from_secs(1) - elapsed);
-            self.pace = (Instant::now(), 0);
         }
     }
 

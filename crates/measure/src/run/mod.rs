@@ -193,6 +193,7 @@ fn unsupported(cell: &PlannedCell, subject: &PathUnderTest) -> Option<String> {
                 driver::can(tool, &cell.ask, target, listen).err()
             }
             ServerEnd::Away(_) => Some("driven in the lab only: its server is not here".to_owned()),
+            ServerEnd::Guests(_) => Some("not in the guests, which hold overlane only".to_owned()),
         },
     }
 }

@@ -7,7 +7,8 @@ use std::io::Read as _;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
-use super::{attribute, attributes, big_endian, dump, dump_all, family, text};
+use super::{attribute, attributes, big_endian, dump_all, family, text};
+use crate::dump::Lists;
 use crate::netlink::{Error, Result};
 
 // include/uapi/linux/netfilter/nfnetlink_hook.h, nf_tables.h, linux/netfilter.h.
@@ -74,6 +75,8 @@ impl std::fmt::Display for Hooked {
 /// # Errors
 /// When the kernel refuses the list for another reason.
 pub fn unexplained_hooks() -> Result<Option<Vec<Hooked>>> {
+    const OBJECT: &str = "netfilter hooks";
+    let mut lists = Lists::open(NETLINK_NETFILTER, OBJECT)?;
     let mut found = Vec::new();
     for (number, family, hooks) in FAMILIES {
         for hook in 0..hooks {
@@ -82,7 +85,7 @@ pub fn unexplained_hooks() -> Result<Option<Vec<Hooked>>> {
             payload.extend(NFNLA_HOOK_HOOKNUM.to_ne_bytes());
             payload.extend(hook.to_be_bytes());
             let request = (NFNL_SUBSYS_HOOK << 8, &payload[..]);
-            let answer = dump(NETLINK_NETFILTER, request, "netfilter hooks", |kind, payload| {
+            let answer = lists.dump(request, OBJECT, |kind, payload| {
                 if kind >> 8 == NFNL_SUBSYS_HOOK {
                     let function = unexplained(payload.get(4..).unwrap_or_default());
                     found.extend(function.map(|function| Hooked { family, hook, function }));

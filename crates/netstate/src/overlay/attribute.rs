@@ -162,7 +162,7 @@ pub(super) fn port(data: &[InfoBridgePort]) -> BridgePort {
             InfoBridgePort::Locked(on) => option("locked", *on),
             InfoBridgePort::Mab(on) => option("mab", *on),
             InfoBridgePort::VlanTunnel(on) => option("vlan_tunnel", *on),
-            InfoBridgePort::NeighSupress(on) => option("neigh_suppress", *on),
+            InfoBridgePort::NeighSupress(on) => port.neigh_suppress = *on,
             InfoBridgePort::NeighVlanSuppress(on) => option("neigh_vlan_suppress", *on),
             InfoBridgePort::BackupPort(index) => option("backup_port", *index != 0),
             InfoBridgePort::BackupNextHopId(id) => option("backup_nhid", *id != 0),

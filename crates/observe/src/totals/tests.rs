@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::event::{Checksum, Event, Flow, Kind};
-use crate::journey::Journeys;
+use crate::journeys::Journeys;
 use crate::snapshot::FORMAT;
 
 /// Names that stand for themselves.
@@ -93,6 +93,7 @@ fn snapshot() -> Snapshot {
         ways: Vec::new(),
         other_ways: 0,
         drops: Vec::new(),
+        peer: None,
         not_seen: Vec::new(),
     }
 }

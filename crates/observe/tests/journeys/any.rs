@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use observe::{Event, Journeys, Kind, Origin, Packet};
+use observe::{Encapsulation, Ending, Event, Flow, Journeys, Kind, Origin, Packet, Tunnel};
 use proptest::prelude::*;
 
 use crate::told::Invented;
@@ -22,6 +22,11 @@ fn kinds() -> impl Strategy<Value = Kind> {
     ])
 }
 
+fn fragments() -> impl Strategy<Value = Option<(u16, bool)>> {
+    let all = vec![None, None, Some((0, true)), Some((800, true)), Some((1600, false))];
+    prop::sample::select(all)
+}
+
 prop_compose! {
     /// An event of few packets at few places, so that they meet.
     fn some_event()(
@@ -29,18 +34,25 @@ prop_compose! {
         kind in kinds(),
         protocol in prop::sample::select(vec![TCP, UDP]),
         sequence in 0u32..4,
-        id in 0u16..3,
+        id in 0u32..3,
+        fragment in fragments(),
+        outer in prop::option::weighted(0.3, fragments()),
         place in 1u32..3,
         cpu in 0u32..2,
         packets in 0u16..4,
         has_flow in prop::bool::weighted(0.9),
         pause in prop::sample::select(vec![1, 10_000, 60 * MILLISECOND, 6_000 * MILLISECOND]),
     ) -> (u64, Event) {
-        let flow = flow(protocol, sequence * 100, id);
+        let flow = Flow { fragment, ..flow(protocol, sequence * 100, id) };
         let event = at(event(0, skb, kind, flow), place, place, "eth0");
         let event = if packets > 1 { gso(event, 100, packets) } else { event };
+        let tunnel = outer.map(|fragment| Tunnel {
+            encapsulation: Encapsulation::Vxlan,
+            vni: Some(42),
+            outer: Flow { protocol: UDP, fragment, ..flow },
+        });
         let flow = has_flow.then_some(flow);
-        (pause, Event { cpu, flow, ..event })
+        (pause, Event { cpu, flow, tunnel, ..event })
     }
 }
 
@@ -75,8 +87,14 @@ proptest! {
             prop_assert_eq!(journey.legs[0].origin, Origin::First);
             for (at, leg) in journey.legs.iter().enumerate() {
                 prop_assert!(leg.ending.is_some());
-                prop_assert!(journey.steps.iter().any(|step| step.leg == at));
-                if let Origin::SegmentOf(parent) | Origin::CopyOf(parent) = leg.origin {
+                // What is put together and cut again at once was seen nowhere as a whole.
+                let is_unseen = matches!(leg.origin, Origin::ReassembledFrom(_))
+                    && matches!(leg.ending, Some(Ending::Fragmented | Ending::Reassembled));
+                prop_assert!(is_unseen || journey.steps.iter().any(|step| step.leg == at));
+                if let Origin::SegmentOf(parent)
+                | Origin::CopyOf(parent)
+                | Origin::FragmentOf(parent)
+                | Origin::ReassembledFrom(parent) = leg.origin {
                     prop_assert!(parent < at);
                 }
             }
@@ -91,8 +109,14 @@ proptest! {
         told.dedup();
         prop_assert_eq!(told.len(), all, "each event once");
         // What ends was not begun by these: nothing else is left out.
-        let must = events.iter().filter(|event| {
-            !matches!(event.kind, Kind::Sent | Kind::Socket | Kind::Read | Kind::Consumed)
+        // Fragments are freed with the packet that was put together.
+        let is_fragment = |event: &Event| {
+            let outer = event.tunnel.as_ref().and_then(|tunnel| tunnel.outer.fragment);
+            outer.or(event.flow.and_then(|flow| flow.fragment)).is_some()
+        };
+        let must = events.iter().filter(|event| match event.kind {
+            Kind::Dropped => !is_fragment(event),
+            kind => !matches!(kind, Kind::Sent | Kind::Socket | Kind::Read | Kind::Consumed),
         });
         for event in must {
             prop_assert!(told.binary_search(&event.time).is_ok(), "{:?}", event);

@@ -1,6 +1,7 @@
 //! Journeys of events made by hand.
 
 mod any;
+mod fragments;
 mod told;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,7 +15,7 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
 const MILLISECOND: u64 = 1_000_000;
 
 /// A flow from the client to the server; sequence and identification tell packets apart.
-fn flow(protocol: u8, sequence: u32, id: u16) -> Flow {
+fn flow(protocol: u8, sequence: u32, id: u32) -> Flow {
     Flow {
         source: IpAddr::V4(CLIENT),
         destination: IpAddr::V4(SERVER),
@@ -139,11 +140,11 @@ fn segments_are_legs_of_the_packet_that_they_were_cut_from() {
         gso(event(20, 0xa, Kind::Consumed, whole), 100, 3),
     ];
     for number in 0..3 {
-        let segment = flow(TCP, 1000 + 100 * number, 7 + number as u16);
+        let segment = flow(TCP, 1000 + 100 * number, 7 + number);
         events.push(event(30 + u64::from(number), 0xb0 + u64::from(number), Kind::Sent, segment));
     }
     for number in 0..3 {
-        let segment = flow(TCP, 1000 + 100 * number, 7 + number as u16);
+        let segment = flow(TCP, 1000 + 100 * number, 7 + number);
         events.push(event(
             40 + u64::from(number),
             0xb0 + u64::from(number),
@@ -226,7 +227,7 @@ fn what_was_merged_says_into_which_packet() {
     let mut journeys = Journeys::default();
     let mut ended = Vec::new();
     for number in 0..3 {
-        let part = flow(TCP, 1000 + 100 * number, 7 + number as u16);
+        let part = flow(TCP, 1000 + 100 * number, 7 + number);
         let skb = 0xa0 + u64::from(number);
         ended.extend(journeys.take([event(10 + u64::from(number), skb, Kind::Gro, part)]));
     }

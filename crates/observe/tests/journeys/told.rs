@@ -1,6 +1,6 @@
 //! Journeys in words.
 
-use observe::{Event, Flow, Journeys, Kind, Names, Packet, PacketEnding, Tunnel};
+use observe::{Encapsulation, Event, Flow, Journeys, Kind, Names, Packet, PacketEnding, Tunnel};
 
 use crate::{TCP, UDP, at, event, flow, gso};
 
@@ -35,7 +35,7 @@ fn a_drop_is_told_with_flow_hop_reason_and_cause() {
         ..flow(UDP, 0, 8)
     };
     let tunnelled = |mut event: Event| {
-        event.tunnel = Some(Tunnel { vni: 42, outer });
+        event.tunnel = Some(Tunnel { encapsulation: Encapsulation::Vxlan, vni: Some(42), outer });
         event.bytes += 50;
         event
     };
@@ -79,7 +79,7 @@ fn a_cut_packet_is_told_with_its_segments() {
         gso(event(2_000, 0xa, Kind::Consumed, flow(TCP, 1000, 7)), 100, 3),
     ];
     for number in 0..3 {
-        let segment = flow(TCP, 1000 + 100 * number, 7 + number as u16);
+        let segment = flow(TCP, 1000 + 100 * number, 7 + number);
         let (time, skb) = (3_000 + 10 * u64::from(number), 0xb0 + u64::from(number));
         events.push(event(time, skb, Kind::Sent, segment));
         events.push(event(time + 1, skb, Kind::Consumed, segment));

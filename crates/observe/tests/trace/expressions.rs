@@ -1,15 +1,22 @@
 //! Expressions in tcpdump's syntax, decided by the kernel.
 
+use lab::Network;
 use observe::{Expression, Filter};
 use test_support::require;
 use testbed::Offload;
 
 use crate::network;
-use crate::seen::{Seen, begins_in, is_arrived, is_from};
+use crate::seen::{Seen, begins_in, inode, is_arrived, is_from};
 use crate::traffic::{Datagrams, datagrams, port};
 
-fn filter(text: &str) -> Filter {
-    Filter { expression: Some(Expression::compile(text).unwrap()), ..Filter::default() }
+/// In the hosts of this network only: others of this machine have such packets, too.
+fn filter(network: &Network, text: &str) -> Filter {
+    let expression = Some(Expression::compile(text).unwrap());
+    Filter {
+        expression,
+        netns: network.hosts().iter().map(|host| inode(host)).collect(),
+        ..Filter::default()
+    }
 }
 
 /// Whether this machine has libpcap.
@@ -31,7 +38,7 @@ fn packets_are_meant_by_inner_or_outer_headers() {
         // The room of a function, and more than one jump reaches.
         format!("udp src port {wanted} and not ({})", many_ports(other)),
     ] {
-        let mut seen = Seen::filtered(&network, filter(&text));
+        let mut seen = Seen::filtered(&network, filter(&network, &text));
         let send = || {
             meant.send(32);
             others.send_to(&[7; 32], network.address.target).unwrap();
@@ -52,7 +59,8 @@ fn packets_are_meant_by_inner_or_outer_headers() {
         }
     }
     // Headers of the tunnel: nothing is seen where the packet is in none.
-    let mut seen = Seen::filtered(&network, filter("udp dst port 4789 and ether[12:2] = 0x800"));
+    let mut seen =
+        Seen::filtered(&network, filter(&network, "udp dst port 4789 and ether[12:2] = 0x800"));
     let send = || {
         meant.send(32);
         while meant.receive() {}

@@ -8,6 +8,7 @@ mod cuts;
 mod delay;
 mod drops;
 mod expressions;
+mod fragments;
 mod healthy;
 mod life;
 mod modes;

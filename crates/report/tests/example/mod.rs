@@ -285,6 +285,7 @@ fn cell(noise: &mut Noise, place: &Place<'_>, values: &[f64], host: &[f64], cpu:
                 conntrack_entries: 0,
                 disturbance: None,
                 peer_disturbance: None,
+                guests: Vec::new(),
             }
         })
         .collect();

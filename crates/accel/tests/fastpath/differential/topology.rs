@@ -70,7 +70,8 @@ pub fn harmless(shape: Shape, underlay: Underlay, random: &mut Random) -> &'stat
     let of_ipv6 = if underlay == Underlay::V6 { HARMLESS6 } else { &[] };
     let bridged = matches!(shape, Shape::Bridged | Shape::Sandboxed { .. });
     let of_bridges = if bridged { HARMLESS_BRIDGED } else { &[] };
-    let all = [HARMLESS, of_ipv6, of_bridges].concat();
+    let of_ports = if shape == Shape::Bridged { HARMLESS_PORT } else { &[] };
+    let all = [HARMLESS, of_ipv6, of_bridges, of_ports].concat();
     all[random.below(all.len())]
 }
 
@@ -92,6 +93,9 @@ const HARMLESS_BRIDGED: &[&str] = &[
     "nft 'table inet t { chain i { type filter hook input priority 0; \
         ct state established,related accept; }; }'",
 ];
+
+/// The same where the VXLAN device is a port of the host's own bridge.
+const HARMLESS_PORT: &[&str] = &["bridge link set dev vxlan0 neigh_suppress on"];
 
 /// What concerns no packet of the tenants, and is no reason to leave them slow.
 const HARMLESS: &[&str] = &[

@@ -73,8 +73,13 @@ impl Token {
         Ok(Token(token.to_owned()))
     }
 
+    /// One that was not read from a file; `None` where it is too short or too long.
+    pub fn of(text: &str) -> Option<Token> {
+        (SHORTEST..=LONGEST).contains(&text.len()).then(|| Token(text.as_bytes().to_owned()))
+    }
+
     /// Bytes of the secret, the key of every proof.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }

@@ -10,18 +10,18 @@ use super::frame::{Direction, FrameError, HEAD_BYTES, REPLY_LIMIT, REQUEST_LIMIT
 use super::handshake::MAC_BYTES;
 
 /// How often waiting looks at whether it should go on.
-pub(super) const TICK: Duration = Duration::from_millis(100);
+pub const TICK: Duration = Duration::from_millis(100);
 /// How long a message may take from its first byte to its last, and to be
 /// taken by the other end.
-pub(super) const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
+pub const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A control connection's socket options.
-pub(super) const OPTIONS: sys::tcp::Options =
+pub(crate) const OPTIONS: sys::tcp::Options =
     sys::tcp::Options { limit: TICK, nodelay: true, buffer_bytes: None };
 
 /// A control connection after its handshake.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub struct Channel {
     stream: TcpStream,
     outgoing: Sequence,
     incoming: Sequence,
@@ -29,31 +29,44 @@ pub(super) struct Channel {
 
 /// Which end a channel is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub enum Side {
+    /// Who connected.
     Client,
+    /// Who was connected to.
     Server,
 }
 
 /// Why a channel is of no use any more.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ChannelError {
+pub enum ChannelError {
+    /// The other end closed it.
     #[error("the other end closed the connection")]
     Closed,
+    /// No message began within this time.
     #[error("no message came within {0:.1?}")]
     Silent(Duration),
+    /// A message began and did not end, or was not taken.
     #[error("a message stood still in its middle for more than {MESSAGE_LIMIT:.0?}")]
     Slow,
+    /// Whoever waits does not go on.
     #[error("ended")]
     Ended,
+    /// The socket failed, or what came cannot be read.
     #[error("{operation}: {error}")]
-    Io { operation: &'static str, error: std::io::Error },
+    Io {
+        /// What was attempted.
+        operation: &'static str,
+        /// What came of it.
+        error: std::io::Error,
+    },
+    /// A frame that is not taken.
     #[error(transparent)]
     Frame(#[from] FrameError),
 }
 
 /// Sets a control connection up: bounded calls, no Nagle algorithm, and a
 /// client's machine that vanished without a word is noticed within half a minute.
-pub(super) fn prepare(stream: &TcpStream) -> Result<(), ChannelError> {
+pub(crate) fn prepare(stream: &TcpStream) -> Result<(), ChannelError> {
     let io = |operation| move |error| ChannelError::Io { operation, error };
     stream.set_nonblocking(false).map_err(io("fcntl"))?;
     stream.set_read_timeout(Some(TICK)).map_err(io("setsockopt(SO_RCVTIMEO)"))?;
@@ -70,7 +83,7 @@ pub(super) fn prepare(stream: &TcpStream) -> Result<(), ChannelError> {
 }
 
 /// Fills the buffer before `deadline`, while `alive`.
-pub(super) fn read_exact(
+pub(crate) fn read_exact(
     mut stream: &TcpStream,
     buffer: &mut [u8],
     deadline: Instant,
@@ -95,7 +108,7 @@ pub(super) fn read_exact(
 }
 
 /// Sends all of it within [`MESSAGE_LIMIT`].
-pub(super) fn write_all(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), ChannelError> {
+pub(crate) fn write_all(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), ChannelError> {
     let deadline = Instant::now() + MESSAGE_LIMIT;
     let mut written = 0;
     while written < bytes.len() {
@@ -111,12 +124,12 @@ pub(super) fn write_all(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), Chan
     Ok(())
 }
 
-pub(super) fn is_a_tick(error: &std::io::Error) -> bool {
+pub(crate) fn is_a_tick(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 impl Channel {
-    pub fn new(stream: TcpStream, side: Side, key: [u8; MAC_BYTES]) -> Channel {
+    pub(crate) fn new(stream: TcpStream, side: Side, key: [u8; MAC_BYTES]) -> Channel {
         let requests = Sequence::new(key, Direction::ToServer, REQUEST_LIMIT);
         let replies = Sequence::new(key, Direction::ToClient, REPLY_LIMIT);
         let (outgoing, incoming) = match side {
@@ -127,6 +140,9 @@ impl Channel {
     }
 
     /// Sends a message as one frame, with a tag that proves its order and origin.
+    ///
+    /// # Errors
+    /// [`ChannelError`]; the channel is of no use any more.
     pub fn send(&mut self, payload: &[u8]) -> Result<(), ChannelError> {
         let frame = self.outgoing.seal(payload)?;
         write_all(&self.stream, &frame)
@@ -134,6 +150,9 @@ impl Channel {
 
     /// The next message. Its first byte may take `patience`, the rest of it
     /// [`MESSAGE_LIMIT`].
+    ///
+    /// # Errors
+    /// [`ChannelError`]; the channel is of no use any more.
     pub fn receive(
         &mut self,
         patience: Duration,
@@ -170,7 +189,7 @@ impl Channel {
         }
     }
 
-    pub fn stream(&self) -> &TcpStream {
+    pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 }

@@ -6,7 +6,7 @@
 //! server → client  proof
 //! ```
 //!
-//! A hello is 48 bytes: `overlane` (8), version (2, big-endian), flags (2),
+//! A hello is 48 bytes: the service (8), its version (2, big-endian), flags (2),
 //! zeros (4), nonce (32). Its first 10 bytes keep their meaning in every later
 //! version, so that an end of another version can say which. A proof is the
 //! HMAC-SHA256, keyed with the token, of who proves (`client` or `server`) and
@@ -16,14 +16,14 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::{PROTOCOL, Token};
+use crate::service::Service;
+use crate::token::Token;
 
 /// Length of a hello.
 pub const HELLO_BYTES: usize = 48;
 /// Length of a proof, of a frame's tag, and of a session's key.
 pub const MAC_BYTES: usize = 32;
 
-const MAGIC: [u8; 8] = *b"overlane";
 const NONCE_BYTES: usize = 32;
 
 /// Flag: the one who says so knows a token, and wants to see that the other
@@ -33,8 +33,8 @@ const WITH_TOKEN: u16 = 1;
 /// What one end says first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// Version of the protocol; both ends must have the same.
-    pub version: u16,
+    /// What it serves or wants, in the version of this program.
+    pub service: Service,
     /// Whether it has a token.
     pub with_token: bool,
     /// Random bytes of this session, so that no proof can be used again.
@@ -45,10 +45,18 @@ pub struct Hello {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
     /// Something else talks there.
-    #[error("its first bytes are {got:02x?}: no overlane measure")]
+    #[error("its first bytes are {got:02x?}: no overlane of this kind")]
     Magic {
         /// First bytes that came, in place of the protocol's own.
         got: [u8; 8],
+    },
+    /// An overlane that serves something else.
+    #[error("it is `{}`, not `{}`", theirs.command(), ours.command())]
+    Service {
+        /// Of the other end.
+        theirs: Service,
+        /// What is wanted, or served, at this end.
+        ours: Service,
     },
     /// An overlane of another protocol version.
     #[error("it speaks protocol version {theirs}, this is version {ours}: use the same overlane")]
@@ -68,40 +76,45 @@ pub enum HelloError {
 
 impl Hello {
     /// A hello of this version with a fresh nonce.
-    pub fn fresh(with_token: bool) -> Hello {
-        Hello { version: PROTOCOL, with_token, nonce: rand::random() }
+    pub fn fresh(service: Service, with_token: bool) -> Hello {
+        Hello { service, with_token, nonce: rand::random() }
     }
 
     /// As it is sent.
     pub fn emit(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..10].copy_from_slice(&self.version.to_be_bytes());
+        bytes[..8].copy_from_slice(&self.service.magic());
+        bytes[8..10].copy_from_slice(&self.service.version().to_be_bytes());
         bytes[10..12].copy_from_slice(&u16::from(self.with_token).to_be_bytes());
         bytes[16..].copy_from_slice(&self.nonce);
         bytes
     }
 
-    /// Reads one of this version.
+    /// Reads one of this service, in the version of this program.
     ///
     /// # Errors
     /// [`HelloError`], with what came instead.
-    pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, HelloError> {
+    pub fn parse(bytes: &[u8; HELLO_BYTES], service: Service) -> Result<Hello, HelloError> {
         let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         let (mut magic, mut nonce) = ([0; 8], [0; NONCE_BYTES]);
         magic.copy_from_slice(&bytes[..8]);
         nonce.copy_from_slice(&bytes[16..]);
-        if magic != MAGIC {
-            return Err(HelloError::Magic { got: magic });
+        match Service::ALL.into_iter().find(|known| known.magic() == magic) {
+            None => return Err(HelloError::Magic { got: magic }),
+            Some(theirs) if theirs != service => {
+                return Err(HelloError::Service { theirs, ours: service });
+            }
+            Some(_) => {}
         }
-        if word(8) != PROTOCOL {
-            return Err(HelloError::Version { theirs: word(8), ours: PROTOCOL });
+        let ours = service.version();
+        if word(8) != ours {
+            return Err(HelloError::Version { theirs: word(8), ours });
         }
         let flags = word(10);
         if flags & !WITH_TOKEN != 0 || bytes[12..16] != [0; 4] {
             return Err(HelloError::Flags { flags });
         }
-        Ok(Hello { version: PROTOCOL, with_token: flags == WITH_TOKEN, nonce })
+        Ok(Hello { service, with_token: flags == WITH_TOKEN, nonce })
     }
 }
 
@@ -175,7 +188,7 @@ impl Keys {
 }
 
 /// HMAC-SHA256 takes a key of any length (RFC 2104).
-pub(super) fn keyed(key: &[u8]) -> Hmac<Sha256> {
+pub(crate) fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
@@ -185,7 +198,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn said(server: u8, client: u8) -> Said {
-        let hello = |byte| Hello { version: PROTOCOL, with_token: true, nonce: [byte; 32] };
+        let hello = |byte| Hello { service: Service::Watch, with_token: true, nonce: [byte; 32] };
         Said { server: hello(server), client: hello(client) }
     }
 
@@ -209,26 +222,32 @@ mod tests {
 
     #[test]
     fn another_version_is_named_with_ours() {
-        let mut bytes = Hello::fresh(false).emit();
+        let mut bytes = Hello::fresh(Service::Watch, false).emit();
+        let other = Hello::parse(&bytes, Service::Measure).unwrap_err().to_string();
+        assert_eq!(other, "it is `overlane watch --serve`, not `overlane measure serve`");
         bytes[8..10].copy_from_slice(&7u16.to_be_bytes());
-        let error = Hello::parse(&bytes).unwrap_err().to_string();
+        let error = Hello::parse(&bytes, Service::Watch).unwrap_err().to_string();
         assert!(error.contains("version 7") && error.contains("version 1"), "{error}");
         let mut http = [0; HELLO_BYTES];
         http[..8].copy_from_slice(b"HTTP/1.1");
-        assert!(matches!(Hello::parse(&http), Err(HelloError::Magic { .. })));
+        assert!(matches!(Hello::parse(&http, Service::Watch), Err(HelloError::Magic { .. })));
     }
 
     proptest! {
         #[test]
         fn what_is_emitted_is_parsed(nonce: [u8; 32], with_token: bool) {
-            let hello = Hello { version: PROTOCOL, with_token, nonce };
-            prop_assert_eq!(Hello::parse(&hello.emit()), Ok(hello));
+            for service in Service::ALL {
+                let hello = Hello { service, with_token, nonce };
+                prop_assert_eq!(Hello::parse(&hello.emit(), service), Ok(hello));
+            }
         }
 
         #[test]
         fn any_bytes_are_parsed_or_refused(bytes in proptest::array::uniform(any::<u8>())) {
-            if let Ok(hello) = Hello::parse(&bytes) {
-                prop_assert_eq!(hello.emit(), bytes);
+            for service in Service::ALL {
+                if let Ok(hello) = Hello::parse(&bytes, service) {
+                    prop_assert_eq!(hello.emit(), bytes);
+                }
             }
         }
     }

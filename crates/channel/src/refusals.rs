@@ -5,19 +5,19 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::event::Event;
-use super::gate::Origin;
+use crate::event::Event;
+use crate::gate::Origin;
 
 /// Over which refusals are summed up.
-pub(super) const WINDOW: Duration = Duration::from_secs(10);
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 /// Refusals of a window that are told one by one.
-pub(super) const TOLD: u64 = 5;
+pub(crate) const TOLD: u64 = 5;
 /// Origins that are counted at a time.
 const ORIGINS: usize = 64;
 
 /// The refusals of one window.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(crate) struct Refusals {
     begun: Option<Instant>,
     seen: u64,
     /// By origin, of those not told; at least the one with more than one in [`ORIGINS`] of

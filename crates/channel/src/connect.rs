@@ -1,27 +1,23 @@
-//! How a client gets a session with a server, and asks in it.
+//! How a client gets a session with a server.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use netstate::Interface;
 use nix::errno::Errno;
 use sys::tcp::Connecting;
 
-use super::Token;
-use super::channel::{self, Channel, ChannelError, Side, TICK};
-use super::gate::{HANDSHAKE_LIMIT, WRONG_TOKEN_WAIT};
-use super::handshake::{HELLO_BYTES, Hello, HelloError, MAC_BYTES, Said};
-use super::message::{Reply, Request, emit, parse_reply};
+use crate::connection::{self, Channel, ChannelError, Side, TICK};
+use crate::gate::{HANDSHAKE_LIMIT, WRONG_TOKEN_WAIT};
+use crate::handshake::{HELLO_BYTES, Hello, HelloError, MAC_BYTES, Said};
+use crate::service::Service;
+use crate::token::Token;
 
 /// How long connecting and the handshake may take, each.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// How often a client connects that is hung up on in its handshake.
 const TRIES: u32 = 10;
-/// How long an answer may take: the server reads counters, at the most, or
-/// watches an idle machine.
-const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
 /// A server that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -118,91 +114,26 @@ impl RemoteError {
     }
 }
 
-/// What an answer to another question is told as.
-pub(super) fn out_of_turn() -> String {
-    "it answered something else than what was asked".to_owned()
-}
-
-/// One request and its answer.
-pub(super) fn converse(
-    channel: &mut Channel,
-    request: &Request,
-    stop: &AtomicBool,
-) -> Result<Reply, ChannelError> {
-    converse_within(channel, request, ANSWER_LIMIT, stop)
-}
-
-fn converse_within(
-    channel: &mut Channel,
-    request: &Request,
-    limit: Duration,
-    stop: &AtomicBool,
-) -> Result<Reply, ChannelError> {
-    channel.send(&emit(request))?;
-    let payload = channel.receive(limit, &|| !stop.load(Ordering::Relaxed))?;
-    parse_reply(&payload).map_err(|error| ChannelError::Io {
-        operation: "read its answer",
-        error: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
-    })
-}
-
-/// The VXLAN devices in the namespace of a server.
+/// Connects, and shakes hands, within [`CONNECT_LIMIT`].
 ///
 /// # Errors
 /// [`RemoteError`], with what was tried and what came back.
-pub fn tunnels_of(
+pub fn open(
     server: SocketAddr,
-    token: Option<&Token>,
-    stop: &AtomicBool,
-) -> Result<Vec<Interface>, RemoteError> {
-    let mut channel = open(server, token, stop)?;
-    let refused = |reason: String| RemoteError::Refused { server, reason };
-    match converse(&mut channel, &Request::Tunnels, stop) {
-        Ok(Reply::Tunnels(tunnels)) => Ok(tunnels),
-        Ok(Reply::Refused(reason)) => Err(refused(reason)),
-        Ok(_) => Err(refused(out_of_turn())),
-        Err(ChannelError::Ended) => Err(RemoteError::Stopped),
-        Err(error) => Err(refused(error.to_string())),
-    }
-}
-
-/// Whether a server answers: connects, shakes hands and lets it describe itself,
-/// which takes frames of full size.
-///
-/// # Errors
-/// [`RemoteError`]; [`RemoteError::is_silence`] tells whether that is the path's.
-pub fn reach(
-    server: SocketAddr,
-    token: Option<&Token>,
-    limit: Duration,
-    stop: &AtomicBool,
-) -> Result<(), RemoteError> {
-    let deadline = Instant::now() + limit;
-    let mut channel = open_within(server, token, limit, stop)?;
-    let left = deadline.saturating_duration_since(Instant::now());
-    let reason = match converse_within(&mut channel, &Request::Describe, left, stop) {
-        Ok(Reply::Described(_)) => return Ok(()),
-        Ok(Reply::Refused(reason)) => return Err(RemoteError::Refused { server, reason }),
-        Ok(_) => out_of_turn(),
-        Err(ChannelError::Ended) => return Err(RemoteError::Stopped),
-        // Connecting took small packets, an answer takes full ones: a path that loses them is
-        // silent.
-        Err(_) => return Err(RemoteError::NoAnswer { server, limit }),
-    };
-    Err(RemoteError::Refused { server, reason })
-}
-
-/// Connects, and shakes hands.
-pub(super) fn open(
-    server: SocketAddr,
+    service: Service,
     token: Option<&Token>,
     stop: &AtomicBool,
 ) -> Result<Channel, RemoteError> {
-    open_within(server, token, CONNECT_LIMIT, stop)
+    open_within(server, service, token, CONNECT_LIMIT, stop)
 }
 
-fn open_within(
+/// The same within another time.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_within(
     server: SocketAddr,
+    service: Service,
     token: Option<&Token>,
     limit: Duration,
     stop: &AtomicBool,
@@ -211,7 +142,7 @@ fn open_within(
     let mut tries = 1;
     loop {
         let left = limit.saturating_sub(begun.elapsed()).max(TICK);
-        match attempt(server, token, left, stop) {
+        match attempt(server, service, token, left, stop) {
             // Strangers crowd the server: it hung up before it could know the token.
             Err((_, true)) if tries < TRIES && begun.elapsed() < limit => tries += 1,
             other => return other.map_err(|(error, _)| error),
@@ -222,14 +153,16 @@ fn open_within(
 /// Connects and shakes hands once; with an error, whether trying again may help.
 fn attempt(
     server: SocketAddr,
+    service: Service,
     token: Option<&Token>,
     limit: Duration,
     stop: &AtomicBool,
 ) -> Result<Channel, (RemoteError, bool)> {
     let begun = Instant::now();
-    let stream = connect(server, limit, stop).map_err(|error| (error, false))?;
+    let stream = connect(server, service, limit, stop).map_err(|error| (error, false))?;
     let mut proved = None;
-    shake_hands(server, stream, token, limit, stop, &mut proved).map_err(|(error, hung_up)| {
+    let shaken = shake_hands((server, service), stream, token, limit, stop, &mut proved);
+    shaken.map_err(|(error, hung_up)| {
         // An answer to a wrong token takes longer.
         let since = proved.unwrap_or(begun);
         let early = proved.is_none() || since.elapsed() < WRONG_TOKEN_WAIT;
@@ -247,6 +180,7 @@ fn attempt(
 
 fn connect(
     server: SocketAddr,
+    service: Service,
     limit: Duration,
     stop: &AtomicBool,
 ) -> Result<TcpStream, RemoteError> {
@@ -255,7 +189,10 @@ fn connect(
         operation,
         errno,
         hint: match errno {
-            Errno::ECONNREFUSED => " (is `overlane measure serve` running there, on this port?)",
+            Errno::ECONNREFUSED => match service {
+                Service::Measure => " (is `overlane measure serve` running there, on this port?)",
+                Service::Watch => " (is `overlane watch --serve` running there, on this port?)",
+            },
             Errno::ENETUNREACH | Errno::EHOSTUNREACH => " (no route: is the address right?)",
             Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL => {
                 " (this machine has no address of that family)"
@@ -264,7 +201,7 @@ fn connect(
         },
     };
     let begun = Instant::now();
-    let mut connecting = Connecting::start(&server, &channel::OPTIONS).map_err(failed)?;
+    let mut connecting = Connecting::start(&server, &connection::OPTIONS).map_err(failed)?;
     while !connecting.wait(TICK).map_err(failed)? {
         if stop.load(Ordering::Relaxed) {
             return Err(RemoteError::Stopped);
@@ -279,7 +216,7 @@ fn connect(
 /// The client's side of the handshake; with an error, whether the server hung up. When
 /// the proof was sent is put into `proved`.
 fn shake_hands(
-    server: SocketAddr,
+    (server, service): (SocketAddr, Service),
     stream: TcpStream,
     token: Option<&Token>,
     limit: Duration,
@@ -294,7 +231,7 @@ fn shake_hands(
             ChannelError::Ended => RemoteError::Stopped,
             ChannelError::Slow => RemoteError::Refused {
                 server,
-                reason: format!("it said nothing within {limit:.0?}: no overlane measure"),
+                reason: format!("it said nothing within {limit:.0?}: no `{}`", service.command()),
             },
             error => {
                 RemoteError::Refused { server, reason: format!("{error} during the handshake") }
@@ -303,13 +240,13 @@ fn shake_hands(
         (error, hung_up)
     };
     let final_one = |error: RemoteError| (error, false);
-    channel::prepare(&stream).map_err(broken)?;
+    connection::prepare(&stream).map_err(broken)?;
     let mut hello = [0; HELLO_BYTES];
-    channel::read_exact(&stream, &mut hello, deadline, &alive).map_err(broken)?;
-    let said = Hello::parse(&hello);
+    connection::read_exact(&stream, &mut hello, deadline, &alive).map_err(broken)?;
+    let said = Hello::parse(&hello, service);
     // It is told our version in any case, so that both ends can name both.
-    let client = Hello::fresh(token.is_some());
-    let told = channel::write_all(&stream, &client.emit());
+    let client = Hello::fresh(service, token.is_some());
+    let told = connection::write_all(&stream, &client.emit());
     let theirs = said.map_err(|error| final_one(RemoteError::Hello { server, error }))?;
     told.map_err(broken)?;
     match (theirs.with_token, token.is_some()) {
@@ -319,9 +256,9 @@ fn shake_hands(
     }
     let keys = Said { server: theirs, client }.keys(token);
     *proved = Some(Instant::now());
-    channel::write_all(&stream, &keys.client_proof()).map_err(broken)?;
+    connection::write_all(&stream, &keys.client_proof()).map_err(broken)?;
     let mut proof = [0; MAC_BYTES];
-    match channel::read_exact(&stream, &mut proof, deadline, &alive) {
+    match connection::read_exact(&stream, &mut proof, deadline, &alive) {
         // What a server does that does not like ours.
         Err(error) if is_hung_up(&error) => return Err((RemoteError::WrongToken { server }, true)),
         other => other.map_err(broken)?,

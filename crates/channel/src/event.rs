@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::gate::Origin;
+use crate::gate::Origin;
 
 /// Something worth a line in a log.
 #[derive(Debug, Clone, PartialEq, Eq)]

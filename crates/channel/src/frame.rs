@@ -7,7 +7,7 @@
 
 use hmac::Mac;
 
-use super::handshake::{MAC_BYTES, keyed};
+use crate::handshake::{MAC_BYTES, keyed};
 
 /// Bytes before the payload.
 pub const HEAD_BYTES: usize = 4 + MAC_BYTES;

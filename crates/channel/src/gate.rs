@@ -13,20 +13,21 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 
-use super::Token;
-use super::handshake::{HELLO_BYTES, Hello, Keys, MAC_BYTES, Said};
+use crate::handshake::{HELLO_BYTES, Hello, Keys, MAC_BYTES, Said};
+use crate::service::Service;
+use crate::token::Token;
 
 /// A handshake takes two round trips.
-pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// Who does not know the token does not get to ask often: its connection takes up room
 /// for so long.
-pub(super) const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
+pub(crate) const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
 /// Connections in their handshake, over all, …
-pub(super) const NEWCOMERS: usize = 256;
+pub(crate) const NEWCOMERS: usize = 256;
 /// … of one IPv6 network, …
 const OF_ONE_NETWORK: usize = 64;
 /// … and of one address.
-pub(super) const OF_ONE_ADDRESS: usize = 32;
+pub(crate) const OF_ONE_ADDRESS: usize = 32;
 
 /// Who has a connection, as far as an address tells: an IPv4 address, or the /64 of an
 /// IPv6 address. A site has at least one of those, and a host all addresses in it.
@@ -72,31 +73,32 @@ struct Newcomer {
 }
 
 /// One that has proved to know the token.
-pub(super) struct Admitted {
+pub(crate) struct Admitted {
     pub stream: TcpStream,
     pub from: SocketAddr,
     pub keys: Keys,
 }
 
 /// What became of a connection.
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Admitted(Box<Admitted>),
     TurnedAway(SocketAddr, String),
 }
 
 /// The connections in their handshake.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     newcomers: Vec<Newcomer>,
 }
 
 impl Gate {
-    /// Greets a connection, and makes room for it; what was hung up on for that.
+    /// Greets a connection with what is served and whether a token is wanted, and makes room
+    /// for it; what was hung up on for that.
     pub fn greet(
         &mut self,
         stream: TcpStream,
         from: SocketAddr,
-        with_token: bool,
+        hello: (Service, bool),
         now: Instant,
     ) -> Option<Outcome> {
         let address = from.ip().to_canonical();
@@ -105,7 +107,7 @@ impl Gate {
             let gone = self.newcomers.remove(at);
             Outcome::TurnedAway(gone.from, "it stood still and made room for another".to_owned())
         });
-        let server = Hello::fresh(with_token);
+        let server = Hello::fresh(hello.0, hello.1);
         // Not one byte is waiting: a hello fits into any socket buffer.
         let greeted = stream.set_nonblocking(true).and_then(|()| (&stream).write(&server.emit()));
         match greeted {
@@ -232,7 +234,7 @@ impl Newcomer {
         if self.filled >= HELLO_BYTES
             && let Some(hello) = hello.first_chunk()
         {
-            let client = match Hello::parse(hello) {
+            let client = match Hello::parse(hello, self.server.service) {
                 Ok(client) => client,
                 Err(error) => return Heard::Wrong(error.to_string()),
             };
@@ -286,7 +288,7 @@ mod tests {
             let (stream, _) = self.listener.accept().unwrap();
             self.clients.push(client);
             let from = SocketAddr::new(from.parse().unwrap(), 1);
-            match self.gate.greet(stream, from, true, Instant::now())? {
+            match self.gate.greet(stream, from, (Service::Watch, true), Instant::now())? {
                 Outcome::TurnedAway(gone, _) => Some(gone.ip()),
                 Outcome::Admitted(_) => None,
             }

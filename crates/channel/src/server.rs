@@ -1,0 +1,269 @@
+//! The server: listens, lets in who knows the token, gives each a session.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::connection::{self, Channel, Side, TICK};
+use crate::event::Event;
+use crate::gate::{Admitted, Gate, Outcome};
+use crate::refusals::Refusals;
+use crate::service::Service;
+use crate::token::Token;
+
+/// Connections accepted before those in their handshake are listened to again: one that
+/// answers at once is heard before a flood has made it the oldest.
+const ACCEPTED_AT_ONCE: usize = 8;
+/// Enough for a session's thread: what is large is on the heap.
+const STACK_BYTES: usize = 512 * 1024;
+
+/// What is called with all that is worth a line in a log, from the sessions' threads.
+pub type Tell = dyn Fn(Event) + Send + Sync;
+
+/// A client that has proved to know the token.
+#[derive(Debug)]
+pub struct Session {
+    /// Where its requests come from.
+    pub channel: Channel,
+    /// Its address and port.
+    pub client: SocketAddr,
+    /// What it connected to.
+    pub local: SocketAddr,
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    local: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// What the sessions share.
+#[derive(Debug)]
+struct Shared {
+    service: Service,
+    token: Option<Token>,
+    most: u32,
+    stop: Arc<AtomicBool>,
+    sessions: AtomicU32,
+    refusals: Mutex<Refusals>,
+}
+
+/// A server that cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Others could reach it and there is no token.
+    #[error(
+        "{0} can be reached from other machines: a token is needed (--token FILE), \
+         or an address of the loopback device"
+    )]
+    TokenNeeded(IpAddr),
+    /// It cannot listen.
+    #[error(transparent)]
+    System(#[from] sys::Error),
+}
+
+/// How a session is served to its end, whose reason it answers; and the message that refuses
+/// one for a reason.
+pub trait Serves: Send + Sync {
+    /// Answers until the session ends; why it did.
+    fn serve(&self, session: Session) -> String;
+    /// The message that says no.
+    fn refusal(&self, reason: String) -> Vec<u8>;
+}
+
+impl Server {
+    /// Listens on `bind`, for at most so many sessions at a time.
+    ///
+    /// # Errors
+    /// [`ServerError`]: without a token on any other address than loopback; an
+    /// address or port that cannot be had.
+    pub fn bind(
+        bind: SocketAddr,
+        service: Service,
+        token: Option<Token>,
+        most: u32,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Server, ServerError> {
+        if token.is_none() && !bind.ip().to_canonical().is_loopback() {
+            return Err(ServerError::TokenNeeded(bind.ip()));
+        }
+        let listener = sys::tcp::listen(bind, &connection::OPTIONS)?;
+        let local = listener
+            .local_addr()
+            .map_err(|e| sys::Error::io("getsockname", format!("TCP {bind}"), &e))?;
+        let shared = Shared {
+            service,
+            token,
+            most,
+            stop,
+            sessions: AtomicU32::new(0),
+            refusals: Mutex::default(),
+        };
+        Ok(Server { listener, local, shared: Arc::new(shared) })
+    }
+
+    /// Address and port of the control socket.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Serves until its stop flag is set, then ends every session.
+    ///
+    /// # Errors
+    /// When it cannot listen any more.
+    pub fn run(&self, serves: &Arc<dyn Serves>, tell: &Arc<Tell>) -> Result<(), ServerError> {
+        let failed = |operation, error: &std::io::Error| {
+            sys::Error::io(operation, format!("TCP {}", self.local), error)
+        };
+        self.listener.set_nonblocking(true).map_err(|e| failed("fcntl", &e))?;
+        let shared = &self.shared;
+        let mut threads: Vec<std::thread::JoinHandle<()>> = Vec::new();
+        let mut gate = Gate::default();
+        let mut outcomes = Vec::new();
+        let outcome = loop {
+            if shared.stop.load(Ordering::Relaxed) {
+                break Ok(());
+            }
+            let mut fds = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+            fds.extend(gate.polled());
+            let tick = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::MAX);
+            match poll(&mut fds, tick) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                // No memory; it comes back.
+                Err(_) => std::thread::sleep(TICK),
+            }
+            outcomes.extend(gate.listen(shared.token.as_ref(), Instant::now()));
+            if let Err(error) = self.accept(&mut gate, &mut outcomes) {
+                break Err(failed("accept", &error).into());
+            }
+            threads.retain(|thread| !thread.is_finished());
+            for outcome in outcomes.drain(..) {
+                match outcome {
+                    Outcome::TurnedAway(from, why) => shared.turn_away(from, why, &**tell),
+                    Outcome::Admitted(admitted) => {
+                        let from = admitted.from;
+                        let (shared, say) = (Arc::clone(shared), Arc::clone(tell));
+                        let serves = Arc::clone(serves);
+                        let thread = std::thread::Builder::new()
+                            .name(format!("session {from}"))
+                            .stack_size(STACK_BYTES)
+                            .spawn(move || serve(&shared, *admitted, &*serves, &*say));
+                        match thread {
+                            Ok(thread) => threads.push(thread),
+                            Err(error) => {
+                                self.shared.turn_away(from, format!("no thread: {error}"), &**tell);
+                            }
+                        }
+                    }
+                }
+            }
+            shared.sum_up(false, &**tell);
+        };
+        // Also when listening failed: sessions must not outlive the server.
+        self.shared.stop.store(true, Ordering::Relaxed);
+        sys::tcp::stop_listening(&self.listener);
+        for thread in threads {
+            // A panic has been printed.
+            let _ = thread.join();
+        }
+        self.shared.sum_up(true, &**tell);
+        outcome
+    }
+
+    /// Accepts some of those that wait.
+    fn accept(&self, gate: &mut Gate, outcomes: &mut Vec<Outcome>) -> std::io::Result<()> {
+        for _ in 0..ACCEPTED_AT_ONCE {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    let hello = (self.shared.service, self.shared.token.is_some());
+                    outcomes.extend(gate.greet(stream, from, hello, Instant::now()));
+                }
+                Err(e) if connection::is_a_tick(&e) => break,
+                Err(e) => match e.raw_os_error().map(Errno::from_raw) {
+                    // Of the connection, not of the listener (accept(2)).
+                    Some(Errno::ECONNABORTED | Errno::EPERM | Errno::EPROTO) => {}
+                    // Who has not proved anything makes room first.
+                    Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
+                        match gate.make_room() {
+                            Some(outcome) => outcomes.push(outcome),
+                            // Others hold what there is; it comes back.
+                            None => std::thread::sleep(TICK),
+                        }
+                        break;
+                    }
+                    _ => return Err(e),
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Tells of a connection that came to nothing, unless enough was told of such.
+    fn turn_away(&self, from: SocketAddr, why: String, tell: &Tell) {
+        let told = {
+            let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            refusals.note(from, Instant::now())
+        };
+        if told {
+            tell(Event::TurnedAway(from, why));
+        }
+    }
+
+    /// Tells of those of which nothing was told.
+    fn sum_up(&self, ends: bool, tell: &Tell) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = refusals.sum(Instant::now(), ends);
+        drop(refusals);
+        sum.into_iter().for_each(tell);
+    }
+}
+
+/// One of the sessions that there may be.
+struct Seat<'a>(&'a AtomicU32);
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn serve(shared: &Shared, admitted: Admitted, serves: &dyn Serves, tell: &Tell) {
+    let Admitted { stream, from, keys } = admitted;
+    let proved = connection::prepare(&stream)
+        .and_then(|()| connection::write_all(&stream, &keys.server_proof()));
+    if let Err(error) = proved {
+        return shared.turn_away(from, error.to_string(), tell);
+    }
+    let mut channel = Channel::new(stream, Side::Server, keys.session());
+    let taken = shared.sessions.fetch_add(1, Ordering::AcqRel);
+    let _seat = Seat(&shared.sessions);
+    let local = channel.stream().local_addr();
+    let reason = match local {
+        Err(error) => error.to_string(),
+        Ok(_) if taken >= shared.most => {
+            format!("{taken} sessions are open, as many as the server allows")
+        }
+        Ok(local) => {
+            // A v4 client of a v6 socket is a v4 client to the flows.
+            let mut plain = local;
+            if local.ip().to_canonical() != local.ip() {
+                plain.set_ip(local.ip().to_canonical());
+            }
+            tell(Event::Opened(from));
+            let why = serves.serve(Session { channel, client: from, local: plain });
+            return tell(Event::Closed(from, why));
+        }
+    };
+    // Whether it arrives does not matter: the connection ends anyway.
+    let _ = channel.send(&serves.refusal(reason.clone()));
+    shared.turn_away(from, reason, tell);
+}

@@ -1,0 +1,39 @@
+//! What a server serves.
+
+/// What a server serves, and a client wants. Each has a protocol of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Loads and counters, for `measure run`.
+    Measure,
+    /// Counts of packets by flow, for `watch --peer`.
+    Watch,
+}
+
+impl Service {
+    /// All there are.
+    pub const ALL: [Service; 2] = [Service::Measure, Service::Watch];
+
+    /// The first bytes of a connection.
+    pub(crate) fn magic(self) -> [u8; 8] {
+        match self {
+            Service::Measure => *b"overlane",
+            Service::Watch => *b"ovlwatch",
+        }
+    }
+
+    /// Version of everything that is said in it. Both ends must be of the same.
+    pub fn version(self) -> u16 {
+        match self {
+            Service::Measure => 1,
+            Service::Watch => 1,
+        }
+    }
+
+    /// The command that serves it.
+    pub fn command(self) -> &'static str {
+        match self {
+            Service::Measure => "overlane measure serve",
+            Service::Watch => "overlane watch --serve",
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! `overlane lab guest`: the first process of a guest. It sets the guest up, serves loads or
+//! runs them as it is told, and powers off.
+
+use std::net::Ipv4Addr;
+
+use anyhow::anyhow;
+use lab::guest::inside::{self, Setup};
+
+use crate::args::Guest;
+use crate::exit::{Exit, usage};
+use crate::output::complain;
+
+/// Does what comes on the control port until QEMU ends.
+///
+/// # Errors
+/// Outside of a guest: it would mount over what is there. Inside, what failed is said on the
+/// console, and the guest powers off.
+pub fn run(arguments: &Guest) -> anyhow::Result<Exit> {
+    if !inside::is_inside() {
+        return Err(usage(
+            "guest",
+            "this is for the first process of a guest, which a mode starts",
+        ));
+    }
+    if let Err(error) = serve(arguments) {
+        complain(&format!("error: {error:#}"));
+    }
+    inside::power_off();
+    Ok(Exit::Partly)
+}
+
+fn serve(arguments: &Guest) -> anyhow::Result<()> {
+    let setup = Setup {
+        address: arguments.address.as_deref().map(address).transpose()?,
+        mtu: arguments.mtu,
+        gateway: arguments.gateway,
+    };
+    let port = inside::prepare(&setup).map_err(|reason| anyhow!(reason))?;
+    Ok(measure::guest::serve(port, &arguments.name)?)
+}
+
+fn address(text: &str) -> anyhow::Result<(Ipv4Addr, u8)> {
+    let parsed = text.split_once('/').and_then(|(address, prefix)| {
+        let prefix = prefix.parse().ok().filter(|length| *length <= 32)?;
+        Some((address.parse().ok()?, prefix))
+    });
+    parsed.ok_or_else(|| usage("--address", format!("{text:?}: wanted ADDR/LENGTH")))
+}

@@ -1,0 +1,228 @@
+//! Modes whose tenants are virtual machines: what they measure, what becomes of guests that
+//! fail, and that nothing of QEMU stays behind. The guests boot a stock Debian kernel, in
+//! software emulation where KVM does not work.
+
+#[path = "program/launch.rs"]
+#[allow(dead_code, reason = "the tests of program/ start more")]
+mod launch;
+#[path = "program/machine.rs"]
+#[allow(dead_code, reason = "the tests of program/ look at more")]
+mod machine;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use launch::{Ended, Running, eventually, overlane, turn};
+use machine::{marked, nothing_left};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use test_support::{need, require};
+
+/// A run with guests, in software emulation, beside whatever else runs here.
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// Debian's kernel as crates/lab/tests/guest/fetch-kernel puts it there, or another.
+fn kernel() -> Result<PathBuf, String> {
+    need::root()?;
+    need::tool("qemu-system-x86_64")?;
+    let fetched = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
+    let named = std::env::var_os("OVERLANE_GUEST_KERNEL").map(PathBuf::from);
+    let roots = named.map_or_else(|| vec![PathBuf::from(fetched), PathBuf::from("/")], |r| vec![r]);
+    let images = roots.iter().flat_map(|root| std::fs::read_dir(root.join("boot")).ok());
+    let mut images: Vec<PathBuf> = images
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("vmlinuz-"))
+        .collect();
+    images.sort();
+    images.pop().ok_or_else(|| {
+        "no kernel for guests; run crates/lab/tests/guest/fetch-kernel, or apt install \
+         linux-image-cloud-amd64"
+            .to_owned()
+    })
+}
+
+/// A run of these modes with one profile and the fewest samples.
+fn run(kernel: &str, modes: &str, workloads: &str, more: &[&str]) -> Running {
+    let mut command = overlane(["lab", "run", "--modes", modes, "--guest-kernel", kernel]);
+    command.args(["--offload", "full", "--workloads", workloads, "--json"]);
+    command.args(["--duration", "0.3"]).args(more);
+    command.env("OVERLANE_LOG", "info");
+    Running::start(command)
+}
+
+fn cells<'a>(results: &'a Value, mode: &str) -> Vec<&'a Value> {
+    let cells = results["cells"].as_array().unwrap();
+    let of = |cell: &&Value| cell["mode"] == mode && cell["role"] != "control";
+    cells.iter().filter(of).collect()
+}
+
+/// Every sample of these modes has a figure or a disturbance of the machine, and its path is
+/// proved from one guest's NIC to the other's.
+fn proved(ended: &Ended, modes: &[&str], devices: &[&str]) {
+    let results = ended.json();
+    for mode in modes {
+        let record = results["modes"].as_array().unwrap().iter().find(|m| m["mode"] == *mode);
+        let record = record.unwrap();
+        assert_eq!(record["status"], "ok", "{record:#}\n{}", ended.stderr);
+        let said = record["notes"].to_string();
+        let runs = ["TCG: ratios between modes only", "guests run under KVM"];
+        assert!(runs.iter().any(|words| said.contains(words)), "{said}");
+        for cell in cells(&results, mode) {
+            let samples = cell["samples"].as_array().unwrap();
+            assert!(!samples.is_empty());
+            for sample in samples {
+                assert_eq!(sample["path_proved"], true, "{mode}: {sample:#}");
+                assert!(sample["value"].as_f64().unwrap() > 0.0);
+                let guests = sample["guests"].as_array().unwrap();
+                let named: Vec<_> = guests.iter().map(|g| g["name"].as_str().unwrap()).collect();
+                assert_eq!(named, ["tenant-a", "tenant-b"], "{mode}: {sample:#}");
+                for guest in guests {
+                    let cpu = guest["cpu"].as_object().unwrap();
+                    let all: f64 = cpu.values().map(|seconds| seconds.as_f64().unwrap()).sum();
+                    assert!(all > 0.0 && guest["seconds"].as_f64().unwrap() > 0.0, "{guest}");
+                }
+                let hops = sample["hops"].as_array().unwrap();
+                for device in ["tenant-a/eth0", "tenant-b/eth0"].iter().chain(devices) {
+                    let carried = hops.iter().any(|hop| {
+                        let name = format!(
+                            "{}/{}",
+                            hop["host"].as_str().unwrap(),
+                            hop["device"].as_str().unwrap()
+                        );
+                        name == *device && hop["packets"].as_u64().unwrap() > 0
+                    });
+                    assert!(carried, "{mode}: {device}: {hops:#?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn guests_on_a_bridge_are_measured_with_every_hop_proved() {
+    let kernel = require!(kernel());
+    let _turn = turn();
+    let running = run(
+        kernel.to_str().unwrap(),
+        "vm-bridge",
+        "tcp_rr,udp_stream",
+        &["--baseline", "vm-host", "--blocks", "2"],
+    );
+    let mark = running.mark().to_owned();
+    let ended = running.wait_at_most(LIMIT);
+    proved(&ended, &["vm-host", "vm-bridge"], &["a/tap0", "a/nic0", "b/nic0", "b/tap0"]);
+    nothing_left(&mark);
+}
+
+#[test]
+fn guests_reach_each_other_over_the_kernel_s_tunnel() {
+    let kernel = require!(kernel());
+    let _turn = turn();
+    let running = run(
+        kernel.to_str().unwrap(),
+        "vm-vxlan",
+        "tcp_stream",
+        &["--baseline", "vm-vxlan", "--blocks", "2"],
+    );
+    let ended = running.wait_at_most(LIMIT);
+    proved(&ended, &["vm-vxlan"], &["a/tap0", "a/vxlan0", "a/nic0", "b/vxlan0", "b/tap0"]);
+}
+
+#[test]
+fn a_file_that_is_no_kernel_is_refused_before_anything_starts() {
+    for (file, wanted) in [
+        ("/proc/self/exe", "is no kernel image: expected a bzImage of x86"),
+        ("/no/such/kernel", "No such file"),
+        ("/dev/zero", "no regular file"),
+    ] {
+        let ended = launch::run(["lab", "run", "--modes", "vm-host", "--guest-kernel", file]);
+        let ended = ended.expect(2);
+        assert!(ended.stderr.contains("--guest-kernel"), "{}", ended.stderr);
+        assert!(ended.stderr.contains(wanted), "{}", ended.stderr);
+    }
+    let ended = launch::run(["lab", "up", "vm-host"]).expect(2);
+    assert!(ended.stderr.contains("its guests take no commands"), "{}", ended.stderr);
+    let ended = launch::run(["lab", "guest", "tenant-a"]).expect(2);
+    assert!(ended.stderr.contains("first process of a guest"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_guest_that_does_not_come_up_is_one_failed_mode_and_others_go_on() {
+    let kernel = require!(kernel());
+    let _turn = turn();
+    let mut image = std::fs::read(&kernel).unwrap();
+    // What the boot code jumps to, after its own sectors (boot.rst): UD2, without a handler.
+    let begin = (usize::from(image[0x1f1]) + 1) * 512;
+    for pair in image[begin..begin + 4096].chunks_exact_mut(2) {
+        pair.copy_from_slice(&[0x0f, 0x0b]);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let broken = directory.path().join("boot");
+    std::fs::create_dir_all(&broken).unwrap();
+    let broken = broken.join("vmlinuz-broken");
+    std::fs::write(&broken, image).unwrap();
+    let running = run(broken.to_str().unwrap(), "host,vm-bridge", "tcp_rr", &["--blocks", "2"]);
+    let mark = running.mark().to_owned();
+    let ended = running.wait_at_most(LIMIT).expect(1);
+    let results = ended.json();
+    let status = |mode: &str| {
+        let modes = results["modes"].as_array().unwrap();
+        modes.iter().find(|record| record["mode"] == mode).unwrap().clone()
+    };
+    assert_eq!(status("host")["status"], "ok");
+    assert!(cells(&results, "host").iter().all(|cell| cell["samples"][0]["path_proved"] == true));
+    let failed = status("vm-bridge");
+    assert_eq!(failed["status"], "failed", "{failed:#}");
+    let reason = failed["reason"].as_str().unwrap();
+    assert!(reason.contains("guest tenant-a"), "{reason}");
+    nothing_left(&mark);
+}
+
+/// Process ids of QEMU that a run has started.
+fn qemus(mark: &str) -> Vec<i32> {
+    let found = marked(mark).into_iter().filter(|found| found.name.starts_with("qemu-system"));
+    found.map(|found| found.pid).collect()
+}
+
+#[test]
+fn a_killed_run_leaves_no_guest() {
+    let kernel = require!(kernel());
+    let _turn = turn();
+    let mut running =
+        run(kernel.to_str().unwrap(), "vm-bridge", "tcp_rr", &["--baseline", "vm-bridge"]);
+    let mark = running.mark().to_owned();
+    eventually("two guests", || {
+        assert!(running.runs(), "{}", running.stderr_so_far());
+        let found = qemus(&mark);
+        if found.len() == 2 { Ok(()) } else { Err(format!("{found:?}")) }
+    });
+    running.signal(Signal::SIGKILL);
+    drop(running);
+    nothing_left(&mark);
+}
+
+#[test]
+fn a_killed_guest_is_one_failed_mode_and_others_go_on() {
+    let kernel = require!(kernel());
+    let _turn = turn();
+    let more = ["--blocks", "12"];
+    let mut running = run(kernel.to_str().unwrap(), "host,vm-bridge", "tcp_rr", &more);
+    let mark = running.mark().to_owned();
+    // Guests are there from before the first sample; the kill comes at whatever moment.
+    let guests = eventually("two guests", || {
+        assert!(running.runs(), "{}", running.stderr_so_far());
+        let found = qemus(&mark);
+        if found.len() == 2 { Ok(found) } else { Err(format!("{found:?}")) }
+    });
+    kill(Pid::from_raw(guests[1]), Signal::SIGKILL).unwrap();
+    let ended = running.wait_at_most(LIMIT).expect(1);
+    let results = ended.json();
+    let modes = results["modes"].as_array().unwrap();
+    let failed = modes.iter().find(|record| record["mode"] == "vm-bridge").unwrap();
+    assert_eq!(failed["status"], "failed", "{failed:#}");
+    assert!(cells(&results, "host").iter().all(|cell| cell["samples"][0]["path_proved"] == true));
+    nothing_left(&mark);
+}

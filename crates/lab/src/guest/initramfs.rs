@@ -1,0 +1,245 @@
+//! A guest's file system: this program, the libraries that it runs with, and modules of the
+//! guest's kernel, as a cpio archive in the "newc" format
+//! (`Documentation/driver-api/early-userspace/buffer-format.rst`). It is in memory only.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::kernel::Kernel;
+use crate::Result;
+
+/// The program in the guest.
+pub(super) const PROGRAM: &str = "/overlane";
+/// Directory of modules, named so that their order is that of loading.
+pub(super) const MODULES: &str = "/modules";
+
+const DIRECTORY: u32 = 0o040_755;
+const FILE: u32 = 0o100_755;
+const LINK: u32 = 0o120_777;
+
+/// The archive for a kernel.
+///
+/// # Errors
+/// When this program, a library or a module cannot be read.
+pub(super) fn build(kernel: &Kernel) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    for directory in ["proc", "sys", "dev", "run", "tmp"] {
+        archive.directories(Path::new(directory));
+    }
+    let mut program = read(Path::new("/proc/self/exe"))?;
+    let interpreter = strip(&mut program)?;
+    archive.file(Path::new(PROGRAM), &program);
+    for library in libraries()? {
+        let mut bytes = read(&library)?;
+        strip(&mut bytes)?;
+        archive.file(&library, &bytes);
+        // A library is asked for by a name that is a link to its file.
+        for name in links_to(&library) {
+            archive.link(&library.with_file_name(name), &library);
+        }
+    }
+    // By whatever links this machine reaches it.
+    if let Some(interpreter) = interpreter.filter(|path| !archive.has(path)) {
+        archive.file(&interpreter, &read(&interpreter)?);
+    }
+    for (number, module) in kernel.modules().iter().enumerate() {
+        let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        archive.file(&Path::new(MODULES).join(format!("{number:02}-{name}")), &read(module)?);
+    }
+    Ok(archive.finish())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let failed = |error| sys::Error::io("read", path.display().to_string(), &error);
+    Ok(std::fs::read(path).map_err(failed)?)
+}
+
+/// The files of libraries that this process runs with: the guest runs the same program.
+fn libraries() -> Result<BTreeSet<PathBuf>> {
+    const MAPS: &str = "/proc/self/maps";
+    let maps = String::from_utf8(read(Path::new(MAPS))?).unwrap_or_default();
+    let own = std::env::current_exe().ok();
+    // Address, permissions, offset, device, inode, path (proc(5)).
+    let paths = maps.lines().filter_map(|line| {
+        let mut fields = line.splitn(6, ' ');
+        let permissions = fields.nth(1)?;
+        let path = fields.nth(3)?.trim_start();
+        (permissions.contains('x') && path.starts_with('/')).then(|| PathBuf::from(path))
+    });
+    Ok(paths.filter(|path| Some(path) != own.as_ref()).collect())
+}
+
+/// Names of the links to a file in its own directory.
+fn links_to(file: &Path) -> Vec<OsString> {
+    let Some(directory) = file.parent() else { return Vec::new() };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()))
+        .filter(|entry| entry.path().canonicalize().is_ok_and(|at| at == file))
+        .map(|entry| entry.file_name())
+        .collect()
+}
+
+/// Cuts off what is not loaded, which is symbols and debugging information, most of a
+/// program; returns its interpreter. Section headers go: nothing that runs reads them.
+fn strip(elf: &mut Vec<u8>) -> Result<Option<PathBuf>> {
+    const LOAD: u64 = 1;
+    const INTERPRETER: u64 = 3;
+    let bad = || testbed::Error::NotStarted {
+        part: "the guests' file system".to_owned(),
+        reason: "a program or library is no 64-bit ELF file".to_owned(),
+    };
+    let word = |at: u64, length: usize| -> Option<u64> {
+        let at = usize::try_from(at).ok()?;
+        let bytes = elf.get(at..at.checked_add(length)?)?;
+        Some(bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    if elf.get(..6) != Some(b"\x7fELF\x02\x01") {
+        return Err(bad());
+    }
+    let (mut end, mut interpreter) = (0x40, None);
+    // Fields of the header and of program headers (elf(5)).
+    let table = word(0x20, 8).zip(word(0x36, 2)).zip(word(0x38, 2));
+    let ((offset, size), count) = table.ok_or_else(bad)?;
+    for number in 0..count {
+        let header = offset.saturating_add(number * size);
+        let field = |at: u64, length| word(header.saturating_add(at), length).ok_or_else(bad);
+        let (kind, from, length) = (field(0, 4)?, field(8, 8)?, field(0x20, 8)?);
+        let to = from.saturating_add(length).min(elf.len() as u64);
+        if kind == LOAD {
+            end = end.max(to);
+        }
+        if kind == INTERPRETER {
+            let path = elf.get(from as usize..to as usize).ok_or_else(bad)?;
+            let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
+            interpreter = Some(PathBuf::from(std::ffi::OsStr::from_bytes(path)));
+        }
+    }
+    end = end.max(offset.saturating_add(count * size)).min(elf.len() as u64);
+    elf.truncate(end as usize);
+    elf[0x28..0x30].fill(0);
+    elf[0x3c..0x40].fill(0);
+    Ok(interpreter)
+}
+
+/// An archive being written.
+#[derive(Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    paths: BTreeSet<PathBuf>,
+}
+
+impl Archive {
+    fn has(&self, path: &Path) -> bool {
+        self.paths.contains(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn file(&mut self, path: &Path, contents: &[u8]) {
+        self.entry(path, FILE, contents);
+    }
+
+    fn link(&mut self, path: &Path, target: &Path) {
+        self.entry(path, LINK, target.as_os_str().as_bytes());
+    }
+
+    fn directories(&mut self, path: &Path) {
+        let mut above = PathBuf::new();
+        for part in path {
+            above.push(part);
+            if !self.paths.contains(&above) {
+                self.raw(&above.clone(), DIRECTORY, &[]);
+            }
+        }
+    }
+
+    fn entry(&mut self, path: &Path, mode: u32, contents: &[u8]) {
+        let path = path.strip_prefix("/").unwrap_or(path);
+        if self.paths.contains(path) {
+            return;
+        }
+        if let Some(parent) = path.parent() {
+            self.directories(parent);
+        }
+        self.raw(path, mode, contents);
+    }
+
+    fn raw(&mut self, path: &Path, mode: u32, contents: &[u8]) {
+        self.paths.insert(path.to_owned());
+        let (name, inode) = (path.as_os_str().as_bytes(), self.paths.len());
+        // inode, mode, uid, gid, links, mtime, size, device (2), rdev (2), length of the
+        // name with its NUL, checksum (unused).
+        let fields =
+            [inode, mode as usize, 0, 0, 1, 0, contents.len(), 0, 0, 0, 0, name.len() + 1, 0];
+        self.bytes.extend_from_slice(b"070701");
+        for field in fields {
+            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
+        }
+        self.bytes.extend_from_slice(name);
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend_from_slice(contents);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        self.raw(Path::new("TRAILER!!!"), 0, &[]);
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_its_symbols_still_runs() {
+        let whole = read(Path::new("/proc/self/exe")).unwrap();
+        let mut cut = whole.clone();
+        let interpreter = strip(&mut cut).unwrap().unwrap();
+        assert!(interpreter.is_absolute() && cut.len() < whole.len());
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("program");
+        std::fs::write(&path, &cut).unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let output = std::process::Command::new(&path).arg("--list").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    #[test]
+    fn what_is_no_program_is_refused() {
+        for bytes in [&b""[..], b"#!/bin/sh", b"\x7fELF\x02\x01", b"\x7fELF\x01\x01"] {
+            assert!(strip(&mut bytes.to_vec()).is_err(), "{bytes:?}");
+        }
+        let mut wild = vec![0xff; 0x80];
+        wild[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        assert!(strip(&mut wild).is_err());
+    }
+
+    #[test]
+    fn the_kernel_s_own_layout_is_kept() {
+        let mut archive = Archive::default();
+        archive.file(Path::new("/a/b"), b"hello");
+        archive.link(Path::new("/a/c"), Path::new("/a/b"));
+        assert!(archive.has(Path::new("/a/b")) && !archive.has(Path::new("/b")));
+        let bytes = archive.finish();
+        assert_eq!(bytes.len() % 4, 0);
+        // Read by the archiver's own program.
+        test_support::require!(test_support::need::tool("cpio"));
+        let mut child = std::process::Command::new("cpio")
+            .args(["-t", "--quiet"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), &bytes).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "a\na/b\na/c\n");
+    }
+}

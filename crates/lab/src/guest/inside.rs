@@ -1,0 +1,138 @@
+//! What the first process of a guest does before anything is measured: file systems,
+//! modules, its address, its control port.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use netstate::Netlink;
+use netstate::route::Route;
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
+
+use super::initramfs::MODULES;
+use super::{CONTROL, FAILED, READY};
+
+/// The guest's only NIC.
+pub(crate) const NIC: &str = "eth0";
+/// How long a device may take to appear after its driver was loaded.
+const DEVICE_LIMIT: Duration = Duration::from_secs(10);
+/// `MODULE_INIT_COMPRESSED_FILE` (linux/module.h): the kernel unpacks it.
+const COMPRESSED: i32 = 4;
+
+/// How a guest is to be set up.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Address of its NIC and the length of the network's prefix; none: it has no NIC.
+    pub address: Option<(Ipv4Addr, u8)>,
+    /// MTU of its NIC, bytes.
+    pub mtu: u32,
+    /// Its default route.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+/// Whether this process is the first of a guest that has not been set up: nothing is
+/// mounted, and nothing else is there to be changed.
+pub fn is_inside() -> bool {
+    std::process::id() == 1 && !Path::new("/proc/self").exists()
+}
+
+/// Sets the guest up and says that it is ready; its control port.
+///
+/// # Errors
+/// The first step that failed, in words. It was said on the control port, where there is one.
+pub fn prepare(setup: &Setup) -> Result<File, String> {
+    for (kind, at) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
+        mount(Some(kind), at, Some(kind), MsFlags::empty(), None::<&str>)
+            .map_err(|error| format!("mount {kind} on {at}: {error}"))?;
+    }
+    let loaded = load_modules();
+    let mut port = control_port()?;
+    let done = loaded.and_then(|()| network(setup)).and_then(|()| {
+        let path = "/proc/sys/kernel/osrelease";
+        std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
+    });
+    let line = match &done {
+        Ok(kernel) => format!("{READY} {}\n", kernel.trim()),
+        Err(reason) => format!("{FAILED} {}\n", reason.replace('\n', " ")),
+    };
+    port.write_all(line.as_bytes()).map_err(|error| format!("control port: {error}"))?;
+    done.map(|_| port)
+}
+
+/// Ends the guest.
+pub fn power_off() {
+    // QEMU ends when the guest panics, too, which it does when its first process ends.
+    let _ = reboot(RebootMode::RB_POWER_OFF);
+}
+
+fn load_modules() -> Result<(), String> {
+    let entries = std::fs::read_dir(MODULES).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.sort();
+    for path in files {
+        let file = File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let plain = path.extension().is_some_and(|extension| extension == "ko");
+        let flags = if plain { 0 } else { COMPRESSED };
+        match finit_module(&file, c"", ModuleInitFlags::from_bits_retain(flags as u32)) {
+            Ok(()) | Err(nix::errno::Errno::EEXIST) => {}
+            Err(error) => return Err(format!("load {}: {error}", path.display())),
+        }
+    }
+    Ok(())
+}
+
+/// The port by its name, when its driver has made it.
+fn control_port() -> Result<File, String> {
+    const PORTS: &str = "/sys/class/virtio-ports";
+    let begun = Instant::now();
+    loop {
+        for entry in std::fs::read_dir(PORTS).into_iter().flatten().flatten() {
+            let name = std::fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+            if name.trim() == CONTROL {
+                let path = Path::new("/dev").join(entry.file_name());
+                if let Ok(port) = File::options().read(true).write(true).open(&path) {
+                    return Ok(port);
+                }
+            }
+        }
+        if begun.elapsed() > DEVICE_LIMIT {
+            return Err(format!(
+                "no virtio port {CONTROL} within {DEVICE_LIMIT:.0?}: the kernel has no \
+                 virtio_console, or no virtio_pci"
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn network(setup: &Setup) -> Result<(), String> {
+    for which in ["default", "all"] {
+        let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
+        // A kernel without IPv6 has no such file.
+        let _ = std::fs::write(path, "1");
+    }
+    let words = |error: netstate::Error| error.to_string();
+    let netlink = Netlink::open().map_err(words)?;
+    netlink.set_up("lo").map_err(words)?;
+    let Some((address, prefix)) = setup.address else { return Ok(()) };
+    let begun = Instant::now();
+    while let Err(error) = netlink.link(NIC) {
+        if begun.elapsed() > DEVICE_LIMIT {
+            return Err(format!("{error}: the kernel has no virtio_net"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    netlink.set_mtu(NIC, setup.mtu).map_err(words)?;
+    netlink.add_address(NIC, address.into(), prefix).map_err(words)?;
+    netlink.set_up(NIC).map_err(words)?;
+    if let Some(gateway) = setup.gateway {
+        let (to, via) = (Ipv4Addr::UNSPECIFIED.into(), Some(gateway.into()));
+        let route = Route { to, prefix: 0, via, link: NIC, onlink: false };
+        netlink.add_route(&route).map_err(words)?;
+    }
+    Ok(())
+}

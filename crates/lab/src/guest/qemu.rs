@@ -1,0 +1,441 @@
+//! QEMU, and its guests until they are up.
+
+use std::fmt;
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use netstate::Hop;
+use testbed::{Host, Process, Processes, mac, poll};
+
+use super::inside::NIC;
+use super::kernel::Kernel;
+use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs};
+use crate::guest_ends::GuestEnds;
+use crate::unsupported::Supported;
+use crate::{Capabilities, Network, Result, Unsupported};
+
+/// The guest's device in its host.
+pub(crate) const TAP: &str = "tap0";
+const QEMU: &str = "qemu-system-x86_64";
+const PACKAGE: &str = "qemu-system-x86";
+/// How long QEMU may take to offer its sockets and its TAP device.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long a guest may take to be up in software emulation: it takes some 3 s on an idle
+/// machine.
+const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// The same under KVM, when it is tried whether that works.
+const TRIAL_LIMIT: Duration = Duration::from_secs(20);
+/// What is kept of a console, bytes, and told of it, lines.
+const CONSOLE_BYTES: usize = 8 * 1024;
+const CONSOLE_LINES: usize = 5;
+/// Longest line by which a guest says that it is up.
+const LINE: usize = 1024;
+/// MiB of a guest besides its file system, which is in memory up to three times while it is
+/// unpacked.
+const MEMORY: usize = 160;
+
+/// Whether guests can be run here: QEMU, and a kernel for them.
+pub(crate) fn supported(machine: &Capabilities) -> Supported {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Unsupported::new("guests need an x86-64 machine", "use one"));
+    }
+    machine.program(QEMU, PACKAGE)?;
+    Kernel::find().map(drop)
+}
+
+/// What runs the guests' CPUs.
+#[derive(Debug, Clone)]
+enum Accelerator {
+    Kvm,
+    /// Software emulation, and why.
+    Tcg(String),
+}
+
+impl Accelerator {
+    fn arguments(&self) -> [&'static str; 4] {
+        match self {
+            Accelerator::Kvm => ["-accel", "kvm", "-cpu", "host"],
+            Accelerator::Tcg(_) => ["-accel", "tcg", "-cpu", "max"],
+        }
+    }
+}
+
+impl fmt::Display for Accelerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Accelerator::Kvm => write!(f, "guests run under KVM"),
+            Accelerator::Tcg(reason) => {
+                write!(f, "{TCG} (guests run in software emulation; KVM: {reason})")
+            }
+        }
+    }
+}
+
+/// A guest to be started.
+pub(crate) struct Guest<'a> {
+    /// Name of the tenant.
+    pub name: &'static str,
+    /// Where QEMU runs.
+    pub host: &'a Host,
+    pub address: Ipv4Addr,
+    pub prefix: u8,
+    pub mtu: u32,
+    pub nic: Nic,
+}
+
+/// What the guest's virtio-net is attached to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Nic {
+    /// A TAP device in its host, [`TAP`].
+    Tap,
+    /// QEMU's own stack (libslirp), with these ports of the host's address led to the guest.
+    User { gateway: Ipv4Addr, published: Vec<(Ipv4Addr, u16)> },
+}
+
+/// Two guests, client and server, whose QEMU runs.
+pub(crate) struct Pair {
+    guests: [Running; 2],
+    addresses: [Ipv4Addr; 2],
+    tree: Processes,
+    kernel: Kernel,
+    accelerator: Accelerator,
+}
+
+/// QEMU with a guest.
+struct Running {
+    name: String,
+    process: Process,
+    control: UnixStream,
+    console: Console,
+}
+
+impl Pair {
+    /// Starts both. Their TAP devices are there when this returns, down and in no bridge.
+    ///
+    /// # Errors
+    /// When QEMU does not start, with what it printed.
+    pub fn start(guests: [Guest<'_>; 2]) -> Result<Pair> {
+        let kernel = Kernel::find().map_err(|missing| not_started("a guest", missing.reason))?;
+        let (accelerator, initrd) = (accelerator(&kernel)?, initramfs::build(&kernel)?);
+        let tree = Processes::new()?;
+        let boot = Boot::new(&tree, guests[0].host, &kernel, &initrd)?;
+        let addresses = [guests[0].address, guests[1].address];
+        let [client, server] = guests;
+        let client = boot.start(&accelerator, client.name, client.host, Some(&client))?;
+        let server = boot.start(&accelerator, server.name, server.host, Some(&server))?;
+        Ok(Pair { guests: [client, server], addresses, tree, kernel, accelerator })
+    }
+
+    /// The network of `hosts`, of which the first two have the guests, when both are up;
+    /// `middle` are the hops from one guest's NIC to the other's. The client reaches the
+    /// server at `target`, where that is not the guest's own address.
+    ///
+    /// # Errors
+    /// When a guest does not come up, with its console's last lines.
+    pub fn network(
+        self,
+        hosts: Vec<Host>,
+        tenant_mtu: u32,
+        middle: Vec<Hop>,
+        target: Option<Ipv4Addr>,
+    ) -> Result<Network> {
+        let Pair { mut guests, addresses, tree, kernel, accelerator } = self;
+        for guest in &mut guests {
+            guest.up(BOOT_LIMIT)?;
+        }
+        // QEMU has read them, and they are most of what the guests take of memory.
+        tree.inside(&hosts[0], || {
+            for file in [KERNEL_FILE, INITRD_FILE] {
+                let _ = std::fs::remove_file(file);
+            }
+        })?;
+        let [client, server] = guests;
+        let mut hops = vec![Hop::tx(&client.name, NIC)];
+        hops.extend(middle);
+        hops.push(Hop::rx(&server.name, NIC));
+        let own = addresses[1];
+        let at = |address: Ipv4Addr| SocketAddr::new(IpAddr::V4(address), CONTROL_PORT);
+        let links = GuestEnds {
+            client: (client.name, client.control),
+            server: (server.name, server.control),
+            listen: at(own),
+            target: at(target.unwrap_or(own)),
+        };
+        let note = format!(
+            "{accelerator}; guest kernel {}, 1 CPU each; QEMU runs on any CPU, its time is in the \
+             CPU time",
+            kernel.version()
+        );
+        let mut network = Network::new(hosts, 0, 1, own, tenant_mtu, hops)
+            .with_processes(tree, vec![client.process, server.process])
+            .keeping(Box::new((client.console, server.console)))
+            .with_guests(links)
+            .noting(note);
+        if let Some(target) = target {
+            network = network.published_at(target);
+        }
+        Ok(network)
+    }
+}
+
+const KERNEL_FILE: &str = "/tmp/kernel";
+const INITRD_FILE: &str = "/tmp/initrd";
+
+/// What guests of one process tree boot.
+struct Boot<'a> {
+    tree: &'a Processes,
+    memory: usize,
+}
+
+impl Boot<'_> {
+    /// Puts kernel and file system where the tree's programs see them: in its own `/tmp`,
+    /// which is memory.
+    fn new<'a>(
+        tree: &'a Processes,
+        host: &Host,
+        kernel: &Kernel,
+        initrd: &[u8],
+    ) -> Result<Boot<'a>> {
+        let image = std::fs::read(kernel.image());
+        let image =
+            image.map_err(|e| sys::Error::io("read", kernel.image().display().to_string(), &e))?;
+        tree.inside(host, || {
+            std::fs::write(KERNEL_FILE, image)?;
+            std::fs::write(INITRD_FILE, initrd)
+        })?
+        .map_err(|e| sys::Error::io("write", "the guests' file system in memory", &e))?;
+        Ok(Boot { tree, memory: MEMORY + 3 * initrd.len().div_ceil(1 << 20) })
+    }
+
+    fn start(
+        &self,
+        accelerator: &Accelerator,
+        name: &str,
+        host: &Host,
+        guest: Option<&Guest<'_>>,
+    ) -> Result<Running> {
+        let socket = |what: &str| format!("/run/{name}.{what}");
+        let chardev =
+            |what: &str| format!("socket,id={what},path={},server=on,wait=on", socket(what));
+        // What the kernel does not know goes to the first process.
+        let mut append = format!(
+            "console=ttyS0 panic=-1 quiet loglevel=4 rdinit={} -- lab guest {name}",
+            initramfs::PROGRAM
+        );
+        let mut command = Command::new(QEMU);
+        command
+            .args(accelerator.arguments())
+            .args(["-smp", "1", "-m", &self.memory.to_string()])
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(["-chardev", &chardev("console"), "-serial", "chardev:console"])
+            .args(["-chardev", &chardev("control"), "-device", "virtio-serial-pci"])
+            .args(["-device", &format!("virtserialport,chardev=control,name={CONTROL}")]);
+        if let Some(guest) = guest {
+            append += &format!(" --address {}/{} --mtu {}", guest.address, guest.prefix, guest.mtu);
+            let backend = match &guest.nic {
+                Nic::Tap => format!("tap,id=net,ifname={TAP},script=no,downscript=no"),
+                Nic::User { gateway, published } => {
+                    append += &format!(" --gateway {gateway}");
+                    let network = Ipv4Addr::from_bits(gateway.to_bits() & (u32::MAX << 8));
+                    let mut backend = format!(
+                        "user,id=net,restrict=off,ipv6=off,net={network}/24,host={gateway},\
+                         dhcpstart={}",
+                        guest.address
+                    );
+                    for (address, port) in published {
+                        for protocol in ["tcp", "udp"] {
+                            backend += &format!(
+                                ",hostfwd={protocol}:{address}:{port}-{}:{port}",
+                                guest.address
+                            );
+                        }
+                    }
+                    backend
+                }
+            };
+            let mac = mac(name, NIC);
+            command
+                .args(["-netdev", &backend])
+                // Nothing is booted from it.
+                .args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},romfile=")]);
+        } else {
+            command.args(["-nic", "none"]);
+        }
+        command.args(["-kernel", KERNEL_FILE, "-initrd", INITRD_FILE, "-append", &append]);
+        let mut process = self.tree.start_as(&format!("QEMU of {name}"), host, &mut command)?;
+        // In the order in which QEMU waits for them.
+        let console = self.connect(host, &mut process, &socket("console"))?;
+        let console = Console::follow(console)?;
+        let control = self.connect(host, &mut process, &socket("control"))?;
+        // That it waited for these says nothing of why it ends.
+        process.forget_output();
+        if guest.is_some_and(|guest| guest.nic == Nic::Tap) {
+            poll(&format!("TAP device of {name}"), START_LIMIT, || {
+                process.check()?;
+                Ok(host.netlink().link(TAP).map(drop).map_err(|error| error.to_string()))
+            })?;
+        }
+        Ok(Running { name: name.to_owned(), process, control, console })
+    }
+
+    fn connect(&self, host: &Host, process: &mut Process, path: &str) -> Result<UnixStream> {
+        poll(path, START_LIMIT, || {
+            process.check()?;
+            let connected = self.tree.inside(host, || UnixStream::connect(path))?;
+            Ok(connected.map_err(|error| error.to_string()))
+        })
+    }
+}
+
+impl Running {
+    /// Waits until the guest says that it is up.
+    fn up(&mut self, limit: Duration) -> Result<()> {
+        let io = |e: &std::io::Error| sys::Error::io("read", "control port of a guest", e);
+        self.control.set_nonblocking(true).map_err(|e| io(&e))?;
+        let mut line = Vec::new();
+        let (control, process, console) = (&mut self.control, &mut self.process, &self.console);
+        let part = format!("guest {}", self.name);
+        let waited = poll(&part, limit, || {
+            loop {
+                let mut byte = [0];
+                match control.read(&mut byte) {
+                    Ok(1) if byte[0] == b'\n' => return Ok(Ok(())),
+                    Ok(1) if line.len() < LINE => line.push(byte[0]),
+                    Ok(1) => return Err(not_started(&part, "it says no word that is known")),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        process.check().map_err(|error| ended(&part, &error, console))?;
+                        return Ok(Err(console.words()));
+                    }
+                    // QEMU closes it when it ends, which it does when the guest panics.
+                    _ => {
+                        let error = last_words(process);
+                        return Err(not_started(&part, format!("{error}{}", console.words())));
+                    }
+                }
+            }
+        });
+        waited?;
+        let said = String::from_utf8_lossy(&line).into_owned();
+        match said.split_once(' ') {
+            Some((READY, _)) => Ok(()),
+            Some((FAILED, reason)) => Err(not_started(&part, words(reason.as_bytes()))),
+            _ => Err(not_started(&part, format!("it says {:?}", words(&line)))),
+        }
+    }
+}
+
+/// Why QEMU has ended, as soon as that can be told.
+fn last_words(process: &mut Process) -> testbed::Error {
+    let ended = poll("QEMU's end", Duration::from_secs(5), || {
+        Ok(match process.check() {
+            Ok(()) => Err(String::new()),
+            Err(error) => Ok(error),
+        })
+    });
+    ended.unwrap_or_else(|error| error)
+}
+
+fn not_started(part: &str, reason: impl Into<String>) -> testbed::Error {
+    testbed::Error::NotStarted { part: part.to_owned(), reason: reason.into() }
+}
+
+/// QEMU's end, with what the guest said last.
+fn ended(part: &str, error: &testbed::Error, console: &Console) -> testbed::Error {
+    not_started(part, format!("{error}{}", console.words()))
+}
+
+/// Whether KVM runs the guests: it is tried, once.
+fn accelerator(kernel: &Kernel) -> Result<Accelerator> {
+    static KNOWN: OnceLock<Accelerator> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(known.clone());
+    }
+    let found = match std::fs::File::options().read(true).write(true).open("/dev/kvm") {
+        Err(error) => Accelerator::Tcg(format!("/dev/kvm: {error}")),
+        // It may be there and not run a guest: nested, or without rights to what it needs.
+        Ok(_) => match trial(kernel) {
+            Ok(()) => Accelerator::Kvm,
+            Err(error @ testbed::Error::Interrupted { .. }) => return Err(error),
+            Err(error) => Accelerator::Tcg(first_line(&error)),
+        },
+    };
+    Ok(KNOWN.get_or_init(|| found).clone())
+}
+
+fn first_line(error: &testbed::Error) -> String {
+    words(error.to_string().lines().next().unwrap_or_default().as_bytes())
+}
+
+/// Boots a guest without a NIC under KVM.
+fn trial(kernel: &Kernel) -> Result<()> {
+    let host = Host::new("trial")?;
+    let tree = Processes::new()?;
+    let boot = Boot::new(&tree, &host, kernel, &initramfs::build(kernel)?)?;
+    boot.start(&Accelerator::Kvm, "trial", &host, None)?.up(TRIAL_LIMIT)
+}
+
+/// The last bytes of a guest's console, which may say as much as it likes.
+struct Console {
+    kept: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Console {
+    fn follow(mut stream: UnixStream) -> Result<Console> {
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let keeping = Arc::clone(&kept);
+        let thread = std::thread::Builder::new().name("console".into()).spawn(move || {
+            let mut buffer = [0; 4096];
+            // Until QEMU ends, which it does with its process tree.
+            while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                let mut kept = keeping.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend_from_slice(&buffer[..length]);
+                let surplus = kept.len().saturating_sub(CONSOLE_BYTES);
+                kept.drain(..surplus);
+            }
+        });
+        thread.map_err(|e| sys::Error::io("clone", "thread of a console", &e))?;
+        Ok(Console { kept })
+    }
+
+    /// Its last lines, for the end of a message; nothing where it said nothing.
+    fn words(&self) -> String {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = kept.split(|byte| *byte == b'\n').map(words);
+        let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(CONSOLE_LINES)..];
+        if last.is_empty() { String::new() } else { format!("; console: {}", last.join(" | ")) }
+    }
+}
+
+/// What a guest has written, without what a terminal would obey.
+fn words(bytes: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(bytes)
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    text.trim().chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_console_that_floods_is_kept_in_bounds() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let console = Console::follow(ours).unwrap();
+        let mut flood = vec![b'x'; 1 << 20];
+        flood.extend_from_slice(b"\none\r\n\x1b[2Jtwo\n");
+        std::io::Write::write_all(&mut theirs, &flood).unwrap();
+        while !console.words().contains("two") {
+            std::thread::yield_now();
+        }
+        assert!(console.kept.lock().unwrap().len() <= CONSOLE_BYTES);
+        let said = console.words();
+        assert!(said.ends_with("| one | [2Jtwo") && said.len() < 300, "{said}");
+    }
+}

@@ -1,0 +1,17 @@
+//! The ends of a network that are virtual machines, for who measures it.
+
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+
+/// Two guests that are up.
+#[derive(Debug)]
+pub struct GuestEnds {
+    /// Name of the client, and this end of its control port.
+    pub client: (String, UnixStream),
+    /// The same of the server.
+    pub server: (String, UnixStream),
+    /// Where the server's guest is to listen for the client's.
+    pub listen: SocketAddr,
+    /// Where the client finds it.
+    pub target: SocketAddr,
+}

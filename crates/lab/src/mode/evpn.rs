@@ -1,0 +1,280 @@
+//! `evpn` and its variants: the testbed of `vxlan`, whose forwarding entries and neighbours
+//! come by BGP EVPN from the real FRR.
+//!
+//! A variant's name says how it differs: `-rr`: three leaves behind a spine, which routes the
+//! underlay and reflects the routes, in place of two hosts on one wire. `+accel`: with
+//! `overlane accel`'s fast path in each host that has tenants.
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+
+use accel::Accel;
+use netstate::Hop;
+use netstate::link::Vxlan as Device;
+use netstate::route::Route;
+use testbed::{Host, NIC, Process, Processes, Wire, mac};
+
+use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
+use super::vxlan::{DEVICE, TENANT_A, TENANT_B, UDP_PORT, VNI, tunnel_hops};
+use super::vxlan_accel::{MIRRORS, SHORTCUTS, hops, run, settle};
+use crate::bgp::evpn::{self, Remote, Speaker};
+use crate::network::VXLAN_OVERHEAD;
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// VXLAN devices that BGP fills; by name only.
+pub struct Evpn {
+    name: &'static str,
+    path: &'static str,
+    /// Three leaves behind a spine that reflects routes.
+    spine: bool,
+    accelerated: bool,
+}
+
+const PAIR: Evpn = Evpn {
+    name: "evpn",
+    path: "tenant - veth - bridge - VXLAN device filled by FRR (EVPN) - wire",
+    spine: false,
+    accelerated: false,
+};
+
+/// Every variant.
+pub const ALL: [Evpn; 4] = [
+    PAIR,
+    Evpn {
+        name: "evpn+accel",
+        path: "tenant - veth - eBPF past bridge and VXLAN device of evpn - wire",
+        accelerated: true,
+        ..PAIR
+    },
+    Evpn {
+        name: "evpn-rr",
+        path: "as evpn among three leaves, by a spine that reflects the routes",
+        spine: true,
+        ..PAIR
+    },
+    Evpn {
+        name: "evpn-rr+accel",
+        path: "as evpn+accel among three leaves, by a spine that reflects the routes",
+        spine: true,
+        accelerated: true,
+    },
+];
+
+/// The third leaf, which has no tenant yet, and the spine.
+const C: &str = "c";
+const SPINE: &str = "spine";
+/// Their addresses on the underlay.
+const C_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+const SPINE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+/// All of them.
+const UNDERLAY: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 0, 0, 0), 24);
+/// The discard service (RFC 863): what tenants tell their gateway first.
+const DISCARD: u16 = 9;
+
+/// A host with a VTEP, and the tenant behind it if it has one.
+struct Leaf<'a> {
+    host: &'a Host,
+    vtep: Ipv4Addr,
+    /// Its bridge's address: the tenants' gateway there.
+    gateway: Ipv4Addr,
+    tenant: Option<(&'a Host, Ipv4Addr)>,
+}
+
+impl Mode for Evpn {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    fn in_all(&self) -> bool {
+        false
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vxlan"])?;
+        evpn::installed(machine)?;
+        if self.accelerated { machine.fast_path() } else { Ok(()) }
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let mtu = params.mtu - VXLAN_OVERHEAD;
+        let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
+        let Tenants { a, b, tenant_a, tenant_b } = &tenants;
+        // The third leaf and the spine.
+        let fabric = if self.spine {
+            Some(fabric(params, a, b)?)
+        } else {
+            params.wire().join(a, b)?;
+            params.wire().address(a, b)?;
+            None
+        };
+        let leaf = |host, number, tenant| Leaf {
+            host,
+            vtep: Ipv4Addr::from_bits(UNDERLAY.0.to_bits() + number),
+            gateway: Ipv4Addr::new(10, 1, 0, number as u8),
+            tenant,
+        };
+        let mut leaves =
+            vec![leaf(a, 1, Some((tenant_a, TENANT_A))), leaf(b, 2, Some((tenant_b, TENANT_B)))];
+        leaves.extend(fabric.iter().map(|[c, _]| leaf(c, 3, None)));
+        leaves.iter().try_for_each(|leaf| tunnel(leaf, mtu))?;
+        let spine = fabric.as_ref().map(|[_, spine]| spine);
+        let mut programs = speak(&leaves, spine)?;
+        teach(&leaves, programs.iter_mut().flat_map(|(_, started)| started).collect())?;
+        let both = if self.accelerated {
+            let both = [run(a)?, run(b)?];
+            settle([tenant_a, tenant_b], TENANT_B, TENANT_B, &both)?;
+            Some(both)
+        } else {
+            None
+        };
+        let hops = path(both.as_ref(), self.spine);
+        let third =
+            fabric.as_ref().filter(|_| self.accelerated).map(|[c, _]| run(c)).transpose()?;
+        let Tenants { a, b, tenant_a, tenant_b } = tenants;
+        let mut hosts = vec![a, b];
+        hosts.extend(fabric.into_iter().flatten());
+        let names: Vec<_> = hosts.iter().map(|host| host.name().to_owned()).collect();
+        let client = hosts.len();
+        hosts.extend([tenant_a, tenant_b]);
+        let mut network = Network::new(hosts, client, client + 1, TENANT_B, mtu, hops);
+        for (name, (tree, mut started)) in names.iter().zip(programs) {
+            started.iter_mut().for_each(Process::forget_output);
+            let tenant = format!("tenant-{name}");
+            network = network.with_processes_of(&[name, &tenant], tree, started);
+        }
+        network = network.noting("FRR runs beside what is measured and is not pinned");
+        if let Some(both) = both {
+            network = network.noting(SHORTCUTS).noting(MIRRORS);
+            for accel in both.into_iter().chain(third) {
+                network = network.keeping(Box::new(accel));
+            }
+        }
+        Ok(network)
+    }
+}
+
+/// A third leaf, and a spine that joins all of them: it routes between the leaves, whose
+/// underlay addresses are on their loopback devices, as a fabric of /32 has them.
+fn fabric(params: &Params, a: &Host, b: &Host) -> Result<[Host; 2]> {
+    let (c, spine) = (Host::new(C)?, Host::new(SPINE)?);
+    spine.address("lo", SPINE_ADDRESS, 32)?;
+    spine.forward()?;
+    for (number, (leaf, address)) in
+        [(a, Wire::A), (b, Wire::B), (&c, C_ADDRESS)].into_iter().enumerate()
+    {
+        let device = format!("nic{number}");
+        leaf.connect(NIC, &spine, &device, params.mtu)?;
+        leaf.set_offload(NIC, params.offload)?;
+        spine.set_offload(&device, params.offload)?;
+        leaf.address("lo", address, 32)?;
+        spine.netlink().add_route(&to(address, 32, &device))?;
+        leaf.netlink().add_route(&to(SPINE_ADDRESS, 32, NIC))?;
+        leaf.netlink().add_route(&Route {
+            via: Some(IpAddr::V4(SPINE_ADDRESS)),
+            onlink: true,
+            ..to(UNDERLAY.0, UNDERLAY.1, NIC)
+        })?;
+    }
+    Ok([c, spine])
+}
+
+/// A route to what is on a link.
+fn to(address: Ipv4Addr, prefix: u8, link: &str) -> Route<'_> {
+    Route { to: IpAddr::V4(address), prefix, via: None, link, onlink: false }
+}
+
+/// A leaf's VXLAN device, which learns nothing of itself, and its bridge, with the tenants'
+/// gateway on it: the bridge's neighbours are what it answers from.
+fn tunnel(leaf: &Leaf<'_>, mtu: u32) -> Result<()> {
+    let host = leaf.host;
+    let device = Device {
+        name: DEVICE,
+        vni: VNI,
+        local: IpAddr::V4(leaf.vtep),
+        remote: None,
+        underlay: NIC,
+        port: UDP_PORT,
+        learning: false,
+        udp_csum: true,
+    };
+    host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
+    let port = leaf.tenant.map(|_| PORT_DEVICE);
+    let ports: Vec<_> = [DEVICE].into_iter().chain(port).collect();
+    host.bridge(BRIDGE, mtu, &ports)?;
+    host.netlink().control_bridge_port(DEVICE)?;
+    host.address(BRIDGE, leaf.gateway, 24)?;
+    Ok(host.netlink().set_up(DEVICE)?)
+}
+
+/// FRR in every host, each in a process tree of its own.
+fn speak(leaves: &[Leaf<'_>], spine: Option<&Host>) -> Result<Vec<(Processes, Vec<Process>)>> {
+    let all: Vec<_> = leaves.iter().map(|leaf| leaf.vtep).collect();
+    let speaker = |leaf: &Leaf<'_>| Speaker {
+        address: leaf.vtep,
+        peers: match spine {
+            Some(_) => vec![SPINE_ADDRESS],
+            None => all.iter().copied().filter(|other| *other != leaf.vtep).collect(),
+        },
+        reflects: false,
+    };
+    let mut speakers: Vec<_> = leaves.iter().map(|leaf| (leaf.host, speaker(leaf))).collect();
+    let peers = all.clone();
+    let reflector = Speaker { address: SPINE_ADDRESS, peers, reflects: true };
+    speakers.extend(spine.map(|spine| (spine, reflector)));
+    speakers
+        .iter()
+        .map(|(host, speaker)| {
+            let tree = Processes::new()?;
+            let started = evpn::start(&tree, host, speaker)?;
+            Ok((tree, started))
+        })
+        .collect()
+}
+
+/// Has each tenant show itself to its gateway, and waits until every other leaf knows it by
+/// BGP.
+fn teach(leaves: &[Leaf<'_>], mut programs: Vec<&mut Process>) -> Result<()> {
+    for leaf in leaves {
+        let others = leaves.iter().map(|leaf| leaf.vtep).filter(|vtep| *vtep != leaf.vtep);
+        let others: Vec<_> = others.collect();
+        evpn::floods_to(leaf.host, &mut programs, DEVICE, &others)?;
+    }
+    for leaf in leaves {
+        let Some((tenant, address)) = leaf.tenant else { continue };
+        // Its request for the gateway's address tells the host its own.
+        let sent = tenant.netns().run(|| {
+            UdpSocket::bind((address, 0))?.send_to(&[0], (leaf.gateway, DISCARD)).map(drop)
+        })?;
+        sent.map_err(|e| sys::Error::io("send datagram from", tenant.name(), &e))?;
+        let mac = mac(tenant.name(), TENANT_NIC);
+        let remote = Remote { address, mac, vtep: leaf.vtep };
+        for other in leaves.iter().filter(|other| other.vtep != leaf.vtep) {
+            evpn::learns(other.host, &mut programs, BRIDGE, DEVICE, &remote)?;
+        }
+    }
+    Ok(())
+}
+
+/// The hops from tenant to tenant.
+fn path(both: Option<&[Arc<Accel>; 2]>, spine: bool) -> Vec<Hop> {
+    let mut path = vec![Hop::tx("tenant-a", TENANT_NIC)];
+    match both {
+        Some(both) => path.extend(hops(DEVICE, both, [("a", PORT_DEVICE), ("b", PORT_DEVICE)])),
+        None => {
+            path.push(Hop::rx("a", PORT_DEVICE));
+            path.extend(tunnel_hops());
+            path.push(Hop::tx("b", PORT_DEVICE));
+        }
+    }
+    path.push(Hop::rx("tenant-b", TENANT_NIC));
+    let to_wire = |hop: &Hop| hop.host == "a" && hop.device == NIC;
+    if let Some(at) = path.iter().position(to_wire).filter(|_| spine) {
+        path.splice(at + 1..at + 1, [Hop::rx(SPINE, "nic0"), Hop::tx(SPINE, "nic1")]);
+    }
+    path
+}

@@ -1,0 +1,69 @@
+//! `vm-bridge`: guests whose TAP devices are ports of a bridge, with the NIC as the other: a
+//! flat underlay, as libvirt's bridged networks build it.
+
+use netstate::Hop;
+use testbed::{Host, NIC};
+
+use super::bridge::{BRIDGE, TENANT_A, TENANT_B};
+use crate::guest::{self, Guest, Nic, Pair, TAP};
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// Guests on bridges with the NICs as ports.
+pub struct VmBridge;
+
+impl Mode for VmBridge {
+    fn name(&self) -> &'static str {
+        "vm-bridge"
+    }
+
+    fn path(&self) -> &'static str {
+        "guest's virtio-net - TAP - bridge with the NIC as port - wire (TCG: ratios between modes only)"
+    }
+
+    fn in_guests(&self) -> bool {
+        true
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge"])?;
+        machine.tun()?;
+        guest::supported(machine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let [a, b] = hosts(params)?;
+        let guests = pair([&a, &b], params.mtu)?;
+        for host in [&a, &b] {
+            host.bridge(BRIDGE, params.mtu, &[NIC, TAP])?;
+        }
+        guests.network(vec![a, b], params.mtu, tap_hops(super::bridge::wire_hops()), None)
+    }
+}
+
+/// Hosts `a` and `b`, joined, their NICs without addresses.
+pub(super) fn hosts(params: &Params) -> Result<[Host; 2]> {
+    let (a, b) = (Host::new("a")?, Host::new("b")?);
+    params.wire().join(&a, &b)?;
+    Ok([a, b])
+}
+
+/// A guest in each host, on TAP devices and one network. The devices are up.
+pub(super) fn pair(hosts: [&Host; 2], mtu: u32) -> Result<Pair> {
+    let [a, b] = hosts;
+    let guest = |name, host, address| Guest { name, host, address, prefix: 24, mtu, nic: Nic::Tap };
+    let pair = Pair::start([guest("tenant-a", a, TENANT_A), guest("tenant-b", b, TENANT_B)])?;
+    for host in hosts {
+        host.netlink().set_mtu(TAP, mtu)?;
+        host.netlink().set_up(TAP)?;
+    }
+    Ok(pair)
+}
+
+/// The hops from one guest's TAP device to the other's; `middle` are those between.
+pub(super) fn tap_hops(middle: Vec<Hop>) -> Vec<Hop> {
+    // What a guest sends, its TAP device receives.
+    let mut hops = vec![Hop::rx("a", TAP)];
+    hops.extend(middle);
+    hops.push(Hop::tx("b", TAP));
+    hops
+}

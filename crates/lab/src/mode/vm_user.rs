@@ -1,0 +1,57 @@
+//! `vm-user`: guests behind QEMU's own network stack in user space (libslirp), as a QEMU
+//! without a `-netdev` of its own has it: no TAP device, no rights. The server's ports are
+//! published at its host's address.
+
+use std::net::Ipv4Addr;
+
+use testbed::{Host, Wire};
+
+use super::bridge::wire_hops;
+use crate::guest::{self, CONTROL_PORT, Guest, Nic, Pair};
+use crate::{Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
+
+/// Guests behind libslirp.
+pub struct VmUser;
+
+/// Both guests have the same, each in a network of its own.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+
+impl Mode for VmUser {
+    fn name(&self) -> &'static str {
+        "vm-user"
+    }
+
+    fn path(&self) -> &'static str {
+        "guest's virtio-net - QEMU's user-space stack, ports published - wire (TCG: ratios between modes only)"
+    }
+
+    fn in_guests(&self) -> bool {
+        true
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth"])?;
+        guest::supported(machine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let [a, b] = params.wire().hosts()?;
+        let published = vec![(Wire::B, CONTROL_PORT), (Wire::B, PORT)];
+        let guests = Pair::start([
+            guest("tenant-a", &a, params.mtu, Vec::new()),
+            guest("tenant-b", &b, params.mtu, published),
+        ])?;
+        guests.network(vec![a, b], params.mtu, wire_hops(), Some(Wire::B))
+    }
+}
+
+fn guest<'a>(
+    name: &'static str,
+    host: &'a Host,
+    mtu: u32,
+    published: Vec<(Ipv4Addr, u16)>,
+) -> Guest<'a> {
+    let nic = Nic::User { gateway: GATEWAY, published };
+    Guest { name, host, address: ADDRESS, prefix: 24, mtu, nic }
+}

@@ -1,0 +1,44 @@
+//! `vm-vlan`: guests on a bridge whose uplink is a VLAN device on the NIC, as OpenStack's
+//! linuxbridge agent builds its VLAN networks.
+
+use testbed::NIC;
+
+use super::bridge::BRIDGE;
+use super::vlan::{self, middle};
+use super::vm_bridge::{hosts, pair, tap_hops};
+use crate::guest::{self, TAP};
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// Guests on bridges with an 8021q device; needs the kernel's 8021q.
+pub struct VmVlan;
+
+impl Mode for VmVlan {
+    fn name(&self) -> &'static str {
+        "vm-vlan"
+    }
+
+    fn path(&self) -> &'static str {
+        "guest's virtio-net - TAP - bridge - VLAN device on the NIC - wire (TCG: ratios between modes only)"
+    }
+
+    fn in_guests(&self) -> bool {
+        true
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vlan"])?;
+        machine.tun()?;
+        guest::supported(machine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let [a, b] = hosts(params)?;
+        let guests = pair([&a, &b], params.mtu)?;
+        for host in [&a, &b] {
+            host.netlink().add_vlan(vlan::DEVICE, NIC, vlan::ID)?;
+            host.netlink().set_up(vlan::DEVICE)?;
+            host.bridge(BRIDGE, params.mtu, &[vlan::DEVICE, TAP])?;
+        }
+        guests.network(vec![a, b], params.mtu, tap_hops(middle()), None)
+    }
+}

@@ -1,0 +1,67 @@
+//! What a fault costs traffic that flows meanwhile.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lab::Network;
+
+/// Sessions come back within seconds, where a timer of the protocol goes before.
+const RECOVERY: Duration = Duration::from_secs(120);
+
+/// Waits until something is so.
+pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
+    testbed::poll(what, RECOVERY, || Ok(if ready() { Ok(()) } else { Err(String::new()) }))
+        .unwrap();
+}
+
+/// Runs `fault` while a datagram is sent each millisecond. Returns when some of those that
+/// were sent after it have arrived; prints
+/// what was lost.
+pub fn lossy(network: &Network, what: &str, fault: impl FnOnce()) {
+    let target = network.address.target;
+    let (stop, sent, last) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let (server, client) = (network.server().netns(), network.client().netns());
+    let listening = server.run(|| UdpSocket::bind(network.address.listen)).unwrap().unwrap();
+    listening.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let sending = client.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    let (arrived, silence) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let begun = Instant::now();
+            while !stop.load(Ordering::Relaxed) {
+                let number = sent.load(Ordering::Relaxed) + 1;
+                // A datagram that no route leads on is one of the lost.
+                let _ = sending.send_to(&number.to_be_bytes(), target);
+                sent.store(number, Ordering::Relaxed);
+                let due = begun + Duration::from_millis(number);
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+        });
+        let receiving = scope.spawn(|| {
+            let (mut arrived, mut silence) = (0u64, Duration::ZERO);
+            let mut before: Option<Instant> = None;
+            let mut bytes = [0; 8];
+            while !stop.load(Ordering::Relaxed) {
+                if listening.recv(&mut bytes).is_err() {
+                    continue;
+                }
+                let now = Instant::now();
+                silence = silence.max(before.map_or(Duration::ZERO, |before| now - before));
+                before = Some(now);
+                arrived += 1;
+                last.store(u64::from_be_bytes(bytes), Ordering::Relaxed);
+            }
+            (arrived, silence)
+        });
+        let flows = |after: u64| {
+            wait_for("datagrams that arrive", || last.load(Ordering::Relaxed) > after + 50);
+        };
+        flows(0);
+        fault();
+        flows(sent.load(Ordering::Relaxed));
+        stop.store(true, Ordering::Relaxed);
+        receiving.join().unwrap()
+    });
+    let sent = sent.into_inner();
+    println!("{what}: {} of {sent} datagrams lost, {silence:.1?} without any", sent - arrived);
+}

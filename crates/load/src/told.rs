@@ -1,0 +1,293 @@
+//! A load and what it came to, as one process tells them to another: plain data for a
+//! message.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use results::Pace;
+use serde::{Deserialize, Serialize};
+
+use super::flow::latency_histogram;
+use super::{Datagrams, EngineError, FlowMeasured, LatencyNs, Load, Measured, Workload};
+
+/// Most bins of a histogram that are taken: more than any histogram of ours has.
+const MOST_BINS: usize = 1 << 17;
+
+/// A [`Load`] without its CPUs, which are another machine's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadTold {
+    workload: String,
+    message_bytes: u32,
+    flows: u32,
+    gso: bool,
+    datagrams_per_s: Option<u64>,
+    outstanding: u32,
+    transactions_per_s: Option<f64>,
+    socket_buffer_bytes: Option<u32>,
+    warmup: Duration,
+    duration: Duration,
+    setup_limit: Duration,
+}
+
+impl LoadTold {
+    /// What another machine has to know of a load.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] for a server that stands still on purpose: a test's, in this
+    /// process only.
+    pub fn of(load: &Load) -> Result<LoadTold, EngineError> {
+        // Without `..`, so that a new field is not forgotten here.
+        let Load {
+            workload,
+            message_bytes,
+            flows,
+            gso,
+            datagrams_per_s,
+            outstanding,
+            transactions_per_s,
+            server_stall,
+            socket_buffer_bytes,
+            warmup,
+            duration,
+            client_cpus: _,
+            server_cpus: _,
+            setup_limit,
+        } = load;
+        if let Some(stall) = server_stall {
+            let got = format!("{stall:?}");
+            return Err(EngineError::invalid("server_stall", "a server in this process", got));
+        }
+        Ok(LoadTold {
+            workload: workload.name().to_owned(),
+            message_bytes: *message_bytes,
+            flows: *flows,
+            gso: *gso,
+            datagrams_per_s: *datagrams_per_s,
+            outstanding: *outstanding,
+            transactions_per_s: *transactions_per_s,
+            socket_buffer_bytes: *socket_buffer_bytes,
+            warmup: *warmup,
+            duration: *duration,
+            setup_limit: *setup_limit,
+        })
+    }
+
+    /// The load, not validated and not pinned.
+    ///
+    /// # Errors
+    /// An unknown workload, in words.
+    pub fn load(self) -> Result<Load, String> {
+        let workload: Workload = self.workload.parse().map_err(|error| format!("{error}"))?;
+        Ok(Load {
+            message_bytes: self.message_bytes,
+            flows: self.flows,
+            gso: self.gso,
+            datagrams_per_s: self.datagrams_per_s,
+            outstanding: self.outstanding,
+            transactions_per_s: self.transactions_per_s,
+            socket_buffer_bytes: self.socket_buffer_bytes,
+            warmup: self.warmup,
+            duration: self.duration,
+            setup_limit: self.setup_limit,
+            ..Load::new(workload)
+        })
+    }
+}
+
+/// A [`Measured`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredTold {
+    workload: String,
+    seconds: f64,
+    payload_bytes: u64,
+    under_way_bytes: u64,
+    messages_merge: bool,
+    units: u64,
+    sent_units: u64,
+    /// Intended, sent, received.
+    datagrams: Option<(Option<u64>, u64, u64)>,
+    /// Value in ns, and how often.
+    histogram: Option<Vec<(u64, u64)>>,
+    pace: Option<Pace>,
+    tcp_retransmits: Option<u64>,
+    socket_errors: BTreeMap<String, u64>,
+    flows: Vec<FlowTold>,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FlowTold {
+    units: u64,
+    sent_units: u64,
+    payload_bytes: u64,
+    client_cpus: Vec<usize>,
+    server_cpus: Vec<usize>,
+}
+
+impl MeasuredTold {
+    /// What is told of it.
+    pub fn of(measured: &Measured) -> MeasuredTold {
+        // Without `..`, so that a new field is not forgotten here.
+        let Measured {
+            workload,
+            seconds,
+            payload_bytes,
+            under_way_bytes,
+            messages_merge,
+            units,
+            sent_units,
+            datagrams,
+            // Of the histogram.
+            latency: _,
+            histogram,
+            pace,
+            tcp_retransmits,
+            socket_errors,
+            flows,
+            notes,
+        } = measured;
+        let flow = |flow: &FlowMeasured| FlowTold {
+            units: flow.units,
+            sent_units: flow.sent_units,
+            payload_bytes: flow.payload_bytes,
+            client_cpus: flow.client_cpus.clone(),
+            server_cpus: flow.server_cpus.clone(),
+        };
+        MeasuredTold {
+            workload: workload.name().to_owned(),
+            seconds: *seconds,
+            payload_bytes: *payload_bytes,
+            under_way_bytes: *under_way_bytes,
+            messages_merge: *messages_merge,
+            units: *units,
+            sent_units: *sent_units,
+            datagrams: datagrams.map(|d| (d.intended, d.sent, d.received)),
+            histogram: histogram.as_ref().map(|histogram| {
+                let recorded = histogram.iter_recorded();
+                recorded.map(|bin| (bin.value_iterated_to(), bin.count_at_value())).collect()
+            }),
+            pace: *pace,
+            tcp_retransmits: *tcp_retransmits,
+            socket_errors: socket_errors.clone(),
+            flows: flows.iter().map(flow).collect(),
+            notes: notes.clone(),
+        }
+    }
+
+    /// What was measured.
+    ///
+    /// # Errors
+    /// What cannot be of a load, in words.
+    pub fn measured(self) -> Result<Measured, String> {
+        let workload: Workload = self.workload.parse().map_err(|error| format!("{error}"))?;
+        if !(self.seconds.is_finite() && self.seconds > 0.0) {
+            return Err(format!("an interval of {} s", self.seconds));
+        }
+        let histogram = match self.histogram {
+            Some(bins) if bins.len() > MOST_BINS => {
+                return Err(format!("{} bins of latency", bins.len()));
+            }
+            Some(bins) => {
+                let mut histogram = latency_histogram();
+                for (value, count) in bins {
+                    // Of one shape at both ends: the last value of a bin is in that bin.
+                    histogram.saturating_record_n(value, count);
+                }
+                Some(histogram)
+            }
+            None => None,
+        };
+        let flow = |flow: FlowTold| FlowMeasured {
+            units: flow.units,
+            sent_units: flow.sent_units,
+            payload_bytes: flow.payload_bytes,
+            client_cpus: flow.client_cpus,
+            server_cpus: flow.server_cpus,
+        };
+        Ok(Measured {
+            workload,
+            seconds: self.seconds,
+            payload_bytes: self.payload_bytes,
+            under_way_bytes: self.under_way_bytes,
+            messages_merge: self.messages_merge,
+            units: self.units,
+            sent_units: self.sent_units,
+            datagrams: self.datagrams.map(|(intended, sent, received)| Datagrams {
+                intended,
+                sent,
+                received,
+            }),
+            latency: histogram.as_ref().and_then(LatencyNs::of),
+            histogram,
+            pace: self.pace,
+            tcp_retransmits: self.tcp_retransmits,
+            socket_errors: self.socket_errors,
+            flows: self.flows.into_iter().map(flow).collect(),
+            notes: self.notes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_arrives_without_its_cpus() {
+        let load = Load {
+            message_bytes: 9,
+            flows: 3,
+            outstanding: 4,
+            transactions_per_s: Some(1.5),
+            ..Load::new(Workload::TcpRr)
+        };
+        let pinned = Load { client_cpus: vec![1], server_cpus: vec![0], ..load.clone() };
+        let told = serde_json::to_string(&LoadTold::of(&pinned).unwrap()).unwrap();
+        let told: LoadTold = serde_json::from_str(&told).unwrap();
+        assert_eq!(told.load(), Ok(load));
+    }
+
+    #[test]
+    fn a_measure_arrives_with_every_percentile() {
+        let mut histogram = latency_histogram();
+        (0..10_000u64).for_each(|i| histogram.saturating_record(10_000 + i * i));
+        let measured = Measured {
+            workload: Workload::TcpRr,
+            seconds: 0.5,
+            payload_bytes: 10_000,
+            under_way_bytes: 0,
+            messages_merge: false,
+            units: 10_000,
+            sent_units: 10_001,
+            datagrams: None,
+            latency: LatencyNs::of(&histogram),
+            histogram: Some(histogram),
+            pace: None,
+            tcp_retransmits: Some(1),
+            socket_errors: [("EAGAIN sendmmsg".to_owned(), 2)].into(),
+            flows: vec![FlowMeasured { units: 10_000, ..FlowMeasured::default() }],
+            notes: vec!["slow".to_owned()],
+        };
+        let told = serde_json::to_string(&MeasuredTold::of(&measured)).unwrap();
+        let told: MeasuredTold = serde_json::from_str(&told).unwrap();
+        let arrived = told.clone().measured().unwrap();
+        assert_eq!(MeasuredTold::of(&arrived), told);
+        assert_eq!(
+            arrived.latency.map(|latency| (latency.p50, latency.p99_99, latency.count)),
+            measured.latency.map(|latency| (latency.p50, latency.p99_99, latency.count))
+        );
+        assert_eq!(arrived.histogram, measured.histogram);
+    }
+
+    #[test]
+    fn a_measure_that_is_none_is_refused() {
+        let text = r#"{"workload":"tcp_rr","seconds":0.0,"payload_bytes":0,"under_way_bytes":0,
+            "messages_merge":false,"units":0,"sent_units":0,"datagrams":null,"histogram":null,
+            "pace":null,"tcp_retransmits":null,"socket_errors":{},"flows":[],"notes":[]}"#;
+        let told: MeasuredTold = serde_json::from_str(text).unwrap();
+        assert_eq!(told.measured().unwrap_err(), "an interval of 0 s");
+    }
+}

@@ -1,0 +1,220 @@
+//! What a guest does: serves loads to the other guest, or runs them, as it is told.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use load::{Between, Load, MeasuredTold, Watch};
+use results::Privileges;
+use sys::netns::NetNs;
+
+use super::channel::{self, ChannelError};
+use super::message::{FromGuest, Ran, Run, Seen, ToGuest};
+use crate::path_netns::PathNetns;
+use crate::probes::{Probes, Reading};
+use crate::remote::message::Observed;
+use crate::remote::{Limits, Remote, Server, Token, device_to};
+use crate::sampler::{Machine, MachineSnapshot};
+
+/// Why a guest ends before it is told to.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The control channel cannot be read or written.
+    #[error("{0}")]
+    Channel(String),
+    /// Its own namespace cannot be opened, or a thread not be made.
+    #[error(transparent)]
+    System(#[from] sys::Error),
+}
+
+/// Does what comes on `port` until the other end of it is closed.
+///
+/// # Errors
+/// [`ServeError`].
+pub fn serve(port: File, name: &str) -> Result<(), ServeError> {
+    let again = |e: std::io::Error| sys::Error::io("dup", "control port", &e);
+    let mut incoming = port.try_clone().map_err(again)?;
+    let outgoing = Mutex::new(port);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (to, orders) = channel();
+    let stopping = Arc::clone(&stop);
+    let reader = std::thread::Builder::new().name("orders".into()).spawn(move || {
+        loop {
+            match channel::read(&mut incoming) {
+                Ok(ToGuest::Stop) => stopping.store(true, Ordering::Relaxed),
+                Ok(order) => {
+                    // Here, so that a Stop that follows at once is not forgotten.
+                    if matches!(order, ToGuest::Run(_)) {
+                        stopping.store(false, Ordering::Relaxed);
+                    }
+                    if to.send(order).is_err() {
+                        return Ok(());
+                    }
+                }
+                Err(ChannelError::Closed) => {
+                    stopping.store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(error) => {
+                    stopping.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+    });
+    let reader = reader.map_err(|e| sys::Error::io("clone", "thread of orders", &e))?;
+    let netns = Arc::new(NetNs::current()?);
+    let mut guest = Inside { name, netns, outgoing, orders, stop, remote: None };
+    // The sender is the reader's: it ends with it.
+    while let Ok(order) = guest.orders.recv() {
+        let answer = match order {
+            ToGuest::Serve { listen, data_port, token } => {
+                listen_at(listen, data_port, &token).map(|()| FromGuest::Serving)
+            }
+            ToGuest::Run(run) => guest.run(*run).map(|ran| FromGuest::Ran(Box::new(ran))),
+            // Of a load that has failed meanwhile.
+            ToGuest::Go | ToGuest::Stop => continue,
+        };
+        guest.say(&answer.unwrap_or_else(FromGuest::Failed)).map_err(ServeError::Channel)?;
+    }
+    match reader.join() {
+        Ok(Err(error)) => Err(ServeError::Channel(error.to_string())),
+        // A panic has been printed.
+        Ok(Ok(())) | Err(_) => Ok(()),
+    }
+}
+
+/// Serves from now on, for as long as the guest runs.
+fn listen_at(listen: SocketAddr, data_port: u16, token: &str) -> Result<(), String> {
+    let token = Token::of(token).ok_or("a token that is too short")?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (token, limits) = (Some(token), Limits::MOST);
+    let server = Server::bind(listen, data_port, token, limits, Privileges::Root, stop)
+        .map_err(|error| error.to_string())?;
+    let serving = move || {
+        if let Err(error) = server.run(Arc::new(|_| ())) {
+            tracing::error!(%error, "the server has ended");
+        }
+    };
+    let thread = std::thread::Builder::new().name("server".into()).spawn(serving);
+    thread.map(drop).map_err(|error| format!("no thread: {error}"))
+}
+
+struct Inside<'a> {
+    name: &'a str,
+    netns: Arc<NetNs>,
+    outgoing: Mutex<File>,
+    orders: Receiver<ToGuest>,
+    stop: Arc<AtomicBool>,
+    /// The other guest, from the first load on.
+    remote: Option<Remote>,
+}
+
+impl Inside<'_> {
+    fn say(&self, message: &FromGuest) -> Result<(), String> {
+        let mut port = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+        channel::write(&mut *port, message).map_err(|error| error.to_string())
+    }
+
+    fn run(&mut self, run: Run) -> Result<Ran, String> {
+        let Run { load, server, token } = run;
+        let load = load.load()?;
+        if self.remote.as_ref().is_none_or(|remote| remote.address() != server) {
+            let token = Token::of(&token).ok_or("a token that is too short")?;
+            let stop = Arc::clone(&self.stop);
+            let remote = Remote::connect(server, Some(token), &self.netns, stop);
+            self.remote = Some(remote.map_err(|error| error.to_string())?);
+        }
+        let remote = self.remote.as_ref().ok_or("no server")?;
+        self.measure(remote, &load)
+    }
+
+    fn measure(&self, remote: &Remote, load: &Load) -> Result<Ran, String> {
+        let place = PathNetns { name: self.name.to_owned(), netns: Arc::clone(&self.netns) };
+        let device = device_to(&self.netns, remote.address().ip(), self.name)?.device;
+        let probes = Probes::open(&[place]).map_err(|error| error.to_string())?;
+        let machine = Machine::open(false).map_err(|error| error.to_string())?;
+        let (probes, machine) = (&probes, &machine);
+        let mut told =
+            Told { guest: self, remote, probes, machine, before: None, seen: None, error: None };
+        let between = Between::Away { client: &self.netns, server: remote };
+        let measured = load::run(load, between, &mut told, &self.stop);
+        let measured = measured.map_err(|error| error.to_string())?;
+        let Told { seen, error, .. } = told;
+        let (client, server) =
+            seen.ok_or_else(|| error.unwrap_or_else(|| "the engine skipped the interval".into()))?;
+        let [_, far] = remote.devices();
+        Ok(Ran {
+            measured: MeasuredTold::of(&measured),
+            client: Seen { device, observed: client },
+            server: Seen { device: far.device.clone(), observed: server },
+        })
+    }
+}
+
+/// Reads the guests' counters around the interval, and tells the machine that they run on.
+struct Told<'a> {
+    guest: &'a Inside<'a>,
+    remote: &'a Remote,
+    probes: &'a Probes,
+    machine: &'a Machine,
+    before: Option<(Reading, MachineSnapshot)>,
+    /// The client's guest, the server's.
+    seen: Option<(Observed, Observed)>,
+    error: Option<String>,
+}
+
+impl Told<'_> {
+    /// Has the machine read its own counters.
+    fn tell(&self, message: &FromGuest) -> Result<(), String> {
+        self.guest.say(message)?;
+        match self.guest.orders.recv() {
+            Ok(ToGuest::Go) => Ok(()),
+            Ok(_) => Err("told something else than to go on".to_owned()),
+            Err(_) => Err("its control channel is closed".to_owned()),
+        }
+    }
+
+    fn begun(&mut self) -> Result<(), String> {
+        // The farther first and, at the end, last.
+        self.remote.begin().map_err(|error| error.to_string())?;
+        let reading = self.probes.read().map_err(|error| error.to_string())?;
+        self.before = Some((reading, self.machine.begin().map_err(|error| error.to_string())?));
+        self.tell(&FromGuest::Begin)
+    }
+
+    fn ended(&mut self) -> Result<(), String> {
+        self.tell(&FromGuest::End)?;
+        let machine = self.machine.end().map_err(|error| error.to_string())?;
+        let after = self.probes.read().map_err(|error| error.to_string())?;
+        let server = self.remote.end().map_err(|error| error.to_string())?;
+        let before = self.before.take().ok_or("an interval that has not begun")?;
+        let observed = self.probes.difference(&before.0, &after);
+        let [near, _] = self.remote.devices();
+        let device = observed.device(self.guest.name, &near.device).copied().unwrap_or_default();
+        let client = Observed {
+            machine: self.machine.difference(&before.1, &machine),
+            device,
+            namespace: observed.namespaces.into_iter().next().unwrap_or_default(),
+            drops: Vec::new(),
+        };
+        self.seen = Some((client, server));
+        Ok(())
+    }
+}
+
+impl Watch for Told<'_> {
+    fn begin(&mut self) {
+        if let Err(error) = self.begun() {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Err(error) = self.ended() {
+            self.error.get_or_insert(error);
+        }
+    }
+}

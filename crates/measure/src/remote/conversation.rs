@@ -1,0 +1,88 @@
+//! What a client asks in a session, and what comes back.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use channel::{Channel, ChannelError, RemoteError, Service, Token, open, open_within};
+use netstate::Interface;
+
+use super::message::{Reply, Request, emit, parse_reply};
+
+/// How long an answer may take: the server reads counters, at the most, or
+/// watches an idle machine.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+
+/// What an answer to another question is told as.
+pub(super) fn out_of_turn() -> String {
+    "it answered something else than what was asked".to_owned()
+}
+
+/// One request and its answer.
+pub(super) fn converse(
+    channel: &mut Channel,
+    request: &Request,
+    stop: &AtomicBool,
+) -> Result<Reply, ChannelError> {
+    converse_within(channel, request, ANSWER_LIMIT, stop)
+}
+
+fn converse_within(
+    channel: &mut Channel,
+    request: &Request,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Result<Reply, ChannelError> {
+    channel.send(&emit(request))?;
+    let payload = channel.receive(limit, &|| !stop.load(Ordering::Relaxed))?;
+    parse_reply(&payload).map_err(|error| ChannelError::Io {
+        operation: "read its answer",
+        error: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
+    })
+}
+
+/// The VXLAN devices in the namespace of a server.
+///
+/// # Errors
+/// [`RemoteError`], with what was tried and what came back.
+pub fn tunnels_of(
+    server: SocketAddr,
+    token: Option<&Token>,
+    stop: &AtomicBool,
+) -> Result<Vec<Interface>, RemoteError> {
+    let mut channel = open(server, Service::Measure, token, stop)?;
+    let refused = |reason: String| RemoteError::Refused { server, reason };
+    match converse(&mut channel, &Request::Tunnels, stop) {
+        Ok(Reply::Tunnels(tunnels)) => Ok(tunnels),
+        Ok(Reply::Refused(reason)) => Err(refused(reason)),
+        Ok(_) => Err(refused(out_of_turn())),
+        Err(ChannelError::Ended) => Err(RemoteError::Stopped),
+        Err(error) => Err(refused(error.to_string())),
+    }
+}
+
+/// Whether a server answers: connects, shakes hands and lets it describe itself,
+/// which takes frames of full size.
+///
+/// # Errors
+/// [`RemoteError`]; [`RemoteError::is_silence`] tells whether that is the path's.
+pub fn reach(
+    server: SocketAddr,
+    token: Option<&Token>,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Result<(), RemoteError> {
+    let deadline = Instant::now() + limit;
+    let mut channel = open_within(server, Service::Measure, token, limit, stop)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    let reason = match converse_within(&mut channel, &Request::Describe, left, stop) {
+        Ok(Reply::Described(_)) => return Ok(()),
+        Ok(Reply::Refused(reason)) => return Err(RemoteError::Refused { server, reason }),
+        Ok(_) => out_of_turn(),
+        Err(ChannelError::Ended) => return Err(RemoteError::Stopped),
+        // Connecting took small packets, an answer takes full ones: a path that loses them is
+        // silent.
+        Err(_) => return Err(RemoteError::NoAnswer { server, limit }),
+    };
+    Err(RemoteError::Refused { server, reason })
+}

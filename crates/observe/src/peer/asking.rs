@@ -1,0 +1,268 @@
+//! The client's side: asks another host again and again, in a thread of its own.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use channel::{Channel, ChannelError, RemoteError, Service, Token, open};
+
+use super::clock::{Clock, Exchange};
+use super::compared::{Compared, Round};
+use super::message::{Asked, Reply, Request, Sample, emit, parse_reply};
+use super::now;
+use crate::filter::FlowPattern;
+use crate::flows::{Flows, FlowsReading};
+use crate::peer_seen::{ClockSeen, PeerSeen};
+
+/// How long an answer may take to begin; then a message has its own limit.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Exchanges of time stamps before the first round.
+const EXCHANGES: usize = 6;
+/// What a packet may take beyond two round trips: queues and CPUs are busy.
+const SETTLE: Duration = Duration::from_millis(20);
+/// Longest time that a packet is waited for.
+const MOST_SETTLE: Duration = Duration::from_millis(500);
+/// How long a host that does not answer is left alone: at first, and at most.
+const AWAY: Duration = Duration::from_secs(1);
+const MOST_AWAY: Duration = Duration::from_secs(30);
+/// How often waiting looks at whether it should go on.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Another host that is asked.
+#[derive(Debug)]
+pub struct Peer {
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    known: Mutex<Known>,
+    /// Told of the first round, and of a problem.
+    news: Condvar,
+}
+
+#[derive(Debug)]
+struct Known {
+    address: String,
+    problem: Option<String>,
+    clock: Clock,
+    compared: Compared,
+    /// Of the first round and of the last.
+    rounds: Option<(Instant, Instant)>,
+}
+
+/// What the thread works with.
+struct Asking {
+    address: SocketAddr,
+    token: Option<Token>,
+    asked: Asked,
+    patterns: Vec<FlowPattern>,
+    flows: Arc<Flows>,
+    period: Duration,
+    shared: Arc<Shared>,
+}
+
+/// Why a session is over.
+#[derive(Debug, thiserror::Error)]
+enum Over {
+    #[error(transparent)]
+    Connect(#[from] RemoteError),
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("{0}")]
+    Said(String),
+    #[error("this host: {0}")]
+    Here(String),
+}
+
+impl Peer {
+    /// Begins to ask, and to compare with what is counted here, once in a `period`.
+    ///
+    /// # Errors
+    /// Where there is no thread to be had, and for flows that cannot be asked for.
+    pub fn start(
+        address: SocketAddr,
+        token: Option<Token>,
+        asked: Asked,
+        flows: Arc<Flows>,
+        period: Duration,
+    ) -> Result<Peer, String> {
+        let known = Known {
+            address: address.to_string(),
+            problem: None,
+            clock: Clock::default(),
+            compared: Compared::default(),
+            rounds: None,
+        };
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            known: Mutex::new(known),
+            news: Condvar::new(),
+        });
+        let patterns = asked.patterns()?;
+        let asking =
+            Asking { address, token, asked, patterns, flows, period, shared: Arc::clone(&shared) };
+        let thread = std::thread::Builder::new().name("peer".to_owned());
+        let thread = thread.spawn(move || asking.run()).map_err(|error| error.to_string())?;
+        Ok(Peer { shared, thread: Some(thread) })
+    }
+
+    /// Waits for the first comparison or a problem, so long at most.
+    pub fn begun(&self, limit: Duration, goes_on: &dyn Fn() -> bool) {
+        let deadline = Instant::now() + limit;
+        let mut known = self.shared.known();
+        while known.rounds.is_none() && known.problem.is_none() && goes_on() {
+            if Instant::now() >= deadline {
+                return;
+            }
+            let waited = self.shared.news.wait_timeout(known, TICK);
+            known = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What is known now. It waits for nobody.
+    pub fn seen(&self) -> PeerSeen {
+        let known = self.shared.known();
+        let clock = known.clock.at(now()).map(|offset| ClockSeen {
+            ahead_ns: offset.ahead,
+            error_ns: offset.error,
+            round_trip_ns: offset.round_trip,
+        });
+        let seconds = |since: Instant| since.elapsed().as_secs_f64();
+        PeerSeen {
+            address: known.address.clone(),
+            problem: known.problem.clone(),
+            clock,
+            compared_s: known
+                .rounds
+                .map_or(0.0, |(first, last)| last.saturating_duration_since(first).as_secs_f64()),
+            age_s: known.rounds.map_or(0.0, |(_, last)| seconds(last)),
+            flows: known.compared.seen(),
+            other_flows: known.compared.others,
+            uncounted: known.compared.uncounted,
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asking {
+    fn goes_on(&self) -> bool {
+        !self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    fn pause(&self, length: Duration) {
+        let until = Instant::now() + length;
+        while self.goes_on() && Instant::now() < until {
+            std::thread::sleep(TICK.min(until.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    fn run(self) {
+        let mut away = AWAY;
+        while self.goes_on() {
+            let mut rounds = 0_u64;
+            let Err(over) = self.session(&mut rounds);
+            {
+                let mut known = self.shared.known();
+                // What a server says is shown, and does nothing to a terminal.
+                known.problem = Some(foreign::plain(&over.to_string()).into_owned());
+                known.compared.begin_anew();
+            }
+            self.shared.news.notify_all();
+            away = if rounds > 0 { AWAY } else { (away * 2).min(MOST_AWAY) };
+            self.pause(away);
+        }
+    }
+
+    /// Asks until something fails.
+    fn session(&self, rounds: &mut u64) -> Result<std::convert::Infallible, Over> {
+        let stop = &self.shared.stop;
+        let mut channel = open(self.address, Service::Watch, self.token.as_ref(), stop)?;
+        match self.converse(&mut channel, &Request::Ask(self.asked.clone()))? {
+            Reply::Asked => {}
+            _ => return Err(out_of_turn()),
+        }
+        // One that answered before may be another program by now, with another clock.
+        self.shared.known().clock = Clock::default();
+        let mut round_trip = Duration::MAX;
+        for _ in 0..EXCHANGES {
+            round_trip = round_trip.min(self.sample(&mut channel)?.1);
+        }
+        loop {
+            let begun = Instant::now();
+            let here = self.count()?;
+            let (there, took) = self.sample(&mut channel)?;
+            // A queue that grew makes this round trip longer, too.
+            std::thread::sleep((SETTLE + 2 * round_trip.max(took)).min(MOST_SETTLE));
+            let here_settled = self.count()?;
+            let (there_settled, _) = self.sample(&mut channel)?;
+            let here_last = self.count()?;
+            {
+                let mut known = self.shared.known();
+                let round = Round { here, there, here_settled, there_settled, here_last };
+                if known.compared.add(&round) {
+                    let first = known.rounds.map_or(begun, |(first, _)| first);
+                    known.rounds = Some((first, Instant::now()));
+                    known.problem = None;
+                    *rounds += 1;
+                }
+            }
+            self.shared.news.notify_all();
+            self.pause(self.period.saturating_sub(begun.elapsed()));
+            if !self.goes_on() {
+                return Err(RemoteError::Stopped.into());
+            }
+        }
+    }
+
+    fn count(&self) -> Result<FlowsReading, Over> {
+        let reading = self.flows.read(&|flow| flow.is_of(&self.patterns, self.asked.vni));
+        reading.map_err(|error| Over::Here(error.to_string()))
+    }
+
+    /// Counts of the other host, and how long they took; the stamps go to the clock.
+    fn sample(&self, channel: &mut Channel) -> Result<(Sample, Duration), Over> {
+        let (asked, begun) = (now(), Instant::now());
+        let Reply::Sampled(sample) = self.converse(channel, &Request::Sample)? else {
+            return Err(out_of_turn());
+        };
+        let (returned, took) = (now(), begun.elapsed());
+        let sample = sample.checked().map_err(Over::Said)?;
+        let (received, answered) = (sample.received_ns, sample.answered_ns);
+        self.shared.known().clock.add(&Exchange { asked, received, answered, returned });
+        Ok((sample, took))
+    }
+
+    fn converse(&self, channel: &mut Channel, request: &Request) -> Result<Reply, Over> {
+        channel.send(&emit(request))?;
+        let payload = channel.receive(ANSWER_LIMIT, &|| self.goes_on())?;
+        match parse_reply(&payload) {
+            Ok(Reply::Refused(reason)) => Err(Over::Said(reason)),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(Over::Said(format!("its answer is not understood: {error}"))),
+        }
+    }
+}
+
+/// What an answer to another question is told as.
+fn out_of_turn() -> Over {
+    Over::Said("it answered something else than what was asked".to_owned())
+}

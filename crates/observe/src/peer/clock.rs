@@ -1,0 +1,188 @@
+//! Another machine's clock, by time stamps that were exchanged.
+//!
+//! As NTP does (RFC 5905, section 8): the client stamps its question (t1) and the answer's coming
+//! (t4), the server the question's coming (t2) and its answer (t3). The server's clock is then
+//! ahead by `((t2 - t1) + (t3 - t4)) / 2`. Whatever way took how much of the round trip, that is
+//! wrong by half of it at most. The exchange with the least error wins. An older one has an error
+//! that has grown, as clocks drift apart.
+
+use std::collections::VecDeque;
+
+/// How far two clocks drift apart, parts per million: two crystals of 100 each.
+const DRIFT_PPM: i128 = 200;
+/// Exchanges that are kept.
+const KEPT: usize = 16;
+
+/// Four time stamps, ns since 1970 (`CLOCK_REALTIME`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchange {
+    /// The question went, by this machine's clock.
+    pub asked: i64,
+    /// It came, by the other's.
+    pub received: i64,
+    /// The answer went, by the other's.
+    pub answered: i64,
+    /// It came, by this machine's.
+    pub returned: i64,
+}
+
+/// How far ahead another clock is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offset {
+    /// Ahead of this machine's, ns; less than 0: behind.
+    pub ahead: i64,
+    /// How wrong that is at most, ns.
+    pub error: u64,
+    /// The round trip that it is from, without the time that the answer took there, ns.
+    pub round_trip: u64,
+}
+
+impl Exchange {
+    /// The offset by this exchange alone; `None` of stamps that cannot be: an answer before its
+    /// question.
+    pub fn offset(&self) -> Option<Offset> {
+        let [asked, received, answered, returned] =
+            [self.asked, self.received, self.answered, self.returned].map(i128::from);
+        let there = answered - received;
+        let round_trip = (returned - asked) - there;
+        if there < 0 || round_trip < 0 {
+            return None;
+        }
+        let ahead = ((received - asked) + (answered - returned)) / 2;
+        Some(Offset {
+            ahead: i64::try_from(ahead).ok()?,
+            // Rounded up, with what the division by two has lost.
+            error: u64::try_from(round_trip / 2 + 1).ok()?,
+            round_trip: u64::try_from(round_trip).ok()?,
+        })
+    }
+}
+
+/// Another machine's clock, as it is known by its last exchanges.
+#[derive(Debug, Clone, Default)]
+pub struct Clock {
+    /// Each with the time at which it was made, by this machine's clock.
+    offsets: VecDeque<(i64, Offset)>,
+}
+
+impl Clock {
+    /// One more exchange. One that contradicts those of before shows that a clock was set, and
+    /// they are forgotten.
+    pub fn add(&mut self, exchange: &Exchange) {
+        let Some(offset) = exchange.offset() else { return };
+        let now = exchange.returned;
+        if let Some(known) = self.at(now) {
+            let between = i128::from(known.ahead) - i128::from(offset.ahead);
+            if between.unsigned_abs() > u128::from(known.error) + u128::from(offset.error) {
+                self.offsets.clear();
+            }
+        }
+        if self.offsets.len() == KEPT {
+            self.offsets.pop_front();
+        }
+        self.offsets.push_back((now, offset));
+    }
+
+    /// How far ahead it is now; `None` before the first exchange.
+    pub fn at(&self, now: i64) -> Option<Offset> {
+        let aged = self.offsets.iter().map(|(made, offset)| {
+            let age = (i128::from(now) - i128::from(*made)).abs();
+            let drifted = u64::try_from(age * DRIFT_PPM / 1_000_000).unwrap_or(u64::MAX);
+            Offset { error: offset.error.saturating_add(drifted), ..*offset }
+        });
+        aged.min_by_key(|offset| offset.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An exchange at a time, with a clock so far ahead, and so long on the way each time.
+    fn exchange(at: i64, ahead: i64, there: i64, within: i64, back: i64) -> Exchange {
+        let received = at + there + ahead;
+        Exchange {
+            asked: at,
+            received,
+            answered: received + within,
+            returned: at + there + within + back,
+        }
+    }
+
+    #[test]
+    fn the_shortest_round_trip_wins_until_it_is_old() {
+        let mut clock = Clock::default();
+        assert_eq!(clock.at(0), None);
+        clock.add(&exchange(0, 1_200_000, 40_000, 5_000, 40_000));
+        clock.add(&exchange(1_000_000, 1_200_000, 400_000, 5_000, 90_000));
+        let offset = clock.at(1_500_000).unwrap();
+        assert_eq!((offset.ahead, offset.round_trip), (1_200_000, 80_000));
+        assert_eq!(offset.error, 40_001 + 283);
+        // After a minute 200 ppm are 12 ms: the newer one is better known.
+        let minute = 60_000_000_000;
+        clock.add(&exchange(minute, 1_200_000, 400_000, 0, 90_000));
+        assert_eq!(clock.at(minute + 500_000).unwrap().round_trip, 490_000);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_known_at_once() {
+        let mut clock = Clock::default();
+        clock.add(&exchange(0, 0, 1000, 0, 1000));
+        clock.add(&exchange(1_000_000, 5_000_000_000, 90_000, 0, 1000));
+        let offset = clock.at(1_100_000).unwrap();
+        assert!((offset.ahead - 5_000_000_000).unsigned_abs() <= offset.error);
+    }
+
+    #[test]
+    fn stamps_that_cannot_be_are_not_taken() {
+        let sound = exchange(0, 0, 10, 10, 10);
+        for wrong in [
+            Exchange { answered: sound.received - 1, ..sound },
+            Exchange { returned: sound.asked - 1, ..sound },
+            Exchange { received: i64::MIN, answered: i64::MAX, ..sound },
+            Exchange {
+                asked: i64::MIN,
+                returned: i64::MAX,
+                received: i64::MAX,
+                answered: i64::MAX,
+            },
+        ] {
+            let mut clock = Clock::default();
+            clock.add(&wrong);
+            if let Some(offset) = clock.at(0) {
+                // What can be computed is told with its error.
+                assert!(offset.error >= offset.ahead.unsigned_abs() / 4, "{wrong:?}: {offset:?}");
+            }
+        }
+        assert_eq!(Exchange { answered: sound.received - 1, ..sound }.offset(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_true_offset_is_within_the_error(
+            ahead in -1_000_000_000_000_i64..1_000_000_000_000,
+            ways in prop::collection::vec(
+                (0..10_000_000_i64, 0..10_000_000_i64, 0..10_000_000_i64), 1..40),
+        ) {
+            let (mut clock, mut now) = (Clock::default(), 1_700_000_000_000_000_000);
+            for (there, within, back) in ways {
+                let exchange = exchange(now, ahead, there, within, back);
+                clock.add(&exchange);
+                now = exchange.returned;
+                let offset = clock.at(now).unwrap();
+                prop_assert!((offset.ahead - ahead).unsigned_abs() <= offset.error);
+            }
+        }
+
+        #[test]
+        fn no_stamps_make_it_panic(stamps in prop::collection::vec(any::<[i64; 4]>(), 1..9)) {
+            let mut clock = Clock::default();
+            for [asked, received, answered, returned] in stamps {
+                clock.add(&Exchange { asked, received, answered, returned });
+                let _ = clock.at(returned);
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What was lost between two machines, of one flow in one direction.
+//!
+//! Both ends count since some time of their own, and neither can stop the packets while it
+//! reads. So a reading gives two bounds (*D* is what left, less what came, since each end's own
+//! beginning):
+//!
+//! - `least`: what had left, less what had come when those must have arrived. What came beyond
+//!   them makes it smaller.
+//! - `most`: what had left afterwards, less what had come before. What is in flight makes it
+//!   larger.
+//!
+//! The number lost is *D* less what it was at the beginning. *D* never falls, so at the beginning
+//! it was the smallest `most` of all readings at most. Of packets that were in flight then, it is
+//! not known whether they came, and they count for nothing. In a moment without packets both
+//! bounds are the same, and the number is exact.
+
+/// Two bounds of what left and has not come, as signed numbers: each end has its own beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bounds {
+    /// At least so many.
+    pub least: i128,
+    /// At most so many, those in flight among them.
+    pub most: i128,
+}
+
+impl Bounds {
+    /// Of what had left (`left`), what had come after the time that a packet takes (`came`), and
+    /// what had left after that was read (`left_later`).
+    pub fn of(left: u64, came: u64, left_later: u64) -> Bounds {
+        let [left, came, later] = [left, came, left_later].map(i128::from);
+        // Counts only grow: what was read later is not less, or it is another's count.
+        Bounds { least: left - came, most: later.max(left) - came }
+    }
+}
+
+/// What was lost since the first reading.
+#[derive(Debug, Clone, Default)]
+pub struct Loss {
+    /// Before counts began anew.
+    before: u64,
+    state: Option<State>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    /// Smallest `most` of all readings: what *D* was at the beginning.
+    base: i128,
+    lost: i128,
+    open: i128,
+}
+
+impl Loss {
+    /// A reading. Of a flow that both ends count from its first packet on (`is_new`), the
+    /// beginning is known: nothing had left.
+    pub fn add(&mut self, bounds: Bounds, is_new: bool) {
+        let first = if is_new { 0 } else { bounds.most };
+        let state = self.state.get_or_insert(State { base: first, lost: 0, open: 0 });
+        state.base = state.base.min(bounds.most);
+        let most = bounds.most - state.base;
+        // Packets that took longer than expected were taken for lost: they have come, and the
+        // upper bound falls.
+        state.lost = (bounds.least - state.base).max(state.lost).clamp(0, most);
+        state.open = most - state.lost;
+    }
+
+    /// Counts begin anew at one end: what was lost so far stays known.
+    pub fn begin_anew(&mut self) {
+        self.before = self.lost();
+        self.state = None;
+    }
+
+    /// Packets that were lost.
+    pub fn lost(&self) -> u64 {
+        self.before.saturating_add(self.state.map_or(0, |state| clamped(state.lost)))
+    }
+
+    /// Packets that were lost, or are still on their way.
+    pub fn open(&self) -> u64 {
+        self.state.map_or(0, |state| clamped(state.open))
+    }
+}
+
+fn clamped(number: i128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_in_flight_is_not_lost() {
+        let mut loss = Loss::default();
+        loss.add(Bounds::of(0, 0, 0), true);
+        // 100 left, 90 came, and 5 more left meanwhile.
+        loss.add(Bounds::of(92, 90, 105), true);
+        assert_eq!((loss.lost(), loss.open()), (2, 13));
+        loss.add(Bounds::of(105, 100, 105), true);
+        assert_eq!((loss.lost(), loss.open()), (5, 0));
+    }
+
+    #[test]
+    fn what_came_late_was_not_lost() {
+        let mut loss = Loss::default();
+        loss.add(Bounds::of(10, 4, 10), true);
+        assert_eq!((loss.lost(), loss.open()), (6, 0));
+        loss.add(Bounds::of(10, 10, 10), true);
+        assert_eq!((loss.lost(), loss.open()), (0, 0));
+    }
+
+    #[test]
+    fn counts_that_begin_anew_keep_what_was_lost() {
+        let mut loss = Loss::default();
+        loss.add(Bounds::of(10, 7, 10), true);
+        loss.begin_anew();
+        loss.add(Bounds::of(0, 500, 0), false);
+        assert_eq!((loss.lost(), loss.open()), (3, 0));
+        loss.add(Bounds::of(20, 519, 20), false);
+        assert_eq!((loss.lost(), loss.open()), (4, 0));
+    }
+
+    /// What happens between two readings.
+    #[derive(Debug, Clone, Copy)]
+    struct Between {
+        sent: u64,
+        lost: u64,
+        /// Of those sent, still on their way when what came is read.
+        flying: u64,
+        /// Sent, and arrived, between the reading of what left and of what came.
+        meanwhile: u64,
+        /// Sent after what came was read, before what left is read again.
+        after: u64,
+    }
+
+    fn between() -> impl Strategy<Value = Between> {
+        (0..50_u64, 0..50_u64, 0..20_u64, 0..20_u64).prop_flat_map(
+            |(sent, flying, meanwhile, after)| {
+                (0..=sent).prop_map(move |lost| Between { sent, lost, flying, meanwhile, after })
+            },
+        )
+    }
+
+    proptest! {
+        /// Packets take less time than is waited for before what came is read.
+        #[test]
+        fn the_number_lost_is_within_the_bounds_and_exact_when_nothing_flies(
+            steps in prop::collection::vec(between(), 1..30),
+            beginnings in (0..1000_u64, 0..1000_u64),
+            is_new: bool,
+        ) {
+            let beginnings = if is_new { (0, 0) } else { beginnings };
+            let (mut left, mut came) = beginnings;
+            let (mut truly, mut loss) = (0_u64, Loss::default());
+            loss.add(Bounds::of(left, came, left), is_new);
+            let mut last = 0;
+            for step in steps {
+                left += step.sent;
+                came += step.sent - step.lost;
+                truly += step.lost;
+                let first = left;
+                // Those meanwhile left after the first reading, and came before the second.
+                left += step.meanwhile;
+                came += step.meanwhile;
+                // Those that fly left after it, and come after the second.
+                left += step.flying;
+                let read = came;
+                left += step.after;
+                loss.add(Bounds::of(first, read, left), is_new);
+                came += step.flying + step.after;
+                prop_assert!(loss.lost() <= truly, "{} of {truly}", loss.lost());
+                prop_assert!(loss.lost() + loss.open() >= truly);
+                prop_assert!(loss.lost() >= last, "it was {last}");
+                last = loss.lost();
+            }
+            // A moment in which nothing flies.
+            loss.add(Bounds::of(left, came, left), is_new);
+            prop_assert_eq!((loss.lost(), loss.open()), (truly, 0));
+        }
+
+        #[test]
+        fn no_counts_make_it_panic(
+            readings in prop::collection::vec((any::<[u64; 3]>(), any::<bool>()), 1..20)
+        ) {
+            let mut loss = Loss::default();
+            for ([left, came, later], anew) in readings {
+                if anew {
+                    loss.begin_anew();
+                }
+                loss.add(Bounds::of(left, came, later), false);
+                let _ = (loss.lost(), loss.open());
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The server's side: counts of this host for who knows the token.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use channel::{Pace, ServerError, Serves, Service, Session, Tell, Token};
+
+use super::message::{Asked, MOST_FLOWS, Reply, Request, Sample, Told, emit, parse_request};
+use super::now;
+use crate::filter::FlowPattern;
+use crate::flows::Flows;
+
+/// Sessions at a time.
+const SESSIONS: u32 = 8;
+/// A client that says nothing for this long has forgotten its session.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Requests a second: a client asks twice in an interval, and some more at the beginning.
+const REQUESTS_PER_S: u32 = 100;
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct PeerServer {
+    listening: channel::Server,
+    is_guarded: bool,
+    stop: Arc<AtomicBool>,
+}
+
+impl PeerServer {
+    /// Listens.
+    ///
+    /// # Errors
+    /// Without a token on any other address than loopback; an address or port that cannot be had.
+    pub fn bind(
+        address: SocketAddr,
+        token: Option<Token>,
+        stop: Arc<AtomicBool>,
+    ) -> Result<PeerServer, ServerError> {
+        let (stops, is_guarded) = (Arc::clone(&stop), token.is_some());
+        let listening = channel::Server::bind(address, Service::Watch, token, SESSIONS, stops)?;
+        Ok(PeerServer { listening, is_guarded, stop })
+    }
+
+    /// Whether clients must know a token.
+    pub fn is_guarded(&self) -> bool {
+        self.is_guarded
+    }
+
+    /// What ends [`PeerServer::run`] when it is set.
+    pub fn stop(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Address and port.
+    pub fn local(&self) -> SocketAddr {
+        self.listening.local()
+    }
+
+    /// Tells of these flows until its stop flag is set.
+    ///
+    /// # Errors
+    /// When it cannot listen any more.
+    pub fn run(&self, flows: Arc<Flows>, tell: &Arc<Tell>) -> Result<(), ServerError> {
+        let serves: Arc<dyn Serves> = Arc::new(Counts { flows, stop: Arc::clone(&self.stop) });
+        self.listening.run(&serves, tell)
+    }
+}
+
+/// What sessions are served with.
+struct Counts {
+    flows: Arc<Flows>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Serves for Counts {
+    fn serve(&self, mut session: Session) -> String {
+        let alive = || !self.stop.load(Ordering::Relaxed);
+        let (mut pace, mut wanted) = (Pace::new(REQUESTS_PER_S), None);
+        loop {
+            let payload = match session.channel.receive(SILENCE, &alive) {
+                Ok(payload) => payload,
+                Err(error) => return error.to_string(),
+            };
+            // Before it is slowed down: the time is that of its coming.
+            let received = now();
+            pace.keep();
+            let (reply, last) = match parse_request(&payload) {
+                Ok(request) => {
+                    let answer = self.answer(request, &mut wanted, received);
+                    (answer.unwrap_or_else(Reply::Refused), None)
+                }
+                // The tag was right: a client of ours, and a defect of one.
+                Err(error) => {
+                    let reason = format!("request not understood: {error}");
+                    (Reply::Refused(reason.clone()), Some(reason))
+                }
+            };
+            if let Err(error) = session.channel.send(&emit(&reply)) {
+                return error.to_string();
+            }
+            if let Some(reason) = last {
+                return reason;
+            }
+        }
+    }
+
+    fn refusal(&self, reason: String) -> Vec<u8> {
+        emit(&Reply::Refused(reason))
+    }
+}
+
+/// Flows that a session asks for, and the tunnel.
+type Wanted = (Vec<FlowPattern>, Option<u32>);
+
+impl Counts {
+    fn answer(
+        &self,
+        request: Request,
+        wanted: &mut Option<Wanted>,
+        received_ns: i64,
+    ) -> Result<Reply, String> {
+        match request {
+            Request::Ask(asked) => {
+                *wanted = Some(of_asked(&asked)?);
+                Ok(Reply::Asked)
+            }
+            Request::Sample => {
+                let (flows, vni) = wanted.as_ref().ok_or("sample before ask")?;
+                let reading = self.flows.read(&|flow| flow.is_of(flows, *vni));
+                let reading = reading.map_err(|error| error.to_string())?;
+                let mut told: Vec<Told> = reading
+                    .flows
+                    .into_iter()
+                    .map(|(flow, count)| Told { hops: self.flows.hops(&flow), flow, count })
+                    .collect();
+                // Equal ones in the order of their addresses.
+                told.sort_by_key(|told| {
+                    let count = &told.count;
+                    std::cmp::Reverse(count.left.packets.saturating_add(count.came.packets))
+                });
+                let others = told.len().saturating_sub(MOST_FLOWS) as u64;
+                told.truncate(MOST_FLOWS);
+                Ok(Reply::Sampled(Box::new(Sample {
+                    received_ns,
+                    answered_ns: now(),
+                    flows: told,
+                    others,
+                    uncounted: reading.uncounted,
+                    epoch: reading.epoch,
+                })))
+            }
+        }
+    }
+}
+
+fn of_asked(asked: &Asked) -> Result<Wanted, String> {
+    Ok((asked.patterns()?, asked.vni))
+}
