@@ -45,13 +45,13 @@ struct {
 	__type(value, struct amount);
 } seen SEC(".maps");
 
-/* Everything, by direction and class: what finds no room above is in it. */
+/* What finds no room above, by direction and class. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2 * CLASSES);
 	__type(key, u32);
 	__type(value, struct amount);
-} all SEC(".maps");
+} rest SEC(".maps");
 
 static __always_inline void add(struct amount *amount, u64 bytes)
 {
@@ -82,13 +82,16 @@ static __always_inline int look(struct __sk_buff *skb, u8 to_wire)
 		key.class = IPV6;
 	else
 		key.class = OTHER;
-	at = to_wire * CLASSES + key.class;
-	add(bpf_map_lookup_elem(&all, &at), skb->len);
 	amount = bpf_map_lookup_elem(&seen, &key);
 	if (!amount) {
 		/* Full, or there by now: asked again. */
 		bpf_map_update_elem(&seen, &key, &nothing, BPF_NOEXIST);
 		amount = bpf_map_lookup_elem(&seen, &key);
+	}
+	if (!amount) {
+		/* No room: counted without its addresses. */
+		at = to_wire * CLASSES + key.class;
+		amount = bpf_map_lookup_elem(&rest, &at);
 	}
 	add(amount, skb->len);
 	return TCX_NEXT;

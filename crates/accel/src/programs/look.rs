@@ -96,21 +96,14 @@ impl Look {
                 looked.seen.insert(key, counted);
             }
         }
-        let all = map("all")?;
+        let rest = map("rest")?;
         for at in 0..2 * CLASSES {
-            let value = all.lookup(&(at as u32).to_ne_bytes(), MapFlags::ANY);
-            let value = value.map_err(|e| failed("read", "map all", e.to_string()))?;
-            let Some(mut rest) = value.as_deref().and_then(counted) else { continue };
-            let (to_wire, class) = (at / CLASSES == 1, class((at % CLASSES) as u8));
-            for (_, known) in
-                looked.seen.iter().filter(|(key, _)| key.to_wire == to_wire && key.class == class)
-            {
-                // Read later than the others: never less.
-                rest.packets = rest.packets.saturating_sub(known.packets);
-                rest.bytes = rest.bytes.saturating_sub(known.bytes);
-            }
-            if rest.packets > 0 {
-                looked.rest.insert((to_wire, class), rest);
+            let value = rest.lookup(&(at as u32).to_ne_bytes(), MapFlags::ANY);
+            let value = value.map_err(|e| failed("read", "map rest", e.to_string()))?;
+            let Some(counted) = value.as_deref().and_then(counted) else { continue };
+            if counted.packets > 0 {
+                let (to_wire, class) = (at / CLASSES == 1, class((at % CLASSES) as u8));
+                looked.rest.insert((to_wire, class), counted);
             }
         }
         Ok(looked)
