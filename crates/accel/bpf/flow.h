@@ -11,10 +11,10 @@
 #include "frame.h"
 #include "maps.h"
 
-/* One segment in so many is noted, by chance, so that a connection of a few packets, which gets
- * no verdict, leaves few entries. Datagrams are all noted: their answers may be few.
+/* One segment in so many is noted, by chance, so that most connections of a few packets, which
+ * get no verdict, leave no entry. Datagrams are all noted: their answers may be few.
  */
-#define FLOW_NOTED 4
+#define FLOW_NOTED 16
 /* Noted segments, and datagrams, of a flow that is worth a verdict. */
 #define FLOW_LASTS 2
 #define FLOW_LASTS_DATAGRAMS 8

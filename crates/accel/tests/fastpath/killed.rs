@@ -83,7 +83,7 @@ fn kill(pair: &Pair, rounds: usize) {
         one.connect((TENANT_B, 5405)).unwrap();
         other.connect((TENANT_A, 5405)).unwrap();
         for socket in [&one, &other] {
-            socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             setsockopt(socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
         }
         const SENT: u32 = 20_000;
@@ -95,7 +95,8 @@ fn kill(pair: &Pair, rounds: usize) {
         };
         let receive = |socket: &UdpSocket| {
             let mut buffer = [0; 4];
-            std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count() as u32
+            // Whoever sends may be held up for longer than packets take.
+            std::iter::from_fn(|| socket.recv(&mut buffer).ok()).take(SENT as usize).count() as u32
         };
         let received = std::thread::scope(|scope| {
             let received = [&one, &other].map(|socket| scope.spawn(|| receive(socket)));
