@@ -102,7 +102,7 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     let rights = Rights::none()?;
     let running = ready.start()?;
     let (datagrams, probe) = running.descriptors();
-    let sockets = Sockets { datagrams: Some(datagrams), probe: Some(probe) };
+    let sockets = Sockets { datagrams: Some(datagrams), probe: Some(probe), guests: false };
     let ended = running.ended().try_clone_to_owned().context("duplicate a descriptor")?;
     let running = Arc::new(Mutex::new(running));
     let status = {
