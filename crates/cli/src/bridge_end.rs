@@ -73,8 +73,7 @@ impl BridgeEnd {
     ) -> anyhow::Result<BridgePort> {
         match self {
             BridgeEnd::Tap(tap) => {
-                let options =
-                    PortOptions { queues, offload, ..PortOptions::named(&tap.device) };
+                let options = PortOptions { queues, offload, ..PortOptions::named(&tap.device) };
                 Ok(set_up(tap, &options, netns, mtu)?.into())
             }
             BridgeEnd::Guest(socket) => {

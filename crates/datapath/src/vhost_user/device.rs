@@ -496,9 +496,8 @@ impl GuestQueue {
     /// The thread is about to sleep: the guest is to say when it sends, and when it has
     /// room if that is waited for. True if it has done so meanwhile.
     pub(crate) fn before_sleep(&self, waits_for_room: bool) -> bool {
-        let sends = self.with(2 * self.queue + 1, |ring, memory, _| {
-            ring.wants_to_be_told(memory.mapped())
-        });
+        let sends =
+            self.with(2 * self.queue + 1, |ring, memory, _| ring.wants_to_be_told(memory.mapped()));
         let receives = waits_for_room.then(|| {
             self.with(2 * self.queue, |ring, memory, _| ring.wants_to_be_told(memory.mapped()))
         });

@@ -35,7 +35,9 @@ impl Region {
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// Too many regions, or none.
-    #[error("memory table: expected 1 to {REGIONS_MAX} regions with a descriptor each, got {regions} and {descriptors} descriptors")]
+    #[error(
+        "memory table: expected 1 to {REGIONS_MAX} regions with a descriptor each, got {regions} and {descriptors} descriptors"
+    )]
     Count {
         /// Regions in the table.
         regions: usize,
@@ -56,7 +58,9 @@ pub enum MemoryError {
         got: u64,
     },
     /// A file that its other owners can cut: to touch what is gone is a signal.
-    #[error("memory region at {0:#x}: its file is not sealed against shrinking (F_SEAL_SHRINK); QEMU's -object memory-backend-memfd seals it")]
+    #[error(
+        "memory region at {0:#x}: its file is not sealed against shrinking (F_SEAL_SHRINK); QEMU's -object memory-backend-memfd seals it"
+    )]
     Unsealed(u64),
     /// The kernel's answer.
     #[error("memory region at {guest:#x}: {operation}: {reason}")]
@@ -99,19 +103,6 @@ impl Memory {
         let (regions, mapped): (Vec<_>, Vec<_>) = mapped.into_iter().unzip();
         let map = GuestMemoryMmap::from_regions(mapped);
         Ok(Memory { map: map.map_err(|e| MemoryError::Overlap(e.to_string()))?, regions })
-    }
-
-    /// The same for memory that is there already, whose addresses the client calls by the
-    /// guest's.
-    #[cfg(any(test, feature = "fuzz"))]
-    pub(super) fn of(map: GuestMemoryMmap) -> Memory {
-        use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
-        let region = |region: &GuestRegionMmap| {
-            let guest = region.start_addr().0;
-            Region { guest, size: region.len(), user: guest, offset: 0 }
-        };
-        let regions = map.iter().map(region).collect();
-        Memory { map, regions }
     }
 
     /// The guest's address of what is at an address of the client.
@@ -211,7 +202,9 @@ mod tests {
         let many = [REGION; REGIONS_MAX + 1];
         assert!(refused(&many, many.iter().map(|_| sealed()).collect()).contains("got 9"));
         let wide = Region { size: 0x4000, ..REGION };
-        assert!(refused(&[wide], vec![sealed()]).contains("has 12288 bytes, expected at least 20480"));
+        assert!(
+            refused(&[wide], vec![sealed()]).contains("has 12288 bytes, expected at least 20480")
+        );
         for region in [
             Region { size: 0, ..REGION },
             Region { size: u64::MAX, ..REGION },

@@ -153,9 +153,8 @@ impl Request {
             got => Err(MessageError::Payload { request, wanted, got }),
         };
         let number = || of(8).map(|()| word64(payload, 0));
-        let state = || {
-            of(8).map(|()| State { ring: word32(payload, 0), value: word32(payload, 4) })
-        };
+        let state =
+            || of(8).map(|()| State { ring: word32(payload, 0), value: word32(payload, 4) });
         let event = || {
             let value = number()?;
             Ok(Event { ring: value as u8 as u32, has_descriptor: value & 0x100 == 0 })
@@ -248,12 +247,8 @@ mod tests {
             payload.extend(word.to_ne_bytes());
         }
         let header = header([9, 1, 40]).unwrap();
-        let wanted = Request::SetVringAddr {
-            ring: 3,
-            descriptors: 0x1000,
-            used: 0x2000,
-            available: 0x3000,
-        };
+        let wanted =
+            Request::SetVringAddr { ring: 3, descriptors: 0x1000, used: 0x2000, available: 0x3000 };
         assert_eq!(Request::parse(&header, &payload), Ok(wanted));
         let short = Request::parse(&header, &payload[..39]).unwrap_err();
         assert_eq!(short.to_string(), "request 9 with 39 bytes: expected 40");

@@ -210,11 +210,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`RingError`]: the ring is not to be used any more.
-    pub fn read(
-        &mut self,
-        memory: &GuestMemoryMmap,
-        buffer: &mut [u8],
-    ) -> Result<Read, RingError> {
+    pub fn read(&mut self, memory: &GuestMemoryMmap, buffer: &mut [u8]) -> Result<Read, RingError> {
         if self.available(memory)? == 0 {
             return Ok(Read::Nothing);
         }
@@ -459,9 +455,7 @@ impl Way {
         const WRITABLE: &str = "for the device to write";
         match (self, flags & flags::WRITE != 0) {
             (Way::FromGuest, false) | (Way::ToGuest, true) => Ok(()),
-            (Way::FromGuest, true) => {
-                Err(RingError::Direction { got: WRITABLE, wanted: READABLE })
-            }
+            (Way::FromGuest, true) => Err(RingError::Direction { got: WRITABLE, wanted: READABLE }),
             (Way::ToGuest, false) => Err(RingError::Direction { got: READABLE, wanted: WRITABLE }),
         }
     }

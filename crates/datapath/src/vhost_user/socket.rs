@@ -9,7 +9,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
 use nix::unistd::geteuid;
 
 /// Connections that may wait to be refused.
@@ -33,7 +35,8 @@ pub struct SocketError {
 /// user, or one that somebody listens at; the kernel's answers.
 pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
     let wrong = |reason: String| SocketError { path: path.display().to_string(), reason };
-    let failed = |operation: &str, error: &dyn std::fmt::Display| wrong(format!("{operation}: {error}"));
+    let failed =
+        |operation: &str, error: &dyn std::fmt::Display| wrong(format!("{operation}: {error}"));
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) => Path::new("."),

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use datapath::vhost_user::{GuestPort, GuestPortOptions};
 use netstate::Hop;
 use testbed::{Host, Process, Processes, mac, poll};
 
@@ -94,16 +95,24 @@ pub(crate) enum Nic {
     Tap,
     /// QEMU's own stack (libslirp), with these ports of the host's address led to the guest.
     User { gateway: Ipv4Addr, published: Vec<(Ipv4Addr, u16)> },
+    /// A program in user space that reads and writes the guest's rings; see
+    /// [`Pair::take_ports`].
+    VhostUser,
 }
 
 /// Two guests, client and server, whose QEMU runs.
 pub(crate) struct Pair {
     guests: [Running; 2],
+    ports: Vec<GuestPort>,
+    program: Option<(&'static str, Dropped)>,
     addresses: [Ipv4Addr; 2],
     tree: Processes,
     kernel: Kernel,
     accelerator: Accelerator,
 }
+
+/// Asks a program how many frames it has dropped.
+type Dropped = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// QEMU with a guest.
 struct Running {
@@ -124,10 +133,35 @@ impl Pair {
         let tree = Processes::new()?;
         let boot = Boot::new(&tree, guests[0].host, &kernel, &initrd)?;
         let addresses = [guests[0].address, guests[1].address];
+        let ports = guests.iter().filter(|guest| guest.nic == Nic::VhostUser);
+        let ports = ports.map(|guest| port(&tree, guest)).collect::<Result<_>>()?;
         let [client, server] = guests;
         let client = boot.start(&accelerator, client.name, client.host, Some(&client))?;
         let server = boot.start(&accelerator, server.name, server.host, Some(&server))?;
-        Ok(Pair { guests: [client, server], addresses, tree, kernel, accelerator })
+        let guests = [client, server];
+        Ok(Pair { guests, ports, program: None, addresses, tree, kernel, accelerator })
+    }
+
+    /// The ports that guests with [`Nic::VhostUser`] are connected to, in their order. QEMU
+    /// goes on when they are served.
+    ///
+    /// # Errors
+    /// When a guest has none.
+    pub fn take_ports(&mut self) -> Result<[GuestPort; 2]> {
+        let ports: std::result::Result<[GuestPort; 2], _> =
+            std::mem::take(&mut self.ports).try_into();
+        ports.map_err(|_| not_started("guests' ports", "expected one for each guest"))
+    }
+
+    /// Packets cross the program `name` behind the client's NIC; `dropped` says how many it
+    /// has dropped since it began.
+    pub fn before(
+        mut self,
+        name: &'static str,
+        dropped: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Pair {
+        self.program = Some((name, Box::new(dropped)));
+        self
     }
 
     /// The network of `hosts`, of which the first two have the guests, when both are up;
@@ -143,7 +177,7 @@ impl Pair {
         middle: Vec<Hop>,
         target: Option<Ipv4Addr>,
     ) -> Result<Network> {
-        let Pair { mut guests, addresses, tree, kernel, accelerator } = self;
+        let Pair { mut guests, program, addresses, tree, kernel, accelerator, .. } = self;
         for guest in &mut guests {
             guest.up(BOOT_LIMIT)?;
         }
@@ -154,7 +188,11 @@ impl Pair {
             }
         })?;
         let [client, server] = guests;
-        let mut hops = vec![Hop::tx(&client.name, NIC)];
+        let first = Hop::tx(&client.name, NIC);
+        let mut hops = vec![match program {
+            Some((name, dropped)) => first.before(name, dropped),
+            None => first,
+        }];
         hops.extend(middle);
         hops.push(Hop::rx(&server.name, NIC));
         let own = addresses[1];
@@ -256,6 +294,15 @@ impl Boot<'_> {
                     }
                     backend
                 }
+                Nic::VhostUser => {
+                    // The program has the guest's memory, which is a file for that.
+                    let memory =
+                        format!("memory-backend-memfd,id=memory,share=on,size={}M", self.memory);
+                    command
+                        .args(["-object", &memory, "-machine", "memory-backend=memory"])
+                        .args(["-chardev", &format!("socket,id=port,path={}", port_path(name))]);
+                    "vhost-user,id=net,chardev=port".to_owned()
+                }
             };
             let mac = mac(name, NIC);
             command
@@ -326,6 +373,26 @@ impl Running {
             _ => Err(not_started(&part, format!("it says {:?}", words(&line)))),
         }
     }
+}
+
+/// Where QEMU finds a guest's port, in the tree's own `/run`.
+fn port_path(name: &str) -> String {
+    format!("/run/{name}.ports/net")
+}
+
+/// The port that a guest's QEMU is to connect to.
+fn port(tree: &Processes, guest: &Guest<'_>) -> Result<GuestPort> {
+    let path = std::path::PathBuf::from(port_path(guest.name));
+    let port = tree.inside(guest.host, || {
+        // The tree's `/run` is anybody's in it.
+        if let Some(directory) = path.parent() {
+            use std::os::unix::fs::DirBuilderExt;
+            let made = std::fs::DirBuilder::new().mode(0o700).create(directory);
+            made.map_err(|e| sys::Error::io("mkdir", directory.display().to_string(), &e))?;
+        }
+        GuestPort::listen(&GuestPortOptions::at(&path))
+    })?;
+    port.map_err(|error| not_started("a guest's port", error.to_string()))
 }
 
 /// Why QEMU has ended, as soon as that can be told.

@@ -32,6 +32,7 @@ mod vlan;
 mod vm_bridge;
 mod vm_host;
 mod vm_tapbridge;
+mod vm_tapbridge_vhost_user;
 mod vm_user;
 mod vm_vlan;
 mod vm_vtep;
@@ -236,6 +237,7 @@ pub fn groups() -> &'static [Group] {
                 &vm_vxlan::PLAIN,
                 &vm_vxlan::ACCEL,
                 &vm_tapbridge::VmTapBridge,
+                &vm_tapbridge_vhost_user::VmTapBridgeVhostUser,
                 &vm_vtep::VmVtep,
                 &vm_user::VmUser,
             ],

@@ -118,7 +118,6 @@ pub struct Guest {
     pub file: std::os::fd::OwnedFd,
     /// To receive, to send.
     pub rings: Vec<Driver>,
-    pub features: u64,
 }
 
 impl Guest {
@@ -134,7 +133,7 @@ impl Guest {
         let rings = (0..2 * queues).map(|number| Driver::new(number, event_index)).collect();
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        Guest { stream, memory, file, rings, features }
+        Guest { stream, memory, file, rings }
     }
 
     /// Connects and is up, with buffers to receive into.
@@ -227,10 +226,7 @@ impl Guest {
         self.state(8, ring, SIZE.into());
         self.state(10, ring, base.into());
         let at = |at: u64| USER + at;
-        self.send_address(
-            ring,
-            [at(driver.base), at(driver.used_at()), at(driver.available_at())],
-        );
+        self.send_address(ring, [at(driver.base), at(driver.used_at()), at(driver.available_at())]);
         self.send(13, &(ring as u64).to_ne_bytes(), &[driver.call.as_fd()]);
         self.send(12, &(ring as u64).to_ne_bytes(), &[driver.kick.as_fd()]);
         self.state(18, ring, 1);

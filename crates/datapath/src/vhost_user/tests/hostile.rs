@@ -63,7 +63,9 @@ fn a_client_that_is_silent_within_a_message_is_sent_away() {
 #[test]
 fn requests_that_cannot_be_are_named() {
     let wrong: [(&str, fn(&Guest)); 12] = [
-        ("features 0x10: expected some of", |guest| guest.send(2, &[0x10, 0, 0, 0, 0, 0, 0, 0], &[])),
+        ("features 0x10: expected some of", |guest| {
+            guest.send(2, &[0x10, 0, 0, 0, 0, 0, 0, 0], &[])
+        }),
         ("protocol features", |guest| guest.send(16, &[0xff; 8], &[])),
         ("request 99, which was not offered", |guest| guest.send(99, &[], &[])),
         ("request 2 with 4 bytes: expected 8", |guest| guest.send(2, &[0; 4], &[])),

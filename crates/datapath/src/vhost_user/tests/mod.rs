@@ -2,6 +2,8 @@
 
 mod guest;
 mod hostile;
+mod properties;
+mod seeds;
 
 use std::path::PathBuf;
 
@@ -269,7 +271,8 @@ fn ports_that_cannot_be_are_refused() {
     assert!(refused(&GuestPortOptions { queues: 0, ..at("a") }).contains("0 queues"));
     assert!(refused(&GuestPortOptions { queues: 129, ..at("a") }).contains("129 queues"));
     assert!(refused(&at("a\x1b[2J")).contains("printable"));
-    let (left, right) = (GuestPort::listen(&at("l")).unwrap(), GuestPort::listen(&at("r")).unwrap());
+    let (left, right) =
+        (GuestPort::listen(&at("l")).unwrap(), GuestPort::listen(&at("r")).unwrap());
     let joined = Bridge::new(left, right, None).unwrap();
     let only = EngineChoice::Only(crate::bridge_engine::Engine::Bpf);
     assert!(joined.engine(only).unwrap_err().to_string().contains("a guest's memory"));
