@@ -4,15 +4,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use datapath::tapbridge::{BridgePort, PortOptions};
-use datapath::vhost_user::{self, GuestPort, GuestPortOptions, GuestStatus};
+use datapath::vhost_user::{self, GuestPort, GuestPortOptions};
 use sys::netns::NetNs;
 use sys::tap::Offload;
 
 use crate::tap_device::{TapDevice, set_up};
-
-/// What precedes the path of a guest's socket. No TAP has addresses that begin with a
-/// slash.
-const GUEST: &str = "vhost-user:";
 
 /// A side as asked for: `TAP[:ADDRESS/LENGTH,…]` or `vhost-user:/PATH`.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +23,7 @@ impl FromStr for BridgeEnd {
     type Err = String;
 
     fn from_str(text: &str) -> Result<BridgeEnd, String> {
-        match text.strip_prefix(GUEST) {
+        match text.strip_prefix(vhost_user::PREFIX) {
             Some(path) if path.starts_with('/') => Ok(BridgeEnd::Guest(path.into())),
             Some(path) => Err(format!("socket {path:?}: wanted an absolute path")),
             None => TapDevice::from_str(text).map(BridgeEnd::Tap),
@@ -82,18 +78,6 @@ impl BridgeEnd {
             }
         }
     }
-}
-
-/// What a guest's port is doing, a line.
-pub fn describe(status: &GuestStatus) -> String {
-    let GuestStatus { socket, state, broken, queues, queues_max, features, memory } = status;
-    let mut line = format!("guest {socket}: {}", state.name());
-    if let Some(broken) = broken {
-        line += &format!(", {broken}");
-    }
-    line += &format!("; {queues} of {queues_max} queues; {} MiB of memory", memory >> 20);
-    let features = if features.is_empty() { "none".to_owned() } else { features.join(" ") };
-    line + &format!("; features: {features}")
 }
 
 #[cfg(test)]

@@ -13,14 +13,14 @@ use datapath::tapbridge::{Bridge, BridgePort, Engine, EngineChoice, Running, Sid
 use datapath::vhost_user::GuestWatcher;
 use sys::tap::Offload;
 
-use crate::bridge_end::{self, BridgeEnd};
+use crate::bridge_end::BridgeEnd;
 use crate::confinement::forwarding::{self, Sockets};
 use crate::confinement::{self, Rights};
 use crate::exit::{Exit, usage};
 use crate::named_netns::netns;
 use crate::notify::notify;
 use crate::output::print;
-use crate::signals::{Signals, take, wait};
+use crate::signals::{Signals, take, wait_beside};
 use crate::tap_device::{MTU, TapDevice};
 use crate::tapbridge_args::{NoOffload, TapBridge};
 
@@ -127,11 +127,10 @@ fn serve(
     guests: &[GuestWatcher],
     [left, right]: [&str; 2],
 ) -> anyhow::Result<()> {
-    // Where there is no guest, there is no news.
-    let told = |at: usize| guests.get(at).map_or(running.ended(), GuestWatcher::told);
+    let told: Vec<_> = guests.iter().map(GuestWatcher::told).collect();
     loop {
         let (end, show) = (signals.end.as_fd(), signals.show.as_fd());
-        let [ended, end, show, ..] = wait([running.ended(), end, show, told(0), told(1)])?;
+        let [ended, end, show] = wait_beside([running.ended(), end, show], &told)?;
         for line in guests.iter().flat_map(GuestWatcher::news) {
             print(&line)?;
         }
@@ -143,7 +142,7 @@ fn serve(
             let counters = Side::BOTH.map(|side| running.counters(side));
             print(&describe(&counters, left, right))?;
             for guest in guests {
-                print(&bridge_end::describe(&guest.status()))?;
+                print(&guest.status().to_string())?;
             }
         }
     }

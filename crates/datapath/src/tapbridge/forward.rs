@@ -22,7 +22,7 @@ const HEADER: usize = LAYOUT.size();
 
 /// Header, Ethernet with two tags, and the longest IP packet; rounded up to a
 /// whole number of pages.
-pub(super) const BUFFER: usize = 17 * 4096;
+pub(crate) const BUFFER: usize = 17 * 4096;
 const _: () = assert!(BUFFER >= HEADER + ethernet::HEADER_LEN + 8 + 65_536);
 
 /// How long a guest that has offered no room may take to offer some. Meanwhile what feeds
@@ -276,7 +276,7 @@ impl Forwarder {
 
 /// Whether a guest's header is one that a device may be given; flags that only a device
 /// may set are taken out. What a segment is, each receiver judges again.
-fn sane(bytes: &mut [u8]) -> bool {
+pub(crate) fn sane(bytes: &mut [u8]) -> bool {
     const TUNNEL: u8 = gso_type::UDP_TUNNEL_IPV4 | gso_type::UDP_TUNNEL_IPV6;
     let (front, frame) = bytes.split_at_mut(HEADER);
     front[0] &= flags::NEEDS_CSUM;
@@ -287,7 +287,7 @@ fn sane(bytes: &mut [u8]) -> bool {
 }
 
 /// What a device must take for this frame to be written uncut.
-fn needed(header: &VnetHdr, gso: Option<&Gso>) -> Offload {
+pub(crate) fn needed(header: &VnetHdr, gso: Option<&Gso>) -> Offload {
     let mut needed = if header.needs_csum() { Offload::CSUM } else { Offload::NONE };
     let Some(gso) = gso else { return needed };
     needed |= match gso.kind {

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 pub use crate::bridge_engine::{Engine, EngineChoice, Unavailable};
 pub use engine::{Ready, Running};
+pub(crate) use forward::{BUFFER as FRAME_BUFFER, needed, sane};
 pub(crate) use port::LAYOUT;
 pub use port::{Port, PortOptions, QUEUES_MAX};
 

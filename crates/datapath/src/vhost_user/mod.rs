@@ -4,8 +4,8 @@
 //! The guest's QEMU connects to a Unix socket ([`socket`]) and hands over its memory
 //! ([`memory`]) and where its rings are; `server` is the thread that listens to it,
 //! `session` does what it asks for, `message` reads its bytes. `device` is what that thread
-//! shares with those that move frames: each pair of queues is a `GuestQueue`, which reads
-//! and writes frames as a TAP does. `ring` is the one place that looks into a ring.
+//! shares with those that move frames. For these each pair of queues is a `queue`, which
+//! reads and writes frames as a TAP does. `ring` is the one place that looks into a ring.
 //!
 //! Invariants:
 //! - What the guest's memory holds is read once, judged and used as read. It causes no
@@ -23,7 +23,9 @@ pub mod features;
 pub mod fuzz;
 pub mod memory;
 pub mod message;
+mod queue;
 pub mod ring;
+mod ring_error;
 mod server;
 mod session;
 mod socket;
@@ -37,8 +39,8 @@ use std::sync::Arc;
 
 use sys::tap::Offload;
 
-pub(crate) use device::GuestQueue;
 pub use device::{GuestState, GuestStatus};
+pub(crate) use queue::GuestQueue;
 pub use session::SessionError;
 pub use socket::SocketError;
 
@@ -48,6 +50,10 @@ use device::Device;
 
 /// Pairs of queues of a guest, at most: the number of a ring has eight bits.
 pub const QUEUES_MAX: usize = 128;
+
+/// What precedes the path of a socket where a TAP could be named, too: no name of a device
+/// has a colon.
+pub const PREFIX: &str = "vhost-user:";
 
 /// What a guest's port is to be.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@
 mod initramfs;
 pub mod inside;
 mod kernel;
+mod port;
 mod qemu;
 
 pub use kernel::{Kernel, KernelError, use_kernel};

@@ -8,13 +8,13 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use datapath::vhost_user::{GuestPort, GuestPortOptions};
+use datapath::vhost_user::GuestPort;
 use netstate::Hop;
 use testbed::{Host, Process, Processes, mac, poll};
 
 use super::inside::NIC;
 use super::kernel::Kernel;
-use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs};
+use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs, port};
 use crate::guest_ends::GuestEnds;
 use crate::unsupported::Supported;
 use crate::{Capabilities, Network, Result, Unsupported};
@@ -134,7 +134,9 @@ impl Pair {
         let boot = Boot::new(&tree, guests[0].host, &kernel, &initrd)?;
         let addresses = [guests[0].address, guests[1].address];
         let ports = guests.iter().filter(|guest| guest.nic == Nic::VhostUser);
-        let ports = ports.map(|guest| port(&tree, guest)).collect::<Result<_>>()?;
+        let ports = ports
+            .map(|guest| port::listen(&tree, guest.name, guest.host))
+            .collect::<Result<_>>()?;
         let [client, server] = guests;
         let client = boot.start(&accelerator, client.name, client.host, Some(&client))?;
         let server = boot.start(&accelerator, server.name, server.host, Some(&server))?;
@@ -295,12 +297,7 @@ impl Boot<'_> {
                     backend
                 }
                 Nic::VhostUser => {
-                    // The program has the guest's memory, which is a file for that.
-                    let memory =
-                        format!("memory-backend-memfd,id=memory,share=on,size={}M", self.memory);
-                    command
-                        .args(["-object", &memory, "-machine", "memory-backend=memory"])
-                        .args(["-chardev", &format!("socket,id=port,path={}", port_path(name))]);
+                    command.args(port::arguments(name, self.memory));
                     "vhost-user,id=net,chardev=port".to_owned()
                 }
             };
@@ -375,26 +372,6 @@ impl Running {
     }
 }
 
-/// Where QEMU finds a guest's port, in the tree's own `/run`.
-fn port_path(name: &str) -> String {
-    format!("/run/{name}.ports/net")
-}
-
-/// The port that a guest's QEMU is to connect to.
-fn port(tree: &Processes, guest: &Guest<'_>) -> Result<GuestPort> {
-    let path = std::path::PathBuf::from(port_path(guest.name));
-    let port = tree.inside(guest.host, || {
-        // The tree's `/run` is anybody's in it.
-        if let Some(directory) = path.parent() {
-            use std::os::unix::fs::DirBuilderExt;
-            let made = std::fs::DirBuilder::new().mode(0o700).create(directory);
-            made.map_err(|e| sys::Error::io("mkdir", directory.display().to_string(), &e))?;
-        }
-        GuestPort::listen(&GuestPortOptions::at(&path))
-    })?;
-    port.map_err(|error| not_started("a guest's port", error.to_string()))
-}
-
 /// Why QEMU has ended, as soon as that can be told.
 fn last_words(process: &mut Process) -> testbed::Error {
     let ended = poll("QEMU's end", Duration::from_secs(5), || {
@@ -406,7 +383,7 @@ fn last_words(process: &mut Process) -> testbed::Error {
     ended.unwrap_or_else(|error| error)
 }
 
-fn not_started(part: &str, reason: impl Into<String>) -> testbed::Error {
+pub(super) fn not_started(part: &str, reason: impl Into<String>) -> testbed::Error {
     testbed::Error::NotStarted { part: part.to_owned(), reason: reason.into() }
 }
 

@@ -36,6 +36,7 @@ mod vm_tapbridge_vhost_user;
 mod vm_user;
 mod vm_vlan;
 mod vm_vtep;
+mod vm_vtep_vhost_user;
 mod vm_vxlan;
 mod vrouter_ha;
 mod vtep;
@@ -239,6 +240,7 @@ pub fn groups() -> &'static [Group] {
                 &vm_tapbridge::VmTapBridge,
                 &vm_tapbridge_vhost_user::VmTapBridgeVhostUser,
                 &vm_vtep::VmVtep,
+                &vm_vtep_vhost_user::VmVtepVhostUser,
                 &vm_user::VmUser,
             ],
         },

@@ -4,6 +4,7 @@ mod guest;
 mod hostile;
 mod properties;
 mod seeds;
+mod tunnel;
 
 use std::path::PathBuf;
 
