@@ -301,11 +301,12 @@ impl Boot<'_> {
                     "vhost-user,id=net,chardev=port".to_owned()
                 }
             };
-            let mac = mac(name, NIC);
-            command
-                .args(["-netdev", &backend])
-                // Nothing is booted from it.
-                .args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},romfile=")]);
+            // Nothing is booted from it.
+            let mut device = format!("virtio-net-pci,netdev=net,mac={},romfile=", mac(name, NIC));
+            if guest.nic == Nic::VhostUser && matches!(accelerator, Accelerator::Tcg(_)) {
+                device += port::WITHOUT_KVM;
+            }
+            command.args(["-netdev", &backend, "-device", &device]);
         } else {
             command.args(["-nic", "none"]);
         }

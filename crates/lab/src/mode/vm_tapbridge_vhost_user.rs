@@ -51,6 +51,7 @@ impl Mode for VmTapBridgeVhostUser {
             .noting(format!(
                 "crosses no wire: the offload profile does not apply; offered uncut: {uncut}"
             ))
+            .noting(guest::INTERRUPTS)
             .noting(UNPINNED))
     }
 }

@@ -63,6 +63,7 @@ impl Mode for VmVtepVhostUser {
             .network(vec![a, b], mtu, middle, None)?
             .keeping(Box::new(from_a))
             .keeping(Box::new(from_b))
+            .noting(guest::INTERRUPTS)
             .noting(note))
     }
 }
