@@ -17,6 +17,7 @@ mod accelerator;
 mod args;
 mod assembly;
 mod background;
+mod bridge_end;
 mod capture_file;
 mod command_line;
 mod confinement;

@@ -47,10 +47,22 @@ pub fn on_signals(signals: &[i32]) -> anyhow::Result<UnixStream> {
 /// # Errors
 /// What poll(2) answers but `EINTR`.
 pub fn wait<const N: usize>(fds: [BorrowedFd<'_>; N]) -> anyhow::Result<[bool; N]> {
-    let mut ready = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    wait_beside(fds, &[])
+}
+
+/// [`wait`], also for any of those beside.
+///
+/// # Errors
+/// As [`wait`].
+pub fn wait_beside<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    beside: &[BorrowedFd<'_>],
+) -> anyhow::Result<[bool; N]> {
+    let all = fds.iter().chain(beside);
+    let mut ready: Vec<_> = all.map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
     loop {
         match poll(&mut ready, PollTimeout::NONE) {
-            Ok(_) => return Ok(ready.map(|fd| fd.any().unwrap_or(false))),
+            Ok(_) => return Ok(std::array::from_fn(|at| ready[at].any().unwrap_or(false))),
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error).context("poll"),
         }

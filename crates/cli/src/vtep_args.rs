@@ -21,8 +21,13 @@ pub struct Vtep {
     /// VXLAN network identifier, 0 to 16777215
     #[arg(long, value_name = "VNI", required_unless_present = "config")]
     pub vni: Option<Vni>,
-    /// Device of the tenants, created by this, with its addresses: tap0:10.1.0.1/24
-    #[arg(long, value_name = "TAP[:ADDR/LEN,…]", required_unless_present = "config")]
+    /// Device of the tenants, created by this, with its addresses: tap0:10.1.0.1/24; or a
+    /// guest, whose QEMU connects to the socket that this makes: vhost-user:/run/guest.sock
+    #[arg(
+        long,
+        value_name = "TAP[:ADDR/LEN,…]|vhost-user:PATH",
+        required_unless_present = "config"
+    )]
     pub tap: Option<String>,
     /// Network namespace of the device: name, process id or path [default: this one]
     #[arg(long, value_name = "NETNS")]

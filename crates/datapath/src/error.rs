@@ -42,6 +42,17 @@ pub enum Error {
     /// GSO packets cannot be handed over whole, as the configuration insists.
     #[error("hand-over tunnel-gso: {0}")]
     HandOver(String),
+    /// A guest's socket that cannot be.
+    #[error(transparent)]
+    Socket(crate::vhost_user::SocketError),
+    /// What is asked of a port that a guest's port cannot do.
+    #[error("{port}: a guest's port has no {what}")]
+    Guest {
+        /// Path of the guest's socket.
+        port: String,
+        /// What was asked for.
+        what: &'static str,
+    },
     /// A device was removed while it was forwarded to or from.
     #[error("{0}: the device has been removed")]
     Vanished(String),

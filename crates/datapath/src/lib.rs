@@ -10,6 +10,7 @@ pub mod counters;
 mod error;
 pub mod tapbridge;
 mod threads;
+pub mod vhost_user;
 pub mod vtep;
 
 pub use error::{Error, Result};

@@ -68,16 +68,29 @@ impl Threads {
         sources: &[(BorrowedFd<'_>, &str)],
         busy_poll: Duration,
     ) -> sys::Result<Sources> {
+        let places: Vec<_> = sources.iter().copied().map(Some).collect();
+        self.places(&places, busy_poll)
+    }
+
+    /// [`Threads::sources`], of which some have descriptors that come later, by
+    /// [`Sources::epoll`].
+    pub(crate) fn places(
+        &self,
+        sources: &[Option<(BorrowedFd<'_>, &str)>],
+        busy_poll: Duration,
+    ) -> sys::Result<Sources> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| sys::Error::new("epoll_create1", "sources of packets", e))?;
-        let end = (self.shared.stopping.as_fd(), "end of forwarding");
-        for (at, (fd, name)) in sources.iter().chain([&end]).enumerate() {
+        let end = Some((self.shared.stopping.as_fd(), "end of forwarding"));
+        for (at, source) in sources.iter().chain([&end]).enumerate() {
+            let Some((fd, name)) = source else { continue };
             epoll
                 .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, at as u64))
                 .map_err(|e| sys::Error::new("epoll_ctl(EPOLL_CTL_ADD)", *name, e))?;
         }
         let events = vec![EpollEvent::empty(); sources.len() + 1];
         let adaptive_poll = AdaptivePoll::new(busy_poll);
+        let epoll = Arc::new(epoll);
         Ok(Sources { epoll, events, adaptive_poll, shared: self.shared.clone() })
     }
 
@@ -148,7 +161,7 @@ impl Drop for End {
 /// Sources of packets that one thread reads.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    epoll: Epoll,
+    epoll: Arc<Epoll>,
     events: Vec<EpollEvent>,
     adaptive_poll: AdaptivePoll,
     shared: Arc<Shared>,
@@ -168,6 +181,11 @@ impl Sources {
             std::thread::yield_now();
         }
         self.wait_for(ready, EpollTimeout::NONE)
+    }
+
+    /// What it waits by. What is added to it is marked by its number.
+    pub(crate) fn epoll(&self) -> &Arc<Epoll> {
+        &self.epoll
     }
 
     /// [`Sources::wait`], but no longer than that.

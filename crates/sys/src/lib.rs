@@ -11,6 +11,7 @@ pub mod buffers;
 pub mod capability;
 mod cgroup;
 pub mod datagram;
+pub mod descriptors;
 mod error;
 pub mod ethtool;
 pub mod frame_ring;

@@ -17,7 +17,12 @@ pub struct Sockets {
     pub datagrams: Option<RangeInclusive<RawFd>>,
     /// A UDP socket that is connected anew to look up a path.
     pub probe: Option<RawFd>,
+    /// Guests' clients come by sockets of vhost-user: their memory and events are taken.
+    pub guests: bool,
 }
+
+/// `F_GET_SEALS` of `linux/fcntl.h`: whether a guest's memory can be cut.
+const F_GET_SEALS: i64 = 1034;
 
 /// Packets, waiting, time; clients that ask for the status, or come from Prometheus.
 const CALLS: &[libc::c_long] = &[
@@ -134,6 +139,11 @@ fn filter(sockets: &Sockets) -> Filter {
         filter.allow_if(libc::SYS_sendmmsg, &within);
         filter.allow_if(libc::SYS_recvmmsg, &within);
         filter.refuse_if(libc::SYS_close, &within);
+    }
+    if sockets.guests {
+        // Descriptors come from whoever may connect; none can be sent to anybody.
+        filter.allow(&[libc::SYS_recvmsg, libc::SYS_epoll_ctl]);
+        filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, F_GET_SEALS)]);
     }
     match sockets.probe {
         Some(probe) => {

@@ -1,4 +1,4 @@
-//! `overlane tapbridge`: two TAP devices joined in user space.
+//! `overlane tapbridge`: two TAP devices or guests joined in user space.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -9,32 +9,41 @@ use std::time::Duration;
 use datapath::BUSY_POLL_MAX;
 use datapath::counters::Counters;
 use datapath::tapbridge::netmap::{Address, Netmap};
-use datapath::tapbridge::{Bridge, Engine, EngineChoice, PortOptions, QUEUES_MAX, Running, Side};
-use sys::netns::NetNs;
+use datapath::tapbridge::{Bridge, BridgePort, Engine, EngineChoice, Running, Side};
+use datapath::vhost_user::GuestWatcher;
 use sys::tap::Offload;
 
+use crate::bridge_end::BridgeEnd;
 use crate::confinement::forwarding::{self, Sockets};
 use crate::confinement::{self, Rights};
 use crate::exit::{Exit, usage};
 use crate::named_netns::netns;
 use crate::notify::notify;
 use crate::output::print;
-use crate::signals::{Signals, take, wait};
-use crate::tap_device::{MTU, TapDevice, set_up};
+use crate::signals::{Signals, take, wait_beside};
+use crate::tap_device::{MTU, TapDevice};
 use crate::tapbridge_args::{NoOffload, TapBridge};
 
-/// Joins two TAP devices until told to end.
+/// Joins two TAP devices or guests until told to end.
 ///
 /// # Errors
-/// Usage; devices that cannot be made (`EPERM`, `EBUSY`); an engine that cannot run here.
+/// Usage; devices and sockets that cannot be made (`EPERM`, `EBUSY`); an engine that cannot run here.
 pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
-    let asked = |argument, text: &str| TapDevice::from_str(text).map_err(|e| usage(argument, e));
+    let asked = |argument, text: &str| BridgeEnd::from_str(text).map_err(|e| usage(argument, e));
     let left = asked("--left", &arguments.left)?;
     let right = asked("--right", &arguments.right)?;
     let engine = EngineChoice::from_str(&arguments.engine).map_err(|e| usage("--engine", e))?;
-    if !(1..=QUEUES_MAX).contains(&arguments.queues) {
-        let problem = format!("{} is not 1 to {QUEUES_MAX}", arguments.queues);
-        return Err(usage("--queues", problem));
+    let most = left.queues_max().min(right.queues_max());
+    if !(1..=most).contains(&arguments.queues) {
+        return Err(usage("--queues", format!("{} is not 1 to {most}", arguments.queues)));
+    }
+    for (argument, side, netns) in [
+        ("--left-netns", &left, &arguments.left_netns),
+        ("--right-netns", &right, &arguments.right_netns),
+    ] {
+        if netns.is_some() && side.tap().is_none() {
+            return Err(usage(argument, "a guest's socket is a file, in no network namespace"));
+        }
     }
     if arguments.busy_poll > BUSY_POLL_MAX {
         let problem = format!("{} is not 0 to {BUSY_POLL_MAX}", arguments.busy_poll);
@@ -51,20 +60,16 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
         netns("--left-netns", arguments.left_netns.as_deref())?,
         netns("--right-netns", arguments.right_netns.as_deref())?,
     ];
-    if left.device == right.device && namespaces[0].inode() == namespaces[1].inode() {
-        let problem = format!("{:?} is the left device in the same namespace", right.device);
+    if left.name() == right.name() && namespaces[0].inode() == namespaces[1].inode() {
+        let problem = format!("{:?} is the left device in the same namespace", right.name());
         return Err(usage("--right", problem));
     }
 
     // From here on signals end the bridge, not the process.
     let signals = Signals::new()?;
-    let open = |asked: &TapDevice, netns: &NetNs, side| {
-        let options = PortOptions {
-            queues: arguments.queues,
-            offload: offload(arguments.no_offload, side),
-            ..PortOptions::named(&asked.device)
-        };
-        set_up(asked, &options, netns, arguments.mtu)
+    let open = |asked: &BridgeEnd, netns, side| {
+        let offload = offload(arguments.no_offload, side);
+        asked.open(arguments.queues, offload, netns, arguments.mtu)
     };
     let bridge = Bridge::new(
         open(&left, &namespaces[0], Side::Left)?,
@@ -72,6 +77,13 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
         netmap,
     )?
     .polling(Duration::from_micros(arguments.busy_poll.into()));
+    let guests: Vec<GuestWatcher> = Side::BOTH
+        .into_iter()
+        .filter_map(|side| match bridge.port(side) {
+            BridgePort::Guest(guest) => Some(guest.watcher()),
+            BridgePort::Tap(_) => None,
+        })
+        .collect();
     let uncut = Side::BOTH.map(|side| bridge.port(side).offload());
     let ready = bridge.engine(engine)?;
     // The descriptors suffice from here on; threads started later have no more.
@@ -80,12 +92,13 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
     let running = ready.start()?;
     // libbpf looks once how many CPUs there may be.
     running.counters(Side::Left);
-    forwarding::confine(&rights, &Sockets::default())?;
+    let sockets = Sockets { guests: !guests.is_empty(), ..Sockets::default() };
+    forwarding::confine(&rights, &sockets)?;
 
     let mut line = format!(
         "ready: {} and {} are joined, engine {}, {} queue{}, uncut: {}",
-        left.device,
-        right.device,
+        left.name(),
+        right.name(),
         running.engine(),
         arguments.queues,
         if arguments.queues == 1 { "" } else { "s" },
@@ -98,20 +111,29 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
     let _ = write!(line, "; confined: {}", confinement::in_force());
     print(&line)?;
     notify("READY=1")?;
-    let outcome = serve(&running, &signals, &left.device, &right.device);
+    let outcome = serve(&running, &signals, &guests, [&left.name(), &right.name()]);
     notify("STOPPING=1")?;
     let (counters, ended) = running.stop();
-    print(&describe(&counters, &left.device, &right.device))?;
+    print(&describe(&counters, &left.name(), &right.name()))?;
     outcome?;
     ended?;
     Ok(Exit::Done)
 }
 
 /// Until a signal to end, or the bridge's own end.
-fn serve(running: &Running, signals: &Signals, left: &str, right: &str) -> anyhow::Result<()> {
+fn serve(
+    running: &Running,
+    signals: &Signals,
+    guests: &[GuestWatcher],
+    [left, right]: [&str; 2],
+) -> anyhow::Result<()> {
+    let told: Vec<_> = guests.iter().map(GuestWatcher::told).collect();
     loop {
-        let [ended, end, show] =
-            wait([running.ended(), signals.end.as_fd(), signals.show.as_fd()])?;
+        let (end, show) = (signals.end.as_fd(), signals.show.as_fd());
+        let [ended, end, show] = wait_beside([running.ended(), end, show], &told)?;
+        for line in guests.iter().flat_map(GuestWatcher::news) {
+            print(&line)?;
+        }
         if ended || end {
             return Ok(());
         }
@@ -119,13 +141,19 @@ fn serve(running: &Running, signals: &Signals, left: &str, right: &str) -> anyho
             take(&signals.show);
             let counters = Side::BOTH.map(|side| running.counters(side));
             print(&describe(&counters, left, right))?;
+            for guest in guests {
+                print(&guest.status().to_string())?;
+            }
         }
     }
 }
 
-fn netmap(left: &TapDevice, right: &TapDevice) -> anyhow::Result<Netmap> {
-    let address = |argument, asked: &TapDevice| {
-        let mut ipv4 = asked.addresses.iter().filter_map(|(ip, prefix)| match ip {
+fn netmap(left: &BridgeEnd, right: &BridgeEnd) -> anyhow::Result<Netmap> {
+    let address = |argument, asked: &BridgeEnd| {
+        let Some(TapDevice { addresses, .. }) = asked.tap() else {
+            return Err(usage(argument, "--netmap needs a TAP device: it answers ARP for one"));
+        };
+        let mut ipv4 = addresses.iter().filter_map(|(ip, prefix)| match ip {
             IpAddr::V4(ip) => Some(Address { ip: *ip, prefix: *prefix }),
             IpAddr::V6(_) => None,
         });

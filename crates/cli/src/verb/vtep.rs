@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use datapath::Error;
-use datapath::tapbridge::{Port, PortOptions};
+use datapath::tapbridge::BridgePort;
+use datapath::vhost_user::GuestWatcher;
 use datapath::vtep::{Config, ConfigError, Endpoint, NetworkConfig, Running};
 use nix::errno::Errno;
 use signal_hook::consts::SIGHUP;
 use sys::keeper::Keeper;
 use sys::netns::NetNs;
 
+use crate::bridge_end::BridgeEnd;
 use crate::confinement::forwarding::{self, Sockets};
 use crate::confinement::in_force;
 use crate::confinement::{self, Rights};
@@ -26,8 +28,8 @@ use crate::named_netns::netns;
 use crate::notify::notify;
 use crate::output::print;
 use crate::serving::Serving;
-use crate::signals::{Signals, on_signals, take, wait};
-use crate::tap_device::{TapDevice, parse_address, set_up};
+use crate::signals::{Signals, on_signals, take, wait_beside};
+use crate::tap_device::{TapDevice, parse_address};
 use crate::vtep_args::Vtep;
 use datapath::vtep::status::Status;
 
@@ -50,7 +52,13 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
             .iter()
             .map(|text| parse_address(text).map_err(|e| usage(&key("address"), e)))
             .collect::<anyhow::Result<_>>()?;
-        places.push((namespace, TapDevice { device: network.tap.clone(), addresses }));
+        places.push((
+            namespace,
+            match network.guest() {
+                Some(socket) => BridgeEnd::Guest(socket.to_owned()),
+                None => BridgeEnd::Tap(TapDevice { device: network.tap.clone(), addresses }),
+            },
+        ));
     }
 
     let place = |text: &String| text.parse().map_err(|e: String| usage("metrics", e));
@@ -70,14 +78,10 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     // From here on signals end the endpoint, not the process.
     let (signals, reload) = (Signals::new()?, on_signals(&[SIGHUP])?);
     let endpoint = Endpoint::open(&config, &NetNs::current()?).map_err(|e| refused(source, e))?;
-    let mut ports: Vec<Port> = Vec::new();
+    let mut ports: Vec<BridgePort> = Vec::new();
     for (index, (namespace, asked)) in places.iter().enumerate() {
-        let options = PortOptions {
-            queues: config.queues,
-            offload: Endpoint::OFFLOAD,
-            ..PortOptions::named(&asked.device)
-        };
-        ports.push(set_up(asked, &options, namespace, Some(endpoint.mtu(index)))?);
+        let mtu = Some(endpoint.mtu(index));
+        ports.push(asked.open(config.queues, Endpoint::OFFLOAD, namespace, mtu)?);
     }
     let mut line = format!("ready: {} port {}", config.local, config.port);
     for (index, (network, port)) in config.networks.iter().zip(&ports).enumerate() {
@@ -102,7 +106,9 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     let rights = Rights::none()?;
     let running = ready.start()?;
     let (datagrams, probe) = running.descriptors();
-    let sockets = Sockets { datagrams: Some(datagrams), probe: Some(probe) };
+    let guests = running.guests();
+    let sockets =
+        Sockets { datagrams: Some(datagrams), probe: Some(probe), guests: !guests.is_empty() };
     let ended = running.ended().try_clone_to_owned().context("duplicate a descriptor")?;
     let running = Arc::new(Mutex::new(running));
     let status = {
@@ -122,7 +128,7 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     let _ = write!(line, "; confined: {}", confinement::in_force());
     print(&line)?;
     notify("READY=1")?;
-    let asked = Asks { signals, reload, ended };
+    let asked = Asks { signals, reload, ended, guests };
     let file = arguments.config.as_deref().zip(keeper.as_ref());
     let outcome = serve(&running, &asked, &status, file);
     notify("STOPPING=1")?;
@@ -146,6 +152,7 @@ struct Asks {
     reload: UnixStream,
     /// Becomes readable when a forwarding thread has ended.
     ended: OwnedFd,
+    guests: Vec<GuestWatcher>,
 }
 
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
@@ -159,10 +166,14 @@ fn serve(
     status: &impl Fn() -> Status,
     file: Option<(&Path, &Keeper)>,
 ) -> anyhow::Result<()> {
-    let Asks { signals, reload, ended } = asks;
+    let Asks { signals, reload, ended, guests } = asks;
+    let told: Vec<_> = guests.iter().map(GuestWatcher::told).collect();
     loop {
         let fds = [ended.as_fd(), signals.end.as_fd(), signals.show.as_fd(), reload.as_fd()];
-        let [ended, end, show, again] = wait(fds)?;
+        let [ended, end, show, again] = wait_beside(fds, &told)?;
+        for line in guests.iter().flat_map(GuestWatcher::news) {
+            print(&line)?;
+        }
         if ended || end {
             return Ok(());
         }
@@ -204,9 +215,13 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
     let local = arguments.local.ok_or_else(|| missing("--local"))?;
     let vni = arguments.vni.ok_or_else(|| missing("--vni"))?;
     let tap = arguments.tap.as_deref().ok_or_else(|| missing("--tap"))?;
-    let asked = TapDevice::from_str(tap).map_err(|error| usage("--tap", error))?;
-    let mut network = NetworkConfig::new(vni, asked.device);
-    network.address = asked.addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
+    let asked = BridgeEnd::from_str(tap).map_err(|error| usage("--tap", error))?;
+    let (device, addresses) = match &asked {
+        BridgeEnd::Tap(asked) => (asked.device.as_str(), &asked.addresses[..]),
+        BridgeEnd::Guest(_) => (tap, &[][..]),
+    };
+    let mut network = NetworkConfig::new(vni, device);
+    network.address = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
     network.netns = arguments.netns.clone();
     network.mtu = arguments.mtu;
     network.remotes = arguments.remote.clone();

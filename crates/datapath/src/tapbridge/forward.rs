@@ -2,16 +2,18 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use packet::ethernet;
 use packet::segment::{Policy, Segmenter, TransportChecksum};
 use packet::vnet_hdr::{Gso, GsoKind, VnetHdr, flags, gso_type};
-use sys::tap::{Offload, Tap};
+use sys::tap::Offload;
 
 use super::Side;
 use super::netmap::{Netmap, Outcome};
 use super::port::LAYOUT;
+use super::queue::Queue;
 use crate::counters::{DropReason, Tally};
 use crate::{Error, Result};
 
@@ -20,21 +22,28 @@ const HEADER: usize = LAYOUT.size();
 
 /// Header, Ethernet with two tags, and the longest IP packet; rounded up to a
 /// whole number of pages.
-pub(super) const BUFFER: usize = 17 * 4096;
+pub(crate) const BUFFER: usize = 17 * 4096;
 const _: () = assert!(BUFFER >= HEADER + ethernet::HEADER_LEN + 8 + 65_536);
+
+/// How long a guest that has offered no room may take to offer some. Meanwhile what feeds
+/// it is not read: the sender's own queue fills, as it does before a device that is busy.
+/// After that frames are dropped until there is room.
+pub(super) const PATIENCE_MS: u16 = 20;
 
 /// Moves frames from one queue to the opposite one.
 #[derive(Debug)]
 pub(super) struct Forwarder {
-    from: Arc<Tap>,
-    to: Arc<Tap>,
+    from: Queue,
+    to: Queue,
     /// The side `from` is on.
     side: Side,
     netmap: Option<Netmap>,
-    /// What `to` takes uncut.
-    takes: Offload,
-    /// Whether that is all that `from` can give.
-    takes_all: bool,
+    /// What `from` can give uncut; `None`: what it gives is not to be trusted.
+    gives: Option<Offload>,
+    /// A frame in `buffer` that waits for a guest's room, its length, and since when.
+    held: Option<(usize, Instant)>,
+    /// The guest's patience has ended, and there was no room since.
+    stalled: bool,
     buffer: Box<[u8]>,
     /// For what has to be cut; empty where nothing has.
     piece: Box<[u8]>,
@@ -48,22 +57,34 @@ pub(super) enum Pumped {
     Dry,
     /// The budget ended first.
     More,
+    /// A frame waits for room.
+    Blocked,
+}
+
+/// What became of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It was forwarded, answered or dropped, and counted.
+    Settled,
+    /// Nothing yet: the guest has no room for it.
+    NoRoom,
 }
 
 impl Forwarder {
     pub(super) fn new(
-        from: Arc<Tap>,
-        gives: Offload,
-        to: Arc<Tap>,
-        takes: Offload,
+        from: Queue,
+        to: Queue,
         side: Side,
         netmap: Option<Netmap>,
         counters: Arc<Tally>,
     ) -> Forwarder {
-        let takes_all = takes.contains(gives);
+        let gives = from.tap().map(|_| from.takes());
+        // What a guest takes is known only when it is there.
+        let takes_all = to.tap().is_some() && gives.is_some_and(|g| to.takes().contains(g));
         let buffer = vec![0; BUFFER].into_boxed_slice();
         let piece = vec![0; if takes_all { 0 } else { BUFFER }].into_boxed_slice();
-        Forwarder { from, to, side, netmap, takes, takes_all, buffer, piece, counters }
+        let (held, stalled) = (None, false);
+        Forwarder { from, to, side, netmap, gives, held, stalled, buffer, piece, counters }
     }
 
     /// Moves what is there, `budget` frames at most.
@@ -79,12 +100,28 @@ impl Forwarder {
     }
 
     fn pump_by(&mut self, buffer: &mut [u8], budget: usize) -> Result<Pumped> {
+        if let Some((length, since)) = self.held {
+            self.stalled = since.elapsed() >= Duration::from_millis(PATIENCE_MS.into());
+            if self.forward(&buffer[..length])? == Fate::NoRoom {
+                return Ok(Pumped::Blocked);
+            }
+            self.held = None;
+        }
         for _ in 0..budget {
             match self.from.read(buffer) {
-                Ok(length) => self.frame(&mut buffer[..length])?,
+                Ok(length) => {
+                    if self.judge(&mut buffer[..length])? == Fate::NoRoom {
+                        self.held = Some((length, Instant::now()));
+                        return Ok(Pumped::Blocked);
+                    }
+                }
                 Err(error) => match errno(&error) {
                     Errno::EAGAIN => return Ok(Pumped::Dry),
                     Errno::EINTR => {}
+                    Errno::EMSGSIZE => {
+                        self.counters.receive(0);
+                        self.counters.discard(DropReason::Truncated, 1);
+                    }
                     Errno::EBADFD => return Err(Error::Vanished(self.from.name().to_owned())),
                     other => {
                         return Err(sys::Error::new("read", self.from.name(), other).into());
@@ -96,8 +133,13 @@ impl Forwarder {
     }
 
     /// The queue that frames come from.
-    pub(super) fn source(&self) -> &Tap {
+    pub(super) fn source(&self) -> &Queue {
         &self.from
+    }
+
+    /// Whether a frame waits for room.
+    pub(super) fn holds(&self) -> bool {
+        self.held.is_some()
     }
 
     /// Forwards a frame, header included.
@@ -105,31 +147,41 @@ impl Forwarder {
     /// # Errors
     /// [`Error::Vanished`].
     pub(super) fn frame(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.judge(bytes).map(drop)
+    }
+
+    /// Counts a frame, and forwards it if it is one.
+    fn judge(&mut self, bytes: &mut [u8]) -> Result<Fate> {
         let length = bytes.len();
         let counters = &self.counters;
         counters.receive(length.saturating_sub(HEADER));
-        if length < HEADER + ethernet::HEADER_LEN {
+        if length < HEADER + ethernet::HEADER_LEN || (self.gives.is_none() && !sane(bytes)) {
             counters.discard(DropReason::Malformed, 1);
-            return Ok(());
+            return Ok(Fate::Settled);
         }
         if let Some(netmap) = &self.netmap {
             let (header, frame) = bytes.split_at_mut(HEADER);
             let Ok(header) = VnetHdr::parse(header, LAYOUT) else {
                 counters.discard(DropReason::Malformed, 1);
-                return Ok(());
+                return Ok(Fate::Settled);
             };
             match netmap.translate(self.side, &header, frame) {
                 Ok(Outcome::Translated) => {}
-                Ok(Outcome::ArpRequest) => return self.answer(bytes),
+                Ok(Outcome::ArpRequest) => return self.answer(bytes).map(|()| Fate::Settled),
                 Err(_) => {
                     counters.discard(DropReason::Malformed, 1);
-                    return Ok(());
+                    return Ok(Fate::Settled);
                 }
             }
         }
-        if self.takes_all {
+        self.forward(bytes)
+    }
+
+    /// Forwards a frame that was judged.
+    fn forward(&mut self, bytes: &[u8]) -> Result<Fate> {
+        if self.gives.is_some_and(|gives| self.to.takes().contains(gives)) {
             let written = self.to.write(bytes);
-            return self.written(written, length - HEADER);
+            return self.written(written, bytes.len() - HEADER);
         }
         self.adapt(bytes)
     }
@@ -154,66 +206,88 @@ impl Forwarder {
     }
 
     /// Counts a write's outcome.
-    fn written(&self, written: io::Result<usize>, bytes: usize) -> Result<()> {
+    fn written(&mut self, written: io::Result<usize>, bytes: usize) -> Result<Fate> {
         match written {
-            Ok(_) => self.counters.forward(1, bytes as u64),
-            // A wire would lose the frame, too; but a device that is gone stays gone.
-            Err(error) if errno(&error) == Errno::EBADFD => {
-                return Err(Error::Vanished(self.to.name().to_owned()));
+            Ok(_) => {
+                self.stalled = false;
+                self.counters.forward(1, bytes as u64);
             }
-            Err(error) => self.counters.discard(DropReason::of_write(&error), 1),
+            Err(error) => match errno(&error) {
+                // A device that is gone stays gone.
+                Errno::EBADFD => return Err(Error::Vanished(self.to.name().to_owned())),
+                Errno::EAGAIN if self.to.guest().is_some() && !self.stalled => {
+                    return Ok(Fate::NoRoom);
+                }
+                // A wire would lose the frame, too.
+                _ => self.counters.discard(DropReason::of_write(&error), 1),
+            },
         }
-        Ok(())
+        Ok(Fate::Settled)
     }
 
     /// Writes a frame to a device that does not take everything uncut: as it is
     /// if this one it takes, else in pieces and with finished checksums.
-    fn adapt(&mut self, bytes: &[u8]) -> Result<()> {
+    fn adapt(&mut self, bytes: &[u8]) -> Result<Fate> {
         let length = bytes.len();
         let (header, frame) = bytes.split_at(HEADER);
+        let drop = |reason| {
+            self.counters.discard(reason, 1);
+            Ok(Fate::Settled)
+        };
         let Ok(header) = VnetHdr::parse(header, LAYOUT) else {
-            self.counters.discard(DropReason::Malformed, 1);
-            return Ok(());
+            return drop(DropReason::Malformed);
         };
-        let Ok(gso) = header.gso() else {
-            self.counters.discard(DropReason::Uncuttable, 1);
-            return Ok(());
-        };
-        if self.takes.contains(needed(&header, gso.as_ref())) {
+        let Ok(gso) = header.gso() else { return drop(DropReason::Uncuttable) };
+        let takes = self.to.takes();
+        if takes.contains(needed(&header, gso.as_ref())) {
             let written = self.to.write(bytes);
             return self.written(written, length - HEADER);
         }
-        let partial = self.takes.contains(Offload::CSUM);
+        let partial = takes.contains(Offload::CSUM);
         let checksum = if partial { TransportChecksum::Partial } else { TransportChecksum::Full };
         let policy = Policy { checksum, ..Policy::default() };
         let Ok(segments) = Segmenter::with_policy(frame, &header, policy) else {
-            self.counters.discard(DropReason::Uncuttable, 1);
-            return Ok(());
+            return drop(DropReason::Uncuttable);
         };
-        if gso.is_some() {
-            self.counters.cut(segments.count());
-        }
         for index in 0..segments.count() {
             let (front, piece) = self.piece.split_at_mut(HEADER);
             let emitted = segments.header(index).emit(LAYOUT, front);
             let (Ok(_), Ok(piece)) = (emitted, segments.write(index, piece)) else {
                 // Cannot be: a piece is no longer than the frame.
                 self.counters.discard(DropReason::Uncuttable, 1);
-                return Ok(());
+                return Ok(Fate::Settled);
             };
             // The rest of a GSO packet that lost a piece is of little use to
             // anyone; a queue that is full gets time to drain.
             if let Err(error) = self.to.write(&self.piece[..HEADER + piece]) {
+                // A guest that has got a part cannot get it again.
+                self.stalled |= index > 0;
                 return self.written(Err(error), length - HEADER);
             }
         }
+        if gso.is_some() {
+            self.counters.cut(segments.count());
+        }
+        self.stalled = false;
         self.counters.forward(1, (length - HEADER) as u64);
-        Ok(())
+        Ok(Fate::Settled)
     }
 }
 
+/// Whether a guest's header is one that a device may be given; flags that only a device
+/// may set are taken out. What a segment is, each receiver judges again.
+pub(crate) fn sane(bytes: &mut [u8]) -> bool {
+    const TUNNEL: u8 = gso_type::UDP_TUNNEL_IPV4 | gso_type::UDP_TUNNEL_IPV6;
+    let (front, frame) = bytes.split_at_mut(HEADER);
+    front[0] &= flags::NEEDS_CSUM;
+    let Ok(header) = VnetHdr::parse(front, LAYOUT) else { return false };
+    let end = usize::from(header.csum_start) + usize::from(header.csum_offset) + 2;
+    let checksum = !header.needs_csum() || end <= frame.len();
+    checksum && header.gso_type & TUNNEL == 0 && header.gso().is_ok()
+}
+
 /// What a device must take for this frame to be written uncut.
-fn needed(header: &VnetHdr, gso: Option<&Gso>) -> Offload {
+pub(crate) fn needed(header: &VnetHdr, gso: Option<&Gso>) -> Offload {
     let mut needed = if header.needs_csum() { Offload::CSUM } else { Offload::NONE };
     let Some(gso) = gso else { return needed };
     needed |= match gso.kind {

@@ -17,6 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use packet::ethernet::MacAddr;
@@ -29,6 +30,7 @@ use super::table::Limits;
 use crate::BUSY_POLL_MAX;
 use crate::error::ConfigError;
 use crate::tapbridge::QUEUES_MAX;
+use crate::vhost_user;
 
 /// Most remote ends a frame is replicated to: one frame becomes so many packets.
 pub const REPLICATION_MAX: usize = 256;
@@ -155,7 +157,8 @@ pub struct NetworkConfig {
     /// VXLAN network identifier, 24 bits.
     #[serde(deserialize_with = "vni")]
     pub vni: Vni,
-    /// The TAP's name; it is created.
+    /// The TAP's name; it is created. Or `vhost-user:` and the path of a socket for a guest,
+    /// which is created.
     pub tap: String,
     /// Namespace of the TAP: name, process id or path; none: the caller's. Whoever
     /// creates the devices interprets it.
@@ -327,6 +330,15 @@ impl Config {
         let mut taps = BTreeSet::new();
         for network in &self.networks {
             network.validate(self.local)?;
+            if network.guest().is_some() && self.engine == Engine::Uring {
+                let problem = "uring reads TAP devices only, and there is a guest by vhost-user";
+                return Err(wrong("engine", problem));
+            }
+            if network.guest().is_some() && self.queues > vhost_user::QUEUES_MAX {
+                let problem =
+                    format!("{} is not 1 to {} with a guest", self.queues, vhost_user::QUEUES_MAX);
+                return Err(wrong("queues", problem));
+            }
             if !vnis.insert(network.vni) {
                 return Err(wrong("vni", format!("{} is there twice", network.vni)));
             }
@@ -438,9 +450,25 @@ impl NetworkConfig {
         })
     }
 
+    /// The socket, where the tenants' side is a guest.
+    pub fn guest(&self) -> Option<&Path> {
+        self.tap.strip_prefix(vhost_user::PREFIX).map(Path::new)
+    }
+
     fn validate(&self, local: IpAddr) -> Result<(), ConfigError> {
         let key = |name: &str| format!("{name} of VNI {}", self.vni);
-        if self.tap.is_empty() || self.tap.len() > 15 || self.tap.contains(['/', '%', ':']) {
+        if let Some(path) = self.guest() {
+            let plain = |c: char| !c.is_control() && !"\"\\".contains(c);
+            if !path.is_absolute() || !self.tap.chars().all(plain) {
+                let problem = format!("{:?}: wanted an absolute path without quotes", self.tap);
+                return Err(wrong(key("tap"), problem));
+            }
+            if self.netns.is_some() || !self.address.is_empty() {
+                let problem =
+                    "a guest has a socket, in no network namespace, and no addresses here";
+                return Err(wrong(key("tap"), problem));
+            }
+        } else if self.tap.is_empty() || self.tap.len() > 15 || self.tap.contains(['/', '%', ':']) {
             let problem = format!("{:?}: wanted 1 to 15 bytes without / % and :", self.tap);
             return Err(wrong(key("tap"), problem));
         }

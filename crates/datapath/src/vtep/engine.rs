@@ -15,6 +15,7 @@ use sys::datagram::ReceiveSlots;
 use sys::frame_ring::{Event, FrameRing};
 use sys::tap::Tap;
 
+use super::guest_writer::GuestWriter;
 use super::receive::{Intake, Message};
 use super::thread_network::{HEADER, ThreadNetwork};
 use super::transmit::Transmitter;
@@ -22,6 +23,7 @@ use super::underlay::Underlay;
 use crate::adaptive_poll::AdaptivePoll;
 use crate::counters::Tally;
 use crate::threads::{Sources, Threads};
+use crate::vhost_user::GuestQueue;
 use crate::{Error, Result};
 
 /// Frames or batches of one source before the others get their turn.
@@ -73,15 +75,21 @@ impl Worker {
         }
         // Their order: the sockets, each TAP, the second TAP where there is one.
         let sockets = self.underlay.receivers(self.index);
-        let mut sources: Vec<_> = sockets.map(|socket| (socket.as_fd(), "UDP socket")).collect();
-        let taps =
-            self.thread_networks.iter().filter_map(|thread_network| thread_network.tap.tap());
-        sources.extend(taps.map(|tap| (tap.as_fd(), tap.name())));
+        let mut sources: Vec<_> =
+            sockets.map(|socket| Some((socket.as_fd(), "UDP socket"))).collect();
+        let first = sources.len();
+        let taps = self.thread_networks.iter().map(|thread_network| thread_network.tap.tap());
+        sources.extend(taps.map(|tap| tap.map(|tap| (tap.as_fd(), tap.name()))));
         if let Some(second) = self.underlay.second_tap() {
             let tap = second.queue(self.index);
-            sources.push((tap.as_fd(), tap.name()));
+            sources.push(Some((tap.as_fd(), tap.name())));
         }
-        let sources = threads.sources(&sources, self.busy_poll)?;
+        let sources = threads.places(&sources, self.busy_poll)?;
+        for (at, thread_network) in self.thread_networks.iter().enumerate() {
+            if let Some(guest) = thread_network.tap.guest() {
+                guest.queue().watch(sources.epoll().clone(), (first + at) as u64)?;
+            }
+        }
         Ok(threads.spawn(&name, move || self.run(sources))?)
     }
 
@@ -97,7 +105,7 @@ impl Worker {
         let mut companies: Vec<_> =
             self.thread_networks.iter().map(|_| AdaptivePoll::new(COMPANY)).collect();
         let mut looked = None;
-        while sources.wait(&mut ready)? {
+        while self.sleep(&mut sources, &mut ready, sockets.len())? {
             while ready.contains(&true) {
                 if !sources.go_on() {
                     return Ok(());
@@ -117,9 +125,34 @@ impl Worker {
                         *ready = self.tap(index, &mut transmitter, &mut frame, company, now)?;
                     }
                 }
+                for guest in self.guests() {
+                    guest.flush();
+                }
             }
         }
         Ok(())
+    }
+
+    fn guests(&self) -> impl Iterator<Item = &GuestQueue> {
+        let guests = self.thread_networks.iter().filter_map(|network| network.tap.guest());
+        guests.map(GuestWriter::queue)
+    }
+
+    /// Waits until a source has something; false when it is time to end. The TAPs' places
+    /// are from `first` on.
+    fn sleep(&self, sources: &mut Sources, ready: &mut [bool], first: usize) -> Result<bool> {
+        let mut meanwhile = false;
+        for (at, thread_network) in self.thread_networks.iter().enumerate() {
+            // A guest is asked to tell, and may have sent something just before.
+            if let Some(guest) = thread_network.tap.guest()
+                && guest.queue().before_sleep(false)
+            {
+                (ready[first + at], meanwhile) = (true, true);
+            }
+        }
+        let go_on = if meanwhile { sources.go_on() } else { sources.wait(ready)? };
+        self.guests().for_each(GuestQueue::after_sleep);
+        Ok(go_on)
     }
 
     fn run_by_ring(mut self, mut ring: FrameRing) -> Result<()> {
@@ -209,6 +242,18 @@ impl Worker {
         company: &mut AdaptivePoll,
         now: u32,
     ) -> Result<bool> {
+        if let Some(guest) = self.thread_networks[index].tap.guest() {
+            let mut more = true;
+            for _ in 0..BUDGET {
+                let Some(length) = guest.read(frame) else {
+                    more = false;
+                    break;
+                };
+                transmitter.frame(&self.thread_networks, index, &frame[..length], now);
+            }
+            transmitter.flush(&self.thread_networks, now);
+            return Ok(more);
+        }
         let Some(tap) = self.thread_networks[index].tap.tap() else { return Ok(false) };
         let full = HEADER + ethernet::HEADER_LEN + self.thread_networks[index].network.mtu as usize;
         let (mut more, mut budget, mut last) = (true, BUDGET, 0);

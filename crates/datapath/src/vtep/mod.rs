@@ -24,6 +24,7 @@ pub mod fdb;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod groups;
+mod guest_writer;
 mod handover;
 mod icmp_too_big;
 pub mod neighbour;
@@ -52,11 +53,13 @@ use sys::tap::Offload;
 
 use crate::counters::{Counters, Tally};
 pub use crate::error::ConfigError;
-use crate::tapbridge::Port;
+use crate::tapbridge::BridgePort;
 use crate::threads::Threads;
+use crate::vhost_user::{GuestPort, GuestStatus, GuestWatcher};
 use crate::{Error, Result};
 pub use config::{Config, Engine, HandOver, NetworkConfig};
 use engine::Worker;
+use guest_writer::GuestWriter;
 pub use handover::Way;
 use network::{Network, Policy};
 use thread_network::{ThreadNetwork, Writer};
@@ -111,7 +114,8 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Ports`] for another number of ports or queues; those of a ring where
     /// it is configured.
-    pub fn attach(self, ports: Vec<Port>) -> Result<Ready> {
+    pub fn attach(self, ports: Vec<impl Into<BridgePort>>) -> Result<Ready> {
+        let ports: Vec<BridgePort> = ports.into_iter().map(Into::into).collect();
         let Endpoint { config, underlay, policies, mtus } = self;
         let mismatch = |device: &str, wanted: String, got: String| {
             Err(Error::Ports { device: device.to_owned(), wanted, got })
@@ -121,9 +125,11 @@ impl Endpoint {
             return mismatch("TAPs", wanted.to_string(), got.to_string());
         }
         for (port, network) in ports.iter().zip(&config.networks) {
-            if port.name() != network.tap || port.queues().len() != config.queues {
+            let name = network.guest().map_or(Some(network.tap.as_str()), |path| path.to_str());
+            let of_guest = network.guest().is_some() == port.tap().is_none();
+            if Some(port.name()) != name || !of_guest || port.queue_count() != config.queues {
                 let wanted = format!("{} with {} queues", network.tap, config.queues);
-                let got = format!("{} with {} queues", port.name(), port.queues().len());
+                let got = format!("{} with {} queues", port.name(), port.queue_count());
                 return mismatch(port.name(), wanted, got);
             }
         }
@@ -136,7 +142,9 @@ impl Endpoint {
         let mut rings = Vec::new();
         if config.engine == Engine::Uring {
             for queue in 0..config.queues {
-                let taps: Vec<_> = ports.iter().map(|port| &port.queues()[queue]).collect();
+                // A configuration with guests has no rings.
+                let taps = ports.iter().filter_map(BridgePort::tap);
+                let taps: Vec<_> = taps.map(|port| &port.queues()[queue]).collect();
                 rings.push(engine::ring(&taps, &underlay, queue, &threads)?);
             }
         }
@@ -176,7 +184,7 @@ pub struct Ready {
     config: Config,
     underlay: Arc<Underlay>,
     networks: Vec<Arc<Network>>,
-    ports: Vec<Port>,
+    ports: Vec<BridgePort>,
     threads: Threads,
     /// By thread, where the TAPs are read by rings.
     rings: Vec<FrameRing>,
@@ -197,12 +205,29 @@ impl Ready {
         let merge_udp = ports.iter().all(|port| port.offload().contains(Offload::USO4));
         // Whoever knows it can choose which flows share a source port.
         let seed = RandomState::new().hash_one(0);
-        let mut queues: Vec<_> =
-            ports.into_iter().map(|port| port.into_queues().into_iter()).collect();
+        let guests = ports.iter().map(|port| match port {
+            BridgePort::Guest(guest) => Some(guest.watcher()),
+            BridgePort::Tap(_) => None,
+        });
+        let guests = guests.collect();
+        let mut served: Vec<GuestPort> = Vec::new();
+        let mut queues = Vec::new();
+        for port in ports {
+            let of_port: Vec<Writer> = match port {
+                BridgePort::Tap(port) => port.into_queues().into_iter().map(Writer::Tap).collect(),
+                BridgePort::Guest(port) => {
+                    let pairs = port.pairs().into_iter();
+                    served.push(port);
+                    pairs.map(|pair| Writer::Guest(GuestWriter::new(pair))).collect()
+                }
+            };
+            queues.push(of_port.into_iter());
+        }
         let mut running = Running {
             config,
             underlay,
             networks,
+            guests,
             tallies: Vec::new(),
             strangers: Vec::new(),
             threads,
@@ -212,14 +237,17 @@ impl Ready {
             let mut tallies = Vec::new();
             for (network, queues) in running.networks.iter().zip(&mut queues) {
                 let Some(tap) = queues.next() else { continue };
-                let own = MacAddr(tap.hardware_address()?);
+                let own = match tap.tap() {
+                    Some(tap) => MacAddr(tap.hardware_address()?),
+                    None => MacAddr::ZERO,
+                };
                 let (out, back) = (Arc::new(Tally::default()), Arc::new(Tally::default()));
                 tallies.push([out.clone(), back.clone()]);
                 thread_networks.push(ThreadNetwork {
                     policy: network.policy(),
                     generation: network.generation(),
                     network: network.clone(),
-                    tap: Writer::Tap(tap),
+                    tap,
                     own,
                     out,
                     back,
@@ -243,6 +271,9 @@ impl Ready {
             worker.spawn(&mut running.threads, rings.next())?;
         }
         let Running { underlay, networks, threads, .. } = &mut running;
+        for port in served {
+            port.serve(threads)?;
+        }
         path_monitor::spawn(underlay, networks, threads)?;
         running.threads.pin(&running.config.cpus)?;
         Ok(running)
@@ -263,7 +294,7 @@ pub struct Report {
 pub struct NetworkReport {
     /// VXLAN network identifier, 24 bits.
     pub vni: packet::vxlan::Vni,
-    /// Name of the tenant-facing TAP device.
+    /// Name of the tenant-facing TAP device, or what the configuration has for a guest.
     pub tap: String,
     /// From the TAP to the wire.
     pub out: Counters,
@@ -277,6 +308,8 @@ pub struct NetworkReport {
     pub largest: Option<(std::net::IpAddr, usize)>,
     /// Neighbours: configured and learned.
     pub neighbours: [usize; 2],
+    /// The guest, where the tenants' side is one.
+    pub guest: Option<GuestStatus>,
 }
 
 /// An endpoint at work; dropping it ends it and removes its TAPs.
@@ -285,6 +318,8 @@ pub struct Running {
     config: Config,
     underlay: Arc<Underlay>,
     networks: Vec<Arc<Network>>,
+    /// Likewise, where it is a guest.
+    guests: Vec<Option<GuestWatcher>>,
     /// By thread and network: from the TAP, from the wire.
     tallies: Vec<Vec<[Arc<Tally>; 2]>>,
     /// One counter block a thread, of packets for no network.
@@ -305,6 +340,11 @@ impl Running {
         (self.underlay.descriptors(), self.underlay.probe_descriptor())
     }
 
+    /// The guests that there are.
+    pub fn guests(&self) -> Vec<GuestWatcher> {
+        self.guests.iter().flatten().cloned().collect()
+    }
+
     /// What was counted so far.
     pub fn report(&self) -> Report {
         let sum = |network: usize, way: usize| {
@@ -321,6 +361,7 @@ impl Running {
                 learned,
                 largest: network.fdb.largest(),
                 neighbours: network.neighbours.count().into(),
+                guest: self.guests[index].as_ref().map(GuestWatcher::status),
             }
         });
         let strangers = Counters::sum(self.strangers.iter().map(|thread| &**thread));

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::handover::Way;
 use super::{Config, Report};
 use crate::counters::{Counters, DropReason, Learning, Resolution};
+use crate::vhost_user::GuestStatus;
 
 /// State and counters of one endpoint, as `overlane vtep status` tells them.
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,7 +36,8 @@ pub struct Status {
 pub struct NetworkStatus {
     /// VXLAN network identifier, 24 bits.
     pub vni: u32,
-    /// Name of the TAP that its packets come from and go to.
+    /// Name of the TAP that its packets come from and go to; for a guest `vhost-user:` and
+    /// the path of its socket.
     pub tap: String,
     /// From the TAP to the wire.
     pub to_wire: DirectionStatus,
@@ -51,6 +53,9 @@ pub struct NetworkStatus {
     pub neighbours_configured: usize,
     /// Learned neighbour entries, those too old included until their room is needed.
     pub neighbours_learned: usize,
+    /// The guest, where the tenants' side is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<GuestStatus>,
 }
 
 /// One direction: received = forwarded + answered + dropped.
@@ -172,6 +177,7 @@ impl Status {
             largest: network.largest,
             neighbours_configured: network.neighbours[0],
             neighbours_learned: network.neighbours[1],
+            guest: network.guest.clone(),
         });
         Status {
             local: SocketAddr::new(config.local, config.port),
@@ -201,6 +207,7 @@ impl Status {
                 let _ = write!(line, "; neighbours: {given} configured, {heard} learned");
             }
             lines.push(line);
+            lines.extend(network.guest.iter().map(ToString::to_string));
         }
         lines.push(self.of_no_network.describe("of no network"));
         lines.join("\n")

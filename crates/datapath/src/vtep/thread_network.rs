@@ -6,6 +6,7 @@ use std::sync::Arc;
 use packet::ethernet::MacAddr;
 use sys::tap::Tap;
 
+use super::guest_writer::GuestWriter;
 use super::network::{Network, Policy};
 use crate::counters::Tally;
 use crate::tapbridge::LAYOUT;
@@ -18,6 +19,8 @@ pub(super) const HEADER: usize = LAYOUT.size();
 pub(super) enum Writer {
     /// A queue of a TAP.
     Tap(Tap),
+    /// A pair of a guest's queues.
+    Guest(GuestWriter),
     /// Nowhere; only that there were any is of interest.
     #[cfg(any(test, feature = "fuzz"))]
     Nowhere(std::cell::RefCell<Vec<([u8; HEADER], Vec<u8>)>>),
@@ -28,8 +31,17 @@ impl Writer {
     pub(super) fn tap(&self) -> Option<&Tap> {
         match self {
             Writer::Tap(tap) => Some(tap),
+            Writer::Guest(_) => None,
             #[cfg(any(test, feature = "fuzz"))]
             Writer::Nowhere(_) => None,
+        }
+    }
+
+    /// The guest, if it is one.
+    pub(super) fn guest(&self) -> Option<&GuestWriter> {
+        match self {
+            Writer::Guest(guest) => Some(guest),
+            _ => None,
         }
     }
 
@@ -39,6 +51,7 @@ impl Writer {
             Writer::Tap(tap) => {
                 tap.write_vectored(&[IoSlice::new(header), IoSlice::new(frame)]).map(drop)
             }
+            Writer::Guest(guest) => guest.write(header, frame),
             #[cfg(any(test, feature = "fuzz"))]
             Writer::Nowhere(written) => {
                 written.borrow_mut().push((*header, frame.to_vec()));
@@ -56,7 +69,7 @@ pub(super) struct ThreadNetwork {
     pub(super) policy: Arc<Policy>,
     pub(super) generation: u64,
     pub(super) tap: Writer,
-    /// The TAP's own address.
+    /// The TAP's own address; zero for a guest, whose own are its affair.
     pub(super) own: MacAddr,
     /// From the TAP to the wire.
     pub(super) out: Arc<Tally>,

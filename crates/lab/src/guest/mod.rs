@@ -11,6 +11,7 @@
 mod initramfs;
 pub mod inside;
 mod kernel;
+mod port;
 mod qemu;
 
 pub use kernel::{Kernel, KernelError, use_kernel};
@@ -22,6 +23,10 @@ const READY: &str = "ready";
 const FAILED: &str = "failed";
 /// Name of the control port in the guest.
 const CONTROL: &str = "overlane";
+
+/// What a reader has to know of guests by vhost-user in software emulation.
+pub(crate) const INTERRUPTS: &str =
+    "in software emulation the guests' NICs have no MSI-X: each interrupt costs them one exit more";
 
 /// What every mode of guests says of itself in software emulation.
 pub(crate) const TCG: &str = "TCG: ratios between modes only";

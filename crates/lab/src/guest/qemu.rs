@@ -8,12 +8,13 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use datapath::vhost_user::GuestPort;
 use netstate::Hop;
 use testbed::{Host, Process, Processes, mac, poll};
 
 use super::inside::NIC;
 use super::kernel::Kernel;
-use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs};
+use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs, port};
 use crate::guest_ends::GuestEnds;
 use crate::unsupported::Supported;
 use crate::{Capabilities, Network, Result, Unsupported};
@@ -94,16 +95,24 @@ pub(crate) enum Nic {
     Tap,
     /// QEMU's own stack (libslirp), with these ports of the host's address led to the guest.
     User { gateway: Ipv4Addr, published: Vec<(Ipv4Addr, u16)> },
+    /// A program in user space that reads and writes the guest's rings; see
+    /// [`Pair::take_ports`].
+    VhostUser,
 }
 
 /// Two guests, client and server, whose QEMU runs.
 pub(crate) struct Pair {
     guests: [Running; 2],
+    ports: Vec<GuestPort>,
+    program: Option<(&'static str, Dropped)>,
     addresses: [Ipv4Addr; 2],
     tree: Processes,
     kernel: Kernel,
     accelerator: Accelerator,
 }
+
+/// Asks a program how many frames it has dropped.
+type Dropped = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// QEMU with a guest.
 struct Running {
@@ -124,10 +133,37 @@ impl Pair {
         let tree = Processes::new()?;
         let boot = Boot::new(&tree, guests[0].host, &kernel, &initrd)?;
         let addresses = [guests[0].address, guests[1].address];
+        let ports = guests.iter().filter(|guest| guest.nic == Nic::VhostUser);
+        let ports = ports
+            .map(|guest| port::listen(&tree, guest.name, guest.host))
+            .collect::<Result<_>>()?;
         let [client, server] = guests;
         let client = boot.start(&accelerator, client.name, client.host, Some(&client))?;
         let server = boot.start(&accelerator, server.name, server.host, Some(&server))?;
-        Ok(Pair { guests: [client, server], addresses, tree, kernel, accelerator })
+        let guests = [client, server];
+        Ok(Pair { guests, ports, program: None, addresses, tree, kernel, accelerator })
+    }
+
+    /// The ports that guests with [`Nic::VhostUser`] are connected to, in their order. QEMU
+    /// goes on when they are served.
+    ///
+    /// # Errors
+    /// When a guest has none.
+    pub fn take_ports(&mut self) -> Result<[GuestPort; 2]> {
+        let ports: std::result::Result<[GuestPort; 2], _> =
+            std::mem::take(&mut self.ports).try_into();
+        ports.map_err(|_| not_started("guests' ports", "expected one for each guest"))
+    }
+
+    /// Packets cross the program `name` behind the client's NIC; `dropped` says how many it
+    /// has dropped since it began.
+    pub fn before(
+        mut self,
+        name: &'static str,
+        dropped: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Pair {
+        self.program = Some((name, Box::new(dropped)));
+        self
     }
 
     /// The network of `hosts`, of which the first two have the guests, when both are up;
@@ -143,7 +179,7 @@ impl Pair {
         middle: Vec<Hop>,
         target: Option<Ipv4Addr>,
     ) -> Result<Network> {
-        let Pair { mut guests, addresses, tree, kernel, accelerator } = self;
+        let Pair { mut guests, program, addresses, tree, kernel, accelerator, .. } = self;
         for guest in &mut guests {
             guest.up(BOOT_LIMIT)?;
         }
@@ -154,7 +190,11 @@ impl Pair {
             }
         })?;
         let [client, server] = guests;
-        let mut hops = vec![Hop::tx(&client.name, NIC)];
+        let first = Hop::tx(&client.name, NIC);
+        let mut hops = vec![match program {
+            Some((name, dropped)) => first.before(name, dropped),
+            None => first,
+        }];
         hops.extend(middle);
         hops.push(Hop::rx(&server.name, NIC));
         let own = addresses[1];
@@ -256,12 +296,17 @@ impl Boot<'_> {
                     }
                     backend
                 }
+                Nic::VhostUser => {
+                    command.args(port::arguments(name, self.memory));
+                    "vhost-user,id=net,chardev=port".to_owned()
+                }
             };
-            let mac = mac(name, NIC);
-            command
-                .args(["-netdev", &backend])
-                // Nothing is booted from it.
-                .args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},romfile=")]);
+            // Nothing is booted from it.
+            let mut device = format!("virtio-net-pci,netdev=net,mac={},romfile=", mac(name, NIC));
+            if guest.nic == Nic::VhostUser && matches!(accelerator, Accelerator::Tcg(_)) {
+                device += port::WITHOUT_KVM;
+            }
+            command.args(["-netdev", &backend, "-device", &device]);
         } else {
             command.args(["-nic", "none"]);
         }
@@ -339,7 +384,7 @@ fn last_words(process: &mut Process) -> testbed::Error {
     ended.unwrap_or_else(|error| error)
 }
 
-fn not_started(part: &str, reason: impl Into<String>) -> testbed::Error {
+pub(super) fn not_started(part: &str, reason: impl Into<String>) -> testbed::Error {
     testbed::Error::NotStarted { part: part.to_owned(), reason: reason.into() }
 }
 

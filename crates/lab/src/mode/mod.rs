@@ -32,9 +32,11 @@ mod vlan;
 mod vm_bridge;
 mod vm_host;
 mod vm_tapbridge;
+mod vm_tapbridge_vhost_user;
 mod vm_user;
 mod vm_vlan;
 mod vm_vtep;
+mod vm_vtep_vhost_user;
 mod vm_vxlan;
 mod vrouter_ha;
 mod vtep;
@@ -236,7 +238,9 @@ pub fn groups() -> &'static [Group] {
                 &vm_vxlan::PLAIN,
                 &vm_vxlan::ACCEL,
                 &vm_tapbridge::VmTapBridge,
+                &vm_tapbridge_vhost_user::VmTapBridgeVhostUser,
                 &vm_vtep::VmVtep,
+                &vm_vtep_vhost_user::VmVtepVhostUser,
                 &vm_user::VmUser,
             ],
         },

@@ -94,6 +94,7 @@ pub struct Guest {
     programs: Vec<String>,
     devices: Vec<String>,
     two_nodes: bool,
+    shared_memory: bool,
     netns: Option<Arc<NetNs>>,
 }
 
@@ -151,6 +152,7 @@ impl Guest {
             programs: Vec::new(),
             devices: Vec::new(),
             two_nodes: false,
+            shared_memory: false,
             netns: None,
         })
     }
@@ -183,6 +185,12 @@ impl Guest {
     /// Puts each of its two CPUs on a NUMA node of its own, with half the memory.
     pub fn with_two_nodes(mut self) -> Guest {
         self.two_nodes = true;
+        self
+    }
+
+    /// Has its memory in a file that others can map, as vhost-user needs it.
+    pub fn with_shared_memory(mut self) -> Guest {
+        self.shared_memory = true;
         self
     }
 
@@ -226,6 +234,10 @@ impl Guest {
             command
                 .args(["-object", &format!("memory-backend-ram,id=node{node},size={size}M")])
                 .args(["-numa", &format!("node,cpus={node},memdev=node{node}")]);
+        }
+        if self.shared_memory {
+            let file = format!("memory-backend-memfd,id=memory,share=on,size={memory}M");
+            command.args(["-object", &file, "-machine", "memory-backend=memory"]);
         }
         command.args(&self.devices);
         let ports = ["console", "stdout", "stderr", "status"];

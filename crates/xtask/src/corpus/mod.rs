@@ -10,6 +10,8 @@ use anyhow::Context;
 mod build;
 #[path = "../../../datapath/src/vtep/neighbour/tests/frames.rs"]
 mod neighbours;
+#[path = "../../../datapath/src/vhost_user/tests/seeds.rs"]
+mod rings;
 #[path = "../../../packet/tests/build/seeds.rs"]
 mod seeds;
 
@@ -26,6 +28,9 @@ const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
 pub fn write() -> anyhow::Result<()> {
     packets()?;
     neighbours()?;
+    for (name, data) in rings::seeds() {
+        keep("vhost_user_ring", name, &data)?;
+    }
     doctor::seeds()?;
     doctor::hostile()
 }

@@ -45,7 +45,9 @@ impl Redirect {
     /// # Errors
     /// Why this engine cannot run, in words; nothing is attached then.
     pub(super) fn attach(bridge: &Bridge) -> Result<Redirect, String> {
-        let (left, right) = (&bridge.left, &bridge.right);
+        let (Some(left), Some(right)) = (bridge.left.tap(), bridge.right.tap()) else {
+            return Err("a guest's memory is not in reach of tc".to_owned());
+        };
         let needed = Offload::CSUM | Offload::TSO4 | Offload::TSO6;
         if left.offload() != right.offload() || !left.offload().contains(needed) {
             return Err(format!(

@@ -23,8 +23,8 @@ pub(super) fn spawn(
     busy_poll: Duration,
 ) -> Result<()> {
     let sources = forwarders.each_ref().map(Forwarder::source);
-    let sources = sources.map(|tap| (tap.as_fd(), tap.name()));
-    let sources = threads.sources(&sources, busy_poll)?;
+    let sources = sources.map(|queue| queue.tap().map(|tap| (tap.as_fd(), tap.name())));
+    let sources = threads.places(&sources, busy_poll)?;
     Ok(threads.spawn(&format!("tapbridge {index}"), move || run(sources, forwarders))?)
 }
 

@@ -2,12 +2,15 @@
 
 mod bpf;
 mod epoll;
+mod guest;
 mod uring;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::forward::Forwarder;
+use super::netmap::Netmap;
+use super::queue::Queue;
 use super::{Bridge, Result, Side};
 use crate::bridge_engine::{Engine, EngineChoice, Unavailable};
 use crate::counters::{Counters, Tally};
@@ -79,40 +82,40 @@ impl Ready {
     /// When threads or descriptors have run out.
     pub fn start(self) -> Result<Running> {
         let Ready { bridge, engine, redirect, rings, mut threads } = self;
-        let tallies: Vec<_> = bridge.left.queues().iter().map(|_| Default::default()).collect();
+        let tallies: Vec<_> = (0..bridge.left.queue_count()).map(|_| Default::default()).collect();
         let mut rings = rings.into_iter().flatten();
-        let busy_poll = bridge.busy_poll;
-        for (index, forwarders) in forwarders(bridge, &tallies).enumerate() {
+        let Bridge { left, right, netmap, busy_poll } = bridge;
+        let (left, right) = (left.into_parts(), right.into_parts());
+        let with_guest = left.1.is_some() || right.1.is_some();
+        let pairs = [left.0, right.0];
+        for (index, forwarders) in forwarders(pairs, netmap, &tallies).enumerate() {
             // Those that run already end when `threads` is dropped.
             match rings.next() {
                 Some(ring) => uring::spawn(&mut threads, index, ring, forwarders)?,
+                None if with_guest => guest::spawn(&mut threads, index, forwarders, busy_poll)?,
                 None => epoll::spawn(&mut threads, index, forwarders, busy_poll)?,
             }
+        }
+        // Clients are let in when the threads that move their frames are there.
+        for port in [left.1, right.1].into_iter().flatten() {
+            port.serve(&mut threads)?;
         }
         Ok(Running { engine, redirect, tallies, threads })
     }
 }
 
 /// Both directions of each pair of queues; `tallies` likewise.
-fn forwarders(bridge: Bridge, tallies: &[[Arc<Tally>; 2]]) -> impl Iterator<Item = [Forwarder; 2]> {
-    let Bridge { left, right, netmap, .. } = bridge;
-    let offloads = [left.offload(), right.offload()];
-    let pairs = left.into_queues().into_iter().zip(right.into_queues());
-    pairs.zip(tallies).map(move |((left, right), [from_left, from_right])| {
-        let (left, right) = (Arc::new(left), Arc::new(right));
-        let [gives_left, gives_right] = offloads;
+fn forwarders(
+    pairs: [Vec<Queue>; 2],
+    netmap: Option<Netmap>,
+    tallies: &[[Arc<Tally>; 2]],
+) -> impl Iterator<Item = [Forwarder; 2]> {
+    let [left, right] = pairs;
+    left.into_iter().zip(right).zip(tallies).map(move |((left, right), [from_left, from_right])| {
         let (l, r) = (left.clone(), right.clone());
         [
-            Forwarder::new(l, gives_left, r, gives_right, Side::Left, netmap, from_left.clone()),
-            Forwarder::new(
-                right,
-                gives_right,
-                left,
-                gives_left,
-                Side::Right,
-                netmap,
-                from_right.clone(),
-            ),
+            Forwarder::new(l, r, Side::Left, netmap, from_left.clone()),
+            Forwarder::new(right, left, Side::Right, netmap, from_right.clone()),
         ]
     })
 }

@@ -23,7 +23,11 @@ const BUFFERS: u16 = 16;
 /// # Errors
 /// Why this engine cannot run.
 pub(super) fn open(bridge: &Bridge, threads: &Threads) -> sys::Result<Vec<FrameRing>> {
-    let pairs = bridge.left.queues().iter().zip(bridge.right.queues());
+    let (Some(left), Some(right)) = (bridge.left.tap(), bridge.right.tap()) else {
+        // A guest tells of its frames by events, and has them in its memory.
+        return Err(sys::Error::new("io_uring", "a guest's port", Errno::EOPNOTSUPP));
+    };
+    let pairs = left.queues().iter().zip(right.queues());
     pairs
         .map(|(left, right)| {
             let frames = [left.as_fd(), right.as_fd()];

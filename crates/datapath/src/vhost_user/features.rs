@@ -1,0 +1,100 @@
+//! What guest and device agree on.
+
+use sys::tap::Offload;
+
+/// `VHOST_USER_F_PROTOCOL_FEATURES`: there are features of the protocol.
+pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// `VIRTIO_F_VERSION_1`: the device is not a legacy one.
+pub const VERSION_1: u64 = 1 << 32;
+/// `VIRTIO_NET_F_MRG_RXBUF`: a frame may be in several buffers.
+pub const MERGEABLE: u64 = 1 << 15;
+/// `VIRTIO_RING_F_EVENT_IDX`: who is told when, by indices.
+pub const EVENT_INDEX: u64 = 1 << 29;
+/// `VIRTIO_NET_F_GUEST_CSUM`: the guest takes unfinished checksums.
+pub const GUEST_CSUM: u64 = 1 << 1;
+/// `VIRTIO_NET_F_MQ`: more than one pair of queues.
+const MULTI_QUEUE: u64 = 1 << 22;
+/// `VIRTIO_F_ANY_LAYOUT`, `VIRTIO_RING_F_INDIRECT_DESC`.
+const RING: u64 = 1 << 27 | 1 << 28;
+
+/// `VHOST_USER_PROTOCOL_F_MQ`, `VHOST_USER_PROTOCOL_F_REPLY_ACK`.
+pub const PROTOCOL: u64 = 1 << 0 | REPLY_ACK;
+/// `VHOST_USER_PROTOCOL_F_REPLY_ACK`: the client may ask how a request went.
+pub const REPLY_ACK: u64 = 1 << 3;
+
+/// What the guest takes (`VIRTIO_NET_F_GUEST_*`), what it may give (`VIRTIO_NET_F_CSUM`,
+/// `VIRTIO_NET_F_HOST_*`), and the offload of both.
+const OFFLOADS: [(u64, u64, Offload); 6] = [
+    (GUEST_CSUM, 1 << 0, Offload::CSUM),
+    (1 << 7, 1 << 11, Offload::TSO4),
+    (1 << 8, 1 << 12, Offload::TSO6),
+    (1 << 9, 1 << 13, Offload::TSO_ECN),
+    (1 << 54, 1 << 56, Offload::USO4),
+    (1 << 55, 1 << 56, Offload::USO6),
+];
+
+/// The features of a device with so many pairs of queues that crosses these uncut.
+pub fn offered(offload: Offload, queues: usize) -> u64 {
+    let mut features = PROTOCOL_FEATURES | VERSION_1 | MERGEABLE | EVENT_INDEX | RING;
+    if queues > 1 {
+        features |= MULTI_QUEUE;
+    }
+    for (takes, gives, flag) in OFFLOADS {
+        if offload.contains(flag) {
+            features |= takes | gives;
+        }
+    }
+    features
+}
+
+/// What a guest with these features takes uncut.
+pub fn taken(features: u64) -> Offload {
+    let taken = OFFLOADS.into_iter().filter(|(takes, ..)| features & takes != 0);
+    taken.fold(Offload::NONE, |all, (.., flag)| all | flag)
+}
+
+/// Bytes of the header before each frame.
+pub fn header_bytes(features: u64) -> usize {
+    // A legacy guest's header has no number of buffers where there is always one.
+    if features & (VERSION_1 | MERGEABLE) == 0 { 10 } else { 12 }
+}
+
+/// Names of those that concern what frames may be, as the virtio specification has them.
+pub fn names(features: u64) -> Vec<&'static str> {
+    const NAMES: [(u32, &str); 16] = [
+        (0, "CSUM"),
+        (1, "GUEST_CSUM"),
+        (7, "GUEST_TSO4"),
+        (8, "GUEST_TSO6"),
+        (9, "GUEST_ECN"),
+        (11, "HOST_TSO4"),
+        (12, "HOST_TSO6"),
+        (13, "HOST_ECN"),
+        (15, "MRG_RXBUF"),
+        (22, "MQ"),
+        (28, "INDIRECT_DESC"),
+        (29, "EVENT_IDX"),
+        (32, "VERSION_1"),
+        (54, "GUEST_USO4"),
+        (55, "GUEST_USO6"),
+        (56, "HOST_USO"),
+    ];
+    let set = NAMES.into_iter().filter(|(bit, _)| features & 1 << bit != 0);
+    set.map(|(_, name)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_offered_is_what_was_wanted_uncut() {
+        let all = offered(Offload::PLAIN, 2);
+        assert_eq!(taken(all), Offload::PLAIN);
+        assert_eq!(names(all).len(), 16);
+        let none = offered(Offload::NONE, 1);
+        assert_eq!(taken(none), Offload::NONE);
+        assert_eq!(names(none), ["MRG_RXBUF", "INDIRECT_DESC", "EVENT_IDX", "VERSION_1"]);
+        assert_eq!([header_bytes(none), header_bytes(0), header_bytes(MERGEABLE)], [12, 10, 12]);
+    }
+}

@@ -1,0 +1,226 @@
+//! A guest's memory, as its table says.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use sys::descriptors::is_sealed_against_shrinking;
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+
+/// Regions of a table, at most (`VHOST_MEMORY_BASELINE_NREGIONS`).
+pub const REGIONS_MAX: usize = 8;
+
+/// One region of a table; all in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// Address in the guest.
+    pub guest: u64,
+    /// Length.
+    pub size: u64,
+    /// Address in the client, by which rings are told.
+    pub user: u64,
+    /// Where the region begins in its file.
+    pub offset: u64,
+}
+
+impl Region {
+    fn ends(&self) -> Option<[u64; 3]> {
+        let end = |start: u64| start.checked_add(self.size);
+        Some([end(self.guest)?, end(self.user)?, end(self.offset)?])
+    }
+}
+
+/// Why a table is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// Too many regions, or none.
+    #[error(
+        "memory table: expected 1 to {REGIONS_MAX} regions with a descriptor each, got {regions} and {descriptors} descriptors"
+    )]
+    Count {
+        /// Regions in the table.
+        regions: usize,
+        /// Descriptors beside it.
+        descriptors: usize,
+    },
+    /// An address or a length that cannot be.
+    #[error("memory region at {0:#x}: empty, or beyond the end of addresses")]
+    Bounds(u64),
+    /// A file that is shorter than what is to be mapped of it.
+    #[error("memory region at {guest:#x}: its file has {got} bytes, expected at least {wanted}")]
+    Short {
+        /// Address in the guest.
+        guest: u64,
+        /// Where the region ends in the file.
+        wanted: u64,
+        /// Where the file ends.
+        got: u64,
+    },
+    /// A file that its other owners can cut: to touch what is gone is a signal.
+    #[error(
+        "memory region at {0:#x}: its file is not sealed against shrinking (F_SEAL_SHRINK); QEMU's -object memory-backend-memfd seals it"
+    )]
+    Unsealed(u64),
+    /// The kernel's answer.
+    #[error("memory region at {guest:#x}: {operation}: {reason}")]
+    Kernel {
+        /// Address in the guest.
+        guest: u64,
+        /// What was tried.
+        operation: &'static str,
+        /// Why it failed.
+        reason: String,
+    },
+    /// Regions of the same addresses.
+    #[error("memory table: {0}")]
+    Overlap(String),
+}
+
+/// Guest memory that is mapped; it stays until the last user drops it.
+#[derive(Debug)]
+pub struct Memory {
+    map: GuestMemoryMmap,
+    regions: Vec<Region>,
+}
+
+impl Memory {
+    /// Maps what a table names.
+    ///
+    /// # Errors
+    /// [`MemoryError`]; nothing stays mapped then.
+    pub fn map(table: &[Region], files: Vec<OwnedFd>) -> Result<Memory, MemoryError> {
+        let count = MemoryError::Count { regions: table.len(), descriptors: files.len() };
+        if table.is_empty() || table.len() > REGIONS_MAX || table.len() != files.len() {
+            return Err(count);
+        }
+        let mut mapped = Vec::new();
+        for (region, file) in table.iter().zip(files) {
+            mapped.push(map(region, file)?);
+        }
+        // The table's order is the client's.
+        mapped.sort_by_key(|(region, _)| region.guest);
+        let (regions, mapped): (Vec<_>, Vec<_>) = mapped.into_iter().unzip();
+        let map = GuestMemoryMmap::from_regions(mapped);
+        Ok(Memory { map: map.map_err(|e| MemoryError::Overlap(e.to_string()))?, regions })
+    }
+
+    /// The guest's address of what is at an address of the client.
+    pub fn guest_address(&self, user: u64) -> Option<u64> {
+        let holds = |region: &&Region| user >= region.user && user - region.user < region.size;
+        let region = self.regions.iter().find(holds)?;
+        Some(region.guest + (user - region.user))
+    }
+
+    /// What is mapped.
+    pub fn mapped(&self) -> &GuestMemoryMmap {
+        &self.map
+    }
+
+    /// Bytes of all regions.
+    pub fn size(&self) -> u64 {
+        self.regions.iter().map(|region| region.size).sum()
+    }
+}
+
+fn map(region: &Region, file: OwnedFd) -> Result<(Region, GuestRegionMmap), MemoryError> {
+    let guest = region.guest;
+    let bounds = MemoryError::Bounds(guest);
+    let Some([_, _, end]) = region.ends() else { return Err(bounds) };
+    let Ok(size) = usize::try_from(region.size) else { return Err(bounds) };
+    if size == 0 || i64::try_from(end).is_err() {
+        return Err(bounds);
+    }
+    match is_sealed_against_shrinking(&file) {
+        Ok(true) => {}
+        Ok(false) | Err(Errno::EINVAL) => return Err(MemoryError::Unsealed(guest)),
+        Err(error) => {
+            let reason = error.to_string();
+            return Err(MemoryError::Kernel { guest, operation: "fcntl(F_GET_SEALS)", reason });
+        }
+    }
+    let mut file = File::from(file);
+    let kernel = |operation| {
+        move |error: &dyn std::fmt::Display| MemoryError::Kernel {
+            guest,
+            operation,
+            reason: error.to_string(),
+        }
+    };
+    let got = file.seek(SeekFrom::End(0)).map_err(|e| kernel("lseek")(&e))?;
+    if got < end {
+        return Err(MemoryError::Short { guest, wanted: end, got });
+    }
+    let place = FileOffset::new(file, region.offset);
+    let mapped = GuestRegionMmap::from_range(GuestAddress(guest), size, Some(place));
+    Ok((*region, mapped.map_err(|e| kernel("mmap")(&e))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use vm_memory::Bytes;
+
+    use super::*;
+
+    fn file(bytes: i64, sealed: bool) -> OwnedFd {
+        let file = memfd_create(c"guest", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        nix::unistd::ftruncate(&file, bytes).unwrap();
+        if sealed {
+            fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        }
+        file
+    }
+
+    const REGION: Region = Region { guest: 0, size: 0x2000, user: 0x7000_0000, offset: 0x1000 };
+
+    fn refused(table: &[Region], files: Vec<OwnedFd>) -> String {
+        Memory::map(table, files).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_mapped_is_the_file_from_the_offset_on() {
+        let file = file(0x3000, true);
+        nix::sys::uio::pwrite(&file, b"guest", 0x1010).unwrap();
+        let memory = Memory::map(&[REGION], vec![file]).unwrap();
+        let mut bytes = [0; 5];
+        memory.mapped().read_slice(&mut bytes, GuestAddress(0x10)).unwrap();
+        assert_eq!(&bytes, b"guest");
+        assert!(memory.mapped().read_slice(&mut bytes, GuestAddress(0x1fff)).is_err());
+        assert_eq!(memory.guest_address(0x7000_1fff), Some(0x1fff));
+        assert_eq!(memory.guest_address(0x7000_2000), None);
+        assert_eq!(memory.guest_address(0x6fff_ffff), None);
+        assert_eq!(memory.size(), 0x2000);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_is_refused_by_name() {
+        let sealed = || file(0x3000, true);
+        assert!(refused(&[], vec![]).contains("got 0"));
+        assert!(refused(&[REGION], vec![]).contains("0 descriptors"));
+        let many = [REGION; REGIONS_MAX + 1];
+        assert!(refused(&many, many.iter().map(|_| sealed()).collect()).contains("got 9"));
+        let wide = Region { size: 0x4000, ..REGION };
+        assert!(
+            refused(&[wide], vec![sealed()]).contains("has 12288 bytes, expected at least 20480")
+        );
+        for region in [
+            Region { size: 0, ..REGION },
+            Region { size: u64::MAX, ..REGION },
+            Region { guest: u64::MAX - 1, ..REGION },
+            Region { user: u64::MAX - 1, ..REGION },
+            Region { offset: u64::MAX - 1, ..REGION },
+            Region { offset: i64::MAX as u64, ..REGION },
+        ] {
+            assert!(refused(&[region], vec![sealed()]).contains("beyond the end"), "{region:?}");
+        }
+        assert!(refused(&[REGION], vec![file(0x3000, false)]).contains("F_SEAL_SHRINK"));
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert!(refused(&[REGION], vec![reader.into()]).contains("F_SEAL_SHRINK"));
+        let odd = Region { offset: 0x801, size: 0x1000, ..REGION };
+        assert!(refused(&[odd], vec![sealed()]).contains("mmap"));
+        let twice = [REGION, Region { guest: 0x1000, ..REGION }];
+        assert!(refused(&twice, vec![sealed(), sealed()]).contains("memory table: "));
+    }
+}

@@ -1,0 +1,281 @@
+//! Messages of a vhost-user client, as bytes (`docs/interop/vhost-user.rst` of QEMU).
+
+use super::memory::{REGIONS_MAX, Region};
+
+/// Bytes of a message's header.
+pub const HEADER: usize = 12;
+/// Longest payload that is read: a memory table.
+pub const PAYLOAD_MAX: usize = 8 + 32 * REGIONS_MAX;
+
+/// Version 1, which there is no other of.
+const VERSION: u32 = 1;
+const VERSION_MASK: u32 = 3;
+const REPLY: u32 = 4;
+const NEED_REPLY: u32 = 8;
+
+/// A message's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Number of the request.
+    pub request: u32,
+    /// Whether the client wants to know how it went.
+    pub needs_reply: bool,
+    /// Bytes of the payload.
+    pub size: usize,
+}
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// Flags that no client sets.
+    #[error("a message with flags {0:#x}: expected version 1 of vhost-user, and no reply")]
+    Flags(u32),
+    /// A payload that no request has.
+    #[error("a payload of {0} bytes: expected at most {PAYLOAD_MAX}")]
+    Long(u32),
+    /// A request that was not offered.
+    #[error("request {0}, which was not offered")]
+    Unknown(u32),
+    /// A payload of another length than the request has.
+    #[error("request {request} with {got} bytes: expected {wanted}")]
+    Payload {
+        /// Number of the request.
+        request: u32,
+        /// Bytes that it has.
+        wanted: usize,
+        /// Bytes that came.
+        got: usize,
+    },
+}
+
+/// What the client wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Which features there are.
+    GetFeatures,
+    /// The features that guest and client took.
+    SetFeatures(u64),
+    /// The client is ours alone.
+    SetOwner,
+    /// It no longer is; nobody uses this any more.
+    ResetOwner,
+    /// The guest's memory; a descriptor for each.
+    SetMemTable(Vec<Region>),
+    /// Entries of a ring.
+    SetVringNum(State),
+    /// Addresses of a ring, as the client calls them.
+    SetVringAddr {
+        /// Number of the ring.
+        ring: u32,
+        /// Its descriptors.
+        descriptors: u64,
+        /// What was used.
+        used: u64,
+        /// What is offered.
+        available: u64,
+    },
+    /// The entry at which a ring goes on.
+    SetVringBase(State),
+    /// The ring is to be stopped, and its next entry told.
+    GetVringBase(u32),
+    /// By which the guest tells that it offers more.
+    SetVringKick(Event),
+    /// By which the guest is told that something was used.
+    SetVringCall(Event),
+    /// By which the client is told of errors.
+    SetVringErr(Event),
+    /// Which features the protocol has.
+    GetProtocolFeatures,
+    /// Those that the client took.
+    SetProtocolFeatures(u64),
+    /// How many pairs of queues there are.
+    GetQueueNum,
+    /// Whether a ring may be used.
+    SetVringEnable(State),
+}
+
+/// A ring and a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Number of the ring.
+    pub ring: u32,
+    /// What it gets.
+    pub value: u32,
+}
+
+/// A ring and whether a descriptor comes with the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// Number of the ring.
+    pub ring: u32,
+    /// False: the ring is to be looked at without being told.
+    pub has_descriptor: bool,
+}
+
+impl Header {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// Flags or a length that cannot be.
+    pub fn parse(bytes: &[u8; HEADER]) -> Result<Header, MessageError> {
+        let [request, flags, size] = words(bytes);
+        if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
+            return Err(MessageError::Flags(flags));
+        }
+        match usize::try_from(size) {
+            Ok(bytes) if bytes <= PAYLOAD_MAX => {
+                Ok(Header { request, needs_reply: flags & NEED_REPLY != 0, size: bytes })
+            }
+            _ => Err(MessageError::Long(size)),
+        }
+    }
+
+    /// The answer to it, header and all.
+    pub fn answer(&self, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER + payload.len());
+        for word in [self.request, VERSION | REPLY, payload.len() as u32] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(payload);
+        bytes
+    }
+}
+
+impl Request {
+    /// Reads a message behind its header.
+    ///
+    /// # Errors
+    /// A request that is not known, or a payload that is not its own.
+    pub fn parse(header: &Header, payload: &[u8]) -> Result<Request, MessageError> {
+        let request = header.request;
+        let of = |wanted: usize| match payload.len() {
+            got if got == wanted => Ok(()),
+            got => Err(MessageError::Payload { request, wanted, got }),
+        };
+        let number = || of(8).map(|()| word64(payload, 0));
+        let state =
+            || of(8).map(|()| State { ring: word32(payload, 0), value: word32(payload, 4) });
+        let event = || {
+            let value = number()?;
+            Ok(Event { ring: value as u8 as u32, has_descriptor: value & 0x100 == 0 })
+        };
+        let none = |request| of(0).map(|()| request);
+        match request {
+            1 => none(Request::GetFeatures),
+            2 => number().map(Request::SetFeatures),
+            3 => none(Request::SetOwner),
+            4 => none(Request::ResetOwner),
+            5 => {
+                let regions = if payload.len() < 8 { 0 } else { word32(payload, 0) as usize };
+                let wanted = 8 + 32 * regions.min(REGIONS_MAX);
+                // Some clients send the room of all regions.
+                if payload.len() < wanted || regions > REGIONS_MAX {
+                    let (wanted, got) = (8 + 32 * regions, payload.len());
+                    return Err(MessageError::Payload { request, wanted, got });
+                }
+                let table = payload[8..wanted].chunks_exact(32).map(|region| Region {
+                    guest: word64(region, 0),
+                    size: word64(region, 8),
+                    user: word64(region, 16),
+                    offset: word64(region, 24),
+                });
+                Ok(Request::SetMemTable(table.collect()))
+            }
+            8 => state().map(Request::SetVringNum),
+            9 => {
+                of(40)?;
+                Ok(Request::SetVringAddr {
+                    ring: word32(payload, 0),
+                    descriptors: word64(payload, 8),
+                    used: word64(payload, 16),
+                    available: word64(payload, 24),
+                })
+            }
+            10 => state().map(Request::SetVringBase),
+            11 => state().map(|state| Request::GetVringBase(state.ring)),
+            12 => event().map(Request::SetVringKick),
+            13 => event().map(Request::SetVringCall),
+            14 => event().map(Request::SetVringErr),
+            15 => none(Request::GetProtocolFeatures),
+            16 => number().map(Request::SetProtocolFeatures),
+            17 => none(Request::GetQueueNum),
+            18 => state().map(Request::SetVringEnable),
+            other => Err(MessageError::Unknown(other)),
+        }
+    }
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
+    std::array::from_fn(|at| word32(bytes, 4 * at))
+}
+
+/// In the machine's own order: both ends are on one machine. 0 where there is none, which
+/// the lengths compared before exclude.
+fn word32(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
+}
+
+fn word64(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header(words: [u32; 3]) -> Result<Header, MessageError> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        Header::parse(bytes.first_chunk().unwrap())
+    }
+
+    #[test]
+    fn headers_of_clients_only() {
+        let wanted = Header { request: 5, needs_reply: true, size: 40 };
+        assert_eq!(header([5, 0x9, 40]), Ok(wanted));
+        assert_eq!(header([5, 0x5, 40]), Err(MessageError::Flags(5)));
+        assert_eq!(header([5, 0x2, 40]), Err(MessageError::Flags(2)));
+        assert_eq!(header([5, 0x1, 1 << 30]), Err(MessageError::Long(1 << 30)));
+        assert_eq!(wanted.answer(&[7; 8]).len(), HEADER + 8);
+    }
+
+    #[test]
+    fn a_ring_s_address_is_read_as_qemu_writes_it() {
+        let mut payload = vec![3, 0, 0, 0, 0, 0, 0, 0];
+        for word in [0x1000u64, 0x2000, 0x3000, 0] {
+            payload.extend(word.to_ne_bytes());
+        }
+        let header = header([9, 1, 40]).unwrap();
+        let wanted =
+            Request::SetVringAddr { ring: 3, descriptors: 0x1000, used: 0x2000, available: 0x3000 };
+        assert_eq!(Request::parse(&header, &payload), Ok(wanted));
+        let short = Request::parse(&header, &payload[..39]).unwrap_err();
+        assert_eq!(short.to_string(), "request 9 with 39 bytes: expected 40");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_request_or_refused(
+            request in 0u32..64,
+            payload in prop::collection::vec(any::<u8>(), 0..=PAYLOAD_MAX),
+        ) {
+            let header = Header { request, needs_reply: false, size: payload.len() };
+            let _ = Request::parse(&header, &payload);
+        }
+
+        #[test]
+        fn a_table_has_as_many_regions_as_it_says(
+            regions in 0u32..=10,
+            rest in prop::collection::vec(any::<u8>(), 0..PAYLOAD_MAX - 8),
+        ) {
+            let mut payload = regions.to_ne_bytes().to_vec();
+            payload.extend([0; 4]);
+            payload.extend(rest);
+            let header = Header { request: 5, needs_reply: false, size: payload.len() };
+            if let Ok(Request::SetMemTable(table)) = Request::parse(&header, &payload) {
+                prop_assert_eq!(table.len(), regions as usize);
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! A tenant that is a guest by vhost-user, as one thread reads it and writes to it.
+
+use std::cell::RefCell;
+use std::io;
+
+use nix::errno::Errno;
+use packet::segment::{Policy, Segmenter, TransportChecksum};
+use packet::vnet_hdr::VnetHdr;
+use sys::tap::Offload;
+
+use super::thread_network::HEADER;
+use crate::tapbridge::{FRAME_BUFFER, LAYOUT, needed, sane};
+use crate::vhost_user::GuestQueue;
+
+/// One pair of a guest's queues.
+#[derive(Debug)]
+pub(super) struct GuestWriter {
+    queue: GuestQueue,
+    /// For what has to be cut.
+    piece: RefCell<Box<[u8]>>,
+}
+
+impl GuestWriter {
+    pub(super) fn new(queue: GuestQueue) -> GuestWriter {
+        let piece = RefCell::new(vec![0; FRAME_BUFFER].into_boxed_slice());
+        GuestWriter { queue, piece }
+    }
+
+    pub(super) fn queue(&self) -> &GuestQueue {
+        &self.queue
+    }
+
+    /// Reads one frame with its header, which is one that a device may be given; `None`:
+    /// nothing is there. A frame that cannot be has no bytes.
+    pub(super) fn read(&self, buffer: &mut [u8]) -> Option<usize> {
+        match self.queue.read(buffer) {
+            Ok(length) if length > HEADER && sane(&mut buffer[..length]) => Some(length),
+            Ok(_) => Some(0),
+            Err(Errno::EMSGSIZE) => Some(0),
+            Err(_) => None,
+        }
+    }
+
+    /// Writes one frame behind its header: whole, if the guest takes it, else in pieces.
+    pub(super) fn write(&self, header: &[u8; HEADER], frame: &[u8]) -> io::Result<()> {
+        let unfit = || io::Error::from(Errno::EINVAL);
+        let vnet = VnetHdr::parse(header, LAYOUT).map_err(|_| unfit())?;
+        let gso = vnet.gso().map_err(|_| unfit())?;
+        let takes = self.queue.takes();
+        if takes.contains(needed(&vnet, gso.as_ref())) {
+            return Ok(self.queue.write_parts(header, frame)?);
+        }
+        let partial = takes.contains(Offload::CSUM);
+        let checksum = if partial { TransportChecksum::Partial } else { TransportChecksum::Full };
+        let policy = Policy { checksum, ..Policy::default() };
+        let segments = Segmenter::with_policy(frame, &vnet, policy).map_err(|_| unfit())?;
+        let mut piece = self.piece.borrow_mut();
+        for index in 0..segments.count() {
+            let length = segments.write(index, &mut piece).map_err(|_| unfit())?;
+            self.queue.write_parts(&segments.header(index).to_bytes(), &piece[..length])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,45 @@
+//! A guest's port by vhost-user: QEMU connects to a socket in the tree's own `/run`, and the
+//! program that forwards has the guest's memory.
+
+use std::os::unix::fs::DirBuilderExt;
+
+use datapath::vhost_user::{GuestPort, GuestPortOptions};
+use testbed::{Host, Processes};
+
+use super::qemu::not_started;
+use crate::Result;
+
+/// What the device has besides where there is no KVM: QEMU 7.2 ends by SIGSEGV when a guest
+/// under vhost-user masks a vector of MSI-X (`kvm_virtio_pci_irqfd_use`, without irqfd).
+pub(super) const WITHOUT_KVM: &str = ",vectors=0";
+
+fn directory(name: &str) -> String {
+    format!("/run/{name}.port")
+}
+
+/// The port that the guest's QEMU is to connect to.
+///
+/// # Errors
+/// When it cannot listen.
+pub(super) fn listen(tree: &Processes, name: &str, host: &Host) -> Result<GuestPort> {
+    let directory = directory(name);
+    let port = tree.inside(host, || {
+        // The tree's `/run` is anybody's in it.
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
+        made.map_err(|e| sys::Error::io("mkdir", directory.as_str(), &e))?;
+        GuestPort::listen(&GuestPortOptions::at(format!("{directory}/net")))
+    })?;
+    port.map_err(|error| not_started("a guest's port", error.to_string()))
+}
+
+/// QEMU's arguments for a guest of so many MiB; the device is to be of `id=net`.
+pub(super) fn arguments(name: &str, memory: usize) -> [String; 6] {
+    [
+        "-object".to_owned(),
+        format!("memory-backend-memfd,id=memory,share=on,size={memory}M"),
+        "-machine".to_owned(),
+        "memory-backend=memory".to_owned(),
+        "-chardev".to_owned(),
+        format!("socket,id=port,path={}/net", directory(name)),
+    ]
+}

@@ -1,0 +1,57 @@
+//! `vm-tapbridge-vhost-user`: guests joined by `overlane tapbridge`, which reads and writes
+//! their rings in their memory. There is no TAP device, and no bridge.
+
+use datapath::tapbridge::{Bridge, Engine};
+use testbed::Host;
+
+use super::bridge::{TENANT_A, TENANT_B};
+use super::tapbridge::{UNPINNED, dropped, start};
+use crate::guest::{self, Guest, Nic, Pair};
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// Guests joined in user space by vhost-user.
+pub struct VmTapBridgeVhostUser;
+
+impl Mode for VmTapBridgeVhostUser {
+    fn name(&self) -> &'static str {
+        "vm-tapbridge-vhost-user"
+    }
+
+    fn path(&self) -> &'static str {
+        "guest's virtio-net - vhost-user - GSO packets through user space (TCG: ratios between modes only)"
+    }
+
+    fn in_guests(&self) -> bool {
+        true
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        guest::supported(machine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let (a, b) = (Host::new("a")?, Host::new("b")?);
+        let guest = |name, host, address| Guest {
+            name,
+            host,
+            address,
+            prefix: 24,
+            mtu: params.mtu,
+            nic: Nic::VhostUser,
+        };
+        let mut guests =
+            Pair::start([guest("tenant-a", &a, TENANT_A), guest("tenant-b", &b, TENANT_B)])?;
+        let [left, right] = guests.take_ports()?;
+        let uncut = left.offload();
+        let running = start(Bridge::new(left, right, None), Engine::Epoll)?;
+        Ok(guests
+            .before("tapbridge", dropped(&running))
+            .network(vec![a, b], params.mtu, Vec::new(), None)?
+            .keeping(Box::new(running))
+            .noting(format!(
+                "crosses no wire: the offload profile does not apply; offered uncut: {uncut}"
+            ))
+            .noting(guest::INTERRUPTS)
+            .noting(UNPINNED))
+    }
+}

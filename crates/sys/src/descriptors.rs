@@ -1,0 +1,146 @@
+//! Descriptors that come with the bytes of a Unix socket (`SCM_RIGHTS`), of a peer that is
+//! not trusted.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+
+/// Most descriptors that one read takes; the kernel closes what exceeds them.
+pub const DESCRIPTORS_MAX: usize = 8;
+
+/// Reads what is there, without waiting: the number of bytes, 0 at the peer's end.
+/// Descriptors that came with them are appended; they close on exec.
+///
+/// # Errors
+/// `EAGAIN` when nothing is there; `ECONNRESET`.
+pub fn receive(
+    socket: &UnixStream,
+    buffer: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<usize, Errno> {
+    let mut room = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
+    let mut buffers = [IoSliceMut::new(buffer)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut room), flags)?;
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(received) = control {
+            // SAFETY: the kernel has just installed these numbers for this call; nobody
+            // else knows them.
+            let owned = received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+            descriptors.extend(owned);
+        }
+    }
+    Ok(message.bytes)
+}
+
+/// Whether a file can never become shorter, whoever has it open: what is mapped of it
+/// stays (`F_SEAL_SHRINK`).
+///
+/// # Errors
+/// `EINVAL` for a file that takes no seals.
+pub fn is_sealed_against_shrinking(file: &OwnedFd) -> Result<bool, Errno> {
+    let seals = SealFlag::from_bits_retain(fcntl(file, FcntlArg::F_GET_SEALS)?);
+    Ok(seals.contains(SealFlag::F_SEAL_SHRINK))
+}
+
+/// A descriptor by which two processes wake each other (eventfd(2)), made by the other one.
+#[derive(Debug)]
+pub struct PeerEvent(OwnedFd);
+
+impl PeerEvent {
+    /// Takes a descriptor that behaves as an eventfd; it is nonblocking from now on, for
+    /// both sides.
+    ///
+    /// # Errors
+    /// `EINVAL` for one that behaves otherwise: a pipe, a socket, a file.
+    pub fn new(descriptor: OwnedFd) -> Result<PeerEvent, Errno> {
+        // An eventfd takes eight bytes or more. Whatever has bytes takes none as well.
+        match nix::unistd::write(&descriptor, &[]) {
+            Err(Errno::EINVAL) => {}
+            _ => return Err(Errno::EINVAL),
+        }
+        let mut flags = OFlag::from_bits_retain(fcntl(&descriptor, FcntlArg::F_GETFL)?);
+        flags.insert(OFlag::O_NONBLOCK);
+        fcntl(&descriptor, FcntlArg::F_SETFL(flags))?;
+        Ok(PeerEvent(descriptor))
+    }
+
+    /// Wakes the other side. One that lets its counter run full is awake.
+    pub fn wake(&self) {
+        let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for PeerEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::io::Read;
+
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::socket::{ControlMessage, sendmsg};
+
+    use super::*;
+
+    #[test]
+    fn descriptors_come_with_the_bytes_that_they_were_sent_with() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let sent = [writer.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&sent)];
+        let bytes = [IoSlice::new(b"hello")];
+        sendmsg::<()>(theirs.as_raw_fd(), &bytes, &rights, MsgFlags::empty(), None).unwrap();
+        drop(writer);
+        let (mut buffer, mut received) = ([0; 16], Vec::new());
+        assert_eq!(receive(&ours, &mut buffer, &mut received), Ok(5));
+        assert_eq!(received.len(), 1);
+        assert_eq!(receive(&ours, &mut buffer, &mut received), Err(Errno::EAGAIN));
+        drop(theirs);
+        assert_eq!(receive(&ours, &mut buffer, &mut received), Ok(0));
+        // The pipe has an end when the last writer is gone.
+        nix::unistd::write(&received[0], b"x").unwrap();
+        received.clear();
+        let mut rest = Vec::new();
+        { reader }.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"x");
+    }
+
+    #[test]
+    fn only_an_eventfd_is_taken_as_an_event() {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        assert_eq!(PeerEvent::new(writer.into()).unwrap_err(), Errno::EINVAL);
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        assert_eq!(PeerEvent::new(socket.into()).unwrap_err(), Errno::EINVAL);
+        let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
+        assert_eq!(PeerEvent::new(null.into()).unwrap_err(), Errno::EINVAL);
+        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
+        let peer = PeerEvent::new(event.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        // Full, and yet nobody waits.
+        event.write(u64::MAX - 1).unwrap();
+        peer.wake();
+        assert_eq!(event.read(), Ok(u64::MAX - 1));
+        peer.wake();
+        assert_eq!(event.read(), Ok(1));
+    }
+
+    #[test]
+    fn seals_are_seen() {
+        let open = memfd_create(c"a", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        assert_eq!(is_sealed_against_shrinking(&open), Ok(false));
+        fcntl(&open, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        assert_eq!(is_sealed_against_shrinking(&open), Ok(true));
+        let file = tempfile::tempfile().unwrap();
+        // A file of tmpfs answers that it has no seals to come, one of a disk nothing.
+        assert_ne!(is_sealed_against_shrinking(&file.into()), Ok(true));
+    }
+}

@@ -1,0 +1,5 @@
+//! libFuzzer's way into [`datapath::vhost_user::fuzz::ring`].
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| datapath::vhost_user::fuzz::ring(data));
