@@ -186,7 +186,8 @@ def main():
     target = bed["target"].rsplit(":", 1)[0].strip("[]")
     subprocess.run([*within("server"), "netserver"], capture_output=True, check=True)
     tell(kernel=os.uname().release, versions=versions, target=target)
-    all_arms = {"|".join(arm): of for arm, of in arms(target).items() if arm[0].split()[0] in versions}
+    all_arms = {"|".join(arm): of for arm, of in arms(target).items()
+                if arm[0].split()[0] in versions}
     all_arms |= {"nothing": None, "nothing|A/A": None}
     for workload in WORKLOADS:
         rate(within("client"), target, workload)
