@@ -8,7 +8,7 @@ AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
 # Has cargo run what it built as root; cargo takes no empty one.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
-.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy bench-busy-simulation bench-watch bench-doctor bench-datapath bench-accel bench-bgp bench-evpn cluster policy soak fuzz install clean
+.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy bench-busy-simulation bench-watch bench-watch-peers bench-doctor bench-datapath bench-accel bench-bgp bench-evpn cluster policy soak fuzz install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -146,6 +146,12 @@ bench-busy: build
 bench-watch: build
 	@scripts/setup bench
 	$(AS_ROOT) scripts/bench-watch $(OVERLANE) $(or $(BLOCKS),12) $(MODES)
+
+# The same beside pwru and retis, in a guest whose kernel has kprobes. PWRU and RETIS name them.
+bench-watch-peers: build
+	@scripts/setup bench
+	crates/lab/tests/guest/fetch-kernel 6.12
+	scripts/bench-watch-peers $(OVERLANE) $(BLOCKS)
 
 # Recording a latency, and a schedule against a closed loop.
 bench-latency:

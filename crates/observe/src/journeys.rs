@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const REASSEMBLY: Duration = Duration::from_secs(65);
 /// Most journeys at a time; the oldest ends where there are more.
 const MOST: usize = 65_536;
+/// So many journeys at a time are looked at in some ms.
+const CROWD: usize = 8192;
 
 /// A leg that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,12 +114,20 @@ impl Journeys {
             if self.open.len() > MOST {
                 ended.extend(self.give_up_oldest());
             }
-            if time.saturating_sub(self.settled) > READER.as_nanos() as u64 {
-                self.settled = time;
-                ended.extend(self.settle(time));
-            }
+            ended.extend(self.settle_when_due(time));
         }
         ended
+    }
+
+    /// As [`Journeys::settle`], unless it was done a moment ago. That is a look at all that is
+    /// under way: where much is, as after a loss of events, it comes less often.
+    pub fn settle_when_due(&mut self, now: u64) -> Vec<Journey> {
+        let pause = READER.as_nanos() as u64 * (1 + (self.open.len() / CROWD) as u64);
+        if now.saturating_sub(self.settled) <= pause {
+            return Vec::new();
+        }
+        self.settled = now;
+        self.settle(now)
     }
 
     /// Ends what waits for nothing but time; `now` as in events.
@@ -528,11 +538,16 @@ impl Journeys {
     }
 
     fn give_up_oldest(&mut self) -> Option<Journey> {
-        let number = *self.open.first_key_value()?.0;
-        let of_it: Vec<u64> =
-            self.under_way.iter().filter(|(_, u)| u.journey == number).map(|(s, _)| *s).collect();
-        for skb in of_it {
-            self.close(skb, Ending::Unseen);
+        let (number, journey) = self.open.first_key_value()?;
+        let number = *number;
+        // Its own addresses: a look through all that is under way, for each new packet, would be
+        // slower than packets come.
+        let addresses: Vec<u64> = journey.steps.iter().map(|step| step.event.skb).collect();
+        for skb in addresses {
+            let of_it = self.under_way.get(&skb).filter(|under| under.journey == number);
+            if let Some(ending) = of_it.map(|under| self.without_end(*under)) {
+                self.close(skb, ending);
+            }
         }
         self.remove(number)
     }

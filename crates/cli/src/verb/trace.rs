@@ -64,7 +64,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
             refreshed = Some(Instant::now());
         }
         let mut ended = journeys.take(tracer.poll(TICK)?);
-        ended.extend(journeys.settle(now()?));
+        ended.extend(journeys.settle_when_due(now()?));
         let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
         telling.tell(&ended, &names)?;
         if let Some(capture) = &mut telling.capture {

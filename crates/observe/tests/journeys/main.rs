@@ -336,7 +336,28 @@ fn the_oldest_goes_where_there_are_too_many() {
     let numbers: Vec<u64> = ended.iter().map(|journey| journey.number).collect();
     assert_eq!(numbers, [1, 2, 3]);
     assert!(ended.iter().all(|journey| endings(journey) == [Some(Ending::Unseen)]));
+    // What its connection had received is that, although its reader was not waited for.
+    let received = |number: u64| Event { kind: Kind::Socket, ..begin(number) };
+    assert_eq!(journeys.take([received(4)]), []);
+    let ended = journeys.take([begin(MOST + 4)]);
+    assert_eq!(endings(&ended[0]), [Some(Ending::Received)]);
     assert_eq!(journeys.finish().len(), MOST as usize);
+}
+
+#[test]
+fn much_that_is_under_way_is_looked_at_less_often() {
+    let begin = |number: u64| event(1, number, Kind::Queued, flow(UDP, 0, number as u32));
+    for (count, pause) in [(1, 50), (8192, 100)] {
+        let mut journeys = Journeys::default();
+        assert_eq!(journeys.take((0..count).map(begin)), []);
+        let began = 5000 * MILLISECOND;
+        assert_eq!(journeys.settle_when_due(began).len(), 0);
+        let received = event(began, 0, Kind::Socket, flow(UDP, 0, 0));
+        assert_eq!(journeys.take([received]), []);
+        assert_eq!(journeys.settle_when_due(began + pause * MILLISECOND).len(), 0);
+        let ended = journeys.settle_when_due(began + pause * MILLISECOND + 1);
+        assert_eq!(ended.len() as u64, count);
+    }
 }
 
 #[test]
