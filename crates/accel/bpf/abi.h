@@ -21,6 +21,8 @@ struct state {
 	u64 generation; /* odd while entries are rewritten */
 	u64 refresh;	/* one packet of an entry per this time by the slow path, ns */
 	u64 verdicts;	/* flows' verdicts with another number are void; 0: none are given */
+	u32 rules;	/* generation of nftables' rules that all is by; 0: unknown */
+	u32 padding;
 };
 
 /* What a copy of the programs is told when it is loaded. */

@@ -55,7 +55,7 @@ int encap(struct __sk_buff *skb)
 	int tos, verdict, routed = 0, translated = 0;
 	u16 proto;
 
-	live = fresh(now);
+	live = fresh(skb, now);
 	if (!live)
 		return pass_port(skb, ENCAP_STALE);
 	if (skb->vlan_present)
@@ -303,7 +303,7 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	vtep = bpf_map_lookup_elem(&vteps, &key);
 	if (!vtep)
 		return TCX_NEXT;
-	live = fresh(now);
+	live = fresh(skb, now);
 	if (!live)
 		return pass(skb, vtep->slot, DECAP_STALE);
 	if (skb->pkt_type || skb->ifindex != vtep->nic ||
@@ -455,7 +455,7 @@ int decap(struct __sk_buff *skb)
 SEC("tcx/egress")
 int leave(struct __sk_buff *skb)
 {
-	struct state *live = fresh(bpf_ktime_get_coarse_ns());
+	struct state *live = fresh(skb, bpf_ktime_get_coarse_ns());
 	struct flow_key key;
 	struct ethhdr eth;
 	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};

@@ -69,16 +69,44 @@ static long (*const bpf_csum_level)(struct __sk_buff *skb, u64 level) = (void *)
 static long (*const bpf_redirect_peer)(u32 ifindex, u64 flags) = (void *)155;
 static u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
 
+/* Generation of a namespace's rules (Linux 6.17). Those before have it where no program finds it. */
+struct netns_nftables {
+	u32 base_seq;
+} __attribute__((preserve_access_index));
+
+struct net {
+	struct netns_nftables nft;
+} __attribute__((preserve_access_index));
+
+struct net_device {
+	struct {
+		struct net *net;
+	} nd_net;
+} __attribute__((preserve_access_index));
+
 /* The kernel's own view of the packet (Linux 6.2): the checksum's state is in
  * no helper.
  */
 struct sk_buff {
+	struct net_device *dev;
 	u8 ip_summed : 2;
 	u16 csum_start;
 	u16 csum_offset;
 	u16 mac_header;
 } __attribute__((preserve_access_index));
 extern void *bpf_cast_to_kern_ctx(void *ctx) __attribute__((section(".ksyms")));
+
+/* Whether nftables' rules, where the packet is, are those of this generation, as far as the kernel
+ * says so. A change is in force with the next generation, before the call that makes it returns
+ * (net/netfilter/nf_tables_api.c, nf_tables_commit).
+ */
+static __always_inline int rules_are(const struct sk_buff *skb, u32 generation)
+{
+	/* BPF_CORE_FIELD_EXISTS. */
+	if (!__builtin_preserve_field_info(((struct net *)0)->nft.base_seq, 2))
+		return 1;
+	return skb->dev->nd_net.net->nft.base_seq == generation;
+}
 
 /* include/linux/skbuff.h. */
 #define CHECKSUM_NONE 0

@@ -119,7 +119,7 @@ static __always_inline int pass_port(struct __sk_buff *skb, u32 reason)
 /* The state where it is whole and fresh, NULL otherwise. The time is that
  * of the last tick: cheaper, and old by 10 ms at the most.
  */
-static __always_inline struct state *fresh(u64 now)
+static __always_inline struct state *fresh(struct __sk_buff *skb, u64 now)
 {
 	u32 zero = 0;
 	struct state *live = bpf_map_lookup_elem(&state, &zero);
@@ -129,6 +129,10 @@ static __always_inline struct state *fresh(u64 now)
 	 */
 	if (!live || live->generation & 1 ||
 	    (now > live->heartbeat && now - live->heartbeat > STALE_NS))
+		return 0;
+	/* However late the daemon hears of it. The NICs' namespace has the rules. */
+	if (live->rules && !constants.netns &&
+	    !rules_are(bpf_cast_to_kern_ctx(skb), live->rules))
 		return 0;
 	return live;
 }

@@ -402,6 +402,7 @@ impl Reconciler {
     pub(super) fn publish(&mut self, machine: MachineSnapshot, plan: Plan) -> Result<()> {
         self.give_verdicts_by(Basis::new(&machine.home, &plan, &self.basis));
         self.hook(&plan, &machine.home.overlay, &machine.sandboxes)?;
+        self.maps.set_rules(machine.home.ruleset.generation);
         self.maps.publish(&plan)?;
         (self.machine, self.plan) = (machine, plan);
         self.unsettled = false;

@@ -44,7 +44,7 @@ macro_rules! reasons {
 reasons! {
     EncapHit, "encap_hit", "encapsulated and sent here";
     EncapShortcut, "encap_shortcut", "handed to the VXLAN device past the bridge: it sums up what BPF cannot";
-    EncapStale, "encap_stale", "the maps were being rewritten, or the heartbeat too old";
+    EncapStale, "encap_stale", "the maps were being rewritten, the heartbeat too old, or rules had changed";
     EncapPort, "encap_port", "the port is not accelerated";
     EncapVlan, "encap_vlan", "VLAN tag";
     EncapMalformed, "encap_malformed", "headers that the slow path is to judge";
@@ -62,7 +62,7 @@ reasons! {
     EncapTracking, "encap_tracking", "connection tracking is to see it: a beginning, an end, a change";
     EncapVerdict, "encap_verdict", "packet filters are to see it: the flow has no verdict";
     DecapHit, "decap_hit", "decapsulated and delivered here";
-    DecapStale, "decap_stale", "the maps were being rewritten, or the heartbeat too old";
+    DecapStale, "decap_stale", "the maps were being rewritten, the heartbeat too old, or rules had changed";
     DecapNotOurs, "decap_not_ours", "not to this VTEP, or by another NIC";
     DecapFragment, "decap_fragment", "outer fragment";
     DecapMalformed, "decap_malformed", "headers that the slow path is to judge";

@@ -22,6 +22,9 @@ pub(crate) struct RawState {
     pub(crate) refresh: u64,
     /// Verdicts on flows with another number are void; 0: none are given.
     pub(crate) verdicts: u64,
+    /// Generation of nftables' rules that all is by; 0: unknown.
+    pub(crate) rules: u32,
+    pub(crate) padding: u32,
 }
 
 /// `struct constants`.

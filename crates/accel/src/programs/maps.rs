@@ -99,6 +99,7 @@ pub struct Maps {
     generation: u64,
     refresh: u64,
     verdicts: u64,
+    rules: u32,
 }
 
 impl Maps {
@@ -118,6 +119,7 @@ impl Maps {
             generation: 1,
             refresh: 0,
             verdicts: 0,
+            rules: 0,
         })
     }
 
@@ -209,6 +211,8 @@ impl Maps {
             generation: self.generation,
             refresh: self.refresh,
             verdicts: self.verdicts,
+            rules: self.rules,
+            padding: 0,
         };
         self.state
             .update(&0u32.to_ne_bytes(), &abi::bytes(&state), MapFlags::ANY)
@@ -226,6 +230,12 @@ impl Maps {
     /// them. In force with the next heartbeat or plan.
     pub(crate) fn set_verdicts(&mut self, number: u64) {
         self.verdicts = number;
+    }
+
+    /// Sends all packets the slow way once the kernel has rules of another generation; 0: they
+    /// are not asked for it. In force with the next heartbeat or plan.
+    pub(crate) fn set_rules(&mut self, generation: u32) {
+        self.rules = generation;
     }
 
     /// The generation; odd while packets take the slow path.

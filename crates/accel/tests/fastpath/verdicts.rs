@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use accel::{Accel, Options, Wanted};
 use test_support::{need, require};
@@ -392,6 +392,54 @@ fn an_entry_that_goes_ends_the_verdict_and_one_in_use_is_kept() {
     })
     .unwrap();
     settle(&accels, || echo.go());
+}
+
+/// Whether programs find the generation of the rules (`net->nft.base_seq`).
+fn is_generation_known() -> bool {
+    let name = nix::sys::utsname::uname().unwrap();
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(17))
+}
+
+/// A rule is in force with the call that sets it, however late the daemon hears of it.
+#[test]
+fn rules_are_obeyed_while_the_daemon_hangs() {
+    require!(need::root(), need::tools(&["iptables-nft", "nft"]));
+    require!(need::that(is_generation_known(), "Linux 6.17, whose programs find a generation"));
+    let pair = ruled(true, RULES);
+    let accels = accelerate(&pair);
+    let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
+    let hits = || accels[0].status().packets("encap_hit");
+    poll("a change of rules before the heartbeat is too old", LIMIT, || {
+        sh(&pair.a, "nft 'add table inet later'");
+        settle(&accels, || echo.go());
+        let hanging = Instant::now();
+        accels[0].pause(true);
+        // A turn that had begun has ended by then.
+        std::thread::sleep(Duration::from_millis(30));
+        let before = hits();
+        (0..3).for_each(|_| echo.go());
+        let fast = hits() - before;
+        sh(
+            &pair.a,
+            "nft 'add chain inet later drops { type filter hook forward priority 0; }
+                  add rule inet later drops udp dport 5402 drop'",
+        );
+        let before = hits();
+        (0..3).for_each(|_| drop(echo.near.send_to(b"there", echo.to).unwrap()));
+        let taken = hits() - before;
+        // Later the heartbeat stops it, whatever the rules are.
+        let soon = hanging.elapsed() < Duration::from_millis(90);
+        sh(&pair.a, "nft delete table inet later");
+        accels[0].pause(false);
+        assert_eq!(taken, 0, "went fast past a rule");
+        let told = (fast == 3 && soon).then_some(());
+        Ok(told.ok_or_else(|| format!("{fast} of 3 fast before it, {:?}", hanging.elapsed())))
+    })
+    .unwrap();
+    echo.far.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    assert!(echo.far.recv(&mut [0; 8]).is_err(), "a datagram that a rule drops arrived");
 }
 
 /// What flannel has without `--ip-masq`: nothing makes conntrack look.
