@@ -131,6 +131,24 @@ fn guests_reach_each_other_over_the_kernel_s_tunnel() {
     proved(&ended, &["vm-vxlan"], &["a/tap0", "a/vxlan0", "a/nic0", "b/vxlan0", "b/tap0"]);
 }
 
+/// Frames cross no device of the hosts between the guests, but the wire where there is one.
+#[test]
+fn guests_reach_each_other_by_vhost_user() {
+    let kernel = require!(kernel());
+    let _turn = turn();
+    let running = run(
+        kernel.to_str().unwrap(),
+        "vm-tapbridge-vhost-user,vm-vtep-vhost-user",
+        "tcp_stream",
+        &["--baseline", "vm-tapbridge-vhost-user", "--blocks", "2"],
+    );
+    let mark = running.mark().to_owned();
+    let ended = running.wait_at_most(LIMIT);
+    proved(&ended, &["vm-tapbridge-vhost-user"], &[]);
+    proved(&ended, &["vm-vtep-vhost-user"], &["a/nic0", "b/nic0"]);
+    nothing_left(&mark);
+}
+
 #[test]
 fn a_file_that_is_no_kernel_is_refused_before_anything_starts() {
     for (file, wanted) in [

@@ -62,7 +62,8 @@ fn a_client_that_is_silent_within_a_message_is_sent_away() {
 /// What a client does wrong, by what it is told.
 #[test]
 fn requests_that_cannot_be_are_named() {
-    let wrong: [(&str, fn(&Guest)); 12] = [
+    type Act = fn(&Guest);
+    let wrong: [(&str, Act); 12] = [
         ("features 0x10: expected some of", |guest| {
             guest.send(2, &[0x10, 0, 0, 0, 0, 0, 0, 0], &[])
         }),
@@ -100,7 +101,8 @@ fn requests_that_cannot_be_are_named() {
 fn a_ring_that_breaks_a_rule_is_named_and_the_rest_goes_on() {
     const TABLE: u64 = 3 << 20;
     type Act = fn(&mut Guest);
-    fn send(guest: &mut Guest, descriptors: &[(u16, (u64, u32, u16, u16))], head: u16) {
+    type Descriptor = (u64, u32, u16, u16);
+    fn send(guest: &mut Guest, descriptors: &[(u16, Descriptor)], head: u16) {
         for (index, descriptor) in descriptors {
             guest.rings[1].descriptor(&guest.memory, *index, *descriptor);
         }
