@@ -223,6 +223,8 @@ impl Tracer {
         let places = Places::of_machine_with(&mut |_, netns| {
             if !self.filter.flows.is_empty() {
                 add_translated(netns, &self.filter.flows, &mut found);
+                // The ring fills meanwhile. Whether it can be read, the next poll tells.
+                let _ = self.ring.consume();
             }
         })?;
         self.know(&places)?;
@@ -237,6 +239,8 @@ impl Tracer {
     /// # Errors
     /// Where the ring cannot be read.
     pub fn poll(&self, limit: Duration) -> Result<Vec<Event>, TraceError> {
+        // Some may have come while namespaces were read.
+        let limit = if self.came.borrow().is_empty() { limit } else { Duration::ZERO };
         match self.ring.poll(limit) {
             Ok(()) => {}
             // A signal: whoever asks looks whether to go on.
