@@ -249,6 +249,10 @@ impl Forwarder {
         let Ok(segments) = Segmenter::with_policy(frame, &header, policy) else {
             return drop(DropReason::Uncuttable);
         };
+        // Who waited for room was counted when it came.
+        if gso.is_some() && self.held.is_none() {
+            self.counters.cut(segments.count());
+        }
         for index in 0..segments.count() {
             let (front, piece) = self.piece.split_at_mut(HEADER);
             let emitted = segments.header(index).emit(LAYOUT, front);
@@ -264,9 +268,6 @@ impl Forwarder {
                 self.stalled |= index > 0;
                 return self.written(Err(error), length - HEADER);
             }
-        }
-        if gso.is_some() {
-            self.counters.cut(segments.count());
         }
         self.stalled = false;
         self.counters.forward(1, (length - HEADER) as u64);
