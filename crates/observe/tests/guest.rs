@@ -32,7 +32,7 @@ const INSIDE: &str = "packets_are_followed_on_linux_6_1";
 fn follow_packets() {
     let network = lab::find("vxlan")
         .unwrap()
-        .build(&Params { mtu: 1500, offload: Offload::NoTunnel })
+        .build(&Params::new(1500, Offload::NoTunnel))
         .unwrap();
     let (client, server) = (network.client().name(), network.server().name());
 
@@ -130,7 +130,7 @@ const TUNNELS: [(&str, &str, &str); 5] = [
 /// Prints a line for each tunnel that was looked into.
 fn look_into_tunnels() {
     let network = lab::find("host").unwrap();
-    let network = network.build(&Params { mtu: 1500, offload: Offload::None }).unwrap();
+    let network = network.build(&Params::new(1500, Offload::None)).unwrap();
     let hosts = [network.client(), network.server()];
     let ip = |host: &Host, line: &str| {
         host.run(Command::new("ip").args(line.split(' '))).unwrap();

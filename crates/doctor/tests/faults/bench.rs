@@ -35,7 +35,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 pub fn build(mode: &str, mtu: u32) -> Network {
     let mode = lab::find(mode).unwrap();
-    let network = mode.build(&Params { mtu, offload: Offload::Full }).unwrap();
+    let network = mode.build(&Params::new(mtu, Offload::Full)).unwrap();
     reach(&network);
     network
 }

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use crate::guest::GuestOptions;
 use crate::{Capabilities, Network, Params, Result, Unsupported};
 
 mod bgp;
@@ -60,6 +61,20 @@ pub trait Mode: Send + Sync {
     /// Whether client and server are virtual machines: nothing but overlane runs in them.
     fn in_guests(&self) -> bool {
         false
+    }
+
+    /// Whether its guests can be started so here.
+    ///
+    /// # Errors
+    /// The reason and the remedy; that it has no guests.
+    fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
+        match *options == GuestOptions::AS_FOUND || self.in_guests() {
+            true => crate::guest::takes(options, true),
+            false => Err(Unsupported::new(
+                "its ends are no virtual machines",
+                "vary it in modes vm-… (overlane lab list)",
+            )),
+        }
     }
 
     /// About how long building it takes, seconds, where somebody who waits would wonder.
