@@ -179,7 +179,7 @@ pub fn build_varied(
             match stand(mode, params, Some(setting), wanted) {
                 Ok(one) => {
                     for record in records.iter_mut().filter(|record| record.mode == mode.name()) {
-                        let note = in_force(guest, &one.network);
+                        let note = in_force(guest, &one.network, &built[found].network);
                         if !record.notes.contains(&note) {
                             record.notes.push(note);
                         }
@@ -195,16 +195,16 @@ pub fn build_varied(
     steps
 }
 
-/// What a setting of guests came to.
-fn in_force(setting: &GuestSetting, network: &Network) -> String {
-    let guests = network.guests().map(|guests| &guests.in_force);
-    let said: Vec<String> = guests.into_iter().flatten().map(ToString::to_string).collect();
-    match &said[..] {
-        [client, server] if client != server => {
-            format!("{setting}: in force: client {client}; server {server}")
-        }
-        said => format!("{setting}: in force: {}", said.first().map_or("nothing", |words| words)),
-    }
+/// What a setting of guests came to, beside guests as found.
+fn in_force(setting: &GuestSetting, varied: &Network, found: &Network) -> String {
+    let guests = |network: &Network| network.guests().map(|guests| guests.in_force.clone());
+    let both = guests(varied).into_iter().flatten().zip(guests(found).into_iter().flatten());
+    let mut said: Vec<String> = both
+        .map(|(varied, found)| varied.beside(&found).unwrap_or("nothing else than as found".into()))
+        .collect();
+    // Mostly client and server say the same.
+    said.dedup();
+    format!("{setting}: in force {}", said.join("; server "))
 }
 
 /// Has the server's guest serve, where client and server are virtual machines.

@@ -45,8 +45,7 @@ pub fn varied(text: &str) -> anyhow::Result<Vec<Varied>> {
 /// Usage.
 pub fn tried(text: &str) -> anyhow::Result<Varied> {
     if GuestSetting::is_named(text) {
-        let mut settings =
-            GuestSetting::parse_list(text).map_err(|error| usage("--try", error))?;
+        let mut settings = GuestSetting::parse_list(text).map_err(|error| usage("--try", error))?;
         return match settings.len() {
             1 => Ok(Varied::Guests(settings.remove(0))),
             _ => Err(usage("--try", format!("{text:?}: one value can be tried at a time"))),

@@ -181,8 +181,7 @@ fn hosts_of_an_ipv6_underlay_have_nothing_else_to_reach_each_other_by() {
 #[test]
 fn a_dropped_network_leaves_no_namespace() {
     require!(need::networks());
-    let network =
-        lab::find("vxlan").unwrap().build(&Params::new(1500, Offload::Full)).unwrap();
+    let network = lab::find("vxlan").unwrap().build(&Params::new(1500, Offload::Full)).unwrap();
     let weak: Vec<_> = network.hosts().iter().map(std::sync::Arc::downgrade).collect();
     drop(network);
     assert!(weak.iter().all(|host| host.upgrade().is_none()));

@@ -62,9 +62,7 @@ fn carry_traffic(start: &str) {
     for name in variants().into_iter().filter(|name| name.starts_with(start)) {
         match mode(name) {
             Ok(mode) => {
-                all.extend(
-                    [PARAMS, Params::new(9000, Offload::None)].map(|p| (mode, p)),
-                );
+                all.extend([PARAMS, Params::new(9000, Offload::None)].map(|p| (mode, p)));
             }
             Err(reason) => left_out(&reason),
         }

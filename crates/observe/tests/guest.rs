@@ -30,10 +30,7 @@ const INSIDE: &str = "packets_are_followed_on_linux_6_1";
 
 /// Prints a line for each thing that was seen as it should be.
 fn follow_packets() {
-    let network = lab::find("vxlan")
-        .unwrap()
-        .build(&Params::new(1500, Offload::NoTunnel))
-        .unwrap();
+    let network = lab::find("vxlan").unwrap().build(&Params::new(1500, Offload::NoTunnel)).unwrap();
     let (client, server) = (network.client().name(), network.server().name());
 
     let of_datagrams = port();

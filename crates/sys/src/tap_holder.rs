@@ -19,17 +19,15 @@ const TUNGETSNDBUF: libc::Ioctl = request_code_read!(b'T', 211, size_of::<libc::
 /// before Linux 5.6 (`pidfd_getfd`), `EBADFD` for a queue that is attached to no device.
 pub fn send_buffer(pid: u32, descriptor: &str) -> Result<u32> {
     let named = || format!("descriptor {descriptor} of process {pid}");
-    let number: libc::c_uint = descriptor
-        .parse()
-        .map_err(|_| Error::new("pidfd_getfd", named(), Errno::EBADF))?;
+    let number: libc::c_uint =
+        descriptor.parse().map_err(|_| Error::new("pidfd_getfd", named(), Errno::EBADF))?;
     // SAFETY: pidfd_open takes its arguments by value and touches no memory of ours.
     let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let process = Errno::result(process).map_err(|e| Error::new("pidfd_open", named(), e))?;
     // SAFETY: the kernel has just made this descriptor; nobody else has it.
     let process = unsafe { OwnedFd::from_raw_fd(process as RawFd) };
     // SAFETY: pidfd_getfd takes its arguments by value and touches no memory of ours.
-    let queue =
-        unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
+    let queue = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
     let queue = Errno::result(queue).map_err(|e| Error::new("pidfd_getfd", named(), e))?;
     // SAFETY: the kernel has just made this descriptor; nobody else has it.
     let queue = unsafe { OwnedFd::from_raw_fd(queue as RawFd) };

@@ -149,10 +149,8 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
         steps.sort_by_key(|step| step.setting);
     }
     let subjects: Vec<PathUnderTest> = built.iter().map(subject).collect();
-    let keys: Vec<(&str, &str, u32)> = subjects[..as_found]
-        .iter()
-        .map(|s| (s.mode.as_str(), s.offload.name(), s.mtu))
-        .collect();
+    let keys: Vec<(&str, &str, u32)> =
+        subjects[..as_found].iter().map(|s| (s.mode.as_str(), s.offload.name(), s.mtu)).collect();
     let plan = manner.plan(
         plan::cells(&keys, request.baseline.name(), &request.asked.asks, &steps),
         request.settings.iter().map(ToString::to_string).collect(),

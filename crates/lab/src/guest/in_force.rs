@@ -51,26 +51,36 @@ pub struct TapInForce {
 
 impl fmt::Display for InForce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let on = |on| if on { "on" } else { "off" };
-        write!(
-            f,
-            "CPUs {}, queues {}, mrg_rxbuf {}, tunnel GSO {}",
-            self.cpus,
-            self.queues,
-            on(self.mrg_rxbuf),
-            on(self.tunnel_gso)
-        )?;
-        let Some(tap) = &self.tap else { return write!(f, "; no TAP device") };
-        let TapInForce { device, queues, txqueuelen, sndbuf, vhost } = tap;
-        write!(
-            f,
-            "; {device}: queues {queues}, txqueuelen {txqueuelen}, sndbuf {sndbuf}, vhost {}",
-            on(*vhost)
-        )
+        f.write_str(&self.words().join(", "))
     }
 }
 
 impl InForce {
+    fn words(&self) -> Vec<String> {
+        let on = |on| if on { "on" } else { "off" };
+        let mut words = vec![
+            format!("CPUs {}", self.cpus),
+            format!("queues {}", self.queues),
+            format!("mrg_rxbuf {}", on(self.mrg_rxbuf)),
+            format!("tunnel GSO {}", on(self.tunnel_gso)),
+        ];
+        if let Some(TapInForce { device, queues, txqueuelen, sndbuf, vhost }) = &self.tap {
+            words.push(format!("{device} queues {queues}"));
+            words.push(format!("{device} txqueuelen {txqueuelen}"));
+            words.push(format!("{device} sndbuf {sndbuf}"));
+            words.push(format!("vhost {}", on(*vhost)));
+        }
+        words
+    }
+
+    /// What it has that another has not, in words; nothing where they are alike.
+    pub fn beside(&self, other: &InForce) -> Option<String> {
+        let others = other.words();
+        let differ: Vec<String> =
+            self.words().into_iter().filter(|word| !others.contains(word)).collect();
+        (!differ.is_empty()).then(|| differ.join(", "))
+    }
+
     /// What was asked for and is not so, with what is.
     pub(super) fn differs(&self, asked: &GuestOptions) -> Option<String> {
         fn number(name: &str, asked: Option<u32>, got: Option<u32>) -> Option<String> {
@@ -214,6 +224,9 @@ mod tests {
         let wild = Said::parse("6.1 cpus=-1 queues=99999999999 features=zz more a=b =");
         assert_eq!((wild.cpus, wild.queues, wild.features), (0, 0, 0));
         let guest = in_force(&said.to_string());
+        assert_eq!(guest.beside(&guest), None);
+        let other = in_force("6.1.0 cpus=1 queues=2 features=0");
+        assert_eq!(guest.beside(&other).as_deref(), Some("CPUs 2, mrg_rxbuf on"));
         // One way of the two is not enough.
         assert!(guest.mrg_rxbuf && !guest.tunnel_gso);
     }

@@ -252,9 +252,8 @@ fn knows_tunnels() -> Result<(), &'static str> {
             Err(error) => Err(format!("{QEMU}: {error}")),
         };
         let properties = said(&["-device", "virtio-net-pci,help"])?;
-        let missing = TUNNEL_PROPERTIES
-            .into_iter()
-            .find(|name| !properties.contains(&format!(" {name}=")));
+        let missing =
+            TUNNEL_PROPERTIES.into_iter().find(|name| !properties.contains(&format!(" {name}=")));
         let Some(missing) = missing else { return Ok(()) };
         let version = said(&["--version"])?;
         let version = version.lines().next().unwrap_or_default().trim().to_owned();
@@ -283,10 +282,7 @@ pub(crate) fn takes(options: &GuestOptions, taps: bool) -> Supported {
     }
     if options.tunnel_gso == Some(true) {
         knows_tunnels().map_err(|reason| {
-            Unsupported::new(
-                format!("vm:tunnel-gso=on: {reason}"),
-                "use QEMU 10.1 or later",
-            )
+            Unsupported::new(format!("vm:tunnel-gso=on: {reason}"), "use QEMU 10.1 or later")
         })?;
     }
     Ok(())

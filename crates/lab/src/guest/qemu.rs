@@ -49,6 +49,9 @@ pub(crate) fn supported(machine: &Capabilities) -> Supported {
     Kernel::find().map(drop)
 }
 
+/// Properties of a virtio-net whose guest does its own checksums and segmentation.
+const FINISHED: &str = ",csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off";
+
 /// What runs the guests' CPUs.
 #[derive(Debug, Clone)]
 enum Accelerator {
@@ -92,8 +95,9 @@ pub(crate) struct Guest<'a> {
 /// What the guest's virtio-net is attached to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Nic {
-    /// A TAP device in its host, [`TAP`].
-    Tap,
+    /// A TAP device in its host, [`TAP`]. What the guest sends is `finished`: it leaves no
+    /// checksum to do, and no packet to cut.
+    Tap { finished: bool },
     /// QEMU's own stack (libslirp), with these ports of the host's address led to the guest.
     User { gateway: Ipv4Addr, published: Vec<(Ipv4Addr, u16)> },
 }
@@ -242,8 +246,12 @@ impl Boot<'_> {
             .args(["-device", &format!("virtserialport,chardev=control,name={CONTROL}")]);
         if let Some(guest) = guest {
             append += &format!(" --address {}/{} --mtu {}", guest.address, guest.prefix, guest.mtu);
+            let mut device = self.options.device();
             let backend = match &guest.nic {
-                Nic::Tap => {
+                Nic::Tap { finished } => {
+                    if *finished {
+                        device += FINISHED;
+                    }
                     let more = self.options.netdev();
                     format!("tap,id=net,ifname={TAP},script=no,downscript=no{more}")
                 }
@@ -266,11 +274,14 @@ impl Boot<'_> {
                     backend
                 }
             };
-            let (mac, more) = (mac(name, NIC), self.options.device());
+            let mac = mac(name, NIC);
             command
                 .args(["-netdev", &backend])
                 // Nothing is booted from it.
-                .args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},romfile={more}")]);
+                .args([
+                    "-device",
+                    &format!("virtio-net-pci,netdev=net,mac={mac},romfile={device}"),
+                ]);
         } else {
             command.args(["-nic", "none"]);
         }
@@ -282,7 +293,8 @@ impl Boot<'_> {
         let control = self.connect(host, &mut process, &socket("control"))?;
         // That it waited for these says nothing of why it ends.
         process.forget_output();
-        if guest.is_some_and(|guest| guest.nic == Nic::Tap) {
+        let taps = guest.is_some_and(|guest| matches!(guest.nic, Nic::Tap { .. }));
+        if taps {
             poll(&format!("TAP device of {name}"), START_LIMIT, || {
                 process.check()?;
                 Ok(host.netlink().link(TAP).map(drop).map_err(|error| error.to_string()))
@@ -291,7 +303,6 @@ impl Boot<'_> {
                 host.netlink().set_tx_queue_len(TAP, packets)?;
             }
         }
-        let taps = guest.is_some_and(|guest| guest.nic == Nic::Tap);
         Ok(Running { name: name.to_owned(), taps, process, control, console })
     }
 

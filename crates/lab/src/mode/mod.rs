@@ -32,6 +32,7 @@ mod tapbridge_bpf;
 mod vlan;
 mod vm_bridge;
 mod vm_host;
+mod vm_ovs_vxlan;
 mod vm_tapbridge;
 mod vm_user;
 mod vm_vlan;
@@ -250,6 +251,7 @@ pub fn groups() -> &'static [Group] {
                 &vm_vlan::VmVlan,
                 &vm_vxlan::PLAIN,
                 &vm_vxlan::ACCEL,
+                &vm_ovs_vxlan::VmOvsVxlan,
                 &vm_tapbridge::VmTapBridge,
                 &vm_vtep::VmVtep,
                 &vm_user::VmUser,

@@ -49,8 +49,20 @@ pub(super) fn hosts(params: &Params) -> Result<[Host; 2]> {
 
 /// A guest in each host, on TAP devices and one network. The devices are up.
 pub(super) fn pair(hosts: [&Host; 2], mtu: u32, options: GuestOptions) -> Result<Pair> {
+    guest_pair(hosts, mtu, options, false)
+}
+
+/// The same, with guests that send finished packets only, if that is wanted.
+pub(super) fn guest_pair(
+    hosts: [&Host; 2],
+    mtu: u32,
+    options: GuestOptions,
+    finished: bool,
+) -> Result<Pair> {
     let [a, b] = hosts;
-    let guest = |name, host, address| Guest { name, host, address, prefix: 24, mtu, nic: Nic::Tap };
+    let nic = Nic::Tap { finished };
+    let guest =
+        |name, host, address| Guest { name, host, address, prefix: 24, mtu, nic: nic.clone() };
     let guests = [guest("tenant-a", a, TENANT_A), guest("tenant-b", b, TENANT_B)];
     let pair = Pair::start(guests, options)?;
     for host in hosts {
