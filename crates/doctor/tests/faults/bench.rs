@@ -95,6 +95,7 @@ pub fn at_rest(host: &mut Host) {
         pair.after = pair.before;
     }
     machine.kernel_openvswitch = false;
+    machine.kernel_vhost_net = false;
     let backlog = doctor::host::Reading::Read("1000".to_owned());
     machine.sysctls.insert("net/core/netdev_max_backlog".to_owned(), backlog);
 }
