@@ -259,7 +259,7 @@ fn knows_tunnels() -> Result<(), &'static str> {
         let version = version.lines().next().unwrap_or_default().trim().to_owned();
         Err(format!("{version}: its virtio-net-pci has no property {missing}"))
     });
-    known.as_ref().map(|()| ()).map_err(String::as_str)
+    known.as_ref().copied().map_err(String::as_str)
 }
 
 /// Whether guests can be started so here, on TAP devices or without.
