@@ -8,7 +8,7 @@ AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
 # Has cargo run what it built as root; cargo takes no empty one.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
-.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy bench-busy-simulation bench-watch bench-watch-peers bench-doctor bench-datapath bench-accel bench-bgp bench-evpn cluster policy soak fuzz install clean
+.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy bench-busy-simulation bench-watch bench-watch-peers bench-doctor bench-datapath bench-accel bench-bgp bench-evpn kills cluster policy soak fuzz install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -141,6 +141,10 @@ bench-busy-simulation:
 bench-busy: build
 	@scripts/setup bench
 	$(AS_ROOT) scripts/bench-busy $(OVERLANE) $(N)
+
+# kill -9 of runs at random moments; nothing may be left.
+kills: build
+	$(AS_ROOT) scripts/kill-runs $(OVERLANE) $(or $(N),10) $(or $(MODES),vm-bridge evpn)
 
 # What `watch` and `trace` cost those who are watched. netperf is in Debian's non-free.
 bench-watch: build

@@ -154,8 +154,10 @@ pub struct Run {
     /// Measure every mode once more under each value of a setting: sysctl:KEY=V,…, ring=N,…,
     /// queues=N,…, txqueuelen=N,…, rps=CPUS,…, offload=PROFILE,…, mtu=N,…, gso_max_size=N,…,
     /// gso_max_segs=N,…, feature:NAME=on|off, coalesce:NAME=N,…, sysfs:FILE=V,…; of the
-    /// wire's NICs, or KIND@DEVICE=…; joined with + they are one step. Given back afterwards,
-    /// whatever happens. May be given several times
+    /// wire's NICs, or KIND@DEVICE=…; of guests (modes vm-…), which are started for each value:
+    /// vm:cpus=N,…, vm:queues=N,…, vm:vhost=on|off, vm:mrg_rxbuf=on|off, vm:tunnel-gso=on|off,
+    /// tap:txqueuelen=N,…, tap:sndbuf=BYTES,…; joined with + they are one step. Given back
+    /// afterwards, whatever happens. May be given several times
     #[arg(long, value_name = "SETTING")]
     pub vary: Vec<String>,
     /// Measure every mode once more with a change: offload:PROFILE, a setting as --vary has

@@ -7,7 +7,7 @@ use load::ask::Ask;
 use results::{Cell, ModeRecord, Offered, Role, Status};
 
 use crate::testbeds::{BuildOptions, Refused};
-use testbed::Setting;
+use crate::variation::Varied;
 
 /// Cells of the modes that could not be built, so that a reader of the cells
 /// alone sees that they were asked for.
@@ -17,7 +17,7 @@ pub fn of_modes(wanted: &BuildOptions<'_>, asks: &[Ask], records: &[ModeRecord])
         for &mtu in wanted.mtus {
             for &offload in wanted.offloads {
                 let reason = record.reason.clone().unwrap_or_default();
-                let params = Params { mtu, offload };
+                let params = Params::new(mtu, offload);
                 cells.extend(asks.iter().map(|ask| {
                     unmeasured(&record.mode, params, ask, None, record.status, &reason)
                 }));
@@ -28,13 +28,13 @@ pub fn of_modes(wanted: &BuildOptions<'_>, asks: &[Ask], records: &[ModeRecord])
 }
 
 /// Cells of the settings that a mode does not take.
-pub fn of_settings(settings: &[Setting], asks: &[Ask], refused: &[Refused]) -> Vec<Cell> {
+pub fn of_settings(settings: &[Varied], asks: &[Ask], refused: &[Refused]) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for Refused { mode, params, setting, reason } in refused {
+    for Refused { mode, params, setting, status, reason } in refused {
         let setting = settings[*setting].to_string();
         cells.extend(asks.iter().map(|ask| {
             let setting = Some(setting.clone());
-            unmeasured(mode, *params, ask, setting, Status::Unsupported, reason)
+            unmeasured(mode, *params, ask, setting, *status, reason)
         }));
     }
     cells

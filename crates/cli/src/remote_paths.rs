@@ -161,7 +161,9 @@ fn testbed_record(path: &Path, mtu: u32) -> TestbedRecord {
         offload: OFFLOAD,
         mtu,
         tenant_mtu: devices.map(|device| device.mtu).into_iter().min().unwrap_or(mtu),
+        setting: None,
         devices: devices.into_iter().cloned().collect(),
+        guests: Vec::new(),
     }
 }
 

@@ -13,9 +13,10 @@ use measure::run::Outcome;
 use measure::sampler::{Machine, Recorder};
 use results::stats::Outlook;
 use results::{Sample, Timeline};
-use testbed::{Held, Host, Setting};
+use testbed::{Held, Host};
 
 use crate::progress::Progress;
+use crate::variation::Varied;
 
 /// What puts the settings of a plan in effect.
 pub trait Vary {
@@ -48,9 +49,10 @@ impl Vary for Nothing {
     }
 }
 
-/// Applies a cell's setting to the hosts of its testbed, and restores it before another.
+/// Applies a cell's setting to the hosts of its testbed, and restores it before another. What
+/// guests were started with is in effect for as long as their testbed stands.
 pub struct InTestbeds<'a> {
-    settings: &'a [Setting],
+    settings: &'a [Varied],
     /// The hosts of each subject.
     hosts: Vec<&'a [Arc<Host>]>,
     /// PathUnderTest and setting in effect.
@@ -59,14 +61,15 @@ pub struct InTestbeds<'a> {
 
 impl<'a> InTestbeds<'a> {
     /// `hosts` are those of each subject.
-    pub fn new(settings: &'a [Setting], hosts: Vec<&'a [Arc<Host>]>) -> InTestbeds<'a> {
+    pub fn new(settings: &'a [Varied], hosts: Vec<&'a [Arc<Host>]>) -> InTestbeds<'a> {
         InTestbeds { settings, hosts, applied: None }
     }
 }
 
 impl Vary for InTestbeds<'_> {
     fn set(&mut self, cell: &PlannedCell) -> Result<(), String> {
-        let wanted = cell.setting.map(|setting| (cell.subject, setting));
+        let of_hosts = |setting: &usize| matches!(self.settings[*setting], Varied::Hosts(_));
+        let wanted = cell.setting.filter(of_hosts).map(|setting| (cell.subject, setting));
         if self.applied.as_ref().map(|(which, _)| *which) == wanted {
             return Ok(());
         }
@@ -75,10 +78,12 @@ impl Vary for InTestbeds<'_> {
                 .restore()
                 .map_err(|error| format!("the setting was not given back: {error}"))?;
         }
-        if let Some((subject, setting)) = wanted {
-            let applied = self.settings[setting].apply(self.hosts[subject]);
-            let applied = applied.map_err(|e| format!("{}: {e}", self.settings[setting]))?;
-            self.applied = Some(((subject, setting), applied));
+        if let Some((subject, at)) = wanted
+            && let Varied::Hosts(setting) = &self.settings[at]
+        {
+            let applied = setting.apply(self.hosts[subject]);
+            let applied = applied.map_err(|e| format!("{setting}: {e}"))?;
+            self.applied = Some(((subject, at), applied));
         }
         Ok(())
     }

@@ -4,17 +4,21 @@
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use lab::guest::{GuestSetting, InForce};
 use lab::{Capabilities, Mode, Network, Params};
 use load::EngineError;
 use measure::guest::{GuestEnd, Guests};
 use measure::path_netns::PathNetns;
 use measure::path_under_test::{PathUnderTest, ServerEnd};
+use measure::plan::Step;
 use results::{
-    Alternative, Cell, DeviceRecord, ModeRecord, Placement, Profile, Status, TestbedRecord,
+    Alternative, Cell, DeviceRecord, GuestRecord, ModeRecord, Placement, Profile, Status,
+    TapRecord, TestbedRecord,
 };
-use testbed::{NIC, Offload, SECOND_NIC, Setting};
+use testbed::{NIC, Offload, SECOND_NIC};
 
 use crate::progress::Progress;
+use crate::variation::Varied;
 
 /// What every mode is built with.
 pub struct BuildOptions<'a> {
@@ -26,7 +30,7 @@ pub struct BuildOptions<'a> {
     pub steered_to: Option<&'a Placement>,
 }
 
-/// A setting that a built mode does not take.
+/// A setting that a mode does not take.
 pub struct Refused {
     /// Name of the mode.
     pub mode: &'static str,
@@ -34,12 +38,16 @@ pub struct Refused {
     pub params: Params,
     /// Index of the setting.
     pub setting: usize,
+    /// Unsupported, or failed where it was not expected.
+    pub status: Status,
     /// What the device or the kernel answered.
     pub reason: String,
 }
 
 /// A built mode and what it was built with.
 pub struct Built {
+    /// Index of the setting that it was built for; `None`: as found.
+    pub setting: Option<usize>,
     /// How the testbed is networked.
     pub mode: &'static dyn Mode,
     /// What it was built with.
@@ -94,32 +102,23 @@ fn try_to_build(
     let before = built.len();
     for &mtu in wanted.mtus {
         for &offload in wanted.offloads {
-            let params = Params { mtu, offload };
-            let network = mode.build(&params).and_then(|network| {
-                if let Some(placement) = wanted.steered_to {
-                    steer(&network, placement)?;
-                };
-                Ok(network)
-            });
-            let network = network.map_err(|error| error.to_string()).and_then(|network| {
-                let guests = guests(&network).map_err(|error| error.to_string())?;
-                Ok((network, guests))
-            });
-            match network {
-                Ok((network, guests)) => {
+            let params = Params::new(mtu, offload);
+            match stand(mode, params, None, wanted) {
+                Ok(one) => {
+                    let network = &one.network;
                     for note in &network.notes {
                         if !record.notes.contains(note) {
                             record.notes.push(note.clone());
                         }
                     }
-                    for &lab::Alternative { mode, advice } in mode.alternatives(&network) {
+                    for &lab::Alternative { mode, advice } in mode.alternatives(network) {
                         let alternative =
                             Alternative { mode: mode.to_owned(), advice: advice.to_owned() };
                         if !record.alternatives.contains(&alternative) {
                             record.alternatives.push(alternative);
                         }
                     }
-                    built.push(Built { mode, params, network, guests });
+                    built.push(one);
                 }
                 Err(error) => {
                     record.status = Status::Failed;
@@ -132,6 +131,80 @@ fn try_to_build(
         }
     }
     record.into()
+}
+
+/// A mode, built and steered, with its guests at work.
+fn stand(
+    mode: &'static dyn Mode,
+    params: Params,
+    setting: Option<usize>,
+    wanted: &BuildOptions<'_>,
+) -> Result<Built, String> {
+    let network = mode.build(&params).and_then(|network| {
+        if let Some(placement) = wanted.steered_to {
+            steer(&network, placement)?;
+        };
+        Ok(network)
+    });
+    let network = network.map_err(|error| error.to_string())?;
+    let guests = guests(&network).map_err(|error| error.to_string())?;
+    Ok(Built { setting, mode, params, network, guests })
+}
+
+/// Builds what is in `built` once more for each setting of guests, behind it; what each of the
+/// first is then measured under besides.
+pub fn build_varied(
+    settings: &[Varied],
+    wanted: &BuildOptions<'_>,
+    progress: &Progress,
+    built: &mut Vec<Built>,
+    records: &mut [ModeRecord],
+    refused: &mut Vec<Refused>,
+) -> Vec<Vec<Step>> {
+    let mut steps = vec![Vec::new(); built.len()];
+    for (setting, varied) in settings.iter().enumerate() {
+        let Varied::Guests(guest) = varied else { continue };
+        for (found, steps) in steps.iter_mut().enumerate() {
+            let mode = built[found].mode;
+            let params = Params { guest: *guest.options(), ..built[found].params };
+            let mut refuse = |status, reason| {
+                refused.push(Refused { mode: mode.name(), params, setting, status, reason });
+            };
+            if let Err(unsupported) = mode.takes(guest.options()) {
+                let reason = format!("{}; {}", unsupported.reason, unsupported.remedy);
+                refuse(Status::Unsupported, reason);
+                continue;
+            }
+            progress.build(&format!("{} {guest}", mode.name()), mode.build_seconds());
+            match stand(mode, params, Some(setting), wanted) {
+                Ok(one) => {
+                    for record in records.iter_mut().filter(|record| record.mode == mode.name()) {
+                        let note = in_force(guest, &one.network, &built[found].network);
+                        if !record.notes.contains(&note) {
+                            record.notes.push(note);
+                        }
+                    }
+                    steps.push(Step { setting, subject: built.len() });
+                    built.push(one);
+                }
+                Err(reason) => refuse(Status::Failed, reason),
+            }
+            progress.built();
+        }
+    }
+    steps
+}
+
+/// What a setting of guests came to, beside guests as found.
+fn in_force(setting: &GuestSetting, varied: &Network, found: &Network) -> String {
+    let guests = |network: &Network| network.guests().map(|guests| guests.in_force.clone());
+    let both = guests(varied).into_iter().flatten().zip(guests(found).into_iter().flatten());
+    let mut said: Vec<String> = both
+        .map(|(varied, found)| varied.beside(&found).unwrap_or("nothing else than as found".into()))
+        .collect();
+    // Mostly client and server say the same.
+    said.dedup();
+    format!("{setting}: in force {}", said.join("; server "))
 }
 
 /// Has the server's guest serve, where client and server are virtual machines.
@@ -190,21 +263,25 @@ pub fn failed(mode: &dyn Mode, reason: &str) -> ModeRecord {
 }
 
 /// A program of the mode ended during the run: whatever was measured, the mode
-/// did not work to the end, and that is why its cells failed.
+/// did not work to the end, and that is why its cells failed. `setting` is what its guests
+/// were started with.
 pub fn ended_early(
     built: &Built,
+    setting: Option<&str>,
     error: &lab::Error,
     records: &mut [ModeRecord],
     cells: &mut [Cell],
 ) {
     let mode = built.mode.name();
+    let of = setting.map_or_else(String::new, |setting| format!("{setting}: "));
     for record in records.iter_mut().filter(|record| record.mode == mode) {
         record.status = Status::Failed;
-        record.reason = Some(format!("ended during the run: {error}"));
+        record.reason = Some(format!("{of}ended during the run: {error}"));
     }
     for cell in cells.iter_mut().filter(|cell| {
         (cell.mode.as_str(), cell.offload.name(), cell.mtu)
             == (mode, built.params.offload.name(), built.params.mtu)
+            && setting.is_none_or(|setting| cell.setting.as_deref() == Some(setting))
     }) {
         if let Some(reason) = &mut cell.reason {
             *reason = format!("{error}; {reason}");
@@ -253,7 +330,7 @@ pub fn subject(built: &Built) -> PathUnderTest {
 ///
 /// # Errors
 /// When a device cannot be asked.
-pub fn testbed_record(built: &Built) -> anyhow::Result<TestbedRecord> {
+pub fn testbed_record(built: &Built, settings: &[Varied]) -> anyhow::Result<TestbedRecord> {
     let mut devices = Vec::new();
     for hop in &built.network.hops {
         if hop.kind != netstate::HopKind::Device {
@@ -276,21 +353,52 @@ pub fn testbed_record(built: &Built) -> anyhow::Result<TestbedRecord> {
         offload: profile(built.params.offload),
         mtu: built.params.mtu,
         tenant_mtu: built.network.tenant_mtu,
+        setting: built.setting.map(|at| settings[at].to_string()),
         devices,
+        guests: built
+            .network
+            .guests()
+            .map_or_else(Vec::new, |guests| guests.in_force.iter().map(guest_record).collect()),
     })
 }
 
-/// The settings that a built mode takes; those it refuses, with the reason.
-pub fn settings(built: &Built, settings: &[Setting], refused: &mut Vec<Refused>) -> Vec<usize> {
+fn guest_record(guest: &InForce) -> GuestRecord {
+    GuestRecord {
+        name: guest.guest.clone(),
+        kernel: guest.kernel.clone(),
+        cpus: guest.cpus,
+        queues: guest.queues,
+        mrg_rxbuf: guest.mrg_rxbuf,
+        tunnel_gso: guest.tunnel_gso,
+        tap: guest.tap.as_ref().map(|tap| TapRecord {
+            device: tap.device.clone(),
+            queues: tap.queues,
+            txqueuelen: tap.txqueuelen,
+            sndbuf: tap.sndbuf,
+            vhost: tap.vhost,
+        }),
+    }
+}
+
+/// The settings of hosts that a built mode, by its index, takes; those it refuses, with the
+/// reason.
+pub fn settings(
+    built: &Built,
+    subject: usize,
+    settings: &[Varied],
+    refused: &mut Vec<Refused>,
+) -> Vec<Step> {
     let mut taken = Vec::new();
-    for (at, setting) in settings.iter().enumerate() {
+    for (at, varied) in settings.iter().enumerate() {
+        let Varied::Hosts(setting) = varied else { continue };
         match setting.apply(built.network.hosts()).and_then(|held| Ok(held.restore()?)) {
-            Ok(()) => taken.push(at),
+            Ok(()) => taken.push(Step { setting: at, subject }),
             Err(error) => {
                 refused.push(Refused {
                     mode: built.mode.name(),
                     params: built.params,
                     setting: at,
+                    status: Status::Unsupported,
                     reason: format!("{error:#}"),
                 });
             }

@@ -33,7 +33,7 @@ impl Loaded {
     fn new() -> Result<Loaded, String> {
         need::root()?;
         // The wire takes no GSO packets: they are cut before it.
-        let params = Params { mtu: 1500, offload: Offload::None };
+        let params = Params::new(1500, Offload::None);
         let network = lab::find("vxlan").unwrap().build(&params).unwrap();
         let (stop, address) = (Arc::new(AtomicBool::new(false)), network.address);
         let listen = || TcpListener::bind(address.listen).unwrap();

@@ -146,6 +146,9 @@ pub struct Machine {
     pub arp: Reading<Pair<NeighbourTable>>,
     /// Open vSwitch's datapath is in the kernel (built in, or its module loaded).
     pub kernel_openvswitch: bool,
+    /// `/dev/vhost-net` is there.
+    #[serde(default)]
+    pub kernel_vhost_net: bool,
 }
 
 /// What sets the CPUs' frequency (`/sys/devices/system/cpu/cpufreq`).

@@ -145,6 +145,7 @@ impl Scrubber {
             scaling,
             arp,
             kernel_openvswitch: _,
+            kernel_vhost_net: _,
         } = machine;
         read(facts, |facts| {
             let MachineFacts {

@@ -21,7 +21,7 @@ fn build(mode: &str) -> Result<Network, String> {
     let mode = lab::find(mode).unwrap();
     let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
     probed.map_err(|unsupported| format!("{}: {}", mode.name(), unsupported.reason))?;
-    Ok(mode.build(&Params { mtu: 1500, offload: Offload::Full }).unwrap())
+    Ok(mode.build(&Params::new(1500, Offload::Full)).unwrap())
 }
 
 /// Reads test host `a`, without a wait between the two readings.

@@ -15,7 +15,7 @@ use testbed::{NIC, Offload};
 
 fn sick() -> Result<Network, String> {
     need::networks()?;
-    let params = Params { mtu: 1500, offload: Offload::Full };
+    let params = Params::new(1500, Offload::Full);
     let network = lab::find("vxlan").unwrap().build(&params).unwrap();
     let host = |name| network.host(name).unwrap();
     host("a").set_features(NIC, &[("tx-udp_tnl-csum-segmentation", false)]).unwrap();

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 
+use crate::guest::InForce;
+
 /// Two guests that are up.
 #[derive(Debug)]
 pub struct GuestEnds {
@@ -14,4 +16,6 @@ pub struct GuestEnds {
     pub listen: SocketAddr,
     /// Where the client finds it.
     pub target: SocketAddr,
+    /// What is in force at the client's and the server's guest.
+    pub in_force: [InForce; 2],
 }

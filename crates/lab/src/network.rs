@@ -8,6 +8,7 @@ use netstate::Hop;
 use testbed::{Host, Offload, Process, Processes, Wire};
 
 use crate::Result;
+use crate::guest::GuestOptions;
 use crate::guest_ends::GuestEnds;
 
 /// The server's port, TCP and UDP: the one that `nat` and `nat-proxy` publish.
@@ -26,9 +27,16 @@ pub struct Params {
     pub mtu: u32,
     /// What the wire's NICs can do.
     pub offload: Offload,
+    /// How its guests are started, where it has some.
+    pub guest: GuestOptions,
 }
 
 impl Params {
+    /// These, with guests as found.
+    pub const fn new(mtu: u32, offload: Offload) -> Params {
+        Params { mtu, offload, guest: GuestOptions::AS_FOUND }
+    }
+
     /// The wire they describe.
     pub fn wire(&self) -> Wire {
         Wire { mtu: self.mtu, offload: self.offload }

@@ -16,7 +16,7 @@ fn network(mode: &str, offload: Offload) -> Result<Network, String> {
     let mode = lab::find(mode).unwrap();
     let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
     probed.map_err(|unsupported| format!("{}: {}", mode.name(), unsupported.reason))?;
-    Ok(mode.build(&Params { mtu: 1500, offload }).unwrap())
+    Ok(mode.build(&Params::new(1500, offload)).unwrap())
 }
 
 /// Packets to the server and back over each hop, less those that are excused.

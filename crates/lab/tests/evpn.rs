@@ -24,7 +24,7 @@ use test_support::{need, require, some_at_once};
 use testbed::{Host, Offload, Privileges, mac};
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
-const PARAMS: Params = Params { mtu: 1500, offload: Offload::Full };
+const PARAMS: Params = Params::new(1500, Offload::Full);
 const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
 const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
 const HOST_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

@@ -8,7 +8,7 @@ use test_support::{need, require};
 use testbed::{Offload, Privileges};
 use traffic::{echo, segmented_datagrams_arrive, stream_both_ways};
 
-const PARAMS: Params = Params { mtu: 1500, offload: Offload::Full };
+const PARAMS: Params = Params::new(1500, Offload::Full);
 
 fn mode(name: &str) -> Result<&'static dyn Mode, String> {
     need::root()?;

@@ -42,7 +42,7 @@ fn report_on_every_mode() {
             }
             Ok(()) => {
                 for (mtu, offload) in [(9000, Offload::None), (1500, Offload::Full)] {
-                    let (hops, notes) = drive(*mode, &Params { mtu, offload });
+                    let (hops, notes) = drive(*mode, &Params::new(mtu, offload));
                     println!("mode\t{}\tok\t{mtu} {offload}\t{hops}\t{notes}", mode.name());
                 }
             }

@@ -12,7 +12,7 @@ use test_support::{need, require};
 use testbed::{Offload, Privileges};
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
-const PARAMS: Params = Params { mtu: 1500, offload: Offload::Full };
+const PARAMS: Params = Params::new(1500, Offload::Full);
 
 fn mode(name: &str) -> Result<&'static dyn Mode, String> {
     need::root()?;

@@ -97,7 +97,7 @@ fn every_buildable_mode_carries_traffic_over_its_hops() {
     some_at_once(&buildable, |mode| {
         for (mtu, offload) in [(1500, Offload::Full), (9000, Offload::None)] {
             let network = mode
-                .build(&Params { mtu, offload })
+                .build(&Params::new(mtu, offload))
                 .unwrap_or_else(|error| panic!("{}: {error}", mode.name()));
             drive(&network);
             for hop in &network.hops {
@@ -137,7 +137,7 @@ fn what_the_kernel_redirects_crosses_no_user_space() {
         if !can(&machine, mode) {
             continue;
         }
-        let network = mode.build(&Params { mtu: 1500, offload: Offload::Full }).unwrap();
+        let network = mode.build(&Params::new(1500, Offload::Full)).unwrap();
         drive(&network);
         let stage = network.hops.iter().find_map(|hop| hop.meter.clone()).unwrap();
         let carried = stage.read().carried;
@@ -165,7 +165,7 @@ fn hosts_of_an_ipv6_underlay_have_nothing_else_to_reach_each_other_by() {
         if !can(&machine, mode) {
             continue;
         }
-        let network = mode.build(&Params { mtu: 1500, offload: Offload::Full }).unwrap();
+        let network = mode.build(&Params::new(1500, Offload::Full)).unwrap();
         assert_eq!(network.tenant_mtu, 1430, "{name}");
         for host in ["a", "b"] {
             let all = network.host(host).unwrap().netlink().addresses().unwrap();
@@ -181,8 +181,7 @@ fn hosts_of_an_ipv6_underlay_have_nothing_else_to_reach_each_other_by() {
 #[test]
 fn a_dropped_network_leaves_no_namespace() {
     require!(need::networks());
-    let network =
-        lab::find("vxlan").unwrap().build(&Params { mtu: 1500, offload: Offload::Full }).unwrap();
+    let network = lab::find("vxlan").unwrap().build(&Params::new(1500, Offload::Full)).unwrap();
     let weak: Vec<_> = network.hosts().iter().map(std::sync::Arc::downgrade).collect();
     drop(network);
     assert!(weak.iter().all(|host| host.upgrade().is_none()));
@@ -198,7 +197,7 @@ fn what_user_space_drops_is_told_by_its_hop() {
         if !can(&machine, mode) {
             continue;
         }
-        let network = mode.build(&Params { mtu: 1500, offload: Offload::Full }).unwrap();
+        let network = mode.build(&Params::new(1500, Offload::Full)).unwrap();
         let program = network.hops.iter().find_map(|hop| hop.program.clone()).unwrap();
         assert_eq!(program.dropped(), 0, "{name}");
         if name == "tapbridge" {

@@ -18,7 +18,7 @@ use test_support::{left_out, need, require, some_at_once};
 use testbed::{Host, NIC, Offload, Privileges};
 use traffic::{BYTES, LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
-const PARAMS: Params = Params { mtu: 1500, offload: Offload::Full };
+const PARAMS: Params = Params::new(1500, Offload::Full);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const ROUTER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 const FLOATING: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
@@ -62,9 +62,7 @@ fn carry_traffic(start: &str) {
     for name in variants().into_iter().filter(|name| name.starts_with(start)) {
         match mode(name) {
             Ok(mode) => {
-                all.extend(
-                    [PARAMS, Params { mtu: 9000, offload: Offload::None }].map(|p| (mode, p)),
-                );
+                all.extend([PARAMS, Params::new(9000, Offload::None)].map(|p| (mode, p)));
             }
             Err(reason) => left_out(&reason),
         }

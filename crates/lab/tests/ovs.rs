@@ -28,7 +28,7 @@ fn buildable(name: &str) -> Result<&'static dyn Mode, String> {
 }
 
 fn built(mode: &dyn Mode, mtu: u32, offload: Offload) -> Network {
-    mode.build(&Params { mtu, offload })
+    mode.build(&Params::new(mtu, offload))
         .unwrap_or_else(|error| panic!("{} mtu {mtu} {offload}: {error}", mode.name()))
 }
 

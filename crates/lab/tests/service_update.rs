@@ -61,7 +61,7 @@ fn a_service_is_updated_while_datagrams_go_the_fast_way() {
     let mode = lab::find("swarm+accel").unwrap();
     let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
     require!(probed.map_err(|unsupported| format!("{}: {}", mode.name(), unsupported.reason)));
-    let mut network = mode.build(&Params { mtu: 1500, offload: Offload::Full }).unwrap();
+    let mut network = mode.build(&Params::new(1500, Offload::Full)).unwrap();
     let create = ["service", "create", "--detach=false", "--name", SERVICE, "--replicas", "2"];
     let options = ["--network", "overlay", "--endpoint-mode", "dnsrr", "--no-resolve-image"];
     // The image's program does not hear that it should end.

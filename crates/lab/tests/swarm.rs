@@ -15,7 +15,7 @@ fn network(mtu: u32, offload: Offload) -> Result<Network, String> {
     let mode = lab::find("swarm").unwrap();
     let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
     probed.map_err(|unsupported| format!("swarm: {}", unsupported.reason))?;
-    Ok(mode.build(&Params { mtu, offload }).unwrap())
+    Ok(mode.build(&Params::new(mtu, offload)).unwrap())
 }
 
 /// Places that Docker writes to where it is not kept from it, and when each was

@@ -103,6 +103,15 @@ impl Plan {
     }
 }
 
+/// A setting that a path is measured under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Index in [`Plan::settings`].
+    pub setting: usize,
+    /// Index of the subject that has it: the path itself, or one that was built for it.
+    pub subject: usize,
+}
+
 /// [`Plan::hopeless_after`], where nothing is to be learned from more.
 pub const HOPELESS_AFTER: usize = 2;
 
@@ -112,12 +121,13 @@ pub const HOPELESS_AFTER: usize = 2;
 /// brings.
 ///
 /// `subjects` are (mode, offload, mtu); cells whose baseline subject is missing
-/// are left out. `settings` has, for each subject, those it takes.
+/// are left out. `settings` has, for each subject, those it takes; subjects that were built
+/// for a setting are in these alone.
 pub fn cells(
     subjects: &[(&str, &str, u32)],
     baseline: &str,
     asks: &[Ask],
-    settings: &[Vec<usize>],
+    settings: &[Vec<Step>],
 ) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
     for (reference, (_, offload, mtu)) in
@@ -138,7 +148,8 @@ pub fn cells(
                 if cells[found].role != Role::Aa {
                     let as_found = cells[found];
                     let taken = settings.get(as_found.subject).into_iter().flatten();
-                    cells.extend(taken.map(|&setting| PlannedCell {
+                    cells.extend(taken.map(|&Step { setting, subject }| PlannedCell {
+                        subject,
                         role: Role::Measured,
                         setting: Some(setting),
                         baseline: found,
@@ -174,14 +185,19 @@ mod tests {
     #[test]
     fn a_setting_is_compared_with_the_same_mode_as_found() {
         let subjects = [("host", "full", 1500), ("vxlan", "full", 1500)];
-        let cells = cells(&subjects, "host", &[Ask::new(Task::DropPoint)], &[vec![0, 1], vec![1]]);
+        let step = |setting, subject| Step { setting, subject };
+        let steps = [vec![step(0, 0), step(1, 0)], vec![step(1, 2)]];
+        let cells = cells(&subjects, "host", &[Ask::new(Task::DropPoint)], &steps);
         // host, its A/A and vxlan, then the settings of host and of vxlan.
         assert_eq!(cells.len(), 3 + 2 + 1);
         for cell in cells.iter().filter(|cell| cell.setting.is_some()) {
             let found = &cells[cell.baseline];
-            assert_eq!((found.subject, found.setting), (cell.subject, None));
+            // The last was built for its setting.
+            let of = if cell.subject == 2 { 1 } else { cell.subject };
+            assert_eq!((found.subject, found.setting), (of, None));
             assert_eq!(cell.role, Role::Measured);
         }
+        assert_eq!(cells.iter().filter(|cell| cell.subject == 2).count(), 1);
     }
 
     #[test]

@@ -30,10 +30,7 @@ const INSIDE: &str = "packets_are_followed_on_linux_6_1";
 
 /// Prints a line for each thing that was seen as it should be.
 fn follow_packets() {
-    let network = lab::find("vxlan")
-        .unwrap()
-        .build(&Params { mtu: 1500, offload: Offload::NoTunnel })
-        .unwrap();
+    let network = lab::find("vxlan").unwrap().build(&Params::new(1500, Offload::NoTunnel)).unwrap();
     let (client, server) = (network.client().name(), network.server().name());
 
     let of_datagrams = port();
@@ -130,7 +127,7 @@ const TUNNELS: [(&str, &str, &str); 5] = [
 /// Prints a line for each tunnel that was looked into.
 fn look_into_tunnels() {
     let network = lab::find("host").unwrap();
-    let network = network.build(&Params { mtu: 1500, offload: Offload::None }).unwrap();
+    let network = network.build(&Params::new(1500, Offload::None)).unwrap();
     let hosts = [network.client(), network.server()];
     let ip = |host: &Host, line: &str| {
         host.run(Command::new("ip").args(line.split(' '))).unwrap();

@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_millis(300);
 const ALL: Budget = Budget { cpu: 10_000.0, most: 1 };
 
 fn network(offload: Offload) -> Network {
-    lab::find("vxlan").unwrap().build(&Params { mtu: 1500, offload }).unwrap()
+    lab::find("vxlan").unwrap().build(&Params::new(1500, offload)).unwrap()
 }
 
 fn inode(netns: &sys::netns::NetNs) -> u32 {

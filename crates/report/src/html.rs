@@ -1,7 +1,7 @@
 //! One page of a run: words, charts, tables, every sample, the machine.
 
 use maud::{Markup, html};
-use results::{Cell, CpuSeconds, Machine, RecordKind, Results, Sample, Status, Unit};
+use results::{Cell, CpuSeconds, GuestRecord, Machine, RecordKind, Results, Sample, Status, Unit};
 
 use crate::chart::{self, Published};
 use crate::machine::machine_line;
@@ -312,16 +312,34 @@ fn machine_facts(machine: &Machine) -> Markup {
     }
 }
 
+fn guest_in_force(guest: &GuestRecord) -> Markup {
+    let on = |on| if on { "on" } else { "off" };
+    html! {
+        p {
+            b { (plain(&guest.name)) } ", kernel " (plain(&guest.kernel)) ": CPUs " (guest.cpus)
+            ", queues " (guest.queues) ", mrg_rxbuf " (on(guest.mrg_rxbuf)) ", tunnel GSO "
+            (on(guest.tunnel_gso))
+            @if let Some(tap) = &guest.tap {
+                "; " (plain(&tap.device)) ": queues " (tap.queues) ", txqueuelen " (tap.txqueuelen)
+                ", sndbuf " (tap.sndbuf) ", vhost " (on(tap.vhost))
+            }
+        }
+    }
+}
+
 fn testbeds(results: &Results) -> Markup {
     html! {
         h3 { "What the devices had switched on" }
         @for testbed in &results.testbeds {
             details {
-                summary { (plain(&testbed.mode)) ", offload " (testbed.offload.to_string()) ", MTU " (testbed.mtu) }
+                summary { (plain(&testbed.mode)) ", offload " (testbed.offload.to_string()) ", MTU " (testbed.mtu)
+                    @if let Some(setting) = &testbed.setting { ", " (plain(setting)) }
+                }
                 @for device in &testbed.devices {
                     @let on: Vec<String> = device.features.iter().filter(|f| *f.1).map(|f| plain(f.0)).collect();
                     p { b { (plain(&device.host)) ": " (plain(&device.device)) } ", MTU " (device.mtu) ": " (on.join(", ")) }
                 }
+                @for guest in &testbed.guests { (guest_in_force(guest)) }
             }
         }
     }

@@ -27,7 +27,9 @@ pub use background::{Background, Disturbance, MachineBackground, Usual};
 pub use cell::{Cell, Offered, ServiceDemand, Tool};
 pub use file::{MOST_CELLS, Results, SCHEMA};
 pub use interval::Interval;
-pub use machine::{Alternative, DeviceRecord, Machine, ModeRecord, TestbedRecord};
+pub use machine::{
+    Alternative, DeviceRecord, GuestRecord, Machine, ModeRecord, TapRecord, TestbedRecord,
+};
 pub use names::{
     CpuClock, DemandUnit, Direction, EndedBy, Engine, JudgedBy, Named, PlacementPolicy, Privileges,
     Profile, RecordKind, Role, Status, Steering, Unit,

@@ -86,8 +86,53 @@ pub struct TestbedRecord {
     /// MTU of the tenants' devices, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
     pub tenant_mtu: u32,
+    /// The setting that its guests were started with (`vm:queues=2`); absent: as found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setting: Option<String>,
     /// Devices of all hops of the path, each with its features.
     pub devices: Vec<DeviceRecord>,
+    /// Virtual machines, client and server; absent: the mode has none, or it was written before
+    /// this was kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guests: Vec<GuestRecord>,
+}
+
+/// What was in force at a virtual machine, read back when it was up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GuestRecord {
+    /// Name of the guest (`tenant-a`).
+    pub name: String,
+    /// Its kernel (`uname -r`).
+    pub kernel: String,
+    /// CPUs that it had online.
+    pub cpus: u32,
+    /// Queue pairs that its NIC used.
+    pub queues: u32,
+    /// Whether a packet may take several of its receive buffers.
+    pub mrg_rxbuf: bool,
+    /// Whether GSO packets in UDP tunnels crossed its NIC uncut.
+    pub tunnel_gso: bool,
+    /// Its TAP device in the host; null behind QEMU's own network stack.
+    pub tap: Option<TapRecord>,
+}
+
+/// The TAP device of a virtual machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TapRecord {
+    /// Device name inside its namespace.
+    pub device: String,
+    /// Queues that QEMU had attached to it.
+    pub queues: u32,
+    /// Packets that each queue held for QEMU.
+    pub txqueuelen: u32,
+    /// Bytes of QEMU's that might be under way behind it.
+    pub sndbuf: u32,
+    /// Whether the kernel moved the packets (`/dev/vhost-net`), not QEMU.
+    pub vhost: bool,
 }
 
 /// A device and its offload features.

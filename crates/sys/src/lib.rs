@@ -35,6 +35,7 @@ pub mod runtime_dir;
 pub mod seccomp;
 pub mod sysfs;
 pub mod tap;
+pub mod tap_holder;
 pub mod tcp;
 pub mod tcx;
 pub mod udp;

@@ -427,7 +427,7 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
                   add rule inet later drops udp dport 5402 drop'",
         );
         let before = hits();
-        (0..3).for_each(|_| drop(echo.near.send_to(b"there", echo.to).unwrap()));
+        (0..3).for_each(|_| assert_eq!(echo.near.send_to(b"there", echo.to).unwrap(), 5));
         let taken = hits() - before;
         // Later the heartbeat stops it, whatever the rules are.
         let soon = hanging.elapsed() < Duration::from_millis(90);

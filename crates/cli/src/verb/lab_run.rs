@@ -13,7 +13,7 @@ use measure::path_under_test::PathUnderTest;
 use measure::plan::{self};
 use measure::sampler::Machine;
 use results::PlacementPolicy;
-use testbed::{Offload, Privileges, Setting};
+use testbed::{Offload, Privileges};
 
 use crate::args::{Asking, Placement, Run, Steering};
 use crate::assembly::Paths;
@@ -25,9 +25,10 @@ use crate::progress::Progress;
 use crate::run_session::{self, InTestbeds};
 use crate::survey;
 use crate::testbeds::{
-    BuildOptions, build, ended_early, failed, profile, settings, subject, testbed_record,
+    BuildOptions, build, build_varied, ended_early, failed, profile, settings, subject,
+    testbed_record,
 };
-use crate::variation::{tried, varied};
+use crate::variation::{Varied, tried, varied};
 use crate::{assembly, interrupt, missing_cells};
 
 /// Smallest MTU that IPv4 hosts must take (RFC 791); leaves room for a tunnel.
@@ -46,7 +47,7 @@ struct CheckedRun {
     steering: Steering,
     /// What `--vary` and `--try` said, and the settings they stand for.
     vary: Vec<String>,
-    settings: Vec<Setting>,
+    settings: Vec<Varied>,
     plan: Option<String>,
     destination: Option<Destination>,
 }
@@ -137,19 +138,26 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
         anyhow::bail!("baseline {} cannot be built: {why}", request.baseline.name());
     }
 
-    let subjects: Vec<PathUnderTest> = built.iter().map(subject).collect();
-    let keys: Vec<(&str, &str, u32)> =
-        subjects.iter().map(|s| (s.mode.as_str(), s.offload.name(), s.mtu)).collect();
     let manner = &request.manner;
     let mut refused = Vec::new();
-    let settings: Vec<Vec<usize>> =
-        built.iter().map(|built| settings(built, &request.settings, &mut refused)).collect();
+    let varied = &request.settings;
+    let mut steps =
+        build_varied(varied, &wanted, &progress, &mut built, &mut records, &mut refused);
+    let as_found = steps.len();
+    for (at, steps) in steps.iter_mut().enumerate() {
+        steps.extend(settings(&built[at], at, varied, &mut refused));
+        steps.sort_by_key(|step| step.setting);
+    }
+    let subjects: Vec<PathUnderTest> = built.iter().map(subject).collect();
+    let keys: Vec<(&str, &str, u32)> =
+        subjects[..as_found].iter().map(|s| (s.mode.as_str(), s.offload.name(), s.mtu)).collect();
     let plan = manner.plan(
-        plan::cells(&keys, request.baseline.name(), &request.asked.asks, &settings),
+        plan::cells(&keys, request.baseline.name(), &request.asked.asks, &steps),
         request.settings.iter().map(ToString::to_string).collect(),
         &survey,
     );
-    let testbeds = built.iter().map(testbed_record).collect::<anyhow::Result<Vec<_>>>()?;
+    let testbeds = built.iter().map(|built| testbed_record(built, varied));
+    let testbeds = testbeds.collect::<anyhow::Result<Vec<_>>>()?;
     let hosts = built.iter().map(|built| built.network.hosts()).collect();
     let mut vary = InTestbeds::new(&request.settings, hosts);
     let (outcome, timeline) =
@@ -187,7 +195,9 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
     results.cells.extend(missing);
     for built in &mut built {
         if let Err(error) = built.network.check() {
-            ended_early(built, &error, &mut results.modes, &mut results.cells);
+            let setting = built.setting.map(|at| request.settings[at].to_string());
+            let (modes, cells) = (&mut results.modes, &mut results.cells);
+            ended_early(built, setting.as_deref(), &error, modes, cells);
         }
     }
     // Testbeds first: a reader that goes away must not keep them standing.

@@ -102,7 +102,7 @@ pub fn hold(arguments: &Hold) -> anyhow::Result<Exit> {
     if let Err(unsupported) = mode.probe(&capabilities) {
         bail!("{}: {}; {}", mode.name(), unsupported.reason, unsupported.remedy);
     }
-    let mut network = mode.build(&Params { mtu: arguments.mtu, offload })?;
+    let mut network = mode.build(&Params::new(arguments.mtu, offload))?;
     // As a run has it, so that what is found here is found there.
     let placement = PlacementPolicy::Split.place(&sys::affinity::of_this_thread()?);
     if let Err(error) = testbeds::steer(&network, &placement) {

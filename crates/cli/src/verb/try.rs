@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use measure::plan::{self, PlannedCell};
+use measure::plan::{self, PlannedCell, Step};
 use measure::remote::{Remote, RemoteError, Token, reach};
 use measure::run::Ended;
 use measure::sampler::Machine;
@@ -286,7 +286,7 @@ impl Session {
         let survey = survey::look(&mut machine, &manner, progress)?;
         let subjects = [paths[0].subject(here, paths[0].mtu())];
         let keys = [(PATH, subjects[0].offload.name(), subjects[0].mtu)];
-        let cells = plan::cells(&keys, PATH, &asked.asks, &[vec![0]]);
+        let cells = plan::cells(&keys, PATH, &asked.asks, &[vec![Step { setting: 0, subject: 0 }]]);
         let change = match (&arguments.command, &arguments.finding) {
             (Some(command), _) => command.clone(),
             (None, Some(code)) => format!("{code} fixed"),

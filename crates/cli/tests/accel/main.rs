@@ -124,7 +124,7 @@ impl Connection {
 
 fn network() -> Result<Network, String> {
     need::root()?;
-    let params = Params { mtu: 1500, offload: Offload::Full };
+    let params = Params::new(1500, Offload::Full);
     Ok(lab::find("vxlan").unwrap().build(&params).unwrap())
 }
 

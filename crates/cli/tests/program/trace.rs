@@ -58,7 +58,7 @@ fn a_capture_is_never_written_over() {
 
 fn network() -> Result<Network, String> {
     need::root()?;
-    let params = Params { mtu: 1500, offload: Offload::Full };
+    let params = Params::new(1500, Offload::Full);
     lab::find("vxlan").unwrap().build(&params).map_err(|error| error.to_string())
 }
 

@@ -56,6 +56,7 @@ mod steal;
 mod tap_queue_drops;
 mod tap_single_queue;
 mod tap_vnet_header;
+mod tap_without_vhost;
 mod tenant_checksum;
 mod tenant_segmentation;
 mod tunnel_checksum_segmentation;
@@ -157,6 +158,7 @@ pub const CHECKS: &[Check] = &[
     overlay_mss::CHECK,
     lost_upcalls::CHECK,
     reassembly_memory::CHECK,
+    tap_without_vhost::CHECK,
 ];
 
 /// A check by code, in any case.

@@ -65,6 +65,7 @@ impl Early {
             nodes: nodes(),
             scaling: scaling(),
             arp: pair(self.arp, later.arp),
+            kernel_vhost_net: std::path::Path::new("/dev/vhost-net").exists(),
             kernel_openvswitch: std::path::Path::new("/sys/module/openvswitch").exists(),
         }
     }

@@ -35,7 +35,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 pub fn build(mode: &str, mtu: u32) -> Network {
     let mode = lab::find(mode).unwrap();
-    let network = mode.build(&Params { mtu, offload: Offload::Full }).unwrap();
+    let network = mode.build(&Params::new(mtu, Offload::Full)).unwrap();
     reach(&network);
     network
 }
@@ -95,6 +95,7 @@ pub fn at_rest(host: &mut Host) {
         pair.after = pair.before;
     }
     machine.kernel_openvswitch = false;
+    machine.kernel_vhost_net = false;
     let backlog = doctor::host::Reading::Read("1000".to_owned());
     machine.sysctls.insert("net/core/netdev_max_backlog".to_owned(), backlog);
 }

@@ -360,6 +360,16 @@ pub const FAULTS: &[Fault] = &[
             },
         ),
     ),
+    fault(
+        "OV067",
+        "tap",
+        Written(|host| {
+            host.machine.kernel_vhost_net = true;
+            for holder in host.namespaces.iter_mut().flat_map(|there| &mut there.holders) {
+                holder.command = "qemu-system-x86".to_owned();
+            }
+        }),
+    ),
     fault("OV047", "ovs-vxlan", Written(|host| host.machine.kernel_openvswitch = true)),
     fault(
         "OV048",

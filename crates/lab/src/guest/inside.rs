@@ -12,7 +12,9 @@ use netstate::route::Route;
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
+use sys::ethtool::Ethtool;
 
+use super::in_force::Said;
 use super::initramfs::MODULES;
 use super::{CONTROL, FAILED, READY};
 
@@ -51,16 +53,34 @@ pub fn prepare(setup: &Setup) -> Result<File, String> {
     }
     let loaded = load_modules();
     let mut port = control_port()?;
-    let done = loaded.and_then(|()| network(setup)).and_then(|()| {
-        let path = "/proc/sys/kernel/osrelease";
-        std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
-    });
+    let done = loaded.and_then(|()| network(setup)).and_then(|()| said(setup));
     let line = match &done {
-        Ok(kernel) => format!("{READY} {}\n", kernel.trim()),
+        Ok(said) => format!("{READY} {said}\n"),
         Err(reason) => format!("{FAILED} {}\n", reason.replace('\n', " ")),
     };
     port.write_all(line.as_bytes()).map_err(|error| format!("control port: {error}"))?;
     done.map(|_| port)
+}
+
+/// What the guest is like, as its own kernel has it.
+fn said(setup: &Setup) -> Result<Said, String> {
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+        Ok::<_, String>(text.trim().to_owned())
+    };
+    let kernel = read("/proc/sys/kernel/osrelease")?;
+    let cpus = read("/sys/devices/system/cpu/online")?;
+    let cpus = netstate::cpu::parse_list(&cpus).map_or(0, |cpus| cpus.len() as u32);
+    let mut said = Said { kernel, cpus, queues: 0, features: 0 };
+    if setup.address.is_some() {
+        let channels = Ethtool::open().and_then(|ethtool| ethtool.channels(NIC));
+        said.queues = channels.map_err(|error| error.to_string())?.combined.now;
+        // A character a feature, the first is bit 0 (drivers/virtio/virtio.c).
+        let features = read(&format!("/sys/class/net/{NIC}/device/features"))?;
+        let agreed = features.bytes().take(128).enumerate().filter(|(_, bit)| *bit == b'1');
+        said.features = agreed.fold(0, |features, (bit, _)| features | 1 << bit);
+    }
+    Ok(said)
 }
 
 /// Ends the guest.

@@ -133,11 +133,6 @@ impl Kernel {
         &self.image
     }
 
-    /// Its version (`uname -r`).
-    pub(crate) fn version(&self) -> &str {
-        &self.version
-    }
-
     /// Files of modules, in the order of loading.
     pub(crate) fn modules(&self) -> &[PathBuf] {
         &self.modules
@@ -236,7 +231,7 @@ mod tests {
                    b/failover.ko.xz:\na/virtio-console.ko.xz: b/failover.ko.xz\n";
         std::fs::write(modules.join("modules.dep"), dep).unwrap();
         let kernel = Kernel::open(&path).unwrap();
-        assert_eq!(kernel.version(), "6.9");
+        assert_eq!(kernel.version, "6.9");
         let wanted = [
             "b/failover.ko.xz",
             "b/net_failover.ko.xz",

@@ -8,16 +8,21 @@
 //! [`inside`] is what happens in the guest until it says that it is ready. What is said on
 //! its control port afterwards is for who measures.
 
+mod in_force;
 mod initramfs;
 pub mod inside;
 mod kernel;
+mod options;
 mod port;
 mod qemu;
 
+pub use in_force::{InForce, TapInForce};
 pub use kernel::{Kernel, KernelError, use_kernel};
+pub(crate) use options::takes;
+pub use options::{GuestOptions, GuestSetting, GuestSettingError};
 pub(crate) use qemu::{Guest, Nic, Pair, TAP, supported};
 
-/// The first word of a line by which a guest says that it is up; its kernel follows.
+/// The first word of a line by which a guest says that it is up; what it is like follows.
 const READY: &str = "ready";
 /// The same of one that is not; the reason follows.
 const FAILED: &str = "failed";

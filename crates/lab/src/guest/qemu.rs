@@ -12,8 +12,10 @@ use datapath::vhost_user::GuestPort;
 use netstate::Hop;
 use testbed::{Host, Process, Processes, mac, poll};
 
+use super::in_force::{self, InForce, Said};
 use super::inside::NIC;
 use super::kernel::Kernel;
+use super::options::GuestOptions;
 use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs, port};
 use crate::guest_ends::GuestEnds;
 use crate::unsupported::Supported;
@@ -21,7 +23,7 @@ use crate::{Capabilities, Network, Result, Unsupported};
 
 /// The guest's device in its host.
 pub(crate) const TAP: &str = "tap0";
-const QEMU: &str = "qemu-system-x86_64";
+pub(super) const QEMU: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
 /// How long QEMU may take to offer its sockets and its TAP device.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -47,6 +49,9 @@ pub(crate) fn supported(machine: &Capabilities) -> Supported {
     machine.program(QEMU, PACKAGE)?;
     Kernel::find().map(drop)
 }
+
+/// Properties of a virtio-net whose guest does its own checksums and segmentation.
+const FINISHED: &str = ",csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off";
 
 /// What runs the guests' CPUs.
 #[derive(Debug, Clone)]
@@ -91,8 +96,9 @@ pub(crate) struct Guest<'a> {
 /// What the guest's virtio-net is attached to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Nic {
-    /// A TAP device in its host, [`TAP`].
-    Tap,
+    /// A TAP device in its host, [`TAP`]. What the guest sends is `finished`: it leaves no
+    /// checksum to do, and no packet to cut.
+    Tap { finished: bool },
     /// QEMU's own stack (libslirp), with these ports of the host's address led to the guest.
     User { gateway: Ipv4Addr, published: Vec<(Ipv4Addr, u16)> },
     /// A program in user space that reads and writes the guest's rings; see
@@ -106,8 +112,8 @@ pub(crate) struct Pair {
     ports: Vec<GuestPort>,
     program: Option<(&'static str, Dropped)>,
     addresses: [Ipv4Addr; 2],
+    options: GuestOptions,
     tree: Processes,
-    kernel: Kernel,
     accelerator: Accelerator,
 }
 
@@ -117,21 +123,23 @@ type Dropped = Box<dyn Fn() -> u64 + Send + Sync>;
 /// QEMU with a guest.
 struct Running {
     name: String,
+    /// It is behind a TAP device.
+    taps: bool,
     process: Process,
     control: UnixStream,
     console: Console,
 }
 
 impl Pair {
-    /// Starts both. Their TAP devices are there when this returns, down and in no bridge.
+    /// Starts both, with these options. Their TAP devices are there when this returns, down and in no bridge.
     ///
     /// # Errors
     /// When QEMU does not start, with what it printed.
-    pub fn start(guests: [Guest<'_>; 2]) -> Result<Pair> {
+    pub fn start(guests: [Guest<'_>; 2], options: GuestOptions) -> Result<Pair> {
         let kernel = Kernel::find().map_err(|missing| not_started("a guest", missing.reason))?;
         let (accelerator, initrd) = (accelerator(&kernel)?, initramfs::build(&kernel)?);
         let tree = Processes::new()?;
-        let boot = Boot::new(&tree, guests[0].host, &kernel, &initrd)?;
+        let boot = Boot { options, ..Boot::new(&tree, guests[0].host, &kernel, &initrd)? };
         let addresses = [guests[0].address, guests[1].address];
         let ports = guests.iter().filter(|guest| guest.nic == Nic::VhostUser);
         let ports = ports
@@ -141,7 +149,7 @@ impl Pair {
         let client = boot.start(&accelerator, client.name, client.host, Some(&client))?;
         let server = boot.start(&accelerator, server.name, server.host, Some(&server))?;
         let guests = [client, server];
-        Ok(Pair { guests, ports, program: None, addresses, tree, kernel, accelerator })
+        Ok(Pair { guests, ports, program: None, addresses, options, tree, accelerator })
     }
 
     /// The ports that guests with [`Nic::VhostUser`] are connected to, in their order. QEMU
@@ -179,10 +187,9 @@ impl Pair {
         middle: Vec<Hop>,
         target: Option<Ipv4Addr>,
     ) -> Result<Network> {
-        let Pair { mut guests, program, addresses, tree, kernel, accelerator, .. } = self;
-        for guest in &mut guests {
-            guest.up(BOOT_LIMIT)?;
-        }
+        let Pair { mut guests, program, addresses, options, tree, accelerator, .. } = self;
+        let mut at = |number: usize| guests[number].in_force(&hosts[number], &options);
+        let in_force = [at(0)?, at(1)?];
         // QEMU has read them, and they are most of what the guests take of memory.
         tree.inside(&hosts[0], || {
             for file in [KERNEL_FILE, INITRD_FILE] {
@@ -204,11 +211,11 @@ impl Pair {
             server: (server.name, server.control),
             listen: at(own),
             target: at(target.unwrap_or(own)),
+            in_force,
         };
         let note = format!(
-            "{accelerator}; guest kernel {}, 1 CPU each; QEMU runs on any CPU, its time is in the \
-             CPU time",
-            kernel.version()
+            "{accelerator}; guest kernel {}; QEMU runs on any CPU, its time is in the CPU time",
+            links.in_force[0].kernel
         );
         let mut network = Network::new(hosts, 0, 1, own, tenant_mtu, hops)
             .with_processes(tree, vec![client.process, server.process])
@@ -229,6 +236,7 @@ const INITRD_FILE: &str = "/tmp/initrd";
 struct Boot<'a> {
     tree: &'a Processes,
     memory: usize,
+    options: GuestOptions,
 }
 
 impl Boot<'_> {
@@ -248,7 +256,8 @@ impl Boot<'_> {
             std::fs::write(INITRD_FILE, initrd)
         })?
         .map_err(|e| sys::Error::io("write", "the guests' file system in memory", &e))?;
-        Ok(Boot { tree, memory: MEMORY + 3 * initrd.len().div_ceil(1 << 20) })
+        let memory = MEMORY + 3 * initrd.len().div_ceil(1 << 20);
+        Ok(Boot { tree, memory, options: GuestOptions::AS_FOUND })
     }
 
     fn start(
@@ -269,15 +278,23 @@ impl Boot<'_> {
         let mut command = Command::new(QEMU);
         command
             .args(accelerator.arguments())
-            .args(["-smp", "1", "-m", &self.memory.to_string()])
+            .args(["-smp", &self.options.cpu_count().to_string()])
+            .args(["-m", &self.memory.to_string()])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
             .args(["-chardev", &chardev("console"), "-serial", "chardev:console"])
             .args(["-chardev", &chardev("control"), "-device", "virtio-serial-pci"])
             .args(["-device", &format!("virtserialport,chardev=control,name={CONTROL}")]);
         if let Some(guest) = guest {
             append += &format!(" --address {}/{} --mtu {}", guest.address, guest.prefix, guest.mtu);
+            let mut device = self.options.device();
             let backend = match &guest.nic {
-                Nic::Tap => format!("tap,id=net,ifname={TAP},script=no,downscript=no"),
+                Nic::Tap { finished } => {
+                    if *finished {
+                        device += FINISHED;
+                    }
+                    let more = self.options.netdev();
+                    format!("tap,id=net,ifname={TAP},script=no,downscript=no{more}")
+                }
                 Nic::User { gateway, published } => {
                     append += &format!(" --gateway {gateway}");
                     let network = Ipv4Addr::from_bits(gateway.to_bits() & (u32::MAX << 8));
@@ -301,11 +318,12 @@ impl Boot<'_> {
                     "vhost-user,id=net,chardev=port".to_owned()
                 }
             };
-            // Nothing is booted from it.
-            let mut device = format!("virtio-net-pci,netdev=net,mac={},romfile=", mac(name, NIC));
             if guest.nic == Nic::VhostUser && matches!(accelerator, Accelerator::Tcg(_)) {
                 device += port::WITHOUT_KVM;
             }
+            // Nothing is booted from it.
+            let mac = mac(name, NIC);
+            let device = format!("virtio-net-pci,netdev=net,mac={mac},romfile={device}");
             command.args(["-netdev", &backend, "-device", &device]);
         } else {
             command.args(["-nic", "none"]);
@@ -318,13 +336,17 @@ impl Boot<'_> {
         let control = self.connect(host, &mut process, &socket("control"))?;
         // That it waited for these says nothing of why it ends.
         process.forget_output();
-        if guest.is_some_and(|guest| guest.nic == Nic::Tap) {
+        let taps = guest.is_some_and(|guest| matches!(guest.nic, Nic::Tap { .. }));
+        if taps {
             poll(&format!("TAP device of {name}"), START_LIMIT, || {
                 process.check()?;
                 Ok(host.netlink().link(TAP).map(drop).map_err(|error| error.to_string()))
             })?;
+            if let Some(packets) = self.options.txqueuelen {
+                host.netlink().set_tx_queue_len(TAP, packets)?;
+            }
         }
-        Ok(Running { name: name.to_owned(), process, control, console })
+        Ok(Running { name: name.to_owned(), taps, process, control, console })
     }
 
     fn connect(&self, host: &Host, process: &mut Process, path: &str) -> Result<UnixStream> {
@@ -337,8 +359,22 @@ impl Boot<'_> {
 }
 
 impl Running {
-    /// Waits until the guest says that it is up.
-    fn up(&mut self, limit: Duration) -> Result<()> {
+    /// What is in force at the guest, when it is up.
+    ///
+    /// # Errors
+    /// When something else than was asked for is.
+    fn in_force(&mut self, host: &Host, asked: &GuestOptions) -> Result<InForce> {
+        let said = self.up(BOOT_LIMIT)?;
+        let tap = self.taps.then(|| in_force::tap(host, self.process.pid())).transpose()?;
+        let in_force = said.in_force(&self.name, tap);
+        match in_force.differs(asked) {
+            Some(problem) => Err(not_started(&format!("guest {}", self.name), problem)),
+            None => Ok(in_force),
+        }
+    }
+
+    /// Waits until the guest says that it is up; what it says of itself.
+    fn up(&mut self, limit: Duration) -> Result<Said> {
         let io = |e: &std::io::Error| sys::Error::io("read", "control port of a guest", e);
         self.control.set_nonblocking(true).map_err(|e| io(&e))?;
         let mut line = Vec::new();
@@ -366,7 +402,7 @@ impl Running {
         waited?;
         let said = String::from_utf8_lossy(&line).into_owned();
         match said.split_once(' ') {
-            Some((READY, _)) => Ok(()),
+            Some((READY, said)) => Ok(Said::parse(&words(said.as_bytes()))),
             Some((FAILED, reason)) => Err(not_started(&part, words(reason.as_bytes()))),
             _ => Err(not_started(&part, format!("it says {:?}", words(&line)))),
         }
@@ -420,7 +456,7 @@ fn trial(kernel: &Kernel) -> Result<()> {
     let host = Host::new("trial")?;
     let tree = Processes::new()?;
     let boot = Boot::new(&tree, &host, kernel, &initramfs::build(kernel)?)?;
-    boot.start(&Accelerator::Kvm, "trial", &host, None)?.up(TRIAL_LIMIT)
+    boot.start(&Accelerator::Kvm, "trial", &host, None)?.up(TRIAL_LIMIT).map(drop)
 }
 
 /// The last bytes of a guest's console, which may say as much as it likes.

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use crate::guest::GuestOptions;
 use crate::{Capabilities, Network, Params, Result, Unsupported};
 
 mod bgp;
@@ -31,6 +32,7 @@ mod tapbridge_bpf;
 mod vlan;
 mod vm_bridge;
 mod vm_host;
+mod vm_ovs_vxlan;
 mod vm_tapbridge;
 mod vm_tapbridge_vhost_user;
 mod vm_user;
@@ -62,6 +64,20 @@ pub trait Mode: Send + Sync {
     /// Whether client and server are virtual machines: nothing but overlane runs in them.
     fn in_guests(&self) -> bool {
         false
+    }
+
+    /// Whether its guests can be started so here.
+    ///
+    /// # Errors
+    /// The reason and the remedy; that it has no guests.
+    fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
+        match *options == GuestOptions::AS_FOUND || self.in_guests() {
+            true => crate::guest::takes(options, true),
+            false => Err(Unsupported::new(
+                "its ends are no virtual machines",
+                "vary it in modes vm-… (overlane lab list)",
+            )),
+        }
     }
 
     /// About how long building it takes, seconds, where somebody who waits would wonder.
@@ -237,6 +253,7 @@ pub fn groups() -> &'static [Group] {
                 &vm_vlan::VmVlan,
                 &vm_vxlan::PLAIN,
                 &vm_vxlan::ACCEL,
+                &vm_ovs_vxlan::VmOvsVxlan,
                 &vm_tapbridge::VmTapBridge,
                 &vm_tapbridge_vhost_user::VmTapBridgeVhostUser,
                 &vm_vtep::VmVtep,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use netstate::Hop;
 use packet::ethernet::MacAddr;
-use testbed::{Host, NIC, Processes, Wire, mac};
+use testbed::{Host, NIC, Process, Processes, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants, wire_hops};
 use super::vxlan::{TENANT_A, TENANT_B, VNI};
@@ -47,30 +47,11 @@ impl Mode for OvsVxlan {
         let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
         params.wire().join(&tenants.a, &tenants.b)?;
         let datapath = Datapath::find(&tenants.a)?;
-        let kernel = datapath == Datapath::Kernel;
         let tree = Processes::new()?;
-        if kernel {
-            params.wire().address(&tenants.a, &tenants.b)?;
-        }
-        let ends = |host: &Host| match host.name() {
-            "a" => (Wire::A, &tenants.b, Wire::B),
-            _ => (Wire::B, &tenants.a, Wire::A),
-        };
-        let programs = start_both(&tree, [&tenants.a, &tenants.b], false, |switch| {
-            let (local, peer, remote) = ends(switch.host());
-            let (local, remote) = (IpAddr::V4(local), IpAddr::V4(remote));
-            if !kernel {
-                let peer_mac = mac(peer.name(), UNDERLAY_BRIDGE);
-                underlay(switch, local, 24, remote, peer_mac)?;
-            }
-            overlay(switch, &datapath, local, remote, &[])
-        })?;
+        let programs = join(&tree, [&tenants.a, &tenants.b], params, &datapath, PORT_DEVICE)?;
         let mut note = datapath.note();
-        let mut middle = wire_hops();
-        if kernel {
-            middle.insert(0, Hop::tx("a", KERNEL_DEVICE));
-            middle.push(Hop::rx("b", KERNEL_DEVICE));
-        } else {
+        let middle = hops(&datapath);
+        if datapath != Datapath::Kernel {
             for tenant in [&tenants.tenant_a, &tenants.tenant_b] {
                 limit_offloads(tenant, TENANT_NIC, false)?;
             }
@@ -90,6 +71,44 @@ impl Mode for OvsVxlan {
             advice: "tunnel with the kernel's VXLAN device or OVS's kernel datapath instead of OVS in user space",
         }]
     }
+}
+
+/// Starts Open vSwitch in both hosts, whose NICs are joined and without addresses. `port` is
+/// the tenant's device in each, behind the tunnel between the two when this returns.
+pub(super) fn join(
+    tree: &Processes,
+    [a, b]: [&Host; 2],
+    params: &Params,
+    datapath: &Datapath,
+    port: &str,
+) -> Result<Vec<Process>> {
+    let kernel = *datapath == Datapath::Kernel;
+    if kernel {
+        params.wire().address(a, b)?;
+    }
+    let ends = |host: &Host| match host.name() {
+        "a" => (Wire::A, b, Wire::B),
+        _ => (Wire::B, a, Wire::A),
+    };
+    start_both(tree, [a, b], false, |switch| {
+        let (local, peer, remote) = ends(switch.host());
+        let (local, remote) = (IpAddr::V4(local), IpAddr::V4(remote));
+        if !kernel {
+            let peer_mac = mac(peer.name(), UNDERLAY_BRIDGE);
+            underlay(switch, local, 24, remote, peer_mac)?;
+        }
+        overlay(switch, datapath, port, [local, remote], &[])
+    })
+}
+
+/// The hops between the tenants' ports.
+pub(super) fn hops(datapath: &Datapath) -> Vec<Hop> {
+    let mut hops = wire_hops();
+    if *datapath == Datapath::Kernel {
+        hops.insert(0, Hop::tx("a", KERNEL_DEVICE));
+        hops.push(Hop::rx("b", KERNEL_DEVICE));
+    }
+    hops
 }
 
 /// The bridge on the NIC, and what the tunnel needs to know of the underlay:
@@ -121,8 +140,8 @@ fn underlay(
 fn overlay(
     switch: &mut Switch<'_>,
     datapath: &Datapath,
-    local: IpAddr,
-    remote: IpAddr,
+    tenant_port: &str,
+    [local, remote]: [IpAddr; 2],
     options: &[&str],
 ) -> Result<()> {
     let kind = format!("datapath_type={}", datapath.kind());
@@ -132,7 +151,7 @@ fn overlay(
     let orders = [
         vec!["add-br", BRIDGE],
         vec!["set", "Bridge", BRIDGE, &kind, &hwaddr],
-        vec!["add-port", BRIDGE, PORT_DEVICE],
+        vec!["add-port", BRIDGE, tenant_port],
         vec!["add-port", BRIDGE, PORT],
         [&port, options].concat(),
     ];

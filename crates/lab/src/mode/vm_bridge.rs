@@ -5,7 +5,7 @@ use netstate::Hop;
 use testbed::{Host, NIC};
 
 use super::bridge::{BRIDGE, TENANT_A, TENANT_B};
-use crate::guest::{self, Guest, Nic, Pair, TAP};
+use crate::guest::{self, Guest, GuestOptions, Nic, Pair, TAP};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
 /// Guests on bridges with the NICs as ports.
@@ -32,7 +32,7 @@ impl Mode for VmBridge {
 
     fn build(&self, params: &Params) -> Result<Network> {
         let [a, b] = hosts(params)?;
-        let guests = pair([&a, &b], params.mtu)?;
+        let guests = pair([&a, &b], params.mtu, params.guest)?;
         for host in [&a, &b] {
             host.bridge(BRIDGE, params.mtu, &[NIC, TAP])?;
         }
@@ -48,10 +48,23 @@ pub(super) fn hosts(params: &Params) -> Result<[Host; 2]> {
 }
 
 /// A guest in each host, on TAP devices and one network. The devices are up.
-pub(super) fn pair(hosts: [&Host; 2], mtu: u32) -> Result<Pair> {
+pub(super) fn pair(hosts: [&Host; 2], mtu: u32, options: GuestOptions) -> Result<Pair> {
+    guest_pair(hosts, mtu, options, false)
+}
+
+/// The same, with guests that send finished packets only, if that is wanted.
+pub(super) fn guest_pair(
+    hosts: [&Host; 2],
+    mtu: u32,
+    options: GuestOptions,
+    finished: bool,
+) -> Result<Pair> {
     let [a, b] = hosts;
-    let guest = |name, host, address| Guest { name, host, address, prefix: 24, mtu, nic: Nic::Tap };
-    let pair = Pair::start([guest("tenant-a", a, TENANT_A), guest("tenant-b", b, TENANT_B)])?;
+    let nic = Nic::Tap { finished };
+    let guest =
+        |name, host, address| Guest { name, host, address, prefix: 24, mtu, nic: nic.clone() };
+    let guests = [guest("tenant-a", a, TENANT_A), guest("tenant-b", b, TENANT_B)];
+    let pair = Pair::start(guests, options)?;
     for host in hosts {
         host.netlink().set_mtu(TAP, mtu)?;
         host.netlink().set_up(TAP)?;

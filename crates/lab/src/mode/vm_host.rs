@@ -35,7 +35,7 @@ impl Mode for VmHost {
 
     fn build(&self, params: &Params) -> Result<Network> {
         let [a, b] = hosts(params)?;
-        let guests = pair([&a, &b], params.mtu)?;
+        let guests = pair([&a, &b], params.mtu, params.guest)?;
         for host in [&a, &b] {
             // The NIC has no address, and the guest's frames are not for its own.
             redirect(host, TAP, NIC)?;

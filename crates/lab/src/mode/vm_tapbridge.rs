@@ -39,7 +39,7 @@ impl Mode for VmTapBridge {
 
     fn build(&self, params: &Params) -> Result<Network> {
         let (a, b) = (Host::new("a")?, Host::new("b")?);
-        let guests = pair([&a, &b], params.mtu)?;
+        let guests = pair([&a, &b], params.mtu, params.guest)?;
         let port = |host: &Host| {
             let port = Port::open(&PortOptions::named(PORT), host.netns())?;
             host.netlink().set_mtu(PORT, params.mtu)?;

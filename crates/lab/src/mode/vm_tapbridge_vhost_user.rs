@@ -6,7 +6,7 @@ use testbed::Host;
 
 use super::bridge::{TENANT_A, TENANT_B};
 use super::tapbridge::{UNPINNED, dropped, start};
-use crate::guest::{self, Guest, Nic, Pair};
+use crate::guest::{self, Guest, GuestOptions, Nic, Pair};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
 /// Guests joined in user space by vhost-user.
@@ -29,6 +29,10 @@ impl Mode for VmTapBridgeVhostUser {
         guest::supported(machine)
     }
 
+    fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
+        guest::takes(options, false)
+    }
+
     fn build(&self, params: &Params) -> Result<Network> {
         let (a, b) = (Host::new("a")?, Host::new("b")?);
         let guest = |name, host, address| Guest {
@@ -39,8 +43,8 @@ impl Mode for VmTapBridgeVhostUser {
             mtu: params.mtu,
             nic: Nic::VhostUser,
         };
-        let mut guests =
-            Pair::start([guest("tenant-a", &a, TENANT_A), guest("tenant-b", &b, TENANT_B)])?;
+        let guests = [guest("tenant-a", &a, TENANT_A), guest("tenant-b", &b, TENANT_B)];
+        let mut guests = Pair::start(guests, params.guest)?;
         let [left, right] = guests.take_ports()?;
         let uncut = left.offload();
         let running = start(Bridge::new(left, right, None), Engine::Epoll)?;

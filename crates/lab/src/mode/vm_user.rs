@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use testbed::{Host, Wire};
 
 use super::bridge::wire_hops;
-use crate::guest::{self, CONTROL_PORT, Guest, Nic, Pair};
+use crate::guest::{self, CONTROL_PORT, Guest, GuestOptions, Nic, Pair};
 use crate::{Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
 
 /// Guests behind libslirp.
@@ -35,13 +35,18 @@ impl Mode for VmUser {
         guest::supported(machine)
     }
 
+    fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
+        guest::takes(options, false)
+    }
+
     fn build(&self, params: &Params) -> Result<Network> {
         let [a, b] = params.wire().hosts()?;
         let published = vec![(Wire::B, CONTROL_PORT), (Wire::B, PORT)];
-        let guests = Pair::start([
+        let pair = [
             guest("tenant-a", &a, params.mtu, Vec::new()),
             guest("tenant-b", &b, params.mtu, published),
-        ])?;
+        ];
+        let guests = Pair::start(pair, params.guest)?;
         guests.network(vec![a, b], params.mtu, wire_hops(), Some(Wire::B))
     }
 }

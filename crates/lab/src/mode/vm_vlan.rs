@@ -33,7 +33,7 @@ impl Mode for VmVlan {
 
     fn build(&self, params: &Params) -> Result<Network> {
         let [a, b] = hosts(params)?;
-        let guests = pair([&a, &b], params.mtu)?;
+        let guests = pair([&a, &b], params.mtu, params.guest)?;
         for host in [&a, &b] {
             host.netlink().add_vlan(vlan::DEVICE, NIC, vlan::ID)?;
             host.netlink().set_up(vlan::DEVICE)?;

@@ -44,7 +44,7 @@ impl Mode for VmVtep {
         let [a, b] = hosts(params)?;
         params.wire().address(&a, &b)?;
         let mtu = params.mtu - VXLAN_OVERHEAD;
-        let guests = pair([&a, &b], mtu)?;
+        let guests = pair([&a, &b], mtu, params.guest)?;
         let endpoint = |host: &Host, local, remote| {
             let running = endpoint(host, host, [local, remote], PORT, &AUTO)?;
             host.bridge(BRIDGE, mtu, &[PORT, TAP])?;

@@ -14,7 +14,7 @@ use super::tapbridge::{UNPINNED, failed};
 use super::vm_bridge::hosts;
 use super::vtep::{AUTO, dropped};
 use super::vxlan::{UDP_PORT, VNI};
-use crate::guest::{self, Guest, Nic, Pair};
+use crate::guest::{self, Guest, GuestOptions, Nic, Pair};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
@@ -39,6 +39,10 @@ impl Mode for VmVtepVhostUser {
         guest::supported(machine)
     }
 
+    fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
+        guest::takes(options, false)
+    }
+
     fn build(&self, params: &Params) -> Result<Network> {
         let [a, b] = hosts(params)?;
         params.wire().address(&a, &b)?;
@@ -51,8 +55,8 @@ impl Mode for VmVtepVhostUser {
             mtu,
             nic: Nic::VhostUser,
         };
-        let mut guests =
-            Pair::start([guest("tenant-a", &a, TENANT_A), guest("tenant-b", &b, TENANT_B)])?;
+        let guests = [guest("tenant-a", &a, TENANT_A), guest("tenant-b", &b, TENANT_B)];
+        let mut guests = Pair::start(guests, params.guest)?;
         let [left, right] = guests.take_ports()?;
         let from_a = Arc::new(endpoint(&a, [Wire::A.into(), Wire::B.into()], left)?);
         let from_b = Arc::new(endpoint(&b, [Wire::B.into(), Wire::A.into()], right)?);

@@ -50,7 +50,7 @@ impl Mode for VmVxlan {
         let [a, b] = hosts(params)?;
         params.wire().address(&a, &b)?;
         let mtu = Underlay::V4.tenant_mtu(params);
-        let guests = pair([&a, &b], mtu)?;
+        let guests = pair([&a, &b], mtu, params.guest)?;
         let ends = [testbed::Wire::A.into(), testbed::Wire::B.into()];
         join_tunnels([&a, &b], ends, mtu, TAP)?;
         if !self.accelerated {

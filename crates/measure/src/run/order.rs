@@ -54,14 +54,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::plan::cells;
+    use crate::plan::{Step, cells};
     use load::Workload;
     use load::ask::{Ask, Task};
 
     fn planned() -> Vec<PlannedCell> {
         let subjects = [("host", "full", 1500), ("vxlan", "full", 1500)];
         let asks = [Workload::TcpRr, Workload::UdpStream].map(|w| Ask::new(Task::Steady(w)));
-        cells(&subjects, "host", &asks, &[vec![0], vec![0]])
+        let steps = [0, 1].map(|subject| vec![Step { setting: 0, subject }]);
+        cells(&subjects, "host", &asks, &steps)
     }
 
     #[test]

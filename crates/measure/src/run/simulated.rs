@@ -27,7 +27,7 @@ use super::{Ended, ratios};
 use crate::in_force::InForce;
 use crate::observer::{CellRef, Observer};
 use crate::path_under_test::{PathUnderTest, ServerEnd};
-use crate::plan::{HOPELESS_AFTER, Plan, Stopping, cells};
+use crate::plan::{HOPELESS_AFTER, Plan, Step, Stopping, cells};
 use crate::sample::{Said, Taken};
 use crate::sampler::{Disturbance, Limits, Rule};
 use load::Workload;
@@ -114,7 +114,12 @@ fn plan(seed: u64, rule: Rule, stopping: Stopping) -> Plan {
     let asks = [Ask::new(Task::Steady(Workload::TcpRr))];
     Plan {
         seed,
-        cells: cells(&[("path", "as-found", 1500)], "path", &asks, &[vec![0]]),
+        cells: cells(
+            &[("path", "as-found", 1500)],
+            "path",
+            &asks,
+            &[vec![Step { setting: 0, subject: 0 }]],
+        ),
         stopping,
         settings: vec!["tried".to_owned()],
         duration: Duration::from_secs_f64(SAMPLE),

@@ -35,5 +35,5 @@ fn network(mode: &str, offload: Offload) -> Result<Network, String> {
     let mode = lab::find(mode).unwrap();
     let probed = mode.probe(&machine);
     probed.map_err(|unsupported| format!("{}: {}", mode.name(), unsupported.reason))?;
-    Ok(mode.build(&Params { mtu: 1500, offload }).unwrap())
+    Ok(mode.build(&Params::new(1500, offload)).unwrap())
 }

@@ -52,7 +52,7 @@ fn packets_are_followed_from_socket_to_socket_in_every_mode() {
         }
     }
     let lines = some_at_once(&cases, |(mode, offload)| {
-        let network = mode.build(&Params { mtu: 1500, offload: *offload }).unwrap();
+        let network = mode.build(&Params::new(1500, *offload)).unwrap();
         let mut problems = Vec::new();
         let mut problem = |error: testbed::Error| {
             problems.push(format!("{} {offload}: {error}", mode.name()));

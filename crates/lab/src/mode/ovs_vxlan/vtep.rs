@@ -114,7 +114,7 @@ fn an_endpoint_in_user_space_and_open_vswitch_understand_each_other() {
             underlay(&mut switch, far, plan.prefix(), near, mac(a.name(), NIC)).unwrap();
         }
         let checksum = format!("options:csum={checksum}");
-        overlay(&mut switch, &datapath, far, near, &[&checksum]).unwrap();
+        overlay(&mut switch, &datapath, PORT_DEVICE, [far, near], &[&checksum]).unwrap();
 
         ping(&tenant, INNER_V4[1], 56);
         ping(&other, INNER_V4[0], 4000);

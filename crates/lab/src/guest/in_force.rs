@@ -1,0 +1,259 @@
+//! What is in force at a guest that is up, read back: by the guest itself, and from what QEMU
+//! holds of the host.
+
+use std::fmt;
+
+use sys::process::Process;
+use testbed::Host;
+
+use super::options::GuestOptions;
+use super::qemu::TAP;
+use crate::Result;
+
+/// Most descriptors of QEMU that are looked at.
+const MOST_DESCRIPTORS: usize = 4096;
+/// Longest `fdinfo` that is read, bytes.
+const MOST_INFO: usize = 4096;
+
+/// A guest as it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InForce {
+    /// Name of the guest, as hops have it.
+    pub guest: String,
+    /// Its kernel (`uname -r`).
+    pub kernel: String,
+    /// CPUs that it has online.
+    pub cpus: u32,
+    /// Queue pairs that its NIC uses.
+    pub queues: u32,
+    /// Its driver and QEMU have agreed on `VIRTIO_NET_F_MRG_RXBUF`.
+    pub mrg_rxbuf: bool,
+    /// The same of GSO packets in UDP tunnels, both ways.
+    pub tunnel_gso: bool,
+    /// Its TAP device; none behind QEMU's own stack.
+    pub tap: Option<TapInForce>,
+}
+
+/// A guest's TAP device as the host has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TapInForce {
+    /// Name of the device.
+    pub device: String,
+    /// Queues that QEMU has attached to it.
+    pub queues: u32,
+    /// Packets that each queue holds for QEMU.
+    pub txqueuelen: u32,
+    /// Bytes that may be under way behind it (`TUNGETSNDBUF`); the least of its queues.
+    pub sndbuf: u32,
+    /// QEMU has `/dev/vhost-net` open.
+    pub vhost: bool,
+}
+
+impl fmt::Display for InForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words().join(", "))
+    }
+}
+
+impl InForce {
+    fn words(&self) -> Vec<String> {
+        let on = |on| if on { "on" } else { "off" };
+        let mut words = vec![
+            format!("CPUs {}", self.cpus),
+            format!("queues {}", self.queues),
+            format!("mrg_rxbuf {}", on(self.mrg_rxbuf)),
+            format!("tunnel GSO {}", on(self.tunnel_gso)),
+        ];
+        if let Some(TapInForce { device, queues, txqueuelen, sndbuf, vhost }) = &self.tap {
+            words.push(format!("{device} queues {queues}"));
+            words.push(format!("{device} txqueuelen {txqueuelen}"));
+            words.push(format!("{device} sndbuf {sndbuf}"));
+            words.push(format!("vhost {}", on(*vhost)));
+        }
+        words
+    }
+
+    /// What it has that another has not, in words; nothing where they are alike.
+    pub fn beside(&self, other: &InForce) -> Option<String> {
+        let others = other.words();
+        let differ: Vec<String> =
+            self.words().into_iter().filter(|word| !others.contains(word)).collect();
+        (!differ.is_empty()).then(|| differ.join(", "))
+    }
+
+    /// What was asked for and is not so, with what is.
+    pub(super) fn differs(&self, asked: &GuestOptions) -> Option<String> {
+        fn number(name: &str, asked: Option<u32>, got: Option<u32>) -> Option<String> {
+            let asked = asked.filter(|asked| Some(*asked) != got)?;
+            let got = got.map_or("nothing".to_owned(), |got| got.to_string());
+            Some(format!("{name}={asked} was asked for, {got} is in force"))
+        }
+        fn switch(name: &str, asked: Option<bool>, got: bool) -> Option<String> {
+            let word = |on| if on { "on" } else { "off" };
+            let asked = asked.filter(|asked| *asked != got)?;
+            Some(format!("{name}={} was asked for, {} is in force", word(asked), word(got)))
+        }
+        let tap = self.tap.as_ref();
+        let of_tap = |asked: Option<u32>| asked.filter(|_| tap.is_some());
+        number("vm:cpus", asked.cpus.or(asked.queues), Some(self.cpus))
+            .or_else(|| number("vm:queues", asked.queues, Some(self.queues)))
+            .or_else(|| number("vm:queues", of_tap(asked.queues), tap.map(|tap| tap.queues)))
+            .or_else(|| switch("vm:vhost", asked.vhost, tap.is_some_and(|tap| tap.vhost)))
+            .or_else(|| switch("vm:mrg_rxbuf", asked.mrg_rxbuf, self.mrg_rxbuf))
+            .or_else(|| switch("vm:tunnel-gso", asked.tunnel_gso, self.tunnel_gso))
+            .or_else(|| number("tap:txqueuelen", asked.txqueuelen, tap.map(|tap| tap.txqueuelen)))
+            .or_else(|| number("tap:sndbuf", asked.sndbuf, tap.map(|tap| tap.sndbuf)))
+            .map(|problem| format!("{problem} ({self})"))
+    }
+}
+
+/// What a guest says of itself when it is up, behind the word: `key=value`, with blanks
+/// between. It is not trusted: what is no number of the kind is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Said {
+    pub kernel: String,
+    pub cpus: u32,
+    pub queues: u32,
+    /// Features of virtio-net that were agreed on, a bit each.
+    pub features: u128,
+}
+
+// Bits of virtio-net's features (include/uapi/linux/virtio_net.h).
+const MRG_RXBUF: u32 = 15;
+const GUEST_TUNNEL_GSO: u32 = 65;
+const HOST_TUNNEL_GSO: u32 = 67;
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Said { kernel, cpus, queues, features } = self;
+        write!(f, "{kernel} cpus={cpus} queues={queues} features={features:x}")
+    }
+}
+
+impl Said {
+    /// Reads what was written; zeroes where it says nothing.
+    pub fn parse(text: &str) -> Said {
+        let mut words = text.split(' ');
+        let kernel = words.next().unwrap_or_default().to_owned();
+        let mut said = Said { kernel, cpus: 0, queues: 0, features: 0 };
+        for word in words {
+            match word.split_once('=') {
+                Some(("cpus", number)) => said.cpus = number.parse().unwrap_or_default(),
+                Some(("queues", number)) => said.queues = number.parse().unwrap_or_default(),
+                Some(("features", bits)) => {
+                    said.features = u128::from_str_radix(bits, 16).unwrap_or_default();
+                }
+                _ => {}
+            }
+        }
+        said
+    }
+
+    fn has(&self, bit: u32) -> bool {
+        self.features >> bit & 1 == 1
+    }
+
+    /// This guest, with what the host has of it.
+    pub fn in_force(self, guest: &str, tap: Option<TapInForce>) -> InForce {
+        InForce {
+            guest: guest.to_owned(),
+            cpus: self.cpus,
+            queues: self.queues,
+            mrg_rxbuf: self.has(MRG_RXBUF),
+            tunnel_gso: self.has(HOST_TUNNEL_GSO) && self.has(GUEST_TUNNEL_GSO),
+            kernel: self.kernel,
+            tap,
+        }
+    }
+}
+
+/// The TAP device of a guest, whose QEMU is this process.
+///
+/// # Errors
+/// When QEMU has ended; where the host does not tell.
+pub(super) fn tap(host: &Host, qemu: u32) -> Result<TapInForce> {
+    let process = Process::open(qemu)?;
+    let (numbers, _) = process.descriptors(MOST_DESCRIPTORS)?;
+    let mut tap = TapInForce {
+        device: TAP.to_owned(),
+        queues: 0,
+        txqueuelen: host.netlink().link(TAP)?.tx_queue_len,
+        sndbuf: u32::MAX,
+        vhost: false,
+    };
+    for number in numbers {
+        let target = process.descriptor(&number)?;
+        match target.to_str() {
+            Some("/dev/vhost-net") => tap.vhost = true,
+            Some("/dev/net/tun") => {
+                // A queue that the guest does not use is detached, and names no device
+                // (tun_chr_show_fdinfo(), drivers/net/tun.c).
+                let info = process.read(&format!("fdinfo/{number}"), MOST_INFO)?.text;
+                let device = info.lines().find_map(|line| line.strip_prefix("iff:\t"));
+                if device.is_some_and(|device| device.trim() == TAP) {
+                    tap.queues += 1;
+                    tap.sndbuf = tap.sndbuf.min(sys::tap_holder::send_buffer(qemu, &number)?);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(tap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_force(text: &str) -> InForce {
+        let tap = TapInForce {
+            device: TAP.to_owned(),
+            queues: 2,
+            txqueuelen: 1000,
+            sndbuf: i32::MAX as u32,
+            vhost: false,
+        };
+        Said::parse(text).in_force("tenant-a", Some(tap))
+    }
+
+    #[test]
+    fn a_guest_s_words_are_read_back_and_wild_ones_are_nothing() {
+        let said =
+            Said { kernel: "6.1.0".to_owned(), cpus: 2, queues: 2, features: 1 << 15 | 1 << 67 };
+        assert_eq!(Said::parse(&said.to_string()), said);
+        let wild = Said::parse("6.1 cpus=-1 queues=99999999999 features=zz more a=b =");
+        assert_eq!((wild.cpus, wild.queues, wild.features), (0, 0, 0));
+        let guest = in_force(&said.to_string());
+        assert_eq!(guest.beside(&guest), None);
+        let other = in_force("6.1.0 cpus=1 queues=2 features=0");
+        assert_eq!(guest.beside(&other).as_deref(), Some("CPUs 2, mrg_rxbuf on"));
+        // One way of the two is not enough.
+        assert!(guest.mrg_rxbuf && !guest.tunnel_gso);
+    }
+
+    #[test]
+    fn what_is_not_as_it_was_asked_for_is_named() {
+        let found = GuestOptions::AS_FOUND;
+        let guest = in_force("6.1.0 cpus=2 queues=1 features=8000");
+        for (asked, named) in [
+            (GuestOptions { queues: Some(2), ..found }, "vm:queues=2 was asked for, 1 is"),
+            (GuestOptions { cpus: Some(3), ..found }, "vm:cpus=3 was asked for, 2 is"),
+            (GuestOptions { vhost: Some(true), ..found }, "vm:vhost=on was asked for, off is"),
+            (GuestOptions { mrg_rxbuf: Some(false), ..found }, "vm:mrg_rxbuf=off was asked for"),
+            (GuestOptions { tunnel_gso: Some(true), ..found }, "vm:tunnel-gso=on was asked for"),
+            (GuestOptions { txqueuelen: Some(50), ..found }, "tap:txqueuelen=50 was asked for"),
+            (GuestOptions { sndbuf: Some(4096), ..found }, "tap:sndbuf=4096 was asked for"),
+        ] {
+            let problem = guest.differs(&asked).unwrap();
+            assert!(problem.contains(named) && problem.contains("txqueuelen 1000"), "{problem}");
+        }
+        let asked = GuestOptions {
+            cpus: Some(2),
+            vhost: Some(false),
+            mrg_rxbuf: Some(true),
+            txqueuelen: Some(1000),
+            ..found
+        };
+        assert_eq!(guest.differs(&asked), None);
+    }
+}

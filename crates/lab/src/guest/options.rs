@@ -1,0 +1,347 @@
+//! What guests and their TAP devices are started with: `vm:…` and `tap:…` settings.
+//!
+//! They are decided when QEMU starts, so that each value needs guests of its own. What came of
+//! them is read back ([`super::in_force`]).
+
+use std::fmt;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::qemu::QEMU;
+use crate::Unsupported;
+use crate::unsupported::Supported;
+
+/// How guests differ from those as found; `None` leaves a thing to QEMU's own default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GuestOptions {
+    /// CPUs of each guest; as many as queues, where it is not said.
+    pub cpus: Option<u32>,
+    /// Queue pairs of the virtio-net, and queues of its TAP device.
+    pub queues: Option<u32>,
+    /// Packets are moved by the kernel (`/dev/vhost-net`), not by QEMU.
+    pub vhost: Option<bool>,
+    /// A packet may take several receive buffers (`VIRTIO_NET_F_MRG_RXBUF`).
+    pub mrg_rxbuf: Option<bool>,
+    /// GSO packets in UDP tunnels cross uncut (`VIRTIO_NET_F_HOST_UDP_TUNNEL_GSO` and the
+    /// guest's).
+    pub tunnel_gso: Option<bool>,
+    /// Packets that each queue of the TAP device holds for QEMU.
+    pub txqueuelen: Option<u32>,
+    /// Bytes of QEMU's that may be under way behind the TAP device (`TUNSETSNDBUF`).
+    pub sndbuf: Option<u32>,
+}
+
+/// Most CPUs and queues of a guest.
+const MOST_QUEUES: u32 = 64;
+/// Most packets of a TAP's queue: the kernel keeps a pointer for each.
+const MOST_PACKETS: u32 = 1 << 20;
+/// What is said to what is none of these.
+const ALLOWED: &str = "allowed are vm:cpus=N,…, vm:queues=N,…, vm:vhost=on|off, \
+                       vm:mrg_rxbuf=on|off, vm:tunnel-gso=on|off, tap:txqueuelen=PACKETS,… and \
+                       tap:sndbuf=BYTES,…";
+
+impl GuestOptions {
+    /// Everything as QEMU has it of itself: one CPU, one queue.
+    pub const AS_FOUND: GuestOptions = GuestOptions {
+        cpus: None,
+        queues: None,
+        vhost: None,
+        mrg_rxbuf: None,
+        tunnel_gso: None,
+        txqueuelen: None,
+        sndbuf: None,
+    };
+
+    pub(super) fn cpu_count(&self) -> u32 {
+        self.cpus.unwrap_or(self.queue_count())
+    }
+
+    fn queue_count(&self) -> u32 {
+        self.queues.unwrap_or(1)
+    }
+
+    /// What follows `-netdev tap,…`.
+    pub(super) fn netdev(&self) -> String {
+        let mut text = String::new();
+        if self.queue_count() > 1 {
+            text += &format!(",queues={}", self.queue_count());
+        }
+        text += &switch("vhost", self.vhost);
+        if let Some(bytes) = self.sndbuf {
+            text += &format!(",sndbuf={bytes}");
+        }
+        text
+    }
+
+    /// What follows `-device virtio-net-pci,…`.
+    pub(super) fn device(&self) -> String {
+        let mut text = String::new();
+        if self.queue_count() > 1 {
+            // An interrupt a queue and direction, one for the control queue, one for changes
+            // of the configuration.
+            text += &format!(",mq=on,vectors={}", 2 * self.queue_count() + 2);
+        }
+        text += &switch("mrg_rxbuf", self.mrg_rxbuf);
+        // A QEMU that does not know tunnels has them off.
+        if self.tunnel_gso.is_some() && knows_tunnels().is_ok() {
+            for property in TUNNEL_PROPERTIES {
+                text += &switch(property, self.tunnel_gso);
+            }
+        }
+        text
+    }
+
+    /// What needs a TAP device.
+    fn of_tap(&self) -> Option<&'static str> {
+        let queues = self.queue_count() > 1;
+        [
+            (queues, "vm:queues"),
+            (self.vhost == Some(true), "vm:vhost"),
+            (self.tunnel_gso == Some(true), "vm:tunnel-gso"),
+            (self.txqueuelen.is_some(), "tap:txqueuelen"),
+            (self.sndbuf.is_some(), "tap:sndbuf"),
+        ]
+        .into_iter()
+        .find_map(|(is, name)| is.then_some(name))
+    }
+
+    /// These and `more`; the name of what both say.
+    fn and(mut self, more: GuestOptions) -> Result<GuestOptions, &'static str> {
+        join("vm:cpus", &mut self.cpus, more.cpus)?;
+        join("vm:queues", &mut self.queues, more.queues)?;
+        join("vm:vhost", &mut self.vhost, more.vhost)?;
+        join("vm:mrg_rxbuf", &mut self.mrg_rxbuf, more.mrg_rxbuf)?;
+        join("vm:tunnel-gso", &mut self.tunnel_gso, more.tunnel_gso)?;
+        join("tap:txqueuelen", &mut self.txqueuelen, more.txqueuelen)?;
+        join("tap:sndbuf", &mut self.sndbuf, more.sndbuf)?;
+        Ok(self)
+    }
+}
+
+/// QEMU's properties of tunnels, both ways.
+const TUNNEL_PROPERTIES: [&str; 2] = ["host_tunnel", "guest_tunnel"];
+
+fn switch(name: &str, on: Option<bool>) -> String {
+    on.map_or_else(String::new, |on| format!(",{name}={}", if on { "on" } else { "off" }))
+}
+
+fn join<T>(name: &'static str, to: &mut Option<T>, more: Option<T>) -> Result<(), &'static str> {
+    match (to.is_some(), more.is_some()) {
+        (true, true) => Err(name),
+        (_, true) => {
+            *to = more;
+            Ok(())
+        }
+        (_, false) => Ok(()),
+    }
+}
+
+/// Options under the name that they were asked for by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestSetting {
+    text: String,
+    options: GuestOptions,
+}
+
+impl fmt::Display for GuestSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What is wrong with a setting, in words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct GuestSettingError(String);
+
+impl GuestSetting {
+    /// Whether a text is meant to be one.
+    pub fn is_named(text: &str) -> bool {
+        ["vm:", "tap:"].iter().any(|prefix| text.trim_start().starts_with(prefix))
+    }
+
+    /// `vm:KIND=VALUE,VALUE…` or `tap:KIND=VALUE,…`: a setting a value; several joined with
+    /// `+`, each with one value, are one setting.
+    ///
+    /// # Errors
+    /// What is wrong, and what is allowed.
+    pub fn parse_list(text: &str) -> Result<Vec<GuestSetting>, GuestSettingError> {
+        let mut settings = match text.contains('+') {
+            true => vec![joined(text)?],
+            false => list(text)?,
+        };
+        for setting in &mut settings {
+            let GuestOptions { cpus, queues, .. } = setting.options;
+            if let (Some(cpus), Some(queues)) = (cpus, queues)
+                && cpus < queues
+            {
+                return wrong(format!("{text}: a guest uses no more queues than it has CPUs"));
+            }
+        }
+        Ok(settings)
+    }
+
+    /// What guests are started with.
+    pub fn options(&self) -> &GuestOptions {
+        &self.options
+    }
+}
+
+fn wrong<T>(problem: String) -> Result<T, GuestSettingError> {
+    Err(GuestSettingError(problem))
+}
+
+fn joined(text: &str) -> Result<GuestSetting, GuestSettingError> {
+    let mut options = GuestOptions::AS_FOUND;
+    for part in text.split('+') {
+        if !GuestSetting::is_named(part) {
+            return wrong(format!(
+                "{text:?}: guests are started with vm: and tap: settings, and {:?} is changed \
+                 while they run: give it by itself",
+                part.trim()
+            ));
+        }
+        let [one] = &list(part)?[..] else {
+            return wrong(format!("{part:?}: changes joined with + have one value each"));
+        };
+        options = options
+            .and(one.options)
+            .map_err(|name| GuestSettingError(format!("{text:?}: {name} is said twice")))?;
+    }
+    Ok(GuestSetting { text: text.trim().to_owned(), options })
+}
+
+fn list(text: &str) -> Result<Vec<GuestSetting>, GuestSettingError> {
+    let Some((name, values)) = text.trim().split_once('=') else {
+        return wrong(format!("{text:?}: {ALLOWED}"));
+    };
+    values.split(',').map(|value| one(name, value.trim())).collect()
+}
+
+fn one(name: &str, value: &str) -> Result<GuestSetting, GuestSettingError> {
+    let number = |most: u32| {
+        let number = value.parse().ok().filter(|number| (1..=most).contains(number));
+        let problem = format!("{name}={value}: wanted a number from 1 to {most}");
+        number.map(Some).ok_or(GuestSettingError(problem))
+    };
+    let on = || match value {
+        "on" => Ok(Some(true)),
+        "off" => Ok(Some(false)),
+        _ => wrong(format!("{name}={value}: wanted on or off")),
+    };
+    let found = GuestOptions::AS_FOUND;
+    let options = match name {
+        "vm:cpus" => GuestOptions { cpus: number(MOST_QUEUES)?, ..found },
+        "vm:queues" => GuestOptions { queues: number(MOST_QUEUES)?, ..found },
+        "vm:vhost" => GuestOptions { vhost: on()?, ..found },
+        "vm:mrg_rxbuf" => GuestOptions { mrg_rxbuf: on()?, ..found },
+        "vm:tunnel-gso" => GuestOptions { tunnel_gso: on()?, ..found },
+        "tap:txqueuelen" => GuestOptions { txqueuelen: number(MOST_PACKETS)?, ..found },
+        "tap:sndbuf" => GuestOptions { sndbuf: number(i32::MAX.unsigned_abs())?, ..found },
+        _ => return wrong(format!("{name:?}: {ALLOWED}")),
+    };
+    Ok(GuestSetting { text: format!("{name}={value}"), options })
+}
+
+/// Whether this machine's QEMU has the properties of tunnels; asked once.
+fn knows_tunnels() -> Result<(), &'static str> {
+    static KNOWN: OnceLock<Result<(), String>> = OnceLock::new();
+    let known = KNOWN.get_or_init(|| {
+        let said = |words: &[&str]| match Command::new(QEMU).args(words).output() {
+            Ok(output) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            Err(error) => Err(format!("{QEMU}: {error}")),
+        };
+        let properties = said(&["-device", "virtio-net-pci,help"])?;
+        let missing =
+            TUNNEL_PROPERTIES.into_iter().find(|name| !properties.contains(&format!(" {name}=")));
+        let Some(missing) = missing else { return Ok(()) };
+        let version = said(&["--version"])?;
+        let version = version.lines().next().unwrap_or_default().trim().to_owned();
+        Err(format!("{version}: its virtio-net-pci has no property {missing}"))
+    });
+    known.as_ref().copied().map_err(String::as_str)
+}
+
+/// Whether guests can be started so here, on TAP devices or without.
+pub(crate) fn takes(options: &GuestOptions, taps: bool) -> Supported {
+    if let Some(name) = options.of_tap().filter(|_| !taps) {
+        return Err(Unsupported::new(
+            format!("{name}: the guests of this mode have no TAP device"),
+            "measure a mode vm-… with TAP devices",
+        ));
+    }
+    if options.vhost == Some(true) {
+        const DEVICE: &str = "/dev/vhost-net";
+        // QEMU goes on without it where it cannot open it.
+        std::fs::File::options().read(true).write(true).open(DEVICE).map_err(|error| {
+            Unsupported::new(
+                format!("vm:vhost=on: {DEVICE}: {error}"),
+                "load it (modprobe vhost_net), or use a kernel with CONFIG_VHOST_NET",
+            )
+        })?;
+    }
+    if options.tunnel_gso == Some(true) {
+        knows_tunnels().map_err(|reason| {
+            Unsupported::new(format!("vm:tunnel-gso=on: {reason}"), "use QEMU 10.1 or later")
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Vec<String> {
+        GuestSetting::parse_list(text).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    fn options(text: &str) -> GuestOptions {
+        *GuestSetting::parse_list(text).unwrap()[0].options()
+    }
+
+    #[test]
+    fn a_list_is_a_setting_a_value_and_a_sum_is_one() {
+        assert_eq!(names("vm:queues=1,2"), ["vm:queues=1", "vm:queues=2"]);
+        assert_eq!(names("vm:vhost=on,off"), ["vm:vhost=on", "vm:vhost=off"]);
+        let both = "vm:queues=2+tap:txqueuelen=50";
+        assert_eq!(names(both), [both]);
+        let wanted =
+            GuestOptions { queues: Some(2), txqueuelen: Some(50), ..GuestOptions::AS_FOUND };
+        assert_eq!(options(both), wanted);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (bad, named) in [
+            ("vm:queue=1", "allowed are vm:cpus"),
+            ("vm:", "allowed are vm:cpus"),
+            ("vm:queues=0", "a number from 1 to 64"),
+            ("vm:queues=65", "a number from 1 to 64"),
+            ("vm:queues=2,", "vm:queues=: wanted a number"),
+            ("vm:vhost=yes", "wanted on or off"),
+            ("tap:sndbuf=2147483648", "1 to 2147483647"),
+            ("tap:txqueuelen=0", "a number from 1"),
+            ("vm:queues=1,2+vm:cpus=2", "one value each"),
+            ("vm:queues=1+vm:queues=2", "vm:queues is said twice"),
+            ("vm:queues=4+vm:cpus=2", "no more queues than it has CPUs"),
+            ("vm:queues=2+ring=50", "changed while they run"),
+        ] {
+            let problem = GuestSetting::parse_list(bad).unwrap_err().to_string();
+            assert!(problem.contains(named), "{bad}: {problem}");
+        }
+        assert!(!GuestSetting::is_named("queues=2") && GuestSetting::is_named("tap:x"));
+    }
+
+    #[test]
+    fn qemu_is_told_what_differs() {
+        let said = |options: GuestOptions| (options.netdev(), options.device());
+        assert_eq!(said(GuestOptions::AS_FOUND), (String::new(), String::new()));
+        assert_eq!(GuestOptions::AS_FOUND.cpu_count(), 1);
+        let (netdev, device) = said(options("vm:queues=2+vm:vhost=off+vm:mrg_rxbuf=off"));
+        assert_eq!(netdev, ",queues=2,vhost=off");
+        assert_eq!(device, ",mq=on,vectors=6,mrg_rxbuf=off");
+        assert_eq!(options("vm:queues=2").cpu_count(), 2);
+        assert_eq!(options("tap:sndbuf=4096").netdev(), ",sndbuf=4096");
+    }
+}
