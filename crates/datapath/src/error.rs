@@ -44,7 +44,7 @@ pub enum Error {
     HandOver(String),
     /// A guest's socket that cannot be.
     #[error(transparent)]
-    Socket(crate::vhost_user::SocketError),
+    Socket(SocketError),
     /// What is asked of a port that a guest's port cannot do.
     #[error("{port}: a guest's port has no {what}")]
     Guest {
@@ -78,4 +78,20 @@ pub enum ConfigError {
         /// What is wrong with it.
         problem: String,
     },
+}
+
+/// Why there is no socket for a guest.
+#[derive(Debug, thiserror::Error)]
+#[error("vhost-user socket {path}: {reason}")]
+pub struct SocketError {
+    /// Where it was to be.
+    pub path: String,
+    /// What is wrong, and what was expected.
+    pub reason: String,
+}
+
+impl From<SocketError> for Error {
+    fn from(error: SocketError) -> Error {
+        Error::Socket(error)
+    }
 }

@@ -11,6 +11,7 @@ mod error;
 pub mod tapbridge;
 mod threads;
 pub mod vhost_user;
+mod vnet_layout;
 pub mod vtep;
 
 pub use error::{Error, Result};

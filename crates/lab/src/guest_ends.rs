@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 
-use crate::guest::InForce;
+use crate::guest_in_force::InForce;
 
 /// Two guests that are up.
 #[derive(Debug)]

@@ -12,6 +12,8 @@ mod cluster;
 mod docker;
 pub mod guest;
 mod guest_ends;
+mod guest_in_force;
+mod guest_options;
 pub mod mode;
 mod network;
 mod neutron;

@@ -8,8 +8,8 @@ use netstate::Hop;
 use testbed::{Host, Offload, Process, Processes, Wire};
 
 use crate::Result;
-use crate::guest::GuestOptions;
 use crate::guest_ends::GuestEnds;
+use crate::guest_options::GuestOptions;
 
 /// The server's port, TCP and UDP: the one that `nat` and `nat-proxy` publish.
 pub const PORT: u16 = 5301;

@@ -12,13 +12,10 @@ use sys::tap::Offload;
 
 use super::Side;
 use super::netmap::{Netmap, Outcome};
-use super::port::LAYOUT;
 use super::queue::Queue;
 use crate::counters::{DropReason, Tally};
+use crate::vnet_layout::{HEADER, LAYOUT};
 use crate::{Error, Result};
-
-/// Bytes before each frame.
-const HEADER: usize = LAYOUT.size();
 
 /// Header, Ethernet with two tags, and the longest IP packet; rounded up to a
 /// whole number of pages.

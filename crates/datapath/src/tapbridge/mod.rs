@@ -27,7 +27,6 @@ use std::time::Duration;
 pub use crate::bridge_engine::{Engine, EngineChoice, Unavailable};
 pub use engine::{Ready, Running};
 pub(crate) use forward::{BUFFER as FRAME_BUFFER, needed, sane};
-pub(crate) use port::LAYOUT;
 pub use port::{Port, PortOptions, QUEUES_MAX};
 
 use crate::vhost_user::GuestPort;

@@ -1,14 +1,12 @@
 //! One side of the bridge: a TAP device, its queues, what it takes uncut.
 
-use packet::vnet_hdr::Layout;
 use sys::netns::NetNs;
 use sys::tap::{Offload, Tap, TapOptions};
 
+use crate::vnet_layout::HEADER;
+
 /// The kernel's `MAX_TAP_QUEUES`.
 pub const QUEUES_MAX: usize = 256;
-
-/// The longest header, whose tail older kernels leave alone: one layout for all.
-pub(crate) const LAYOUT: Layout = Layout::Tunnel;
 
 /// What a port is to be.
 #[derive(Debug, Clone)]
@@ -43,7 +41,7 @@ impl Port {
     /// `CAP_NET_ADMIN`; `E2BIG` for too many queues.
     pub fn open(options: &PortOptions, netns: &NetNs) -> sys::Result<Port> {
         let tap_options = TapOptions {
-            vnet_header: Some(LAYOUT.size()),
+            vnet_header: Some(HEADER),
             multi_queue: options.queues > 1,
             exclusive: true,
             ..TapOptions::named(&options.name)

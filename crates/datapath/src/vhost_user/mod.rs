@@ -1,7 +1,7 @@
 //! Guests by vhost-user: their rings are read and written where they are, in the guest's
 //! memory.
 //!
-//! The guest's QEMU connects to a Unix socket ([`socket`]) and hands over its memory
+//! The guest's QEMU connects to a Unix socket (`socket`) and hands over its memory
 //! ([`memory`]) and where its rings are; `server` is the thread that listens to it,
 //! `session` does what it asks for, `message` reads its bytes. `device` is what that thread
 //! shares with those that move frames. For these each pair of queues is a `queue`, which
@@ -39,13 +39,17 @@ use std::sync::Arc;
 
 use sys::tap::Offload;
 
+pub use crate::error::SocketError;
+
 pub use device::{GuestState, GuestStatus};
 pub(crate) use queue::GuestQueue;
 pub use session::SessionError;
-pub use socket::SocketError;
 
+/// Entries of a ring, at most.
+pub const SIZE_MAX: u16 = 32_768;
+
+use crate::Result;
 use crate::threads::Threads;
-use crate::{Error, Result};
 use device::Device;
 
 /// Pairs of queues of a guest, at most: the number of a ring has eight bits.
@@ -155,11 +159,5 @@ impl GuestWatcher {
     /// rings that broke a rule.
     pub fn news(&self) -> Vec<String> {
         self.0.news()
-    }
-}
-
-impl From<SocketError> for Error {
-    fn from(error: SocketError) -> Error {
-        Error::Socket(error)
     }
 }

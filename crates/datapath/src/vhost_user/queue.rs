@@ -10,10 +10,7 @@ use super::device::{Device, lock};
 use super::features;
 use super::memory::Memory;
 use super::ring::{Read, Ring, RingError, Written};
-use crate::tapbridge::LAYOUT;
-
-/// Bytes before each frame in the buffers of ours.
-const HEADER: usize = LAYOUT.size();
+use crate::vnet_layout::HEADER;
 
 /// One pair of queues of a guest.
 #[derive(Debug, Clone)]

@@ -10,8 +10,6 @@ use std::sync::atomic::{Ordering, fence};
 pub use super::ring_error::RingError;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
 
-/// Entries of a ring, at most.
-pub const SIZE_MAX: u16 = 32_768;
 /// Descriptors of one chain, at most: as QEMU and vhost take them.
 const CHAIN_MAX: usize = 1024;
 /// Descriptors of the buffers for one frame, at most.
@@ -423,7 +421,7 @@ impl Descriptor {
 /// Whether a ring can be there.
 fn check(memory: &GuestMemoryMmap, place: &Place) -> Result<(), RingError> {
     let size = place.size;
-    if !size.is_power_of_two() || size > SIZE_MAX {
+    if !size.is_power_of_two() || size > super::SIZE_MAX {
         return Err(RingError::Size(size));
     }
     let entries = u64::from(size);

@@ -1,6 +1,6 @@
 //! What a ring can do wrong.
 
-use super::ring::SIZE_MAX;
+use super::SIZE_MAX;
 
 /// How the ring breaks the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use sys::descriptors::PeerEvent;
 
+use super::SIZE_MAX;
 use super::device::Device;
 use super::features;
 use super::memory::{Memory, MemoryError};
 use super::message::{Event, Header, MessageError, Request, State};
-use super::ring::{Place, SIZE_MAX};
+use super::ring::Place;
 
 /// Why a client is sent away.
 #[derive(Debug, thiserror::Error)]

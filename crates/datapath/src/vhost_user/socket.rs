@@ -14,18 +14,10 @@ use nix::sys::socket::{
 };
 use nix::unistd::geteuid;
 
+use crate::error::SocketError;
+
 /// Connections that may wait to be refused.
 const WAITING: i32 = 8;
-
-/// Why there is no socket.
-#[derive(Debug, thiserror::Error)]
-#[error("vhost-user socket {path}: {reason}")]
-pub struct SocketError {
-    /// Where it was to be.
-    pub path: String,
-    /// What is wrong, and what was expected.
-    pub reason: String,
-}
 
 /// Listens at a path, which only this user may connect to. What a process that is gone has
 /// left there is replaced; nothing else is.

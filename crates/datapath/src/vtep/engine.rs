@@ -17,13 +17,14 @@ use sys::tap::Tap;
 
 use super::guest_writer::GuestWriter;
 use super::receive::{Intake, Message};
-use super::thread_network::{HEADER, ThreadNetwork};
+use super::thread_network::ThreadNetwork;
 use super::transmit::Transmitter;
 use super::underlay::Underlay;
 use crate::adaptive_poll::AdaptivePoll;
 use crate::counters::Tally;
 use crate::threads::{Sources, Threads};
 use crate::vhost_user::GuestQueue;
+use crate::vnet_layout::HEADER;
 use crate::{Error, Result};
 
 /// Frames or batches of one source before the others get their turn.

@@ -8,9 +8,9 @@ use packet::segment::{Policy, Segmenter, TransportChecksum};
 use packet::vnet_hdr::VnetHdr;
 use sys::tap::Offload;
 
-use super::thread_network::HEADER;
-use crate::tapbridge::{FRAME_BUFFER, LAYOUT, needed, sane};
+use crate::tapbridge::{FRAME_BUFFER, needed, sane};
 use crate::vhost_user::GuestQueue;
+use crate::vnet_layout::{HEADER, LAYOUT};
 
 /// One pair of a guest's queues.
 #[derive(Debug)]

@@ -30,9 +30,9 @@ use packet::vxlan::{self, Vni, Vxlan};
 use super::neighbour;
 use super::place::Place;
 use super::table::Learned;
-use super::thread_network::{HEADER, ThreadNetwork};
+use super::thread_network::ThreadNetwork;
 use crate::counters::{DropReason, Tally};
-use crate::tapbridge::LAYOUT;
+use crate::vnet_layout::{HEADER, LAYOUT};
 
 /// One thread's way in.
 #[derive(Debug)]

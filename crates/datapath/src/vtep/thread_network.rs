@@ -9,10 +9,7 @@ use sys::tap::Tap;
 use super::guest_writer::GuestWriter;
 use super::network::{Network, Policy};
 use crate::counters::Tally;
-use crate::tapbridge::LAYOUT;
-
-/// Bytes before each frame of a TAP.
-pub(super) const HEADER: usize = LAYOUT.size();
+use crate::vnet_layout::HEADER;
 
 /// Where frames for the tenants go.
 #[derive(Debug)]

@@ -28,10 +28,10 @@ use super::icmp_too_big;
 use super::neighbour::{self, Question};
 use super::place::Place;
 use super::table::Learned;
-use super::thread_network::{HEADER, ThreadNetwork};
+use super::thread_network::ThreadNetwork;
 use super::underlay::Underlay;
 use crate::counters::{DropReason, Resolution};
-use crate::tapbridge::LAYOUT;
+use crate::vnet_layout::{HEADER, LAYOUT};
 
 /// Bytes of datagrams that wait for the system call.
 const BUFFER: usize = 512 << 10;

@@ -14,9 +14,9 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use sys::ethtool::Ethtool;
 
-use super::in_force::Said;
 use super::initramfs::MODULES;
 use super::{CONTROL, FAILED, READY};
+use crate::guest_in_force::Said;
 
 /// The guest's only NIC.
 pub(crate) const NIC: &str = "eth0";

@@ -8,19 +8,19 @@
 //! [`inside`] is what happens in the guest until it says that it is ready. What is said on
 //! its control port afterwards is for who measures.
 
-mod in_force;
 mod initramfs;
 pub mod inside;
 mod kernel;
-mod options;
 mod port;
 mod qemu;
 
-pub use in_force::{InForce, TapInForce};
 pub use kernel::{Kernel, KernelError, use_kernel};
-pub(crate) use options::takes;
-pub use options::{GuestOptions, GuestSetting, GuestSettingError};
-pub(crate) use qemu::{Guest, Nic, Pair, TAP, supported};
+pub(crate) use qemu::{Guest, Nic, Pair, supported};
+
+pub(crate) use crate::guest_in_force::TAP;
+pub use crate::guest_in_force::{InForce, TapInForce};
+pub(crate) use crate::guest_options::takes;
+pub use crate::guest_options::{GuestOptions, GuestSetting, GuestSettingError};
 
 /// The first word of a line by which a guest says that it is up; what it is like follows.
 const READY: &str = "ready";
@@ -38,6 +38,10 @@ pub(crate) const TCG: &str = "TCG: ratios between modes only";
 
 /// About how long two guests take to be up, s.
 pub(crate) const BUILD_SECONDS: u32 = 10;
+
+fn not_started(part: &str, reason: impl Into<String>) -> testbed::Error {
+    testbed::Error::NotStarted { part: part.to_owned(), reason: reason.into() }
+}
 
 /// Port of the control connection between the two guests.
 pub const CONTROL_PORT: u16 = 5210;

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use datapath::vhost_user::{GuestPort, GuestPortOptions};
 use testbed::{Host, Processes};
 
-use super::qemu::not_started;
+use super::not_started;
 use crate::Result;
 
 /// What the device has besides where there is no KVM: QEMU 7.2 ends by SIGSEGV when a guest

@@ -12,18 +12,15 @@ use datapath::vhost_user::GuestPort;
 use netstate::Hop;
 use testbed::{Host, Process, Processes, mac, poll};
 
-use super::in_force::{self, InForce, Said};
 use super::inside::NIC;
 use super::kernel::Kernel;
-use super::options::GuestOptions;
-use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs, port};
+use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs, not_started, port};
 use crate::guest_ends::GuestEnds;
+use crate::guest_in_force::{self as in_force, InForce, Said, TAP};
+use crate::guest_options::{GuestOptions, QEMU};
 use crate::unsupported::Supported;
 use crate::{Capabilities, Network, Result, Unsupported};
 
-/// The guest's device in its host.
-pub(crate) const TAP: &str = "tap0";
-pub(super) const QEMU: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
 /// How long QEMU may take to offer its sockets and its TAP device.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -418,10 +415,6 @@ fn last_words(process: &mut Process) -> testbed::Error {
         })
     });
     ended.unwrap_or_else(|error| error)
-}
-
-pub(super) fn not_started(part: &str, reason: impl Into<String>) -> testbed::Error {
-    testbed::Error::NotStarted { part: part.to_owned(), reason: reason.into() }
 }
 
 /// QEMU's end, with what the guest said last.

@@ -39,7 +39,7 @@ use sys::netns::NetNs;
 use sys::tap::{Offload, Tap, TapOptions};
 
 use super::config::{Config, HandOver};
-use crate::tapbridge::LAYOUT;
+use crate::vnet_layout::HEADER;
 use programs::Settings;
 
 /// What the second TAP must take and give.
@@ -114,7 +114,7 @@ impl SecondTap {
                 return Err(format!("{} cuts datagrams, but no tunnel", nic.0));
             }
             let options = TapOptions {
-                vnet_header: Some(LAYOUT.size()),
+                vnet_header: Some(HEADER),
                 multi_queue: config.queues > 1,
                 exclusive: true,
                 ..TapOptions::named("vtep%d")

@@ -1,13 +1,12 @@
 //! What guests and their TAP devices are started with: `vm:…` and `tap:…` settings.
 //!
 //! They are decided when QEMU starts, so that each value needs guests of its own. What came of
-//! them is read back ([`super::in_force`]).
+//! them is read back ([`crate::guest_in_force`]).
 
 use std::fmt;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use super::qemu::QEMU;
 use crate::Unsupported;
 use crate::unsupported::Supported;
 
@@ -31,6 +30,8 @@ pub struct GuestOptions {
     pub sndbuf: Option<u32>,
 }
 
+/// What runs guests.
+pub(crate) const QEMU: &str = "qemu-system-x86_64";
 /// Most CPUs and queues of a guest.
 const MOST_QUEUES: u32 = 64;
 /// Most packets of a TAP's queue: the kernel keeps a pointer for each.
@@ -52,7 +53,7 @@ impl GuestOptions {
         sndbuf: None,
     };
 
-    pub(super) fn cpu_count(&self) -> u32 {
+    pub(crate) fn cpu_count(&self) -> u32 {
         self.cpus.unwrap_or(self.queue_count())
     }
 
@@ -61,7 +62,7 @@ impl GuestOptions {
     }
 
     /// What follows `-netdev tap,…`.
-    pub(super) fn netdev(&self) -> String {
+    pub(crate) fn netdev(&self) -> String {
         let mut text = String::new();
         if self.queue_count() > 1 {
             text += &format!(",queues={}", self.queue_count());
@@ -74,7 +75,7 @@ impl GuestOptions {
     }
 
     /// What follows `-device virtio-net-pci,…`.
-    pub(super) fn device(&self) -> String {
+    pub(crate) fn device(&self) -> String {
         let mut text = String::new();
         if self.queue_count() > 1 {
             // An interrupt a queue and direction, one for the control queue, one for changes

@@ -6,9 +6,11 @@ use std::fmt;
 use sys::process::Process;
 use testbed::Host;
 
-use super::options::GuestOptions;
-use super::qemu::TAP;
 use crate::Result;
+use crate::guest_options::GuestOptions;
+
+/// The guest's device in its host.
+pub(crate) const TAP: &str = "tap0";
 
 /// Most descriptors of QEMU that are looked at.
 const MOST_DESCRIPTORS: usize = 4096;
@@ -82,7 +84,7 @@ impl InForce {
     }
 
     /// What was asked for and is not so, with what is.
-    pub(super) fn differs(&self, asked: &GuestOptions) -> Option<String> {
+    pub(crate) fn differs(&self, asked: &GuestOptions) -> Option<String> {
         fn number(name: &str, asked: Option<u32>, got: Option<u32>) -> Option<String> {
             let asked = asked.filter(|asked| Some(*asked) != got)?;
             let got = got.map_or("nothing".to_owned(), |got| got.to_string());
@@ -110,7 +112,7 @@ impl InForce {
 /// What a guest says of itself when it is up, behind the word: `key=value`, with blanks
 /// between. It is not trusted: what is no number of the kind is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Said {
+pub(crate) struct Said {
     pub kernel: String,
     pub cpus: u32,
     pub queues: u32,
@@ -171,7 +173,7 @@ impl Said {
 ///
 /// # Errors
 /// When QEMU has ended; where the host does not tell.
-pub(super) fn tap(host: &Host, qemu: u32) -> Result<TapInForce> {
+pub(crate) fn tap(host: &Host, qemu: u32) -> Result<TapInForce> {
     let process = Process::open(qemu)?;
     let (numbers, _) = process.descriptors(MOST_DESCRIPTORS)?;
     let mut tap = TapInForce {
