@@ -21,9 +21,10 @@ pub struct Trace {
     /// Only packets that took longer than this from their first place to their last
     #[arg(long, value_name = "TIME", conflicts_with = "drops_only")]
     pub slower_than: Option<humantime::Duration>,
-    /// One packet in so many, by chance, of those that begin here or come in
-    #[arg(long, value_name = "1/N", default_value = "1/1")]
-    pub sample: String,
+    /// One packet in so many, by chance, of those that begin here or come in; without it all, and
+    /// fewer, which is said, while more come than can be told
+    #[arg(long, value_name = "1/N")]
+    pub sample: Option<String>,
     /// End after so many packets
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use doctor::{Scope, collect, diagnose};
 use nix::time::{ClockId, clock_gettime};
-use observe::{Called, Filter, Journey, Journeys, Packet, PacketEnding, Places, Tracer};
+use observe::{Called, Filter, Journey, Journeys, Pace, Packet, PacketEnding, Places, Tracer};
 
 use crate::capture_file::CaptureFile;
 use crate::exit::{Exit, usage};
@@ -29,7 +29,7 @@ const MOST_SAMPLED: u32 = 1 << 30;
 /// Usage; a kernel that lets nobody look, or not this process.
 pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     let filter = Filter {
-        sample: sample(&arguments.sample)?,
+        sample: arguments.sample.as_deref().map_or(Ok(1), sample)?,
         drops_only: arguments.drops_only,
         headers: arguments.pcapng.as_ref().map(|_| arguments.payload),
         ..arguments.filter.parse()?
@@ -41,7 +41,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     let capture = arguments.pcapng.as_deref().map(CaptureFile::new).transpose()?;
     let stop = interrupt::flag()?;
     let mut places = Places::of_machine()?;
-    let tracer = Tracer::start(filter, &places)?;
+    let mut tracer = Tracer::start(filter, &places)?;
     for left_out in &places.left_out {
         complain(&format!("left out: {left_out}"));
     }
@@ -51,6 +51,9 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     let hosts = hosts();
     complain("tracing: Ctrl-C ends it");
     let (begun, mut refreshed) = (Instant::now(), None::<Instant>);
+    // What was asked for is kept.
+    let mut pace = arguments.sample.is_none().then(Pace::default);
+    let mut looked = Instant::now();
     let mut telling = Telling { arguments, capture, told: 0, checks: BTreeSet::new() };
     let mut journeys = Journeys::default();
     let is_over = |told: u64| {
@@ -63,7 +66,12 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
             places = tracer.refresh()?;
             refreshed = Some(Instant::now());
         }
-        let mut ended = journeys.take(tracer.poll(TICK)?);
+        let events = tracer.poll(TICK)?;
+        if let Some(pace) = &mut pace {
+            keep(pace, &mut tracer, events.len(), looked.elapsed())?;
+            looked = Instant::now();
+        }
+        let mut ended = journeys.take(events);
         ended.extend(journeys.settle_when_due(now()?));
         let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
         telling.tell(&ended, &names)?;
@@ -82,6 +90,26 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         explain(&telling.checks)?;
     }
     Ok(if stop.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Done })
+}
+
+/// Follows as many packets as can be told: so many events were read in this time.
+fn keep(
+    pace: &mut Pace,
+    tracer: &mut Tracer,
+    events: usize,
+    elapsed: Duration,
+) -> anyhow::Result<()> {
+    let Some(change) = pace.look(events as u64, tracer.lost()?, elapsed) else { return Ok(()) };
+    tracer.sample(change.one_in)?;
+    let lost = match change.lost {
+        0 => String::new(),
+        lost => format!("{lost} events found no room: "),
+    };
+    complain(&match change.one_in {
+        1 => "all packets are followed from now on".to_owned(),
+        one_in => format!("{lost}1 packet in {one_in} is followed from now on"),
+    });
+    Ok(())
 }
 
 /// `CLOCK_MONOTONIC`, ns.

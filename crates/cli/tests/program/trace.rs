@@ -148,3 +148,36 @@ fn a_capture_shows_journeys_in_tshark() {
     }
     assert!(about.contains("Time resolution = 0x09"), "{about}");
 }
+
+/// While it stands still more comes than the ring of events holds: 10 steps of 20,000 datagrams.
+#[test]
+fn of_more_than_can_be_told_packets_are_followed_by_chance() {
+    require!(need::root());
+    let _turn = turn();
+    let network = network().unwrap();
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
+    let sender = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let port = sender.local_addr().unwrap().port();
+    let flow = format!("*:{port} -> {}/udp", network.address.target);
+    // What is asked for is kept.
+    for asked in [&[][..], &["--sample", "1/1"]] {
+        let mut tracing = Running::start(overlane([&["trace", "--flow", &flow], asked].concat()));
+        tracing.await_stderr("tracing: ");
+        tracing.signal(Signal::SIGSTOP);
+        for _ in 0..20_000 {
+            // The path has a limit, too.
+            let _ = sender.send_to(&[7; 100], network.address.target);
+        }
+        tracing.signal(Signal::SIGCONT);
+        let told = "events found no room: 1 packet in ";
+        if asked.is_empty() {
+            tracing.await_stderr(told);
+        }
+        tracing.signal(Signal::SIGINT);
+        let ended = tracing.wait().expect(130);
+        assert!(!ended.stderr.contains(", 0 events lost"), "{}", ended.stderr);
+        assert_eq!(ended.stderr.contains(told), asked.is_empty(), "{}", ended.stderr);
+    }
+}
