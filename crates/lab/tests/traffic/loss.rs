@@ -1,5 +1,6 @@
 //! What a fault costs traffic that flows meanwhile.
 
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,8 +17,7 @@ pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
 }
 
 /// Runs `fault` while a datagram is sent each millisecond. Returns when some of those that
-/// were sent after it have arrived; prints
-/// what was lost.
+/// were sent after it have arrived; prints what was lost.
 pub fn lossy(network: &Network, what: &str, fault: impl FnOnce()) {
     let target = network.address.target;
     let (stop, sent, last) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -25,7 +25,7 @@ pub fn lossy(network: &Network, what: &str, fault: impl FnOnce()) {
     let listening = server.run(|| UdpSocket::bind(network.address.listen)).unwrap().unwrap();
     listening.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let sending = client.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
-    let (arrived, silence) = std::thread::scope(|scope| {
+    let (arrived, twice, silence) = std::thread::scope(|scope| {
         scope.spawn(|| {
             let begun = Instant::now();
             while !stop.load(Ordering::Relaxed) {
@@ -38,8 +38,8 @@ pub fn lossy(network: &Network, what: &str, fault: impl FnOnce()) {
             }
         });
         let receiving = scope.spawn(|| {
-            let (mut arrived, mut silence) = (0u64, Duration::ZERO);
-            let mut before: Option<Instant> = None;
+            let (mut arrived, mut twice) = (BTreeSet::new(), 0);
+            let (mut before, mut silence): (Option<Instant>, _) = (None, Duration::ZERO);
             let mut bytes = [0; 8];
             while !stop.load(Ordering::Relaxed) {
                 if listening.recv(&mut bytes).is_err() {
@@ -48,10 +48,12 @@ pub fn lossy(network: &Network, what: &str, fault: impl FnOnce()) {
                 let now = Instant::now();
                 silence = silence.max(before.map_or(Duration::ZERO, |before| now - before));
                 before = Some(now);
-                arrived += 1;
-                last.store(u64::from_be_bytes(bytes), Ordering::Relaxed);
+                let number = u64::from_be_bytes(bytes);
+                // With an address in two hosts, a datagram may go by both.
+                twice += u64::from(!arrived.insert(number));
+                last.store(number, Ordering::Relaxed);
             }
-            (arrived, silence)
+            (arrived.len() as u64, twice, silence)
         });
         let flows = |after: u64| {
             wait_for("datagrams that arrive", || last.load(Ordering::Relaxed) > after + 50);
@@ -62,6 +64,9 @@ pub fn lossy(network: &Network, what: &str, fault: impl FnOnce()) {
         stop.store(true, Ordering::Relaxed);
         receiving.join().unwrap()
     });
-    let sent = sent.into_inner();
-    println!("{what}: {} of {sent} datagrams lost, {silence:.1?} without any", sent - arrived);
+    let lost = sent.into_inner().saturating_sub(arrived);
+    println!(
+        "{what}: {lost} datagrams lost, {twice} arrived twice, {:.1} s without any",
+        silence.as_secs_f64()
+    );
 }
