@@ -3,12 +3,19 @@
 SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 OVERLANE := target/release/overlane
+# Nothing can be built below a path with blanks: it is built elsewhere, and `target` is a link.
+ifneq ($(word 2,$(CURDIR)),)
+export CARGO_TARGET_DIR := $(shell scripts/target-dir)
+ifeq ($(CARGO_TARGET_DIR),)
+$(error no directory to build in)
+endif
+endif
 # Tests and measurements that build testbeds need root; compiling does not.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
 # Has cargo run what it built as root; cargo takes no empty one.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
-.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy bench-busy-simulation bench-watch bench-watch-peers bench-doctor bench-datapath bench-accel bench-bgp bench-evpn kills cluster policy soak fuzz install clean
+.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy busy-shown bench-busy-simulation bench-watch bench-watch-peers bench-doctor bench-datapath bench-accel bench-bgp bench-evpn kills cluster policy requests soak fuzz install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
@@ -134,13 +141,19 @@ bench-pacing:
 # Runs on a simulated machine that others use: how often intervals hold, and what is found.
 # With 5,000 runs, the 4.14% that is right and three standard errors stay below 5%.
 bench-busy-simulation:
-	RUNS=5000 cargo test --release --locked -p overlane-measure --lib simulated::intervals_hold -- --nocapture
+	RUNS=5000 cargo test --release --locked -p overlane-measure --lib -- \
+		simulated::intervals_hold simulated::a_trial_that_ends --nocapture --test-threads 1
 
 # `try` beside stress-ng, a compiler, nginx under wrk and pgbench. N=50 takes hours:
-# RECORD=FILE MINUTES=30 does a part, and the next run goes on.
+# MINUTES=30 does a part, and the next run goes on (docs/results/busy.jsonl, or RECORD).
 bench-busy: build
-	@scripts/setup bench
+	@scripts/setup busy
 	$(AS_ROOT) scripts/bench-busy $(OVERLANE) $(N)
+
+# The defaults on a machine that works: a proof beside one busy CPU, the lab beside a compiler.
+busy-shown: build
+	@scripts/setup lab
+	$(AS_ROOT) scripts/busy-shown $(OVERLANE)
 
 # kill -9 of runs at random moments; nothing may be left.
 kills: build
@@ -185,12 +198,15 @@ bench-doctor: build
 	$(AS_ROOT) target/release/examples/many_namespaces 1000 $(OVERLANE)
 
 # The two-TAP bridge by each engine against the naive loop, veth pairs and, with netmap,
-# loopback; the VXLAN endpoint in its variants against the kernel's and Open vSwitch's.
+# loopback; the VXLAN endpoint in its variants against the kernel's and Open vSwitch's; a guest's
+# port by vhost-user against one by TAP.
 # BENCH_ARGUMENTS: more options of `lab run` (--quick, --blocks N, --duration S …).
 bench-datapath: build
 	@scripts/setup lab
 	for plan in tapbridge tap-netmap vtep; do $(AS_ROOT) $(OVERLANE) lab run \
 		--plan scripts/plans/$$plan.toml --out target/$$plan.json $(BENCH_ARGUMENTS) || exit; done
+	cargo build --release --locked -p overlane-datapath --examples
+	$(AS_ROOT) target/release/examples/guest_port
 
 # The fast path against the kernel's VXLAN and the bare host; what crossing namespaces
 # costs; how soon it follows changes.
@@ -232,6 +248,13 @@ policy:
 	@scripts/setup test
 	$(RUNNER) OVERLANE_POLICY_SECONDS=$(OVERLANE_POLICY_SECONDS) cargo test --locked \
 		-p overlane-accel --test policy -- --nocapture
+
+# Requests over real flannel through 50 switches of accel and 50 kills of it, and to services of
+# the real kube-proxy while their endpoints change; none may fail.
+requests: build
+	@scripts/setup requests
+	$(AS_ROOT) scripts/accel-switches $(OVERLANE) 50 50 flannel
+	$(AS_ROOT) scripts/accel-endpoints $(OVERLANE) 45
 
 # vtep and tapbridge under traffic among malformed packets, while devices, peers and
 # configurations come and go: an hour, or OVERLANE_SOAK_SECONDS.

@@ -145,6 +145,7 @@ enum flow_place {
 
 enum flow_limit {
 	FLOW_ASK_MS = 100,	/* between two questions about a flow */
+	JUDGED_BITS = 20,	/* binary logarithm of the number of bits in the map judged */
 };
 
 /* A direction of a connection at a device: that of a tenant or a VXLAN device. */
@@ -164,6 +165,7 @@ enum flow_flag {
 	FLOW_TRANSLATED = 1,	/* leaves with other addresses or ports */
 	FLOW_UNTRACKED = 2,	/* conntrack has no entry, as rules here do not ask for it */
 	FLOW_ONE_WAY = 4,	/* conntrack has seen no answer: rules see each packet as a first one */
+	FLOW_YOUNG = 8,		/* answered datagrams, not assured yet; rules let both states pass */
 };
 
 /* What was found about a direction: netfilter's rules let all packets of it pass. */
@@ -181,13 +183,15 @@ struct flow {
 	u32 status;	/* of conntrack's entry */
 	u32 expires;	/* of conntrack's entry, as it was seen last, absolute jiffies */
 	u32 unused;
+	u64 way_back;	/* what way_back() says of a packet whose source is routed to where it came */
 };
 
 /* What is seen of a direction on the slow path. */
 struct seen {
 	u64 verdict;	/* state.verdicts then */
 	u64 asked;	/* CLOCK_MONOTONIC, ns */
-	u64 packets;
+	u64 packets;	/* without a pause between them */
+	u64 noted;	/* the last of them, CLOCK_MONOTONIC, ns */
 };
 
 struct count {
@@ -216,6 +220,7 @@ enum reason {
 	ENCAP_LOST,
 	ENCAP_TRACKING,
 	ENCAP_VERDICT,
+	ENCAP_HALF,
 	DECAP_HIT,
 	DECAP_STALE,
 	DECAP_NOT_OURS,
@@ -236,6 +241,7 @@ enum reason {
 	DECAP_LOST,
 	DECAP_TRACKING,
 	DECAP_VERDICT,
+	DECAP_HALF,
 	REASONS,
 };
 

@@ -15,9 +15,17 @@
  * get no verdict, leave no entry. Datagrams are all noted: their answers may be few.
  */
 #define FLOW_NOTED 16
-/* Noted segments, and datagrams, of a flow that is worth a verdict. */
-#define FLOW_LASTS 2
+/* Noted segments, and datagrams, of a flow that is worth a verdict. A short connection has so few
+ * segments that four are hardly ever noted: each question would wake the daemon in vain.
+ */
+#define FLOW_LASTS 4
 #define FLOW_LASTS_DATAGRAMS 8
+/* After a pause of this length between two that were noted a flow is another, ns: ports are used
+ * again.
+ */
+#define FLOW_PAUSE_NS 1000000000ULL
+/* Between two packets of a FLOW_YOUNG on the slow path, ns. */
+#define FLOW_YOUNG_NS 500000000ULL
 #define TCP_FIN_SYN_RST_ACK 0x17
 #define TCP_ACK 0x10
 /* Of the transport's header. */
@@ -104,14 +112,18 @@ static __always_inline int is_noted(u32 protocol)
 }
 
 /* Notes that a packet was seen at a place of the slow path. */
-static __always_inline struct seen *see(struct flow_key *key, u32 place, const struct state *live)
+static __always_inline struct seen *see(struct flow_key *key, u32 place, const struct state *live,
+					u64 now)
 {
-	struct seen *seen, first = { .verdict = live->verdicts, .packets = 1 };
+	struct seen *seen, first = { .verdict = live->verdicts, .packets = 1, .noted = now };
 
 	key->place = place;
 	seen = bpf_map_lookup_elem(&seen_flows, key);
 	if (seen && seen->verdict == live->verdicts) {
+		if (now > seen->noted && now - seen->noted > FLOW_PAUSE_NS)
+			seen->packets = 0;
 		seen->packets++;
+		seen->noted = now;
 	} else {
 		bpf_map_update_elem(&seen_flows, key, &first, BPF_ANY);
 		seen = 0;
@@ -136,7 +148,7 @@ static __always_inline void entered(struct flow_key *key, const struct state *li
 	/* Nobody gives any. */
 	if (!live->verdicts || !is_noted(key->protocol))
 		return;
-	seen = see(key, FLOW_ENTERED, live);
+	seen = see(key, FLOW_ENTERED, live, now);
 	if (!ask || !seen || seen->packets < lasts ||
 	    (now > seen->asked ? now - seen->asked : 0) < FLOW_ASK_MS * 1000000ULL)
 		return;
@@ -149,19 +161,44 @@ static __always_inline void entered(struct flow_key *key, const struct state *li
  */
 static __always_inline int flow_due(struct flow *flow, u64 now, const struct state *live)
 {
-	if (!flow || !due(&flow->refreshed, now, live->refresh))
+	u64 interval = live->refresh;
+
+	if (!flow)
+		return 0;
+	/* With a packet on the slow path conntrack finds it assured. */
+	if (flow->flags & FLOW_YOUNG && interval > FLOW_YOUNG_NS)
+		interval = FLOW_YOUNG_NS;
+	if (!due(&flow->refreshed, now, interval))
 		return 0;
 	flow->timeout = 0;
 	return 1;
+}
+
+/* The bit of a flow in the map of those that are judged: src/programs/judged.rs has the same. */
+static __always_inline u32 judged_bit(const struct flow_key *key)
+{
+	u64 bits = key->source[0] | (u64)key->dest[0] << 32;
+
+	if (key->ipv6) {
+		bits ^= key->source[2] | (u64)key->dest[2] << 32;
+		bits = bits * 0x9e3779b97f4a7c15ULL ^ key->source[3] ^ (u64)key->dest[3] << 32;
+	}
+	bits *= 0x9e3779b97f4a7c15ULL;
+	bits ^= bits >> 32;
+	bits ^= key->source_port | (u64)key->dest_port << 16 | (u64)key->device << 32;
+	bits *= 0xd6e8feb86659fd93ULL;
+	return bits >> (64 - JUDGED_BITS);
 }
 
 /* The rules were asked about packets without a mark. */
 static __always_inline struct flow *verdict_of(const struct __sk_buff *skb, struct flow_key *key,
 					       const struct state *live)
 {
+	u32 bit = judged_bit(key), word = bit >> 6;
+	const u64 *bits = bpf_map_lookup_elem(&judged, &word);
 	struct flow *flow;
 
-	if (skb->mark)
+	if (skb->mark || !bits || !(*bits >> (bit & 63) & 1))
 		return 0;
 	key->place = FLOW_VERDICT;
 	flow = bpf_map_lookup_elem(&flows, key);
@@ -201,14 +238,26 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 					const struct flow_key *key)
 {
 	const u32 sure = IPS_SEEN_REPLY | IPS_ASSURED | IPS_CONFIRMED;
-	const u32 wanted = flow->flags & FLOW_ONE_WAY ? IPS_CONFIRMED : sure;
+	const u32 young = IPS_SEEN_REPLY | IPS_CONFIRMED;
+	const u32 flags = flow->flags;
+	const u32 wanted = flags & FLOW_ONE_WAY ? IPS_CONFIRMED : flags & FLOW_YOUNG ? young : sure;
 	const u32 odd = IPS_SEQ_ADJUST | IPS_DYING | IPS_TEMPLATE | IPS_UNTRACKED | IPS_HELPER |
 			IPS_OFFLOAD | IPS_HW_OFFLOAD;
 	u32 expires = ct->timeout, left = expires - (u32)bpf_jiffies64(), lost, back;
+	u32 status = ct->status, judged = flow->status;
 
+	/* The rules were asked about it with this bit and without. */
+	if (flags & FLOW_YOUNG) {
+		if (status & IPS_ASSURED) {
+			flow->status = judged | IPS_ASSURED;
+			flow->flags = flags & ~FLOW_YOUNG;
+		}
+		status &= ~IPS_ASSURED;
+		judged &= ~IPS_ASSURED;
+	}
 	/* Rules may ask for any bit of it. */
-	if ((u32)ct->status != flow->status || (flow->status & (sure | odd)) != wanted ||
-	    ct->mark != flow->mark || (s32)left <= 0)
+	if (status != judged || (judged & (sure | odd)) != wanted || ct->mark != flow->mark ||
+	    (s32)left <= 0)
 		return 0;
 	/* What passes by the window's tracking would leave it behind: it is liberal. */
 	if (key->protocol == IPPROTO_TCP &&

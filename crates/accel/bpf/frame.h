@@ -81,6 +81,12 @@ static __always_inline int load(const struct __sk_buff *skb, u32 at, void *to, u
 	return 0;
 }
 
+/* The IP header at `at`, of either family, into room for the longer. */
+static __always_inline int load_ip(const struct __sk_buff *skb, u32 at, u16 proto, u8 *ip)
+{
+	return proto == htons(ETH_P_IP) ? load(skb, at, ip, IP_HLEN) : load(skb, at, ip, IPV6_HLEN);
+}
+
 static __always_inline u16 fold(u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);

@@ -21,6 +21,7 @@
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7)
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
 #define BPF_CSUM_LEVEL_DEC 2
+#define BPF_F_INGRESS 1
 #define BPF_TCP_LISTEN 10
 #define BPF_TCP_NEW_SYN_RECV 12
 
@@ -74,8 +75,18 @@ struct netns_nftables {
 	u32 base_seq;
 } __attribute__((preserve_access_index));
 
+/* Generation of a namespace's IPv4 routes, rules, addresses and links, as sockets compare it with
+ * that of the route that they keep (include/net/net_namespace.h, rt_genid_ipv4).
+ */
+struct netns_ipv4 {
+	struct {
+		s32 counter;
+	} rt_genid;
+} __attribute__((preserve_access_index));
+
 struct net {
 	struct netns_nftables nft;
+	struct netns_ipv4 ipv4;
 } __attribute__((preserve_access_index));
 
 struct net_device {
@@ -106,6 +117,11 @@ static __always_inline int rules_are(const struct sk_buff *skb, u32 generation)
 	if (!__builtin_preserve_field_info(((struct net *)0)->nft.base_seq, 2))
 		return 1;
 	return skb->dev->nd_net.net->nft.base_seq == generation;
+}
+
+static __always_inline u32 routes_of(const struct sk_buff *skb)
+{
+	return skb->dev->nd_net.net->ipv4.rt_genid.counter;
 }
 
 /* include/linux/skbuff.h. */

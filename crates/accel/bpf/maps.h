@@ -64,6 +64,16 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
+/* A bit for each verdict, at judged_bit(); others may have the same. Short connections, which
+ * get none, are told by it without a look-up in `flows`, most of which is in no cache.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << JUDGED_BITS >> 6);
+	__type(key, u32);
+	__type(value, u64);
+} judged SEC(".maps");
+
 /* Flows on the slow path, where verdicts are given. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -74,6 +74,51 @@ static __always_inline u32 wrap6(struct __sk_buff *skb, struct front *front,
 	return put(skb, &front->six.eth, OVERHEAD6, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6);
 }
 
+/* UDP and VXLAN, without the sum. */
+static __always_inline void set_tunnel(struct front *front, const struct fdb *to, u32 hash, u32 len)
+{
+	/* include/net/udp.h, udp_flow_src_port. */
+	hash ^= hash << 16;
+	front->udp.source =
+		htons((((u64)hash * (to->port_max - to->port_min)) >> 32) + to->port_min);
+	front->udp.dest = to->udp_port;
+	front->udp.len = htons(len + 16);
+	front->vxlan.flags = htonl(VXLAN_FLAGS);
+	front->vxlan.vni = to->vni;
+}
+
+/* Writes the outer checksum, where one is sent. Whether that is beyond BPF: it cannot ask for the
+ * checksum of each segment (SKB_GSO_UDP_TUNNEL_CSUM), nor sum up a payload.
+ */
+static __always_inline int is_sum_beyond(struct __sk_buff *skb, struct front *front, const u8 *ip,
+					 const struct fdb *to)
+{
+	return to->flags & FDB_CHECKSUM &&
+	       (skb->gso_size || outer_checksum(skb, front, ip, to->pseudo));
+}
+
+/* Puts the outer headers on: ENCAP_HIT, ENCAP_UNFIT for a packet as it was, or ENCAP_LOST. */
+static __always_inline u32 wrap(struct __sk_buff *skb, struct front *front, const struct fdb *to,
+				u32 tos)
+{
+	/* RFC 6040, normal mode (include/net/inet_ecn.h, INET_ECN_encapsulate). */
+	tos &= ECN_MASK;
+	tos = to->tos | (tos == ECN_CE ? ECN_ECT_0 : tos);
+	return to->flags & FDB_IPV6 ? wrap6(skb, front, to, tos) : wrap4(skb, front, to, tos);
+}
+
+/* Takes the outer headers off a packet that has `proto` inside. Not 0: it is as it was. */
+static __always_inline int unwrap(struct __sk_buff *skb, const int six, u16 proto)
+{
+	u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
+
+	if (proto == htons(ETH_P_IPV6))
+		flags |= BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
+	else if (six)
+		flags |= BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
+	return bpf_skb_adjust_room(skb, six ? -OVERHEAD6 : -OVERHEAD4, BPF_ADJ_ROOM_MAC, flags);
+}
+
 /* Reads the front of what may be VXLAN: not 0 for what is none. */
 static __always_inline int read4(struct __sk_buff *skb, struct front *front)
 {

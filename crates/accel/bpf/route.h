@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Packets to an address of the host itself: what ip_rcv, ip_forward and their
- * IPv6 counterparts would do with them. Routes and neighbours are asked of the
- * kernel for each packet, so no copy of them can be old.
+ * IPv6 counterparts would do with them. The way on is asked of the kernel for each
+ * packet, so no copy of routes and neighbours can be old.
  */
 #ifndef OVERLANE_ACCEL_ROUTE_H
 #define OVERLANE_ACCEL_ROUTE_H
@@ -107,19 +107,40 @@ static __always_inline int ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), flags);
 }
 
+/* All that the way back of a flow's packet depends on beside addresses and device: the state of
+ * routes, and the DSCP; over IPv4, 0 otherwise.
+ */
+static __always_inline u64 way_back(struct __sk_buff *skb, u16 proto, const u8 *ip)
+{
+	u32 tos = ip[1];
+
+	/* As in segment_headers(). */
+	asm volatile("" : "+r"(tos));
+	if (proto != htons(ETH_P_IP))
+		return 0;
+	return (u64)routes_of(bpf_cast_to_kern_ctx(skb)) << 32 | tos << 1 | 1;
+}
+
 /* The device and the addresses by which the host forwards the packet: 0 when
- * there are some.
+ * there are some. `flow`: that it belongs to, or null.
  */
 static __always_inline int route(struct __sk_buff *skb, u32 device, u16 proto, const u8 *ip,
-				 u32 len, struct bpf_fib_lookup *fib)
+				 u32 len, struct bpf_fib_lookup *fib, struct flow *flow)
 {
+	/* Before the question: what changes meanwhile makes the answer an old one. */
+	u64 state = flow ? way_back(skb, proto, ip) : 0;
+
 	/* The way back first: a source that is not routed to where the packet came
 	 * from is the host's own, or one that rp_filter would have to judge
 	 * (fib_validate_source). A length of 0 would be that of the packet.
 	 */
-	if (ask(skb, fib, device, proto, ip, 1, 1, BPF_FIB_LOOKUP_SKIP_NEIGH) ||
-	    fib->ifindex != device)
-		return -1;
+	if (!state || flow->way_back != state) {
+		if (ask(skb, fib, device, proto, ip, 1, 1, BPF_FIB_LOOKUP_SKIP_NEIGH) ||
+		    fib->ifindex != device)
+			return -1;
+		if (state)
+			flow->way_back = state;
+	}
 	return ask(skb, fib, device, proto, ip, 0, len, 0);
 }
 
@@ -137,6 +158,22 @@ static __always_inline void age(u16 proto, u8 *ip)
 	*(u16 *)(ip + 10) = check;
 	ip[8] = ttl;
 	ip[7] = limit;
+}
+
+/* Whether this family is routed at an address of the host. */
+static __always_inline u32 router_flag(u16 proto)
+{
+	return proto == htons(ETH_P_IP) ? FDB_ROUTER_MAC : FDB_ROUTER_MAC_IPV6;
+}
+
+/* Whether packets of this family come to rules: routed ones, and with br_netfilter those that
+ * cross the bridge.
+ */
+static __always_inline int comes_to_rules(u32 domain, u16 proto, int routed)
+{
+	u32 rules = proto == htons(ETH_P_IP) ? DOMAIN_RULES : DOMAIN_RULES_IPV6;
+
+	return domain & rules && (routed || domain & DOMAIN_CHECKED);
 }
 
 #endif

@@ -44,6 +44,6 @@ pub use daemon::{Accel, DEFAULT_MAX_ENTRIES, DEFAULT_MAX_FLOWS, Options, probe};
 pub use error::{Error, Result};
 pub use metrics::exposition;
 pub use mirroring::{Finder, left_behind, remove_left_behind};
-pub use model::{Counted, EXPLANATIONS, Explanation, RETIRED, Reason, Refusal, Wanted};
+pub use model::{Counted, EXPLANATIONS, Explanation, Path, RETIRED, Reason, Refusal, Wanted};
 pub use status::Status;
 pub use vitals::Vitals;

@@ -214,7 +214,7 @@ impl Page {
 }
 
 fn path(reason: Reason) -> String {
-    if reason.is_taken() { "fast" } else { "slow" }.to_owned()
+    reason.path().word().to_owned()
 }
 
 fn shown(status: &Status) -> impl Iterator<Item = &DeviceStatus> {

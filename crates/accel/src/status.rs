@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Counted, DeviceId, DevicePlan, Plan, Refusal};
+use crate::model::{Counted, DeviceId, DevicePlan, Plan, Reason, Refusal};
 
-/// What `packets` is keyed by: a [`Reason`](crate::Reason)'s word.
+/// What `packets` is keyed by: a [`Reason`]'s word.
 #[cfg(feature = "schema")]
 const REASON: &str = "^(encap|decap)_[a-z_]+$";
 
@@ -265,9 +265,20 @@ impl Status {
         }
     }
 
-    /// Packets of a [`Reason`](crate::Reason) by its word.
+    /// Packets of a [`Reason`] by its word.
     pub fn packets(&self, word: &str) -> u64 {
         self.packets.get(word).map_or(0, |counted| counted.packets)
+    }
+
+    /// What was sent by the half path. At the tenants' devices, and thus in
+    /// [`packets`](Status::packets), these packets have the reason why they were not taken.
+    pub fn sent_half(&self) -> Counted {
+        let of = |device: &DeviceStatus| device.packets.get(Reason::EncapHalf.word()).copied();
+        let add = |sum: Counted, sent: Counted| Counted {
+            packets: sum.packets + sent.packets,
+            bytes: sum.bytes + sent.bytes,
+        };
+        self.devices.iter().filter_map(of).fold(Counted::default(), add)
     }
 
     /// What stays slow of its devices, their ports, routed IPv6 packets and remote VTEPs:

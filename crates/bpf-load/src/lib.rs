@@ -13,7 +13,7 @@ use libbpf_rs::{
     ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, set_print,
 };
 
-pub use names::{DropReasons, NOT_TOLD, drop_reasons, functions};
+pub use names::{DropReasons, NOT_TOLD, drop_reasons, functions, know_functions};
 
 /// Opens an object, and the kernel's types beside it.
 ///

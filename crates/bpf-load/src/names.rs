@@ -1,7 +1,7 @@
 //! Names of the running kernel: of its reasons, and of its functions.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::sync::OnceLock;
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Enum;
@@ -45,58 +45,131 @@ pub fn drop_reasons(btf: &Btf<'_>) -> Result<DropReasons, String> {
     Ok(DropReasons(by_number))
 }
 
+/// Reads the kernel's own symbols, if nobody has. They stay in memory. [`functions`] would do it, at a
+/// time when something else may have to be done soon.
+pub fn know_functions() {
+    own();
+}
+
+/// The kernel's own symbols, which stay. Those of modules come and go.
+fn own() -> &'static Symbols {
+    static OWN: OnceLock<Symbols> = OnceLock::new();
+    OWN.get_or_init(|| Symbols::parse(&kallsyms(), |module| !module))
+}
+
+fn kallsyms() -> String {
+    // Where it cannot be read, nothing is told.
+    let bytes = std::fs::read("/proc/kallsyms").unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// The functions that the addresses lie in; `None` for those that the kernel
 /// does not tell (`kernel.kptr_restrict`).
 pub fn functions(addresses: &[u64]) -> BTreeMap<u64, Option<String>> {
-    match std::fs::File::open("/proc/kallsyms") {
-        Ok(file) => nearest(BufReader::new(file), addresses),
-        Err(_) => addresses.iter().map(|address| (*address, None)).collect(),
-    }
+    named(own(), addresses, || Symbols::parse(&kallsyms(), |_| true))
 }
 
-/// The symbol of code at or right below each address, of lines as in
-/// `/proc/kallsyms` (address, type, name).
-fn nearest(symbols: impl BufRead, addresses: &[u64]) -> BTreeMap<u64, Option<String>> {
-    let mut best: BTreeMap<u64, (u64, Option<String>)> =
-        addresses.iter().map(|address| (*address, (0, None))).collect();
-    for line in symbols.lines().map_while(Result::ok) {
-        let mut words = line.split_ascii_whitespace();
-        let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
-            (words.next(), words.next(), words.next())
-        else {
-            continue;
-        };
-        // All 0 where addresses are hidden.
-        let Some(address) = u64::from_str_radix(address, 16).ok().filter(|address| *address > 0)
-        else {
-            continue;
-        };
-        // A return address lies behind the call, so never at the very beginning.
-        for (_, (nearest, function)) in best.range_mut(address + 1..) {
-            if address > *nearest {
-                *nearest = address;
-                *function = Some(name.split('.').next().unwrap_or(name).to_owned());
+/// By the kernel's own symbols where these are around an address, and else by `all`.
+fn named(
+    own: &Symbols,
+    addresses: &[u64],
+    all: impl FnOnce() -> Symbols,
+) -> BTreeMap<u64, Option<String>> {
+    let (within, others): (Vec<u64>, Vec<u64>) =
+        addresses.iter().copied().partition(|address| own.is_around(*address));
+    let mut found: BTreeMap<u64, Option<String>> =
+        within.into_iter().map(|address| (address, own.at(address))).collect();
+    if !others.is_empty() {
+        let all = all();
+        found.extend(others.into_iter().map(|address| (address, all.at(address))));
+    }
+    found
+}
+
+/// Functions by address.
+#[derive(Debug, Default)]
+struct Symbols {
+    /// The names, one behind the other.
+    names: String,
+    /// Address, and where in `names` the name begins; sorted.
+    begins: Vec<(u64, u32)>,
+}
+
+impl Symbols {
+    /// Of lines as in `/proc/kallsyms`: address, type, name, module in brackets. `is_wanted` is
+    /// asked about those of a module, and about the kernel's own.
+    fn parse(text: &str, is_wanted: impl Fn(bool) -> bool) -> Symbols {
+        let mut symbols = Symbols::default();
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
+                (words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            // All 0 where addresses are hidden.
+            let Some(address) = u64::from_str_radix(address, 16).ok().filter(|a| *a > 0) else {
+                continue;
+            };
+            let begin = u32::try_from(symbols.names.len());
+            if let Ok(begin) = begin
+                && is_wanted(words.next().is_some())
+            {
+                symbols.begins.push((address, begin));
+                symbols.names.push_str(name.split('.').next().unwrap_or(name));
+                symbols.names.push('\n');
             }
         }
+        // Of several names of one address the first.
+        symbols.begins.sort_by_key(|(address, _)| *address);
+        symbols.begins.dedup_by_key(|(address, _)| *address);
+        symbols
     }
-    best.into_iter().map(|(address, (_, function))| (address, function)).collect()
+
+    fn is_around(&self, address: u64) -> bool {
+        let ends = self.begins.first().zip(self.begins.last());
+        ends.is_some_and(|(first, last)| first.0 < address && address <= last.0)
+    }
+
+    /// The function right below a return address: that lies behind the call, so never at the very
+    /// beginning.
+    fn at(&self, address: u64) -> Option<String> {
+        let behind = self.begins.partition_point(|(begin, _)| *begin < address);
+        let (_, begin) = self.begins.get(behind.checked_sub(1)?)?;
+        self.names[*begin as usize..].lines().next().map(str::to_owned)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const TEXT: &str = "ffffffff81000000 T first\nffffffff81000100 t second.isra.0\n\
+                        ffffffff81000100 t another_name\nffffffff81000180 d data\n\
+                        ffffffff81000200 T third\ngarbage\n\
+                        ffffffffc0000000 t of_module\t[module]\n";
+
     #[test]
     fn an_address_lies_in_the_nearest_function_below_it() {
-        let symbols = "ffffffff81000000 T first\nffffffff81000100 t second.isra.0\n\
-                       ffffffff81000180 d data\nffffffff81000200 T third\ngarbage\n";
-        let addresses = [0xffff_ffff_8100_01ff, 0xffff_ffff_8100_0100, 1];
-        let found = nearest(symbols.as_bytes(), &addresses);
-        assert_eq!(found[&addresses[0]].as_deref(), Some("second"));
+        let symbols = Symbols::parse(TEXT, |module| !module);
+        assert_eq!(symbols.at(0xffff_ffff_8100_01ff).as_deref(), Some("second"));
         // The call was the last instruction of the function before.
-        assert_eq!(found[&addresses[1]].as_deref(), Some("first"));
-        assert_eq!(found[&1], None);
-        let hidden = "0000000000000000 T first\n";
-        assert_eq!(nearest(hidden.as_bytes(), &addresses[..1])[&addresses[0]], None);
+        assert_eq!(symbols.at(0xffff_ffff_8100_0100).as_deref(), Some("first"));
+        assert_eq!(symbols.at(0xffff_ffff_8100_0000), None);
+        assert_eq!(symbols.at(1), None);
+        let hidden = Symbols::parse("0000000000000000 T first\n", |_| true);
+        assert_eq!(hidden.at(0xffff_ffff_8100_01ff), None);
+        assert!(!hidden.is_around(0xffff_ffff_8100_01ff));
+    }
+
+    #[test]
+    fn functions_of_modules_are_looked_for_anew() {
+        let own = Symbols::parse(TEXT, |module| !module);
+        let (inside, outside) = (0xffff_ffff_8100_0042, 0xffff_ffff_c000_0042);
+        let found = named(&own, &[inside], || panic!("what is known is not read again"));
+        assert_eq!(found[&inside].as_deref(), Some("first"));
+        let found = named(&own, &[inside, outside], || Symbols::parse(TEXT, |_| true));
+        assert_eq!(found[&inside].as_deref(), Some("first"));
+        assert_eq!(found[&outside].as_deref(), Some("of_module"));
     }
 }

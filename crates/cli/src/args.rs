@@ -120,6 +120,9 @@ pub struct Guest {
     /// Next hop of its default route
     #[arg(long)]
     pub gateway: Option<std::net::Ipv4Addr>,
+    /// Run this program once, as it is told, in place of loads
+    #[arg(long)]
+    pub exec: bool,
 }
 
 /// `overlane lab run`
@@ -130,14 +133,15 @@ pub struct Run {
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<String>,
     /// Modes to measure, comma-separated, and names of groups (see `overlane lab list`); `all`:
-    /// those that join two ends and are no variant of another mode
+    /// those that join two ends and are no variant of another mode. Modes …@guest are measured
+    /// inside one guest, in a run of their own
     #[arg(long, visible_alias = "mode", default_value = "all", value_name = "MODES")]
     pub modes: String,
-    /// Mode that every ratio is taken to
+    /// Mode that every ratio is taken to; host@guest for modes …@guest
     #[arg(long, default_value = "host", value_name = "MODE")]
     pub baseline: String,
-    /// Kernel image (bzImage) that the guests of modes vm-… boot, with lib/modules beside its
-    /// directory [default: this machine's own, else the last in /boot]
+    /// Kernel image (bzImage) that the guests of modes vm-… and …@guest boot, with lib/modules
+    /// beside its directory [default: this machine's own, else the last in /boot]
     #[arg(long, value_name = "FILE")]
     pub guest_kernel: Option<PathBuf>,
     /// Offload profiles of the wire, comma-separated: full, no-tunnel, none [default:
@@ -166,6 +170,14 @@ pub struct Run {
     /// several times
     #[arg(long = "try", value_name = "CHANGE")]
     pub tries: Vec<String>,
+    /// After the blocks, have each fault that a mode knows (a session ends, a daemon is killed,
+    /// a tenant moves) befall a testbed of its own, so many times, while a datagram is sent
+    /// each millisecond: what is lost, and how long nothing arrives. Testbeds are as found,
+    /// without settings of --vary and --try; --quick takes none of the trials away. Not for
+    /// modes …@guest. 0 to 1000
+    #[arg(long, value_name = "TRIALS", default_value_t = 0, hide_default_value = true,
+          value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub faults: u32,
     /// What is asked of every path.
     #[command(flatten)]
     pub asking: Asking,
@@ -241,7 +253,8 @@ pub struct Measuring {
     /// CPUs of client and server threads
     #[arg(long, value_enum, default_value_t = Placement::Split)]
     pub placement: Placement,
-    /// Blocks: each measures every cell once, in random order [default: 20; 9 with --quick]
+    /// Blocks: each measures every cell once, in random order [default: 20; 9 with --quick;
+    /// `try` takes 30 and 13 at most]
     #[arg(long, value_name = "N", conflicts_with = "confidence")]
     pub blocks: Option<u32>,
     /// Seconds measured per sample [default: 0.5; 0.15 with --quick]

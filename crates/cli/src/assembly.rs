@@ -85,6 +85,7 @@ impl FinishedRun<'_> {
             plan,
             modes: paths.modes,
             testbeds: paths.testbeds,
+            faults: Vec::new(),
             cells: outcome.cells,
             timeline,
             warnings,

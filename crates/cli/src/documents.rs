@@ -5,6 +5,7 @@ use clap::CommandFactory;
 use crate::args::LabVerb;
 use crate::command_line::{Arguments, Verb};
 use crate::verb::lab_run::named;
+use crate::verb::lab_run_guest;
 
 #[path = "../tests/documents/fence.rs"]
 mod fence;
@@ -25,6 +26,11 @@ fn refused(command: &[String]) -> Option<String> {
     match Arguments::try_parse_from(command) {
         Ok(arguments) => {
             let Verb::Lab { verb: LabVerb::Run(run) } = arguments.verb else { return None };
+            match lab_run_guest::asked(&run) {
+                Ok(Some(_)) => return None,
+                Ok(None) => {}
+                Err(error) => return Some(error.to_string()),
+            }
             let unknown = |name: &&str| named(name).is_none() && lab::find(name).is_none();
             run.modes.split(',').find(unknown).map(|name| format!("{name} is no mode"))
         }
@@ -151,7 +157,8 @@ fn groups_of_modes_are_listed() {
     let section = section.split("\n## ").next().unwrap();
     let name = |line: &str| Some(line.strip_prefix("| `")?.split_once("` |")?.0.to_owned());
     let listed: Vec<String> = section.lines().filter_map(name).collect();
-    assert_eq!(listed, lab::groups().iter().map(|group| group.name).collect::<Vec<_>>());
+    let groups = lab::groups().iter().map(|group| group.name);
+    assert_eq!(listed, groups.chain([lab::at_guest::GROUP]).collect::<Vec<_>>());
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod doctor_args;
 mod documents;
 mod endpoint;
 mod exit;
+mod fault_runs;
 mod host_reading;
 mod input;
 mod interrupt;
@@ -102,7 +103,10 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
     match arguments.verb {
         Verb::Lab { verb } => match verb {
             LabVerb::List(list) => verb::lab_list::run(&list),
-            LabVerb::Run(run) => verb::lab_run::run(&run),
+            LabVerb::Run(run) => match verb::lab_run_guest::asked(&run)? {
+                Some(modes) => verb::lab_run_guest::run(&run, &modes),
+                None => verb::lab_run::run(&run),
+            },
             LabVerb::Plans(plans) => verb::lab_plans::run(&plans),
             LabVerb::Up(up) => verb::lab_up::run(&up),
             LabVerb::Guest(guest) => verb::lab_guest::run(&guest),

@@ -337,6 +337,7 @@ fn stopping(arguments: &Measuring, default_blocks: u32) -> anyhow::Result<Stoppi
         level: 0.95,
         blocks: arguments.blocks.unwrap_or(default_blocks),
         half_width: None,
+        proof: false,
         max_blocks: arguments.max_blocks,
     };
     if !(1..=10_000).contains(&stopping.blocks) {

@@ -135,8 +135,10 @@ pub fn deliver(
     // Shown even when the disk is full: measuring took time.
     print_results(results, if arguments.json { Format::Json } else { arguments.format })?;
     written?;
+    let mut trials = results.faults.iter().flat_map(|fault| &fault.trials);
     let failed = results.cells.iter().any(|cell| cell.status == Status::Failed)
-        || results.modes.iter().any(|mode| mode.status == Status::Failed);
+        || results.modes.iter().any(|mode| mode.status == Status::Failed)
+        || trials.any(|trial| trial.cost.is_none());
     Ok(match ended {
         Ended::Interrupted => Exit::Interrupted,
         Ended::Failed => Exit::Partly,

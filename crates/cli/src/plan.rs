@@ -148,7 +148,7 @@ impl Plan {
             whole.remove("blocks");
         }
         let parse = |part: &Options| {
-            let mut words: Vec<OsString> = vec!["overlane".into()];
+            let mut words: Vec<OsString> = Vec::new();
             let mut options = whole.clone();
             options.extend(part.clone());
             if quick {
@@ -162,10 +162,7 @@ impl Plan {
                 }));
             }
             words.extend(given.iter().cloned());
-            let command =
-                Run::augment_args(clap::Command::new("overlane")).args_override_self(true);
-            let matches = command.try_get_matches_from(words)?;
-            Run::from_arg_matches(&matches)
+            parsed(words)
         };
         let run = |part: &Options| {
             parse(part).map_err(|error| {
@@ -177,6 +174,24 @@ impl Plan {
         let parts = self.parts.iter().map(|part| Ok(run(part)?.asking));
         Ok(Planned { parts: parts.collect::<anyhow::Result<_>>()?, run: run(&Options::new())? })
     }
+}
+
+/// Words after `lab run`, as they would be typed.
+///
+/// # Errors
+/// Usage.
+pub fn arguments(words: &[OsString]) -> anyhow::Result<Run> {
+    parsed(words.to_vec()).map_err(|error| {
+        let text = error.to_string();
+        usage("lab run", text.lines().next().unwrap_or_default().trim_start_matches("error: "))
+    })
+}
+
+fn parsed(words: Vec<OsString>) -> Result<Run, clap::Error> {
+    let command = Run::augment_args(clap::Command::new("overlane"));
+    let words = std::iter::once("overlane".into()).chain(words);
+    let matches = command.args_override_self(true).try_get_matches_from(words)?;
+    Run::from_arg_matches(&matches)
 }
 
 /// The long options of `lab run` that a plan may hold.
@@ -314,6 +329,21 @@ mod tests {
         assert_eq!(plan.with(&[], true).unwrap().run.measuring.blocks, Some(3));
         let given = [OsString::from("--confidence=95,5")];
         assert_eq!(plan.with(&given, false).unwrap().run.measuring.blocks, None);
+    }
+
+    /// Trials of faults are an option as any other.
+    #[test]
+    fn a_plan_may_have_faults() {
+        let plan = Plan::parse("x.toml", "faults = 3\n[quick]\nfaults = 1\n").unwrap();
+        assert_eq!(plan.with(&[], false).unwrap().run.faults, 3);
+        assert_eq!(plan.with(&[], true).unwrap().run.faults, 1);
+        let given = [OsString::from("--faults=2")];
+        assert_eq!(plan.with(&given, true).unwrap().run.faults, 2);
+        let plan = Plan::parse("x.toml", "[quick]\nblocks = 2\n").unwrap();
+        assert_eq!(plan.with(&given, true).unwrap().run.faults, 2, "given besides it");
+        let plan = Plan::parse("x.toml", "faults = 1001\n").unwrap();
+        let problem = plan.with(&[], false).err().unwrap().to_string();
+        assert!(problem.contains("x.toml") && problem.contains("1001"), "{problem}");
     }
 
     /// `make bench-datapath` and `make bench-accel` ask for things that there are, and for

@@ -15,6 +15,8 @@ pub struct Progress {
     started: Instant,
     /// How wide the intervals are.
     width: String,
+    /// About how long what comes after the samples takes.
+    after: Duration,
 }
 
 impl Progress {
@@ -23,7 +25,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.set_style(style("{spinner} {msg} {elapsed}"));
         bar.set_message(plain(message).into_owned());
-        Progress { bar, started: Instant::now(), width: String::new() }
+        Progress { bar, started: Instant::now(), width: String::new(), after: Duration::ZERO }
     }
 
     /// Says what is being prepared now.
@@ -53,8 +55,14 @@ impl Progress {
         self.bar.suspend(print);
     }
 
+    /// From now on the time left has so much in it that comes after what is measured.
+    pub fn followed_by(&mut self, after: Duration) {
+        self.after = after;
+    }
+
     /// From preparing to measuring.
     pub fn measure(&mut self, expected: Duration) {
+        let expected = expected + self.after;
         tracing::debug!("measuring, for about {}", clock(expected));
         self.started = Instant::now();
         self.bar.reset();
@@ -86,15 +94,18 @@ impl Progress {
         let left = self.started.elapsed().mul_f64((total - done) as f64 / done.max(1) as f64);
         self.bar.set_length(total);
         self.bar.set_position(done);
-        self.bar.set_prefix(clock(left));
+        self.bar.set_prefix(clock(left + self.after));
     }
 
     /// How wide the widest interval is, and where that is going.
     pub fn outlook(&mut self, outlook: Option<Outlook>) {
         let Some(Outlook { widest, at_end, needed }) = outlook else { return };
         self.width = match needed {
-            Some(needed) => format!("±{:.1}%, {needed:.0} blocks to the goal: ", widest * 100.0),
-            None => format!("±{:.1}%, at the end ±{:.1}%: ", widest * 100.0, at_end * 100.0),
+            Some(needed) if needed < 10_000.0 => {
+                format!("±{:.1}%, {needed:.0} blocks to the goal: ", widest * 100.0)
+            }
+            // Without a goal, and where nothing points to a difference that could be proven.
+            _ => format!("±{:.1}%, at the end ±{:.1}%: ", widest * 100.0, at_end * 100.0),
         };
         tracing::debug!("intervals {}", self.width.trim_end_matches(": "));
     }

@@ -3,6 +3,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lab::guest::{GuestSetting, InForce};
 use lab::{Capabilities, Mode, Network, Params};
@@ -56,6 +57,8 @@ pub struct Built {
     pub network: Network,
     /// Its virtual machines, where client and server are in some.
     pub guests: Option<Arc<Guests>>,
+    /// How long it took to build.
+    pub took: Duration,
 }
 
 /// What became of building a mode.
@@ -134,12 +137,16 @@ fn try_to_build(
 }
 
 /// A mode, built and steered, with its guests at work.
-fn stand(
+///
+/// # Errors
+/// Why it could not be built.
+pub fn stand(
     mode: &'static dyn Mode,
     params: Params,
     setting: Option<usize>,
     wanted: &BuildOptions<'_>,
 ) -> Result<Built, String> {
+    let begun = Instant::now();
     let network = mode.build(&params).and_then(|network| {
         if let Some(placement) = wanted.steered_to {
             steer(&network, placement)?;
@@ -148,7 +155,7 @@ fn stand(
     });
     let network = network.map_err(|error| error.to_string())?;
     let guests = guests(&network).map_err(|error| error.to_string())?;
-    Ok(Built { setting, mode, params, network, guests })
+    Ok(Built { setting, mode, params, network, guests, took: begun.elapsed() })
 }
 
 /// Builds what is in `built` once more for each setting of guests, behind it; what each of the

@@ -10,7 +10,7 @@ use crate::packet_filter::PacketFilter;
 /// `overlane watch`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance: as many as --budget allows. On a terminal they are shown as a list to look into (? shows the keys); elsewhere, and with --once, --count or --text, as text. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl\n  overlane watch --metrics 127.0.0.1:9474\n  overlane watch --serve 192.0.2.2 --token FILE\n  overlane watch --vni 42 --peer 192.0.2.2 --token FILE"
+    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance, on a busy host in windows: as many as --budget allows. On a terminal they are shown as a list to look into (? shows the keys); elsewhere, and with --once, --count or --text, as text. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl\n  overlane watch --metrics 127.0.0.1:9474\n  overlane watch --serve 192.0.2.2 --token FILE\n  overlane watch --vni 42 --peer 192.0.2.2 --token FILE"
 )]
 pub struct Watch {
     /// Play a recording back
@@ -28,7 +28,8 @@ pub struct Watch {
     /// End after so many intervals
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
-    /// CPU time that watching may take, of one CPU; above it fewer packets are followed
+    /// CPU time that watching may take, in the kernel too, of one CPU; above it packets are followed
+    /// in less of the time, and fewer
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub budget: String,
     /// Write every interval to this new file, a line of JSON each

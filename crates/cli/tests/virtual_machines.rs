@@ -2,6 +2,8 @@
 //! fail, and that nothing of QEMU stays behind. The guests boot a stock Debian kernel, in
 //! software emulation where KVM does not work.
 
+#[path = "guests/kernel.rs"]
+mod guest_kernel;
 #[path = "program/launch.rs"]
 #[allow(dead_code, reason = "the tests of program/ start more")]
 mod launch;
@@ -9,9 +11,9 @@ mod launch;
 #[allow(dead_code, reason = "the tests of program/ look at more")]
 mod machine;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+use guest_kernel::{broken, kernel};
 use launch::{Ended, Running, eventually, overlane, turn};
 use machine::{marked, nothing_left};
 use nix::sys::signal::{Signal, kill};
@@ -21,28 +23,6 @@ use test_support::{need, require};
 
 /// A run with guests, in software emulation, beside whatever else runs here.
 const LIMIT: Duration = Duration::from_secs(400);
-
-/// Debian's kernel as crates/lab/tests/guest/fetch-kernel puts it there, or another.
-fn kernel() -> Result<PathBuf, String> {
-    need::root()?;
-    need::tool("qemu-system-x86_64")?;
-    let fetched = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
-    let named = std::env::var_os("OVERLANE_GUEST_KERNEL").map(PathBuf::from);
-    let roots = named.map_or_else(|| vec![PathBuf::from(fetched), PathBuf::from("/")], |r| vec![r]);
-    let images = roots.iter().flat_map(|root| std::fs::read_dir(root.join("boot")).ok());
-    let mut images: Vec<PathBuf> = images
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("vmlinuz-"))
-        .collect();
-    images.sort();
-    images.pop().ok_or_else(|| {
-        "no kernel for guests; run crates/lab/tests/guest/fetch-kernel, or apt install \
-         linux-image-cloud-amd64"
-            .to_owned()
-    })
-}
 
 /// A run of these modes with one profile and the fewest samples.
 fn run(kernel: &str, modes: &str, workloads: &str, more: &[&str]) -> Running {
@@ -250,17 +230,8 @@ fn a_file_that_is_no_kernel_is_refused_before_anything_starts() {
 fn a_guest_that_does_not_come_up_is_one_failed_mode_and_others_go_on() {
     let kernel = require!(kernel());
     let _turn = turn();
-    let mut image = std::fs::read(&kernel).unwrap();
-    // What the boot code jumps to, after its own sectors (boot.rst): UD2, without a handler.
-    let begin = (usize::from(image[0x1f1]) + 1) * 512;
-    for pair in image[begin..begin + 4096].chunks_exact_mut(2) {
-        pair.copy_from_slice(&[0x0f, 0x0b]);
-    }
     let directory = tempfile::tempdir().unwrap();
-    let broken = directory.path().join("boot");
-    std::fs::create_dir_all(&broken).unwrap();
-    let broken = broken.join("vmlinuz-broken");
-    std::fs::write(&broken, image).unwrap();
+    let broken = broken(&kernel, directory.path());
     let running = run(broken.to_str().unwrap(), "host,vm-bridge", "tcp_rr", &["--blocks", "2"]);
     let mark = running.mark().to_owned();
     let ended = running.wait_at_most(LIMIT).expect(1);

@@ -133,6 +133,7 @@ fn metrics_and_probes_are_served_while_packets_are_watched() {
             ("events_total", ""),
             ("own_cpu_ratio", ""),
             ("followed_ratio", ""),
+            ("looked_ratio", ""),
         ];
         let missing = all
             .iter()

@@ -6,10 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod at_guest;
 mod bgp;
 pub mod capability;
 mod cluster;
 mod docker;
+pub mod fault;
 pub mod guest;
 mod guest_ends;
 mod guest_in_force;
@@ -20,7 +22,9 @@ mod neutron;
 mod ovs;
 mod unsupported;
 
+pub use at_guest::AtGuest;
 pub use capability::Capabilities;
+pub use fault::Fault;
 pub use guest_ends::GuestEnds;
 pub use mode::{Alternative, Group, Mode, find, groups, modes};
 pub use network::{Address, Network, PORT, Params};

@@ -14,10 +14,20 @@ use crate::guest_options::GuestOptions;
 /// The server's port, TCP and UDP: the one that `nat` and `nat-proxy` publish.
 pub const PORT: u16 = 5301;
 
+/// A tenant's device, where a cable leads from the tenant to its host.
+pub(crate) const TENANT_NIC: &str = "eth0";
+/// The host's end of that cable.
+pub(crate) const PORT_DEVICE: &str = "veth0";
+/// Bridge of a host, and its VXLAN device.
+pub(crate) const BRIDGE: &str = "br0";
+pub(crate) const VXLAN_DEVICE: &str = "vxlan0";
+
 /// Bytes that VXLAN adds before the tenant's IP packet, over an IPv4 underlay:
 /// inner Ethernet 14, IPv4 20, UDP 8, VXLAN 8 (RFC 7348).
 pub(crate) const VXLAN_OVERHEAD: u32 = 50;
-/// The same over an IPv6 underlay: the outer header is 20 bytes longer.
+/// Bytes that Geneve adds without options over an IPv4 underlay: as many (RFC 8926, section 3).
+pub(crate) const GENEVE_OVERHEAD: u32 = 50;
+/// VXLAN's over an IPv6 underlay: the outer header is 20 bytes longer.
 pub(crate) const VXLAN_OVERHEAD_IPV6: u32 = VXLAN_OVERHEAD + 20;
 
 /// How a mode is to be built.
@@ -184,10 +194,15 @@ impl Network {
         self.hosts.iter().find(|host| host.name() == name)
     }
 
+    /// The tree that a host's programs run in.
+    pub(crate) fn tree(&self, host: &str) -> Option<&Processes> {
+        let of = |tree: &&Tree| tree.of.is_empty() || tree.of.iter().any(|name| name == host);
+        self.trees.iter().find(of).map(|tree| &tree.processes)
+    }
+
     /// First process of the tree that a host's programs run in.
     pub fn init_pid(&self, host: &str) -> Option<u32> {
-        let of = |tree: &&Tree| tree.of.is_empty() || tree.of.iter().any(|name| name == host);
-        self.trees.iter().find(of).map(|tree| tree.processes.init_pid())
+        self.tree(host).map(Processes::init_pid)
     }
 
     /// Control groups that are there for as long as the network.

@@ -104,6 +104,12 @@ pub(crate) fn installed() -> std::result::Result<(), Unsupported> {
     Ok(())
 }
 
+/// Programs and files of the package that a switch needs, where they are here.
+pub(crate) fn files() -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let programs = PROGRAMS.iter().filter_map(|program| find_program(program)).collect();
+    (programs, schema().map(PathBuf::from).into_iter().collect())
+}
+
 fn schema() -> Option<&'static str> {
     SCHEMAS.into_iter().find(|path| std::path::Path::new(path).is_file())
 }

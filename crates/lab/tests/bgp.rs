@@ -1,23 +1,20 @@
 //! Routes by BGP: whose they are, what becomes of traffic when a session dies or a tenant
 //! moves, and that nothing of the daemons stays behind.
 
+#[path = "traffic/befall.rs"]
+mod befall;
 #[path = "traffic/daemons.rs"]
 mod daemons;
-#[path = "traffic/loss.rs"]
-mod loss;
 mod traffic;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
-use std::process::Command;
 use std::time::Instant;
 
-use daemons::{Restarted, inode, left_on_the_machine, start};
+use befall::{RECOVERY, befall};
+use daemons::{inode, left_on_the_machine};
 use lab::{Capabilities, Mode, Network, Params, modes};
-use loss::{lossy, wait_for};
-use netstate::route::{Match, Route};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use netstate::route::Match;
 use test_support::standing::{Standing, is_meant, stands};
 use test_support::{need, require};
 use testbed::{Offload, Privileges};
@@ -96,91 +93,39 @@ fn routes_are_the_daemon_s_and_carry_traffic() {
     assert_eq!(route(&network, "a", TENANT_B), by(32, HOST_B, STATIC));
 }
 
-fn words(text: &str) -> Vec<String> {
-    text.split(' ').map(str::to_owned).collect()
-}
-
-/// Ends the session of `b` with its peer by the daemon's own words, or brings it back.
-fn session(network: &Network, name: &str, peer: Ipv4Addr, up: bool) {
-    let told = if name.contains("frr") {
-        let mut told = words("vtysh --vty_socket /run/frr");
-        let neighbor = format!("{}neighbor {peer} shutdown", if up { "no " } else { "" });
-        for line in ["configure terminal", "router bgp 64512", &neighbor] {
-            told.extend(["-c".to_owned(), line.to_owned()]);
-        }
-        told
-    } else {
-        words(&format!("birdc -s /run/bird.ctl {} peer0", if up { "enable" } else { "disable" }))
-    };
-    let output = start(network, "b", &told).wait_with_output().unwrap();
-    assert!(output.status.success(), "{told:?}: {output:?}");
-}
-
 #[test]
 fn a_session_that_dies_takes_the_routes_and_brings_them_back() {
     for name in variants() {
-        let network = require!(mode(name)).build(&PARAMS).unwrap();
+        let mode = require!(mode(name));
+        let network = mode.build(&PARAMS).unwrap();
         let found = route(&network, "a", TENANT_B);
-        let peer = if network.host("reflector").is_some() { REFLECTOR } else { HOST_A };
-        lossy(&network, &format!("{name}: session down and up"), || {
-            session(&network, name, peer, false);
-            wait_for("the end of a's route", || route(&network, "a", TENANT_B).is_none());
-            session(&network, name, peer, true);
-            wait_for("a's route", || route(&network, "a", TENANT_B) == found);
-        });
+        let cost = befall(mode, &network, "session-ends").cost;
+        assert_eq!(route(&network, "a", TENANT_B), found, "{name}");
+        // Without a route nothing is sent.
+        assert!(cost.lost() > 0 && cost.received >= 50, "{name}: {cost:?}");
     }
 }
 
-/// Whether a host has a connection of a BGP session.
-fn has_session(network: &Network, host: &str) -> bool {
-    let mut show = Command::new("ss");
-    show.args(["-Htn", "state", "established", "( sport = :179 or dport = :179 )"]);
-    !network.host(host).unwrap().run(&mut show).unwrap().trim().is_empty()
-}
-
-/// Process ID of the program that speaks BGP in a host, and its command line.
-fn speaker(network: &Network, host: &str) -> (u32, Vec<String>) {
-    let host = network.host(host).unwrap().netns().inode();
-    let mut pids = network.programs().map(testbed::Process::pid);
-    let is_meant = |pid: &u32| {
-        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
-        let namespace = std::fs::metadata(format!("/proc/{pid}/ns/net")).unwrap();
-        ["bird", "bgpd"].contains(&comm.trim()) && inode(&namespace) == host
-    };
-    let pid = pids.find(is_meant).unwrap();
-    let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
-    (pid, line.trim_end_matches('\0').split('\0').map(str::to_owned).collect())
-}
-
-/// calico's BIRD keeps the routes of one that is killed (graceful restart); FRR's default is
-/// to withdraw them.
+/// calico's BIRD keeps the routes of one that is killed (graceful restart), which the fault
+/// itself waits for; FRR's default is to withdraw them.
 #[test]
 fn a_killed_daemon_is_named_and_its_routes_come_back_with_the_next() {
     for name in ["bgp", "bgp-frr"] {
-        let mut network = require!(mode(name)).build(&PARAMS).unwrap();
+        let mode = require!(mode(name));
+        let mut network = mode.build(&PARAMS).unwrap();
         network.check().unwrap();
         let found = route(&network, "a", TENANT_B);
-        let (pid, line) = speaker(&network, "b");
-        let mut restarted = None;
-        lossy(&network, &format!("{name}: daemon killed and started again"), || {
-            kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
-            wait_for("the end of the session", || !has_session(&network, "a"));
-            if name == "bgp" {
-                assert_eq!(route(&network, "a", TENANT_B), found);
-            } else {
-                wait_for("the end of a's route", || route(&network, "a", TENANT_B).is_none());
-            }
-            restarted = Some(Restarted(start(&network, "b", &line)));
-            wait_for("a session", || has_session(&network, "a"));
-            wait_for("a's route", || route(&network, "a", TENANT_B) == found);
-            wait_for("b's route", || {
-                route(&network, "b", TENANT_A) == by(26, HOST_A, protocol(name))
-            });
-        });
+        // The next daemon stays until the end.
+        let _befallen = befall(mode, &network, "daemon-killed");
+        assert_eq!(route(&network, "a", TENANT_B), found, "{name}");
+        testbed::poll("b's route", RECOVERY, || {
+            let back = route(&network, "b", TENANT_A);
+            let is_back = back == by(26, HOST_A, protocol(name));
+            Ok(if is_back { Ok(()) } else { Err(format!("{back:?}")) })
+        })
+        .unwrap();
         let error = network.check().unwrap_err().to_string();
         assert!(error.contains(" in b") && error.contains("signal: 9"), "{error}");
-        drop(network);
-        drop(restarted);
     }
 }
 
@@ -189,26 +134,16 @@ fn a_killed_daemon_is_named_and_its_routes_come_back_with_the_next() {
 #[test]
 fn the_route_of_a_tenant_that_moves_follows_it() {
     for name in ["bgp-rr", "bgp-frr-rr"] {
-        let network = require!(mode(name)).build(&PARAMS).unwrap();
-        let to = network.host("reflector").unwrap();
-        to.forward().unwrap();
-        to.connect("veth0", network.server(), "eth1", 1500).unwrap();
+        let mode = require!(mode(name));
+        let network = mode.build(&PARAMS).unwrap();
         let carried = |host: &str| {
             network.host(host).unwrap().netlink().link("veth0").unwrap().counters.tx_packets
         };
-        let before = carried("reflector");
-        lossy(&network, &format!("{name}: tenant moved"), || {
-            network.host("b").unwrap().netlink().set_down("veth0").unwrap();
-            let (there, link) = (IpAddr::V4(TENANT_B), "veth0");
-            let moved = Route { to: there, prefix: 32, via: None, link, onlink: false };
-            to.netlink().add_route(&moved).unwrap();
-            wait_for("the route to the third host", || {
-                route(&network, "a", TENANT_B) == by(32, REFLECTOR, protocol(name))
-            });
-        });
-        // `lossy` waits for 50 before the move, and for 50 after it.
+        drop(befall(mode, &network, "tenant-moves"));
+        assert_eq!(route(&network, "a", TENANT_B), by(32, REFLECTOR, protocol(name)), "{name}");
+        // 50 are waited for before the move, and 50 after it.
         println!("{name}: {} by b, {} by the third host", carried("b"), carried("reflector"));
-        assert!(carried("b") >= 50 && carried("reflector") - before >= 50, "{name}");
+        assert!(carried("b") >= 50 && carried("reflector") >= 50, "{name}");
     }
 }
 

@@ -1,21 +1,21 @@
 //! VXLAN devices filled by BGP EVPN: whose their entries are, who answers for neighbours, what
 //! becomes of traffic when a tenant moves or a daemon is killed, and that nothing stays behind.
 
+#[path = "traffic/befall.rs"]
+mod befall;
 #[path = "traffic/daemons.rs"]
 mod daemons;
-#[path = "traffic/loss.rs"]
-mod loss;
 mod traffic;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use daemons::{Restarted, inode, left_on_the_machine, start};
+use befall::{RECOVERY, befall};
+use daemons::{inode, left_on_the_machine};
 use lab::{Capabilities, Mode, Network, Params, modes};
-use loss::{lossy, wait_for};
 use netstate::control_plane::Controlled;
 use netstate::{HopKind, MacAddr};
 use nix::sys::signal::{Signal, kill};
@@ -30,8 +30,6 @@ const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
 const HOST_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const HOST_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const HOST_C: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
-/// The gateway of tenants behind `c`.
-const GATEWAY_C: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 3);
 /// `RTPROT_ZEBRA` (`linux/rtnetlink.h`).
 const ZEBRA: u8 = 11;
 
@@ -125,58 +123,58 @@ fn the_bridge_answers_for_neighbours_that_zebra_knows() {
     });
 }
 
-/// Takes the tenant's cable out of `b` and plugs it in at `c`, as a machine that was migrated:
-/// the same hardware and IP address come up there, and say so.
-fn migrate(network: &Network) {
-    let [b, c] = ["b", "c"].map(|name| network.host(name).unwrap());
-    b.netlink().set_netns("veth0", c.netns()).unwrap();
-    c.netlink().set_master("veth0", "br0").unwrap();
-    c.netlink().set_up("veth0").unwrap();
-    let say = || {
-        UdpSocket::bind((TENANT_B, 0)).unwrap().send_to(&[0], (GATEWAY_C, 9)).unwrap();
-    };
-    network.server().netns().run(say).unwrap();
+/// Is set when it goes, also by a test that fails: who waits for it ends.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]
 fn a_tenant_that_moves_is_followed() {
     require!(mode("evpn-rr"), mode("evpn-rr+accel"));
     some_at_once(&["evpn-rr", "evpn-rr+accel"], |name| {
-        let network = mode(name).unwrap().build(&PARAMS).unwrap();
-        let a = network.host("a").unwrap();
-        let server = mac("tenant-b", "eth0");
-        let (moved, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
+        let mode = mode(name).unwrap();
+        let network = mode.build(&PARAMS).unwrap();
+        let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // When the fast path of `a` takes packets again, once zebra's entry is the new one.
-            let lag = scope.spawn(|| lag(&network, &moved, &is_done));
-            lossy(&network, &format!("{name}: tenant moved"), || {
-                migrate(&network);
-                moved.store(true, Ordering::Relaxed);
-                wait_for("zebra's entry of c", || vtep(a, server) == Some(HOST_C.into()));
-                if name.ends_with("+accel") {
-                    wait_for("the fast path of a", || is_done.load(Ordering::Relaxed));
-                }
-            });
-            is_done.store(true, Ordering::Relaxed);
+            let lag = scope.spawn(|| lag(&network, &is_done));
+            let done = Done(&is_done);
+            drop(befall(mode, &network, "mac-moves"));
+            if name.ends_with("+accel") {
+                testbed::poll("the fast path of a", RECOVERY, || {
+                    // It takes packets that there are.
+                    echo(&network, &[1]);
+                    Ok(if is_done.load(Ordering::Relaxed) { Ok(()) } else { Err(String::new()) })
+                })
+                .unwrap();
+            }
+            drop(done);
             if let Some(lag) = lag.join().unwrap() {
                 println!("{name}: the fast path followed zebra's entry within {lag:.1?}");
             }
         });
+        assert_eq!(vtep(network.host("a").unwrap(), mac("tenant-b", "eth0")), Some(HOST_C.into()));
         // What FRR 8.4 leaves at `b` and `c`, and when neighbours follow, differs from run to run.
         echo(&network, &[1, 1400]);
     });
 }
 
 /// How long after the kernel's entry leads to `c` the fast path of `a` takes packets again.
-fn lag(network: &Network, moved: &AtomicBool, is_done: &AtomicBool) -> Option<Duration> {
+/// Looks at nothing but the cable before it has left `b`: traffic is to flow until then.
+fn lag(network: &Network, is_done: &AtomicBool) -> Option<Duration> {
     let a = network.host("a").unwrap();
     let server = mac("tenant-b", "eth0");
     let stage = network.hops.iter().find(|hop| hop.kind == HopKind::Stage && hop.host == "a")?;
     let meter = stage.meter.as_ref().unwrap();
     let sent = || meter.read().carried.tx_packets;
     let over = || is_done.load(Ordering::Relaxed);
-    while !moved.load(Ordering::Relaxed) && !over() {
-        std::hint::spin_loop();
+    let b = network.host("b").unwrap();
+    while b.netlink().link("veth0").is_ok() && !over() {
+        std::thread::sleep(Duration::from_millis(1));
     }
     while vtep(a, server) != Some(HOST_C.into()) && !over() {}
     let (begun, before) = (Instant::now(), sent());
@@ -204,22 +202,15 @@ fn program(network: &Network, host: &str, name: &str) -> (u32, Vec<String>) {
 /// The next `bgpd` brings all back.
 #[test]
 fn a_killed_bgpd_is_named_and_its_entries_come_back_with_the_next() {
-    let mut network = require!(mode("evpn")).build(&PARAMS).unwrap();
+    let mode = require!(mode("evpn"));
+    let mut network = mode.build(&PARAMS).unwrap();
     network.check().unwrap();
-    let (pid, line) = program(&network, "b", "bgpd");
+    // The next `bgpd` stays until the end.
+    let _befallen = befall(mode, &network, "daemon-killed");
     let server = mac("tenant-b", "eth0");
-    let entry = |network: &Network| vtep(network.host("a").unwrap(), server);
-    let mut restarted = None;
-    lossy(&network, "evpn: bgpd killed and started again", || {
-        kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
-        wait_for("the end of a's entry", || entry(&network).is_none());
-        restarted = Some(Restarted(start(&network, "b", &line)));
-        wait_for("a's entry", || entry(&network) == Some(HOST_B.into()));
-    });
+    assert_eq!(vtep(network.host("a").unwrap(), server), Some(HOST_B.into()));
     let error = network.check().unwrap_err().to_string();
     assert!(error.contains("bgpd in b") && error.contains("signal: 9"), "{error}");
-    drop(network);
-    drop(restarted);
 }
 
 /// `zebra` that is killed leaves the kernel what it wrote: traffic goes on.
@@ -229,7 +220,8 @@ fn a_killed_zebra_is_named_and_traffic_goes_on() {
     let (pid, _) = program(&network, "a", "zebra");
     let server = mac("tenant-b", "eth0");
     kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
-    wait_for("zebra's end", || network.check().is_err());
+    testbed::poll("zebra's end", RECOVERY, || Ok(network.check().err().ok_or_else(String::new)))
+        .unwrap();
     let error = network.check().unwrap_err().to_string();
     assert!(error.contains("zebra in a") && error.contains("signal: 9"), "{error}");
     assert_eq!(vtep(network.host("a").unwrap(), server), Some(HOST_B.into()));

@@ -1,8 +1,8 @@
 //! OpenStack's network node: who sees which address, whose rules and flows they are, what
 //! becomes of traffic when a router goes, and that nothing stays behind.
 
-#[path = "traffic/loss.rs"]
-mod loss;
+#[path = "traffic/befall.rs"]
+mod befall;
 mod traffic;
 
 use std::collections::BTreeSet;
@@ -10,11 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use befall::{RECOVERY, befall};
+use lab::fault::during;
 use lab::{Capabilities, Mode, Network, Params, modes};
-use loss::{lossy, wait_for};
 use netstate::{HopKind, Side};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use test_support::standing::{Standing, is_meant, stands};
 use test_support::{left_out, need, require, some_at_once};
 use testbed::{Host, NIC, Offload, Privileges};
@@ -259,54 +258,40 @@ fn forwarded(network: &Network, router: &str) -> u64 {
 
 #[test]
 fn the_other_router_takes_over_from_one_whose_link_goes_down() {
-    let mut network = require!(mode("vrouter-ha")).build(&PARAMS).unwrap();
+    let mode = require!(mode("vrouter-ha"));
+    let mut network = mode.build(&PARAMS).unwrap();
     echo(&network, &[1, 1400]);
     assert!(has_addresses(&network, "qrouter-1") && !has_addresses(&network, "qrouter-2"));
     let before = forwarded(&network, "qrouter-2");
-    lossy(&network, "vrouter-ha: link of the first router's host down", || {
-        network.host("network-1").unwrap().netlink().set_down(NIC).unwrap();
-        wait_for("the second router's addresses", || has_addresses(&network, "qrouter-2"));
-    });
+    drop(befall(mode, &network, "link-down"));
     let by_second = forwarded(&network, "qrouter-2") - before;
     assert!(by_second >= 50, "{by_second} packets by the second router");
     stream_both_ways(&network);
     // The first comes back, and hears of the second.
-    lossy(&network, "vrouter-ha: the link is up again", || {
-        network.host("network-1").unwrap().netlink().set_up(NIC).unwrap();
-        wait_for("one router", || {
-            has_addresses(&network, "qrouter-1") != has_addresses(&network, "qrouter-2")
-        });
-    });
+    let (cost, ()) = during(&network, || {
+        network.host("network-1").unwrap().netlink().set_up(NIC)?;
+        testbed::poll("one router", RECOVERY, || {
+            let both = ["qrouter-1", "qrouter-2"].map(|router| has_addresses(&network, router));
+            Ok(if both[0] == both[1] { Err(format!("{both:?}")) } else { Ok(()) })
+        })
+    })
+    .unwrap();
+    println!("vrouter-ha, the link is up again: {} lost, {cost:?}", cost.lost());
     stream_both_ways(&network);
     network.check().unwrap();
 }
 
-/// Kills keepalived and the process that it keeps for VRRP, before it starts another.
-fn kill_keepalived(network: &Network, router: &str) {
-    let namespace = network.host(router).unwrap().netns().inode();
-    let pids = pids_in(&BTreeSet::from([namespace]));
-    let parent = |pid: &u32| network.programs().any(|program| program.pid() == *pid);
-    let (parents, children): (Vec<u32>, Vec<u32>) = pids.into_iter().partition(parent);
-    assert_eq!((parents.len(), children.len()), (1, 1), "keepalived in {router}");
-    let send = |pid: &u32, signal| kill(Pid::from_raw(*pid as i32), signal).unwrap();
-    send(&parents[0], Signal::SIGSTOP);
-    send(&children[0], Signal::SIGKILL);
-    send(&parents[0], Signal::SIGKILL);
-}
-
 #[test]
 fn the_other_router_takes_over_from_a_killed_keepalived() {
-    let mut network = require!(mode("vrouter-ha")).build(&PARAMS).unwrap();
+    let mode = require!(mode("vrouter-ha"));
+    let mut network = mode.build(&PARAMS).unwrap();
     network.check().unwrap();
-    lossy(&network, "vrouter-ha: keepalived of the first router killed", || {
-        kill_keepalived(&network, "qrouter-1");
-        wait_for("the second router's addresses", || has_addresses(&network, "qrouter-2"));
-    });
+    drop(befall(mode, &network, "daemon-killed"));
     // Nobody takes the addresses from the first: its host's end does.
-    assert!(has_addresses(&network, "qrouter-1"));
-    lossy(&network, "vrouter-ha: its host's link down", || {
-        network.host("network-1").unwrap().netlink().set_down(NIC).unwrap();
-    });
+    assert!(has_addresses(&network, "qrouter-1") && has_addresses(&network, "qrouter-2"));
+    let down = || Ok(network.host("network-1").unwrap().netlink().set_down(NIC)?);
+    let (cost, ()) = during(&network, down).unwrap();
+    println!("vrouter-ha, its host's link down: {} lost, {cost:?}", cost.lost());
     let error = network.check().unwrap_err().to_string();
     assert!(error.contains("keepalived in qrouter-1") && error.contains("signal: 9"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! The proof of the path: every hop must have carried what was received, but for
 //! those that the path passes by, which must not.
 
-use netstate::{Counters, Hop, HopKind, Side, Way};
+use netstate::{Connections, Counters, Hop, HopKind, Side, Way};
 
 use crate::observed::Observed;
 use load::{Measured, Workload};
@@ -31,11 +31,12 @@ const UDP_HEADERS: u64 = 28;
 pub fn hops(path: &[Hop], observed: &Observed, workload: Workload) -> Vec<HopRecord> {
     // One connection for each transaction.
     let are_short = workload.pattern() == Pattern::Connections;
-    let records = |hop: &Hop| match are_short && hop.lasting_only {
-        false => hop_records(hop, observed),
+    let records = |hop: &Hop| match (hop.connections, are_short) {
+        (Connections::Short, false) => Vec::new(),
         // Short connections take no such stage.
-        true if hop.kind == HopKind::Stage => Vec::new(),
-        true => hop_records(&Hop { bypass: None, ..hop.clone() }, observed),
+        (Connections::Lasting, true) if hop.kind == HopKind::Stage => Vec::new(),
+        (Connections::Lasting, true) => hop_records(&Hop { bypass: None, ..hop.clone() }, observed),
+        _ => hop_records(hop, observed),
     };
     path.iter().flat_map(records).collect()
 }
@@ -351,11 +352,12 @@ mod tests {
 
     /// Where rules want to see each connection begin and end.
     #[test]
-    fn short_connections_are_proved_by_the_device_that_others_pass_by() {
+    fn short_connections_are_proved_by_hops_of_their_own() {
         let meter = || netstate::Meter::new(netstate::Metered::default);
         let path = [
             Hop::tx("a", "nic0").bypassed(Way::Both).for_lasting_connections(),
             Hop::stage("a", "accel", Side::Tx, meter()).for_lasting_connections(),
+            Hop::stage("a", "half path", Side::Tx, meter()).for_short_connections(),
         ];
         let of = |workload, packets| {
             let counters = Counters {
@@ -365,13 +367,23 @@ mod tests {
                 rx_bytes: packets * 80,
                 ..Default::default()
             };
-            let records = hops(&path, &observed(counters), workload);
+            let mut observed = observed(counters);
+            let half = netstate::Metered { carried: counters, ..Default::default() };
+            observed.metered.insert(("a".into(), "half path".into()), half);
+            let records = hops(&path, &observed, workload);
             prove(&records, &measured(workload, 100, 100))
         };
         assert_eq!(of(Workload::TcpCrr, 500), Ok(()));
         assert!(of(Workload::TcpCrr, 5).unwrap_err().contains("a nic0 saw 5 packets forward"));
         assert!(of(Workload::TcpRr, 500).unwrap_err().contains("were to pass it by"));
         assert!(of(Workload::TcpRr, 5).unwrap_err().contains("a accel saw 0 bytes"));
+        let mut unseen =
+            observed(Counters { tx_packets: 500, tx_bytes: 40_000, ..Default::default() });
+        unseen.metered.clear();
+        let records = hops(&path[2..], &unseen, Workload::TcpCrr);
+        let error = prove(&records, &measured(Workload::TcpCrr, 100, 100)).unwrap_err();
+        assert!(error.contains("a half path saw 0 bytes"), "{error}");
+        assert!(hops(&path[2..], &unseen, Workload::TcpRr).is_empty());
     }
 
     #[test]

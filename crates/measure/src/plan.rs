@@ -30,8 +30,10 @@ pub struct PlannedCell {
 pub struct Stopping {
     /// Coverage of every interval, 0..1.
     pub level: f64,
-    /// Blocks, where there is no goal.
+    /// Blocks, where there is no goal; at most, under `proof`.
     pub blocks: u32,
+    /// Without a goal: stop once the change on trial is decided.
+    pub proof: bool,
     /// Stop when every ratio's relative half-width is at most this.
     pub half_width: Option<f64>,
     /// Blocks at most, under a goal.
@@ -45,6 +47,8 @@ impl Stopping {
     /// Those of [`StopRule::goal`].
     pub fn rule(&self) -> Result<StopRule, StatsError> {
         match self.half_width {
+            // One block leaves nothing to look at before the end.
+            None if self.proof && self.blocks > 1 => StopRule::proof(self.level, self.blocks),
             None => Ok(StopRule::Blocks { blocks: self.blocks, level: self.level }),
             Some(half_width) => StopRule::goal(self.level, half_width, self.max_blocks),
         }
@@ -162,6 +166,16 @@ pub fn cells(
     cells
 }
 
+/// Every ask of subject 0 as found, and under setting 0. There is no A/A cell: the verdict on
+/// a change reads none, and it would be a third of all samples.
+pub fn trial_cells(asks: &[Ask]) -> Vec<PlannedCell> {
+    let pair = |(at, &ask): (usize, &Ask)| {
+        let cell = |role, setting| PlannedCell { subject: 0, role, ask, setting, baseline: 2 * at };
+        [cell(Role::Baseline, None), cell(Role::Measured, Some(0))]
+    };
+    asks.iter().enumerate().flat_map(pair).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,6 +212,19 @@ mod tests {
             assert_eq!(cell.role, Role::Measured);
         }
         assert_eq!(cells.iter().filter(|cell| cell.subject == 2).count(), 1);
+    }
+
+    #[test]
+    fn a_trial_compares_each_ask_with_itself() {
+        let asks = [Workload::TcpRr, Workload::UdpStream].map(|w| Ask::new(Task::Steady(w)));
+        let cells = trial_cells(&asks);
+        assert_eq!(cells.len(), 4);
+        for (at, cell) in cells.iter().enumerate() {
+            let found = &cells[cell.baseline];
+            assert_eq!((found.role, found.ask), (Role::Baseline, cell.ask));
+            assert_eq!(cell.ask, asks[at / 2]);
+            assert_eq!(cell.setting.is_some(), cell.baseline != at);
+        }
     }
 
     #[test]

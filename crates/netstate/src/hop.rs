@@ -39,6 +39,17 @@ pub enum Way {
     Both,
 }
 
+/// Which connections a hop is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connections {
+    /// All.
+    All,
+    /// Those that last. Short ones must cross the device, and take no stage.
+    Lasting,
+    /// Those of a few packets only.
+    Short,
+}
+
 /// Traffic must pass the hop by: its counter shows what did not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bypass {
@@ -66,8 +77,8 @@ pub struct Hop {
     pub meter: Option<Meter>,
     /// Whether traffic must pass it by.
     pub bypass: Option<Bypass>,
-    /// Stage and bypass are for connections that last: short ones go as if neither were.
-    pub lasting_only: bool,
+    /// Which connections it is for.
+    pub connections: Connections,
 }
 
 /// What a stage has counted since it began.
@@ -191,7 +202,13 @@ impl Hop {
     /// no stage.
     #[must_use]
     pub fn for_lasting_connections(self) -> Hop {
-        Hop { lasting_only: true, ..self }
+        Hop { connections: Connections::Lasting, ..self }
+    }
+
+    /// Only short connections take this hop.
+    #[must_use]
+    pub fn for_short_connections(self) -> Hop {
+        Hop { connections: Connections::Short, ..self }
     }
 
     /// Packets cross the program `name` behind this hop; `dropped` says how many
@@ -211,7 +228,7 @@ impl Hop {
             program: None,
             meter: None,
             bypass: None,
-            lasting_only: false,
+            connections: Connections::All,
         }
     }
 }

@@ -39,7 +39,7 @@ pub mod udp_socket;
 pub mod watch;
 pub mod xfrm;
 
-pub use hop::{Bypass, Hop, HopKind, Meter, Metered, Program, Side, Way};
+pub use hop::{Bypass, Connections, Hop, HopKind, Meter, Metered, Program, Side, Way};
 pub use interface::{Counters, Interface};
 pub use netlink::{Error, Netlink, Result};
 pub use packet::ethernet::MacAddr;

@@ -1,14 +1,14 @@
 //! Links: making, changing, deleting them. What there is: [`crate::interface`].
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoIpVlan, InfoKind, InfoMacVlan,
-    InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVxlan, IpVlanMode, LinkAttribute,
-    LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
+    BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoGeneve, InfoIpVlan, InfoKind,
+    InfoMacVlan, InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVxlan, IpVlanMode,
+    LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
 };
 use packet::ethernet::MacAddr;
 use packet::vlan::VlanId;
@@ -35,6 +35,21 @@ pub struct Vxlan<'a> {
     /// Learn inner addresses from received packets.
     pub learning: bool,
     /// Send outer UDP checksums (IPv4).
+    pub udp_csum: bool,
+}
+
+/// A Geneve device to be made: a tunnel to one other end.
+#[derive(Debug, Clone)]
+pub struct Geneve<'a> {
+    /// Name of the device to be made.
+    pub name: &'a str,
+    /// Virtual network identifier, 24 bits (RFC 8926, section 3.3).
+    pub vni: Vni,
+    /// Address of the other end on the underlay.
+    pub remote: Ipv4Addr,
+    /// UDP port; IANA's is 6081.
+    pub port: u16,
+    /// Send outer UDP checksums.
     pub udp_csum: bool,
 }
 
@@ -124,6 +139,25 @@ impl Netlink {
             InfoKind::Vxlan,
             Some(InfoData::Vxlan(data)),
             "add vxlan",
+        )
+    }
+
+    /// Makes a Geneve device. It learns nothing: whatever is sent goes to its one remote end.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without Geneve support, `EEXIST`.
+    pub fn add_geneve(&self, geneve: &Geneve<'_>, mac: MacAddr, mtu: u32) -> Result<()> {
+        self.add(
+            geneve.name,
+            vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
+            InfoKind::Geneve,
+            Some(InfoData::Geneve(vec![
+                InfoGeneve::Id(geneve.vni.get()),
+                InfoGeneve::Remote(geneve.remote),
+                InfoGeneve::Port(geneve.port),
+                InfoGeneve::UdpCsum(geneve.udp_csum),
+            ])),
+            "add geneve",
         )
     }
 

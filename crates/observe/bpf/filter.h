@@ -31,20 +31,25 @@ _Static_assert(sizeof(struct pattern) == 76, "ABI of pattern");
 struct filter {
 	u32 patterns;	/* so many are set; 0: every packet */
 	u32 vni;
-	u32 sample;	/* one packet in so many */
+	u32 sample;	/* one packet in so many; 0: none begins to be followed */
 	u8 with_vni;
 	u8 with_spaces;	/* only in namespaces of `spaces` */
-	u8 drops_only;
+	u8 by_chance;	/* packets are chosen where they begin, and then followed */
 	u8 with_device;
 	char device[16];
 	u16 payload;	/* bytes of it that are told with the headers, PAYLOAD_BYTES at most */
 	u8 with_bytes;	/* headers are told as they are */
 	u8 with_expression;
-	u32 fragments;	/* when the last first fragment was chosen by chance, in 2^20 ns; written
-			 * here; 0: none was */
+	u32 window;	/* in which packets are followed: those of earlier ones are not */
+	u64 origins;	/* bits of devices in `origins`: inode and index, exclusive or, modulo 64 */
+	u64 tunnels;	/* bits of ports in `tunnels`: modulo 64 */
+	u8 in_windows;	/* user space looks at times only: costs are counted, and it is not woken */
+	u8 drops_only;
+	u8 unused[2];
+	u32 room;	/* so many packets may begin to be followed in windows, until it is written anew */
 	struct pattern pattern[PATTERNS];
 };
-_Static_assert(sizeof(struct filter) == 40 + PATTERNS * 76, "ABI of filter");
+_Static_assert(sizeof(struct filter) == 64 + PATTERNS * 76, "ABI of filter");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -106,6 +111,12 @@ static __always_inline int is_of(const struct pattern *pattern, const struct flo
 		   differs(&pattern->from, flow->destination, flow->destination_port);
 
 	return !there || !back;
+}
+
+/* Whether packets are wanted by their headers, not all of them. */
+static __always_inline int wants_some(const struct filter *filter)
+{
+	return filter->patterns || filter->with_vni || filter->with_expression;
 }
 
 /* Whether it is wanted by the flows and tunnels that were named. */

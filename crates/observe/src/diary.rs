@@ -14,6 +14,9 @@ impl Packet {
         let mut text = String::new();
         let flow = self.flow.as_ref().map_or("no IP packet".to_owned(), ToString::to_string);
         // Writing to a String cannot fail.
+        for drops in &self.not_told {
+            let _ = writeln!(text, "not told: {drops}");
+        }
         let _ = writeln!(text, "packet {}: {flow}", self.number);
         for group in self.groups() {
             let Some((first, leg)) = group.first().and_then(|at| Some((*at, self.legs.get(*at)?)))

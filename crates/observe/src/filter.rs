@@ -7,9 +7,10 @@ use crate::expression::Expression;
 
 /// As `PATTERNS` of `bpf/filter.h`.
 pub(crate) const PATTERNS: usize = 8;
+const UDP: u8 = 17;
 /// Bytes of `struct pattern`, and of `struct filter`.
 const PATTERN_BYTES: usize = 76;
-const HEAD_BYTES: usize = 40;
+const HEAD_BYTES: usize = 64;
 pub(crate) const FILTER_BYTES: usize = HEAD_BYTES + PATTERNS * PATTERN_BYTES;
 
 /// What a flow pattern should look like and does not.
@@ -55,7 +56,7 @@ impl FromStr for FlowPattern {
         // The protocol is behind the last end; a number there is the length of a prefix.
         let (last, protocol) = match last.rsplit_once('/') {
             Some((last, "tcp")) => (last, Some(6)),
-            Some((last, "udp")) => (last, Some(17)),
+            Some((last, "udp")) => (last, Some(UDP)),
             Some((last, "icmp")) => (last, Some(1)),
             Some((last, "icmpv6")) => (last, Some(58)),
             Some((_, other)) if other.parse::<u8>().is_err() => {
@@ -168,6 +169,10 @@ fn bits(network: Option<(IpAddr, u8)>) -> (u128, u128) {
     (u128::from(mapped(address)) & mask, mask)
 }
 
+/// Packets that may begin to be followed in windows before the filter is written again: what they
+/// cost is to be known before more do.
+const ROOM: u32 = 256;
+
 /// Which packets are wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
@@ -205,17 +210,49 @@ impl Default for Filter {
     }
 }
 
+/// What the programs are told besides a filter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Emitted<'a> {
+    /// What the filter's flows are translated to.
+    pub translated: &'a [FlowPattern],
+    /// One packet in so many begins to be followed; 0: none.
+    pub sample: u32,
+    /// Where packets are followed in windows: the number of this one.
+    pub window: Option<u32>,
+    /// Bits of devices at which packets come in, and of tunnels' ports (`struct filter`).
+    pub origins: u64,
+    pub tunnels: u64,
+}
+
+impl Emitted<'_> {
+    /// Every packet that is wanted, always.
+    pub const ALL: Emitted<'static> =
+        Emitted { translated: &[], sample: 1, window: None, origins: 0, tunnels: 0 };
+}
+
 impl Filter {
     /// Most flows of a filter; what they are translated to takes their room, too.
     pub const MOST_FLOWS: usize = PATTERNS;
     /// Most bytes of payload (`PAYLOAD_BYTES` of `bpf/event.h`).
     pub const MOST_PAYLOAD: u16 = 1500;
 
+    /// Whether it wants some packets only, by their headers.
+    fn is_selective(&self) -> bool {
+        !self.flows.is_empty() || self.vni.is_some() || self.expression.is_some()
+    }
+
+    /// Whether a datagram of UDP may be among those that it wants. A flow of TCP or ICMP is never
+    /// that of a tunnel around one.
+    pub(crate) fn may_want_udp(&self) -> bool {
+        let is_udp = |flow: &FlowPattern| flow.protocol.is_none_or(|protocol| protocol == UDP);
+        self.flows.is_empty() || self.flows.iter().any(is_udp)
+    }
+
     /// For the programs, with what conntrack translates the flows to. What is beyond
     /// [`PATTERNS`] is left out: how many is the second answer.
-    pub(crate) fn emit(&self, translated: &[FlowPattern]) -> ([u8; FILTER_BYTES], usize) {
+    pub(crate) fn emit(&self, with: &Emitted<'_>) -> ([u8; FILTER_BYTES], usize) {
         let mut bytes = [0; FILTER_BYTES];
-        let all = || self.flows.iter().chain(translated);
+        let all = || self.flows.iter().chain(with.translated);
         let count = all().count().min(PATTERNS);
         for (at, pattern) in all().take(PATTERNS).enumerate() {
             let from = HEAD_BYTES + at * PATTERN_BYTES;
@@ -223,9 +260,12 @@ impl Filter {
         }
         bytes[..4].copy_from_slice(&(count as u32).to_ne_bytes());
         bytes[4..8].copy_from_slice(&self.vni.unwrap_or(0).to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.sample.max(1).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&with.sample.to_ne_bytes());
         bytes[12] = u8::from(self.vni.is_some());
         bytes[13] = u8::from(!self.netns.is_empty());
+        // Where all are wanted, a window begins with packets that are under way: they are left.
+        let is_of_window = with.window.is_some() && !self.is_selective();
+        bytes[14] = u8::from(with.sample != 1 || is_of_window);
         bytes[15] = u8::from(self.device.is_some());
         if let Some(device) = &self.device {
             // IFNAMSIZ: a name has 15 bytes at most.
@@ -237,6 +277,12 @@ impl Filter {
         bytes[32..34].copy_from_slice(&payload.to_ne_bytes());
         bytes[34] = u8::from(self.headers.is_some());
         bytes[35] = u8::from(self.expression.is_some());
+        bytes[36..40].copy_from_slice(&with.window.unwrap_or(0).to_ne_bytes());
+        bytes[40..48].copy_from_slice(&with.origins.to_ne_bytes());
+        bytes[48..56].copy_from_slice(&with.tunnels.to_ne_bytes());
+        bytes[56] = u8::from(with.window.is_some());
+        bytes[57] = u8::from(self.drops_only);
+        bytes[60..64].copy_from_slice(&ROOM.to_ne_bytes());
         (bytes, all().count() - count)
     }
 }
@@ -266,6 +312,18 @@ mod tests {
         assert!(is_of("2001:db8::/32 -> *", "2001:db8::2 1", "2001:db9::1 53", 6));
         assert!(is_of("0.0.0.0/0", "192.0.2.1 1", "192.0.2.2 2", 6));
         assert!(!is_of("0.0.0.0/0", "2001:db8::1 1", "2001:db8::2 2", 6));
+    }
+
+    #[test]
+    fn datagrams_may_be_wanted_unless_every_flow_is_of_another_protocol() {
+        let of = |flows: &[&str]| Filter {
+            flows: flows.iter().map(|flow| flow.parse().unwrap()).collect(),
+            ..Filter::default()
+        };
+        for flows in [&[][..], &["*:53"], &["10.1.0.1/udp"], &["10.1.0.1/tcp", "*:53"]] {
+            assert!(of(flows).may_want_udp(), "{flows:?}");
+        }
+        assert!(!of(&["10.1.0.1/tcp", "10.1.0.2/icmp"]).may_want_udp());
     }
 
     #[test]

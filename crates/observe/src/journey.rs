@@ -51,6 +51,8 @@ pub enum Ending {
     MergedInto(u64),
     /// It was not seen any more.
     Unseen,
+    /// Nobody looked any more: it was under way.
+    UnderWay,
 }
 
 /// A packet on its journey, or what became of it on the way.

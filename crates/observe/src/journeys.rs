@@ -184,13 +184,32 @@ impl Journeys {
         journey.steps.first().map(|step| step.event.time)
     }
 
+    /// Whether a packet is followed that may be seen again: not in its socket yet.
+    pub(crate) fn is_under_way(&self) -> bool {
+        let is = |under: &Under| {
+            let journey = self.open.get(&under.journey);
+            let last = journey.and_then(|journey| journey.last(under.leg));
+            last.is_some_and(|event| event.kind != Kind::Socket)
+        };
+        self.under_way.values().any(is)
+    }
+
     /// Ends everything.
-    pub fn finish(mut self) -> Vec<Journey> {
+    pub fn finish(self) -> Vec<Journey> {
+        self.ended_by(&Ending::Unseen)
+    }
+
+    /// Ends everything where nobody looks any more: what is under way need not be lost.
+    pub(crate) fn cut_off(self) -> Vec<Journey> {
+        self.ended_by(&Ending::UnderWay)
+    }
+
+    fn ended_by(mut self, otherwise: &Ending) -> Vec<Journey> {
         for under in self.under_way.into_values() {
             if let Some(journey) = self.open.get_mut(&under.journey) {
                 let last = journey.last(under.leg).map(|event| event.kind);
                 let is_received = last == Some(Kind::Socket);
-                let ending = if is_received { Ending::Received } else { Ending::Unseen };
+                let ending = if is_received { Ending::Received } else { otherwise.clone() };
                 journey.legs[under.leg].ending.get_or_insert(ending);
             }
         }

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod call_cost;
 mod called;
 mod capture;
 mod classic;
@@ -26,6 +27,7 @@ mod flow_id;
 mod flows;
 mod journey;
 mod journeys;
+mod not_told;
 mod pace;
 mod pcapng;
 mod peer_seen;
@@ -33,15 +35,18 @@ mod pieces;
 mod places;
 mod snapshot;
 mod snapshot_text;
+mod softirqs;
 mod told;
 mod totals;
 mod tracer;
 mod translated;
 mod watch;
 mod ways;
+mod windows;
 
 pub mod peer;
 
+pub use call_cost::call_cost;
 pub use called::Called;
 pub use capture::Capture;
 pub use drops::{Dropped, Drops, DropsError, DropsReading};
@@ -53,11 +58,13 @@ pub use flow_id::FlowId;
 pub use flows::{Count, FlowCount, Flows, FlowsReading};
 pub use journey::{Ending, Journey, Leg, Origin, Step};
 pub use journeys::Journeys;
+pub use not_told::NotTold;
 pub use pace::{Pace, PaceChange};
 pub use peer_seen::{ClockSeen, Direction, FlowSeen, PeerSeen};
 pub use places::{Place, Places};
-pub use snapshot::{DropSeen, FORMAT, HopSeen, Latency, Rates, Side, Snapshot, WaySeen};
+pub use snapshot::{CpuSeen, DropSeen, FORMAT, HopSeen, Latency, Rates, Side, Snapshot, WaySeen};
+pub use snapshot_text::share;
 pub use told::{Addresses, Fragment, Names, Packet, PacketEnding, PacketLeg, PacketStep};
 pub use totals::{MOST_DEVICES, MOST_DROPS, MOST_HOPS, MOST_REASONS, MOST_WAYS, Totals};
-pub use tracer::{TraceError, Tracer};
+pub use tracer::{MOST_AT_ONCE, TraceError, Tracer};
 pub use watch::{Budget, Watch, WatchError};

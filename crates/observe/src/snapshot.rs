@@ -22,15 +22,21 @@ pub struct Snapshot {
     pub seconds: f64,
     /// One packet in so many was followed, at its end.
     pub sample: u32,
+    /// Share of the interval in which packets began to be followed, 0 to 1.
+    #[serde(default = "always")]
+    pub looked: f64,
     /// Packets that were followed to their end.
     pub followed: u64,
     /// Events that the kernel told of them.
     pub events: u64,
     /// Events that found no room.
     pub events_lost: u64,
-    /// CPU time of this program, percent of one CPU.
+    /// CPU time of this program and of its programs in the kernel, percent of one CPU.
     pub own_cpu: f64,
-    /// What `own_cpu` may be; above it fewer packets are followed.
+    /// Of `own_cpu`, that of the programs in the kernel: some of their runs are timed.
+    #[serde(default)]
+    pub kernel_cpu: f64,
+    /// What `own_cpu` may be; above it packets are followed in less of the time, and fewer.
     pub budget: f64,
     /// Ways that packets went, the one of most packets first.
     pub ways: Vec<WaySeen>,
@@ -40,9 +46,34 @@ pub struct Snapshot {
     pub drops: Vec<DropSeen>,
     /// What this kernel, or this process's rights, do not let it see.
     pub not_seen: Vec<String>,
+    /// The CPUs, the one with most time in softirqs first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<CpuSeen>,
     /// The far half, where another host is asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<PeerSeen>,
+}
+
+/// What recordings did before they told it.
+fn always() -> f64 {
+    1.0
+}
+
+/// What a CPU did for the network.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CpuSeen {
+    /// Its number.
+    pub cpu: u32,
+    /// Time in softirqs, percent of its own, by the kernel's ticks.
+    pub softirq: f64,
+    /// Packets in its backlog at the end; `null`: the kernel does not tell (before Linux 5.10).
+    pub backlog: Option<u32>,
+    /// Packets dropped since the backlog was full, or one flow had more than its share.
+    pub dropped: u64,
+    /// Times the softirq gave up with work left.
+    pub squeezed: u64,
 }
 
 /// A way that packets went.
@@ -118,6 +149,10 @@ pub struct HopSeen {
     pub since_before: Latency,
     /// How long they waited there: in the device's queue, in a CPU's backlog.
     pub waited: Latency,
+    /// Packets in the queue of the device at the interval's end; `null`: it has none, or this is not
+    /// the side that sends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued: Option<u32>,
     /// What the device counted on this side in the interval, whoever's packets; `null` at none.
     pub counted: Option<Rates>,
 }

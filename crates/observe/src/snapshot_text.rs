@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::snapshot::{DropSeen, HopSeen, Snapshot, WaySeen};
+use crate::snapshot::{CpuSeen, DropSeen, HopSeen, Snapshot, WaySeen};
 
 /// Share from which on something is told of a hop.
 const WORTH_TELLING: f64 = 0.01;
@@ -39,18 +39,49 @@ impl Snapshot {
     /// What was looked at and what that cost.
     pub fn head(&self) -> String {
         let clock = clock(self.time_s);
+        let softirqs = self.softirqs().map(|line| line + "\n").unwrap_or_default();
         format!(
             "{clock} UTC, {:.1} s: 1 packet in {} followed, {} of them, {} events, {} lost\n\
-             own CPU {:.1}% of one, limit {:.1}%\n",
+             looked {} of the time, own CPU {:.1}% of one, limit {:.1}%\n{softirqs}",
             self.seconds,
             self.sample,
             self.followed,
             self.events,
             self.events_lost,
+            share(self.looked),
             self.own_cpu,
             self.budget
         )
     }
+}
+
+impl Snapshot {
+    /// What the CPUs do for the network, in a line; `None` where that is not known.
+    pub fn softirqs(&self) -> Option<String> {
+        let busiest = self.cpus.iter().take(2);
+        let busiest: Vec<String> =
+            busiest.map(|cpu| format!("CPU {} {:.0}%", cpu.cpu, cpu.softirq)).collect();
+        let sum = |of: fn(&CpuSeen) -> u64| self.cpus.iter().map(of).fold(0, u64::saturating_add);
+        let mut line = format!("softirq {}", busiest.join(", "));
+        let backlog = sum(|cpu| cpu.backlog.unwrap_or(0).into());
+        if self.cpus.iter().any(|cpu| cpu.backlog.is_some()) {
+            let _ = write!(line, "; backlog {}", whole(backlog));
+        }
+        for (count, what) in
+            [(sum(|cpu| cpu.dropped), "dropped there"), (sum(|cpu| cpu.squeezed), "times squeezed")]
+        {
+            if count > 0 {
+                let _ = write!(line, ", {} {what}", whole(count));
+            }
+        }
+        (!self.cpus.is_empty()).then_some(line)
+    }
+}
+
+/// A share in percent, as exactly as it says something.
+pub fn share(share: f64) -> String {
+    let percent = 100.0 * share.clamp(0.0, 1.0);
+    if percent < 10.0 { format!("{percent:.1}%") } else { format!("{percent:.0}%") }
 }
 
 /// Time of day, of seconds since 1970 that a file may have.
@@ -140,6 +171,9 @@ impl HopSeen {
             let (p50, p99) = (us(self.waited.p50_ns), us(self.waited.p99_ns));
             notes.push(format!("waited {p50:.1} µs p50, {p99:.1} p99"));
         }
+        if let Some(queued) = self.queued.filter(|queued| *queued > 0) {
+            notes.push(format!("{} packets in its queue", whole(queued.into())));
+        }
         if let Some(rates) = self.counted.as_ref().filter(|rates| rates.dropped_per_s > 0.0) {
             notes.push(format!("the device dropped {}/s", short(rates.dropped_per_s)));
         }
@@ -182,6 +216,11 @@ fn short(value: f64) -> String {
         v if v >= 10.0 || v == 0.0 => format!("{v:.0}"),
         v => format!("{v:.1}"),
     }
+}
+
+/// A count, in at most 7 characters.
+fn whole(count: u64) -> String {
+    if count < 10 { count.to_string() } else { short(count as f64) }
 }
 
 fn cut_off(text: &str, most: usize) -> String {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Checksum, Encapsulation, Event, Flow, Kind};
 use crate::explain::explanation;
 use crate::journey::{Ending, Journey, Origin, Step};
+use crate::not_told::NotTold;
 
 /// What numbers of the kernel are called.
 pub trait Names {
@@ -33,6 +34,10 @@ pub struct Packet {
     pub legs: Vec<PacketLeg>,
     /// Where it was, in order of time.
     pub steps: Vec<PacketStep>,
+    /// Where only drops are told: those that were counted since, and found no room to be told;
+    /// left out where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_told: Vec<NotTold>,
 }
 
 /// Addresses of a packet.
@@ -276,6 +281,7 @@ impl Packet {
             flow: journey.flow().as_ref().map(Addresses::from),
             legs: legs.collect(),
             steps,
+            not_told: Vec::new(),
         }
     }
 
@@ -309,7 +315,7 @@ fn ending_of(ending: &Ending, bytes: u32, names: &dyn Names) -> PacketEnding {
         Ending::Fragmented => PacketEnding::Fragmented,
         Ending::Reassembled => PacketEnding::Reassembled,
         Ending::MergedInto(into) => PacketEnding::Merged { into: *into },
-        Ending::Unseen => PacketEnding::Unseen,
+        Ending::Unseen | Ending::UnderWay => PacketEnding::Unseen,
     }
 }
 

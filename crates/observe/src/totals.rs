@@ -46,12 +46,20 @@ pub struct Totals {
     followed: u64,
     events: u64,
     events_lost: u64,
-    /// Of the last interval: share of packets followed, own CPU, limit of it, what is not seen.
+    /// Of the last interval: share of packets followed and of the time, own CPU, limit of it, what is not seen.
     share: f64,
+    looked: f64,
     own_cpu: f64,
     budget: f64,
     not_seen: usize,
     namespaces: usize,
+    /// Of the last interval: time in softirqs, of all CPUs and of the busiest; packets in backlogs.
+    softirq: f64,
+    busiest_softirq: f64,
+    backlog: u64,
+    /// Of backlogs: packets dropped, times that the softirq gave up.
+    backlog_dropped: u64,
+    squeezed: u64,
     devices: Bounded<DeviceLabels, Device>,
     hops: Bounded<HopLabels, Hop>,
     ways: Bounded<String, Way>,
@@ -101,10 +109,16 @@ impl Default for Totals {
             events: 0,
             events_lost: 0,
             share: 0.0,
+            looked: 0.0,
             own_cpu: 0.0,
             budget: 0.0,
             not_seen: 0,
             namespaces: 0,
+            softirq: 0.0,
+            busiest_softirq: 0.0,
+            backlog: 0,
+            backlog_dropped: 0,
+            squeezed: 0,
             devices: Bounded::shared(MOST_DEVICES, |labels| &labels[0]),
             hops: Bounded::shared(MOST_HOPS, |labels| &labels[0]),
             ways: Bounded::new(MOST_WAYS),
@@ -176,10 +190,18 @@ impl Totals {
         self.events += snapshot.events;
         self.events_lost += snapshot.events_lost;
         self.share = 1.0 / f64::from(snapshot.sample.max(1));
+        self.looked = snapshot.looked;
         self.own_cpu = snapshot.own_cpu / 100.0;
         self.budget = snapshot.budget / 100.0;
         self.not_seen = snapshot.not_seen.len();
         self.namespaces = namespaces;
+        let cpus = &snapshot.cpus;
+        self.softirq =
+            cpus.iter().map(|cpu| cpu.softirq).sum::<f64>() / 100.0 / cpus.len().max(1) as f64;
+        self.busiest_softirq = cpus.first().map_or(0.0, |cpu| cpu.softirq / 100.0);
+        self.backlog = cpus.iter().map(|cpu| u64::from(cpu.backlog.unwrap_or(0))).sum();
+        self.backlog_dropped += cpus.iter().map(|cpu| cpu.dropped).sum::<u64>();
+        self.squeezed += cpus.iter().map(|cpu| cpu.squeezed).sum::<u64>();
     }
 
     /// Intervals that have ended.
@@ -213,21 +235,50 @@ impl Totals {
                 self.events as f64,
             ),
             ("lost_events_total", "Events that found no room.", self.events_lost as f64),
+            (
+                "backlog_dropped_packets_total",
+                "Packets that a CPU dropped since its backlog was full, or one flow had more than its share.",
+                self.backlog_dropped as f64,
+            ),
+            (
+                "squeezed_total",
+                "Times that the network's softirq gave up with work left.",
+                self.squeezed as f64,
+            ),
         ] {
             page.counter(name, help, value);
         }
         for (name, help, value) in [
-            ("followed_ratio", "Share of packets that is followed.", self.share),
+            ("followed_ratio", "Share of packets that is followed while it looks.", self.share),
+            (
+                "looked_ratio",
+                "Share of the last interval in which packets began to be followed.",
+                self.looked,
+            ),
             (
                 "own_cpu_ratio",
-                "CPU time of this program in the last interval, of one CPU.",
+                "CPU time of this program, and of its programs in the kernel, in the last interval, of \
+                 one CPU.",
                 self.own_cpu,
             ),
             (
                 "budget_cpu_ratio",
-                "What own_cpu_ratio may be; above it fewer packets are followed.",
+                "What own_cpu_ratio may be; above it packets are followed in less of the time.",
                 self.budget,
             ),
+            (
+                "softirq_cpu_ratio",
+                "Time in softirqs in the last interval, of all CPUs.",
+                self.softirq,
+            ),
+            (
+                "busiest_softirq_cpu_ratio",
+                "Time in softirqs in the last interval, of the CPU that has most.",
+                self.busiest_softirq,
+            ),
+            ("backlog_packets", "Packets in the CPUs' backlogs at the last interval's end.", {
+                self.backlog as f64
+            }),
             ("namespaces", "Network namespaces whose devices are counted.", {
                 self.namespaces as f64
             }),

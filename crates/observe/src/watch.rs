@@ -3,9 +3,11 @@
 //!
 //! Every packet is counted by the kernel itself: by devices, and by reason where one is
 //! dropped. Of the others one in so many is followed, and tells where packets are cut, merged,
-//! checksummed and delayed. How many are followed depends on what that costs: the CPU time of
-//! this program is held below a budget.
+//! checksummed and delayed. How many are followed, and in how much of the time, depends on what
+//! that costs: the CPU time of this program, and of its programs in the kernel, is held below a
+//! budget.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,6 +18,7 @@ use sys::netns::NetNs;
 use crate::called::Called;
 use crate::drops::{Dropped, Drops, DropsError, DropsReading};
 use crate::edges::edges;
+use crate::event::Event;
 use crate::explain::explanation;
 use crate::filter::Filter;
 use crate::flow_id::FlowId;
@@ -24,17 +27,17 @@ use crate::journey::Journey;
 use crate::journeys::Journeys;
 use crate::places::Places;
 use crate::snapshot::{DropSeen, FORMAT, Rates, Side, Snapshot};
+use crate::softirqs::Softirqs;
 use crate::told::Names;
 use crate::totals::Totals;
 use crate::tracer::{TraceError, Tracer};
 use crate::ways::{self, Ways};
+use crate::windows::{Change, Spent, Windows};
 
-/// How often it is looked whether fewer packets are to be followed.
-const TICK: Duration = Duration::from_millis(100);
-/// One packet in so many at the beginning, before it is known what one costs.
-const CAREFUL: u32 = 64;
-/// No rarer than this.
-const RAREST: u32 = 1 << 20;
+/// How often events are read in a window.
+const SLICE: Duration = Duration::from_millis(5);
+/// How often it is looked whether to go on, and to open a window.
+const TICK: Duration = Duration::from_millis(20);
 /// How often namespaces and devices are looked for.
 const REDISCOVER: Duration = Duration::from_secs(5);
 
@@ -55,7 +58,7 @@ pub enum WatchError {
 /// What watching may cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
-    /// CPU time of this program, percent of one CPU.
+    /// CPU time of this program, and of its programs in the kernel, percent of one CPU.
     pub cpu: f64,
     /// One packet in so many at least; more are followed where the CPU time allows.
     pub most: u32,
@@ -80,11 +83,18 @@ pub struct Watch {
     spaces: BTreeMap<u32, Space>,
     only: Vec<u32>,
     budget: Budget,
-    sample: u32,
+    windows: Windows,
+    /// What times of windows are since.
+    begun: Instant,
+    /// CPU time of this program that is not for looking, and at the end of the last look.
+    aside: Duration,
+    looked_until: Duration,
+    events: u64,
     lost: u64,
     places: Places,
     discovered: Instant,
     not_seen: Vec<String>,
+    softirqs: Option<Softirqs>,
     totals: Option<Arc<Mutex<Totals>>>,
     flows: Option<FlowCounter>,
 }
@@ -102,15 +112,23 @@ impl Watch {
         let inode = |netns: &NetNs| u32::try_from(netns.inode()).ok();
         let named: Vec<u32> = only.iter().filter_map(inode).collect();
         let filter = Filter { netns: named.clone(), ..filter };
-        let sample = CAREFUL.max(budget.most);
-        let filter = Filter { sample, drops_only: false, ..filter };
+        let filter = Filter { sample: 1, drops_only: false, ..filter };
         let held = only.iter().filter_map(|netns| netns.try_clone().ok());
-        let tracer = Tracer::start(filter, &Places::of_machine()?.with(held))?;
+        // At the first drop it would hold up what is to end a window.
+        bpf_load::know_functions();
+        let tracer = Tracer::in_windows(filter, &Places::of_machine()?.with(held))?;
         let mut not_seen = tracer.not_seen.clone();
         let drops = match Drops::open() {
             Ok(drops) => Some(drops),
             Err(reason) => {
                 not_seen.push(format!("drops: {reason}"));
+                None
+            }
+        };
+        let softirqs = match Softirqs::open() {
+            Ok(softirqs) => Some(softirqs),
+            Err(reason) => {
+                not_seen.push(format!("softirqs: {reason}"));
                 None
             }
         };
@@ -122,11 +140,16 @@ impl Watch {
             spaces: BTreeMap::new(),
             only: named,
             budget,
-            sample,
+            windows: Windows::new(budget.cpu, budget.most),
+            begun: Instant::now(),
+            aside: Duration::ZERO,
+            looked_until: Duration::ZERO,
+            events: 0,
             lost: 0,
             places: Places::default(),
             discovered: Instant::now(),
             not_seen,
+            softirqs,
             totals: None,
             flows: None,
         };
@@ -254,24 +277,21 @@ impl Watch {
             self.know_edges(hosts)?;
             self.flows.as_ref().map(FlowCounter::make_room).transpose()?;
         }
-        let (begun, cpu_before) = (Instant::now(), own_cpu());
-        let (mut events, mut ended) = (0, Vec::<Journey>::new());
-        let mut cpu_tick = cpu_before;
+        let (begun, cpu_before, kernel_before) =
+            (Instant::now(), own_cpu(), self.tracer.cost()?.took);
+        let (events_before, open_before) = (self.events, self.windows.open(self.begun.elapsed()));
+        let mut ended = Vec::<Journey>::new();
+        self.aside += own_cpu().saturating_sub(self.looked_until);
         while begun.elapsed() < length && goes_on() {
-            let tick = Instant::now();
-            while tick.elapsed() < TICK.min(length) && goes_on() {
-                let came = self.tracer.poll(TICK.saturating_sub(tick.elapsed()))?;
-                events += came.len() as u64;
-                let now = came.last().map(|event| event.time);
-                ended.extend(self.journeys.take(came));
-                ended.extend(now.map(|now| self.journeys.settle(now)).into_iter().flatten());
-            }
-            let cpu = own_cpu();
-            let spent = (cpu.saturating_sub(cpu_tick)).as_secs_f64() / tick.elapsed().as_secs_f64();
-            cpu_tick = cpu;
-            self.adapt(100.0 * spent)?;
+            let own = own_cpu();
+            ended.extend(self.look(own)?);
+            let slice = if self.windows.is_open() { SLICE } else { TICK };
+            let came = self.tracer.poll(slice.min(length.saturating_sub(begun.elapsed())))?;
+            ended.extend(self.take(came));
         }
+        self.looked_until = own_cpu();
         let seconds = begun.elapsed().as_secs_f64();
+        let cpus = self.softirqs.as_mut().map(Softirqs::since).unwrap_or_default();
         let before = self.count();
         let dropped = self.dropped_since()?;
         let lost = self.tracer.lost()?;
@@ -291,21 +311,27 @@ impl Watch {
                 dropped_per_s: rate(dropped),
             })
         };
-        let own = 100.0 * own_cpu().saturating_sub(cpu_before).as_secs_f64() / seconds;
+        let percent = |cpu: Duration| 100.0 * cpu.as_secs_f64() / seconds;
+        let kernel = percent(self.tracer.cost()?.took.saturating_sub(kernel_before));
+        let own = percent(own_cpu().saturating_sub(cpu_before)) + kernel;
+        let open = self.windows.open(self.begun.elapsed()).saturating_sub(open_before);
         let mut snapshot = Snapshot {
             format: FORMAT,
             time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64()),
             seconds,
-            sample: self.sample,
+            sample: self.windows.sample(),
+            looked: (open.as_secs_f64() / seconds).min(1.0),
             followed: 0,
-            events,
+            events: self.events - events_before,
             events_lost,
             own_cpu: own,
+            kernel_cpu: kernel,
             budget: self.budget.cpu,
             ways: Vec::new(),
             other_ways: 0,
             drops: Vec::new(),
             not_seen: self.not_seen.clone(),
+            cpus,
             peer: None,
         };
         let names = Called { places: &self.places, hosts, tracer: &self.tracer };
@@ -321,7 +347,10 @@ impl Watch {
             totals.add_ways(&ways, &names);
         }
         (snapshot.followed, snapshot.other_ways) = (ways.followed, ways.others);
-        snapshot.ways = ways.into_seen(&names, &counted);
+        let queues = Queues { spaces: &self.spaces, known: RefCell::default() };
+        snapshot.ways = ways.into_seen(&names, &|netns, index, side| {
+            (counted(netns, index, side), queues.queued(netns, index, side))
+        });
         snapshot.drops = dropped.iter().map(|dropped| drop_seen(dropped, &names)).collect();
         snapshot.drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
         if let Some(mut totals) = totals {
@@ -350,18 +379,36 @@ impl Watch {
         }
     }
 
-    /// Follows fewer packets where that costs too much, and more where it costs little.
-    fn adapt(&mut self, cpu: f64) -> Result<(), WatchError> {
-        let wanted = match cpu {
-            cpu if cpu > self.budget.cpu => self.sample.saturating_mul(2).min(RAREST),
-            cpu if cpu < self.budget.cpu / 4.0 => (self.sample / 2).max(self.budget.most.max(1)),
-            _ => self.sample,
-        };
-        if wanted != self.sample {
-            self.sample = wanted;
-            self.tracer.sample(wanted)?;
+    /// Opens a window, or ends one; answers what ended by that. `own` is this program's CPU time.
+    fn look(&mut self, own: Duration) -> Result<Vec<Journey>, WatchError> {
+        let cost = self.tracer.cost()?;
+        // What is read at the end of an interval costs the same without any window.
+        let cpu = own.saturating_sub(self.aside) + cost.took;
+        let spent = Spent { cpu, events: self.events, runs: cost.runs };
+        let is_under_way = self.journeys.is_under_way();
+        match self.windows.step(self.begun.elapsed(), spent, is_under_way) {
+            None => {}
+            Some(Change::Open(sample)) => self.tracer.open(sample)?,
+            Some(Change::Sample(sample)) => self.tracer.sample(sample)?,
+            Some(Change::Settle) => self.tracer.sample(0)?,
+            Some(Change::Close) => {
+                self.tracer.close();
+                let came = self.tracer.rest()?;
+                let mut ended = self.take(came);
+                ended.extend(std::mem::take(&mut self.journeys).cut_off());
+                return Ok(ended);
+            }
         }
-        Ok(())
+        Ok(Vec::new())
+    }
+
+    /// Takes events; answers what ended by them.
+    fn take(&mut self, came: Vec<Event>) -> Vec<Journey> {
+        self.events += came.len() as u64;
+        let now = came.last().map(|event| event.time);
+        let mut ended = self.journeys.take(came);
+        ended.extend(now.map(|now| self.journeys.settle_when_due(now)).into_iter().flatten());
+        ended
     }
 
     fn dropped_since(&mut self) -> Result<Vec<Dropped>, WatchError> {
@@ -370,6 +417,33 @@ impl Watch {
         let since = drops.difference(&self.dropped, &now);
         self.dropped = now;
         Ok(since)
+    }
+}
+
+/// What is in devices' queues: of the namespaces that are asked about.
+struct Queues<'a> {
+    spaces: &'a BTreeMap<u32, Space>,
+    /// By namespace and device.
+    known: RefCell<BTreeMap<u32, BTreeMap<u32, u32>>>,
+}
+
+impl Queues<'_> {
+    fn queued(&self, netns: u32, index: u32, side: Side) -> Option<u32> {
+        let space = self.spaces.get(&netns).filter(|_| side == Side::Tx)?;
+        let mut known = self.known.borrow_mut();
+        let of_space = known.entry(netns).or_insert_with(|| {
+            let mut devices = BTreeMap::new();
+            // Of a namespace that goes away nothing is known any more.
+            for qdisc in space.netlink.qdiscs().unwrap_or_default() {
+                if qdisc.kind != "noqueue" {
+                    // That of a class or a queue is in the root's, too.
+                    let most: &mut u32 = devices.entry(qdisc.link).or_default();
+                    *most = qdisc.queued.max(*most);
+                }
+            }
+            devices
+        });
+        of_space.get(&index).copied()
     }
 }
 

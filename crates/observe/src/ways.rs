@@ -181,21 +181,21 @@ impl Ways {
         })
     }
 
-    /// As they are shown: the one of most packets first. `counted` is what a device counted.
+    /// As they are shown: the one of most packets first. `counted` is what a device counted on a
+    /// side, and how many packets are in its queue.
     pub fn into_seen(
         self,
         names: &dyn Names,
-        counted: &dyn Fn(u32, u32, Side) -> Option<Rates>,
+        counted: &dyn Fn(u32, u32, Side) -> (Option<Rates>, Option<u32>),
     ) -> Vec<WaySeen> {
         let mut ways: Vec<(Vec<Place>, Way)> = self.ways.into_iter().collect();
         // Equal ones in an order that does not change from interval to interval.
         ways.sort_by_cached_key(|(places, way)| (u64::MAX - way.packets, format!("{places:?}")));
         let shown = ways.into_iter().map(|(places, way)| {
             let hops = places.iter().zip(way.seen).map(|(place, seen)| {
-                let device = place.device.as_ref();
-                let rates = place.netns.zip(device);
-                let rates = rates.and_then(|(netns, device)| counted(netns, device.0, place.side));
-                seen.hop(place, names.namespace(place.netns), rates)
+                let device = place.netns.zip(place.device.as_ref());
+                let known = device.map(|(netns, device)| counted(netns, device.0, place.side));
+                seen.hop(place, names.namespace(place.netns), known.unwrap_or_default())
             });
             let ending = way.endings.into_iter().max_by_key(|(name, n)| (*n, name.clone()));
             WaySeen {
@@ -243,7 +243,12 @@ impl Seen {
         }
     }
 
-    fn hop(self, place: &Place, namespace: String, counted: Option<Rates>) -> HopSeen {
+    fn hop(
+        self,
+        place: &Place,
+        namespace: String,
+        (counted, queued): (Option<Rates>, Option<u32>),
+    ) -> HopSeen {
         let packets = self.packets.max(1) as f64;
         let share = |of: u64| of as f64 / packets;
         HopSeen {
@@ -259,6 +264,7 @@ impl Seen {
             vni: self.within.and_then(|tunnel| tunnel.vni),
             since_before: Latency::of(self.since_before),
             waited: Latency::of(self.waited),
+            queued,
             counted,
         }
     }
@@ -275,6 +281,7 @@ fn words(ending: Option<&Ending>, names: &dyn Names) -> String {
         Some(Ending::Fragmented) => "fragmented".to_owned(),
         Some(Ending::Reassembled) => "reassembled".to_owned(),
         Some(Ending::MergedInto(_)) => "merged".to_owned(),
+        Some(Ending::UnderWay) => "under way for 50 ms and more".to_owned(),
         Some(Ending::Unseen) | None => "not seen any more".to_owned(),
     }
 }

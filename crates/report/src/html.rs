@@ -1,7 +1,11 @@
 //! One page of a run: words, charts, tables, every sample, the machine.
 
+use std::collections::BTreeSet;
+
 use maud::{Markup, html};
-use results::{Cell, CpuSeconds, GuestRecord, Machine, RecordKind, Results, Sample, Status, Unit};
+use results::{
+    Cell, CpuSeconds, FaultRecord, GuestRecord, Machine, RecordKind, Results, Sample, Status, Unit,
+};
 
 use crate::chart::{self, Published};
 use crate::machine::machine_line;
@@ -26,6 +30,7 @@ pub fn html(results: &Results) -> String {
         }
         @for section in &sections { (charts(section)) }
         @if let Some(published) = chart::published(results) { (beside(&published)) }
+        @if !results.faults.is_empty() { (faults(results)) }
         (tables(results))
         (samples(results))
         (machine(results))
@@ -46,6 +51,22 @@ fn beside(published: &Published) -> Markup {
                 h3 { "Ours" }
                 (cards(&published.ours))
             }
+        }
+    }
+}
+
+/// What faults cost traffic, and what each of them is.
+fn faults(results: &Results) -> Markup {
+    let named = |fault: &FaultRecord| {
+        (format!("{}, {}", plain(&fault.mode), plain(&fault.fault)), plain(&fault.title))
+    };
+    // Once for all offload profiles and MTUs.
+    let named: BTreeSet<(String, String)> = results.faults.iter().map(named).collect();
+    html! {
+        section {
+            h2 { "Faults" }
+            @for detail in crate::fault::faults(results) { (small_table(&detail)) }
+            dl { @for (fault, title) in &named { dt { (fault) } dd { (title) } } }
         }
     }
 }

@@ -115,7 +115,7 @@ pub struct StandingHost {
 
 /// Name of a mode.
 #[cfg(feature = "schema")]
-const MODE: &str = r"^[a-z][a-z0-9+-]*$";
+const MODE: &str = r"^[a-z][a-z0-9+-]*(@guest)?$";
 
 /// Name of a testbed.
 #[cfg(feature = "schema")]

@@ -4,6 +4,7 @@ use results::{Cell, Results, Role, Status};
 
 use crate::detail::{Detail, details, steps};
 use crate::engines::engines;
+use crate::fault::faults;
 use crate::machine::machine_line;
 use crate::panel::{Panel, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
@@ -19,7 +20,7 @@ pub fn markdown(results: &Results) -> String {
     for panel in panels(results) {
         push_panel(&mut out, results, &panel);
     }
-    for detail in steps(results) {
+    for detail in steps(results).into_iter().chain(faults(results)) {
         push_detail(&mut out, &detail);
     }
     if results.cells.is_empty() {

@@ -10,9 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use observe::{DropSeen, Encapsulation, HopSeen, Latency, Rates, Side, Snapshot, WaySeen};
+use observe::{
+    DropSeen, Encapsulation, HopSeen, Latency, PeerSeen, Rates, Side, Snapshot, WaySeen,
+};
 
-use crate::style::plain;
+use crate::recording_cpu::Cpus;
+use crate::recording_peer;
+use crate::style::{named, plain};
 
 /// Moments of the time line at most.
 pub(crate) const MOMENTS: usize = 256;
@@ -26,8 +30,6 @@ const MOST_DROPS: usize = 128;
 const MOST_NOT_SEEN: usize = 32;
 /// Endings of a way at most.
 const MOST_ENDINGS: usize = 16;
-/// Longest name, characters.
-const NAME: usize = 128;
 
 /// Figures of one thing by moment.
 pub(crate) type Series<T> = BTreeMap<usize, T>;
@@ -64,12 +66,19 @@ pub(crate) struct Moment {
     cpu: f64,
     /// One packet in so many, the most and the least.
     pub(crate) sample: (u32, u32),
+    /// Seconds in which packets began to be followed.
+    looked: f64,
 }
 
 impl Moment {
     /// CPU time of the program, percent of one.
     pub(crate) fn cpu(&self) -> f64 {
         self.cpu / self.seconds.max(f64::MIN_POSITIVE)
+    }
+
+    /// Share of the time in which packets began to be followed.
+    pub(crate) fn looked(&self) -> f64 {
+        self.looked / self.seconds.max(f64::MIN_POSITIVE)
     }
 }
 
@@ -81,6 +90,7 @@ impl Merge for Moment {
         self.events = self.events.saturating_add(other.events);
         self.lost = self.lost.saturating_add(other.lost);
         self.cpu += other.cpu;
+        self.looked += other.looked;
         let (least, most) = other.sample;
         self.sample = (self.sample.0.min(least), self.sample.1.max(most));
     }
@@ -137,6 +147,8 @@ pub(crate) struct Figures {
     checksummed: f64,
     pub(crate) since_before: Times,
     waited: Times,
+    /// Most packets in the device's queue.
+    queued: Option<u32>,
     /// Seconds in which the device counted, and what.
     counted_s: f64,
     counted: [f64; 3],
@@ -158,6 +170,7 @@ impl Figures {
             checksummed: of(hop.checksummed),
             since_before: Times::of(&hop.since_before),
             waited: Times::of(&hop.waited),
+            queued: hop.queued,
             counted_s: rates.map_or(0.0, |_| seconds),
             counted: [
                 counted(|rates| rates.packets_per_s),
@@ -189,6 +202,7 @@ impl Figures {
             vni,
             since_before: self.since_before.latency().unwrap_or_default(),
             waited: self.waited.latency().unwrap_or_default(),
+            queued: self.queued,
             counted: self.counted(),
         }
     }
@@ -204,6 +218,7 @@ impl Merge for Figures {
         self.checksummed += other.checksummed;
         self.since_before.merge(&other.since_before);
         self.waited.merge(&other.waited);
+        self.queued = self.queued.max(other.queued);
         self.counted_s += other.counted_s;
         for (own, other) in self.counted.iter_mut().zip(other.counted) {
             *own += other;
@@ -292,6 +307,9 @@ pub struct Recording {
     pub(crate) most_cpu: f64,
     pub(crate) budget: f64,
     pub(crate) not_seen: BTreeSet<String>,
+    pub(crate) cpus: Cpus,
+    /// The far half at the end, where another host was asked for it.
+    pub(crate) peer: Option<PeerSeen>,
 }
 
 impl Recording {
@@ -318,12 +336,17 @@ impl Recording {
             lost: snapshot.events_lost,
             cpu: cpu * seconds,
             sample: (snapshot.sample, snapshot.sample),
+            looked: at_least_zero(snapshot.looked).min(1.0) * seconds,
         };
         add(&mut self.moments, at, moment);
         (self.most_cpu, self.budget) = (self.most_cpu.max(cpu), at_least_zero(snapshot.budget));
         self.other_ways = self.other_ways.saturating_add(snapshot.other_ways);
         snapshot.ways.iter().for_each(|way| self.add_way(way, at, seconds));
         snapshot.drops.iter().for_each(|drop| self.add_drop(drop, at));
+        self.cpus.add(&snapshot.cpus, seconds);
+        if let Some(peer) = &snapshot.peer {
+            self.peer = Some(recording_peer::kept(peer));
+        }
         for not_seen in &snapshot.not_seen {
             if self.not_seen.len() < MOST_NOT_SEEN {
                 self.not_seen.insert(named(not_seen));
@@ -448,11 +471,6 @@ fn at_least_zero(figure: f64) -> f64 {
     figure.clamp(0.0, 1e15)
 }
 
-/// A name of a file that anybody may have written.
-fn named(text: &str) -> String {
-    plain(text).chars().take(NAME).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -475,6 +493,7 @@ mod tests {
             vni: None,
             since_before: latency(1000 + number),
             waited: Latency::default(),
+            queued: Some(number as u32),
             counted: Some(Rates { packets_per_s: 10.0, bytes_per_s: 1.0, dropped_per_s: 0.0 }),
         };
         let way = WaySeen {
@@ -498,15 +517,18 @@ mod tests {
             time_s: 1000.0 + number as f64,
             seconds: 1.0,
             sample: 1 + number as u32 % 7,
+            looked: (number % 2) as f64,
             followed: 2,
             events: 10,
             events_lost: 1,
             own_cpu: 1.0,
+            kernel_cpu: 0.5,
             budget: 2.0,
             ways: vec![way],
             other_ways: 0,
             drops: vec![drop],
             not_seen: Vec::new(),
+            cpus: Vec::new(),
             peer: None,
         }
     }
@@ -520,12 +542,14 @@ mod tests {
         let whole = recording.whole();
         assert_eq!((whole.followed, whole.lost, whole.sample), (2 * intervals, intervals, (1, 7)));
         assert_eq!((recording.begin_s, whole.end_s), (999.0, 999.0 + intervals as f64));
+        assert!((whole.looked() - 0.5).abs() < 1e-3, "{}", whole.looked());
         assert!((whole.cpu() - 1.0).abs() < 1e-9 && whole.seconds == intervals as f64);
         let [way] = recording.ways()[..] else { panic!("one way") };
         assert_eq!(way.hops[0].figures.len(), recording.moments.len());
         let seen = way.seen();
         assert_eq!((seen.packets, seen.hops[0].cut, seen.took.p50_ns), (2 * intervals, 0.5, 5000));
         assert_eq!(seen.hops[0].since_before.p99_ns, 2 * (1000 + intervals - 1));
+        assert_eq!(seen.hops[0].queued.map(u64::from), Some(intervals - 1), "the most");
         assert_eq!(seen.hops[0].since_before.p50_ns, 1000 + (intervals - 1) / 2);
         assert!((seen.hops[0].counted.unwrap().packets_per_s - 10.0).abs() < 1e-9);
         let dropped: u64 = recording.reasons.values().flat_map(|series| series.values()).sum();

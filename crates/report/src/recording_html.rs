@@ -7,6 +7,7 @@ use observe::{DropSeen, HopSeen, WaySeen};
 use crate::chart;
 use crate::page::{cards, charts, list, page};
 use crate::recording::{Recording, Way};
+use crate::recording_peer;
 use crate::recording_text::{head, moment};
 use crate::unit::{count, percent, three_digits};
 
@@ -45,6 +46,8 @@ pub fn recording_html(recording: &Recording) -> String {
                 p { (recording.other_ways) " followed packets went further ways." }
             }
         }
+        @if let Some(peer) = &recording.peer { (recording_peer::section(peer)) }
+        (recording.cpus.section())
         (cut(&seen))
         (drop_table(&drops, recording.other_drops, seconds))
     };

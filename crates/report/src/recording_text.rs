@@ -8,12 +8,19 @@ use crate::unit::count;
 
 /// Ways shown; the page has all that are kept.
 const WAYS: usize = 8;
+/// CPUs shown, the busiest.
+const CPUS: usize = 4;
 /// Drops shown.
 const DROPS: usize = 16;
 
 /// What was recorded, summed up.
 pub fn recording_text(recording: &Recording) -> String {
     let mut text = head(recording).join("\n") + "\n";
+    // The page has all that are kept.
+    for line in recording.cpus.lines().iter().take(CPUS) {
+        text.push_str(line);
+        text.push('\n');
+    }
     let ways = recording.ways();
     if !ways.is_empty() {
         text.push_str("times: p50 is the mean of the intervals, p99 and p99.9 are the largest\n");
@@ -42,6 +49,10 @@ pub fn recording_text(recording: &Recording) -> String {
     if more > 0 {
         let _ = writeln!(text, "{more} packets were dropped at places that are not shown");
     }
+    if let Some(peer) = &recording.peer {
+        text.push('\n');
+        text.push_str(&peer.text());
+    }
     for not_seen in &recording.not_seen {
         let _ = writeln!(text, "not seen: {not_seen}");
     }
@@ -68,7 +79,8 @@ pub(crate) fn head(recording: &Recording) -> Vec<String> {
             whole.lost
         ),
         format!(
-            "own CPU {:.1}% of one on average, {:.1}% at most, limit {:.1}%",
+            "looked {} of the time; own CPU {:.1}% of one, {:.1}% at most, limit {:.1}%",
+            observe::share(whole.looked()),
             whole.cpu(),
             recording.most_cpu,
             recording.budget

@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use results::stats::relative_half_width;
 use results::{EndedBy, Results, Role, Status};
 
+use crate::fault;
 use crate::panel::{is_undecided, noise_floor};
 use crate::style::plain;
 use crate::unit::{count, percent, ratio};
 use crate::work::place;
 
-/// A mode or cells of it without a figure.
+/// A mode, cells of it or trials of a fault without a figure.
 pub(crate) struct Missing {
-    /// Mode, and which of its cells if not all.
+    /// Mode, and which of its cells or trials if not all.
     pub(crate) what: String,
     /// Unsupported or failed; never `Ok`.
     pub(crate) status: Status,
@@ -57,6 +58,30 @@ pub(crate) fn missing(results: &Results) -> Vec<Missing> {
         reason: plain(reason),
         remedy: None,
     }));
+    missing.extend(failed_trials(results));
+    missing
+}
+
+/// Trials of faults that failed; those of one fault with the same reason are named together.
+fn failed_trials(results: &Results) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    for record in &results.faults {
+        let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+        for reason in record.trials.iter().filter_map(|trial| trial.reason.as_deref()) {
+            *reasons.entry(reason).or_default() += 1;
+        }
+        missing.extend(reasons.into_iter().map(|(reason, times)| Missing {
+            what: format!(
+                "{}, fault {}, {times} of {}",
+                fault::place(record),
+                plain(&record.fault),
+                count(record.trials.len(), "trial")
+            ),
+            status: Status::Failed,
+            reason: plain(reason),
+            remedy: None,
+        }));
+    }
     missing
 }
 
@@ -73,8 +98,12 @@ pub(crate) fn notes(results: &Results) -> Vec<String> {
 pub(crate) fn warnings(results: &Results) -> Vec<String> {
     let mut warnings = Vec::new();
     if !results.complete {
+        let of_faults = match fault::trials(results) {
+            (_, 0) => String::new(),
+            (done, asked) => format!(", and {done} of {asked} trials of faults"),
+        };
         warnings.push(format!(
-            "The run was not finished ({}): {} of {} blocks are in these figures.",
+            "The run was not finished ({}): {} of {} blocks are in these figures{of_faults}.",
             results.ended_by,
             results.plan.blocks_done,
             results.plan.blocks.max(results.plan.blocks_done),

@@ -32,6 +32,14 @@ pub(crate) fn plain(text: &str) -> String {
     foreign::plain(text).into_owned()
 }
 
+/// Longest name, characters.
+const NAME: usize = 128;
+
+/// A name in a file that anybody may have written, as [`plain`] shows it, and not too long.
+pub(crate) fn named(text: &str) -> String {
+    plain(text).chars().take(NAME).collect()
+}
+
 /// Breaks `text` between words into lines of at most `width` columns; the first
 /// begins with `first`, the others with as many spaces. A word longer than a
 /// line keeps its line to itself.

@@ -7,6 +7,7 @@ use results::{Cell, CpuClock, Results, Role, Status};
 
 use crate::detail::{Detail, details, steps};
 use crate::engines::engines;
+use crate::fault::faults;
 use crate::machine::machine_line;
 use crate::panel::{Group, Panel, is_undecided, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
@@ -45,6 +46,10 @@ pub fn text(results: &Results, style: Style) -> String {
         for line in legend(results) {
             push_wrapped(&mut out, "", &line, style, true);
         }
+        out.push('\n');
+    }
+    for detail in faults(results) {
+        push_detail(&mut out, &detail, style, true);
         out.push('\n');
     }
     push_list(

@@ -81,7 +81,7 @@ pub fn trial_text(trial: &Trial, style: Style) -> String {
             let _ = writeln!(out, "{}", style.dim(&line));
         }
         let legend = "ratio: to as found in the same block, median over blocks; ≈ not told apart. \
-                      again: the noise floor. CPU: time of all CPUs of both ends per unit of work, \
+                      CPU: time of all CPUs of both ends per unit of work, \
                       as ratio.";
         for line in wrap("", legend, style.columns()) {
             let _ = writeln!(out, "{}", style.dim(&line));
@@ -121,11 +121,7 @@ fn push_table(out: &mut String, trial: &Trial, results: &Results, style: Style) 
                     == Work::of(changed)
         });
         for cell in found.chain([changed]) {
-            let name = match (cell.role, &cell.setting) {
-                (Role::Baseline, _) => "as found",
-                (Role::Aa, _) => "as found, again",
-                (Role::Measured, _) => "changed",
-            };
+            let name = if cell.role == Role::Baseline { "as found" } else { "changed" };
             let _ = writeln!(out, "{}", row(name, cell));
         }
         if let Some(carried) = &judged.carried {

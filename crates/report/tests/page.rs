@@ -52,6 +52,7 @@ fn page_shows_everything_in_order() {
         "Engines side by side",
         "Paths, hop by hop",
         "Beside published figures",
+        "Faults",
         "Every sample",
         "Machine and plan",
     ];
@@ -138,6 +139,14 @@ fn nothing_in_a_file_becomes_markup() {
     results.started = evil.clone();
     results.overlane = evil.clone();
     results.warnings.push(evil.clone());
+    for fault in &mut results.faults {
+        fault.mode.push_str(&evil);
+        fault.fault.push_str(&evil);
+        fault.title = evil.clone();
+        for trial in &mut fault.trials {
+            trial.reason = trial.reason.as_ref().map(|_| evil.clone());
+        }
+    }
     for mode in &mut results.modes {
         mode.path = evil.clone();
         mode.notes.push(evil.clone());
@@ -200,6 +209,11 @@ proptest! {
             if i % 3 == 0 {
                 cell.mode = word.clone();
             }
+        }
+        for cost in
+            results.faults.iter_mut().flat_map(|fault| &mut fault.trials).filter_map(|t| t.cost.as_mut())
+        {
+            *cost = FaultCost { sent: u64::MAX, twice: u64::MAX, outage_s: figures[3], ..*cost };
         }
         let timeline = results.timeline.as_mut().unwrap();
         timeline.step_s = figures[0];

@@ -164,8 +164,34 @@ fn what_has_no_figure_is_listed_with_its_reason() {
 }
 
 #[test]
+fn trials_that_failed_or_never_were_are_told() {
+    let mut results = example::deep();
+    results.complete = false;
+    results.ended_by = "interrupted".parse().unwrap();
+    for report in [text(&results, PLAIN), markdown(&results)] {
+        let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
+        for told in [
+            "8 of 8 blocks are in these figures, and 5 of 12 trials of faults.",
+            "vxlan, offload full, MTU 1500, fault mac-moves, 1 of 3 trials: failed: zebra's entry \
+             of c was not ready",
+            "fault daemon-killed, 1 of 1 trial: failed: ss: No such file",
+        ] {
+            assert!(report.contains(told), "{told}: {report}");
+        }
+        assert!(!report.contains("fault link-down,"), "{report}");
+    }
+}
+
+#[test]
 fn nothing_in_a_file_drives_the_terminal() {
-    let mut results = troubled();
+    let mut results = Results { faults: example::deep().faults, ..troubled() };
+    for fault in &mut results.faults {
+        fault.mode.push('\x1b');
+        fault.fault.push('\x1b');
+        for trial in &mut fault.trials {
+            trial.reason = trial.reason.as_ref().map(|reason| format!("{reason}\x1b"));
+        }
+    }
     let evil = "x\x1b[2J\x07\u{9b}1m\r\ny".to_string();
     results.machine.cpu_model = evil.clone();
     results.machine.kernel = evil.clone();
@@ -228,7 +254,8 @@ fn evil(value: &mut serde_json::Value, words: &str) {
 fn nothing_that_changes_a_line_reaches_any_report() {
     const WORDS: &str =
         "=a\x1b[35mb\x07\u{9b}35m\u{7f}\r\n\t|`<b>\u{202e}\u{2066}\u{200b}\u{2028}\u{feff}";
-    for results in [troubled(), empty(), example::results()] {
+    let faults = Results { faults: example::deep().faults, ..empty() };
+    for results in [troubled(), empty(), example::results(), faults] {
         let mut value = serde_json::to_value(&results).unwrap();
         evil(&mut value, WORDS);
         let mut results: Results = serde_json::from_value(value).unwrap();

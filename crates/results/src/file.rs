@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::background::Background;
 use crate::cell::Cell;
+use crate::fault::FaultRecord;
 use crate::machine::{Machine, ModeRecord, TestbedRecord};
 use crate::names::EndedBy;
 use crate::plan::Plan;
@@ -38,7 +39,8 @@ pub struct Results {
     /// measured until then is in the file.
     pub complete: bool,
     /// Why the run ended: blocks (all done), confidence (every interval within the goal),
-    /// max_blocks (goal not met), out_of_reach (it would not be met), interrupted, failed.
+    /// decided (the change on trial), max_blocks (goal not met), out_of_reach (it would not
+    /// be met), interrupted, failed.
     pub ended_by: EndedBy,
     /// Start, RFC 3339, UTC.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = UTC, "format" = "date-time")))]
@@ -61,6 +63,11 @@ pub struct Results {
     /// One entry per mode, offload profile, MTU, workload and message size.
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = MOST_CELLS)))]
     pub cells: Vec<Cell>,
+    /// What each fault of `--faults` cost traffic that flowed meanwhile; absent: none was asked
+    /// for, or written before this was kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("maxItems" = MOST_LISTED)))]
+    pub faults: Vec<FaultRecord>,
     /// CPUs and interrupts over the whole run, in equal steps; null where none
     /// was kept.
     pub timeline: Option<Timeline>,

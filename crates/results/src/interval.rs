@@ -23,3 +23,15 @@ pub struct Interval {
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub samples: usize,
 }
+
+impl Interval {
+    /// The interval of ratios, turned so that above 1 is better.
+    pub fn worth(self, less_is_better: bool) -> Interval {
+        // The inverse of 0 is no number.
+        if !less_is_better || self.low <= 0.0 {
+            return self;
+        }
+        let Interval { median, low, high, .. } = self;
+        Interval { median: 1.0 / median, low: 1.0 / high, high: 1.0 / low, ..self }
+    }
+}

@@ -9,6 +9,7 @@
 
 mod background;
 mod cell;
+mod fault;
 mod file;
 mod interval;
 mod machine;
@@ -25,6 +26,7 @@ pub mod workload;
 
 pub use background::{Background, Disturbance, MachineBackground, Usual};
 pub use cell::{Cell, Offered, ServiceDemand, Tool};
+pub use fault::{FaultCost, FaultRecord, FaultTrial};
 pub use file::{MOST_CELLS, Results, SCHEMA};
 pub use interval::Interval;
 pub use machine::{

@@ -151,6 +151,8 @@ names! {
         Blocks = "blocks",
         /// Every interval is within the goal.
         Confidence = "confidence",
+        /// More blocks would say nothing that matters of the change on trial.
+        Decided = "decided",
         /// The goal was not met within the blocks allowed.
         MaxBlocks = "max_blocks",
         /// The goal would have needed far more blocks than were allowed.

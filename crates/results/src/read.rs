@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::background::{Background, Disturbance, MachineBackground};
 use crate::cell::Cell;
+use crate::fault::{FaultRecord, FaultTrial};
 use crate::file::{MOST_CELLS, MOST_LISTED, Results, SCHEMA};
 use crate::interval::Interval;
 use crate::machine::Machine;
@@ -176,6 +177,7 @@ impl Results {
             ("/modes", self.modes.len()),
             ("/testbeds", self.testbeds.len()),
             ("/warnings", self.warnings.len()),
+            ("/faults", self.faults.len()),
         ] {
             if got > MOST_LISTED {
                 return wrong(at, format!("at most {MOST_LISTED} entries"), got);
@@ -198,6 +200,9 @@ impl Results {
             for (k, device) in testbed.devices.iter().enumerate() {
                 mtu(&format!("{at}/devices/{k}/mtu"), device.mtu)?;
             }
+        }
+        for (i, fault) in self.faults.iter().enumerate() {
+            check_fault(&format!("/faults/{i}"), fault)?;
         }
         for (i, cell) in self.cells.iter().enumerate() {
             check_cell(&format!("/cells/{i}"), cell)?;
@@ -278,6 +283,36 @@ fn disturbance(at: &str, by: &Disturbance) -> Checked {
         ("busiest_share", by.busiest_share),
     ] {
         not_negative(&format!("{at}/{name}"), share)?;
+    }
+    Ok(())
+}
+
+fn check_fault(at: &str, fault: &FaultRecord) -> Checked {
+    mtu(&format!("{at}/mtu"), fault.mtu)?;
+    not_negative(&format!("{at}/interval_s"), fault.interval_s)?;
+    at_least_one(&format!("{at}/asked"), fault.asked.into())?;
+    if fault.trials.len() > fault.asked as usize {
+        let expected = format!("at least as many as the trials, {}", fault.trials.len());
+        return wrong(format!("{at}/asked"), expected, fault.asked);
+    }
+    for (i, trial) in fault.trials.iter().enumerate() {
+        let at = format!("{at}/trials/{i}");
+        let FaultTrial { reason, cost } = trial;
+        let Some(cost) = cost else {
+            if reason.is_none() {
+                return wrong(format!("{at}/cost"), "figures, where no reason is given", "null");
+            }
+            continue;
+        };
+        if let Some(reason) = reason {
+            let got = quote(format!("{reason:?}"));
+            return wrong(format!("{at}/reason"), "null, where there are figures", got);
+        }
+        not_negative(&format!("{at}/cost/outage_s"), cost.outage_s)?;
+        if cost.received > cost.sent {
+            let expected = format!("at most what was sent, {}", cost.sent);
+            return wrong(format!("{at}/cost/received"), expected, cost.received);
+        }
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::cell::Cell;
 use crate::interval::Interval;
 use crate::names::Unit;
 use crate::sample::Sample;
-use crate::stats::separation_p_value;
+use crate::stats::{Proven, proven, separation_p_value};
 
 /// What is proven of a setting, at the confidence of the run's intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -45,7 +45,7 @@ pub struct Judged {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Carried {
-    /// Samples as found, the second series (A/A) among them, and those that carried.
+    /// Samples as found, and those that carried.
     pub as_found: (usize, usize),
     /// Samples with the change, and those that carried.
     pub changed: (usize, usize),
@@ -55,9 +55,9 @@ pub struct Carried {
 }
 
 /// As many failures of a side as, with the other side always carrying in the same
-/// blocks, prove at this confidence (0..1): each block has two samples as found.
+/// blocks, prove at this confidence (0..1).
 pub fn blocks_to_prove(confidence: f64) -> usize {
-    let proves = |blocks: &usize| separation_p_value(2 * blocks, *blocks) <= 1.0 - confidence;
+    let proves = |blocks: &usize| separation_p_value(*blocks, *blocks) <= 1.0 - confidence;
     (1..64).find(proves).unwrap_or(64)
 }
 
@@ -98,23 +98,16 @@ fn judge_one(cells: &[Cell], at: usize, cell: &Cell, confidence: f64) -> Judged 
     Judged { cell: at, verdict, carried, cpu: None }
 }
 
-/// By what is carried; where that is not told apart, by the CPU time it takes, which is
-/// what many a change saves on a path that something else limits. More CPU time forbids
-/// nothing: to spread work over CPUs costs some.
 fn decide(worth: Interval, demand: Option<Interval>) -> (Verdict, Option<Interval>) {
-    if worth.low > 1.0 {
-        return (Verdict::Better, None);
-    }
-    if worth.high < 1.0 {
-        return (Verdict::Worse, None);
-    }
-    match demand.filter(|demand| demand.high < 1.0) {
-        Some(less) => (Verdict::Better, Some(less)),
+    match proven(&worth, demand.as_ref()) {
+        Some(Proven::More) => (Verdict::Better, None),
+        Some(Proven::LessCpu) => (Verdict::Better, demand),
+        Some(Proven::Less) => (Verdict::Worse, None),
         None => (Verdict::Undecided, None),
     }
 }
 
-/// Whether `other` is `cell` without its setting, the baseline or its second series.
+/// Whether `other` is `cell` without its setting.
 fn is_as_found(cell: &Cell, other: &Cell) -> bool {
     let key = |cell: &Cell| {
         let Cell { mtu, message_bytes, flows, outstanding, socket_buffer_bytes, gso, .. } = *cell;
@@ -134,15 +127,7 @@ pub fn is_time(cell: &Cell) -> bool {
 
 /// A cell's ratio, turned so that above 1 is better: of a latency less is.
 pub fn worth(cell: &Cell) -> Option<Interval> {
-    cell.ratio.map(|ratio| match is_time(cell) {
-        true if ratio.low > 0.0 => Interval {
-            median: 1.0 / ratio.median,
-            low: 1.0 / ratio.high,
-            high: 1.0 / ratio.low,
-            ..ratio
-        },
-        _ => ratio,
-    })
+    cell.ratio.map(|ratio| ratio.worth(is_time(cell)))
 }
 
 #[cfg(test)]

@@ -110,7 +110,8 @@ fn background() -> Background {
 }
 
 /// Fields that files of older versions have not, by the end of their place.
-const NEWER: [&str; 7] = [
+const NEWER: [&str; 8] = [
+    "/faults",
     "/alternatives",
     "/background",
     "/disturbance",
@@ -308,6 +309,19 @@ fn full() -> Results {
                 }),
             }],
         }],
+        faults: vec![FaultRecord {
+            mode: text("bgp"),
+            offload: Profile::Full,
+            mtu: 1500,
+            fault: text("session-ends"),
+            title: text("b's session ends"),
+            interval_s: 0.001,
+            asked: 2,
+            trials: vec![FaultTrial {
+                reason: None,
+                cost: Some(FaultCost { sent: 100, received: 60, twice: 1, outage_s: 0.04 }),
+            }],
+        }],
         cells: vec![cell()],
         timeline: Some(timeline()),
         warnings: vec![text("CPU time is counted by ticks")],
@@ -335,6 +349,7 @@ fn minimal() -> Results {
         },
         modes: vec![],
         testbeds: vec![],
+        faults: vec![],
         cells: vec![],
         peer: None,
         timeline: None,
@@ -584,6 +599,12 @@ fn edited_values_are_named() {
         ("/modes/0/reason", json!(null), "/modes/0/reason"),
         ("/testbeds/0/tenant_mtu", json!(1), "/testbeds/0/tenant_mtu"),
         ("/testbeds/0/devices/0/mtu", json!(1), "/testbeds/0/devices/0/mtu"),
+        ("/faults/0/mtu", json!(67), "/faults/0/mtu"),
+        ("/faults/0/offload", json!("some"), "/faults/0/offload"),
+        ("/faults/0/interval_s", json!(-1), "/faults/0/interval_s"),
+        ("/faults/0/asked", json!(0), "/faults/0/asked"),
+        ("/faults/0/trials/0/cost/outage_s", json!(-1), "/faults/0/trials/0/cost/outage_s"),
+        ("/faults/0/trials/0/cost/twice", json!(-1), "/faults/0/trials/0/cost/twice"),
         ("/cells/0/workload", json!("tcp_streams"), "/cells/0/workload"),
         ("/cells/0/role", json!("guest"), "/cells/0/role"),
         ("/cells/0/unit", json!("bit"), "/cells/0/unit"),
@@ -613,6 +634,9 @@ fn edited_values_are_named() {
         assert_eq!(field_error(&edited).pointer, named, "{value} at {pointer}");
     }
     for (pointer, value) in [
+        ("/faults/0/trials/0/cost/received", json!(101)),
+        ("/faults/0/trials/0/cost", json!(null)),
+        ("/faults/0/trials/0/reason", json!("bird in b: is not running")),
         ("/cells/0/ratio/median", json!(0.7)),
         ("/cells/0/ratio/high", json!(0.8)),
         ("/cells/0/latency_us/p99", json!(13)),

@@ -4,17 +4,22 @@ use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::{Error, Result};
 
-/// An anonymous file, gone with its last descriptor; append-only by habit of
-/// its users, not by force.
+/// An anonymous file, gone with its last descriptor. Whatever is written goes to its end.
 ///
 /// # Errors
 /// `EINVAL` for a name with a NUL byte, `EMFILE`.
 pub fn create(name: &str) -> Result<OwnedFd> {
     let c_name = CString::new(name).map_err(|_| Error::new("memfd_create", name, Errno::EINVAL))?;
-    memfd_create(c_name.as_c_str(), MFdFlags::MFD_CLOEXEC)
-        .map_err(|e| Error::new("memfd_create", name, e))
+    let file = memfd_create(c_name.as_c_str(), MFdFlags::MFD_CLOEXEC)
+        .map_err(|e| Error::new("memfd_create", name, e))?;
+    // Processes that share the descriptor write at once: the kernel guards the position of
+    // files on disk (FMODE_ATOMIC_POS), not of these, and one would write over another's line.
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))
+        .map_err(|e| Error::new("fcntl(F_SETFL)", name, e))?;
+    Ok(file)
 }

@@ -231,6 +231,23 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_processes_that_write_at_once_are_all_kept() {
+        test_support::require!(test_support::need::networks());
+        let (net, tree) = (NetNs::new().unwrap(), Init::start().unwrap());
+        let script = "for process in a b c d; do \
+                      (i=0; while [ $i -lt 5000 ]; do echo line of $process; i=$((i+1)); done) & \
+                      done; wait";
+        let mut command = Command::new("sh");
+        let mut program = Program::start(&tree, &net, command.args(["-c", script]), &[]).unwrap();
+        assert!(program.wait().unwrap().success());
+        let said = program.stdout();
+        for process in ["a", "b", "c", "d"] {
+            let line = format!("line of {process}");
+            assert_eq!(said.lines().filter(|said| **said == line).count(), 5000);
+        }
+    }
+
+    #[test]
     fn programs_are_found_by_path() {
         assert!(find("sh", &[]).is_some());
         assert_eq!(find("overlane-no-such-program", &["/usr/sbin"]), None);

@@ -30,8 +30,8 @@ pub(crate) enum Held {
     /// Conntrack could not be asked, or has changed its mind meanwhile.
     #[error("conntrack does not answer")]
     Untracked,
-    /// The connection is neither assured in both directions nor one way.
-    #[error("the connection is not assured")]
+    /// The connection is not established.
+    #[error("the connection is not established")]
     Young,
     /// Packets of it have not been seen to come in and leave, in all directions that it has.
     #[error("not seen to pass in all directions")]
@@ -83,11 +83,14 @@ pub(crate) fn judge(
         if direction.is_bridged && direction.leaves() != direction.tuple {
             return Err(Held::Odd("translated on a bridge"));
         }
-        let answer = basis.ruleset.verdict(&direction.flow(basis, entry, goes), &direction.path);
-        passed(&answer)?;
-        // The tunnel's datagrams inherit it; veth takes it off what comes to the tenant.
-        if answer.mark != 0 && basis.tunnels.contains_key(&direction.output) {
-            return Err(Held::Mark);
+        for connection in seen_as(entry, goes, direction.is_reply) {
+            let flow = direction.flow(basis, connection);
+            let answer = basis.ruleset.verdict(&flow, &direction.path);
+            passed(&answer)?;
+            // The tunnel's datagrams inherit it; veth takes it off what comes to the tenant.
+            if answer.mark != 0 && basis.tunnels.contains_key(&direction.output) {
+                return Err(Held::Mark);
+            }
         }
     }
     if let Some(entry) = entry
@@ -110,6 +113,7 @@ pub(crate) fn judge(
         leaves: direction.leaves(),
         is_tracked: entry.is_some(),
         is_one_way: entry.is_some() && goes == Goes::OneWay,
+        is_young: goes == Goes::Answered,
     };
     Ok(directions.iter().map(admitted).collect())
 }
@@ -190,6 +194,9 @@ fn received(entry: Option<&Entry>, sent: &Tuple) -> Result<Tuple, Held> {
 enum Goes {
     /// The connection is assured.
     BothWays,
+    /// Datagrams that were answered. They become assured with the first one after two seconds
+    /// (`nf_conntrack_udp_packet`).
+    Answered,
     /// Datagrams that nobody has answered.
     OneWay,
 }
@@ -205,10 +212,30 @@ fn progress(entry: &Entry) -> Result<Goes, Held> {
     if entry.status & (IPS_CONFIRMED | IPS_DYING) != IPS_CONFIRMED {
         return Err(Held::Young);
     }
+    let is_tcp = entry.original.protocol == IPPROTO_TCP;
     match entry.status & ANSWERED {
         ANSWERED if entry.is_established => Ok(Goes::BothWays),
-        0 if entry.original.protocol != IPPROTO_TCP => Ok(Goes::OneWay),
+        IPS_SEEN_REPLY if !is_tcp => Ok(Goes::Answered),
+        0 if !is_tcp => Ok(Goes::OneWay),
         _ => Err(Held::Young),
+    }
+}
+
+/// The connection as rules see it while a verdict holds; `None`: they see packets without one.
+fn seen_as(entry: Option<&Entry>, goes: Goes, is_reply: bool) -> Vec<Option<Connection>> {
+    let Some(entry) = entry else { return vec![None] };
+    // nf_conntrack_in: new until an answer has been seen.
+    let state = match goes {
+        Goes::BothWays | Goes::Answered => State::Established,
+        Goes::OneWay => State::New,
+    };
+    let with = |status| {
+        Some(Connection { state, is_reply, status: Some(status), mark: entry.mark, zone: 0 })
+    };
+    match goes {
+        // It becomes the second while packets go fast.
+        Goes::Answered => vec![with(entry.status), with(entry.status | IPS_ASSURED)],
+        Goes::BothWays | Goes::OneWay => vec![with(entry.status)],
     }
 }
 
@@ -258,17 +285,12 @@ impl Direction {
     }
 
     /// As the rules see it.
-    fn flow(&self, basis: &Basis, entry: Option<&Entry>, goes: Goes) -> Flow {
+    fn flow(&self, basis: &Basis, connection: Option<Connection>) -> Flow {
         let Direction { tuple, other, .. } = *self;
         let of =
             |tuple: Tuple| ruleset::Tuple { source: tuple.source, destination: tuple.destination };
         let ends = [tuple.source.0, tuple.destination.0, other.source.0, other.destination.0];
         let kind = |address: IpAddr| if basis.own.contains(&address) { LOCAL } else { UNICAST };
-        // nf_conntrack_in: new until an answer has been seen.
-        let state = match goes {
-            Goes::BothWays => State::Established,
-            Goes::OneWay => State::New,
-        };
         Flow {
             tuple: of(tuple),
             other: of(other),
@@ -279,13 +301,7 @@ impl Direction {
                 IPPROTO_TCP => Transport::Tcp,
                 _ => Transport::Udp,
             },
-            connection: entry.map(|entry| Connection {
-                state,
-                is_reply: self.is_reply,
-                status: Some(entry.status),
-                mark: entry.mark,
-                zone: 0,
-            }),
+            connection,
             mark: 0,
             address_types: ends.into_iter().map(|address| (address, kind(address))).collect(),
         }

@@ -176,7 +176,7 @@ impl NetnsState {
                     // In a killed process these go first: none may send to the end of a
                     // veth pair whose program has gone.
                     Role::Encap | Role::Decap => tcx::released_early(link)?,
-                    Role::Outward | Role::Inward | Role::Leave => link,
+                    Role::Outward | Role::Inward | Role::Leave | Role::Depart => link,
                 };
                 self.hooks.insert(*hook, link);
             }

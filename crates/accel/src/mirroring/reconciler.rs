@@ -434,10 +434,15 @@ impl Reconciler {
         };
         let pairs = self.sandboxes.values().filter_map(|sandbox| sandbox.crossing);
         // Where packets leave is of interest where flows want verdicts.
-        let ends = self.basis.ports.keys().chain(self.basis.tunnels.keys());
-        let ends = ends.filter(|_| !self.basis.is_idle() && self.basis.number > 0);
+        let tenants = self.basis.ports.keys().map(|index| (*index, Role::Leave));
+        let tunnels = self.basis.tunnels.iter().map(|(index, tunnel)| match tunnel.is_bridged() {
+            true => (*index, Role::Leave),
+            false => (*index, Role::Depart),
+        });
+        let gives_verdicts = !self.basis.is_idle() && self.basis.number > 0;
+        let ends = tenants.chain(tunnels).filter(|_| gives_verdicts);
         let wanted = (ports(0).chain(plan.nics.iter().map(|nic| (*nic, Role::Decap))))
-            .chain(ends.map(|index| (*index, Role::Leave)))
+            .chain(ends)
             .chain(pairs.map(|pair| (pair.outer, Role::Outward)))
             .collect();
         self.home.hook(&wanted, home)?;

@@ -21,7 +21,7 @@ pub use evidence::{Family, RuleEffect};
 pub use foreign::{Foreign, Links};
 pub use passes::Passes;
 pub use plan::{DevicePlan, Plan, PortPlan, RemotePlan};
-pub use reason::Reason;
+pub use reason::{Path, Reason};
 pub use refusal::{EXPLANATIONS, Explanation, RETIRED, Refusal};
 pub use snapshot::{Forwarding, MachineSnapshot, NetnsSnapshot, OtherFilter, SandboxSnapshot};
 pub(crate) use view::NetnsView;

@@ -1,5 +1,28 @@
 //! Why a packet went which way: the counters of the BPF programs.
 
+/// How much of the kernel's way a packet was spared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// Bridge, routes, packet filters and the VXLAN device.
+    Fast,
+    /// The VXLAN device and the underlay's routes and packet filters: a flow without a verdict
+    /// meets all others.
+    Half,
+    /// Nothing.
+    Slow,
+}
+
+impl Path {
+    /// Its name in the metrics.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Path::Fast => "fast",
+            Path::Half => "half",
+            Path::Slow => "slow",
+        }
+    }
+}
+
 /// In the order of `enum reason` in `bpf/abi.h`, which a test of the build holds.
 macro_rules! reasons {
     ($($variant:ident, $word:literal, $meaning:literal;)*) => {
@@ -25,12 +48,13 @@ macro_rules! reasons {
                 self < Reason::DecapHit
             }
 
-            /// Whether the packet did not go the kernel's whole way.
-            pub fn is_taken(self) -> bool {
-                matches!(
-                    self,
-                    Reason::EncapHit | Reason::EncapShortcut | Reason::DecapHit
-                )
+            /// How much of the kernel's way the packet was spared.
+            pub fn path(self) -> Path {
+                match self {
+                    Reason::EncapHit | Reason::EncapShortcut | Reason::DecapHit => Path::Fast,
+                    Reason::EncapHalf | Reason::DecapHalf => Path::Half,
+                    _ => Path::Slow,
+                }
             }
 
             /// What it means.
@@ -61,6 +85,7 @@ reasons! {
     EncapLost, "encap_lost", "dropped: headers could not be written";
     EncapTracking, "encap_tracking", "connection tracking is to see it: a beginning, an end, a change";
     EncapVerdict, "encap_verdict", "packet filters are to see it: the flow has no verdict";
+    EncapHalf, "encap_half", "encapsulated here behind packet filters and routes, at the VXLAN device";
     DecapHit, "decap_hit", "decapsulated and delivered here";
     DecapStale, "decap_stale", "the maps were being rewritten, the heartbeat too old, or rules had changed";
     DecapNotOurs, "decap_not_ours", "not to this VTEP, or by another NIC";
@@ -81,4 +106,5 @@ reasons! {
     DecapLost, "decap_lost", "dropped: headers could not be written";
     DecapTracking, "decap_tracking", "connection tracking is to see it: a beginning, an end, a change";
     DecapVerdict, "decap_verdict", "packet filters are to see it: the flow has no verdict";
+    DecapHalf, "decap_half", "decapsulated here and handed to the VXLAN device: packet filters and routes see it";
 }

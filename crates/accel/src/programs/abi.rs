@@ -67,6 +67,8 @@ pub(crate) struct RawFlow {
     pub(crate) status: u32,
     pub(crate) expires: u32,
     pub(crate) unused: u32,
+    /// What the programs remember of the routes.
+    pub(crate) way_back: u64,
 }
 
 /// `struct seen`.
@@ -76,6 +78,7 @@ pub(crate) struct RawSeen {
     pub(crate) verdict: u64,
     pub(crate) asked: u64,
     pub(crate) packets: u64,
+    pub(crate) noted: u64,
 }
 
 /// `struct device`.

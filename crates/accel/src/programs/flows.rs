@@ -12,9 +12,10 @@ use zerocopy::FromBytes;
 use super::Programs;
 use super::abi::{
     self, FLOW_ASK_MS, FLOW_ENTERED, FLOW_LEFT, FLOW_ONE_WAY, FLOW_TRANSLATED, FLOW_UNTRACKED,
-    FLOW_VERDICT, RawFlow, RawFlowKey, RawSeen,
+    FLOW_VERDICT, FLOW_YOUNG, RawFlow, RawFlowKey, RawSeen,
 };
 use super::clock::now;
+use super::judged::Judged;
 use crate::lock::lock;
 use crate::{Error, Result};
 
@@ -56,11 +57,14 @@ pub(crate) struct Admitted {
     pub(crate) is_tracked: bool,
     /// It has seen packets of this direction only.
     pub(crate) is_one_way: bool,
+    /// It has seen packets of both, and not for long.
+    pub(crate) is_young: bool,
 }
 
 /// Verdicts, places where flows were seen, and the questions about them.
 pub(crate) struct FlowMaps {
     flows: MapHandle,
+    judged: Judged,
     seen: MapHandle,
     asked: RingBuffer<'static>,
     questions: Arc<Mutex<Vec<FlowKey>>>,
@@ -96,6 +100,7 @@ impl FlowMaps {
         builder.add(&ring, take).map_err(failed("read"))?;
         Ok(FlowMaps {
             flows: programs.map("flows", size_of::<RawFlow>())?,
+            judged: Judged::of(programs)?,
             seen: programs.map("seen_flows", size_of::<RawSeen>())?,
             asked: builder.build().map_err(failed("poll"))?,
             questions,
@@ -154,7 +159,7 @@ impl FlowMaps {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(crate) fn admit(&self, all: &[Admitted]) -> Result<()> {
+    pub(crate) fn admit(&mut self, all: &[Admitted]) -> Result<()> {
         for admitted in all {
             let leaves = raw_key(&FlowKey { tuple: admitted.leaves, ..admitted.key });
             let flow = RawFlow {
@@ -162,7 +167,8 @@ impl FlowMaps {
                 refreshed: now(),
                 flags: abi::flag(admitted.leaves != admitted.key.tuple, FLOW_TRANSLATED)
                     | abi::flag(!admitted.is_tracked, FLOW_UNTRACKED)
-                    | abi::flag(admitted.is_one_way, FLOW_ONE_WAY),
+                    | abi::flag(admitted.is_one_way, FLOW_ONE_WAY)
+                    | abi::flag(admitted.is_young, FLOW_YOUNG),
                 output: admitted.output,
                 mark: admitted.mark,
                 timeout: 0,
@@ -173,8 +179,11 @@ impl FlowMaps {
                 status: admitted.status,
                 expires: 0,
                 unused: 0,
+                way_back: 0,
             };
-            let key = abi::bytes(&raw_key(&admitted.key));
+            let key = raw_key(&admitted.key);
+            self.judged.set(&key, admitted.verdict)?;
+            let key = abi::bytes(&key);
             self.flows.update(&key, &abi::bytes(&flow), MapFlags::ANY).map_err(|error| {
                 Error::Bpf {
                     operation: "update",

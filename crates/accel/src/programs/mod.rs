@@ -4,6 +4,7 @@ mod abi;
 mod clock;
 mod counters;
 mod flows;
+mod judged;
 mod links;
 mod look;
 mod maps;

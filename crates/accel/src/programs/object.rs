@@ -28,8 +28,11 @@ pub(crate) enum Role {
     Outward,
     /// At the sandbox's end of it.
     Inward,
-    /// Where packets leave by the slow path: looks only.
+    /// Where packets leave for a tenant by the slow path, or for the tunnel of a VXLAN device
+    /// that is a bridge's port: looks only.
     Leave,
+    /// Where they leave for the tunnel of another: puts outer headers on.
+    Depart,
 }
 
 impl Role {
@@ -37,7 +40,7 @@ impl Role {
     pub(crate) fn hook(self) -> Hook {
         match self {
             Role::Encap | Role::Decap | Role::Outward | Role::Inward => Hook::Ingress,
-            Role::Leave => Hook::Egress,
+            Role::Leave | Role::Depart => Hook::Egress,
         }
     }
 
@@ -61,10 +64,20 @@ pub(super) fn failed(operation: &'static str, object: impl Into<String>, problem
 }
 
 /// Maps that the programs of all namespaces share.
-const SHARED: [&str; 9] =
-    ["state", "ports", "vteps", "fdb", "sources", "counts", "flows", "seen_flows", "asked_flows"];
+const SHARED: [&str; 10] = [
+    "state",
+    "ports",
+    "vteps",
+    "fdb",
+    "sources",
+    "counts",
+    "flows",
+    "judged",
+    "seen_flows",
+    "asked_flows",
+];
 /// Programs of the NICs' namespace alone.
-const HOME_ONLY: [&str; 2] = ["decap", "outward"];
+const HOME_ONLY: [&str; 3] = ["decap", "outward", "depart"];
 /// Those of them with one for each forwarding entry.
 const ENTRIES: [&str; 2] = ["fdb", "sources"];
 
@@ -190,6 +203,7 @@ impl Programs {
             Role::Outward => "outward",
             Role::Inward => "inward",
             Role::Leave => "leave",
+            Role::Depart => "depart",
         };
         let found = self.object.progs().find(|program| program.name() == OsStr::new(name));
         found.ok_or_else(|| failed("find", format!("program {name}"), "none".into()))

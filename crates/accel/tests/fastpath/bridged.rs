@@ -6,7 +6,7 @@ use test_support::{need, require};
 use testbed::{Offload, poll};
 
 use crate::exchange::{Exchange, RULES};
-use crate::pair::{Pair, TENANT_B, sh, since};
+use crate::pair::{LIMIT, Pair, TENANT_B, sh, since};
 use crate::verdicts::{Echo, STALE_MS, accelerate, settle};
 
 const PORT: u16 = 5402;
@@ -25,10 +25,14 @@ fn ruled(rules: &str) -> Pair {
 
 /// Whether a datagram arrives.
 fn arrives(echo: &Echo) -> bool {
+    echo.far.set_nonblocking(true).unwrap();
     while echo.far.recv(&mut [0; 8]).is_ok() {}
+    echo.far.set_nonblocking(false).unwrap();
     echo.near.send_to(b"there", echo.to).unwrap();
-    std::thread::sleep(Duration::from_millis(50));
-    echo.far.recv(&mut [0; 8]).is_ok()
+    echo.far.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let is_there = echo.far.recv(&mut [0; 8]).is_ok();
+    echo.far.set_read_timeout(Some(LIMIT)).unwrap();
+    is_there
 }
 
 #[test]
@@ -53,9 +57,7 @@ fn connections_across_a_bridge_go_fast_where_the_rules_let_them() {
         sh(host, &format!("iptables-nft -I {rule}"));
         // As in `verdicts`: the reconciler follows within milliseconds, or all goes slow.
         std::thread::sleep(Duration::from_millis(u64::from(STALE_MS)));
-        echo.far.set_nonblocking(true).unwrap();
         assert!(!(0..20).any(|_| arrives(&echo)), "{rule}: a datagram arrived");
-        echo.far.set_nonblocking(false).unwrap();
         // The others go on.
         settle(&accels, || exchange.go(100));
         sh(host, &format!("iptables-nft -D {rule}"));
@@ -103,11 +105,12 @@ fn what_is_translated_on_a_bridge_stays_slow_and_is_told() {
     );
     let accels = accelerate(&pair);
     let echo = Echo::new(&pair, (TENANT_B, 80).into(), (TENANT_B, PORT).into());
-    poll("the reason", crate::pair::LIMIT, || {
+    poll("the reason", LIMIT, || {
         let before = accels[0].status();
         (0..12).for_each(|_| echo.go());
         assert_eq!(since(&accels[0], &before, "encap_hit"), 0);
-        let flows = accels[0].status().flows.unwrap();
+        // None before the rules were read.
+        let flows = accels[0].status().flows.unwrap_or_default();
         let is_told = flows.reasons.keys().any(|reason| reason.contains("translated on a bridge"));
         Ok(is_told.then_some(()).ok_or_else(|| format!("{flows:?}")))
     })

@@ -5,9 +5,11 @@ mod bridged;
 #[path = "../../../packet/tests/build/mod.rs"]
 mod build;
 mod change;
+mod datagrams;
 mod differential;
 mod exchange;
 mod filters;
+mod half;
 mod killed;
 mod listeners;
 mod machine;

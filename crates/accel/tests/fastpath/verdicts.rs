@@ -8,10 +8,11 @@ use accel::{Accel, Options, Wanted};
 use test_support::{need, require};
 use testbed::{Host, Offload, poll};
 
+use crate::datagrams::settle_one_way;
 use crate::exchange::{Exchange, RULES};
 use crate::pair::{LIMIT, Pair, TENANT_B, sh, since};
 
-const PORT: u16 = 5402;
+pub const PORT: u16 = 5402;
 
 pub fn accelerate(pair: &Pair) -> [Accel; 2] {
     for host in [&pair.a, &pair.b, &pair.tenant_a, &pair.tenant_b] {
@@ -35,23 +36,8 @@ pub fn settle(accels: &[Accel; 2], mut send: impl FnMut()) {
     .unwrap();
 }
 
-/// The same of packets that all go one way, from the first host to the other.
-fn settle_one_way(accels: &[Accel; 2], send: impl Fn()) {
-    poll("the fast path for datagrams one way", LIMIT, || {
-        let before = accels.each_ref().map(Accel::status);
-        (0..20).for_each(|_| send());
-        let fast = [
-            since(&accels[0], &before[0], "encap_hit"),
-            since(&accels[1], &before[1], "decap_hit"),
-        ];
-        let seen = || format!("{fast:?} {:#?}", accels.each_ref().map(Accel::status));
-        Ok(fast.iter().all(|fast| *fast > 16).then_some(()).ok_or_else(seen))
-    })
-    .unwrap();
-}
-
 /// A pair with these rules in both hosts.
-fn ruled(bridge: bool, rules: &str) -> Pair {
+pub fn ruled(bridge: bool, rules: &str) -> Pair {
     let pair = Pair::routed(Offload::Full, false, bridge);
     for host in [&pair.a, &pair.b] {
         sh(host, rules);
@@ -59,7 +45,7 @@ fn ruled(bridge: bool, rules: &str) -> Pair {
     pair
 }
 
-fn tenant_b(port: u16) -> SocketAddr {
+pub fn tenant_b(port: u16) -> SocketAddr {
     (TENANT_B, port).into()
 }
 
@@ -111,57 +97,29 @@ impl Echo {
     }
 }
 
+/// Flows remember that their source is routed to where they come from.
 #[test]
-fn datagrams_that_nobody_answers_go_fast_by_the_rules_for_first_packets() {
-    require!(need::root(), need::tool("iptables-nft"));
-    // Where conntrack looks, where a service is translated, and where nobody asks it.
-    let service = "iptables-nft -t nat -A PREROUTING -d 10.96.0.10 -p udp --dport 80 \
-                   -j DNAT --to-destination 10.1.0.12:5402";
-    let plain = "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -s 10.1.0.0/16 -j ACCEPT";
-    for (rules, to) in [
-        (RULES.to_owned(), tenant_b(PORT)),
-        (format!("{RULES}\n{service}"), "10.96.0.10:80".parse().unwrap()),
-        (plain.to_owned(), tenant_b(PORT)),
-    ] {
-        let pair = ruled(true, &rules);
-        let accels = accelerate(&pair);
-        let echo = Echo::new(&pair, to, tenant_b(PORT));
-        let go = || {
-            echo.near.send_to(b"there", echo.to).unwrap();
-            assert_eq!(echo.far.recv(&mut [0; 8]).unwrap(), 5);
-        };
-        settle_one_way(&accels, go);
-        // Answered they are another thing: no verdict of before holds, until both ways have one.
-        settle(&accels, || echo.go());
-        // Without the rule that accepts first packets established ones go on, others do not.
-        sh(&pair.a, "iptables-nft -I FORWARD -m conntrack --ctstate NEW -j DROP");
-        if rules == plain {
-            // Conntrack sees it as established once it looks, with the first answer.
-            continue;
-        }
-        settle(&accels, || echo.go());
-        let other = Echo::new(&pair, to, (TENANT_B, PORT + 1).into());
-        for _ in 0..20 {
-            other.near.send_to(b"there", other.to).unwrap();
-        }
-        echo.far.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        assert!(echo.far.recv(&mut [0; 8]).is_err(), "a first packet passed");
-    }
-}
-
-/// As a load has it whose receiver says once that it is there.
-#[test]
-fn datagrams_that_were_answered_once_go_fast_in_both_hosts() {
+fn a_source_that_is_routed_elsewhere_is_slow_from_the_change_on() {
     require!(need::root(), need::tool("iptables-nft"));
     let pair = ruled(true, RULES);
     let accels = accelerate(&pair);
     let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
-    echo.go();
-    // Conntrack has them as assured after 2 s.
-    settle_one_way(&accels, || {
+    let go = || {
         echo.near.send_to(b"there", echo.to).unwrap();
         assert_eq!(echo.far.recv(&mut [0; 8]).unwrap(), 5);
-    });
+    };
+    settle_one_way(&accels, go);
+    sh(&pair.a, "ip route replace 10.1.0.11/32 dev vxlan0");
+    let before = accels[0].status();
+    poll("a packet that is slow for its route", LIMIT, || {
+        (0..20).for_each(|_| go());
+        let slow = since(&accels[0], &before, "encap_route");
+        Ok((slow > 0).then_some(()).ok_or_else(|| format!("{:#?}", accels[0].status())))
+    })
+    .unwrap();
+    assert_eq!(since(&accels[0], &before, "encap_hit"), 0);
+    sh(&pair.a, "ip route replace 10.1.0.11/32 dev br0");
+    settle_one_way(&accels, go);
 }
 
 /// (what the sender's host translates, where to, where that is answered)
@@ -247,7 +205,7 @@ fn a_rule_that_depends_on_the_packet_keeps_its_flows_slow_and_is_told() {
             let before = accels[0].status();
             (0..12).for_each(|_| exchange.go(100));
             let taken = since(&accels[0], &before, "encap_hit");
-            let flows = accels[0].status().flows.unwrap();
+            let flows = accels[0].status().flows.unwrap_or_default();
             let is_told = flows.reasons.keys().any(|reason| {
                 reason.starts_with("ip ")
                     && reason.contains(" handle ")

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::Duration;
 
-use accel::{Accel, Reason, Wanted};
+use accel::{Accel, Path, Reason, Wanted};
 use netstate::route::Route;
 use testbed::{Host, NIC, Offload, Wire, mac};
 
@@ -164,7 +164,7 @@ impl Bed {
     pub fn carried(&self) -> (u64, u64) {
         let counts = self.accels.iter().flatten().map(Accel::status).map(|status| {
             let of = |reason: &Reason| status.packets(reason.word());
-            let taken = Reason::ALL.iter().filter(|reason| reason.is_taken()).map(of);
+            let taken = Reason::ALL.iter().filter(|reason| reason.path() == Path::Fast).map(of);
             (taken.sum::<u64>(), Reason::ALL.iter().map(of).sum::<u64>())
         });
         counts.fold((0, 0), |(fast, all), (more, seen)| (fast + more, all + seen))

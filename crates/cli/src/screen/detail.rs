@@ -80,6 +80,9 @@ impl Page<'_> {
         self.text(&format!("place {} of {of} on the way of {}", number + 1, flow(way)));
         self.head("All packets, counted by the device");
         self.text(&hop.counted.as_ref().map_or("nothing is counted here".to_owned(), counted));
+        if let Some(queued) = hop.queued {
+            self.value("packets in its queue", &queued.to_string());
+        }
         let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
         self.head("Followed packets of this way");
         self.value("followed a second", &short(rate));

@@ -102,10 +102,10 @@ struct Parts {
 
 impl Parts {
     /// What there is room for: in the end, the ways alone.
-    fn of(mut area: Rect, dropped: usize, has_peer: bool) -> Parts {
+    fn of(mut area: Rect, dropped: usize, has_peer: bool, has_cpus: bool) -> Parts {
         let is_roomy = area.height >= ROOMY;
         let lines = if area.height < 4 { 0 } else { 1 + u16::from(is_roomy) };
-        let head = top(&mut area, lines);
+        let head = top(&mut area, lines + u16::from(is_roomy && has_cpus));
         let names = top(&mut area, lines.min(1));
         let keys = bottom(&mut area, lines.min(1));
         let lines = if is_roomy { 2 } else { u16::from(area.height > 4) };
@@ -128,7 +128,8 @@ fn draw_list(frame: &mut Frame<'_>, state: &mut State, look: Look) {
     let all = state.rows.len();
     let ways = state.rows.iter().position(is_drop).unwrap_or(all);
     let other = state.shown.as_ref().and_then(|snapshot| snapshot.peer.as_ref());
-    let parts = Parts::of(frame.area(), all - ways, other.is_some());
+    let softirqs = state.shown.as_ref().and_then(Snapshot::softirqs);
+    let parts = Parts::of(frame.area(), all - ways, other.is_some(), softirqs.is_some());
     state.fits = parts.ways.height.into();
     render(frame, parts.head, head_lines(state, parts.head, look));
     render(frame, parts.names, vec![Line::styled(column_names(&columns), faint())]);
@@ -199,14 +200,18 @@ fn head_lines(state: &State, area: Rect, look: Look) -> Vec<Line<'static>> {
         first += "  not all is seen: ?";
     }
     let second = format!(
-        "1 packet in {} followed: {}, events {}, ",
-        seen.sample, seen.followed, seen.events
+        "looked {}, 1 in {} followed: {}, events {}, ",
+        observe::share(seen.looked),
+        seen.sample,
+        seen.followed,
+        seen.events
     );
     let lost = Span::styled(format!("lost {}", seen.events_lost), lost_style);
-    vec![
+    let lines = [
         Line::from(vec![Span::styled("overlane watch", look.title()), Span::raw(first)]),
         Line::from(vec![Span::raw(second), lost, Span::raw(format!("  own CPU {cpu}"))]),
-    ]
+    ];
+    lines.into_iter().chain(seen.softirqs().map(Line::raw)).collect()
 }
 
 fn drops_title(state: &State, snapshot: &Snapshot, look: Look) -> Line<'static> {

@@ -210,6 +210,30 @@ fn with_peer() -> Snapshot {
 }
 
 #[test]
+fn cpus_have_a_line_where_there_is_room_and_a_queue_its_note() {
+    let mut snapshot = recorded().remove(0);
+    let cpu = |cpu, softirq, backlog| observe::CpuSeen {
+        cpu,
+        softirq,
+        backlog: Some(backlog),
+        dropped: 4,
+        squeezed: 1,
+    };
+    snapshot.cpus = vec![cpu(3, 71.2, 900), cpu(0, 12.0, 0), cpu(1, 1.0, 0)];
+    snapshot.ways[0].hops[0].queued = Some(640);
+    let mut state = State::new(None);
+    state.take(snapshot);
+    let line = "softirq CPU 3 71%, CPU 0 12%; backlog 900, 12 dropped there, 3 times squeezed";
+    let shown = screen(&mut state, 80, 24, PLAIN);
+    assert_eq!(shown.lines().nth(2), Some(line), "{shown}");
+    assert!(!screen(&mut state, 80, 10, PLAIN).contains("softirq"));
+    press(&mut state, KeyCode::Down);
+    press(&mut state, KeyCode::Enter);
+    let shown = screen(&mut state, 80, 24, PLAIN);
+    assert!(shown.contains("packets in its queue   640"), "{shown}");
+}
+
+#[test]
 fn another_host_has_a_line_and_a_page() {
     let mut state = State::new(None);
     state.take(with_peer());

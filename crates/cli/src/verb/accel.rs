@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use accel::status::Refused;
-use accel::{Counted, Reason, Status};
+use accel::{Counted, Path, Reason, Status};
 use anyhow::Context;
 use netstate::Netlink;
 use sys::netns::NetNs;
@@ -168,24 +168,26 @@ fn traffic(
     if entries == 0 && packets.is_empty() {
         return String::new();
     }
-    let (mut taken, mut left, mut other, mut reasons) = (0, 0, 0, String::new());
+    let (mut taken, mut half, mut left, mut other) = (0, 0, 0, 0);
+    let mut reasons = String::new();
     for reason in Reason::ALL {
         let Some(counted) = packets.get(reason.word()) else { continue };
-        match (reason.is_taken(), reason.is_encap() == tenant) {
-            (true, true) => taken += counted.packets,
-            (true, false) => other += counted.packets,
-            (false, _) => {
-                left += counted.packets;
-                // Writing to a String cannot fail.
-                let _ =
-                    writeln!(reasons, "{indent}  {:<20} {:>12}", reason.word(), counted.packets);
-            }
+        match (reason.path(), reason.is_encap() == tenant) {
+            (Path::Fast, true) => taken += counted.packets,
+            (Path::Half, true) => half += counted.packets,
+            (Path::Fast | Path::Half, false) => other += counted.packets,
+            (Path::Slow, _) => left += counted.packets,
+        }
+        if reason.path() != Path::Fast {
+            // Writing to a String cannot fail.
+            let _ = writeln!(reasons, "{indent}  {:<20} {:>12}", reason.word(), counted.packets);
         }
     }
+    let half = if half > 0 { format!(", {half} by the half path") } else { String::new() };
     let (from, to) =
         if tenant { ("the tenant", "delivered to it") } else { ("the wire", "sent past it") };
     format!(
-        "{indent}entries {entries}; from {from} {taken} taken, {left} left to the kernel; \
+        "{indent}entries {entries}; from {from} {taken} taken{half}, {left} left to the kernel; \
          {other} {to}\n{reasons}"
     )
 }

@@ -1,9 +1,10 @@
 //! `overlane lab guest`: the first process of a guest. It sets the guest up, serves loads or
-//! runs them as it is told, and powers off.
+//! runs them as it is told, or has this program run once, and powers off.
 
 use std::net::Ipv4Addr;
 
 use anyhow::anyhow;
+use lab::guest::exec;
 use lab::guest::inside::{self, Setup};
 
 use crate::args::Guest;
@@ -36,7 +37,10 @@ fn serve(arguments: &Guest) -> anyhow::Result<()> {
         gateway: arguments.gateway,
     };
     let port = inside::prepare(&setup).map_err(|reason| anyhow!(reason))?;
-    Ok(measure::guest::serve(port, &arguments.name)?)
+    match arguments.exec {
+        true => exec::run(port).map_err(|reason| anyhow!(reason)),
+        false => Ok(measure::guest::serve(port, &arguments.name)?),
+    }
 }
 
 fn address(text: &str) -> anyhow::Result<(Ipv4Addr, u8)> {

@@ -1,6 +1,7 @@
 //! `overlane lab list`: every mode by group, whether it can be built here, and if not why.
 
-use lab::{Capabilities, Group, Mode, groups};
+use lab::at_guest::{self, AtGuest};
+use lab::{Capabilities, Group, Mode, Unsupported, groups};
 use report::listing::ListedMode;
 
 use crate::args::List;
@@ -14,7 +15,9 @@ use crate::output::{print, print_json};
 pub fn run(arguments: &List) -> anyhow::Result<Exit> {
     let machine = Capabilities::new(testbed::acquire()?)?;
     let all = groups().iter().flat_map(|group| group.modes.iter().map(move |mode| (group, mode)));
-    let listed: Vec<ListedMode> = all.map(|(group, mode)| probed(&machine, group, *mode)).collect();
+    let here = all.map(|(group, mode)| probed(&machine, group, *mode));
+    let inside = at_guest::all().iter().map(|mode| probed_inside(&machine, mode));
+    let listed: Vec<ListedMode> = here.chain(inside).collect();
     if arguments.json {
         print_json(&listed)?;
     } else {
@@ -24,12 +27,26 @@ pub fn run(arguments: &List) -> anyhow::Result<Exit> {
 }
 
 fn probed(machine: &Capabilities, group: &Group, mode: &dyn Mode) -> ListedMode {
-    let unsupported = mode.probe(machine).err();
+    let listed = able(mode.name(), group.name, mode.path(), mode.probe(machine).err());
+    ListedMode { in_all: mode.in_all(), ..listed }
+}
+
+fn probed_inside(machine: &Capabilities, mode: &AtGuest) -> ListedMode {
+    able(mode.name, at_guest::GROUP, mode.path, mode.probe(machine).err())
+}
+
+/// A mode that is not in `all`.
+fn able(
+    mode: &'static str,
+    group: &'static str,
+    path: &'static str,
+    unsupported: Option<Unsupported>,
+) -> ListedMode {
     ListedMode {
-        mode: mode.name(),
-        group: group.name,
-        in_all: mode.in_all(),
-        path: mode.path(),
+        mode,
+        group,
+        in_all: false,
+        path,
         supported: unsupported.is_none(),
         reason: unsupported.as_ref().map(|why| why.reason.clone()),
         remedy: unsupported.map(|why| why.remedy),
@@ -43,11 +60,12 @@ const LEGEND: &str = "yes: this machine can build it; all: --modes all measures 
 fn table(listed: &[ListedMode]) -> String {
     let width = listed.iter().map(|mode| mode.mode.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for group in groups() {
-        text += &format!("{}: {}\n", group.name, group.title);
+    let titles = groups().iter().map(|group| (group.name, group.title));
+    for (group, title) in titles.chain([(at_guest::GROUP, at_guest::TITLE)]) {
+        text += &format!("{group}: {title}\n");
         // Modes that lack the same are told together.
         let mut lacking: Vec<([&str; 2], Vec<&str>)> = Vec::new();
-        for mode in listed.iter().filter(|mode| mode.group == group.name) {
+        for mode in listed.iter().filter(|mode| mode.group == group) {
             let state = if mode.supported { "yes" } else { "no " };
             let all = if mode.in_all { "all" } else { "   " };
             text += &format!("  {:width$}  {state}  {all}  {}\n", mode.mode, mode.path);

@@ -3,24 +3,25 @@
 
 use std::ffi::OsString;
 use std::str::FromStr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use anyhow::Context;
-use lab::{Capabilities, Mode, groups, modes};
+use lab::{Capabilities, Mode, at_guest, groups, modes};
 use load::ask::Task;
 use measure::path_under_test::PathUnderTest;
-use measure::plan::{self};
+use measure::run::Ended;
 use measure::sampler::Machine;
-use results::PlacementPolicy;
+use results::{Cell, ModeRecord, PlacementPolicy, Results};
 use testbed::{Offload, Privileges};
 
 use crate::args::{Asking, Placement, Run, Steering};
 use crate::assembly::Paths;
 use crate::exit::{Exit, usage};
+use crate::fault_runs::{self, FaultRuns};
 use crate::measure_options::{Asked, Manner, list};
 use crate::output::{Destination, deliver};
-use crate::plan::Plan;
+use crate::plan::{self, Plan};
 use crate::progress::Progress;
 use crate::run_session::{self, InTestbeds};
 use crate::survey;
@@ -37,7 +38,7 @@ const SMALLEST_MTU: u32 = 576;
 const LARGEST_MTU: u32 = 65535;
 
 /// Arguments of `lab run` after the checks that refuse wrong usage.
-struct CheckedRun {
+pub(super) struct CheckedRun {
     modes: Vec<&'static dyn Mode>,
     baseline: &'static dyn Mode,
     asked: Asked,
@@ -49,10 +50,12 @@ struct CheckedRun {
     vary: Vec<String>,
     settings: Vec<Varied>,
     plan: Option<String>,
+    /// How often each fault is tried.
+    faults: u32,
     destination: Option<Destination>,
 }
 
-/// Measures the modes and delivers the results.
+/// Measures the modes and delivers the results; those in a guest are another file's.
 ///
 /// # Errors
 /// Usage; a baseline that cannot be built; results that cannot be written. A mode that
@@ -62,15 +65,20 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
         let request = CheckedRun::check(arguments, std::slice::from_ref(&arguments.asking))?;
         return measure(arguments, request);
     };
+    let (request, planned) = planned(name, &given(), arguments.measuring.quick)?;
+    measure(&planned, request)
+}
+
+fn planned(name: &str, words: &[OsString], quick: bool) -> anyhow::Result<(CheckedRun, Run)> {
     let plan = Plan::find(name)?;
-    let planned = plan.with(&given(), arguments.measuring.quick)?;
+    let planned = plan.with(words, quick)?;
     let request = CheckedRun::check(&planned.run, &planned.parts);
     let request = request.with_context(|| format!("plan {}", plan.name))?;
-    measure(&planned.run, CheckedRun { plan: Some(plan.name), ..request })
+    Ok((CheckedRun { plan: Some(plan.name), ..request }, planned.run))
 }
 
 /// What was typed after `lab run`, without the plan's name.
-fn given() -> Vec<OsString> {
+pub(super) fn given() -> Vec<OsString> {
     let mut words = std::env::args_os().skip_while(|word| word != "run").skip(1);
     let mut given = Vec::new();
     while let Some(word) = words.next() {
@@ -106,11 +114,7 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
             ));
         }
     }
-    let wanted = BuildOptions {
-        offloads: &request.offloads,
-        mtus: &request.mtus,
-        steered_to: (request.steering == Steering::Rss).then_some(&request.manner.placement),
-    };
+    let wanted = request.build_options();
     let mut records = Vec::new();
     let mut for_root = Vec::new();
     let mut built = Vec::new();
@@ -152,13 +156,15 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
     let keys: Vec<(&str, &str, u32)> =
         subjects[..as_found].iter().map(|s| (s.mode.as_str(), s.offload.name(), s.mtu)).collect();
     let plan = manner.plan(
-        plan::cells(&keys, request.baseline.name(), &request.asked.asks, &steps),
+        measure::plan::cells(&keys, request.baseline.name(), &request.asked.asks, &steps),
         request.settings.iter().map(ToString::to_string).collect(),
         &survey,
     );
     let testbeds = built.iter().map(|built| testbed_record(built, varied));
     let testbeds = testbeds.collect::<anyhow::Result<Vec<_>>>()?;
     let hosts = built.iter().map(|built| built.network.hosts()).collect();
+    let faults = FaultRuns::of(&built, request.faults);
+    progress.followed_by(faults.expected());
     let mut vary = InTestbeds::new(&request.settings, hosts);
     let (outcome, timeline) =
         run_session::run(&mut progress, &plan, &subjects, &machine, &mut vary, &stop)?;
@@ -202,7 +208,30 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
     }
     // Testbeds first: a reader that goes away must not keep them standing.
     drop(built);
+    let ended = befall(faults, &mut results, ended, &wanted, &mut progress, &stop);
     deliver(&results, ended, &arguments.output, request.destination.as_ref())
+}
+
+/// Has faults befall testbeds of their own, where the blocks came to their end. What becomes of
+/// them is in the results; how the run ended then.
+fn befall(
+    mut faults: FaultRuns,
+    results: &mut Results,
+    mut ended: Ended,
+    wanted: &BuildOptions<'_>,
+    progress: &mut Progress,
+    stop: &AtomicBool,
+) -> Ended {
+    if ended.is_complete() && !faults.is_whole() {
+        faults.befall(wanted, progress, stop);
+        if !faults.is_whole() {
+            ended = Ended::Interrupted;
+            (results.complete, results.ended_by) = (ended.is_complete(), ended.by());
+        }
+        results.finished = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    }
+    results.faults = faults.records();
+    ended
 }
 
 /// The modes that `all` or the name of a group stands for; `None`: it is neither.
@@ -214,6 +243,35 @@ pub fn named(name: &str) -> Option<Vec<&'static dyn Mode>> {
 }
 
 impl CheckedRun {
+    /// The same of words that were not typed so, after a plan where there is one.
+    ///
+    /// # Errors
+    /// Usage.
+    pub(super) fn of_words(
+        plan: Option<&str>,
+        words: &[OsString],
+        quick: bool,
+    ) -> anyhow::Result<CheckedRun> {
+        if let Some(name) = plan {
+            return Ok(planned(name, words, quick)?.0);
+        }
+        let run = plan::arguments(words)?;
+        CheckedRun::check(&run, std::slice::from_ref(&run.asking))
+    }
+
+    /// A cell without a figure for everything that was asked of these modes.
+    pub(super) fn missing_cells(&self, records: &[ModeRecord]) -> Vec<Cell> {
+        missing_cells::of_modes(&self.build_options(), &self.asked.asks, records)
+    }
+
+    fn build_options(&self) -> BuildOptions<'_> {
+        BuildOptions {
+            offloads: &self.offloads,
+            mtus: &self.mtus,
+            steered_to: (self.steering == Steering::Rss).then_some(&self.manner.placement),
+        }
+    }
+
     /// Checks the arguments; `asking` is what is asked, in one part or several.
     fn check(arguments: &Run, asking: &[Asking]) -> anyhow::Result<CheckedRun> {
         let all: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
@@ -221,7 +279,9 @@ impl CheckedRun {
             lab::find(name).ok_or_else(|| {
                 let groups: Vec<&str> = groups().iter().map(|group| group.name).collect();
                 let groups = match argument {
-                    "--modes" => format!("; groups: all, {}", groups.join(", ")),
+                    "--modes" => {
+                        format!("; groups: all, {}, {}", groups.join(", "), at_guest::GROUP)
+                    }
                     _ => String::new(),
                 };
                 usage(argument, format!("unknown mode {name:?}; known: {}{groups}", all.join(", ")))
@@ -246,6 +306,7 @@ impl CheckedRun {
         // The baseline is part of every run, named or not.
         chosen.retain(|mode| mode.name() != baseline.name());
         chosen.insert(0, baseline);
+        fault_runs::check(arguments.faults, &chosen)?;
         // What is tried is compared under one profile, unless more are asked for.
         let usual = if arguments.tries.is_empty() { "full,none" } else { "full" };
         let offload = arguments.offload.as_deref().unwrap_or(usual);
@@ -277,6 +338,7 @@ impl CheckedRun {
             vary: arguments.vary.iter().chain(&arguments.tries).cloned().collect(),
             settings,
             plan: None,
+            faults: arguments.faults,
             manner,
             offloads,
             mtus,

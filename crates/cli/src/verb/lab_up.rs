@@ -26,6 +26,10 @@ use crate::testbeds;
 /// Usage; a name that is taken; what the holder says when it does not get so far.
 pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
     let Some(mode) = lab::find(&arguments.mode) else {
+        if let Some(mode) = lab::at_guest::find(&arguments.mode) {
+            let reason = "it is built inside a guest, for one run: measure it (lab run)";
+            return Err(usage("MODE", format!("{}: {reason}", mode.name)));
+        }
         let known: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
         return Err(usage(
             "MODE",

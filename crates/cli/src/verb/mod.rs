@@ -13,6 +13,7 @@ pub mod lab_guest;
 pub mod lab_list;
 pub mod lab_plans;
 pub mod lab_run;
+pub mod lab_run_guest;
 pub mod lab_status;
 pub mod lab_up;
 pub mod measure_run;

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use doctor::{Scope, collect, diagnose};
 use nix::time::{ClockId, clock_gettime};
-use observe::{Called, Filter, Journey, Journeys, Pace, Packet, PacketEnding, Places, Tracer};
+use observe::{
+    Called, Filter, Journey, Journeys, NotTold, Pace, Packet, PacketEnding, Places, Tracer,
+};
 
 use crate::capture_file::CaptureFile;
 use crate::exit::{Exit, usage};
@@ -51,10 +53,12 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     let hosts = hosts();
     complain("tracing: Ctrl-C ends it");
     let (begun, mut refreshed) = (Instant::now(), None::<Instant>);
-    // What was asked for is kept.
-    let mut pace = arguments.sample.is_none().then(Pace::default);
+    // What was asked for is kept. Drops are told as there is room, and counted where there is none.
+    let is_paced = arguments.sample.is_none() && !arguments.drops_only;
+    let mut pace = is_paced.then(Pace::default);
     let mut looked = Instant::now();
-    let mut telling = Telling { arguments, capture, told: 0, checks: BTreeSet::new() };
+    let mut telling =
+        Telling { arguments, capture, told: 0, checks: BTreeSet::new(), not_told: Vec::new() };
     let mut journeys = Journeys::default();
     let is_over = |told: u64| {
         stop.load(Ordering::Relaxed)
@@ -85,7 +89,17 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         capture.write(u64::MAX)?;
     }
     let (told, lost) = (telling.told, tracer.lost()?);
-    complain(&format!("{told} packets told, {lost} events lost"));
+    let not_told = tracer.not_told()?;
+    let counted: u64 = not_told.iter().map(|drops| drops.packets).sum();
+    complain(&match counted {
+        0 => format!("{told} packets told, {lost} events lost"),
+        _ => format!(
+            "{told} packets told, {counted} found no room and were counted, {lost} events lost"
+        ),
+    });
+    for drops in &not_told {
+        complain(&format!("not told: {drops}"));
+    }
     if arguments.explain {
         explain(&telling.checks)?;
     }
@@ -127,6 +141,8 @@ struct Telling<'a> {
     told: u64,
     /// Checks that look for the causes of the drops among them.
     checks: BTreeSet<String>,
+    /// Drops that were not told, when a packet was told last.
+    not_told: Vec<NotTold>,
 }
 
 impl Telling<'_> {
@@ -135,11 +151,17 @@ impl Telling<'_> {
         let slower_than = self.arguments.slower_than.map(|limit| limit.as_nanos());
         let is_slow =
             |journey: &&Journey| slower_than.is_none_or(|limit| u128::from(journey.took()) > limit);
+        let mut is_first = self.arguments.drops_only;
         for journey in ended.iter().filter(is_slow) {
             if self.arguments.count.is_some_and(|count| self.told >= count) {
                 break;
             }
-            let packet = Packet::of(journey, names);
+            let mut packet = Packet::of(journey, names);
+            if std::mem::take(&mut is_first) {
+                let all = names.tracer.not_told()?;
+                packet.not_told = NotTold::since(&self.not_told, &all);
+                self.not_told = all;
+            }
             if let Some(capture) = &mut self.capture {
                 capture.add(journey, &packet);
             }

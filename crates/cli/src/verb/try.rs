@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use measure::plan::{self, PlannedCell, Step};
+use measure::plan::{self, PlannedCell};
 use measure::remote::{Remote, RemoteError, Token, reach};
 use measure::run::Ended;
 use measure::sampler::Machine;
@@ -39,6 +39,9 @@ use crate::{assembly, interrupt, survey};
 const NOT_PROVEN: u8 = 10;
 /// Version of the JSON form.
 const FORMAT: u32 = 1;
+/// A trial may end early, so its intervals are wider at every look, and needs more blocks. So
+/// many times the blocks are as many samples: a block has two of a workload, not three.
+const MORE_BLOCKS: (u32, u32) = (3, 2);
 /// What the path is called in the results.
 const PATH: &str = "path";
 /// What the journal calls a change that is no finding's.
@@ -60,6 +63,10 @@ pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
     // time: their errors add up.
     let level = &mut manner.stopping.level;
     *level = 1.0 - (1.0 - *level) / (2 * asked.asks.len()) as f64;
+    manner.stopping.proof = true;
+    if arguments.measuring.blocks.is_none() {
+        manner.stopping.blocks = manner.stopping.blocks * MORE_BLOCKS.0 / MORE_BLOCKS.1;
+    }
     let destination = arguments.out.as_deref().map(Destination::check).transpose()?;
     let token = token(arguments.token.as_deref())?;
     let address = Target::parse("--against", &arguments.against)?.resolve("--against")?;
@@ -285,8 +292,7 @@ impl Session {
         manner.placement = remote_paths::placement(arguments.measuring.placement, &paths)?;
         let survey = survey::look(&mut machine, &manner, progress)?;
         let subjects = [paths[0].subject(here, paths[0].mtu())];
-        let keys = [(PATH, subjects[0].offload.name(), subjects[0].mtu)];
-        let cells = plan::cells(&keys, PATH, &asked.asks, &[vec![Step { setting: 0, subject: 0 }]]);
+        let cells = plan::trial_cells(&asked.asks);
         let change = match (&arguments.command, &arguments.finding) {
             (Some(command), _) => command.clone(),
             (None, Some(code)) => format!("{code} fixed"),

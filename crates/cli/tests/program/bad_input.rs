@@ -95,6 +95,8 @@ fn what_lab_run_refuses() {
         ("--seed", "x", "--seed"),
         ("--placement", "left", "split"),
         ("--format", "pdf", "markdown"),
+        ("--faults", "1001", "0..=1000"),
+        ("--faults", "-1", "--faults"),
     ] {
         // One word, or clap takes a value that begins with - for an option.
         with(&[&format!("{argument}={value}")], &[argument, allowed]);
@@ -118,6 +120,13 @@ fn options_that_contradict_each_other() {
     with(&["--outstanding", "4", "--workloads", "tcp_crr"], &["--outstanding", "tcp_rr"]);
     with(&["--load", "50", "--outstanding", "4"], &["--load", "--outstanding"]);
     with(&["--max-blocks", "9"], &["--max-blocks", "--confidence"]);
+    let known = ["--faults", "those that do: bgp, ", "vrouter-ha"];
+    with(&["--faults", "1", "--modes", "vxlan"], &[&known[..], &["none of the modes"]].concat());
+    with(
+        &["--faults", "1", "--modes", "vlan@guest"],
+        &[&known[..], &["modes …@guest know no fault"]].concat(),
+    );
+    with(&["--faults", "1", "--plan", "tap-bridge"], &[&known[..], &["plan tap-bridge"]].concat());
     refused(&["report", "x", "--json", "--format", "csv"], &["--json", "--format"]);
     refused(&["lab", "down", "x", "--all"], &["--all", "cannot be used with"]);
     refused(&["lab", "down"], &["NAMES"]);

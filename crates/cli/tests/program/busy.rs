@@ -1,13 +1,16 @@
 //! Beside programs that use the CPUs: an interval for every cell with the defaults, what
 //! runs is said first, and `--impact` keeps to its share.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use test_support::{need, require};
 
-use super::launch::{Running, overlane as program, run, turn};
+use super::launch::{OVERLANE, Running, overlane as program, run, turn};
 use super::machine::nothing_left;
 use super::remote::{Two, inside, overlane, possible};
 use super::schema;
@@ -147,6 +150,79 @@ fn impact_keeps_to_its_share_and_says_what_it_proves() {
     for wrong in ["0", "51%", "x", "-1", "nan"] {
         let refused = run(["lab", "run", &format!("--impact={wrong}")]).expect(2);
         assert!(refused.stderr.contains("allowed are 0.1% to 50%"), "{}", refused.stderr);
+    }
+}
+
+/// A control group that lets its processes use a fifth of a CPU.
+struct Held(PathBuf);
+
+impl Held {
+    /// # Errors
+    /// Why this machine lets none be made.
+    fn new() -> Result<Held, String> {
+        let name = format!("overlane-test-{}", std::process::id());
+        let first = Path::new("/sys/fs/cgroup/cpu");
+        let version_1 = first.join("cgroup.procs").exists();
+        let above = if version_1 { first } else { Path::new("/sys/fs/cgroup") };
+        let held = Held(above.join(name));
+        let what = |error: std::io::Error| format!("a CPU limit for a control group: {error}");
+        fs::create_dir(&held.0).map_err(what)?;
+        let limits: &[(&str, &str)] = match version_1 {
+            true => &[("cpu.cfs_period_us", "10000"), ("cpu.cfs_quota_us", "2000")],
+            false => &[("cpu.max", "2000 10000")],
+        };
+        for (file, limit) in limits {
+            fs::write(held.0.join(file), limit).map_err(what)?;
+        }
+        Ok(held)
+    }
+
+    /// How long its processes were kept from running.
+    fn throttled(&self) -> Duration {
+        let stat = fs::read_to_string(self.0.join("cpu.stat")).unwrap();
+        let value = |key: &str| {
+            let line = stat.lines().find_map(|line| line.strip_prefix(key))?;
+            line.trim().parse::<u64>().ok()
+        };
+        let version_1 = value("throttled_time ").map(Duration::from_nanos);
+        version_1.or(value("throttled_usec ").map(Duration::from_micros)).unwrap()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // The kernel removes it once the last process of the test hosts is gone.
+        let until = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.0).is_err() && self.0.exists() && Instant::now() < until {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_limit_on_overlane_itself_is_said_and_is_part_of_the_background() {
+    require!(need::root());
+    let held = match Held::new() {
+        Ok(held) => held,
+        Err(reason) => return test_support::skipped(&reason),
+    };
+    let _turn = turn();
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo $$ >\"$0\"/cgroup.procs && exec \"$@\""]).arg(&held.0);
+    command.args([OVERLANE, "lab", "run", "--modes", "host,bridge", "--offload", "full", "--json"]);
+    command.args(["--workloads", "tcp_rr", "--blocks", "6", "--duration", "0.1"]);
+    let ended = Running::start(command).wait().expect(0);
+    let results = ended.json();
+    schema::validate("results", &results);
+    every_cell_has_an_interval(&results);
+    let said = "limit: a control group lets overlane use 0.20 of ";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    let warnings = results["warnings"].as_array().unwrap().iter();
+    assert!(warnings.clone().any(|one| one.as_str().unwrap().starts_with(said)), "{results:#}");
+    // Where others leave it less than that, the limit holds nothing back.
+    let throttled = &results["background"]["machine"]["throttled"];
+    if held.throttled() > ended.took / 2 {
+        assert!(throttled["level"].as_f64().unwrap() > 0.0, "{throttled:#}");
     }
 }
 

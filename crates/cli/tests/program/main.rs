@@ -9,6 +9,7 @@ mod bad_input;
 mod busy;
 mod doctor;
 mod engines;
+mod fault_trials;
 mod faults;
 mod generated;
 mod journal;

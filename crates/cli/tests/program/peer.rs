@@ -240,8 +240,17 @@ fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
     });
     assert_eq!(number(flow(&again, "in", "udp"), "lost"), 0, "{again:#}");
     watch.signal(Signal::SIGTERM);
-    watch.wait().expect(130);
+    let recording = watch.wait().expect(130).stdout;
     drop(three.between);
+    // The sums are those of the last interval, in text and on the page.
+    let file = three.directory.path().join("recording");
+    std::fs::write(&file, recording).unwrap();
+    let file = file.to_str().unwrap();
+    let lost = "38 lost between the hosts";
+    assert!(run(["report", file]).expect(0).stdout.contains(lost));
+    let page = three.directory.path().join("page.html");
+    run(["report", file, "--html", page.to_str().unwrap()]).expect(0);
+    assert!(std::fs::read_to_string(page).unwrap().contains(lost));
 }
 
 /// One interval in a, as text.

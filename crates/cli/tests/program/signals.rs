@@ -19,7 +19,7 @@ fn long(modes: &str, out: &std::path::Path) -> Running {
 
 /// The results of an interrupted run.
 #[track_caller]
-fn interrupted(out: &std::path::Path) -> Value {
+pub fn interrupted(out: &std::path::Path) -> Value {
     let results: Value = serde_json::from_str(&std::fs::read_to_string(out).unwrap()).unwrap();
     schema::validate("results", &results);
     assert_eq!(

@@ -4,6 +4,7 @@
 //! BIRD 2. calico's own BIRD is a fork of version 1.6.
 
 use std::fmt::Write;
+use std::process::Command;
 
 use testbed::{Host, Process, Processes};
 
@@ -12,6 +13,10 @@ use crate::Result;
 use crate::unsupported::find_program;
 
 const CONFIGURATION: &str = "/run/bird.conf";
+/// `birdc`'s way to it.
+const SOCKET: &str = "/run/bird.ctl";
+/// Each peer's protocol has this name, and the peer's number behind it.
+const PEER: &str = "peer";
 
 /// Starts it in a host.
 pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<Vec<Process>> {
@@ -19,8 +24,15 @@ pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<
     // Removed since it was probed: starting it fails, and names it.
     let mut bird = command(find_program("bird").unwrap_or_else(|| "bird".into()));
     // In the foreground. `-R`: as calico starts it, with the routes of one that was killed.
-    bird.args(["-f", "-R", "-c", CONFIGURATION, "-s", "/run/bird.ctl", "-P", "/run/bird.pid"]);
+    bird.args(["-f", "-R", "-c", CONFIGURATION, "-s", SOCKET, "-P", "/run/bird.pid"]);
     Ok(vec![tree.start_as(&format!("bird in {}", host.name()), host, &mut bird)?])
+}
+
+/// What begins the session with the first peer, or ends it.
+pub(super) fn session(up: bool) -> Command {
+    let mut birdc = command(find_program("birdc").unwrap_or_else(|| "birdc".into()));
+    birdc.args(["-s", SOCKET, if up { "enable" } else { "disable" }, &format!("{PEER}0")]);
+    birdc
 }
 
 fn configuration(speaker: &Speaker) -> String {
@@ -67,7 +79,7 @@ protocol static blocks {{ ipv4; route {block} blackhole; }}
         // Writing to a string never fails.
         let _ = write!(
             text,
-            "protocol bgp peer{number} {{
+            "protocol bgp {PEER}{number} {{
   local {address} as {AS};
   neighbor {peer} as {AS};
 {passive}{client}  multihop;
@@ -86,8 +98,6 @@ protocol static blocks {{ ipv4; route {block} blackhole; }}
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use test_support::{need, require};
 
     use super::super::tests::speakers;

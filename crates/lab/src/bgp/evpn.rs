@@ -6,7 +6,7 @@
 //! and device, its IP address (type 2) as a neighbour on the bridge.
 
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use netstate::MacAddr;
 use netstate::control_plane::Controlled;
@@ -22,6 +22,21 @@ use crate::{Capabilities, Result};
 const ZEBRA: u8 = 11;
 /// Destination of frames to addresses without an entry.
 const DEFAULT: MacAddr = MacAddr([0; 6]);
+
+/// The third leaf, which has no tenant yet: its name, and its number.
+pub(crate) const C: (&str, u8) = ("c", 3);
+/// The discard service (RFC 863): what tenants tell their gateway first.
+const DISCARD: u16 = 9;
+
+/// A leaf's address on the underlay, which its VTEP has; leaves count from 1.
+pub(crate) const fn vtep(leaf: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, leaf)
+}
+
+/// Address of a leaf's bridge: the tenants' gateway there.
+pub(crate) const fn gateway(leaf: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 1, 0, leaf)
+}
 
 /// What a host's `bgpd` is told.
 #[derive(Debug, Clone)]
@@ -84,6 +99,18 @@ router bgp {AS}
         text += "  advertise-all-vni\n";
     }
     text + " exit-address-family\n"
+}
+
+/// Has a tenant show itself to its gateway: its request for the gateway's address tells the
+/// host its own.
+///
+/// # Errors
+/// When nothing can be sent.
+pub(crate) fn greet(tenant: &Host, address: IpAddr, gateway: Ipv4Addr) -> Result<()> {
+    let from = SocketAddr::new(address, 0);
+    let say = || UdpSocket::bind(from)?.send_to(&[0], (gateway, DISCARD)).map(drop);
+    let said = tenant.netns().run(say)?;
+    Ok(said.map_err(|error| sys::Error::io("send datagram from", tenant.name(), &error))?)
 }
 
 /// Waits until the device of `host` floods to these remote VTEPs (routes of type 3).

@@ -1,6 +1,7 @@
 //! FRR: `zebra`, which writes routes to the kernel, and `bgpd`.
 
 use std::fmt::Write;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use nix::unistd::{User, chown};
 use testbed::{Host, Privileges, Process, Processes};
 
 use super::{AS, Announce, BLOCK_PREFIX, CLUSTER_ID, LIMIT, POOL, Speaker, command, write};
-use crate::unsupported::{Supported, Unsupported};
+use crate::unsupported::{Supported, Unsupported, find_program};
 use crate::{Capabilities, Result};
 
 /// Debian's package.
@@ -81,6 +82,17 @@ pub(super) fn start_with(
     })?;
     let bgpd = tree.start_as(&name("bgpd"), host, &mut own("bgpd", bgpd_reads)?)?;
     Ok(vec![bgpd, zebra])
+}
+
+/// What begins the session with a peer, or ends it.
+pub(super) fn session(peer: Ipv4Addr, up: bool) -> Command {
+    let mut vtysh = command(find_program("vtysh").unwrap_or_else(|| "vtysh".into()));
+    let shutdown = format!("{}neighbor {peer} shutdown", if up { "no " } else { "" });
+    vtysh.args(["--vty_socket", DIRECTORY]);
+    for line in ["configure terminal", &format!("router bgp {AS}"), &shutdown] {
+        vtysh.args(["-c", line]);
+    }
+    vtysh
 }
 
 fn configuration(speaker: &Speaker) -> String {

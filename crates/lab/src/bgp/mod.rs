@@ -23,6 +23,9 @@ use crate::{Capabilities, Result};
 pub(crate) const BLOCK_PREFIX: u8 = 26;
 /// Every host's AS: sessions are internal. calico's default (`asNumber`).
 const AS: u32 = 64512;
+/// The third host, where one reflects the routes.
+pub(crate) const REFLECTOR: &str = "reflector";
+pub(crate) const REFLECTOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 /// Blocks of all hosts, which is all that may be announced.
 const POOL: &str = "10.1.0.0/16";
 /// calico's default for route reflectors in its documentation (`routeReflectorClusterID`).
@@ -91,6 +94,28 @@ impl Daemon {
         }
     }
 
+    /// Name of its program that has the sessions.
+    pub(crate) const fn program(self) -> &'static str {
+        match self {
+            Daemon::Bird => "bird",
+            Daemon::Frr => "bgpd",
+        }
+    }
+
+    /// Whether routes of one that is killed stay where they were learned: by graceful restart
+    /// (RFC 4724), which calico configures, and FRR's defaults have not.
+    pub(crate) const fn restarts_gracefully(self) -> bool {
+        matches!(self, Daemon::Bird)
+    }
+
+    /// The command that begins a host's session with `peer`, which is its first, or ends it.
+    pub(crate) fn session(self, peer: Ipv4Addr, up: bool) -> Command {
+        match self {
+            Daemon::Bird => bird::session(up),
+            Daemon::Frr => frr::session(peer, up),
+        }
+    }
+
     /// By what number the kernel knows its routes (`RTPROT_BIRD`, `RTPROT_BGP` of
     /// `linux/rtnetlink.h`).
     const fn protocol(self) -> u8 {
@@ -156,7 +181,7 @@ impl Daemon {
 }
 
 /// A program without this process's environment.
-fn command(path: impl AsRef<std::ffi::OsStr>) -> Command {
+pub(crate) fn command(path: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(path);
     command.env_clear().env("PATH", PATH);
     command

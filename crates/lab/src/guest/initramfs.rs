@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::kernel::Kernel;
 use crate::Result;
@@ -19,11 +20,20 @@ const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
 
+/// What a guest has besides this program: each at the path that it has here.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Besides {
+    /// Programs; the libraries that they run with go along.
+    pub programs: Vec<PathBuf>,
+    /// Files that those read.
+    pub files: Vec<PathBuf>,
+}
+
 /// The archive for a kernel.
 ///
 /// # Errors
-/// When this program, a library or a module cannot be read.
-pub(super) fn build(kernel: &Kernel) -> Result<Vec<u8>> {
+/// When this program, a library, a module or something else of it cannot be read.
+pub(super) fn build(kernel: &Kernel, besides: &Besides) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for directory in ["proc", "sys", "dev", "run", "tmp"] {
         archive.directories(Path::new(directory));
@@ -32,17 +42,28 @@ pub(super) fn build(kernel: &Kernel) -> Result<Vec<u8>> {
     let interpreter = strip(&mut program)?;
     archive.file(Path::new(PROGRAM), &program);
     for library in libraries()? {
-        let mut bytes = read(&library)?;
-        strip(&mut bytes)?;
-        archive.file(&library, &bytes);
-        // A library is asked for by a name that is a link to its file.
-        for name in links_to(&library) {
-            archive.link(&library.with_file_name(name), &library);
-        }
+        archive.library(&library)?;
     }
     // By whatever links this machine reaches it.
     if let Some(interpreter) = interpreter.filter(|path| !archive.has(path)) {
         archive.file(&interpreter, &read(&interpreter)?);
+    }
+    for path in &besides.programs {
+        let mut program = read(path)?;
+        let interpreter = strip(&mut program)?;
+        archive.file(path, &program);
+        // A static program has none, and needs no library.
+        if let Some(interpreter) = interpreter {
+            if !archive.has(&interpreter) {
+                archive.file(&interpreter, &read(&interpreter)?);
+            }
+            for library in libraries_of(&interpreter, path)? {
+                archive.library(&library)?;
+            }
+        }
+    }
+    for path in &besides.files {
+        archive.file(path, &read(path)?);
     }
     for (number, module) in kernel.modules().iter().enumerate() {
         let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -69,6 +90,36 @@ fn libraries() -> Result<BTreeSet<PathBuf>> {
         (permissions.contains('x') && path.starts_with('/')).then(|| PathBuf::from(path))
     });
     Ok(paths.filter(|path| Some(path) != own.as_ref()).collect())
+}
+
+/// The files of libraries that a program would run with: its interpreter lists them
+/// (ld.so(8)) without running it.
+fn libraries_of(interpreter: &Path, program: &Path) -> Result<BTreeSet<PathBuf>> {
+    let output = Command::new(interpreter).arg("--list").arg(program).output();
+    let output =
+        output.map_err(|e| sys::Error::io("run", interpreter.display().to_string(), &e))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || text.contains("not found") {
+        let missing = text.lines().find(|line| line.contains("not found")).unwrap_or_default();
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(testbed::Error::NotStarted {
+            part: "the guests' file system".to_owned(),
+            reason: format!(
+                "libraries of {}: {} {}",
+                program.display(),
+                said.trim(),
+                missing.trim()
+            ),
+        });
+    }
+    // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f…)`
+    let paths = text.lines().filter_map(|line| line.split_once("=> "));
+    let paths = paths.filter_map(|(_, path)| path.split_whitespace().next());
+    let files = paths.map(|path| {
+        let failed = |e| sys::Error::io("read", path.to_owned(), &e).into();
+        Path::new(path).canonicalize().map_err(failed)
+    });
+    files.collect()
 }
 
 /// Names of the links to a file in its own directory.
@@ -140,6 +191,20 @@ impl Archive {
         self.entry(path, FILE, contents);
     }
 
+    fn library(&mut self, path: &Path) -> Result<()> {
+        if self.has(path) {
+            return Ok(());
+        }
+        let mut bytes = read(path)?;
+        strip(&mut bytes)?;
+        self.file(path, &bytes);
+        // A library is asked for by a name that is a link to its file.
+        for name in links_to(path) {
+            self.link(&path.with_file_name(name), path);
+        }
+        Ok(())
+    }
+
     fn link(&mut self, path: &Path, target: &Path) {
         self.entry(path, LINK, target.as_os_str().as_bytes());
     }
@@ -208,8 +273,29 @@ mod tests {
         std::fs::write(&path, &cut).unwrap();
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let output = std::process::Command::new(&path).arg("--list").output().unwrap();
+        let run = || match std::process::Command::new(&path).arg("--list").output() {
+            // What another test is starting has a copy of the file that was written, for a moment.
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                Ok(Err(error.to_string()))
+            }
+            run => Ok(Ok(run.unwrap())),
+        };
+        let limit = std::time::Duration::from_secs(60);
+        let output = testbed::poll("a program that can be run", limit, run).unwrap();
         assert!(output.status.success(), "{output:?}");
+    }
+
+    #[test]
+    fn a_program_comes_with_its_libraries() {
+        let own = std::env::current_exe().unwrap();
+        let interpreter = strip(&mut read(&own).unwrap()).unwrap().unwrap();
+        let listed = libraries_of(&interpreter, &own).unwrap();
+        let c = listed.iter().find(|path| path.to_string_lossy().contains("libc"));
+        let mut archive = Archive::default();
+        archive.library(c.unwrap()).unwrap();
+        assert!(archive.has(c.unwrap()));
+        let refused = libraries_of(&interpreter, Path::new("/etc/passwd")).unwrap_err();
+        assert!(refused.to_string().contains("libraries of /etc/passwd"), "{refused}");
     }
 
     #[test]

@@ -18,6 +18,8 @@ const LARGEST: u64 = 256 << 20;
 pub struct Kernel {
     image: PathBuf,
     version: String,
+    /// Where its modules are; one without has everything built in, or does not come up.
+    directory: Option<PathBuf>,
     /// Those that a guest needs, in the order of loading, where they are not built in.
     modules: Vec<PathBuf>,
 }
@@ -86,17 +88,26 @@ impl Kernel {
         let beside = image.parent().and_then(Path::parent).map(|root| root.join("lib/modules"));
         let roots = beside.into_iter().chain([PathBuf::from("/lib/modules")]);
         let directory = roots.map(|root| root.join(&version)).find(|at| at.is_dir());
-        let modules = match directory {
-            Some(directory) => needed(&directory).map_err(|module| KernelError::NoModule {
-                image: image.to_owned(),
-                version: version.clone(),
-                module,
-                directory,
-            })?,
-            // One without modules has everything built in, or does not come up.
-            None => Vec::new(),
-        };
-        Ok(Kernel { image: image.to_owned(), version, modules })
+        let bare = Kernel { image: image.to_owned(), version, directory, modules: Vec::new() };
+        bare.and(&NEEDED)
+    }
+
+    /// The kernel with these modules loaded as well, and what they need.
+    ///
+    /// # Errors
+    /// [`KernelError::NoModule`] where the kernel has modules, and one of these neither among
+    /// them nor built in.
+    pub(crate) fn and(&self, modules: &[&str]) -> Result<Kernel, KernelError> {
+        let mut more = self.clone();
+        let Some(directory) = &self.directory else { return Ok(more) };
+        let files = files_of(directory, modules).map_err(|module| KernelError::NoModule {
+            image: self.image.clone(),
+            version: self.version.clone(),
+            module,
+            directory: directory.clone(),
+        })?;
+        more.modules.extend(files.into_iter().filter(|file| !self.modules.contains(file)));
+        Ok(more)
     }
 
     /// The kernel that guests boot: the one given, else this machine's own, else the last of
@@ -158,13 +169,13 @@ fn version(head: &[u8]) -> Result<String, String> {
     version.map(str::to_owned).ok_or_else(|| "an image without a version".to_owned())
 }
 
-/// Files of [`NEEDED`] and of what they need, in the order of loading, without those that
-/// are built in; or the name of one that is not there.
-fn needed(directory: &Path) -> Result<Vec<PathBuf>, String> {
+/// Files of modules and of what they need, in the order of loading, without those that are
+/// built in; or the name of one that is not there.
+fn files_of(directory: &Path, modules: &[&str]) -> Result<Vec<PathBuf>, String> {
     let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap_or_default();
     let (built_in, dependencies) = (read("modules.builtin"), read("modules.dep"));
     let mut files = Vec::new();
-    for module in NEEDED {
+    for &module in modules {
         if built_in.lines().any(|path| is_of(path, module)) {
             continue;
         }
@@ -239,5 +250,15 @@ mod tests {
             "a/virtio-console.ko.xz",
         ];
         assert_eq!(kernel.modules(), wanted.map(|path| modules.join(path)));
+        // More of them: what is loaded already is not loaded again.
+        std::fs::write(
+            modules.join("modules.dep"),
+            format!("{dep}c/8021q.ko.xz: b/failover.ko.xz c/mrp.ko.xz\n"),
+        )
+        .unwrap();
+        let more = kernel.and(&["8021q"]).unwrap();
+        assert_eq!(more.modules()[4..], ["c/mrp.ko.xz", "c/8021q.ko.xz"].map(|p| modules.join(p)));
+        let missing = kernel.and(&["ipvlan"]).unwrap_err().to_string();
+        assert!(missing.contains("kernel 6.9 of") && missing.contains("no module ipvlan"));
     }
 }

@@ -8,6 +8,8 @@
 //! [`inside`] is what happens in the guest until it says that it is ready. What is said on
 //! its control port afterwards is for who measures.
 
+mod console;
+pub mod exec;
 mod initramfs;
 pub mod inside;
 mod kernel;

@@ -5,13 +5,15 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use datapath::vhost_user::GuestPort;
 use netstate::Hop;
 use testbed::{Host, Process, Processes, mac, poll};
 
+use super::console::{Console, words};
+use super::initramfs::Besides;
 use super::inside::NIC;
 use super::kernel::Kernel;
 use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs, not_started, port};
@@ -26,12 +28,9 @@ const PACKAGE: &str = "qemu-system-x86";
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long a guest may take to be up in software emulation: it takes some 3 s on an idle
 /// machine.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
+pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(90);
 /// The same under KVM, when it is tried whether that works.
 const TRIAL_LIMIT: Duration = Duration::from_secs(20);
-/// What is kept of a console, bytes, and told of it, lines.
-const CONSOLE_BYTES: usize = 8 * 1024;
-const CONSOLE_LINES: usize = 5;
 /// Longest line by which a guest says that it is up.
 const LINE: usize = 1024;
 /// MiB of a guest besides its file system, which is in memory up to three times while it is
@@ -52,7 +51,7 @@ const FINISHED: &str = ",csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=o
 
 /// What runs the guests' CPUs.
 #[derive(Debug, Clone)]
-enum Accelerator {
+pub(super) enum Accelerator {
     Kvm,
     /// Software emulation, and why.
     Tcg(String),
@@ -118,13 +117,13 @@ pub(crate) struct Pair {
 type Dropped = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// QEMU with a guest.
-struct Running {
+pub(super) struct Running {
     name: String,
     /// It is behind a TAP device.
     taps: bool,
-    process: Process,
-    control: UnixStream,
-    console: Console,
+    pub process: Process,
+    pub control: UnixStream,
+    pub console: Console,
 }
 
 impl Pair {
@@ -134,7 +133,8 @@ impl Pair {
     /// When QEMU does not start, with what it printed.
     pub fn start(guests: [Guest<'_>; 2], options: GuestOptions) -> Result<Pair> {
         let kernel = Kernel::find().map_err(|missing| not_started("a guest", missing.reason))?;
-        let (accelerator, initrd) = (accelerator(&kernel)?, initramfs::build(&kernel)?);
+        let initrd = initramfs::build(&kernel, &Besides::default())?;
+        let accelerator = accelerator(&kernel)?;
         let tree = Processes::new()?;
         let boot = Boot { options, ..Boot::new(&tree, guests[0].host, &kernel, &initrd)? };
         let addresses = [guests[0].address, guests[1].address];
@@ -187,12 +187,7 @@ impl Pair {
         let Pair { mut guests, program, addresses, options, tree, accelerator, .. } = self;
         let mut at = |number: usize| guests[number].in_force(&hosts[number], &options);
         let in_force = [at(0)?, at(1)?];
-        // QEMU has read them, and they are most of what the guests take of memory.
-        tree.inside(&hosts[0], || {
-            for file in [KERNEL_FILE, INITRD_FILE] {
-                let _ = std::fs::remove_file(file);
-            }
-        })?;
+        forget_files(&tree, &hosts[0])?;
         let [client, server] = guests;
         let first = Hop::tx(&client.name, NIC);
         let mut hops = vec![match program {
@@ -229,17 +224,30 @@ impl Pair {
 const KERNEL_FILE: &str = "/tmp/kernel";
 const INITRD_FILE: &str = "/tmp/initrd";
 
+/// Removes what guests of a tree have booted: QEMU has read it, and it is most of what the
+/// guests take of memory.
+pub(super) fn forget_files(tree: &Processes, host: &Host) -> Result<()> {
+    tree.inside(host, || {
+        for file in [KERNEL_FILE, INITRD_FILE] {
+            let _ = std::fs::remove_file(file);
+        }
+    })
+}
+
 /// What guests of one process tree boot.
-struct Boot<'a> {
+pub(super) struct Boot<'a> {
     tree: &'a Processes,
-    memory: usize,
-    options: GuestOptions,
+    /// MiB.
+    pub memory: usize,
+    pub options: GuestOptions,
+    /// What its first process is told besides its name and address.
+    pub arguments: &'static str,
 }
 
 impl Boot<'_> {
     /// Puts kernel and file system where the tree's programs see them: in its own `/tmp`,
     /// which is memory.
-    fn new<'a>(
+    pub fn new<'a>(
         tree: &'a Processes,
         host: &Host,
         kernel: &Kernel,
@@ -254,10 +262,10 @@ impl Boot<'_> {
         })?
         .map_err(|e| sys::Error::io("write", "the guests' file system in memory", &e))?;
         let memory = MEMORY + 3 * initrd.len().div_ceil(1 << 20);
-        Ok(Boot { tree, memory, options: GuestOptions::AS_FOUND })
+        Ok(Boot { tree, memory, options: GuestOptions::AS_FOUND, arguments: "" })
     }
 
-    fn start(
+    pub fn start(
         &self,
         accelerator: &Accelerator,
         name: &str,
@@ -269,8 +277,9 @@ impl Boot<'_> {
             |what: &str| format!("socket,id={what},path={},server=on,wait=on", socket(what));
         // What the kernel does not know goes to the first process.
         let mut append = format!(
-            "console=ttyS0 panic=-1 quiet loglevel=4 rdinit={} -- lab guest {name}",
-            initramfs::PROGRAM
+            "console=ttyS0 panic=-1 quiet loglevel=4 rdinit={} -- lab guest {name}{}",
+            initramfs::PROGRAM,
+            self.arguments
         );
         let mut command = Command::new(QEMU);
         command
@@ -371,7 +380,7 @@ impl Running {
     }
 
     /// Waits until the guest says that it is up; what it says of itself.
-    fn up(&mut self, limit: Duration) -> Result<Said> {
+    pub fn up(&mut self, limit: Duration) -> Result<Said> {
         let io = |e: &std::io::Error| sys::Error::io("read", "control port of a guest", e);
         self.control.set_nonblocking(true).map_err(|e| io(&e))?;
         let mut line = Vec::new();
@@ -407,7 +416,7 @@ impl Running {
 }
 
 /// Why QEMU has ended, as soon as that can be told.
-fn last_words(process: &mut Process) -> testbed::Error {
+pub(super) fn last_words(process: &mut Process) -> testbed::Error {
     let ended = poll("QEMU's end", Duration::from_secs(5), || {
         Ok(match process.check() {
             Ok(()) => Err(String::new()),
@@ -418,12 +427,12 @@ fn last_words(process: &mut Process) -> testbed::Error {
 }
 
 /// QEMU's end, with what the guest said last.
-fn ended(part: &str, error: &testbed::Error, console: &Console) -> testbed::Error {
+pub(super) fn ended(part: &str, error: &testbed::Error, console: &Console) -> testbed::Error {
     not_started(part, format!("{error}{}", console.words()))
 }
 
 /// Whether KVM runs the guests: it is tried, once.
-fn accelerator(kernel: &Kernel) -> Result<Accelerator> {
+pub(super) fn accelerator(kernel: &Kernel) -> Result<Accelerator> {
     static KNOWN: OnceLock<Accelerator> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
         return Ok(known.clone());
@@ -448,68 +457,7 @@ fn first_line(error: &testbed::Error) -> String {
 fn trial(kernel: &Kernel) -> Result<()> {
     let host = Host::new("trial")?;
     let tree = Processes::new()?;
-    let boot = Boot::new(&tree, &host, kernel, &initramfs::build(kernel)?)?;
+    let initrd = initramfs::build(kernel, &Besides::default())?;
+    let boot = Boot::new(&tree, &host, kernel, &initrd)?;
     boot.start(&Accelerator::Kvm, "trial", &host, None)?.up(TRIAL_LIMIT).map(drop)
-}
-
-/// The last bytes of a guest's console, which may say as much as it likes.
-struct Console {
-    kept: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Console {
-    fn follow(mut stream: UnixStream) -> Result<Console> {
-        let kept = Arc::new(Mutex::new(Vec::new()));
-        let keeping = Arc::clone(&kept);
-        let thread = std::thread::Builder::new().name("console".into()).spawn(move || {
-            let mut buffer = [0; 4096];
-            // Until QEMU ends, which it does with its process tree.
-            while let Ok(length @ 1..) = stream.read(&mut buffer) {
-                let mut kept = keeping.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.extend_from_slice(&buffer[..length]);
-                let surplus = kept.len().saturating_sub(CONSOLE_BYTES);
-                kept.drain(..surplus);
-            }
-        });
-        thread.map_err(|e| sys::Error::io("clone", "thread of a console", &e))?;
-        Ok(Console { kept })
-    }
-
-    /// Its last lines, for the end of a message; nothing where it said nothing.
-    fn words(&self) -> String {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = kept.split(|byte| *byte == b'\n').map(words);
-        let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(CONSOLE_LINES)..];
-        if last.is_empty() { String::new() } else { format!("; console: {}", last.join(" | ")) }
-    }
-}
-
-/// What a guest has written, without what a terminal would obey.
-fn words(bytes: &[u8]) -> String {
-    let text: String = String::from_utf8_lossy(bytes)
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    text.trim().chars().take(200).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_console_that_floods_is_kept_in_bounds() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let console = Console::follow(ours).unwrap();
-        let mut flood = vec![b'x'; 1 << 20];
-        flood.extend_from_slice(b"\none\r\n\x1b[2Jtwo\n");
-        std::io::Write::write_all(&mut theirs, &flood).unwrap();
-        while !console.words().contains("two") {
-            std::thread::yield_now();
-        }
-        assert!(console.kept.lock().unwrap().len() <= CONSOLE_BYTES);
-        let said = console.words();
-        assert!(said.ends_with("| one | [2Jtwo") && said.len() < 300, "{said}");
-    }
 }

@@ -12,8 +12,10 @@ use testbed::{Host, Process, Processes, Wire};
 
 use super::bridge::{PORT_DEVICE, TENANT_NIC, Tenants, wire_hops};
 use super::routed::{self, TENANT_A, TENANT_B, on_link};
-use crate::bgp::{Announce, BLOCK_PREFIX, Daemon, Speaker, addresses};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::bgp::{
+    Announce, BLOCK_PREFIX, Daemon, REFLECTOR, REFLECTOR_ADDRESS, Speaker, addresses,
+};
+use crate::{Capabilities, Fault, Mode, Network, Params, Result, Unsupported, fault};
 
 /// Hosts whose routes come by BGP; by name only.
 pub struct Bgp {
@@ -83,9 +85,6 @@ pub const ALL: [Bgp; 8] = [
     },
 ];
 
-/// The third host.
-const REFLECTOR: &str = "reflector";
-const REFLECTOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 /// A host's device to it.
 const REFLECTOR_NIC: &str = "nic1";
 
@@ -106,6 +105,15 @@ impl Mode for Bgp {
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
         machine.links(&["veth"])?;
         self.daemon.installed(machine)
+    }
+
+    fn faults(&self) -> &'static [Fault] {
+        match (self.daemon, self.reflected) {
+            (Daemon::Bird, false) => &fault::bgp::BIRD,
+            (Daemon::Bird, true) => &fault::bgp::BIRD_REFLECTED,
+            (Daemon::Frr, false) => &fault::bgp::FRR,
+            (Daemon::Frr, true) => &fault::bgp::FRR_REFLECTED,
+        }
     }
 
     fn build(&self, params: &Params) -> Result<Network> {

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use netstate::Hop;
 use testbed::{Host, NIC};
 
+pub(super) use crate::network::{BRIDGE, PORT_DEVICE, TENANT_NIC};
 use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
 
 /// Bridges with the NICs as ports; tenants share the underlay's layer 2.
@@ -13,12 +14,6 @@ pub struct Bridge;
 /// Tenants' addresses on the underlay's own network.
 pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
-/// Name of the tenant's end of its veth pair, in the tenant's namespace.
-pub(super) const TENANT_NIC: &str = "eth0";
-/// The host's end of the tenant's veth pair.
-pub(super) const PORT_DEVICE: &str = "veth0";
-/// Name of the bridge in each host.
-pub(super) const BRIDGE: &str = "br0";
 
 /// Hosts `a` and `b`, tenants `tenant-a` and `tenant-b` behind a veth pair each
 /// and addressed on one network.

@@ -5,7 +5,7 @@
 //! underlay and reflects the routes, in place of two hosts on one wire. `+accel`: with
 //! `overlane accel`'s fast path in each host that has tenants.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use accel::Accel;
@@ -19,7 +19,7 @@ use super::vxlan::{DEVICE, TENANT_A, TENANT_B, UDP_PORT, VNI, tunnel_hops};
 use super::vxlan_accel::{MIRRORS, SHORTCUTS, hops, run, settle};
 use crate::bgp::evpn::{self, Remote, Speaker};
 use crate::network::VXLAN_OVERHEAD;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Fault, Mode, Network, Params, Result, Unsupported, fault};
 
 /// VXLAN devices that BGP fills; by name only.
 pub struct Evpn {
@@ -60,16 +60,11 @@ pub const ALL: [Evpn; 4] = [
     },
 ];
 
-/// The third leaf, which has no tenant yet, and the spine.
-const C: &str = "c";
+/// The spine, and its address on the underlay.
 const SPINE: &str = "spine";
-/// Their addresses on the underlay.
-const C_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 const SPINE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
-/// All of them.
+/// Addresses of spine and leaves.
 const UNDERLAY: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 0, 0, 0), 24);
-/// The discard service (RFC 863): what tenants tell their gateway first.
-const DISCARD: u16 = 9;
 
 /// A host with a VTEP, and the tenant behind it if it has one.
 struct Leaf<'a> {
@@ -100,6 +95,10 @@ impl Mode for Evpn {
         if self.accelerated { machine.fast_path() } else { Ok(()) }
     }
 
+    fn faults(&self) -> &'static [Fault] {
+        if self.spine { &fault::evpn::SPINE } else { &fault::evpn::PAIR }
+    }
+
     fn build(&self, params: &Params) -> Result<Network> {
         let mtu = params.mtu - VXLAN_OVERHEAD;
         let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
@@ -114,13 +113,13 @@ impl Mode for Evpn {
         };
         let leaf = |host, number, tenant| Leaf {
             host,
-            vtep: Ipv4Addr::from_bits(UNDERLAY.0.to_bits() + number),
-            gateway: Ipv4Addr::new(10, 1, 0, number as u8),
+            vtep: evpn::vtep(number),
+            gateway: evpn::gateway(number),
             tenant,
         };
         let mut leaves =
             vec![leaf(a, 1, Some((tenant_a, TENANT_A))), leaf(b, 2, Some((tenant_b, TENANT_B)))];
-        leaves.extend(fabric.iter().map(|[c, _]| leaf(c, 3, None)));
+        leaves.extend(fabric.iter().map(|[c, _]| leaf(c, evpn::C.1, None)));
         leaves.iter().try_for_each(|leaf| tunnel(leaf, mtu))?;
         let spine = fabric.as_ref().map(|[_, spine]| spine);
         let mut programs = speak(&leaves, spine)?;
@@ -161,11 +160,11 @@ impl Mode for Evpn {
 /// A third leaf, and a spine that joins all of them: it routes between the leaves, whose
 /// underlay addresses are on their loopback devices, as a fabric of /32 has them.
 fn fabric(params: &Params, a: &Host, b: &Host) -> Result<[Host; 2]> {
-    let (c, spine) = (Host::new(C)?, Host::new(SPINE)?);
+    let (c, spine) = (Host::new(evpn::C.0)?, Host::new(SPINE)?);
     spine.address("lo", SPINE_ADDRESS, 32)?;
     spine.forward()?;
     for (number, (leaf, address)) in
-        [(a, Wire::A), (b, Wire::B), (&c, C_ADDRESS)].into_iter().enumerate()
+        [(a, Wire::A), (b, Wire::B), (&c, evpn::vtep(evpn::C.1))].into_iter().enumerate()
     {
         let device = format!("nic{number}");
         leaf.connect(NIC, &spine, &device, params.mtu)?;
@@ -246,11 +245,7 @@ fn teach(leaves: &[Leaf<'_>], mut programs: Vec<&mut Process>) -> Result<()> {
     }
     for leaf in leaves {
         let Some((tenant, address)) = leaf.tenant else { continue };
-        // Its request for the gateway's address tells the host its own.
-        let sent = tenant.netns().run(|| {
-            UdpSocket::bind((address, 0))?.send_to(&[0], (leaf.gateway, DISCARD)).map(drop)
-        })?;
-        sent.map_err(|e| sys::Error::io("send datagram from", tenant.name(), &e))?;
+        evpn::greet(tenant, address.into(), leaf.gateway)?;
         let mac = mac(tenant.name(), TENANT_NIC);
         let remote = Remote { address, mac, vtep: leaf.vtep };
         for other in leaves.iter().filter(|other| other.vtep != leaf.vtep) {

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::guest::GuestOptions;
-use crate::{Capabilities, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Fault, Network, Params, Result, Unsupported};
 
 mod bgp;
 mod bridge;
@@ -11,6 +11,7 @@ mod bridge_macnat;
 mod evpn;
 mod flannel;
 mod flannel_accel;
+mod geneve;
 mod host;
 mod ipvlan;
 mod k8s;
@@ -102,6 +103,11 @@ pub trait Mode: Send + Sync {
     fn alternatives(&self, _built: &Network) -> &'static [Alternative] {
         &[]
     }
+
+    /// What can befall it while traffic flows (`lab run --faults`).
+    fn faults(&self) -> &'static [Fault] {
+        &[]
+    }
 }
 
 /// Another mode that serves the same purpose.
@@ -161,7 +167,7 @@ pub fn groups() -> &'static [Group] {
         },
         Group {
             name: "tunnels",
-            title: "kernel VXLAN devices",
+            title: "kernel VXLAN and Geneve devices",
             modes: &[
                 &vxlan::V4,
                 &vxlan_accel::V4,
@@ -169,6 +175,7 @@ pub fn groups() -> &'static [Group] {
                 &vxlan_accel::V6,
                 &vxlan_routed::VxlanRouted,
                 &vxlan_routed_accel::VxlanRoutedAccel,
+                &geneve::Geneve,
             ],
         },
         Group {

@@ -10,7 +10,7 @@ use crate::neutron::linuxbridge::{add_uplink, bridge, router_port, uplink};
 use crate::neutron::{
     Net, NetworkType, ROUTER, TENANT_NIC, TENANT_PORT, end, keepalived, l3_agent,
 };
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Fault, Mode, Network, Params, Result, Unsupported, fault};
 
 /// A router in two hosts, one of which has its addresses; by name only.
 pub struct VrouterHa;
@@ -44,6 +44,10 @@ impl Mode for VrouterHa {
         machine.links(&["veth", "bridge", "vxlan"])?;
         l3_agent::probe(machine)?;
         keepalived::probe(machine)
+    }
+
+    fn faults(&self) -> &'static [Fault] {
+        &fault::vrrp::ALL
     }
 
     fn build(&self, params: &Params) -> Result<Network> {

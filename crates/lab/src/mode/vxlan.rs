@@ -9,6 +9,7 @@ use packet::vxlan::Vni;
 use testbed::{Host, NIC, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, Tenants};
+pub(super) use crate::network::VXLAN_DEVICE as DEVICE;
 use crate::network::{VXLAN_OVERHEAD, VXLAN_OVERHEAD_IPV6};
 use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
 
@@ -29,7 +30,6 @@ pub const V6: Vxlan = Vxlan(Underlay::V6);
 
 pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
 pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
-pub(super) const DEVICE: &str = "vxlan0";
 /// IANA's port (RFC 7348, section 8).
 pub(super) const UDP_PORT: u16 = 4789;
 pub(super) const VNI: Vni = match Vni::new(42) {

@@ -194,7 +194,7 @@ fn slow(status: &Status) -> Vec<String> {
 }
 
 /// Asks a fast path for its counters, without keeping it.
-fn meter(accel: &Arc<Accel>, read: fn(&Status) -> Metered) -> Meter {
+pub(super) fn meter(accel: &Arc<Accel>, read: fn(&Status) -> Metered) -> Meter {
     let accel: Weak<Accel> = Arc::downgrade(accel);
     Meter::new(move || accel.upgrade().map_or_else(Metered::default, |accel| read(&accel.status())))
 }
@@ -218,6 +218,20 @@ fn carried(status: &Status) -> Metered {
         *bytes += counted.bytes;
     }
     metered
+}
+
+/// Packets that packet filters and routes saw, and the VXLAN device did not.
+pub(super) fn half(status: &Status) -> Metered {
+    let sent = status.sent_half();
+    let received = status.packets.get(Reason::DecapHalf.word()).copied().unwrap_or_default();
+    let carried = Counters {
+        rx_packets: received.packets,
+        rx_bytes: received.bytes,
+        tx_packets: sent.packets,
+        tx_bytes: sent.bytes,
+        ..Counters::default()
+    };
+    Metered { carried, ..Metered::default() }
 }
 
 /// Packets it handed to the VXLAN device itself.

@@ -11,14 +11,14 @@ use crate::impact::{Pacing, Took};
 use crate::in_force::InForce;
 use crate::observer::{CellRef, Observer, Progress};
 use crate::path_under_test::PathUnderTest;
-use crate::plan::Plan;
+use crate::plan::{Plan, PlannedCell};
 use crate::probes::Probes;
 use crate::ratios;
 use crate::remote::Remote;
 use crate::sample::{self, Said, Taken, Taker};
 use crate::sampler::Machine;
-use results::stats::{Decision, Outlook, StopRule};
-use results::{CpuSeconds, Sample};
+use results::stats::{Decision, Outlook, Series, StopRule};
+use results::{CpuSeconds, Sample, Unit};
 
 /// How often a rest looks whether the run is to stop.
 const STOP_LOOK: Duration = Duration::from_millis(50);
@@ -38,8 +38,7 @@ pub(super) struct CellLog {
 impl CellLog {
     /// Before the first block.
     pub fn for_each(plan: &Plan, subjects: &[PathUnderTest]) -> CellLog {
-        let unsupported =
-            |cell: &crate::plan::PlannedCell| unsupported(cell, &subjects[cell.subject]);
+        let unsupported = |cell: &PlannedCell| unsupported(cell, &subjects[cell.subject]);
         CellLog {
             samples: vec![Vec::new(); plan.cells.len()],
             said: vec![Said::default(); plan.cells.len()],
@@ -54,10 +53,15 @@ impl CellLog {
         samples.len() >= plan.hopeless_after && samples.iter().all(|sample| !sample.path_proved)
     }
 
-    /// The ratios of each cell so far.
-    fn ratios(&self) -> Vec<Vec<f64>> {
-        let of = |samples: &Vec<Sample>| samples.iter().filter_map(|sample| sample.ratio).collect();
-        self.samples.iter().map(of).collect()
+    /// What the stop rule decides by.
+    fn series(&self, plan: &Plan) -> Vec<Series> {
+        let of = |(samples, cell): (&Vec<Sample>, &PlannedCell)| Series {
+            ratios: samples.iter().filter_map(|sample| sample.ratio).collect(),
+            demand: samples.iter().filter_map(|sample| sample.service_demand_ratio).collect(),
+            on_trial: cell.setting.is_some(),
+            less_is_better: cell.ask.unit() == Unit::Microseconds,
+        };
+        self.samples.iter().zip(&plan.cells).map(of).collect()
     }
 
     /// A cell's sample of a block that counts.
@@ -200,14 +204,17 @@ impl Blocks<'_> {
             blocked.block_time = begun.elapsed() / blocked.done;
             ratios::fill(self.plan, &mut self.log.samples);
             blocked.notes.extend(self.judge.block_done(block));
-            let ratios = self.log.ratios();
-            blocked.outlook = rule.outlook(blocked.done, &ratios);
+            let cells = self.log.series(self.plan);
+            blocked.outlook = rule.outlook(blocked.done, &cells);
             self.observer.block_done(blocked.outlook);
-            blocked.ended = match (rule.decide(blocked.done, &ratios), rule) {
+            blocked.ended = match (rule.decide(blocked.done, &cells), rule) {
                 (Decision::Continue, _) => continue,
                 (Decision::GoalReached, _) => Ended::Confidence,
                 (Decision::OutOfReach, _) => Ended::OutOfReach,
-                (Decision::LastBlock, StopRule::Blocks { .. }) => Ended::Blocks,
+                (Decision::Decided, _) => Ended::Decided,
+                (Decision::LastBlock, StopRule::Blocks { .. } | StopRule::Proof { .. }) => {
+                    Ended::Blocks
+                }
                 (Decision::LastBlock, StopRule::Goal { .. }) => Ended::MaxBlocks,
             };
             break;

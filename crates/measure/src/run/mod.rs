@@ -38,6 +38,8 @@ pub enum Ended {
     Blocks,
     /// Every interval reached the goal.
     Confidence,
+    /// More blocks would say nothing that matters of the change on trial.
+    Decided,
     /// The goal was not reached in the blocks allowed.
     MaxBlocks,
     /// The goal would need many times the blocks allowed.
@@ -54,6 +56,7 @@ impl Ended {
         match self {
             Ended::Blocks => EndedBy::Blocks,
             Ended::Confidence => EndedBy::Confidence,
+            Ended::Decided => EndedBy::Decided,
             Ended::MaxBlocks => EndedBy::MaxBlocks,
             Ended::OutOfReach => EndedBy::OutOfReach,
             Ended::Interrupted => EndedBy::Interrupted,

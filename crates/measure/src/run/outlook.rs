@@ -7,6 +7,7 @@ use super::Ended;
 use super::blocks::Blocked;
 use crate::plan::Plan;
 use crate::sampler::Limits;
+use results::stats::FELT;
 use results::{Background, MachineBackground};
 
 /// Notes on the background and on a goal that was not reached.
@@ -21,6 +22,7 @@ pub(super) fn notes(plan: &Plan, blocked: &Blocked, background: &Background) -> 
         ));
     }
     notes.extend(goal(plan, blocked));
+    notes.extend(trial(plan, blocked));
     notes
 }
 
@@ -50,7 +52,7 @@ fn goal(plan: &Plan, blocked: &Blocked) -> Option<String> {
     }
     let outlook = blocked.outlook?;
     let needed = outlook.needed?;
-    let more = blocked.block_time.mul_f64((needed - f64::from(blocked.done)).clamp(0.0, 1e9));
+    let more = more(blocked, needed);
     Some(format!(
         "the widest interval is ±{:.1}% after {} blocks, and the goal ±{:.1}%: it needs about {} \
          more at this load (--max-blocks {needed:.0}); longer samples (--duration) need fewer \
@@ -60,6 +62,45 @@ fn goal(plan: &Plan, blocked: &Blocked) -> Option<String> {
         goal * 100.0,
         in_words(more),
     ))
+}
+
+/// Blocks that `--blocks` takes.
+const MOST_BLOCKS: f64 = 10_000.0;
+
+/// What a change on trial that is not told apart would need.
+fn trial(plan: &Plan, blocked: &Blocked) -> Option<String> {
+    // A goal for the width says so itself; an interrupted trial was not going to end there.
+    let trial = plan.stopping.proof && plan.stopping.half_width.is_none();
+    if !trial || !blocked.ended.is_complete() {
+        return None;
+    }
+    let outlook = blocked.outlook?;
+    // Proven: nothing is needed.
+    let needed = outlook.needed?;
+    let (done, widest) = (blocked.done, outlook.widest * 100.0);
+    if blocked.ended == Ended::Decided {
+        let felt = (FELT - 1.0) * 100.0;
+        return Some(format!(
+            "after {done} blocks every workload is known to change by less than {felt:.0}%"
+        ));
+    }
+    Some(match needed < MOST_BLOCKS {
+        true => format!(
+            "not told apart after {done} blocks (±{widest:.1}%): if it is worth what it seems, that \
+             needs about {} more at this load (--blocks {needed:.0}); longer samples (--duration) \
+             need fewer blocks",
+            in_words(more(blocked, needed)),
+        ),
+        false => format!(
+            "not told apart after {done} blocks (±{widest:.1}%), and nothing points to a \
+             difference: more blocks narrow that with their square root (--blocks)"
+        ),
+    })
+}
+
+/// Time until so many blocks are done.
+fn more(blocked: &Blocked, needed: f64) -> Duration {
+    blocked.block_time.mul_f64((needed - f64::from(blocked.done)).clamp(0.0, 1e9))
 }
 
 /// `40 seconds`, `14 minutes`, `3 hours`.
@@ -87,6 +128,37 @@ mod tests {
         {
             assert_eq!(in_words(Duration::from_secs(seconds)), words);
         }
+    }
+
+    #[test]
+    fn what_is_not_told_apart_says_what_it_would_take() {
+        let plan = |half_width| {
+            let stopping = crate::plan::Stopping {
+                level: 0.95,
+                blocks: 26,
+                proof: true,
+                half_width,
+                max_blocks: 100,
+            };
+            crate::run::simulated::plan(1, crate::sampler::Rule::Background, stopping)
+        };
+        let blocked = |needed| Blocked {
+            done: 26,
+            ended: Ended::Blocks,
+            outlook: Some(results::stats::Outlook { widest: 0.08, at_end: 0.08, needed }),
+            block_time: Duration::from_secs(2),
+            notes: Vec::new(),
+        };
+        assert_eq!(trial(&plan(None), &blocked(None)), None, "proven");
+        assert_eq!(trial(&plan(Some(0.05)), &blocked(Some(86.0))), None, "the goal's note says it");
+        let said = trial(&plan(None), &blocked(Some(86.0))).unwrap();
+        assert!(said.contains("after 26 blocks (±8.0%)"), "{said}");
+        assert!(said.contains("about 2 minutes more at this load (--blocks 86)"), "{said}");
+        let said = trial(&plan(None), &blocked(Some(f64::INFINITY))).unwrap();
+        assert!(said.contains("nothing points to a difference"), "{said}");
+        let nothing = Blocked { ended: Ended::Decided, ..blocked(Some(f64::INFINITY)) };
+        let said = trial(&plan(None), &nothing).unwrap();
+        assert!(said.ends_with("known to change by less than 5%"), "{said}");
     }
 
     #[test]

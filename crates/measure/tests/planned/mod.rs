@@ -42,7 +42,13 @@ pub fn plan(cells: Vec<PlannedCell>, blocks: u32, duration: Duration) -> Plan {
     Plan {
         seed: 1,
         cells,
-        stopping: Stopping { level: 0.95, blocks, half_width: None, max_blocks: blocks },
+        stopping: Stopping {
+            level: 0.95,
+            blocks,
+            half_width: None,
+            proof: false,
+            max_blocks: blocks,
+        },
         settings: Vec::new(),
         duration,
         warmup: duration / 6,

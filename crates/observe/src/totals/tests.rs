@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::event::{Checksum, Event, Flow, Kind};
 use crate::journeys::Journeys;
-use crate::snapshot::FORMAT;
+use crate::snapshot::{CpuSeen, FORMAT};
 
 /// Names that stand for themselves.
 struct Numbers;
@@ -85,14 +85,25 @@ fn snapshot() -> Snapshot {
         time_s: 0.0,
         seconds: 2.0,
         sample: 4,
+        looked: 0.5,
         followed: 3,
         events: 20,
         events_lost: 1,
         own_cpu: 1.5,
+        kernel_cpu: 0.5,
         budget: 2.0,
         ways: Vec::new(),
         other_ways: 0,
         drops: Vec::new(),
+        cpus: [(1, 50.0, 7), (0, 25.0, 3)]
+            .map(|(cpu, softirq, backlog)| CpuSeen {
+                cpu,
+                softirq,
+                backlog: Some(backlog),
+                dropped: 1,
+                squeezed: 2,
+            })
+            .to_vec(),
         peer: None,
         not_seen: Vec::new(),
     }
@@ -128,6 +139,12 @@ fn what_was_counted_is_there() {
         "overlane_watch_followed_packets_total 6".to_owned(),
         "overlane_watch_lost_events_total 2".to_owned(),
         "overlane_watch_followed_ratio 0.25".to_owned(),
+        "overlane_watch_looked_ratio 0.5".to_owned(),
+        "overlane_watch_softirq_cpu_ratio 0.375".to_owned(),
+        "overlane_watch_busiest_softirq_cpu_ratio 0.5".to_owned(),
+        "overlane_watch_backlog_packets 10".to_owned(),
+        "overlane_watch_backlog_dropped_packets_total 4".to_owned(),
+        "overlane_watch_squeezed_total 8".to_owned(),
         "overlane_watch_own_cpu_ratio 0.015".to_owned(),
         "overlane_watch_budget_cpu_ratio 0.02".to_owned(),
         "overlane_watch_device_packets_total{device=\"eth0\",namespace=\"ns1\",side=\"rx\"} 10"

@@ -263,3 +263,65 @@ fn a_datagram_is_told_when_its_socket_has_it() {
         false => Err(format!("none in {} journeys", packets.len())),
     });
 }
+
+/// However long nobody has read, a reading takes so many events at most, and the next ones the rest.
+#[test]
+fn a_reading_takes_a_bounded_part_of_a_flood() {
+    let network = require!(network("host", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let flow = format!("*:{port}/udp").parse().unwrap();
+    let filter = Filter { flows: vec![flow], ..Filter::default() };
+    let tracer = Tracer::start(filter, &Places::of_machine().unwrap()).unwrap();
+    // Each of them is seen at two places and more; some may find no room.
+    for _ in 0..observe::MOST_AT_ONCE {
+        datagrams.send(10);
+    }
+    let read = || tracer.poll(Duration::ZERO).unwrap().len();
+    let sizes: Vec<usize> = std::iter::from_fn(|| Some(read()).filter(|size| *size > 0)).collect();
+    assert_eq!(sizes.iter().max(), Some(&observe::MOST_AT_ONCE), "{sizes:?}");
+    assert!(sizes.len() > 1, "{sizes:?}");
+}
+
+/// A flood beside a tracer of drops that stands still: no event is lost. What found no room is
+/// counted by the kernel's reason, and with what is told it is what the kernel counts itself.
+#[test]
+fn no_drop_of_a_flood_is_lost_and_each_is_counted() {
+    /// More than the ring has room for: 16 MiB, 208 bytes an event.
+    const FLOOD: u64 = 100_000;
+    let network = require!(network("host", Offload::Full));
+    let port = port();
+    let Datagrams { client, server, .. } = Datagrams::new(&network, port);
+    drop(server);
+    let target = network.address.target;
+    let refused = || crate::healthy::counted(network.server(), "Udp", "NoPorts");
+    let drops = Filter { drops_only: true, ..Filter::default() };
+    let flows = vec![format!("*:{port}/udp").parse().unwrap()];
+    for filter in [Filter { flows, ..drops.clone() }, drops] {
+        let is_of_flow = !filter.flows.is_empty();
+        let tracer = Tracer::start(filter, &Places::of_machine().unwrap()).unwrap();
+        let before = refused();
+        // An answer by ICMP makes the next one fail: then it was not sent.
+        let mut sent = 0;
+        while sent < FLOOD {
+            sent += u64::from(client.send_to(b"overlay", target).is_ok());
+        }
+        testbed::poll("the end of the flood", LIMIT, || match refused() - before {
+            count if count >= FLOOD => Ok(Ok(())),
+            count => Ok(Err(format!("{count} of {FLOOD}"))),
+        })
+        .unwrap();
+        let counted = refused() - before;
+        assert_eq!(tracer.lost().unwrap(), 0);
+        let not_told = tracer.not_told().unwrap();
+        let of_reason = not_told.iter().filter(|drops| drops.reason == "NO_SOCKET");
+        let not_told: u64 = of_reason.map(|drops| drops.packets).sum();
+        let read = || Some(tracer.poll(Duration::ZERO).unwrap()).filter(|read| !read.is_empty());
+        let events: Vec<_> = std::iter::from_fn(read).flatten().collect();
+        let told = events.iter().filter(|event| tracer.reason(event.reason) == "NO_SOCKET");
+        let sum = told.count() as u64 + not_told;
+        assert!(not_told > 0 && !events.is_empty(), "{not_told} of {counted}");
+        // Without a flow there are those of others, too.
+        assert!(sum >= counted && (sum == counted || !is_of_flow), "{sum} of {counted}");
+    }
+}

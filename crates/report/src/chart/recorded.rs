@@ -90,7 +90,7 @@ pub(crate) fn over_time(recording: &Recording) -> Vec<Section> {
         recording,
         "own-cpu",
         "CPU time of the program",
-        "Above the limit fewer packets are followed.",
+        "Above the limit packets are followed in less of the time, and fewer.",
         ("percent of one CPU", Kind::Linear),
         vec![of_cost("overlane watch", 0, |moment| moment.cpu()), limit],
     );
@@ -101,6 +101,14 @@ pub(crate) fn over_time(recording: &Recording) -> Vec<Section> {
         "One packet in so many, at the end of an interval: the most in each moment.",
         ("one in", Kind::Log),
         vec![of_cost("one in", 0, |moment| f64::from(moment.sample.1))],
+    );
+    let looked = chart(
+        recording,
+        "looked",
+        "How much of the time was looked at",
+        "Packets began to be followed in so much of it.",
+        ("percent", Kind::Linear),
+        vec![of_cost("looked", 0, |moment| 100.0 * moment.looked())],
     );
     let events = chart(
         recording,
@@ -120,7 +128,7 @@ pub(crate) fn over_time(recording: &Recording) -> Vec<Section> {
     };
     let all = vec![
         section("Dropped packets over time", "", vec![drops]),
-        section("What it cost", "", vec![cpu, followed, events]),
+        section("What it cost", "", vec![cpu, looked, followed, events]),
     ];
     all.into_iter().filter(|section| !section.charts.is_empty()).collect()
 }

@@ -1,6 +1,6 @@
 //! A made-up run with every dimension that a cell can have: sizes, flows,
 //! outstanding requests, loads, socket buffers, settings, engines, NDR and PDR,
-//! histograms, a time line, a peer.
+//! histograms, a time line, a peer, faults.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,38 @@ pub fn deep() -> Results {
     plan.vary = vec!["sysctl:net.core.netdev_budget=300,1000".to_string()];
     plan.workloads.push("drop_point".parse().unwrap());
     results.timeline = Some(timeline(results.cells.len()));
+    results.faults = vec![
+        fault("vxlan", "session-ends", &[2240, 2180, 9012], None),
+        fault("vxlan", "mac-moves", &[112, 98], Some("zebra's entry of c was not ready")),
+        fault("ovs-vxlan", "daemon-killed", &[], Some("ss: No such file or directory")),
+        // Interrupted before the first.
+        fault("ovs-vxlan", "link-down", &[], None),
+    ];
     results
+}
+
+/// A fault of three trials with so many lost datagrams; what failed after them.
+fn fault(mode: &str, name: &str, lost: &[u64], failed: Option<&str>) -> FaultRecord {
+    let trial = |lost: &u64| FaultTrial {
+        reason: None,
+        cost: Some(FaultCost {
+            sent: lost + 60,
+            received: 60,
+            twice: lost % 3,
+            outage_s: (lost + 1) as f64 / 1000.0,
+        }),
+    };
+    let failed = failed.map(|reason| FaultTrial { reason: Some(reason.to_string()), cost: None });
+    FaultRecord {
+        mode: mode.to_string(),
+        offload: "full".parse().unwrap(),
+        mtu: 1500,
+        fault: name.to_string(),
+        title: format!("what happens in {name}"),
+        interval_s: 0.001,
+        asked: 3,
+        trials: lost.iter().map(trial).chain(failed).collect(),
+    }
 }
 
 fn group(noise: &mut Noise, workload: &str, bytes: u32, change: impl Fn(&mut Cell)) -> Vec<Cell> {

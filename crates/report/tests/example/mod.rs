@@ -177,6 +177,7 @@ pub fn results() -> Results {
         },
         modes,
         testbeds: vec![],
+        faults: vec![],
         cells,
         background: None,
         warnings: vec![text(

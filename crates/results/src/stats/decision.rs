@@ -7,6 +7,8 @@ pub enum Decision {
     Continue,
     /// Stop: every interval is narrow enough.
     GoalReached,
+    /// Stop: the verdict on the change on trial can be told.
+    Decided,
     /// Stop: it was the last block.
     LastBlock,
     /// Stop: at this noise many times the blocks allowed would be needed.

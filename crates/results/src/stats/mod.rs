@@ -8,6 +8,7 @@
 //!
 //! - [`ratio_interval`]: the median ratio and its confidence interval.
 //! - [`StopRule`]: when a run stops.
+//! - [`proven`]: what the intervals of a change on trial prove.
 //! - [`Background`]: what stands out from what is usual.
 //! - [`SequentialPlan`]: when to look, so that stopping early keeps the coverage.
 //! - [`trend`]: a drift within a sequence of samples (Mann-Kendall, Theil-Sen).
@@ -23,6 +24,7 @@ mod decision;
 mod describe;
 mod interval;
 mod mann_whitney;
+mod proof;
 mod separation;
 mod sequential;
 mod sign;
@@ -37,8 +39,9 @@ pub use decision::Decision;
 pub use describe::{median, percentile, relative_mad};
 pub use interval::{StatsError, ratio_interval, relative_half_width};
 pub use mann_whitney::{MannWhitney, mann_whitney, smallest_p_value};
+pub use proof::{FELT, Proven, proven};
 pub use separation::separation_p_value;
 pub use sequential::{Look, SequentialPlan};
-pub use stop_rule::{Outlook, StopRule};
+pub use stop_rule::{Outlook, Series, StopRule};
 pub use trend::{Trend, trend};
 pub use two_sample::ratio_of_medians;

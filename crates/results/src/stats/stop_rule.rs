@@ -1,8 +1,10 @@
-//! When a run stops: after a number of blocks, or at the first interim analysis at which
-//! every interval is narrow enough. The one place that decides it.
+//! When a run stops: after a number of blocks; at the first interim analysis at which every
+//! interval is narrow enough; or at the first at which the verdict on what is tried can be told. The one
+//! place that decides it.
 
 use super::decision::Decision;
 use super::interval::{StatsError, ratio_interval, relative_half_width};
+use super::proof::{self, Seen};
 use super::sequential::SequentialPlan;
 use crate::Interval;
 
@@ -23,6 +25,25 @@ pub enum StopRule {
         /// Largest relative half-width of an interval that is narrow (0.05: ±5%).
         half_width: f64,
     },
+    /// At an interim analysis, once more blocks would say nothing that matters of what is
+    /// tried (`proof.rs`).
+    Proof {
+        /// Block counts at which to look, and the confidence of each look.
+        sequential: SequentialPlan,
+    },
+}
+
+/// What a run has of one cell so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Series {
+    /// Ratios to the baseline of the same block.
+    pub ratios: Vec<f64>,
+    /// Ratios of CPU time a unit of work.
+    pub demand: Vec<f64>,
+    /// Whether it is a workload under the change that is tried.
+    pub on_trial: bool,
+    /// Whether a ratio below 1 is better: of a latency.
+    pub less_is_better: bool,
 }
 
 /// Looks before a goal may be given up: at the first, intervals are widest.
@@ -40,7 +61,9 @@ pub struct Outlook {
     /// What it will be after the last block, if the noise stays: intervals narrow with the
     /// square root of the blocks.
     pub at_end: f64,
-    /// Blocks in all until the goal is reached; `None` without a goal.
+    /// Blocks in all until the goal is reached, or until a first workload under the change on
+    /// trial is told apart; infinite where nothing points to a difference. `None` without
+    /// either, and where one is proven better or worse.
     pub needed: Option<f64>,
 }
 
@@ -53,19 +76,29 @@ impl StopRule {
         Ok(StopRule::Goal { sequential: SequentialPlan::new(level, 2, max_blocks)?, half_width })
     }
 
+    /// A rule for changes on trial, in at most `max_blocks` blocks.
+    ///
+    /// # Errors
+    /// Those of [`SequentialPlan::new`].
+    pub fn proof(level: f64, max_blocks: u32) -> Result<StopRule, StatsError> {
+        Ok(StopRule::Proof { sequential: SequentialPlan::new(level, 2, max_blocks)? })
+    }
+
     /// The number of blocks after which every run stops.
     pub fn most_blocks(&self) -> u32 {
         match self {
             StopRule::Blocks { blocks, .. } => *blocks,
-            StopRule::Goal { sequential, .. } => sequential.last_look().blocks,
+            StopRule::Goal { sequential, .. } | StopRule::Proof { sequential } => {
+                sequential.last_look().blocks
+            }
         }
     }
 
-    /// Numbers of blocks at which there is an interim analysis; none without a goal.
+    /// Numbers of blocks at which there is an interim analysis; none where all are done.
     pub fn looks(&self) -> Vec<u32> {
         match self {
             StopRule::Blocks { .. } => Vec::new(),
-            StopRule::Goal { sequential, .. } => {
+            StopRule::Goal { sequential, .. } | StopRule::Proof { sequential } => {
                 sequential.looks().iter().map(|look| look.blocks).collect()
             }
         }
@@ -84,19 +117,27 @@ impl StopRule {
         }
         match self {
             StopRule::Blocks { level, .. } => ratio_interval(ratios, *level),
-            StopRule::Goal { sequential, .. } => sequential.interval(blocks, ratios),
+            StopRule::Goal { sequential, .. } | StopRule::Proof { sequential } => {
+                sequential.interval(blocks, ratios)
+            }
         }
     }
 
     /// How wide the intervals are after `blocks` blocks; `None` while no cell has one.
-    pub fn outlook(&self, blocks: u32, cells: &[Vec<f64>]) -> Option<Outlook> {
-        let with_ratios = cells.iter().filter(|ratios| !carries_nothing(ratios));
-        let widths = with_ratios.filter_map(|ratios| self.interval(blocks, ratios).ok());
+    pub fn outlook(&self, blocks: u32, cells: &[Series]) -> Option<Outlook> {
+        let with_ratios = cells.iter().filter(|cell| !carries_nothing(&cell.ratios));
+        let widths = with_ratios.filter_map(|cell| self.interval(blocks, &cell.ratios).ok());
         let widest = widths.map(|interval| relative_half_width(&interval)).reduce(f64::max)?;
         let done = f64::from(blocks);
         let at_end = widest * (done / f64::from(self.most_blocks().max(blocks))).sqrt();
         let needed = match self {
             StopRule::Goal { half_width, .. } => Some(done * (widest / half_width).powi(2)),
+            StopRule::Proof { .. } => {
+                let seen = self.seen(blocks, cells);
+                let proven = seen.iter().any(|one| one.proven().is_some());
+                let to_tell = seen.iter().filter_map(|one| one.blocks_to_tell(blocks));
+                to_tell.reduce(f64::min).filter(|_| !proven)
+            }
             StopRule::Blocks { .. } => None,
         };
         Some(Outlook { widest, at_end, needed })
@@ -104,7 +145,7 @@ impl StopRule {
 
     /// Whether the goal is so far away that going on is of no use. Any reason to stop at a
     /// look keeps the coverage.
-    fn is_out_of_reach(&self, blocks: u32, cells: &[Vec<f64>]) -> bool {
+    fn is_out_of_reach(&self, blocks: u32, cells: &[Series]) -> bool {
         let StopRule::Goal { sequential, .. } = self else { return false };
         let looks = sequential.looks();
         let at = looks.iter().position(|look| look.blocks == blocks);
@@ -116,27 +157,48 @@ impl StopRule {
         needed.is_some_and(|needed| needed > FAR * most)
     }
 
+    /// What there is of each workload under the change on trial.
+    fn seen(&self, blocks: u32, cells: &[Series]) -> Vec<Seen> {
+        let tried = cells.iter().filter(|cell| cell.on_trial);
+        let interval = |ratios: &[f64]| self.interval(blocks, ratios).ok();
+        let seen = |cell: &Series| Seen {
+            worth: interval(&cell.ratios).map(|ratio| ratio.worth(cell.less_is_better)),
+            demand: interval(&cell.demand),
+        };
+        tried.map(seen).collect()
+    }
+
     fn level(&self) -> f64 {
         match self {
             StopRule::Blocks { level, .. } => *level,
-            StopRule::Goal { sequential, .. } => sequential.level(),
+            StopRule::Goal { sequential, .. } | StopRule::Proof { sequential } => {
+                sequential.level()
+            }
         }
     }
 
-    /// Decides after `blocks` whole blocks; `cells` are the ratios of each cell so far.
-    /// A cell without ratios has no say: it is a baseline, or it failed and always will.
-    /// Nor has one that carries nothing: there is no more to learn of it.
-    pub fn decide(&self, blocks: u32, cells: &[Vec<f64>]) -> Decision {
+    /// Decides after `blocks` whole blocks, by what there is of each cell so far.
+    /// A cell without ratios has no say on a goal: it is a baseline, or it failed and always
+    /// will. Nor has one that carries nothing: there is no more to learn of it.
+    pub fn decide(&self, blocks: u32, cells: &[Series]) -> Decision {
         match self {
             StopRule::Blocks { blocks: all, .. } if blocks >= *all => Decision::LastBlock,
             StopRule::Blocks { .. } => Decision::Continue,
             // Between the looks nobody judges, so nothing is computed either.
-            StopRule::Goal { sequential, .. } if sequential.at_look(blocks).is_none() => {
+            StopRule::Goal { sequential, .. } | StopRule::Proof { sequential }
+                if sequential.at_look(blocks).is_none() =>
+            {
                 Decision::Continue
             }
+            StopRule::Proof { .. } if blocks >= self.most_blocks() => Decision::LastBlock,
+            StopRule::Proof { .. } if proof::is_decided(&self.seen(blocks, cells)) => {
+                Decision::Decided
+            }
+            StopRule::Proof { .. } => Decision::Continue,
             StopRule::Goal { .. } if self.is_out_of_reach(blocks, cells) => Decision::OutOfReach,
             StopRule::Goal { sequential, half_width } => {
-                let with_ratios = cells.iter().filter(|ratios| !carries_nothing(ratios));
+                let with_ratios = cells.iter().map(|cell| &cell.ratios);
+                let with_ratios = with_ratios.filter(|ratios| !carries_nothing(ratios));
                 // A cell of too few ratios has no interval yet, and so no narrow one.
                 let intervals: Result<Vec<Interval>, StatsError> =
                     with_ratios.map(|ratios| sequential.interval(blocks, ratios)).collect();
@@ -155,12 +217,24 @@ fn carries_nothing(ratios: &[f64]) -> bool {
 mod tests {
     use super::*;
 
-    fn narrow(samples: usize) -> Vec<f64> {
-        (0..samples).map(|at| 1.0 + at as f64 * 1e-4).collect()
+    fn of(ratios: impl IntoIterator<Item = f64>) -> Series {
+        Series { ratios: ratios.into_iter().collect(), ..Series::default() }
     }
 
-    fn wide(samples: usize) -> Vec<f64> {
-        (0..samples).map(|at| 1.0 + at as f64).collect()
+    fn narrow(samples: usize) -> Series {
+        of((0..samples).map(|at| 1.0 + at as f64 * 1e-4))
+    }
+
+    fn wide(samples: usize) -> Series {
+        of((0..samples).map(|at| 1.0 + at as f64))
+    }
+
+    /// A change on trial, of so many blocks, around these medians.
+    fn tried(samples: u32, carried: f64, demand: f64) -> Series {
+        let around = |middle: f64| {
+            (0..samples).map(|at| middle * (1.0 + (f64::from(at % 5) - 2.0) * 0.02)).collect()
+        };
+        Series { ratios: around(carried), demand: around(demand), on_trial: true, ..of([]) }
     }
 
     #[test]
@@ -177,11 +251,11 @@ mod tests {
         let first = rule.looks()[0];
         let n = first as usize;
         assert_eq!(rule.most_blocks(), 40);
-        assert_eq!(rule.decide(first, &[narrow(n), vec![]]), Decision::GoalReached);
+        assert_eq!(rule.decide(first, &[narrow(n), of([])]), Decision::GoalReached);
         assert_eq!(rule.decide(first + 1, &[narrow(n + 1)]), Decision::Continue, "no look");
         assert_eq!(rule.decide(first, &[narrow(n), wide(n)]), Decision::Continue);
         // One ratio makes no interval.
-        assert_eq!(rule.decide(first, &[narrow(n), vec![1.0]]), Decision::Continue);
+        assert_eq!(rule.decide(first, &[narrow(n), of([1.0])]), Decision::Continue);
         assert_eq!(rule.decide(first, &[]), Decision::Continue);
     }
 
@@ -196,7 +270,7 @@ mod tests {
         }
         let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
         let n = rule.looks()[0];
-        let cells = [narrow(n as usize), vec![0.0; n as usize]];
+        let cells = [narrow(n as usize), of(vec![0.0; n as usize])];
         assert_eq!(rule.decide(n, &cells), Decision::GoalReached);
     }
 
@@ -204,14 +278,14 @@ mod tests {
     fn a_goal_that_is_far_out_of_reach_is_given_up_at_the_third_look_not_before() {
         let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
         let looks = rule.looks();
-        let at = |look: usize, ratios: fn(usize) -> Vec<f64>| {
+        let at = |look: usize, ratios: fn(usize) -> Series| {
             rule.decide(looks[look], &[narrow(looks[look] as usize), ratios(looks[look] as usize)])
         };
         assert_eq!([at(0, wide), at(1, wide)], [Decision::Continue; 2]);
         assert_eq!(at(2, wide), Decision::OutOfReach);
         assert_eq!(rule.decide(looks[2] + 1, &[wide(14)]), Decision::Continue, "no look");
         // Near enough: ±10% of ±5%.
-        let near = |samples: usize| (0..samples).map(|at| 1.0 + (at % 5) as f64 * 0.05).collect();
+        let near = |samples: usize| of((0..samples).map(|at| 1.0 + (at % 5) as f64 * 0.05));
         assert_eq!(at(2, near), Decision::Continue);
         assert_eq!(rule.decide(40, &[wide(40)]), Decision::LastBlock, "is that, too");
         let blocks = StopRule::Blocks { blocks: 20, level: 0.95 };
@@ -221,7 +295,7 @@ mod tests {
     #[test]
     fn the_outlook_narrows_with_the_square_root_of_the_blocks() {
         let rule = StopRule::Blocks { blocks: 36, level: 0.95 };
-        assert_eq!(rule.outlook(1, &[vec![1.0], vec![]]), None);
+        assert_eq!(rule.outlook(1, &[of([1.0]), of([])]), None);
         let outlook = rule.outlook(9, &[narrow(9), wide(9)]).unwrap();
         assert!((outlook.at_end - outlook.widest / 2.0).abs() < 1e-12, "{outlook:?}");
         assert_eq!(outlook.needed, None);
@@ -236,7 +310,46 @@ mod tests {
         let rule = StopRule::goal(0.95, 0.05, 12).unwrap();
         assert_eq!(rule.decide(12, &[narrow(12)]), Decision::GoalReached);
         assert_eq!(rule.decide(12, &[wide(12)]), Decision::LastBlock);
-        assert_eq!(rule.decide(12, &[vec![]]), Decision::LastBlock);
-        assert_eq!(rule.decide(12, &[narrow(12), vec![1.0]]), Decision::LastBlock);
+        assert_eq!(rule.decide(12, &[of([])]), Decision::LastBlock);
+        assert_eq!(rule.decide(12, &[narrow(12), of([1.0])]), Decision::LastBlock);
+    }
+
+    #[test]
+    fn a_trial_ends_at_the_first_look_that_proves_it_and_not_between() {
+        let rule = StopRule::proof(0.95, 20).unwrap();
+        let looks = rule.looks();
+        let first = looks[0];
+        assert!(first < 10 && rule.most_blocks() == 20, "{looks:?}");
+        let aa = narrow(first as usize);
+        for worth in [1.1, 0.9] {
+            let cells = [of([]), aa.clone(), tried(first, worth, 1.0)];
+            assert_eq!(rule.decide(first, &cells), Decision::Decided);
+            assert_eq!(rule.decide(first + 1, &[tried(first + 1, worth, 1.0)]), Decision::Continue);
+        }
+        // A gain is not enough while another workload may lose, and a loss is.
+        let around_1 = (0..first).map(|at| 0.5 + f64::from(at) / f64::from(first));
+        let open = Series { on_trial: true, ..of(around_1) };
+        let mut changed = tried(first, 1.4, 1.0);
+        assert_eq!(rule.decide(first, &[changed.clone(), open.clone()]), Decision::Continue);
+        changed.less_is_better = true;
+        assert_eq!(rule.decide(first, &[changed, open]), Decision::Decided);
+        assert_eq!(rule.decide(first, &[aa]), Decision::Continue, "nothing on trial");
+        assert_eq!(rule.decide(20, &[tried(20, 1.1, 1.0)]), Decision::LastBlock);
+        let failed = Series { on_trial: true, ..Series::default() };
+        assert_eq!(rule.decide(looks[1], &[failed]), Decision::Continue, "no interval");
+    }
+
+    #[test]
+    fn a_trial_of_nothing_ends_when_it_is_known_to_be_nothing() {
+        let rule = StopRule::proof(0.95, 20).unwrap();
+        let first = rule.looks()[0];
+        let at = |worth: f64, demand: f64| rule.decide(first, &[tried(first, worth, demand)]);
+        assert_eq!(at(1.0, 1.0), Decision::Decided);
+        assert_eq!(at(1.0, 0.9), Decision::Decided, "less CPU time is proven");
+        assert_eq!(at(1.0, 0.975), Decision::Continue, "its CPU time may be");
+        let needed = |worth| rule.outlook(10, &[tried(10, worth, 1.0)]).unwrap().needed;
+        assert_eq!(needed(1.1), None, "proven");
+        assert!(needed(1.015).is_some_and(|needed| (10.0..200.0).contains(&needed)));
+        assert!(needed(1.0).is_some_and(|needed| needed > 1e6));
     }
 }

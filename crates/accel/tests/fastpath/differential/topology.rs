@@ -108,6 +108,22 @@ const HARMLESS: &[&str] = &[
      ip link set another up; ip addr add 10.7.0.1/24 dev other",
 ];
 
+/// Rules that depend on the packet, so that no flow gets a verdict, and let all pass. None asks
+/// conntrack: fragments that it has put together the kernel parts again in place
+/// (ip_do_fragment), in data that the socket which sees the wire shares.
+pub fn holding(random: &mut Random) -> &'static str {
+    HOLDING[random.below(HOLDING.len())]
+}
+
+const HOLDING: &[&str] = &[
+    "nft 'table inet t { chain f { type filter hook forward priority 0; policy drop; \
+        meta length 1-65535 accept; }; }'",
+    "nft 'table inet t { chain p { type filter hook prerouting priority 0; \
+        iifname \"vxlan0\" meta length 1-65535 accept; }; \
+        chain q { type filter hook postrouting priority 0; \
+        oifname \"vxlan0\" meta length 1-65535 accept; }; }'",
+];
+
 impl Shape {
     /// The shape of the `number`th network: every few of each.
     pub fn nth(number: usize, random: &mut Random) -> Shape {

@@ -12,10 +12,12 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use packet::vnet_hdr::{VnetHdr, flags, gso_type};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
-/// Entries of each ring.
-pub const SIZE: u16 = 64;
+use super::SIZE;
+use crate::vhost_user::features;
+
 /// Bytes of memory.
 pub const MEMORY: u64 = 8 << 20;
 /// What the client calls the guest's address 0.
@@ -31,6 +33,37 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(begun.elapsed() < LIMIT, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// A frame of UDP over IPv4 that is whole, with a payload of that length.
+pub fn frame(length: usize) -> Vec<u8> {
+    let payload: Vec<u8> = (0..length).map(|at| (at * 7 % 251) as u8).collect();
+    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+        .udp(1000, 2000);
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes, &payload).unwrap();
+    bytes
+}
+
+/// A GSO packet of TCP over IPv4 with an unfinished checksum, and its header.
+pub fn gso_packet(payload: usize, size: u16) -> ([u8; 12], Vec<u8>) {
+    let bytes: Vec<u8> = (0..payload).map(|at| (at * 11 % 253) as u8).collect();
+    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+        .tcp(1000, 2000, 1, 1000);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &bytes).unwrap();
+    let header = VnetHdr {
+        flags: flags::NEEDS_CSUM,
+        gso_type: gso_type::TCPV4,
+        hdr_len: 54,
+        gso_size: size,
+        csum_start: 34,
+        csum_offset: 16,
+        ..VnetHdr::default()
+    };
+    (*header.to_bytes().first_chunk().unwrap(), frame)
 }
 
 /// The guest's side of a ring.
@@ -129,7 +162,7 @@ impl Guest {
         let place = FileOffset::new(file.try_clone().unwrap().into(), 0);
         let region = GuestRegionMmap::from_range(GuestAddress(0), MEMORY as usize, Some(place));
         let memory = GuestMemoryMmap::from_regions(vec![region.unwrap()]).unwrap();
-        let event_index = features & super::super::features::EVENT_INDEX != 0;
+        let event_index = features & features::EVENT_INDEX != 0;
         let rings = (0..2 * queues).map(|number| Driver::new(number, event_index)).collect();
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -141,8 +174,8 @@ impl Guest {
         let mut guest = Guest::connect(path, features, queues);
         let offered = guest.ask(1);
         assert_eq!(features & !offered, 0, "{features:#x} of {offered:#x}");
-        assert_eq!(guest.ask(15), super::super::features::PROTOCOL);
-        guest.send(16, &super::super::features::PROTOCOL.to_ne_bytes(), &[]);
+        assert_eq!(guest.ask(15), features::PROTOCOL);
+        guest.send(16, &features::PROTOCOL.to_ne_bytes(), &[]);
         assert_eq!(guest.ask(17), queues as u64);
         guest.send(3, &[], &[]);
         guest.send(2, &features.to_ne_bytes(), &[]);

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use super::guest::{Guest, MEMORY, SIZE, USER, eventually};
+use super::SIZE;
+use super::guest::{Guest, MEMORY, USER, eventually};
 use super::{Joined, PLAIN, frame};
 use crate::tapbridge::Side;
 use crate::vhost_user::GuestState;

@@ -8,7 +8,6 @@ mod tunnel;
 
 use std::path::PathBuf;
 
-use packet::vnet_hdr::{VnetHdr, flags, gso_type};
 use sys::tap::Offload;
 
 use super::features::{EVENT_INDEX, MERGEABLE, PROTOCOL_FEATURES, VERSION_1, offered};
@@ -16,7 +15,10 @@ use super::{GuestPort, GuestPortOptions, GuestState, GuestWatcher};
 use crate::bridge_engine::EngineChoice;
 use crate::counters::{Counters, DropReason};
 use crate::tapbridge::{Bridge, Running, Side};
-use guest::{Guest, SIZE, eventually};
+use guest::{Guest, eventually, frame, gso_packet};
+
+/// Entries of each ring.
+const SIZE: u16 = 64;
 
 /// Without offloads.
 const PLAIN: u64 = PROTOCOL_FEATURES | VERSION_1 | MERGEABLE;
@@ -71,37 +73,6 @@ impl Joined {
             all.iter().any(|line| line.contains(what))
         });
     }
-}
-
-/// A frame of UDP over IPv4 that is whole, with a payload of that length.
-fn frame(length: usize) -> Vec<u8> {
-    let payload: Vec<u8> = (0..length).map(|at| (at * 7 % 251) as u8).collect();
-    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
-        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
-        .udp(1000, 2000);
-    let mut bytes = Vec::new();
-    builder.write(&mut bytes, &payload).unwrap();
-    bytes
-}
-
-/// A GSO packet of TCP over IPv4 with an unfinished checksum, and its header.
-fn gso_packet(payload: usize, size: u16) -> ([u8; 12], Vec<u8>) {
-    let bytes: Vec<u8> = (0..payload).map(|at| (at * 11 % 253) as u8).collect();
-    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
-        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
-        .tcp(1000, 2000, 1, 1000);
-    let mut frame = Vec::new();
-    builder.write(&mut frame, &bytes).unwrap();
-    let header = VnetHdr {
-        flags: flags::NEEDS_CSUM,
-        gso_type: gso_type::TCPV4,
-        hdr_len: 54,
-        gso_size: size,
-        csum_start: 34,
-        csum_offset: 16,
-        ..VnetHdr::default()
-    };
-    (*header.to_bytes().first_chunk().unwrap(), frame)
 }
 
 #[test]

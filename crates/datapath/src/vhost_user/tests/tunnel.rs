@@ -7,8 +7,8 @@ use packet::vxlan::Vni;
 use sys::netns::NetNs;
 use test_support::{need, require};
 
-use super::guest::Guest;
-use super::{PLAIN, frame, gso_packet};
+use super::PLAIN;
+use super::guest::{Guest, frame, gso_packet};
 use crate::vhost_user::features::offered;
 use crate::vhost_user::{GuestPort, GuestPortOptions, GuestState, PREFIX};
 use crate::vtep::{Config, Endpoint, HandOver, NetworkConfig, Running};

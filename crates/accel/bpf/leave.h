@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Where packets leave this host's rules.
+ */
+#ifndef OVERLANE_ACCEL_LEAVE_H
+#define OVERLANE_ACCEL_LEAVE_H
+
+#include "flow.h"
+#include "outer.h"
+
+/* A packet that leaves this host's rules is noted, as far as it is worth that. */
+static __always_inline void left(struct __sk_buff *skb, u16 proto, const u8 *ip,
+				 const struct state *live, u64 now)
+{
+	struct flow_key key;
+
+	if (live->verdicts && !flow_of(skb, ETH_HLEN, proto, ip, skb->ifindex, &key))
+		see(&key, FLOW_LEFT, live, now);
+}
+
+/* Where packets leave this host's rules by the slow path: at the tcx egress of a tenant's device,
+ * and of a VXLAN device behind a bridge. Only looks.
+ */
+SEC("tcx/egress")
+int leave(struct __sk_buff *skb)
+{
+	u64 now;
+	struct state *live;
+	u32 proto = skb->protocol, protocol;
+	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};
+
+	if ((proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6)) ||
+	    load_ip(skb, ETH_HLEN, proto, ip))
+		return TCX_NEXT;
+	protocol = proto == htons(ETH_P_IP) ? ip[9] : ip[6];
+	/* First of all: connections of a few packets pay for no more. */
+	if (!is_noted(protocol))
+		return TCX_NEXT;
+	now = bpf_ktime_get_coarse_ns();
+	live = fresh(skb, now);
+	if (live)
+		left(skb, proto, ip, live, now);
+	return TCX_NEXT;
+}
+
+/* Where they are routed into the tunnel: at the tcx egress of the VXLAN device. They have met all
+ * rules about themselves. Those about the tunnel's datagrams let all to this remote end pass, else
+ * it would not be in the FDB: the outer headers are put on here, and the NIC is next.
+ */
+SEC("tcx/egress")
+int depart(struct __sk_buff *skb)
+{
+	u64 now = bpf_ktime_get_coarse_ns();
+	u32 proto = skb->protocol, protocol, hash, longest, reason, len = skb->len;
+	struct state *live;
+	struct front front = {};
+	struct fdb *to;
+	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};
+	int tos;
+
+	if ((proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6)) || skb->vlan_present ||
+	    load(skb, 0, &front.inner, ETH_HLEN) || front.inner.proto != proto ||
+	    load_ip(skb, ETH_HLEN, proto, ip))
+		return TCX_NEXT;
+	live = fresh(skb, now);
+	if (!live)
+		return TCX_NEXT;
+	protocol = proto == htons(ETH_P_IP) ? ip[9] : ip[6];
+	if (is_noted(protocol))
+		left(skb, proto, ip, live, now);
+	/* Nobody gives verdicts: rules are to count each datagram. They were asked about datagrams
+	 * without a mark, which these would inherit.
+	 */
+	if (!live->verdicts || skb->mark)
+		return TCX_NEXT;
+	/* The VXLAN device is a domain by itself. */
+	to = lookup(constants.netns, skb->ifindex, front.inner.dest);
+	/* Solicitations: the device may answer. */
+	if (!to || to->flags & (FDB_LOCAL | FDB_ROUTER_MAC) || to->vxlan != skb->ifindex ||
+	    (to->flags & FDB_PROXY && is_icmpv6(proto, ip)))
+		return TCX_NEXT;
+	tos = inner_tos(proto, ip);
+	longest = largest(skb, ETH_HLEN, len - ETH_HLEN, proto, ip);
+	if (tos < 0 || !longest || longest > to->mtu || len + OVERHEAD4 - ETH_HLEN > 0xffff ||
+	    due(&to->refreshed_tx, now, live->refresh))
+		return TCX_NEXT;
+	__builtin_memcpy(front.ip, ip, CHANGED);
+	hash = bpf_get_hash_recalc(skb);
+	if (!hash)
+		return TCX_NEXT;
+	set_tunnel(&front, to, hash, len);
+	if (is_sum_beyond(skb, &front, ip, to))
+		return TCX_NEXT;
+	reason = wrap(skb, &front, to, tos);
+	if (reason == ENCAP_UNFIT)
+		return TCX_NEXT;
+	if (reason != ENCAP_HIT) {
+		count(to->slot, ENCAP_LOST, len);
+		return TC_ACT_SHOT;
+	}
+	count(to->slot, ENCAP_HALF, len);
+	return bpf_redirect(to->port, 0);
+}
+
+#endif

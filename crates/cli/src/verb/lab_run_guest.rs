@@ -1,0 +1,275 @@
+//! `overlane lab run` of modes `…@guest`: the whole run goes on inside one guest. Here the guest
+//! is booted and told what to measure, and its results become those of the modes' names.
+
+use std::ffi::OsString;
+
+use anyhow::Context;
+use clap::Args;
+use lab::at_guest::{self, AtGuest};
+use lab::guest::exec::Done;
+use lab::{Capabilities, guest};
+use measure::run::Ended;
+use results::{EndedBy, ModeRecord, Results, Status};
+
+use super::lab_run::{CheckedRun, given};
+use crate::args::Run;
+use crate::exit::{Exit, usage};
+use crate::fault_runs;
+use crate::interrupt;
+use crate::output::{Destination, deliver};
+use crate::progress::Progress;
+
+/// Options that are this side's; the guest is told its own or none.
+const OWN: [&str; 7] =
+    ["--modes", "--mode", "--baseline", "--guest-kernel", "--out", "--format", "--json"];
+/// About how long the guest takes to be up, s.
+const BOOT_SECONDS: u32 = 10;
+/// What stands before a line of [`Progress`] in the log.
+const PROGRESS: &str = "overlane::progress: ";
+
+/// The modes `…@guest` that a run asks for, the baseline first; `None`: it asks for none.
+///
+/// # Errors
+/// Usage: other modes besides, or a mode that does not exist.
+pub fn asked(arguments: &Run) -> anyhow::Result<Option<Vec<&'static AtGuest>>> {
+    let names: Vec<&str> = arguments.modes.split(',').map(str::trim).collect();
+    let is_at_guest = |name: &str| name == at_guest::GROUP || name.contains('@');
+    if !names.iter().chain([&arguments.baseline.as_str()]).any(|name| is_at_guest(name)) {
+        return Ok(None);
+    }
+    if let Some(other) = names.iter().find(|name| !is_at_guest(name)) {
+        let problem = format!(
+            "{other:?} besides modes …@guest: these are measured in a run of their own, since \
+             ratios are taken between them only"
+        );
+        return Err(usage("--modes", problem));
+    }
+    let find = |argument, name: &str| {
+        let known: Vec<&str> = at_guest::all().iter().map(|mode| mode.name).collect();
+        let unknown = || format!("unknown mode {name:?}; in a guest: {}", known.join(", "));
+        at_guest::find(name).ok_or_else(|| usage(argument, unknown()))
+    };
+    let baseline = match arguments.baseline.as_str() {
+        // Not given: that of a guest.
+        "host" => &at_guest::all()[0],
+        name => find("--baseline", name)?,
+    };
+    let mut modes = vec![baseline];
+    for name in names {
+        let named = match name {
+            at_guest::GROUP => at_guest::all().iter().collect(),
+            name => vec![find("--modes", name)?],
+        };
+        for mode in named {
+            if !modes.contains(&mode) {
+                modes.push(mode);
+            }
+        }
+    }
+    Ok(Some(modes))
+}
+
+/// Measures them and delivers the results.
+///
+/// # Errors
+/// Usage; a guest that does not come up, or ends during the run; results that cannot be written.
+pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> {
+    if let Some(plan) = arguments.plan.as_deref().filter(|plan| plan.contains(['/', '.'])) {
+        let problem = format!("{plan}: a file of this machine is not in the guest; name a plan");
+        return Err(usage("--plan", problem));
+    }
+    if arguments.faults > 0 {
+        let problem = format!("modes …@guest know no fault; {}", fault_runs::known());
+        return Err(usage("--faults", problem));
+    }
+    if let Some(image) = &arguments.guest_kernel {
+        let kernel = guest::Kernel::open(image);
+        guest::use_kernel(kernel.map_err(|error| usage("--guest-kernel", error))?);
+    }
+    let options = options(given());
+    let inside = |modes: &[&AtGuest]| words(&options, modes);
+    // Wrong usage is told before anything is started.
+    let quick = arguments.measuring.quick;
+    let checked = CheckedRun::of_words(arguments.plan.as_deref(), &inside(modes), quick)?;
+    let destination = arguments.output.out.as_deref().map(Destination::check).transpose()?;
+
+    let privileges = testbed::acquire()
+        .context("this machine lets ordinary users make no user namespaces: run as root")?;
+    let stop = interrupt::flag()?;
+    let progress = Progress::new("looking at the machine");
+    let capabilities = Capabilities::new(privileges)?;
+    let (mut able, mut records) = (Vec::new(), Vec::new());
+    for &mode in modes {
+        match mode.probe(&capabilities) {
+            Ok(()) => able.push(mode),
+            Err(missing) if records.is_empty() && able.is_empty() => {
+                progress.finish();
+                anyhow::bail!(
+                    "baseline {} cannot be built: {}; {}",
+                    mode.name,
+                    missing.reason,
+                    missing.remedy
+                );
+            }
+            Err(missing) => records.push(ModeRecord {
+                mode: mode.name.to_owned(),
+                path: mode.path.to_owned(),
+                status: Status::Unsupported,
+                reason: Some(missing.reason),
+                remedy: Some(missing.remedy),
+                notes: Vec::new(),
+                alternatives: Vec::new(),
+            }),
+        }
+    }
+    testbed::heed(stop.clone());
+    progress.build("the guest", Some(BOOT_SECONDS));
+    let guest = at_guest::start(&able);
+    progress.built();
+    let guest = guest?;
+    let note = guest.note();
+    let mut told = vec!["lab".to_owned(), "run".to_owned()];
+    if let Some(plan) = &arguments.plan {
+        told.push(format!("--plan={plan}"));
+    }
+    for word in inside(&able) {
+        let word = word.into_string();
+        told.push(word.map_err(|word| usage("lab run", format!("{word:?}: not in UTF-8")))?);
+    }
+    let done = guest.run(&told, &stop, |line| tell(&progress, line));
+    progress.finish();
+    let mut results = outcome(done?)?;
+    rename(&mut results, &note);
+    results.cells.extend(checked.missing_cells(&records));
+    results.modes.extend(records);
+    results.plan.modes = results.modes.iter().map(|mode| mode.mode.clone()).collect();
+    let ended = match results.ended_by {
+        EndedBy::Interrupted => Ended::Interrupted,
+        EndedBy::Failed => Ended::Failed,
+        _ => Ended::Blocks,
+    };
+    deliver(&results, ended, &arguments.output, destination.as_ref())
+}
+
+/// What was typed, without the options that are this side's.
+fn options(given: Vec<OsString>) -> Vec<OsString> {
+    let mut kept = Vec::new();
+    let mut given = given.into_iter();
+    while let Some(word) = given.next() {
+        let text = word.to_string_lossy();
+        let name = text.split('=').next().unwrap_or_default();
+        if !OWN.contains(&name) {
+            kept.push(word);
+        } else if name == text && takes_value(name) {
+            given.next();
+        }
+    }
+    kept
+}
+
+/// Whether the next word is the option's, where its own has no `=`.
+fn takes_value(option: &str) -> bool {
+    let known = Run::augment_args(clap::Command::new("run"));
+    let named = |arg: &&clap::Arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long().into_iter().chain(aliases).any(|long| option == format!("--{long}"))
+    };
+    known.get_arguments().find(named).is_some_and(|arg| arg.get_action().takes_values())
+}
+
+/// What the run in the guest is asked for.
+fn words(options: &[OsString], modes: &[&AtGuest]) -> Vec<OsString> {
+    let names: Vec<&str> = modes.iter().map(|mode| mode.mode().name()).collect();
+    let own = [format!("--modes={}", names.join(",")), format!("--baseline={}", names[0])];
+    options.iter().cloned().chain(own.map(OsString::from)).collect()
+}
+
+/// Shows a line of the guest's log: its progress as ours, its warnings as such.
+fn tell(progress: &Progress, line: &str) {
+    if let Some((_, message)) = line.split_once(PROGRESS) {
+        progress.prepare(format!("in the guest: {message}"));
+    } else if line.contains(" WARN ") {
+        progress.aside(|| tracing::warn!("in the guest: {line}"));
+    }
+}
+
+/// The results of the program in the guest, or why there are none.
+fn outcome(done: Done) -> anyhow::Result<Results> {
+    if done.results.is_empty() {
+        let said = done.last_lines.iter().rfind(|line| line.starts_with("error: "));
+        let said = said.map_or_else(|| done.last_lines.join(" | "), |line| line[7..].to_owned());
+        anyhow::bail!("the run in the guest ended with status {}: {said}", done.status);
+    }
+    Results::from_json(&done.results).context("results of the guest")
+}
+
+/// Gives everything the name that it has outside, and says where it was measured.
+fn rename(results: &mut Results, note: &str) {
+    let outside = |mode: &mut String| *mode = AtGuest::outside(mode);
+    outside(&mut results.plan.baseline);
+    for record in &mut results.modes {
+        outside(&mut record.mode);
+        if let Some(mode) = at_guest::find(&record.mode) {
+            mode.path.clone_into(&mut record.path);
+        }
+        // What is faster in a guest need not be faster on this machine.
+        record.alternatives.clear();
+    }
+    // It is the same guest for all.
+    if let Some(baseline) = results.modes.first_mut() {
+        baseline.notes.push(note.to_owned());
+    }
+    results.testbeds.iter_mut().for_each(|testbed| outside(&mut testbed.mode));
+    results.cells.iter_mut().for_each(|cell| outside(&mut cell.mode));
+    results.warnings.insert(
+        0,
+        format!(
+            "{note}: ratios between modes …@guest only; what else ran on the machine outside is \
+             not among the disturbances that the guest saw"
+        ),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_this_side_stay_here() {
+        let given = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let all = given(&[
+            "--modes",
+            "guest",
+            "--quick",
+            "--out=x.json",
+            "--json",
+            "--sizes",
+            "64",
+            "--format",
+            "csv",
+            "--baseline=host@guest",
+            "--guest-kernel",
+            "/k",
+            "--vary=ring=50",
+        ]);
+        assert_eq!(options(all), given(&["--quick", "--sizes", "64", "--vary=ring=50"]));
+        let modes = [&at_guest::all()[0], at_guest::find("vlan@guest").unwrap()];
+        let told = words(&given(&["--quick"]), &modes);
+        assert_eq!(told, given(&["--quick", "--modes=host,vlan", "--baseline=host"]));
+    }
+
+    #[test]
+    fn without_results_the_last_error_is_told() {
+        let done = |lines: &[&str]| Done {
+            status: 2,
+            results: Vec::new(),
+            last_lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+        };
+        let said = outcome(done(&["x", "error: no such thing", "y"])).unwrap_err().to_string();
+        assert_eq!(said, "the run in the guest ended with status 2: no such thing");
+        let said = outcome(done(&["x", "y"])).unwrap_err().to_string();
+        assert!(said.ends_with("status 2: x | y"), "{said}");
+        let none = Done { results: b"{}".to_vec(), ..done(&[]) };
+        assert!(outcome(none).unwrap_err().to_string().contains("results of the guest"));
+    }
+}

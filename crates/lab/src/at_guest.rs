@@ -1,0 +1,157 @@
+//! Modes `…@guest`: modes of this list, built and measured inside one guest with a kernel of its
+//! own, for what this machine's kernel lacks.
+//!
+//! The whole run is in the guest: hosts, wire, load, samples. It is the code of the modes
+//! themselves. Its figures are those of the guest's kernel and CPUs, so that ratios are taken
+//! between modes `…@guest` only.
+
+use std::path::PathBuf;
+
+use crate::guest::exec::ExecGuest;
+use crate::guest::{Kernel, supported};
+use crate::unsupported::Supported;
+use crate::{Capabilities, Mode, Result, Unsupported, ovs};
+
+/// What `--modes` takes for all of them.
+pub const GROUP: &str = "guest";
+/// What they have in common.
+pub const TITLE: &str = "modes inside one guest with a kernel of its own: what this one lacks";
+/// What follows the name of the mode that is built in the guest.
+const SUFFIX: &str = "@guest";
+/// Modules that every testbed needs.
+const EVERY: &[&str] = &["veth", "bridge"];
+
+/// A mode, inside a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtGuest {
+    /// Name, as the command line has it.
+    pub name: &'static str,
+    /// The path in words, hop by hop, and that it is in a guest.
+    pub path: &'static str,
+    /// Modules of the guest's kernel that it needs besides those of every testbed.
+    modules: &'static [&'static str],
+    /// The daemons of Open vSwitch, which then moves packets in the kernel.
+    open_vswitch: bool,
+}
+
+/// A mode with its own path in words and modules.
+macro_rules! at_guest {
+    ($name:literal, $path:literal, $modules:expr) => {
+        at_guest!($name, $path, $modules, false)
+    };
+    ($name:literal, $path:literal, $modules:expr, $ovs:literal) => {
+        AtGuest {
+            name: concat!($name, "@guest"),
+            path: concat!($path, " (inside one guest: ratios between modes @guest only)"),
+            modules: &$modules,
+            open_vswitch: $ovs,
+        }
+    };
+}
+
+/// Every one, the baseline first.
+static ALL: [AtGuest; 10] = [
+    at_guest!("host", "host NIC - wire - host NIC", []),
+    at_guest!("bridge", "tenant - veth - bridge with the NIC as port - wire", []),
+    at_guest!("macvlan", "tenant's macvlan on the NIC - wire", ["macvlan"]),
+    at_guest!("ipvlan", "tenant's ipvlan on the NIC - wire", ["ipvlan"]),
+    at_guest!("vlan", "tenant - veth - bridge - VLAN device on the NIC - wire", ["8021q"]),
+    at_guest!("routed", "tenant - veth - host route - wire, one route a tenant", []),
+    at_guest!("vxlan", "tenant - veth - bridge - kernel VXLAN device - wire", ["vxlan"]),
+    at_guest!("geneve", "tenant - veth - bridge - kernel Geneve device - wire", ["geneve"]),
+    at_guest!(
+        "ovs-vlan",
+        "tenant - veth - Open vSwitch's kernel datapath with a tag - wire",
+        ["openvswitch"],
+        true
+    ),
+    at_guest!(
+        "ovs-vxlan",
+        "tenant - veth - Open vSwitch's kernel datapath - kernel VXLAN device - wire",
+        ["openvswitch", "vxlan"],
+        true
+    ),
+];
+
+/// Every mode `…@guest`, the baseline first.
+pub fn all() -> &'static [AtGuest] {
+    &ALL
+}
+
+/// One by its name.
+pub fn find(name: &str) -> Option<&'static AtGuest> {
+    ALL.iter().find(|mode| mode.name == name)
+}
+
+impl AtGuest {
+    /// The mode that is built in the guest.
+    ///
+    /// # Panics
+    /// Never: a test asks it of all.
+    pub fn mode(&self) -> &'static dyn Mode {
+        let name = self.name.strip_suffix(SUFFIX);
+        name.and_then(crate::find).unwrap_or_else(|| panic!("{} is a mode of no mode", self.name))
+    }
+
+    /// The name that a mode inside has outside.
+    pub fn outside(mode: &str) -> String {
+        format!("{mode}{SUFFIX}")
+    }
+
+    /// Whether a guest can have it here.
+    ///
+    /// # Errors
+    /// The reason and the remedy; a module that the guest's kernel lacks, by name.
+    pub fn probe(&self, machine: &Capabilities) -> Supported {
+        supported(machine)?;
+        if self.open_vswitch {
+            ovs::installed()?;
+        }
+        Kernel::find()?.and(EVERY).and_then(|kernel| kernel.and(self.modules)).map(drop).map_err(
+            |missing| {
+                Unsupported::new(
+                    missing.to_string(),
+                    "give a kernel whose package has it (--guest-kernel FILE; Debian's \
+                     linux-image-cloud-amd64)",
+                )
+            },
+        )
+    }
+}
+
+/// Boots a guest in which these modes can be built; all of them were probed.
+///
+/// # Errors
+/// A guest that does not come up, with its console's last lines.
+pub fn start(modes: &[&AtGuest]) -> Result<ExecGuest> {
+    let modules = modes.iter().flat_map(|mode| mode.modules);
+    let modules: Vec<&str> = EVERY.iter().chain(modules).copied().collect();
+    let (mut programs, mut files): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
+    if modes.iter().any(|mode| mode.open_vswitch) {
+        (programs, files) = ovs::files();
+    }
+    ExecGuest::start(&modules, programs, files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_a_mode_in_a_guest() {
+        for (at, mode) in all().iter().enumerate() {
+            let inside = mode.mode();
+            assert_eq!(AtGuest::outside(inside.name()), mode.name);
+            assert_eq!(find(mode.name), Some(mode));
+            assert!(crate::find(mode.name).is_none() && !inside.in_guests());
+            assert!(all()[..at].iter().all(|other| other.name != mode.name));
+            // Open vSwitch says where it moves packets by what it finds.
+            if !mode.open_vswitch {
+                assert!(mode.path.starts_with(inside.path()), "{}", mode.path);
+            }
+        }
+        assert_eq!(all()[0].name, "host@guest", "the baseline comes first");
+        assert!(crate::groups().iter().all(|group| group.name != GROUP));
+        assert!(crate::find(GROUP).is_none());
+    }
+}

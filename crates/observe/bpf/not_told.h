@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Drops that are not told one by one. Where only drops are told, user space says how many may be:
+ * never more than the ring has room for, so that none is lost there. All others are counted, by
+ * the kernel's reason and the place in its code.
+ */
+#ifndef OVERLANE_OBSERVE_NOT_TOLD_H
+#define OVERLANE_OBSERVE_NOT_TOLD_H
+
+#include "kernel.h"
+
+/* Drops that may be told since the beginning: written by user space, which knows how many it has
+ * read.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} allowed SEC(".maps");
+
+/* ABI: `Key` in src/not_told.rs. */
+struct place_of_drop {
+	u64 location;
+	u32 reason;
+	u32 unused;
+};
+_Static_assert(sizeof(struct place_of_drop) == 16, "ABI of place_of_drop");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct place_of_drop);
+	__type(value, u64);
+} not_told SEC(".maps");
+
+/* Drops that were told. */
+static volatile u64 told;
+
+static __always_inline int may_be_told(void)
+{
+	u32 zero = 0;
+	u64 *most = bpf_map_lookup_elem(&allowed, &zero);
+
+	return most && told < *(volatile u64 *)most;
+}
+
+/* Counts a drop that is not told. Whether it could be. */
+static __always_inline int is_counted(u64 location, u32 reason)
+{
+	struct place_of_drop place = { .location = location, .reason = reason };
+	u64 *count = bpf_map_lookup_elem(&not_told, &place), none = 0;
+
+	if (!count) {
+		/* Another CPU may have been first: then its entry stays. */
+		bpf_map_update_elem(&not_told, &place, &none, BPF_NOEXIST);
+		count = bpf_map_lookup_elem(&not_told, &place);
+	}
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	return count != 0;
+}
+
+#endif

@@ -1,0 +1,208 @@
+//! What intervals say of a change on trial: proven, worth too little to go on for, or open.
+//! The verdict on a run, and the end of one before its last block, both come from here.
+//!
+//! Intervals are those of a [`SequentialPlan`](super::SequentialPlan): together they hold
+//! the truth at the plan's level, whatever a run stops for at one of its looks. So what ends
+//! a trial early makes no false proof.
+
+use crate::Interval;
+
+/// A trial ends when it is known that the change is worth less than this factor, either way.
+/// More blocks would prove it to be worth something at the most that nobody would feel.
+///
+/// An outlook on the last block would end more trials of nothing. But the first intervals
+/// are as wide as their extreme ratios: where load comes and goes, it gave up half of the
+/// changes of 10% that all blocks prove (`measure/src/run/simulated.rs`).
+pub const FELT: f64 = 1.05;
+/// Share of a proven gain that other workloads must be known not to lose, before the gain
+/// ends a trial.
+const OF_THE_GAIN: f64 = 0.25;
+/// A gain counts as this much at most: however large it is, nobody gives up more than a
+/// quarter of another workload's speed for it unseen.
+const MOST_GAIN: f64 = 1.0;
+
+/// The intervals of one workload under the change, at a look.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Seen {
+    /// Ratio of what is carried, turned so that above 1 is better; `None` without one.
+    pub worth: Option<Interval>,
+    /// Ratio of CPU time a unit of work.
+    pub demand: Option<Interval>,
+}
+
+/// What a workload's intervals prove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proven {
+    /// More is carried.
+    More,
+    /// As much is carried as far as can be told, with less CPU time a unit of work.
+    LessCpu,
+    /// Less is carried.
+    Less,
+}
+
+/// By what is carried; where that is not told apart, by the CPU time it takes, which is
+/// what many a change saves on a path that something else limits. More CPU time forbids
+/// nothing: to spread work over CPUs costs some.
+pub fn proven(worth: &Interval, demand: Option<&Interval>) -> Option<Proven> {
+    if worth.low > 1.0 {
+        return Some(Proven::More);
+    }
+    if worth.high < 1.0 {
+        return Some(Proven::Less);
+    }
+    demand.filter(|demand| demand.high < 1.0).map(|_| Proven::LessCpu)
+}
+
+/// Whether more blocks would say nothing that matters of the change: its verdict can be told.
+/// One workload that is proven worse forbids it. One that carries more decides once no other
+/// can lose a good part of that. Else every workload must be decided.
+///
+/// A workload without an interval is open: its path may carry on one side only, which is
+/// judged by another test.
+pub(super) fn is_decided(seen: &[Seen]) -> bool {
+    let worths = || seen.iter().filter_map(|one| one.worth);
+    if worths().any(|worth| worth.high < 1.0) {
+        return true;
+    }
+    let gain = worths().map(|worth| worth.low - 1.0).fold(0.0, f64::max);
+    let loss = 1.0 + (OF_THE_GAIN * gain.min(MOST_GAIN)).max(FELT - 1.0);
+    let loses_little = |one: &Seen| one.worth.is_some_and(|worth| worth.low > 1.0 / loss);
+    (gain > 0.0 && seen.iter().all(loses_little))
+        || (!seen.is_empty() && seen.iter().all(Seen::is_decided))
+}
+
+impl Seen {
+    /// What is proven of the workload.
+    pub fn proven(&self) -> Option<Proven> {
+        proven(self.worth.as_ref()?, self.demand.as_ref())
+    }
+
+    /// Whether more blocks would say nothing that matters of this workload.
+    fn is_decided(&self) -> bool {
+        let Seen { worth: Some(worth), demand } = self else { return false };
+        if worth.low > 1.0 || worth.high < 1.0 {
+            return true;
+        }
+        // Less CPU time is no proof while what is carried may still turn out to be less.
+        worth.low > 1.0 / FELT
+            && worth.high < FELT
+            && demand.is_none_or(|demand| demand.high < 1.0 || demand.low > 1.0 / FELT)
+    }
+
+    /// Blocks until the interval of what is carried excludes 1, if the median stays and the
+    /// interval narrows with the square root of the blocks; infinite where the median is 1,
+    /// `None` without an interval.
+    pub fn blocks_to_tell(&self, blocks: u32) -> Option<f64> {
+        let worth = self.worth?;
+        let arm = match worth.median > 1.0 {
+            true => worth.median / worth.low,
+            false => worth.high / worth.median,
+        };
+        Some(f64::from(blocks) * (arm.ln() / worth.median.ln()).powi(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interval(low: f64, median: f64, high: f64) -> Interval {
+        Interval { low, median, high, confidence: 0.95, samples: 10 }
+    }
+
+    fn seen(worth: Interval, demand: Option<Interval>) -> Seen {
+        Seen { worth: Some(worth), demand }
+    }
+
+    const NOTHING: (f64, f64, f64) = (0.97, 1.001, 1.03);
+
+    fn of((low, median, high): (f64, f64, f64)) -> Seen {
+        seen(interval(low, median, high), None)
+    }
+
+    #[test]
+    fn a_difference_is_decided_whatever_the_cpu_says() {
+        let ends = [(1.01, 1.1, 1.2, Proven::More), (0.8, 0.9, 0.99, Proven::Less)];
+        for (low, median, high, verdict) in ends {
+            // More CPU time forbids nothing.
+            for demand in [None, Some(interval(0.9, 1.3, 1.5)), Some(interval(0.7, 0.8, 0.9))] {
+                let one = seen(interval(low, median, high), demand);
+                assert_eq!((is_decided(&[one]), one.proven()), (true, Some(verdict)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_would_feel_is_decided_if_the_cpu_says_nothing_either() {
+        let nothing = interval(0.97, 1.001, 1.03);
+        for (demand, decided, verdict) in [
+            (None, true, None),
+            (Some(interval(0.96, 1.02, 1.2)), true, None),
+            (Some(interval(0.8, 0.9, 0.97)), true, Some(Proven::LessCpu)),
+            // Nearly less.
+            (Some(interval(0.9, 0.95, 1.01)), false, None),
+        ] {
+            let one = seen(nothing, demand);
+            assert_eq!((is_decided(&[one]), one.proven()), (decided, verdict), "{demand:?}");
+        }
+    }
+
+    #[test]
+    fn what_more_blocks_may_prove_goes_on() {
+        for open in [interval(0.99, 1.03, 1.06), interval(0.94, 0.98, 1.01)] {
+            assert!(!is_decided(&[seen(open, None)]));
+            assert!(!is_decided(&[seen(open, Some(interval(0.8, 0.9, 0.97)))]));
+        }
+        assert!(!is_decided(&[]));
+    }
+
+    #[test]
+    fn a_gain_decides_once_no_other_can_lose_a_quarter_of_it() {
+        let at_least = |gain: f64| of((1.0 + gain, 1.3 + gain, 1.5 + gain));
+        // Either end of it may be anywhere else.
+        let loses = |factor: f64| of((1.0 / factor, 1.0, 1.4));
+        for (gain, factor, decided) in [
+            (0.5, 1.12, true),
+            (0.5, 1.13, false),
+            // Never finer than what is felt.
+            (0.02, 1.049, true),
+            (0.02, 1.051, false),
+            // Nor coarser than a gain of 100% allows.
+            (9.0, 1.24, true),
+            (9.0, 1.26, false),
+        ] {
+            for cells in [[at_least(gain), loses(factor)], [loses(factor), at_least(gain)]] {
+                assert_eq!(is_decided(&cells), decided, "{gain} {factor}");
+            }
+        }
+        let unknown = Seen { worth: None, demand: None };
+        assert!(!is_decided(&[at_least(0.5), unknown]), "may carry on one side only");
+        assert!(!is_decided(&[loses(1.1), loses(1.1)]), "nothing gained");
+        // Less CPU time is no gain that ends a trial of others.
+        let cheaper = seen(interval(0.97, 1.0, 1.03), Some(interval(0.5, 0.6, 0.7)));
+        assert!(!is_decided(&[cheaper, loses(1.1)]));
+    }
+
+    #[test]
+    fn one_that_is_worse_forbids_the_change_whatever_the_others_are() {
+        let worse = of((0.8, 0.9, 0.99));
+        for other in [of((1.4, 1.5, 1.6)), of((0.5, 1.0, 2.0)), of(NOTHING)] {
+            assert!(is_decided(&[other, worse]) && is_decided(&[worse, other]));
+        }
+        assert!(is_decided(&[Seen { worth: None, demand: None }, worse]));
+    }
+
+    #[test]
+    fn blocks_to_tell_grow_with_the_square_of_the_width() {
+        let to_tell = |low, median, high| of((low, median, high)).blocks_to_tell(10).unwrap();
+        let ten = to_tell(1.0, 1.1, 1.21);
+        assert!((ten - 10.0).abs() < 1e-9, "{ten}");
+        let wider = to_tell(1.0 / 1.1, 1.1, 1.331);
+        assert!((wider - 40.0).abs() < 1e-9, "{wider}");
+        assert_eq!(to_tell(0.9, 1.0, 1.1), f64::INFINITY);
+        let below = to_tell(0.8, 1.0 / 1.1, 1.0);
+        assert!((below - 10.0).abs() < 1e-9, "{below}");
+        assert_eq!(Seen { worth: None, demand: None }.blocks_to_tell(10), None);
+    }
+}

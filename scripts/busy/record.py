@@ -1,0 +1,86 @@
+"""What tries beside other programs came to, a line of JSON each, and the table of it.
+
+Two kinds of lines: a try (`change`, `verdict`, `width`, `seconds`, `blocks`), and a round of
+windows of a load's own 99th percentile (`p99`: alone twice, beside a `try`, beside one with
+`--impact 5%`, in random order).
+"""
+import json
+import os
+import statistics
+import time
+
+from order_statistics import interval
+
+from .loads import LOADS
+
+
+class Record:
+    """The lines, kept in a file where there is one: a later run goes on where this ended."""
+
+    def __init__(self, path, common=None):
+        self.path, self.common, self.lines = path, common or {}, []
+        if path and os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                self.lines = [json.loads(line) for line in file]
+
+    def add(self, load, **what):
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = {"load": load, "time": now, **self.common, **what}
+        self.lines.append(line)
+        if self.path:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def of(self, load):
+        return [line for line in self.lines if line["load"] == load]
+
+    def tries(self, load, change=None):
+        tries = [line for line in self.of(load) if "change" in line]
+        return [line for line in tries if change in (None, line["change"])]
+
+    def rounds(self, load):
+        return [line["p99"] for line in self.of(load) if "p99" in line]
+
+
+def share(count, of):
+    return f"{count} of {of}" if of else "–"
+
+
+# Fewer ratios have no interval of 95%: 2 of 2^5 fall on one side of the truth.
+LEAST = 6
+
+
+def against(rounds, arm):
+    """A window's 99th percentile to one alone in the same round: median and 95% interval."""
+    ratios = [windows[arm] / windows["alone"] for windows in rounds if arm in windows]
+    if not ratios:
+        return "–"
+    median, low, high = (f"{(ratio - 1) * 100:+.0f}%" for ratio in interval(ratios))
+    return f"{median} ({low} to {high})" if len(ratios) >= LEAST else median
+
+
+def row(name, record):
+    worth, nothing = record.tries(name, "worth"), record.tries(name, "nothing")
+    both, rounds = worth + nothing, record.rounds(name)
+    found = sum(line["verdict"] == "better" for line in worth)
+    false = sum(line["verdict"] in ("better", "worse") for line in nothing)
+    widths = [line["width"] for line in both if line["width"] is not None]
+    seconds = [line["seconds"] for line in both]
+    unmeasured = sum(line["verdict"] in (None, "unmeasured") for line in both)
+    return (f"| {name} | {share(found, len(worth))} | {share(false, len(nothing))}"
+            f" | {f'±{statistics.median(widths) * 100:.1f}%' if widths else '–'}"
+            f" | {f'{statistics.median(seconds):.0f} s ({max(seconds):.0f})' if seconds else '–'}"
+            f" | {unmeasured} | {len(rounds) or '–'} | {against(rounds, 'again')}"
+            f" | {against(rounds, 'try')} | {against(rounds, 'impact')} |")
+
+
+def table(record):
+    """Markdown: a line a load, and what machines it is from."""
+    head = ("| load | +10% found | nothing falsely proven | interval | time of a try (longest)"
+            " | not measured | rounds | own p99: again | beside `try` | beside `--impact 5%` |")
+    rows = [row(load.name, record) for load in LOADS]
+    machines = sorted({f"{line['cpu']}, {line['cpus']} CPUs, Linux {line['kernel']}" for line in record.lines})
+    days = sorted(line["time"][:10] for line in record.lines)
+    when = "" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    said = "; ".join(machines) + f"; {when}." if machines else "Nothing is measured yet."
+    return "\n".join([head, "|" + " --- |" * 10, *rows, "", said])
