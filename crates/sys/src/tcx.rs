@@ -1,10 +1,10 @@
 //! BPF programs at a device's tcx hooks, by links.
 //!
-//! A tcx link (Linux 6.6) goes with its descriptor: nothing stays when the process
+//! A tcx link (Linux 6.6) goes with its descriptors: nothing stays when the process
 //! is killed, which a clsact filter would. libbpf-rs has no call for it.
 //!
-//! Source: `bpf_tcx_link_attach` (`kernel/bpf/tcx.c`), `union bpf_attr`
-//! (`include/uapi/linux/bpf.h`).
+//! Source: `bpf_tcx_link_attach` (`kernel/bpf/tcx.c`), `link_detach` (`kernel/bpf/syscall.c`),
+//! `union bpf_attr` (`include/uapi/linux/bpf.h`).
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -15,6 +15,7 @@ use crate::{Error, Result};
 /// `enum bpf_cmd`.
 const BPF_PROG_QUERY: libc::c_int = 16;
 const BPF_LINK_CREATE: libc::c_int = 28;
+const BPF_LINK_DETACH: libc::c_int = 34;
 
 /// Which of a device's hooks: `enum bpf_attach_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,14 +114,57 @@ fn query(ifindex: u32, hook: Hook, ids: &mut [u32]) -> Result<u32> {
     }
 }
 
+/// A program at a hook of a device. When it is dropped, the program is detached at once. When
+/// the process ends in any other way, the kernel detaches it with the link's last descriptor.
+#[derive(Debug)]
+pub struct Link(OwnedFd);
+
+impl Link {
+    /// Gives its descriptor a high number, so that a process that ends, by any cause,
+    /// releases it before others. `close_files` puts descriptors off from the lowest number
+    /// up, and `task_work_run` does first what was put off last (`fs/file.c`,
+    /// `kernel/task_work.c`).
+    ///
+    /// # Errors
+    /// When descriptors have run out (`RLIMIT_NOFILE`). The program is detached then.
+    pub fn released_early(mut self) -> Result<Link> {
+        const HIGH: libc::c_int = 512;
+        // SAFETY: fcntl reads no memory for this command; the descriptor is open.
+        let fd = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HIGH) };
+        let fd = Errno::result(fd)
+            .map_err(|errno| Error::new("fcntl(F_DUPFD_CLOEXEC)", "tcx link".to_owned(), errno))?;
+        // SAFETY: the kernel has just installed the descriptor for this call; nobody else
+        // knows its number.
+        self.0 = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(self)
+    }
+}
+
+impl Drop for Link {
+    /// Closing the descriptor is not enough: whoever lists the machine's links holds one of
+    /// its own for a moment, and so the link.
+    fn drop(&mut self) {
+        let link = self.0.as_raw_fd().cast_unsigned();
+        // SAFETY: bpf reads no more of the attributes than the size given; the descriptor is
+        // open. A refusal changes nothing: it is closed next.
+        unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                BPF_LINK_DETACH,
+                &raw const link,
+                size_of::<u32>() as libc::c_uint,
+            );
+        }
+    }
+}
+
 /// Attaches a program to a device of the calling thread's namespace, behind those
-/// that are there. It is detached when the descriptor returned is closed, however
-/// the process ends, and when the device goes.
+/// that are there.
 ///
 /// # Errors
 /// `EINVAL` before Linux 6.6, `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`,
 /// `ENODEV`.
-pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<OwnedFd> {
+pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Link> {
     let attributes = LinkCreate {
         program: program.as_raw_fd().cast_unsigned(),
         ifindex,
@@ -145,22 +189,5 @@ pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Owned
     })?;
     // SAFETY: the kernel has just installed the descriptor for this call; nobody
     // else knows its number. It is close-on-exec (bpf_link_prime).
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
-}
-
-/// Gives a link's descriptor a high number, so that a process that ends, by any cause,
-/// releases it before others. `close_files` puts descriptors off from the lowest number
-/// up, and `task_work_run` does first what was put off last (`fs/file.c`,
-/// `kernel/task_work.c`).
-///
-/// # Errors
-/// When descriptors have run out (`RLIMIT_NOFILE`).
-pub fn released_early(link: OwnedFd) -> Result<OwnedFd> {
-    const HIGH: libc::c_int = 512;
-    // SAFETY: fcntl reads no memory for this command; the descriptor is open.
-    let fd = unsafe { libc::fcntl(link.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HIGH) };
-    let fd = Errno::result(fd)
-        .map_err(|errno| Error::new("fcntl(F_DUPFD_CLOEXEC)", "tcx link".to_owned(), errno))?;
-    // SAFETY: as in attach().
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(Link(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) }))
 }

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use netstate::Netlink;
@@ -27,7 +26,7 @@ pub(crate) struct NetnsState {
     pub(crate) watch: Watch,
     pub(crate) netlink: Netlink,
     // Links before the programs: detached first.
-    hooks: BTreeMap<(u32, Role), OwnedFd>,
+    hooks: BTreeMap<(u32, Role), tcx::Link>,
     pub(crate) programs: Programs,
     nftables: RefCell<Nftables>,
     /// As they were read last: there may be many.
@@ -175,7 +174,7 @@ impl NetnsState {
                 let link = match hook.1 {
                     // In a killed process these go first: none may send to the end of a
                     // veth pair whose program has gone.
-                    Role::Encap | Role::Decap => tcx::released_early(link)?,
+                    Role::Encap | Role::Decap => link.released_early()?,
                     Role::Outward | Role::Inward | Role::Leave | Role::Depart => link,
                 };
                 self.hooks.insert(*hook, link);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 use packet::ethernet::MacAddr;
@@ -58,7 +58,7 @@ pub(crate) struct Looked {
 /// Programs at one device. Dropping it detaches them.
 pub(crate) struct Look {
     // Links before the programs: detached first.
-    _links: [OwnedFd; 2],
+    _links: [tcx::Link; 2],
     object: Object,
 }
 

@@ -1,7 +1,7 @@
 //! Loads the programs and attaches them by tcx links.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use libbpf_rs::btf::Btf;
@@ -225,7 +225,7 @@ impl Programs {
 
     /// Attaches a program to its tcx hook at a device of the calling thread's namespace,
     /// behind those that are there.
-    pub(crate) fn attach(&self, role: Role, ifindex: u32, name: &str) -> Result<OwnedFd> {
+    pub(crate) fn attach(&self, role: Role, ifindex: u32, name: &str) -> Result<tcx::Link> {
         tcx::attach(self.program(role)?.as_fd(), ifindex, role.hook()).map_err(|error| {
             failed(
                 "attach to",

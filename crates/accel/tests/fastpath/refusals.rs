@@ -5,6 +5,7 @@ use std::process::Command;
 
 use accel::{Accel, Status, Wanted};
 use libbpf_rs::ObjectBuilder;
+use sys::bpf_link;
 use sys::tcx::{self, Hook};
 use test_support::{need, require};
 use testbed::{Host, Offload, poll};
@@ -340,6 +341,30 @@ fn a_program_at_the_egress_of_what_is_passed_by_is_a_reason() {
         drop(link);
         pair.settle(&accels);
     }
+}
+
+#[test]
+fn a_program_goes_at_once_though_another_process_looks_at_its_link() {
+    require!(need::root());
+    let pair = Pair::new(Offload::Full, true);
+    let object = ObjectBuilder::default().open_memory(OBJECT).unwrap().load().unwrap();
+    let program = object.progs().find(|program| program.name() == "encap").unwrap();
+    let program = program.as_fd();
+    let index = pair.a.netlink().link(PORT).unwrap().index;
+    let at = || pair.a.netns().run(|| tcx::count(index, Hook::Egress).unwrap()).unwrap();
+    let link = pair.a.netns().run(|| tcx::attach(program, index, Hook::Egress)).unwrap();
+    let link = link.unwrap().released_early().unwrap();
+    assert_eq!(at(), 1);
+    // As whoever lists the links of the machine does.
+    let mut held = Vec::new();
+    let mut last = 0;
+    while let Some(id) = bpf_link::next(last).unwrap() {
+        held.extend(bpf_link::open(id).unwrap());
+        last = id;
+    }
+    assert!(!held.is_empty());
+    drop(link);
+    assert_eq!(at(), 0);
 }
 
 #[test]

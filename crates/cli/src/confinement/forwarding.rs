@@ -98,8 +98,9 @@ const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP),
 ];
 
-/// `BPF_MAP_LOOKUP_ELEM` of `linux/bpf.h`.
+/// `BPF_MAP_LOOKUP_ELEM` and `BPF_LINK_DETACH` of `linux/bpf.h`.
 const BPF_MAP_LOOKUP_ELEM: i64 = 1;
+const BPF_LINK_DETACH: i64 = 34;
 
 /// Gives up everything else, for every thread. No program can be started, no file opened,
 /// no socket made, nothing made executable after this.
@@ -117,8 +118,9 @@ fn filter(sockets: &Sockets) -> Filter {
     filter.allow_basics().allow(CALLS).refuse(REFUSED);
     // Threads that were just started name themselves.
     filter.allow_if(libc::SYS_prctl, &[Argument::is(0, libc::PR_SET_NAME.into())]);
-    // The bpf engine's counters.
+    // The bpf engine's counters, and the end of its programs.
     filter.allow_if(libc::SYS_bpf, &[Argument::is(0, BPF_MAP_LOOKUP_ELEM)]);
+    filter.allow_if(libc::SYS_bpf, &[Argument::is(0, BPF_LINK_DETACH)]);
     // Connections that are waited for, or not; a TAP's address, which its owner may change;
     // whether the output is a terminal.
     for request in [libc::FIONBIO, libc::SIOCGIFHWADDR, libc::TCGETS] {

@@ -25,7 +25,7 @@ mod programs;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::net::IpAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -37,6 +37,7 @@ use packet::ethernet::MacAddr;
 use sys::ethtool::Ethtool;
 use sys::netns::NetNs;
 use sys::tap::{Offload, Tap, TapOptions};
+use sys::tcx;
 
 use super::config::{Config, HandOver};
 use crate::vnet_layout::HEADER;
@@ -79,7 +80,7 @@ impl std::fmt::Display for Way {
 #[derive(Debug)]
 pub(super) struct SecondTap {
     /// Dropped before the TAP: from then on the sockets get everything.
-    links: Mutex<Option<[OwnedFd; 2]>>,
+    links: Mutex<Option<[tcx::Link; 2]>>,
     taps: Vec<Tap>,
     nic: (String, u32),
     mac: MacAddr,

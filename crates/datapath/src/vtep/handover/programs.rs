@@ -7,7 +7,7 @@
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use libbpf_rs::Object;
 use sys::tcx::{self, Hook};
@@ -53,14 +53,14 @@ impl Settings {
 ///
 /// # Errors
 /// Why not, in words; nothing is attached then.
-pub(super) fn attach(settings: Settings) -> Result<[OwnedFd; 2], String> {
+pub(super) fn attach(settings: Settings) -> Result<[tcx::Link; 2], String> {
     let object = load(OBJECT, &settings.to_bytes())?;
     // First the way out: a packet that comes in may be answered.
     let send = link(&object, "send", settings.tap)?;
     Ok([send, link(&object, "receive", settings.nic)?])
 }
 
-fn link(object: &Object, name: &str, ifindex: u32) -> Result<OwnedFd, String> {
+fn link(object: &Object, name: &str, ifindex: u32) -> Result<tcx::Link, String> {
     let program = object
         .progs()
         .find(|program| program.name() == OsStr::new(name))
