@@ -78,10 +78,11 @@ static __always_inline int receive_half(struct __sk_buff *skb, const int six, u3
 	u32 len = skb->len;
 
 	/* Nobody gives verdicts: rules are to count each datagram. What a GSO packet says of the
-	 * tunnel cannot be taken back. Rules were asked about datagrams without a mark. In a
-	 * sandbox the device is out of reach.
+	 * tunnel cannot be taken back. Rules were asked about datagrams without a mark. The way into
+	 * the device clears a priority, which rules may read (____dev_forward_skb,
+	 * include/linux/netdevice.h). In a sandbox the device is out of reach.
 	 */
-	if (!live->verdicts || skb->gso_size || skb->mark || vtep->crossing || vtep->netns ||
+	if (!live->verdicts || skb->gso_size || skb->mark || skb->priority || vtep->crossing || vtep->netns ||
 	    !is_outer_sum_right(skb, six, vtep, front))
 		return pass(skb, vtep->slot, reason);
 	if (due(&from->refreshed_rx, now, live->refresh))

@@ -253,8 +253,8 @@ pub struct Measuring {
     /// CPUs of client and server threads
     #[arg(long, value_enum, default_value_t = Placement::Split)]
     pub placement: Placement,
-    /// Blocks: each measures every cell once, in random order [default: 20; 9 with --quick;
-    /// `try` takes 30 and 13 at most]
+    /// Blocks: each measures every cell once, in random order [default: 20, with --quick
+    /// 9; of `try` 30, with --quick 13]
     #[arg(long, value_name = "N", conflicts_with = "confidence")]
     pub blocks: Option<u32>,
     /// Seconds measured per sample [default: 0.5; 0.15 with --quick]

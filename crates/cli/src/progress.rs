@@ -102,7 +102,7 @@ impl Progress {
         let Some(Outlook { widest, at_end, needed }) = outlook else { return };
         self.width = match needed {
             Some(needed) if needed < 10_000.0 => {
-                format!("±{:.1}%, {needed:.0} blocks to the goal: ", widest * 100.0)
+                format!("±{:.1}%, needs about {needed:.0} blocks: ", widest * 100.0)
             }
             // Without a goal, and where nothing points to a difference that could be proven.
             _ => format!("±{:.1}%, at the end ±{:.1}%: ", widest * 100.0, at_end * 100.0),

@@ -90,7 +90,8 @@ fn what_this_kernel_lacks_is_measured_in_one_guest_with_every_hop_proved() {
 #[test]
 fn wrong_usage_is_refused_before_a_guest_is_booted() {
     for (words, wanted) in [
-        ("--modes host@guest,vxlan", "\"vxlan\" besides modes …@guest"),
+        ("--modes host@guest,vxlan", "\"vxlan\" besides mode host@guest: modes …@guest"),
+        ("--baseline host@guest", "\"all\" besides --baseline host@guest: modes …@guest"),
         ("--modes host@guest --baseline vxlan", "--baseline: unknown mode \"vxlan\""),
         ("--modes nat@guest", "unknown mode \"nat@guest\"; in a guest: host@guest, "),
         ("--modes guest --workloads tcp", "--workloads"),
@@ -101,6 +102,12 @@ fn wrong_usage_is_refused_before_a_guest_is_booted() {
         let ended = launch::run(words).expect(2);
         assert!(ended.stderr.contains(wanted), "{wanted}: {}", ended.stderr);
     }
+    let directory = tempfile::tempdir().unwrap();
+    let plan = directory.path().join("plan.toml");
+    std::fs::write(&plan, "modes = [\"guest\"]\n").unwrap();
+    let words = ["lab", "run", "--plan", plan.to_str().unwrap()];
+    let ended = launch::run(words).expect(2);
+    assert!(ended.stderr.contains("a plan cannot name modes …@guest"), "{}", ended.stderr);
     let ended = launch::run(["lab", "up", "vlan@guest"]).expect(2);
     assert!(ended.stderr.contains("it is built inside a guest"), "{}", ended.stderr);
 }

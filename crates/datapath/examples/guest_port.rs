@@ -242,10 +242,12 @@ fn in_flight(ring: &Driver) -> u16 {
     ring.available.wrapping_sub(ring.used)
 }
 
+/// With the smallest and the largest.
 fn median(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    (sorted[sorted.len() / 2], sorted[0], sorted[sorted.len() - 1])
+    let (below, above) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+    ((below + above) / 2.0, sorted[0], sorted[sorted.len() - 1])
 }
 
 fn main() -> ExitCode {
@@ -255,7 +257,11 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let rounds: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(12);
+    let asked = std::env::args().nth(1).unwrap_or_else(|| "12".to_owned());
+    let Some(rounds) = asked.parse().ok().filter(|rounds: &usize| *rounds > 0) else {
+        eprintln!("usage: guest_port [ROUNDS]: expected 1 or more, got {asked:?}");
+        return ExitCode::from(2);
+    };
     let mut beds = [Bed::by_tap("TAP"), Bed::by_tap("TAP (A/A)"), Bed::by_vhost_user("vhost-user")];
     println!("{rounds} rounds of {SAMPLE:?}; ratios to TAP: median (smallest - largest)");
     let gso = gso_packet(65_000, 1448);

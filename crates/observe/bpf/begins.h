@@ -169,53 +169,113 @@ static __always_inline void pass_by(u8 kind)
 		cut->device = 0;
 }
 
-/* Whether the packet whose IP header is at `at` is certainly none that the filter wants: it is
- * plain TCP, UDP or ICMP, in no tunnel, and of other flows. One read does.
- */
-static __attribute__((noinline)) int is_of_others(const struct filter *filter, const u8 *at)
+/* The IP header of a packet without options and extensions, with the ports behind it. */
+#define PLAIN_BYTES (sizeof(struct ipv6hdr) + 4)
+
+/* Reads addresses, protocol and ports of plain TCP, UDP or ICMP; 0: it is something else. */
+static __always_inline int read_plain(struct flow *flow, const u8 *head)
 {
-	u8 head[sizeof(struct ipv6hdr) + 4] __attribute__((aligned(8)));
 	const struct ipv6hdr *six = (const void *)head;
 	const struct iphdr *four = (const void *)head;
-	struct flow flow = {};
 
-	if (bpf_probe_read_kernel(head, sizeof(head), at))
-		return 0;
+	__builtin_memset(flow, 0, sizeof(*flow));
 	if (head[0] == 0x45) {
 		/* Others of it have the ports, and are noted. */
 		if (four->frag_off & htons(MORE_FRAGMENTS | FRAGMENT_OFFSET))
 			return 0;
-		flow.source[10] = flow.source[11] = 0xff;
-		__builtin_memcpy(flow.source + 12, &four->saddr, 4);
-		flow.destination[10] = flow.destination[11] = 0xff;
-		__builtin_memcpy(flow.destination + 12, &four->daddr, 4);
-		flow.protocol = four->protocol;
-		__builtin_memcpy(&flow.source_port, head + sizeof(*four), 4);
+		flow->source[10] = flow->source[11] = 0xff;
+		__builtin_memcpy(flow->source + 12, &four->saddr, 4);
+		flow->destination[10] = flow->destination[11] = 0xff;
+		__builtin_memcpy(flow->destination + 12, &four->daddr, 4);
+		flow->protocol = four->protocol;
+		__builtin_memcpy(&flow->source_port, head + sizeof(*four), 4);
 	} else if (head[0] >> 4 == 6) {
-		__builtin_memcpy(flow.source, six->source, 16);
-		__builtin_memcpy(flow.destination, six->destination, 16);
-		flow.protocol = six->next;
-		__builtin_memcpy(&flow.source_port, head + sizeof(*six), 4);
+		__builtin_memcpy(flow->source, six->source, 16);
+		__builtin_memcpy(flow->destination, six->destination, 16);
+		flow->protocol = six->next;
+		__builtin_memcpy(&flow->source_port, head + sizeof(*six), 4);
 	} else {
 		/* With options, or what is no IP at all. */
 		return 0;
 	}
-	if (flow.protocol == IPPROTO_ICMP)
-		flow.source_port = flow.destination_port = 0;
-	else if (flow.protocol == IPPROTO_UDP) {
-		if (filter->tunnels >> (htons(flow.destination_port) & 63) & 1)
-			return 0;
-	} else if (flow.protocol != IPPROTO_TCP) {
-		/* GRE, fragments and other extensions of IPv6. */
-		return 0;
-	}
+	if (flow->protocol == IPPROTO_ICMP)
+		flow->source_port = flow->destination_port = 0;
+	/* Not GRE, fragments and other extensions of IPv6. */
+	return flow->protocol == IPPROTO_ICMP || flow->protocol == IPPROTO_UDP ||
+	       flow->protocol == IPPROTO_TCP;
+}
+
+static __always_inline int is_named(const struct filter *filter, const struct flow *flow)
+{
 	for (u32 at = 0; at < PATTERNS; at++) {
 		if (at >= filter->patterns)
 			break;
-		if (is_of(&filter->pattern[at], &flow))
-			return 0;
+		if (is_of(&filter->pattern[at], flow))
+			return 1;
 	}
-	return 1;
+	return 0;
+}
+
+/* Whether the packet in the tunnel whose VXLAN header is at `at` is certainly none that the filter
+ * wants.
+ */
+static __attribute__((noinline)) int is_inside_of_others(const struct filter *filter, const u8 *at)
+{
+	/* Two bytes before it align the inner IP header. */
+	u8 room[2 + VXLAN_HEADER + ETH_HLEN + PLAIN_BYTES] __attribute__((aligned(8)));
+	u8 *head = room + 2;
+	struct flow flow;
+	u32 vni;
+	u16 type;
+
+	if (!filter || bpf_probe_read_kernel(head, sizeof(room) - 2, at))
+		return 0;
+	/* Without it, it is no tunnel's packet to `read_tunnel` either, but the outer flow's. */
+	if (!(head[0] & VXLAN_HAS_VNI))
+		return 1;
+	vni = head[4] << 16 | head[5] << 8 | head[6];
+	if (filter->with_vni && vni != filter->vni)
+		return 1;
+	type = head[VXLAN_HEADER + ETH_HLEN - 2] << 8 | head[VXLAN_HEADER + ETH_HLEN - 1];
+	if (!filter->patterns || (type != ETH_P_IP && type != ETH_P_IPV6) ||
+	    !read_plain(&flow, head + VXLAN_HEADER + ETH_HLEN))
+		return 0;
+	return !is_named(filter, &flow);
+}
+
+/* Whether the packet whose IP header is at `at` is certainly none that the filter wants, by its own
+ * header: it is plain TCP, UDP or ICMP of other flows. More than 1: so many bytes behind `at` is the
+ * header of VXLAN, and what is inside decides.
+ */
+static __attribute__((noinline)) u32 is_outside_of_others(const struct filter *filter, const u8 *at)
+{
+	u8 head[PLAIN_BYTES] __attribute__((aligned(8)));
+	struct flow flow;
+	u16 *kind;
+
+	if (!filter || bpf_probe_read_kernel(head, sizeof(head), at) || !read_plain(&flow, head) ||
+	    is_named(filter, &flow))
+		return 0;
+	if (flow.protocol != IPPROTO_UDP ||
+	    !(filter->tunnels >> (htons(flow.destination_port) & 63) & 1))
+		return 1;
+	kind = bpf_map_lookup_elem(&tunnels, &flow.destination_port);
+	if (!kind)
+		return 1;
+	if (*kind != VXLAN)
+		return 0;
+	return (head[0] >> 4 == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + 8;
+}
+
+/* Whether a packet is certainly none that the filter wants. One read does, or two in a tunnel. The
+ * two functions are called one after the other: nested calls have 512 bytes of stack together, up to
+ * Linux 6.12 at least.
+ */
+static __always_inline int is_of_others(const struct filter *filter, const u8 *at)
+{
+	u32 others = is_outside_of_others(filter, at);
+
+	return others > 1 ? is_inside_of_others(filter, at + others) : others;
 }
 
 /* Whether a packet that is not marked may be one that the filter wants. Its headers are compared

@@ -2,7 +2,7 @@
 /*
  * Packets on their way through the kernel: each place tells user space of those that the
  * filter wants. A place reads headers where they are there, so that a packet is the same one
- * before, in and after a tunnel; nothing is remembered of it, and nothing is written to it.
+ * before, in and after a tunnel; nothing is remembered in it, and nothing is written to it.
  */
 #include "kernel.h"
 #include "event.h"
@@ -265,6 +265,14 @@ static __always_inline int is_meant(const struct draft *draft)
 	return expression(snapshot->bytes, inner, snapshot->end, length - inner);
 }
 
+/* The packet was seen for the last time: its address is soon another's. */
+static __always_inline void forget_at_end(const struct filter *filter, const struct seen *seen)
+{
+	if (!filter->drops_only && (filter->by_chance || wants_some(filter)) &&
+	    (seen->kind == DROPPED || seen->kind == CONSUMED || seen->kind == READ))
+		forget((u64)seen->skb);
+}
+
 static __attribute__((noinline)) int see(struct seen *seen)
 {
 	struct sk_buff *skb = seen->skb;
@@ -348,10 +356,11 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		if (out)
 			event->netns = inode_of(net_of(&out->nd_net));
 	}
-	if (filter->with_spaces && !bpf_map_lookup_elem(&spaces, &event->netns))
+	if ((filter->with_spaces && !bpf_map_lookup_elem(&spaces, &event->netns)) ||
+	    (filter->with_device && !is_device(filter->device, event->device))) {
+		forget_at_end(filter, seen);
 		return 0;
-	if (filter->with_device && !is_device(filter->device, event->device))
-		return 0;
+	}
 	if (filter->drops_only) {
 		if (!may_be_told()) {
 			only_count(seen);
@@ -388,9 +397,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 			cut->window = filter->window;
 		}
 	}
-	if (!filter->drops_only && (filter->by_chance || is_selective) &&
-	    (seen->kind == DROPPED || seen->kind == CONSUMED || seen->kind == READ))
-		forget(address);
+	forget_at_end(filter, seen);
 	return 1;
 }
 

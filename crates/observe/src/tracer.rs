@@ -325,8 +325,10 @@ impl Tracer {
             }
         }
         let [runs, timed, ns] = sums;
-        let each = self.call.as_nanos() as u64 + ns.checked_div(timed).unwrap_or(0);
-        Ok(Cost { runs, took: Duration::from_nanos(runs.saturating_mul(each)) })
+        // Multiplied first: a mean in whole ns would jump, and with it the time of all runs.
+        let own = u128::from(ns) * u128::from(runs) / u128::from(timed.max(1));
+        let took = self.call.as_nanos() * u128::from(runs) + own;
+        Ok(Cost { runs, took: Duration::from_nanos(u64::try_from(took).unwrap_or(u64::MAX)) })
     }
 
     /// Which packets are wanted.

@@ -388,7 +388,10 @@ impl Watch {
         let is_under_way = self.journeys.is_under_way();
         match self.windows.step(self.begun.elapsed(), spent, is_under_way) {
             None => {}
-            Some(Change::Open(sample)) => self.tracer.open(sample)?,
+            Some(Change::Open(sample)) => {
+                self.tracer.open(sample)?;
+                self.windows.begun(self.begun.elapsed());
+            }
             Some(Change::Sample(sample)) => self.tracer.sample(sample)?,
             Some(Change::Settle) => self.tracer.sample(0)?,
             Some(Change::Close) => {

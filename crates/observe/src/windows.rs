@@ -18,6 +18,8 @@ pub(crate) const FOLLOWING: Duration = Duration::from_millis(50);
 /// Without a window for so long one is opened, whatever the debt: an interval without any says
 /// nothing.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A debt that would take longer to pay is not kept.
+const LONGEST_DEBT: Duration = Duration::from_secs(60);
 /// One packet in so many at the beginning, before it is known what one costs.
 const CAREFUL: u32 = 64;
 /// No rarer than this.
@@ -93,6 +95,11 @@ impl Windows {
         }
     }
 
+    /// From now on packets begin to be followed: all programs of the window are attached.
+    pub fn begun(&mut self, now: Duration) {
+        self.since = now;
+    }
+
     /// One packet in so many is followed, in windows.
     pub fn sample(&self) -> u32 {
         self.sample
@@ -118,7 +125,9 @@ impl Windows {
         let paid = now.saturating_sub(self.paid).as_secs_f64() * self.aim;
         // Little is saved up: a flood after a calm hour has no credit.
         let least = -self.aim * CHOOSING.as_secs_f64();
-        self.debt = (self.debt - paid + cpu).max(least);
+        // What is owed for a time long ago is let go: looking begins again soon after a heavy load.
+        let most = self.aim * LONGEST_DEBT.as_secs_f64();
+        self.debt = (self.debt - paid + cpu).clamp(least, most);
         self.paid = now;
         let lasted = now.saturating_sub(self.since);
         match self.phase {
@@ -313,5 +322,25 @@ mod tests {
             changes.iter().filter(|(_, change)| matches!(change, Change::Open(_))).count()
         };
         assert_eq!(opened(&mut machine), 4);
+    }
+
+    #[test]
+    fn a_heavy_load_is_not_paid_for_long_after_it_has_ended() {
+        let mut machine = Machine::new(10_000_000);
+        machine.run(600_000);
+        machine.runs_per_ms = 2;
+        machine.run(LONGEST_DEBT.as_millis() as u32 + 6000);
+        let before = machine.mark();
+        machine.run(1000);
+        let (open, _) = machine.shares(before);
+        assert!(open > 0.99, "{open}");
+    }
+
+    #[test]
+    fn time_to_attach_programs_is_not_time_that_was_looked_at() {
+        let mut machine = Machine::new(7200);
+        machine.run(1);
+        machine.windows.begun(15 * MS);
+        assert_eq!(machine.windows.open(20 * MS), 5 * MS);
     }
 }

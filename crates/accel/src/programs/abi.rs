@@ -52,7 +52,7 @@ pub(crate) struct RawFlowKey {
 
 /// `struct flow`.
 #[repr(C)]
-#[derive(IntoBytes, Immutable)]
+#[derive(IntoBytes, Immutable, FromBytes)]
 pub(crate) struct RawFlow {
     pub(crate) verdict: u64,
     pub(crate) refreshed: u64,

@@ -72,6 +72,8 @@ pub(crate) struct FlowMaps {
 
 /// Questions that are taken at once.
 const MOST: usize = 4096;
+/// Entries of a map that are read at once.
+const AT_ONCE: u32 = 4096;
 /// A flow that may be another thing in a moment is asked about again after this time for each of
 /// its packets that was noted, and no later than `SOON`.
 const A_PACKET: Duration = Duration::from_millis(10);
@@ -182,7 +184,8 @@ impl FlowMaps {
                 way_back: 0,
             };
             let key = raw_key(&admitted.key);
-            self.judged.set(&key, admitted.verdict)?;
+            let flows = &self.flows;
+            self.judged.set(&key, admitted.verdict, || live(flows, admitted.verdict))?;
             let key = abi::bytes(&key);
             self.flows.update(&key, &abi::bytes(&flow), MapFlags::ANY).map_err(|error| {
                 Error::Bpf {
@@ -194,6 +197,22 @@ impl FlowMaps {
         }
         Ok(())
     }
+}
+
+/// Flows that have a verdict by this number.
+fn live(flows: &MapHandle, verdict: u64) -> Result<Vec<RawFlowKey>> {
+    let failed = |error: libbpf_rs::Error| Error::Bpf {
+        operation: "read",
+        object: "map flows".to_owned(),
+        problem: error.to_string(),
+    };
+    // Entries that come and go meanwhile do not begin it anew, as reading key by key would.
+    let entries = flows.lookup_batch(AT_ONCE, MapFlags::ANY, MapFlags::ANY).map_err(failed)?;
+    let by_it = entries.filter_map(|(key, value)| {
+        let flow = RawFlow::read_from_bytes(&value).ok()?;
+        (flow.verdict == verdict).then(|| RawFlowKey::read_from_bytes(&key).ok()).flatten()
+    });
+    Ok(by_it.collect())
 }
 
 fn raw_key(key: &FlowKey) -> RawFlowKey {

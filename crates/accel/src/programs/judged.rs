@@ -1,5 +1,7 @@
 //! A bit for each flow that has a verdict, by which the programs tell those that have none.
 
+use std::iter;
+
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::Programs;
@@ -15,6 +17,8 @@ pub(super) struct Judged {
     words: Vec<u64>,
     /// Bits that are set.
     set: usize,
+    /// With more of them, those of flows that have gone are cleared.
+    most: usize,
     /// Number of the state that the verdicts were given by.
     number: u64,
 }
@@ -22,19 +26,32 @@ pub(super) struct Judged {
 impl Judged {
     pub(super) fn of(programs: &Programs) -> Result<Judged> {
         let map = programs.map("judged", size_of::<u64>())?;
-        Ok(Judged { map, words: vec![0; BITS / 64], set: 0, number: 0 })
+        Ok(Judged::with(map))
     }
 
-    /// Sets the bit of a flow, before its verdict is written.
+    fn with(map: MapHandle) -> Judged {
+        Judged { map, words: vec![0; BITS / 64], set: 0, most: BITS / 2, number: 0 }
+    }
+
+    /// Sets the bit of a flow, before its verdict is written. `live`: all flows that have a verdict
+    /// by this number, asked for seldom.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn set(&mut self, key: &RawFlowKey, number: u64) -> Result<()> {
-        // Verdicts by another number are void. When every other bit is set, those that have none
-        // are hardly told any more; flows that lose theirs ask again.
-        if number != self.number || self.set > BITS / 2 {
-            self.clear()?;
+    pub(super) fn set(
+        &mut self,
+        key: &RawFlowKey,
+        number: u64,
+        live: impl FnOnce() -> Result<Vec<RawFlowKey>>,
+    ) -> Result<()> {
+        if number != self.number {
+            // Verdicts by another number are void.
+            self.replace(iter::empty())?;
             self.number = number;
+        } else if self.set > self.most {
+            // With every other bit set, flows without a verdict are hardly told any more. Flows
+            // that have one keep theirs: nobody can take it by making many others.
+            self.replace(live()?.iter())?;
         }
         let bit = bit(key);
         let (word, mask) = (bit / 64, 1 << (bit % 64));
@@ -46,11 +63,19 @@ impl Judged {
         Ok(())
     }
 
-    fn clear(&mut self) -> Result<()> {
-        self.set = 0;
-        for word in 0..self.words.len() {
-            if std::mem::take(&mut self.words[word]) != 0 {
-                self.write(word)?;
+    /// Leaves the bits of these flows only. None of theirs is cleared meanwhile.
+    fn replace<'a>(&mut self, keys: impl Iterator<Item = &'a RawFlowKey>) -> Result<()> {
+        let mut kept = vec![0_u64; BITS / 64];
+        for key in keys {
+            let bit = bit(key);
+            kept[bit / 64] |= 1 << (bit % 64);
+        }
+        self.set = kept.iter().map(|word| word.count_ones() as usize).sum();
+        // As many again may come before the next time.
+        self.most = (BITS / 2).max(2 * self.set);
+        for (at, word) in kept.into_iter().enumerate() {
+            if std::mem::replace(&mut self.words[at], word) != word {
+                self.write(at)?;
             }
         }
         Ok(())
@@ -81,4 +106,67 @@ fn bit(key: &RawFlowKey) -> usize {
         | u64::from(u16::from_ne_bytes(key.dest_port)) << 16
         | u64::from(key.device) << 32;
     (bits.wrapping_mul(0xd6e8_feb8_6659_fd93) >> (64 - JUDGED_BITS)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use libbpf_rs::{MapType, libbpf_sys};
+    use test_support::{need, require};
+
+    use super::*;
+
+    fn flow(number: u32) -> RawFlowKey {
+        let mut source = [0; 16];
+        source[..4].copy_from_slice(&number.to_ne_bytes());
+        RawFlowKey {
+            netns: 0,
+            device: 7,
+            source,
+            dest: [9; 16],
+            source_port: [0, 80],
+            dest_port: [1, 2],
+            protocol: 6,
+            ipv6: 0,
+            place: 0,
+        }
+    }
+
+    impl Judged {
+        fn has(&self, key: &RawFlowKey) -> bool {
+            let bit = bit(key);
+            let word = self.map.lookup(&((bit / 64) as u32).to_ne_bytes(), MapFlags::ANY);
+            let word = u64::from_ne_bytes(word.unwrap().unwrap().try_into().unwrap());
+            word >> (bit % 64) & 1 == 1
+        }
+    }
+
+    #[test]
+    fn many_new_flows_take_no_bit_from_those_that_have_a_verdict() {
+        require!(need::root());
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        let map =
+            MapHandle::create(MapType::Array, Some("judged"), 4, 8, (BITS / 64) as u32, &options);
+        let mut judged = Judged::with(map.unwrap());
+        let lasting = [flow(1), flow(2)];
+        let asked = Cell::new(0);
+        let live = || {
+            asked.set(asked.get() + 1);
+            Ok(lasting.to_vec())
+        };
+        for key in lasting.iter().cloned().chain((3..1_000_000).map(flow)) {
+            judged.set(&key, 1, live).unwrap();
+        }
+        assert_eq!(asked.get(), 1);
+        assert!(lasting.iter().all(|key| judged.has(key)));
+        assert!(judged.set <= BITS / 2 + 1, "{}", judged.set);
+        // Void by another number.
+        judged.set(&flow(3), 2, || panic!("not asked for")).unwrap();
+        assert!(!lasting.iter().any(|key| judged.has(key)));
+        assert_eq!(judged.set, 1);
+    }
 }

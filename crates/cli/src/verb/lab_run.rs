@@ -276,6 +276,11 @@ impl CheckedRun {
     fn check(arguments: &Run, asking: &[Asking]) -> anyhow::Result<CheckedRun> {
         let all: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
         let find = |argument, name: &str| {
+            // Named by --modes, they have another way (`lab_run_guest`).
+            if name == at_guest::GROUP || name.contains('@') {
+                let problem = format!("{name:?}: a plan cannot name modes …@guest; --modes can");
+                return Err(usage(argument, problem));
+            }
             lab::find(name).ok_or_else(|| {
                 let groups: Vec<&str> = groups().iter().map(|group| group.name).collect();
                 let groups = match argument {

@@ -2,6 +2,7 @@
 //! is booted and told what to measure, and its results become those of the modes' names.
 
 use std::ffi::OsString;
+use std::sync::atomic::Ordering;
 
 use anyhow::Context;
 use clap::Args;
@@ -38,9 +39,13 @@ pub fn asked(arguments: &Run) -> anyhow::Result<Option<Vec<&'static AtGuest>>> {
         return Ok(None);
     }
     if let Some(other) = names.iter().find(|name| !is_at_guest(name)) {
+        let besides = match names.iter().find(|name| is_at_guest(name)) {
+            Some(named) => format!("mode {named}"),
+            None => format!("--baseline {}", arguments.baseline),
+        };
         let problem = format!(
-            "{other:?} besides modes …@guest: these are measured in a run of their own, since \
-             ratios are taken between them only"
+            "{other:?} besides {besides}: modes …@guest are measured in a run of their own, since \
+             ratios are taken between them only; --modes guest names all of them"
         );
         return Err(usage("--modes", problem));
     }
@@ -126,7 +131,14 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
     progress.build("the guest", Some(BOOT_SECONDS));
     let guest = at_guest::start(&able);
     progress.built();
-    let guest = guest?;
+    let interrupted = || stop.load(Ordering::Relaxed);
+    let guest = match guest {
+        Err(_) if interrupted() => {
+            progress.finish();
+            return Ok(Exit::Interrupted);
+        }
+        guest => guest?,
+    };
     let note = guest.note();
     let mut told = vec!["lab".to_owned(), "run".to_owned()];
     if let Some(plan) = &arguments.plan {
@@ -138,7 +150,12 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
     }
     let done = guest.run(&told, &stop, |line| tell(&progress, line));
     progress.finish();
-    let mut results = outcome(done?)?;
+    let done = done?;
+    // It ended before it had measured anything.
+    if done.results.is_empty() && interrupted() {
+        return Ok(Exit::Interrupted);
+    }
+    let mut results = outcome(done)?;
     rename(&mut results, &note);
     results.cells.extend(checked.missing_cells(&records));
     results.modes.extend(records);

@@ -238,8 +238,7 @@ impl Session {
             };
         }
         let level = manner.stopping.level;
-        let proves = |rounds: &usize| separation_p_value(*rounds, *rounds) <= 1.0 - level;
-        let rounds = (1..64).find(proves).unwrap_or(64);
+        let rounds = blocks_to_prove(level);
         let mut answered = [0, 0];
         for round in 0..rounds {
             for side in block_order(manner.seed, round as u32, 2) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use testbed::Host;
@@ -45,11 +46,24 @@ impl Cost {
 struct Shared {
     sending_ends: AtomicBool,
     receiving_ends: AtomicBool,
-    /// The last that was sent, and the last that arrived.
+    /// The last that was sent.
     sent: AtomicU64,
-    arrived: AtomicU64,
     /// The last that was sent before the fault.
     before: AtomicU64,
+    fresh: Mutex<Fresh>,
+}
+
+/// Datagrams sent after one of them that have arrived, each once.
+#[derive(Default)]
+struct Fresh {
+    after: u64,
+    arrived: u64,
+}
+
+impl Shared {
+    fn fresh(&self) -> std::sync::MutexGuard<'_, Fresh> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Ends both threads when it goes, also where a fault panics: they are waited for then, too.
@@ -81,8 +95,8 @@ pub fn during<T>(network: &Network, fault: impl FnOnce() -> Result<T>) -> Result
         let sender = scope.spawn(|| send(&sending, network, &shared));
         let receiver = scope.spawn(|| receive(&listening, &shared));
         let flows = |after: u64| {
-            let last = || shared.arrived.load(Ordering::Relaxed);
-            wait_for("traffic that flows", || Ok(last() > after + FLOWING))
+            *shared.fresh() = Fresh { after, arrived: 0 };
+            wait_for("traffic that flows", || Ok(shared.fresh().arrived >= FLOWING))
         };
         let result = flows(0).and_then(|()| {
             shared.before.store(shared.sent.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -156,6 +170,9 @@ fn receive(socket: &UdpSocket, shared: &Shared) -> Received {
             received.twice += u64::from(!is_new);
         }
         last = now;
-        shared.arrived.store(number, Ordering::Relaxed);
+        let mut fresh = shared.fresh();
+        if is_new && number > fresh.after {
+            fresh.arrived += 1;
+        }
     }
 }
