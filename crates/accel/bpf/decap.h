@@ -82,8 +82,8 @@ static __always_inline int receive_half(struct __sk_buff *skb, const int six, u3
 	 * the device clears a priority, which rules may read (____dev_forward_skb,
 	 * include/linux/netdevice.h). In a sandbox the device is out of reach.
 	 */
-	if (!live->verdicts || skb->gso_size || skb->mark || skb->priority || vtep->crossing || vtep->netns ||
-	    !is_outer_sum_right(skb, six, vtep, front))
+	if (!live->verdicts || skb->gso_size || skb->mark || skb->priority || vtep->crossing ||
+	    vtep->netns || !is_outer_sum_right(skb, six, vtep, front))
 		return pass(skb, vtep->slot, reason);
 	if (due(&from->refreshed_rx, now, live->refresh))
 		return pass(skb, vtep->slot, DECAP_REFRESH);
