@@ -5,10 +5,10 @@
 //! themselves. Its figures are those of the guest's kernel and CPUs, so that ratios are taken
 //! between modes `…@guest` only.
 
-use std::path::PathBuf;
-
+use crate::bgp::Daemon;
 use crate::guest::exec::ExecGuest;
 use crate::guest::{Kernel, supported};
+use crate::guest_files::Besides;
 use crate::unsupported::Supported;
 use crate::{Capabilities, Mode, Result, Unsupported, ovs};
 
@@ -30,46 +30,87 @@ pub struct AtGuest {
     pub path: &'static str,
     /// Modules of the guest's kernel that it needs besides those of every testbed.
     modules: &'static [&'static str],
-    /// The daemons of Open vSwitch, which then moves packets in the kernel.
-    open_vswitch: bool,
+    /// Whose daemons it needs.
+    daemons: Daemons,
+}
+
+/// Programs of this machine that a mode in a guest runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Daemons {
+    None,
+    /// Open vSwitch, which then moves packets in the kernel.
+    OpenVSwitch,
+    Bgp(Daemon),
+}
+
+impl Daemons {
+    fn installed(self, machine: &Capabilities) -> Supported {
+        match self {
+            Daemons::None => Ok(()),
+            Daemons::OpenVSwitch => ovs::installed(),
+            Daemons::Bgp(daemon) => daemon.installed(machine),
+        }
+    }
+
+    /// What of them a guest needs.
+    fn files(self) -> Besides {
+        match self {
+            Daemons::None => Besides::default(),
+            Daemons::OpenVSwitch => ovs::files(),
+            Daemons::Bgp(daemon) => daemon.files(),
+        }
+    }
 }
 
 /// A mode with its own path in words and modules.
 macro_rules! at_guest {
     ($name:literal, $path:literal, $modules:expr) => {
-        at_guest!($name, $path, $modules, false)
+        at_guest!($name, $path, $modules, Daemons::None)
     };
-    ($name:literal, $path:literal, $modules:expr, $ovs:literal) => {
+    ($name:literal, $path:literal, $modules:expr, $daemons:expr) => {
         AtGuest {
             name: concat!($name, "@guest"),
             path: concat!($path, " (inside one guest: ratios between modes @guest only)"),
             modules: &$modules,
-            open_vswitch: $ovs,
+            daemons: $daemons,
         }
     };
 }
 
 /// Every one, the baseline first.
-static ALL: [AtGuest; 10] = [
+static ALL: [AtGuest; 13] = [
     at_guest!("host", "host NIC - wire - host NIC", []),
     at_guest!("bridge", "tenant - veth - bridge with the NIC as port - wire", []),
     at_guest!("macvlan", "tenant's macvlan on the NIC - wire", ["macvlan"]),
     at_guest!("ipvlan", "tenant's ipvlan on the NIC - wire", ["ipvlan"]),
     at_guest!("vlan", "tenant - veth - bridge - VLAN device on the NIC - wire", ["8021q"]),
     at_guest!("routed", "tenant - veth - host route - wire, one route a tenant", []),
+    at_guest!("netem", "host NIC - netem: 1 ms - wire - netem: 1 ms - host NIC", ["sch_netem"]),
+    at_guest!(
+        "bgp-ipip",
+        "tenant - veth - host route by BIRD - kernel IPIP device - wire",
+        ["ipip"],
+        Daemons::Bgp(Daemon::Bird)
+    ),
     at_guest!("vxlan", "tenant - veth - bridge - kernel VXLAN device - wire", ["vxlan"]),
     at_guest!("geneve", "tenant - veth - bridge - kernel Geneve device - wire", ["geneve"]),
+    at_guest!(
+        "evpn-l3",
+        "tenant - veth - VRF's route by FRR (EVPN type 5) - bridge - VXLAN device - wire",
+        ["vrf", "vxlan"],
+        Daemons::Bgp(Daemon::Frr)
+    ),
     at_guest!(
         "ovs-vlan",
         "tenant - veth - Open vSwitch's kernel datapath with a tag - wire",
         ["openvswitch"],
-        true
+        Daemons::OpenVSwitch
     ),
     at_guest!(
         "ovs-vxlan",
         "tenant - veth - Open vSwitch's kernel datapath - kernel VXLAN device - wire",
         ["openvswitch", "vxlan"],
-        true
+        Daemons::OpenVSwitch
     ),
 ];
 
@@ -104,9 +145,7 @@ impl AtGuest {
     /// The reason and the remedy; a module that the guest's kernel lacks, by name.
     pub fn probe(&self, machine: &Capabilities) -> Supported {
         supported(machine)?;
-        if self.open_vswitch {
-            ovs::installed()?;
-        }
+        self.daemons.installed(machine)?;
         Kernel::find()?.and(EVERY).and_then(|kernel| kernel.and(self.modules)).map(drop).map_err(
             |missing| {
                 Unsupported::new(
@@ -126,11 +165,13 @@ impl AtGuest {
 pub fn start(modes: &[&AtGuest]) -> Result<ExecGuest> {
     let modules = modes.iter().flat_map(|mode| mode.modules);
     let modules: Vec<&str> = EVERY.iter().chain(modules).copied().collect();
-    let (mut programs, mut files): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
-    if modes.iter().any(|mode| mode.open_vswitch) {
-        (programs, files) = ovs::files();
+    let mut besides = Besides::default();
+    for mode in modes {
+        let Besides { programs, files } = mode.daemons.files();
+        besides.programs.extend(programs);
+        besides.files.extend(files);
     }
-    ExecGuest::start(&modules, programs, files)
+    ExecGuest::start(&modules, &besides)
 }
 
 #[cfg(test)]
@@ -146,7 +187,7 @@ mod tests {
             assert!(crate::find(mode.name).is_none() && !inside.in_guests());
             assert!(all()[..at].iter().all(|other| other.name != mode.name));
             // Open vSwitch says where it moves packets by what it finds.
-            if !mode.open_vswitch {
+            if mode.daemons != Daemons::OpenVSwitch {
                 assert!(mode.path.starts_with(inside.path()), "{}", mode.path);
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions};
 use netstate::Error as NetlinkError;
@@ -83,6 +84,21 @@ impl Capabilities {
             // Any other answer (a missing parent link, say) comes from the
             // driver: it is there.
             _ => Ok(()),
+        }
+    }
+
+    /// Whether the kernel has the queueing discipline netem.
+    pub fn netem(&self) -> Supported {
+        const LINK: &str = "lo";
+        match self.scratch.netlink().delay(LINK, Duration::ZERO, 1) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Unsupported::new(
+                match error.errno() {
+                    Some(Errno::ENOENT) => "kernel has no netem".to_owned(),
+                    _ => error.to_string(),
+                },
+                "load it (modprobe sch_netem) or use a kernel with CONFIG_NET_SCH_NETEM",
+            )),
         }
     }
 
@@ -271,6 +287,7 @@ fn module(kind: &str) -> &str {
 fn config(kind: &str) -> String {
     match kind {
         "vlan" => "CONFIG_VLAN_8021Q".to_owned(),
+        "ipip" | "vrf" => format!("CONFIG_NET_{}", kind.to_uppercase()),
         other => format!("CONFIG_{}", other.to_uppercase()),
     }
 }

@@ -14,6 +14,7 @@ mod docker;
 pub mod fault;
 pub mod guest;
 mod guest_ends;
+mod guest_files;
 mod guest_in_force;
 mod guest_options;
 pub mod mode;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use testbed::{Host, Process, Processes, Tenant, mac};
 
+use crate::guest_files::Besides;
 use crate::unsupported::{Unsupported, find_program};
 use crate::{Error, Result};
 
@@ -105,9 +106,9 @@ pub(crate) fn installed() -> std::result::Result<(), Unsupported> {
 }
 
 /// Programs and files of the package that a switch needs, where they are here.
-pub(crate) fn files() -> (Vec<PathBuf>, Vec<PathBuf>) {
+pub(crate) fn files() -> Besides {
     let programs = PROGRAMS.iter().filter_map(|program| find_program(program)).collect();
-    (programs, schema().map(PathBuf::from).into_iter().collect())
+    Besides { programs, files: schema().map(PathBuf::from).into_iter().collect() }
 }
 
 fn schema() -> Option<&'static str> {

@@ -39,9 +39,11 @@ fn mode(name: &str) -> Result<&'static dyn Mode, String> {
     Ok(mode)
 }
 
+/// Every variant but that through a tunnel, which most machines build in a guest only
+/// (cli/tests/at_guest.rs).
 fn variants() -> Vec<&'static str> {
     let names = modes().iter().map(|mode| mode.name());
-    names.filter(|name| name.starts_with("bgp")).collect()
+    names.filter(|name| name.starts_with("bgp") && *name != "bgp-ipip").collect()
 }
 
 /// The route that a host takes to an address.

@@ -7,7 +7,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoGeneve, InfoIpVlan, InfoKind,
-    InfoMacVlan, InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVxlan, IpVlanMode,
+    InfoMacVlan, InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVrf, InfoVxlan, IpVlanMode,
     LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
 };
 use packet::ethernet::MacAddr;
@@ -221,6 +221,15 @@ impl Netlink {
         )
     }
 
+    /// Makes a VRF device: its members' packets are routed by `table`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without VRF, `EEXIST`.
+    pub fn add_vrf(&self, name: &str, table: u32) -> Result<()> {
+        let data = Some(InfoData::Vrf(vec![InfoVrf::TableId(table)]));
+        self.add(name, Vec::new(), InfoKind::Vrf, data, "add vrf")
+    }
+
     /// Switches a link up.
     ///
     /// # Errors
@@ -290,14 +299,14 @@ impl Netlink {
         })
     }
 
-    /// Makes a link a port of a bridge.
+    /// Makes a link a port of a bridge, or a member of a VRF.
     ///
     /// # Errors
-    /// `ENODEV`, `EBUSY` when it is a port elsewhere.
-    pub fn set_master(&self, name: &str, bridge: &str) -> Result<()> {
-        let bridge = self.link(bridge)?.index;
+    /// `ENODEV`, `EBUSY` when it has another master.
+    pub fn set_master(&self, name: &str, master: &str) -> Result<()> {
+        let master = self.link(master)?.index;
         self.set(name, "set master of", |message| {
-            message.attributes.push(LinkAttribute::Controller(bridge));
+            message.attributes.push(LinkAttribute::Controller(master));
         })
     }
 

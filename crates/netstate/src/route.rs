@@ -145,8 +145,17 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the look-up.
     pub fn matched(&self, address: IpAddr) -> Result<Option<Match>> {
+        self.matched_by(address, None)
+    }
+
+    /// The same for packets in the VRF whose device has this index.
+    ///
+    /// # Errors
+    /// As [`Netlink::matched`].
+    pub fn matched_by(&self, address: IpAddr, vrf: Option<u32>) -> Result<Option<Match>> {
         let mut message = look_up(address);
         message.header.flags |= RouteFlags::FibMatch;
+        message.attributes.extend(vrf.map(RouteAttribute::Oif));
         let mut matched = None;
         let request = RouteNetlinkMessage::GetRoute(message);
         let asked = self.get(request, "find route", &address.to_string(), |answer| {

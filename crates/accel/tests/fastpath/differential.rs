@@ -47,7 +47,7 @@ const MAC_B: [u8; 6] = [0x06, 0xbb, 0, 0, 0, 2];
 const VNET: usize = 10;
 /// Frames that a TAP device holds: cases are sent before any is read, and one of them may
 /// leave as 46. With the kernel's 1,000 some would be dropped.
-const QUEUE: usize = 10_000;
+const QUEUE: u32 = 10_000;
 /// The connection of a tenant that takes GSO packets: ports and addresses are
 /// those that `Spec` writes, but for the client's port.
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 40_000);
@@ -236,7 +236,7 @@ impl Bench {
             tap.negotiate_offload(TapOffload::PLAIN).unwrap();
             tap.set_nonblocking(true).unwrap();
             host.netlink().set_mtu(PORT, mtu).unwrap();
-            topology::sh(host, &format!("ip link set dev {PORT} txqueuelen {QUEUE}"));
+            host.netlink().set_tx_queue_len(PORT, QUEUE).unwrap();
             host.netlink().set_up(PORT).unwrap();
             tap
         };

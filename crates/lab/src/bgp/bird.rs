@@ -68,6 +68,18 @@ protocol static blocks {{ ipv4; route {block} blackhole; }}
     } else {
         text += &format!("  if net ~ {POOL} then accept;\n  reject;\n}}\n");
     }
+    if let Some(device) = speaker.tunnel {
+        // calico's BIRD has a word for it (`krt_tunnel`). Here what a peer announces is resolved
+        // by a table of its own, in which the peer is reached by the tunnel. The underlay's routes,
+        // by which the tunnel and the sessions go, are not in it.
+        text += "ipv4 table tunnels;\nprotocol static ends {\n  ipv4 { table tunnels; };\n";
+        for peer in &speaker.peers {
+            // Writing to a string never fails.
+            let _ = writeln!(text, "  route {peer}/32 via {peer}%{device} onlink;");
+        }
+        text += "}\n";
+    }
+    let resolved = if speaker.tunnel.is_some() { "igp table tunnels; " } else { "" };
     for (number, peer) in speaker.peers.iter().enumerate() {
         // Of two nodes the one with the higher address connects.
         let passive = if *peer > speaker.address { "  passive on;\n" } else { "" };
@@ -76,7 +88,6 @@ protocol static blocks {{ ipv4; route {block} blackhole; }}
         } else {
             String::new()
         };
-        // Writing to a string never fails.
         let _ = write!(
             text,
             "protocol bgp {PEER}{number} {{
@@ -87,7 +98,7 @@ protocol static blocks {{ ipv4; route {block} blackhole; }}
   connect delay time 2;
   connect retry time 5;
   error wait time 5,30;
-  ipv4 {{ import all; export filter to_peers; gateway recursive; add paths on; }};
+  ipv4 {{ {resolved}import all; export filter to_peers; gateway recursive; add paths on; }};
 }}
 ",
             address = speaker.address
@@ -109,6 +120,8 @@ mod tests {
         assert!(texts[0].contains("passive on") && texts[0].contains("10.1.1.0/26 blackhole"));
         assert!(!texts[1].contains("/26") && !texts[3].contains("passive"));
         assert!(texts[3].matches("rr client").count() == 2 && !texts[2].contains("rr client"));
+        assert!(texts[4].contains("route 10.0.0.2/32 via 10.0.0.2%tunl0 onlink;"));
+        assert!(texts[4].contains("igp table tunnels") && !texts[0].contains("tunnels"));
         require!(need::tools(&["bird"]));
         let file = tempfile::NamedTempFile::new().unwrap();
         for text in texts {

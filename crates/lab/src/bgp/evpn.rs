@@ -10,6 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use netstate::MacAddr;
 use netstate::control_plane::Controlled;
+use netstate::route::Match;
+use packet::vxlan::Vni;
 use testbed::{Host, Process, Processes};
 
 use super::frr;
@@ -20,6 +22,8 @@ use crate::{Capabilities, Result};
 /// By what number the kernel knows `zebra`'s neighbours (`RTPROT_ZEBRA` of
 /// `linux/rtnetlink.h`).
 const ZEBRA: u8 = 11;
+/// By what number it knows the routes that `bgpd` gave `zebra` (`RTPROT_BGP`).
+const BGP: u8 = 186;
 /// Destination of frames to addresses without an entry.
 const DEFAULT: MacAddr = MacAddr([0; 6]);
 
@@ -99,6 +103,93 @@ router bgp {AS}
         text += "  advertise-all-vni\n";
     }
     text + " exit-address-family\n"
+}
+
+/// Tenants' networks that are routed, in a VRF (routes of type 5, RFC 9136).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Routed {
+    /// Name of the VRF's device.
+    pub(crate) vrf: &'static str,
+    /// Of its VXLAN device.
+    pub(crate) vni: Vni,
+}
+
+/// Starts FRR in a host whose tenants' networks are routed; as [`start`].
+///
+/// # Errors
+/// As [`start`].
+pub(crate) fn start_routed(
+    tree: &Processes,
+    host: &Host,
+    speaker: &Speaker,
+    routed: Routed,
+) -> Result<Vec<Process>> {
+    let [zebra, bgpd] = configurations(speaker, routed);
+    frr::start_with(tree, host, &zebra, &bgpd)
+}
+
+/// What `zebra` and `bgpd` read: the networks of the VRF's members are announced.
+fn configurations(speaker: &Speaker, Routed { vrf, vni }: Routed) -> [String; 2] {
+    let zebra = format!("vrf {vrf}\n vni {}\nexit-vrf\n", vni.get());
+    let bgpd = format!(
+        "{}router bgp {AS} vrf {vrf}
+ bgp router-id {}
+ address-family ipv4 unicast
+  redistribute connected
+ exit-address-family
+ address-family l2vpn evpn
+  advertise ipv4 unicast
+ exit-address-family
+",
+        configuration(speaker),
+        speaker.address
+    );
+    [zebra, bgpd]
+}
+
+/// A network of tenants behind another host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RemoteNetwork {
+    /// An address of it, and its prefix length, bits.
+    pub(crate) network: (Ipv4Addr, u8),
+    /// The VTEP that is the next hop to it.
+    pub(crate) vtep: Ipv4Addr,
+    /// Hardware address of the router behind the VTEP.
+    pub(crate) router: MacAddr,
+}
+
+/// Waits until `zebra` has told the kernel of `host` how to route to a network behind another
+/// host (routes of type 5): the VRF's route, and where its next hop is.
+///
+/// # Errors
+/// What is missing, with what the programs of all hosts printed.
+pub(crate) fn learns_network(
+    host: &Host,
+    programs: &mut [&mut Process],
+    [vrf, bridge, device]: [&str; 3],
+    remote: &RemoteNetwork,
+) -> Result<()> {
+    let netlink = host.netlink();
+    let index = |name: &str| netlink.link(name).map(|link| link.index);
+    let (vrf, bridge, device) = (index(vrf)?, index(bridge)?, index(device)?);
+    let ((network, prefix), via) = (remote.network, Some(IpAddr::V4(remote.vtep)));
+    let route = Match { prefix, via, protocol: BGP };
+    let entry =
+        Controlled { link: device, bridge: None, mac: remote.router, address: via, protocol: None };
+    let neighbour = Controlled { link: bridge, protocol: Some(ZEBRA), ..entry };
+    let what = format!("EVPN's route to {network} in {}", host.name());
+    wait(&what, programs, || {
+        let found = netlink.matched_by(network.into(), Some(vrf))?;
+        if found != Some(route) {
+            return Ok(Some(format!("{network}/{prefix} has {found:?}")));
+        }
+        let (fdb, neighbours) = (netlink.controlled_fdb()?, netlink.controlled_neighbours()?);
+        Ok(match (fdb.contains(&entry), neighbours.contains(&neighbour)) {
+            (true, true) => None,
+            (false, _) => Some(format!("{entry:?} is not among {fdb:?}")),
+            (true, false) => Some(format!("{neighbour:?} is not among {neighbours:?}")),
+        })
+    })
 }
 
 /// Has a tenant show itself to its gateway: its request for the gateway's address tells the
@@ -202,7 +293,11 @@ mod tests {
         let texts = [configuration(&leaf), configuration(&spine)];
         assert!(texts[0].contains("advertise-all-vni") && !texts[0].contains("reflector"));
         assert!(texts[1].contains("route-reflector-client") && !texts[1].contains("all-vni"));
+        let routed = Routed { vrf: "tenants", vni: Vni::new(4000).unwrap() };
+        let [zebra, bgpd] = configurations(&leaf, routed);
+        assert_eq!(zebra, "vrf tenants\n vni 4000\nexit-vrf\n");
         require!(need::root(), frr::tests::bgpd_is_installed());
+        frr::tests::is_read_by_bgpd(&bgpd);
         texts.iter().for_each(|text| frr::tests::is_read_by_bgpd(text));
     }
 }

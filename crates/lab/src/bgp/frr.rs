@@ -11,6 +11,7 @@ use nix::unistd::{User, chown};
 use testbed::{Host, Privileges, Process, Processes};
 
 use super::{AS, Announce, BLOCK_PREFIX, CLUSTER_ID, LIMIT, POOL, Speaker, command, write};
+use crate::guest_files::Besides;
 use crate::unsupported::{Supported, Unsupported, find_program};
 use crate::{Capabilities, Result};
 
@@ -45,6 +46,14 @@ pub(super) fn installed(machine: &Capabilities) -> Supported {
 
 fn find(program: &str) -> Option<PathBuf> {
     sys::program::find(program, &PLACES)
+}
+
+/// Programs, and where they look their user and groups up.
+pub(super) fn files() -> Besides {
+    Besides {
+        programs: PROGRAMS.iter().filter_map(|program| find(program)).collect(),
+        files: ["/etc/passwd", "/etc/group"].map(PathBuf::from).into(),
+    }
 }
 
 /// Starts it in a host.

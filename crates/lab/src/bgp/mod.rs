@@ -16,7 +16,8 @@ use std::time::Duration;
 use netstate::route::Match;
 use testbed::{Host, Process, Processes};
 
-use crate::unsupported::Supported;
+use crate::guest_files::Besides;
+use crate::unsupported::{Supported, find_program};
 use crate::{Capabilities, Result};
 
 /// Prefix length of a host's block, bits: calico's default (`blockSize`).
@@ -62,6 +63,8 @@ pub(crate) struct Speaker {
     pub(crate) announce: Announce,
     /// Other ends of its sessions.
     pub(crate) peers: Vec<Ipv4Addr>,
+    /// IPIP device by which packets go to the tenants of its peers. BIRD only.
+    pub(crate) tunnel: Option<&'static str>,
 }
 
 impl Speaker {
@@ -130,6 +133,16 @@ impl Daemon {
         match self {
             Daemon::Bird => machine.program("bird", "bird2").map(drop),
             Daemon::Frr => frr::installed(machine),
+        }
+    }
+
+    /// Its programs, and the files that they read besides their configuration, where they are here.
+    pub(crate) fn files(self) -> Besides {
+        match self {
+            Daemon::Bird => {
+                Besides { programs: find_program("bird").into_iter().collect(), files: Vec::new() }
+            }
+            Daemon::Frr => frr::files(),
         }
     }
 
@@ -204,6 +217,7 @@ mod tests {
             block: Some(Ipv4Addr::new(10, 1, 1, 0)),
             announce,
             peers: vec![Ipv4Addr::new(10, 0, 0, peer)],
+            tunnel: None,
         };
         let reflector = Speaker {
             address: Ipv4Addr::new(10, 0, 0, 3),
@@ -216,6 +230,7 @@ mod tests {
             node(Announce::Tenants, 2),
             node(Announce::Block, 3),
             reflector,
+            Speaker { tunnel: Some("tunl0"), ..node(Announce::Block, 2) },
         ]
     }
 

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use super::kernel::Kernel;
 use crate::Result;
+use crate::guest_files::Besides;
 
 /// The program in the guest.
 pub(super) const PROGRAM: &str = "/overlane";
@@ -20,22 +21,13 @@ const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
 
-/// What a guest has besides this program: each at the path that it has here.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Besides {
-    /// Programs; the libraries that they run with go along.
-    pub programs: Vec<PathBuf>,
-    /// Files that those read.
-    pub files: Vec<PathBuf>,
-}
-
 /// The archive for a kernel.
 ///
 /// # Errors
 /// When this program, a library, a module or something else of it cannot be read.
 pub(super) fn build(kernel: &Kernel, besides: &Besides) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
-    for directory in ["proc", "sys", "dev", "run", "tmp"] {
+    for directory in ["proc", "sys", "dev", "run", "tmp", "var/tmp"] {
         archive.directories(Path::new(directory));
     }
     let mut program = read(Path::new("/proc/self/exe"))?;

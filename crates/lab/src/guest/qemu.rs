@@ -13,11 +13,11 @@ use netstate::Hop;
 use testbed::{Host, Process, Processes, mac, poll};
 
 use super::console::{Console, words};
-use super::initramfs::Besides;
 use super::inside::NIC;
 use super::kernel::Kernel;
 use super::{CONTROL, CONTROL_PORT, FAILED, READY, TCG, initramfs, not_started, port};
 use crate::guest_ends::GuestEnds;
+use crate::guest_files::Besides;
 use crate::guest_in_force::{self as in_force, InForce, Said, TAP};
 use crate::guest_options::{GuestOptions, QEMU};
 use crate::unsupported::Supported;

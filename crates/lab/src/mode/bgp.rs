@@ -3,7 +3,8 @@
 //!
 //! A variant's name says how it differs: `-frr`: FRR in place of BIRD. `-rr`: sessions with a
 //! route reflector in a third host, in place of each host with each. `-tenants`: a route to
-//! each tenant, in place of one to a host's block.
+//! each tenant, in place of one to a host's block. `-ipip`: through a tunnel between the hosts
+//! (calico's `ipipMode: Always`).
 
 use std::net::Ipv4Addr;
 
@@ -25,6 +26,8 @@ pub struct Bgp {
     /// A third host reflects the routes.
     reflected: bool,
     announce: Announce,
+    /// Packets between the hosts go through a tunnel, IP in IP (RFC 2003).
+    tunnelled: bool,
 }
 
 const BIRD: Bgp = Bgp {
@@ -33,6 +36,7 @@ const BIRD: Bgp = Bgp {
     daemon: Daemon::Bird,
     reflected: false,
     announce: Announce::Block,
+    tunnelled: false,
 };
 const FRR: Bgp = Bgp {
     name: "bgp-frr",
@@ -42,7 +46,7 @@ const FRR: Bgp = Bgp {
 };
 
 /// Every variant.
-pub const ALL: [Bgp; 8] = [
+pub const ALL: [Bgp; 9] = [
     BIRD,
     Bgp {
         name: "bgp-tenants",
@@ -61,6 +65,12 @@ pub const ALL: [Bgp; 8] = [
         path: "as bgp-rr, one route a tenant: 64 from each host",
         reflected: true,
         announce: Announce::Tenants,
+        ..BIRD
+    },
+    Bgp {
+        name: "bgp-ipip",
+        path: "tenant - veth - host route by BIRD - kernel IPIP device - wire",
+        tunnelled: true,
         ..BIRD
     },
     FRR,
@@ -85,8 +95,13 @@ pub const ALL: [Bgp; 8] = [
     },
 ];
 
-/// A host's device to it.
+/// A host's device to the reflector.
 const REFLECTOR_NIC: &str = "nic1";
+/// The kernel's IPIP device to any other end, as calico uses it. Each namespace has it where the
+/// module is loaded, unless `net.core.fb_tunnels_only_for_init_net` says otherwise.
+const TUNNEL: &str = "tunl0";
+/// Bytes of the outer header.
+const OVERHEAD: u32 = 20;
 
 impl Mode for Bgp {
     fn name(&self) -> &'static str {
@@ -104,6 +119,9 @@ impl Mode for Bgp {
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
         machine.links(&["veth"])?;
+        if self.tunnelled {
+            machine.links(&["ipip"])?;
+        }
         self.daemon.installed(machine)
     }
 
@@ -117,7 +135,13 @@ impl Mode for Bgp {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let tenants = routed::tenants(params)?;
+        let mtu = if self.tunnelled { params.mtu - OVERHEAD } else { params.mtu };
+        let tenants = routed::tenants(params, mtu)?;
+        if self.tunnelled {
+            for (host, own) in [(&tenants.a, TENANT_A), (&tenants.b, TENANT_B)] {
+                tunnel(host, tunnel_address(own), mtu)?;
+            }
+        }
         let speakers = self.speakers();
         if self.announce == Announce::Tenants {
             // The rest of each block, as of hosts that are full.
@@ -143,12 +167,14 @@ impl Mode for Bgp {
             self.daemon.learns(&hosts[at], &mut all, &speakers[other])?;
         }
         let mut hops = vec![Hop::tx("tenant-a", TENANT_NIC), Hop::rx("a", PORT_DEVICE)];
+        hops.extend(self.tunnelled.then(|| Hop::tx("a", TUNNEL)));
         hops.extend(wire_hops());
+        hops.extend(self.tunnelled.then(|| Hop::rx("b", TUNNEL)));
         hops.extend([Hop::tx("b", PORT_DEVICE), Hop::rx("tenant-b", TENANT_NIC)]);
         let names: Vec<_> = hosts.iter().map(|host| host.name().to_owned()).collect();
         let client = hosts.len();
         hosts.extend([tenant_a, tenant_b]);
-        let mut network = Network::new(hosts, client, client + 1, TENANT_B, params.mtu, hops);
+        let mut network = Network::new(hosts, client, client + 1, TENANT_B, mtu, hops);
         for (name, (tree, mut started)) in names.iter().zip(programs) {
             started.iter_mut().for_each(Process::forget_output);
             let tenant = format!("tenant-{name}");
@@ -169,6 +195,7 @@ impl Bgp {
             block: Some(block(tenant)),
             announce: self.announce,
             peers: vec![if self.reflected { REFLECTOR_ADDRESS } else { other }],
+            tunnel: self.tunnelled.then_some(TUNNEL),
         };
         let mut speakers = vec![node(Wire::A, TENANT_A, Wire::B), node(Wire::B, TENANT_B, Wire::A)];
         if self.reflected {
@@ -177,6 +204,7 @@ impl Bgp {
                 block: None,
                 announce: self.announce,
                 peers: vec![Wire::A, Wire::B],
+                tunnel: None,
             });
         }
         speakers
@@ -186,6 +214,22 @@ impl Bgp {
 /// The block that a tenant's address is from.
 fn block(tenant: Ipv4Addr) -> Ipv4Addr {
     Ipv4Addr::from_bits(tenant.to_bits() & (u32::MAX << (32 - BLOCK_PREFIX)))
+}
+
+/// The address that calico gives a host's tunnel: one of its block.
+fn tunnel_address(tenant: Ipv4Addr) -> Ipv4Addr {
+    Ipv4Addr::from_bits(block(tenant).to_bits() + 1)
+}
+
+/// A tunnel to any other host: the route says to which.
+fn tunnel(host: &Host, address: Ipv4Addr, mtu: u32) -> Result<()> {
+    let netlink = host.netlink();
+    if netlink.link(TUNNEL).is_err() {
+        netlink.add_kind(TUNNEL, "ipip")?;
+    }
+    netlink.set_mtu(TUNNEL, mtu)?;
+    netlink.set_up(TUNNEL)?;
+    host.address(TUNNEL, address, 32)
 }
 
 /// A host on the hosts' network, by a cable of its own to each: its sessions cross no wire

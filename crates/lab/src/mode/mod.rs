@@ -9,6 +9,7 @@ mod bgp;
 mod bridge;
 mod bridge_macnat;
 mod evpn;
+mod evpn_l3;
 mod flannel;
 mod flannel_accel;
 mod geneve;
@@ -19,6 +20,7 @@ mod loopback;
 mod macvlan;
 mod nat;
 mod nat_proxy;
+mod netem;
 mod network_node;
 mod ovs_vlan;
 mod ovs_vxlan;
@@ -144,6 +146,7 @@ pub fn groups() -> &'static [Group] {
                 &ipvlan::Ipvlan,
                 &vlan::Vlan,
                 &routed::Routed,
+                &netem::Netem,
             ],
         },
         Group {
@@ -158,6 +161,7 @@ pub fn groups() -> &'static [Group] {
                 &bgp::ALL[5],
                 &bgp::ALL[6],
                 &bgp::ALL[7],
+                &bgp::ALL[8],
             ],
         },
         Group {
@@ -181,7 +185,7 @@ pub fn groups() -> &'static [Group] {
         Group {
             name: "bgp-evpn",
             title: "VXLAN devices that BGP fills",
-            modes: &[&evpn::ALL[0], &evpn::ALL[1], &evpn::ALL[2], &evpn::ALL[3]],
+            modes: &[&evpn::ALL[0], &evpn::ALL[1], &evpn::ALL[2], &evpn::ALL[3], &evpn_l3::EvpnL3],
         },
         Group {
             name: "kubernetes",

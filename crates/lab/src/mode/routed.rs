@@ -31,7 +31,7 @@ impl Mode for Routed {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let tenants = tenants(params)?;
+        let tenants = tenants(params, params.mtu)?;
         tenants.a.netlink().add_route(&via(TENANT_B, Wire::B))?;
         tenants.b.netlink().add_route(&via(TENANT_A, Wire::A))?;
         Ok(tenants.network(TENANT_B, params.mtu, wire_hops()))
@@ -49,9 +49,10 @@ pub(super) fn on_link(address: Ipv4Addr, link: &str) -> Route<'_> {
     Route { to: IpAddr::V4(address), prefix: 32, via: None, link, onlink: false }
 }
 
-/// Tenants that reach the wire, and hosts that know their own tenant but not the other's.
-pub(super) fn tenants(params: &Params) -> Result<Tenants> {
-    let tenants = Tenants::new(params.mtu, TENANT_A, TENANT_B, 32)?;
+/// Tenants with `mtu` that reach the wire, and hosts that know their own tenant but not the
+/// other's.
+pub(super) fn tenants(params: &Params, mtu: u32) -> Result<Tenants> {
+    let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 32)?;
     params.wire().join(&tenants.a, &tenants.b)?;
     params.wire().address(&tenants.a, &tenants.b)?;
     let gateway = |host: &Host, tenant: &Host, own: Ipv4Addr| {

@@ -9,18 +9,18 @@ mod frame;
 mod inside;
 
 use std::io::{ErrorKind, Read};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use testbed::{Host, Processes};
 
 use super::console::words;
-use super::initramfs::{self, Besides};
+use super::initramfs;
 use super::kernel::Kernel;
 use super::not_started;
 use super::qemu::{Accelerator, Boot, Running, accelerator, ended, last_words};
 use crate::Result;
+use crate::guest_files::Besides;
 use crate::guest_in_force::Said;
 use crate::guest_options::GuestOptions;
 use frame::{HEAD, Kind};
@@ -73,17 +73,13 @@ impl ExecGuest {
     /// # Errors
     /// No kernel; a module or program that is not there, by name; a guest that does not come up,
     /// with its console's last lines.
-    pub(crate) fn start(
-        modules: &[&str],
-        programs: Vec<PathBuf>,
-        files: Vec<PathBuf>,
-    ) -> Result<ExecGuest> {
+    pub(crate) fn start(modules: &[&str], besides: &Besides) -> Result<ExecGuest> {
         let part = format!("guest {NAME}");
         let kernel = Kernel::find().map_err(|missing| not_started(&part, missing.reason))?;
         let kernel = kernel.and(modules).map_err(|error| not_started(&part, error.to_string()))?;
         let accelerator = accelerator(&kernel)?;
         let (host, tree) = (Host::new(NAME)?, Processes::new()?);
-        let initrd = initramfs::build(&kernel, &Besides { programs, files })?;
+        let initrd = initramfs::build(&kernel, besides)?;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_CPUS);
         let options = GuestOptions { cpus: Some(cpus as u32), ..GuestOptions::AS_FOUND };
         let mut boot = Boot::new(&tree, &host, &kernel, &initrd)?;

@@ -1,0 +1,143 @@
+//! `evpn-l3`: a network a host, and routes between them by BGP EVPN (type 5) from the real FRR.
+//!
+//! In each host a VRF has the tenants' network and a bridge without an address, whose only port is
+//! the VXLAN device. A packet to another host's tenant is routed to the other VTEP, "on" that
+//! bridge: its frame is addressed to the router there (RFC 9136, section 4.4.1: interface-less).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use netstate::Hop;
+use netstate::link::Vxlan as Device;
+use netstate::route::Route;
+use packet::ethernet::MacAddr;
+use packet::vxlan::Vni;
+use testbed::{Host, NIC, Process, Processes, Wire, mac};
+
+use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
+use super::vxlan::{DEVICE, UDP_PORT};
+use crate::bgp::evpn::{self, RemoteNetwork, Routed, Speaker};
+use crate::network::VXLAN_OVERHEAD;
+use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+
+/// Networks that BGP EVPN routes; by name only.
+pub struct EvpnL3;
+
+const VRF: &str = "tenants";
+/// Its table of routes.
+const TABLE: u32 = 100;
+/// Of the VRF: what FRR's documentation calls a layer 3 VNI.
+const VNI: Vni = match Vni::new(4000) {
+    Ok(vni) => vni,
+    Err(_) => panic!("evaluated by the compiler"),
+};
+/// Prefix length of a host's network, bits.
+const PREFIX: u8 = 24;
+
+/// Address of a host's network: the gateway has the first, the tenant the second. Hosts count
+/// from 1.
+const fn address(host: u8, last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 1, host, last)
+}
+
+impl Mode for EvpnL3 {
+    fn name(&self) -> &'static str {
+        "evpn-l3"
+    }
+
+    fn path(&self) -> &'static str {
+        "tenant - veth - VRF's route by FRR (EVPN type 5) - bridge - VXLAN device - wire"
+    }
+
+    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    fn in_all(&self) -> bool {
+        false
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        machine.links(&["veth", "bridge", "vxlan", "vrf"])?;
+        evpn::installed(machine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        let mtu = params.mtu - VXLAN_OVERHEAD;
+        let server = address(2, 2);
+        let tenants = Tenants::new(mtu, address(1, 2), server, PREFIX)?;
+        let Tenants { a, b, tenant_a, tenant_b } = &tenants;
+        params.wire().join(a, b)?;
+        params.wire().address(a, b)?;
+        router(a, tenant_a, Wire::A, 1, mtu)?;
+        router(b, tenant_b, Wire::B, 2, mtu)?;
+        let speak = |host: &Host, own, other| {
+            let tree = Processes::new()?;
+            let speaker = Speaker { address: own, peers: vec![other], reflects: false };
+            let routed = Routed { vrf: VRF, vni: VNI };
+            let started = evpn::start_routed(&tree, host, &speaker, routed)?;
+            Result::Ok((tree, started))
+        };
+        let mut programs = [speak(a, Wire::A, Wire::B)?, speak(b, Wire::B, Wire::A)?];
+        let mut all: Vec<_> = programs.iter_mut().flat_map(|(_, started)| started).collect();
+        for (host, other, number, vtep) in [(a, b, 2, Wire::B), (b, a, 1, Wire::A)] {
+            let network = (address(number, 0), PREFIX);
+            let remote = RemoteNetwork { network, vtep, router: router_mac(other) };
+            evpn::learns_network(host, &mut all, [VRF, BRIDGE, DEVICE], &remote)?;
+        }
+        let hops = vec![
+            Hop::rx("a", PORT_DEVICE),
+            Hop::tx("a", BRIDGE),
+            Hop::tx("a", DEVICE),
+            Hop::tx("a", NIC),
+            Hop::rx("b", NIC),
+            Hop::rx("b", DEVICE),
+            Hop::rx("b", BRIDGE),
+            Hop::tx("b", PORT_DEVICE),
+        ];
+        let mut network = tenants.network_between(server, mtu, hops);
+        for (name, (tree, mut started)) in ["a", "b"].into_iter().zip(programs) {
+            started.iter_mut().for_each(Process::forget_output);
+            let tenant = format!("tenant-{name}");
+            network = network.with_processes_of(&[name, &tenant], tree, started);
+        }
+        Ok(network.noting("FRR runs beside what is measured and is not pinned"))
+    }
+}
+
+/// Hardware address of a host's router: its bridge's, by which FRR announces it.
+fn router_mac(host: &Host) -> MacAddr {
+    mac(host.name(), BRIDGE)
+}
+
+/// A host's VRF, with the tenant's device and the bridge of its VXLAN device; the tenant's
+/// gateway is there.
+fn router(host: &Host, tenant: &Host, local: Ipv4Addr, number: u8, mtu: u32) -> Result<()> {
+    let netlink = host.netlink();
+    host.forward()?;
+    netlink.add_vrf(VRF, TABLE)?;
+    netlink.set_up(VRF)?;
+    let device = Device {
+        name: DEVICE,
+        vni: VNI,
+        local: IpAddr::V4(local),
+        remote: None,
+        underlay: NIC,
+        port: UDP_PORT,
+        learning: false,
+        udp_csum: true,
+    };
+    netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
+    host.bridge(BRIDGE, mtu, &[DEVICE])?;
+    netlink.control_bridge_port(DEVICE)?;
+    netlink.set_up(DEVICE)?;
+    for member in [BRIDGE, PORT_DEVICE] {
+        netlink.set_master(member, VRF)?;
+    }
+    let gateway = address(number, 1);
+    host.address(PORT_DEVICE, gateway, PREFIX)?;
+    tenant.netlink().add_route(&Route {
+        to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        prefix: 0,
+        via: Some(IpAddr::V4(gateway)),
+        link: TENANT_NIC,
+        onlink: false,
+    })?;
+    Ok(())
+}
