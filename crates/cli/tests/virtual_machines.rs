@@ -120,12 +120,19 @@ fn guests_reach_each_other_by_vhost_user() {
         kernel.to_str().unwrap(),
         "vm-tapbridge-vhost-user,vm-vtep-vhost-user",
         "tcp_stream",
-        &["--baseline", "vm-tapbridge-vhost-user", "--blocks", "2"],
+        &["--baseline", "vm-tapbridge-vhost-user", "--blocks", "2", "--vary", "vm:queues=2"],
     );
     let mark = running.mark().to_owned();
     let ended = running.wait_at_most(LIMIT);
     proved(&ended, &["vm-tapbridge-vhost-user"], &[]);
     proved(&ended, &["vm-vtep-vhost-user"], &["a/nic0", "b/nic0"]);
+    let results = ended.json();
+    for testbed in results["testbeds"].as_array().unwrap() {
+        let queues = if testbed["setting"] == "vm:queues=2" { 2 } else { 1 };
+        for guest in testbed["guests"].as_array().unwrap() {
+            assert_eq!(guest["queues"], queues, "{testbed:#}");
+        }
+    }
     nothing_left(&mark);
 }
 

@@ -57,16 +57,21 @@ impl GuestOptions {
         self.cpus.unwrap_or(self.queue_count())
     }
 
-    fn queue_count(&self) -> u32 {
+    pub(crate) fn queue_count(&self) -> u32 {
         self.queues.unwrap_or(1)
+    }
+
+    /// What follows `-netdev vhost-user,…`.
+    pub(crate) fn netdev_queues(&self) -> String {
+        match self.queue_count() {
+            1 => String::new(),
+            queues => format!(",queues={queues}"),
+        }
     }
 
     /// What follows `-netdev tap,…`.
     pub(crate) fn netdev(&self) -> String {
-        let mut text = String::new();
-        if self.queue_count() > 1 {
-            text += &format!(",queues={}", self.queue_count());
-        }
+        let mut text = self.netdev_queues();
         text += &switch("vhost", self.vhost);
         if let Some(bytes) = self.sndbuf {
             text += &format!(",sndbuf={bytes}");
@@ -74,13 +79,19 @@ impl GuestOptions {
         text
     }
 
-    /// What follows `-device virtio-net-pci,…`.
-    pub(crate) fn device(&self) -> String {
+    /// What follows `-device virtio-net-pci,…`, with MSI-X or with one interrupt for all.
+    pub(crate) fn device(&self, msi_x: bool) -> String {
         let mut text = String::new();
-        if self.queue_count() > 1 {
+        let queues = self.queue_count();
+        if queues > 1 {
+            text += ",mq=on";
+        }
+        match (msi_x, queues) {
+            (false, _) => text += ",vectors=0",
+            (true, 1) => {}
             // An interrupt a queue and direction, one for the control queue, one for changes
             // of the configuration.
-            text += &format!(",mq=on,vectors={}", 2 * self.queue_count() + 2);
+            (true, _) => text += &format!(",vectors={}", 2 * queues + 2),
         }
         text += &switch("mrg_rxbuf", self.mrg_rxbuf);
         // A QEMU that does not know tunnels has them off.
@@ -92,18 +103,18 @@ impl GuestOptions {
         text
     }
 
-    /// What needs a TAP device.
-    fn of_tap(&self) -> Option<&'static str> {
-        let queues = self.queue_count() > 1;
+    /// The first setting that guests with this behind their NICs cannot have.
+    fn beyond(&self, behind: Behind) -> Option<&'static str> {
+        let tap = behind == Behind::Tap;
         [
-            (queues, "vm:queues"),
-            (self.vhost == Some(true), "vm:vhost"),
-            (self.tunnel_gso == Some(true), "vm:tunnel-gso"),
-            (self.txqueuelen.is_some(), "tap:txqueuelen"),
-            (self.sndbuf.is_some(), "tap:sndbuf"),
+            (self.queue_count() > 1, "vm:queues", behind != Behind::Stack),
+            (self.vhost == Some(true), "vm:vhost", tap),
+            (self.tunnel_gso == Some(true), "vm:tunnel-gso", tap),
+            (self.txqueuelen.is_some(), "tap:txqueuelen", tap),
+            (self.sndbuf.is_some(), "tap:sndbuf", tap),
         ]
         .into_iter()
-        .find_map(|(is, name)| is.then_some(name))
+        .find_map(|(asked, name, can)| (asked && !can).then_some(name))
     }
 
     /// These and `more`; the name of what both say.
@@ -117,6 +128,17 @@ impl GuestOptions {
         join("tap:sndbuf", &mut self.sndbuf, more.sndbuf)?;
         Ok(self)
     }
+}
+
+/// What is behind a guest's NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// A TAP device of its host.
+    Tap,
+    /// A program that reads and writes its rings (vhost-user).
+    VhostUser,
+    /// QEMU's own stack.
+    Stack,
 }
 
 /// QEMU's properties of tunnels, both ways.
@@ -263,9 +285,9 @@ fn knows_tunnels() -> Result<(), &'static str> {
     known.as_ref().copied().map_err(String::as_str)
 }
 
-/// Whether guests can be started so here, on TAP devices or without.
-pub(crate) fn takes(options: &GuestOptions, taps: bool) -> Supported {
-    if let Some(name) = options.of_tap().filter(|_| !taps) {
+/// Whether guests can be started so here.
+pub(crate) fn takes(options: &GuestOptions, behind: Behind) -> Supported {
+    if let Some(name) = options.beyond(behind) {
         return Err(Unsupported::new(
             format!("{name}: the guests of this mode have no TAP device"),
             "measure a mode vm-… with TAP devices",
@@ -335,14 +357,35 @@ mod tests {
     }
 
     #[test]
+    fn what_a_guest_cannot_have_behind_its_nic_is_named() {
+        let beyond = |text, behind| options(text).beyond(behind);
+        for (text, name) in [
+            ("vm:vhost=on", "vm:vhost"),
+            ("vm:tunnel-gso=on", "vm:tunnel-gso"),
+            ("tap:txqueuelen=50", "tap:txqueuelen"),
+            ("tap:sndbuf=4096", "tap:sndbuf"),
+        ] {
+            assert_eq!(beyond(text, Behind::Tap), None);
+            assert_eq!(beyond(text, Behind::VhostUser), Some(name));
+            assert_eq!(beyond(text, Behind::Stack), Some(name));
+        }
+        assert_eq!(beyond("vm:queues=2", Behind::VhostUser), None);
+        assert_eq!(beyond("vm:queues=2", Behind::Stack), Some("vm:queues"));
+        assert_eq!(beyond("vm:mrg_rxbuf=off", Behind::Stack), None);
+    }
+
+    #[test]
     fn qemu_is_told_what_differs() {
-        let said = |options: GuestOptions| (options.netdev(), options.device());
+        let said = |options: GuestOptions| (options.netdev(), options.device(true));
         assert_eq!(said(GuestOptions::AS_FOUND), (String::new(), String::new()));
         assert_eq!(GuestOptions::AS_FOUND.cpu_count(), 1);
         let (netdev, device) = said(options("vm:queues=2+vm:vhost=off+vm:mrg_rxbuf=off"));
         assert_eq!(netdev, ",queues=2,vhost=off");
         assert_eq!(device, ",mq=on,vectors=6,mrg_rxbuf=off");
         assert_eq!(options("vm:queues=2").cpu_count(), 2);
+        assert_eq!(options("vm:queues=2").netdev_queues(), ",queues=2");
+        assert_eq!(options("vm:queues=2").device(false), ",mq=on,vectors=0");
+        assert_eq!(GuestOptions::AS_FOUND.device(false), ",vectors=0");
         assert_eq!(options("tap:sndbuf=4096").netdev(), ",sndbuf=4096");
     }
 }

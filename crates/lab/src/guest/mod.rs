@@ -21,7 +21,7 @@ pub(crate) use qemu::{Guest, Nic, Pair, supported};
 
 pub(crate) use crate::guest_in_force::TAP;
 pub use crate::guest_in_force::{InForce, TapInForce};
-pub(crate) use crate::guest_options::takes;
+pub(crate) use crate::guest_options::{Behind, takes};
 pub use crate::guest_options::{GuestOptions, GuestSetting, GuestSettingError};
 
 /// The first word of a line by which a guest says that it is up; what it is like follows.

@@ -9,25 +9,27 @@ use testbed::{Host, Processes};
 use super::not_started;
 use crate::Result;
 
-/// What the device has besides where there is no KVM: QEMU 7.2 ends by SIGSEGV when a guest
-/// under vhost-user masks a vector of MSI-X (`kvm_virtio_pci_irqfd_use`, without irqfd).
-pub(super) const WITHOUT_KVM: &str = ",vectors=0";
-
 fn directory(name: &str) -> String {
     format!("/run/{name}.port")
 }
 
-/// The port that the guest's QEMU is to connect to.
+/// The port that the guest's QEMU is to connect to, with so many pairs of queues.
 ///
 /// # Errors
 /// When it cannot listen.
-pub(super) fn listen(tree: &Processes, name: &str, host: &Host) -> Result<GuestPort> {
+pub(super) fn listen(
+    tree: &Processes,
+    name: &str,
+    host: &Host,
+    queues: usize,
+) -> Result<GuestPort> {
     let directory = directory(name);
     let port = tree.inside(host, || {
         // The tree's `/run` is anybody's in it.
         let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
         made.map_err(|e| sys::Error::io("mkdir", directory.as_str(), &e))?;
-        GuestPort::listen(&GuestPortOptions::at(format!("{directory}/net")))
+        let socket = format!("{directory}/net");
+        GuestPort::listen(&GuestPortOptions { queues, ..GuestPortOptions::at(socket) })
     })?;
     port.map_err(|error| not_started("a guest's port", error.to_string()))
 }

@@ -75,7 +75,7 @@ pub trait Mode: Send + Sync {
     /// The reason and the remedy; that it has no guests.
     fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
         match *options == GuestOptions::AS_FOUND || self.in_guests() {
-            true => crate::guest::takes(options, true),
+            true => crate::guest::takes(options, crate::guest::Behind::Tap),
             false => Err(Unsupported::new(
                 "its ends are no virtual machines",
                 "vary it in modes vm-… (overlane lab list)",

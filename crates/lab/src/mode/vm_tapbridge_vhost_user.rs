@@ -30,7 +30,7 @@ impl Mode for VmTapBridgeVhostUser {
     }
 
     fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
-        guest::takes(options, false)
+        guest::takes(options, guest::Behind::VhostUser)
     }
 
     fn build(&self, params: &Params) -> Result<Network> {

@@ -36,7 +36,7 @@ impl Mode for VmUser {
     }
 
     fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
-        guest::takes(options, false)
+        guest::takes(options, guest::Behind::Stack)
     }
 
     fn build(&self, params: &Params) -> Result<Network> {

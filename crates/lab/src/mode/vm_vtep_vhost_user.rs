@@ -40,7 +40,7 @@ impl Mode for VmVtepVhostUser {
     }
 
     fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
-        guest::takes(options, false)
+        guest::takes(options, guest::Behind::VhostUser)
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
@@ -76,7 +76,8 @@ impl Mode for VmVtepVhostUser {
 fn endpoint(host: &Host, [local, remote]: [IpAddr; 2], port: GuestPort) -> Result<Running> {
     let tap = format!("{PREFIX}{}", port.name());
     let network = NetworkConfig { remotes: vec![remote], ..NetworkConfig::new(VNI, tap) };
-    let config = Config { port: UDP_PORT, networks: vec![network], ..Config::new(local) };
+    let queues = port.queue_count();
+    let config = Config { port: UDP_PORT, queues, networks: vec![network], ..Config::new(local) };
     let endpoint = Endpoint::open(&config, host.netns()).map_err(failed)?;
     endpoint.attach(vec![port]).and_then(|ready| ready.start()).map_err(failed)
 }
