@@ -96,6 +96,8 @@ fn main() -> ExitCode {
         // clap exits with 2 for errors, 0 for --help and --version.
         Err(error) => error.exit(),
     };
+    // A node's namespaces, a thousand flows: a descriptor each.
+    sys::limit::raise_descriptors();
     exit_code(dispatch(arguments))
 }
 

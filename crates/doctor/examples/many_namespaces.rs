@@ -16,12 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let count: usize = arguments.next().map_or(Ok(1000), |text| text.parse())?;
     let program = arguments.next().unwrap_or_else(|| "target/release/overlane".to_owned());
-    if let Ok((_, hard)) =
-        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
-    {
-        let _ =
-            nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard);
-    }
+    sys::limit::raise_descriptors();
     let time = |what: &str| -> Result<(), Box<dyn std::error::Error>> {
         let begun = Instant::now();
         let output = Command::new(&program)

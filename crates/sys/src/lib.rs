@@ -22,6 +22,7 @@ pub mod join;
 pub mod keeper;
 pub mod landlock;
 pub mod libpcap;
+pub mod limit;
 pub mod lsm;
 pub mod memfd;
 mod message;

@@ -30,6 +30,22 @@ fn results(command: Command, code: i32) -> Value {
     results
 }
 
+/// The same of a run all of whose samples count: on a machine that is busy some may not, and it
+/// is measured once more.
+fn results_that_count(command: impl Fn() -> Command) -> Value {
+    for _ in 0..4 {
+        let results = results(command(), 0);
+        let samples = cells(&results).iter().flat_map(|cell| cell["samples"].as_array().unwrap());
+        let reasons: Vec<_> = samples.filter(|sample| sample["valid"] == false).collect();
+        if reasons.is_empty() {
+            return results;
+        }
+        let reasons = reasons.iter().map(|sample| sample["invalid_reason"].to_string());
+        eprintln!("measured again: {}", reasons.collect::<Vec<_>>().join(", "));
+    }
+    panic!("no run in which all samples count");
+}
+
 fn cells(results: &Value) -> &Vec<Value> {
     results["cells"].as_array().unwrap()
 }
@@ -39,7 +55,7 @@ fn tools_stand_beside_the_built_in_engine() {
     require!(need::root(), need::tools(&["iperf3", "netperf", "netserver", "qperf"]));
     let _turn = turn();
     let engines = "overlane,iperf3,netperf,qperf";
-    let results = results(lab_run("host,vxlan,nat", "tcp_stream,tcp_rr", engines), 0);
+    let results = results_that_count(|| lab_run("host,vxlan,nat", "tcp_stream,tcp_rr", engines));
     for cell in cells(&results) {
         let text = |name: &str| cell[name].as_str().unwrap();
         let (mode, engine) = (text("mode"), text("engine"));

@@ -118,7 +118,8 @@ fn killed_at_random_moments() {
         if victims.is_empty() {
             // Sooner over than the undisturbed one.
             let ended = running.wait();
-            assert_is_complete(&ended, &whole(&out).unwrap());
+            let results = whole(&out).unwrap_or_else(|| panic!("{others:?}: {ended:#?}"));
+            assert_is_complete(&ended, &results);
             continue;
         }
         let victim = victims[random.below(victims.len())].clone();

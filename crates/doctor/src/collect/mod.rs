@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use netstate::namespace::{Holder, Member, discover};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sys::netns::NetNs;
 use sys::nsfs::Owner;
 
@@ -66,10 +65,7 @@ const MEMBERS_SHOWN: usize = 4;
 /// read is in the answer, with its reason.
 pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     // A descriptor a namespace, of which there may be thousands.
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Where it stays as it was, the limit that there is may do.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
+    sys::limit::raise_descriptors();
     let (mut subjects, mut left_out) = subjects(scope)?;
     let taken_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let begun = Instant::now();

@@ -24,7 +24,7 @@ const KERNEL_VARIABLE: &str = "OVERLANE_GUEST_KERNEL";
 const MODULE_DIRECTORIES: [&str; 4] =
     ["kernel/net/", "kernel/drivers/net/ipvlan/", "kernel/drivers/net/vxlan/", "kernel/lib/"];
 /// ... and by name. CRC32c is asked for by its algorithm, not by a symbol.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     "veth",
     "geneve",
     "macvlan",
@@ -38,6 +38,7 @@ const MODULES: [&str; 13] = [
     "virtio_net",
     "virtio_pci",
     "vmxnet3",
+    "vrf",
 ];
 /// Programs that modes use, copied in where this machine has them.
 const PROGRAMS: [&str; 10] = [

@@ -1,8 +1,8 @@
 //! What programs of others in test hosts would leave.
 
 /// What the daemons would leave on the machine: files at the paths that they were built with,
-/// and mounts.
-pub fn left_on_the_machine() -> (Vec<String>, String) {
+/// and mounts there. Others may come and go beside this test.
+pub fn left_on_the_machine() -> (Vec<String>, Vec<String>) {
     let mut files = Vec::new();
     for directory in ["/run", "/run/frr", "/run/bird", "/tmp", "/var/tmp", "/var/tmp/frr"] {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -10,7 +10,13 @@ pub fn left_on_the_machine() -> (Vec<String>, String) {
         files.extend(names.filter(|name| name.contains("frr") || name.contains("bird")));
     }
     files.sort();
-    (files, std::fs::read_to_string("/proc/self/mountinfo").unwrap())
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    // The mount point (proc_pid_mountinfo(5)).
+    let at = |line: &&str| {
+        let at = line.split(' ').nth(4).unwrap();
+        ["/run", "/tmp", "/var/tmp"].contains(&at) || at.contains("frr") || at.contains("bird")
+    };
+    (files, mounts.lines().filter(at).map(str::to_owned).collect())
 }
 
 pub fn inode(metadata: &std::fs::Metadata) -> u64 {

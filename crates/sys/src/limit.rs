@@ -1,0 +1,31 @@
+//! Limits of the calling process.
+//!
+//! Source: getrlimit(2).
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Lets the process have as many descriptors open as it may: its soft limit becomes its hard
+/// one. The soft one is 1,024 in a shell and in a service, for programs that use select(2).
+/// Where that is refused it stays as it was.
+///
+/// Programs that are started later have it, too.
+pub fn raise_descriptors() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    // A filter of system calls may refuse it: the limit that there is may do.
+    let _: Result<(), Errno> = raised;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_are_allowed_may_be_open() {
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, soft - 1, hard).unwrap();
+        raise_descriptors();
+        assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
+    }
+}
