@@ -1,6 +1,6 @@
 //! Unicast routes: adding them, and asking which one the kernel would take.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -28,6 +28,14 @@ pub struct Route<'a> {
     pub link: &'a str,
     /// The next hop is on the link, whatever the addresses say.
     pub onlink: bool,
+}
+
+impl<'a> Route<'a> {
+    /// To all of IPv4 that no other route leads to, by a next hop on `link`.
+    pub fn default_by(via: Ipv4Addr, link: &'a str) -> Route<'a> {
+        let (to, via) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), Some(IpAddr::V4(via)));
+        Route { to, prefix: 0, via, link, onlink: false }
+    }
 }
 
 /// What a route look-up answers.

@@ -31,6 +31,10 @@ fn load(chromium: &Path, file: &Path, arguments: &[&str]) -> (String, String) {
         // Chromium's own sandbox refuses to run as root.
         .args(["--no-sandbox", "--disable-dev-shm-usage", "--enable-logging=stderr"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
+        // It writes crash reports there, whatever it is told: as root, into a user's home.
+        .env("HOME", profile.path())
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("XDG_CACHE_HOME")
         .args(arguments)
         .arg(format!("file://{}", file.display()))
         .output()

@@ -1,6 +1,6 @@
 //! What a node has beside its programs: pods behind a bridge, and the hops between two.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::time::Duration;
 
@@ -30,13 +30,7 @@ pub(crate) fn pod(host: &Host, name: &str, subnet: Subnet) -> Result<Host> {
     host.bridge(BRIDGE, subnet.mtu, &[PORT_DEVICE])?;
     host.address(BRIDGE, subnet.gateway, subnet.prefix)?;
     pod.address(POD_NIC, subnet.pod(), subnet.prefix)?;
-    pod.netlink().add_route(&Route {
-        to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        prefix: 0,
-        via: Some(IpAddr::V4(subnet.gateway)),
-        link: POD_NIC,
-        onlink: false,
-    })?;
+    pod.netlink().add_route(&Route::default_by(subnet.gateway, POD_NIC))?;
     Ok(pod)
 }
 

@@ -150,9 +150,7 @@ fn network(setup: &Setup) -> Result<(), String> {
     netlink.add_address(NIC, address.into(), prefix).map_err(words)?;
     netlink.set_up(NIC).map_err(words)?;
     if let Some(gateway) = setup.gateway {
-        let (to, via) = (Ipv4Addr::UNSPECIFIED.into(), Some(gateway.into()));
-        let route = Route { to, prefix: 0, via, link: NIC, onlink: false };
-        netlink.add_route(&route).map_err(words)?;
+        netlink.add_route(&Route::default_by(gateway, NIC)).map_err(words)?;
     }
     Ok(())
 }

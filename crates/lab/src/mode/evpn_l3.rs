@@ -4,17 +4,16 @@
 //! the VXLAN device. A packet to another host's tenant is routed to the other VTEP, "on" that
 //! bridge: its frame is addressed to the router there (RFC 9136, section 4.4.1: interface-less).
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use netstate::Hop;
-use netstate::link::Vxlan as Device;
 use netstate::route::Route;
 use packet::ethernet::MacAddr;
 use packet::vxlan::Vni;
 use testbed::{Host, NIC, Process, Processes, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
-use super::vxlan::{DEVICE, UDP_PORT};
+use super::vxlan::{DEVICE, unlearning};
 use crate::bgp::evpn::{self, RemoteNetwork, Routed, Speaker};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
@@ -113,16 +112,7 @@ fn router(host: &Host, tenant: &Host, local: Ipv4Addr, number: u8, mtu: u32) -> 
     host.forward()?;
     netlink.add_vrf(VRF, TABLE)?;
     netlink.set_up(VRF)?;
-    let device = Device {
-        name: DEVICE,
-        vni: VNI,
-        local: IpAddr::V4(local),
-        remote: None,
-        underlay: NIC,
-        port: UDP_PORT,
-        learning: false,
-        udp_csum: true,
-    };
+    let device = unlearning(VNI, local);
     netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
     host.bridge(BRIDGE, mtu, &[DEVICE])?;
     netlink.control_bridge_port(DEVICE)?;
@@ -132,12 +122,6 @@ fn router(host: &Host, tenant: &Host, local: Ipv4Addr, number: u8, mtu: u32) -> 
     }
     let gateway = address(number, 1);
     host.address(PORT_DEVICE, gateway, PREFIX)?;
-    tenant.netlink().add_route(&Route {
-        to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        prefix: 0,
-        via: Some(IpAddr::V4(gateway)),
-        link: TENANT_NIC,
-        onlink: false,
-    })?;
+    tenant.netlink().add_route(&Route::default_by(gateway, TENANT_NIC))?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! mode. The client's host hides it behind its own address, the server's host
 //! publishes the port.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use netstate::route::Route;
 use testbed::{Host, NIC, Wire};
@@ -62,13 +62,7 @@ pub(super) fn masqueraded(params: &Params) -> Result<Tenants> {
         host.address(BRIDGE, gateway, 24)?;
         host.forward()?;
         host.nft(&masquerade(network))?;
-        tenant.netlink().add_route(&Route {
-            to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            prefix: 0,
-            via: Some(IpAddr::V4(gateway)),
-            link: TENANT_NIC,
-            onlink: false,
-        })?;
+        tenant.netlink().add_route(&Route::default_by(gateway, TENANT_NIC))?;
         Result::Ok(())
     };
     gateway(&tenants.a, &tenants.tenant_a, GATEWAY_A, "172.17.0.0/24")?;

@@ -59,13 +59,7 @@ pub(super) fn tenants(params: &Params, mtu: u32) -> Result<Tenants> {
         host.forward()?;
         host.netlink().add_route(&on_link(own, PORT_DEVICE))?;
         tenant.netlink().add_route(&on_link(GATEWAY, TENANT_NIC))?;
-        tenant.netlink().add_route(&Route {
-            to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            prefix: 0,
-            via: Some(IpAddr::V4(GATEWAY)),
-            link: TENANT_NIC,
-            onlink: false,
-        })?;
+        tenant.netlink().add_route(&Route::default_by(GATEWAY, TENANT_NIC))?;
         let host_mac = mac(host.name(), PORT_DEVICE);
         tenant.netlink().add_neighbour(TENANT_NIC, IpAddr::V4(GATEWAY), host_mac)?;
         Result::Ok(())

@@ -118,6 +118,21 @@ impl Mode for Vxlan {
     }
 }
 
+/// A VXLAN device whose entries are all somebody's who writes them: it learns nothing
+/// (`nolearning`), and floods to nobody of itself.
+pub(super) fn unlearning(vni: Vni, local: Ipv4Addr) -> Device<'static> {
+    Device {
+        name: DEVICE,
+        vni,
+        local: IpAddr::V4(local),
+        remote: None,
+        underlay: NIC,
+        port: UDP_PORT,
+        learning: false,
+        udp_csum: true,
+    }
+}
+
 /// Tenants whose hosts are joined by bridges and VXLAN devices.
 pub(super) fn tunnelled(params: &Params, underlay: Underlay) -> Result<Tenants> {
     let mtu = underlay.tenant_mtu(params);

@@ -3,12 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use netstate::link::Vxlan as Device;
 use netstate::route::Route;
-use testbed::{Host, NIC, Wire, mac};
+use testbed::{Host, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
-use super::vxlan::{DEVICE, UDP_PORT, VNI, tunnel_hops};
+use super::vxlan::{DEVICE, VNI, tunnel_hops, unlearning};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
@@ -60,17 +59,8 @@ pub(super) fn routed(params: &Params, mtu: u32) -> Result<Tenants> {
             host.forward()?;
             host.bridge(BRIDGE, mtu, &[PORT_DEVICE])?;
             host.address(BRIDGE, own.address(1), 24)?;
-            let device = Device {
-                name: DEVICE,
-                vni: VNI,
-                local: IpAddr::V4(local),
-                remote: None,
-                underlay: NIC,
-                port: UDP_PORT,
-                // As flannel makes its devices (`nolearning`): every entry is static.
-                learning: false,
-                udp_csum: true,
-            };
+            // As flannel makes its devices.
+            let device = unlearning(VNI, local);
             let netlink = host.netlink();
             netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
             host.address(DEVICE, own.address(0), 32)?;
@@ -84,13 +74,7 @@ pub(super) fn routed(params: &Params, mtu: u32) -> Result<Tenants> {
             })?;
             netlink.add_neighbour(DEVICE, gateway, peer_mac)?;
             netlink.add_vxlan_fdb(DEVICE, peer_mac, IpAddr::V4(remote))?;
-            tenant.netlink().add_route(&Route {
-                to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                prefix: 0,
-                via: Some(IpAddr::V4(own.address(1))),
-                link: TENANT_NIC,
-                onlink: false,
-            })?;
+            tenant.netlink().add_route(&Route::default_by(own.address(1), TENANT_NIC))?;
             Result::Ok(())
         };
     let Tenants { a, b, tenant_a, tenant_b } = &tenants;
