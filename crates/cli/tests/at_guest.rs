@@ -121,7 +121,7 @@ fn daemons_of_this_machine_write_routes_in_a_guest() {
     goes_by(&results, "evpn-l3@guest", "br0");
     goes_by(&results, "evpn-l3@guest", "vxlan0");
     goes_by(&results, "netem@guest", "nic0");
-    // A millisecond there and one back: no machine is so slow or fast that fewer would do.
+    // A transaction takes a millisecond there and one back at least.
     for sample in samples(&results, "netem@guest") {
         let median = sample["latency_us"]["p50"].as_f64().unwrap();
         assert!(median >= 2000.0, "{sample:#}");

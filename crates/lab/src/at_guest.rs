@@ -166,7 +166,10 @@ pub fn start(modes: &[&AtGuest]) -> Result<ExecGuest> {
     let modules = modes.iter().flat_map(|mode| mode.modules);
     let modules: Vec<&str> = EVERY.iter().chain(modules).copied().collect();
     let mut besides = Besides::default();
-    for mode in modes {
+    for (at, mode) in modes.iter().enumerate() {
+        if modes[..at].iter().any(|before| before.daemons == mode.daemons) {
+            continue;
+        }
         let Besides { programs, files } = mode.daemons.files();
         besides.programs.extend(programs);
         besides.files.extend(files);

@@ -74,8 +74,8 @@ fn limits_of_the_machine() {
         &[
             ("5%", |h| stolen(h, 50, 950), &[]),
             ("6%", |h| stolen(h, 60, 940), &["machine/CPUs 0.06"]),
-            ("all", |h| stolen(h, 100, 0), &["machine/CPUs 1.00"]),
-            ("all of few ticks", |h| stolen(h, 99, 0), &[]),
+            ("all", |h| stolen(h, 40, 0), &["machine/CPUs 1.00"]),
+            ("all of few ticks", |h| stolen(h, 39, 0), &[]),
             ("no tick", |h| stolen(h, 0, 0), &[]),
         ],
     );

@@ -15,15 +15,13 @@ use packet::vxlan::Vni;
 use testbed::{Host, Process, Processes};
 
 use super::frr;
-use super::{AS, CLUSTER_ID, LIMIT};
+use super::{AS, CLUSTER_ID, Daemon, LIMIT};
 use crate::unsupported::Supported;
 use crate::{Capabilities, Result};
 
 /// By what number the kernel knows `zebra`'s neighbours (`RTPROT_ZEBRA` of
 /// `linux/rtnetlink.h`).
 const ZEBRA: u8 = 11;
-/// By what number it knows the routes that `bgpd` gave `zebra` (`RTPROT_BGP`).
-const BGP: u8 = 186;
 /// Destination of frames to addresses without an entry.
 const DEFAULT: MacAddr = MacAddr([0; 6]);
 
@@ -173,7 +171,7 @@ pub(crate) fn learns_network(
     let index = |name: &str| netlink.link(name).map(|link| link.index);
     let (vrf, bridge, device) = (index(vrf)?, index(bridge)?, index(device)?);
     let ((network, prefix), via) = (remote.network, Some(IpAddr::V4(remote.vtep)));
-    let route = Match { prefix, via, protocol: BGP };
+    let route = Match { prefix, via, protocol: Daemon::Frr.protocol() };
     let entry =
         Controlled { link: device, bridge: None, mac: remote.router, address: via, protocol: None };
     let neighbour = Controlled { link: bridge, protocol: Some(ZEBRA), ..entry };

@@ -14,7 +14,7 @@ use netstate::route::Route;
 use testbed::{Host, NIC, Process, Processes, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
-use super::vxlan::{DEVICE, TENANT_A, TENANT_B, VNI, tunnel_hops, unlearning};
+use super::vxlan::{DEVICE, TENANT_A, TENANT_B, VNI, tunnel_hops, without_learning};
 use super::vxlan_accel::{MIRRORS, SHORTCUTS, hops, run, settle};
 use crate::bgp::evpn::{self, Remote, Speaker};
 use crate::network::VXLAN_OVERHEAD;
@@ -190,7 +190,7 @@ fn to(address: Ipv4Addr, prefix: u8, link: &str) -> Route<'_> {
 /// gateway on it: the bridge's neighbours are what it answers from.
 fn tunnel(leaf: &Leaf<'_>, mtu: u32) -> Result<()> {
     let host = leaf.host;
-    let device = unlearning(VNI, leaf.vtep);
+    let device = without_learning(VNI, leaf.vtep);
     host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
     let port = leaf.tenant.map(|_| PORT_DEVICE);
     let ports: Vec<_> = [DEVICE].into_iter().chain(port).collect();

@@ -10,10 +10,10 @@ use netstate::Hop;
 use netstate::route::Route;
 use packet::ethernet::MacAddr;
 use packet::vxlan::Vni;
-use testbed::{Host, NIC, Process, Processes, Wire, mac};
+use testbed::{Host, Process, Processes, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
-use super::vxlan::{DEVICE, unlearning};
+use super::vxlan::{DEVICE, tunnel_hops, without_learning};
 use crate::bgp::evpn::{self, RemoteNetwork, Routed, Speaker};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
@@ -80,17 +80,10 @@ impl Mode for EvpnL3 {
             let remote = RemoteNetwork { network, vtep, router: router_mac(other) };
             evpn::learns_network(host, &mut all, [VRF, BRIDGE, DEVICE], &remote)?;
         }
-        let hops = vec![
-            Hop::rx("a", PORT_DEVICE),
-            Hop::tx("a", BRIDGE),
-            Hop::tx("a", DEVICE),
-            Hop::tx("a", NIC),
-            Hop::rx("b", NIC),
-            Hop::rx("b", DEVICE),
-            Hop::rx("b", BRIDGE),
-            Hop::tx("b", PORT_DEVICE),
-        ];
-        let mut network = tenants.network_between(server, mtu, hops);
+        let mut middle = vec![Hop::tx("a", BRIDGE)];
+        middle.extend(tunnel_hops());
+        middle.push(Hop::rx("b", BRIDGE));
+        let mut network = tenants.network(server, mtu, middle);
         for (name, (tree, mut started)) in ["a", "b"].into_iter().zip(programs) {
             started.iter_mut().for_each(Process::forget_output);
             let tenant = format!("tenant-{name}");
@@ -112,7 +105,7 @@ fn router(host: &Host, tenant: &Host, local: Ipv4Addr, number: u8, mtu: u32) -> 
     host.forward()?;
     netlink.add_vrf(VRF, TABLE)?;
     netlink.set_up(VRF)?;
-    let device = unlearning(VNI, local);
+    let device = without_learning(VNI, local);
     netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
     host.bridge(BRIDGE, mtu, &[DEVICE])?;
     netlink.control_bridge_port(DEVICE)?;

@@ -120,7 +120,7 @@ impl Mode for Vxlan {
 
 /// A VXLAN device whose entries are all somebody's who writes them: it learns nothing
 /// (`nolearning`), and floods to nobody of itself.
-pub(super) fn unlearning(vni: Vni, local: Ipv4Addr) -> Device<'static> {
+pub(super) fn without_learning(vni: Vni, local: Ipv4Addr) -> Device<'static> {
     Device {
         name: DEVICE,
         vni,

@@ -7,7 +7,7 @@ use netstate::route::Route;
 use testbed::{Host, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
-use super::vxlan::{DEVICE, VNI, tunnel_hops, unlearning};
+use super::vxlan::{DEVICE, VNI, tunnel_hops, without_learning};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
@@ -60,7 +60,7 @@ pub(super) fn routed(params: &Params, mtu: u32) -> Result<Tenants> {
             host.bridge(BRIDGE, mtu, &[PORT_DEVICE])?;
             host.address(BRIDGE, own.address(1), 24)?;
             // As flannel makes its devices.
-            let device = unlearning(VNI, local);
+            let device = without_learning(VNI, local);
             let netlink = host.netlink();
             netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
             host.address(DEVICE, own.address(0), 32)?;
