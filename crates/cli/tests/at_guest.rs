@@ -10,7 +10,9 @@ mod launch;
 #[allow(dead_code, reason = "the tests of program/ look at more")]
 mod machine;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use guest_kernel::{broken, kernel};
@@ -26,16 +28,23 @@ const LIMIT: Duration = Duration::from_secs(500);
 
 /// A run of these modes with one profile and the fewest samples.
 fn run(kernel: &Path, modes: &str, more: &[&str]) -> Running {
+    Running::start(command(kernel, modes, more))
+}
+
+fn command(kernel: &Path, modes: &str, more: &[&str]) -> Command {
     let mut command = overlane(["lab", "run", "--modes", modes, "--json", "--offload", "full"]);
     command.arg("--guest-kernel").arg(kernel).args(["--duration", "0.3"]).args(more);
     command.env("OVERLANE_LOG", "overlane=debug");
-    Running::start(command)
+    command
 }
 
 /// What a run of these modes came to, in which each was measured.
 fn measured(kernel: &Path, modes: &str, workload: &str) -> Value {
     // 2 blocks of the modes, and their A/A.
-    let running = run(kernel, modes, &["--workloads", workload, "--blocks", "2"]);
+    all_measured(run(kernel, modes, &["--workloads", workload, "--blocks", "2"]), modes)
+}
+
+fn all_measured(running: Running, modes: &str) -> Value {
     let mark = running.mark().to_owned();
     let ended = running.wait_at_most(LIMIT).expect(0);
     let results = ended.json();
@@ -126,6 +135,39 @@ fn daemons_of_this_machine_write_routes_in_a_guest() {
         let median = sample["latency_us"]["p50"].as_f64().unwrap();
         assert!(median >= 2000.0, "{sample:#}");
     }
+}
+
+/// One device for all VNIs, by an FRR that is first in `PATH`: in each sample a VLAN's frames went
+/// by it. Debian 12's own FRR is refused with its version.
+#[test]
+fn a_vxlan_device_for_many_vnis_is_filled_by_a_newer_frr() {
+    const MODE: &str = "evpn-svd@guest";
+    let kernel = require!(kernel());
+    let path = require!(need::newer_frr());
+    let _turn = turn();
+    let more = ["--workloads", "tcp_rr", "--blocks", "2"];
+    // The other has its VRF's VNI from mgmtd.
+    let modes = format!("{MODE},evpn-l3@guest");
+    let mut newer = command(&kernel, &modes, &more);
+    newer.env("PATH", path);
+    let results = all_measured(Running::start(newer), &modes);
+    goes_by(&results, MODE, "vxlan0");
+    goes_by(&results, "evpn-l3@guest", "vxlan0");
+
+    let old = tempfile::tempdir().unwrap();
+    for program in ["bgpd", "zebra"] {
+        let file = old.path().join(program);
+        std::fs::write(&file, "#!/bin/sh\necho bgpd version 8.4.4\n").unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let mut older = command(&kernel, MODE, &more);
+    older.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", old.path().display()));
+    let ended = Running::start(older).wait_at_most(LIMIT);
+    let results = ended.json();
+    let refused = record(&results, MODE);
+    assert_eq!(refused["status"], "unsupported", "{refused:#}");
+    let reason = refused["reason"].as_str().unwrap();
+    assert!(reason.ends_with("bgpd: \"bgpd version 8.4.4\", and 8.5 is needed"), "{reason}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ impl Vtep {
         let tenant = Host::new("tenant").unwrap();
         let device = Vxlan {
             name: "vxlan0",
-            vni: Vni::new(10).unwrap(),
+            vni: Some(Vni::new(10).unwrap()),
             local: Wire::B.into(),
             remote: Some(Wire::A.into()),
             underlay: NIC,
@@ -142,7 +142,7 @@ fn killed_it_leaves_nothing() {
     // A program that stayed at the NIC would take these packets away from the kernel.
     let device = Vxlan {
         name: "vxlan0",
-        vni: Vni::new(10).unwrap(),
+        vni: Some(Vni::new(10).unwrap()),
         local: Wire::A.into(),
         remote: Some(Wire::B.into()),
         underlay: NIC,

@@ -5,7 +5,7 @@
 //! themselves. Its figures are those of the guest's kernel and CPUs, so that ratios are taken
 //! between modes `…@guest` only.
 
-use crate::bgp::Daemon;
+use crate::bgp::{Daemon, evpn};
 use crate::guest::exec::ExecGuest;
 use crate::guest::{Kernel, supported};
 use crate::guest_files::Besides;
@@ -41,6 +41,8 @@ enum Daemons {
     /// Open vSwitch, which then moves packets in the kernel.
     OpenVSwitch,
     Bgp(Daemon),
+    /// FRR that knows VXLAN devices for many VNIs.
+    EvpnSvd,
 }
 
 impl Daemons {
@@ -49,6 +51,10 @@ impl Daemons {
             Daemons::None => Ok(()),
             Daemons::OpenVSwitch => ovs::installed(),
             Daemons::Bgp(daemon) => daemon.installed(machine),
+            Daemons::EvpnSvd => {
+                Daemon::Frr.installed(machine)?;
+                evpn::knows_devices_for_many()
+            }
         }
     }
 
@@ -58,6 +64,7 @@ impl Daemons {
             Daemons::None => Besides::default(),
             Daemons::OpenVSwitch => ovs::files(),
             Daemons::Bgp(daemon) => daemon.files(),
+            Daemons::EvpnSvd => Daemon::Frr.files(),
         }
     }
 }
@@ -78,7 +85,7 @@ macro_rules! at_guest {
 }
 
 /// Every one, the baseline first.
-static ALL: [AtGuest; 13] = [
+static ALL: [AtGuest; 14] = [
     at_guest!("host", "host NIC - wire - host NIC", []),
     at_guest!("bridge", "tenant - veth - bridge with the NIC as port - wire", []),
     at_guest!("macvlan", "tenant's macvlan on the NIC - wire", ["macvlan"]),
@@ -94,6 +101,12 @@ static ALL: [AtGuest; 13] = [
     ),
     at_guest!("vxlan", "tenant - veth - bridge - kernel VXLAN device - wire", ["vxlan"]),
     at_guest!("geneve", "tenant - veth - bridge - kernel Geneve device - wire", ["geneve"]),
+    at_guest!(
+        "evpn-svd",
+        "tenant - veth - bridge's VLAN - one VXLAN device of all VNIs, filled by FRR - wire",
+        ["vxlan", "8021q"],
+        Daemons::EvpnSvd
+    ),
     at_guest!(
         "evpn-l3",
         "tenant - veth - VRF's route by FRR (EVPN type 5) - bridge - VXLAN device - wire",

@@ -7,11 +7,21 @@ use std::time::Duration;
 
 use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions};
 use netstate::Error as NetlinkError;
+use netstate::bridge_vlan::Membership;
 use nix::errno::Errno;
-use testbed::{Host, Privileges};
+use packet::vlan::VlanId;
+use testbed::{Host, Privileges, mac};
 
 use crate::unsupported::{Supported, Unsupported, find_program};
 use crate::{Result, docker, ovs};
+
+/// Of the bridge that is made to ask of VLANs; Ethernet's, bytes.
+const LEAST_MTU: u32 = 1500;
+/// Any that is not reserved.
+const PROBED_VLAN: VlanId = match VlanId::new(10) {
+    Ok(vlan) => vlan,
+    Err(_) => panic!("evaluated by the compiler"),
+};
 
 /// Asks the kernel and the machine, each question once.
 #[derive(Debug)]
@@ -101,6 +111,27 @@ impl Capabilities {
                 "load it (modprobe sch_netem) or use a kernel with CONFIG_NET_SCH_NETEM",
             )),
         }
+    }
+
+    /// Whether the kernel's bridges can filter VLANs. One that cannot takes the setting.
+    pub fn vlan_filtering(&self) -> Supported {
+        const BRIDGE: &str = "probe";
+        self.links(&["bridge"])?;
+        let netlink = self.scratch.netlink();
+        let joined = netlink
+            .add_bridge(BRIDGE, mac(self.scratch.name(), BRIDGE), LEAST_MTU)
+            .and_then(|()| netlink.join_vlan(BRIDGE, PROBED_VLAN, Membership::Bridge));
+        // Where it could not be made there is nothing to delete.
+        let _ = netlink.delete_link(BRIDGE);
+        joined.map_err(|error| {
+            Unsupported::new(
+                match error.errno() {
+                    Some(Errno::EOPNOTSUPP) => "kernel's bridges filter no VLANs".to_owned(),
+                    _ => error.to_string(),
+                },
+                "use a kernel with CONFIG_BRIDGE_VLAN_FILTERING",
+            )
+        })
     }
 
     /// Whether the kernel speaks IPv6.

@@ -141,6 +141,16 @@ pub(crate) enum Behind {
     Stack,
 }
 
+impl Behind {
+    /// Why a setting of [`GuestOptions::beyond`] cannot be had.
+    const fn lacks(self) -> &'static str {
+        match self {
+            Behind::Tap | Behind::VhostUser => "the guests of this mode have no TAP device",
+            Behind::Stack => "QEMU's own stack (libslirp) has no TAP device, and one queue",
+        }
+    }
+}
+
 /// QEMU's properties of tunnels, both ways.
 const TUNNEL_PROPERTIES: [&str; 2] = ["host_tunnel", "guest_tunnel"];
 
@@ -289,7 +299,7 @@ fn knows_tunnels() -> Result<(), &'static str> {
 pub(crate) fn takes(options: &GuestOptions, behind: Behind) -> Supported {
     if let Some(name) = options.beyond(behind) {
         return Err(Unsupported::new(
-            format!("{name}: the guests of this mode have no TAP device"),
+            format!("{name}: {}", behind.lacks()),
             "measure a mode vm-… with TAP devices",
         ));
     }

@@ -211,7 +211,7 @@ impl<'a> Switch<'a> {
             return Err(Error::Program {
                 program: format!("ovs-vsctl {}", orders.join(" ")),
                 status: "a device could not be set up".to_owned(),
-                output: output + &self.daemon.output(),
+                output: output + &self.daemon.last_lines(),
             });
         }
         Ok(())

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod bridge_vlan;
 pub mod cgroup;
 pub mod connection;
 pub mod conntrack;

@@ -22,8 +22,9 @@ use crate::netlink::{Netlink, Result};
 pub struct Vxlan<'a> {
     /// Name of the device to be made.
     pub name: &'a str,
-    /// VXLAN network identifier, 24 bits.
-    pub vni: Vni,
+    /// VXLAN network identifier, 24 bits. None: of many, each VLAN of a bridge has one
+    /// ([`Netlink::tunnel_vlan`]; `external`, a "single VXLAN device").
+    pub vni: Option<Vni>,
     /// Own address on the underlay.
     pub local: IpAddr,
     /// Default remote for unknown and broadcast destinations, if there is one.
@@ -118,7 +119,10 @@ impl Netlink {
     pub fn add_vxlan(&self, vxlan: &Vxlan<'_>, mac: MacAddr, mtu: u32) -> Result<()> {
         let underlay = self.link(vxlan.underlay)?.index;
         let mut data = vec![
-            InfoVxlan::Id(vxlan.vni.get()),
+            match vxlan.vni {
+                Some(vni) => InfoVxlan::Id(vni.get()),
+                None => InfoVxlan::CollectMetadata(true),
+            },
             InfoVxlan::Link(underlay),
             InfoVxlan::Port(vxlan.port),
             InfoVxlan::Learning(vxlan.learning),
@@ -388,7 +392,7 @@ impl Netlink {
         )
     }
 
-    fn set(
+    pub(crate) fn set(
         &self,
         name: &str,
         operation: &'static str,

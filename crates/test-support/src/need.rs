@@ -1,6 +1,8 @@
 //! What a test may need: each is `Ok` where the machine has it, else says what is missing.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
@@ -47,6 +49,18 @@ pub fn tool(name: &str) -> Result<(), String> {
 /// Installed programs, all of them.
 pub fn tools(names: &[&str]) -> Result<(), String> {
     names.iter().try_for_each(|name| tool(name))
+}
+
+/// A `PATH` on which an FRR comes first that is newer than Debian 12's: crates/lab/tests/guest/fetch-frr
+/// puts it there.
+pub fn newer_frr() -> Result<OsString, String> {
+    let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/frr/bin");
+    let programs = Path::new(programs).canonicalize().map_err(|_| {
+        "no newer FRR in target/frr; run crates/lab/tests/guest/fetch-frr".to_owned()
+    })?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(programs).chain(std::env::split_paths(&path));
+    std::env::join_paths(all).map_err(|error| error.to_string())
 }
 
 /// A kind of network device that the kernel can make (`ip link add type KIND`), tried in a

@@ -141,6 +141,12 @@ impl Process {
         self.program.output()
     }
 
+    /// The end of that, in whole lines: what a message says of it.
+    pub fn last_lines(&self) -> String {
+        let output = self.output();
+        end_of(&output).to_owned()
+    }
+
     /// Leaves what it has printed so far out of [`output`](Process::output): a
     /// sign of readiness explains no failure.
     pub fn forget_output(&mut self) {
@@ -151,7 +157,41 @@ impl Process {
         Error::Program {
             program: self.name.clone(),
             status: status.to_string(),
-            output: self.output(),
+            output: self.last_lines(),
         }
+    }
+}
+
+/// Most bytes of a program's output in a message: a daemon that tries again and again prints
+/// megabytes.
+const SAID: usize = 4096;
+
+/// The last lines of a text, in [`SAID`] bytes; of a longer line its end.
+fn end_of(text: &str) -> &str {
+    let Some(cut) = text.len().checked_sub(SAID) else { return text };
+    let cut = (cut..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    let (before, end) = text.split_at(cut);
+    if before.ends_with('\n') {
+        return end;
+    }
+    match end.find('\n') {
+        Some(at) if at + 1 < end.len() => &end[at + 1..],
+        _ => end,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_the_last_lines() {
+        assert_eq!(end_of("one\ntwo\n"), "one\ntwo\n");
+        let lines: String = (0..1000).map(|at| format!("line {at:04}\n")).collect();
+        let end = end_of(&lines);
+        assert!(end.starts_with("line 0591\n") && end.ends_with("line 0999\n"), "{end}");
+        let end_of_one = "é".repeat(SAID);
+        assert_eq!(end_of(&end_of_one).len(), SAID);
+        assert_eq!(end_of(&format!("x{end_of_one}\n")).len(), SAID - 1);
     }
 }

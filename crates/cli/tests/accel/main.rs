@@ -141,7 +141,7 @@ fn over_ipv6(network: &Network) {
         host.address(NIC, address(own), 64).unwrap();
         let device = Vxlan {
             name: "vxlan0",
-            vni: Vni::new(42).unwrap(),
+            vni: Some(Vni::new(42).unwrap()),
             local: address(own),
             remote: Some(address(other)),
             underlay: NIC,

@@ -48,7 +48,7 @@ impl Three {
         {
             let device = Vxlan {
                 name: "vxlan0",
-                vni: packet::vxlan::Vni::new(7).unwrap(),
+                vni: Some(packet::vxlan::Vni::new(7).unwrap()),
                 local: local.into(),
                 remote: Some(remote.into()),
                 underlay: NIC,

@@ -40,7 +40,7 @@ impl Two {
         {
             let device = Vxlan {
                 name: TUNNEL,
-                vni: packet::vxlan::Vni::new(7).unwrap(),
+                vni: Some(packet::vxlan::Vni::new(7).unwrap()),
                 local: local.into(),
                 remote: Some(remote.into()),
                 underlay: NIC,

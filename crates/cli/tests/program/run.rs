@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use test_support::{need, require};
 
-use super::launch::{Ended, entries, run, turn};
+use super::launch::{Ended, Running, entries, overlane, run, turn};
 use super::schema;
 
 /// Arguments of a run as short as it can be and still say something; other
@@ -196,6 +196,21 @@ fn what_cannot_be_built_is_in_the_results_with_its_reason() {
         assert!(ended.stdout.contains(&format!("{name}: {reason}")), "{}", ended.stdout);
     }
     require!(need::that(looked_at > 0, "this machine can build every mode of the run"));
+}
+
+/// FRR 10 wants a manager beside it, and takes no client that says nothing.
+#[test]
+fn an_frr_that_is_first_in_the_path_fills_tables() {
+    require!(need::root(), need::networks());
+    let path = require!(need::newer_frr());
+    let _turn = turn();
+    let words = lab_run("evpn,bgp-frr", &["--workloads", "tcp_rr", "--offload", "full", "--json"]);
+    let mut command = overlane(words);
+    command.env("PATH", path);
+    let results = Running::start(command).wait().expect(0).json();
+    for mode in results["modes"].as_array().unwrap() {
+        assert_eq!(mode["status"], "ok", "{mode:#}");
+    }
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub fn peer(switch: &Host, name: &str, end: End, flood: IpAddr, checksum: bool) 
     let host = join(switch, name, &[end]);
     let device = Vxlan {
         name: "vxlan0",
-        vni: Vni::new(VNI).unwrap(),
+        vni: Some(Vni::new(VNI).unwrap()),
         local: end.underlay(v6),
         remote: Some(flood),
         underlay: NIC,

@@ -134,7 +134,7 @@ pub fn kernel(plan: &Plan, host: &Host, end: usize, remote: usize) {
 pub fn kernel_to(plan: &Plan, host: &Host, end: usize, remote: IpAddr) {
     let device = Vxlan {
         name: "vxlan0",
-        vni: Vni::new(VNI).unwrap(),
+        vni: Some(Vni::new(VNI).unwrap()),
         local: plan.underlay(end),
         remote: Some(remote),
         underlay: NIC,

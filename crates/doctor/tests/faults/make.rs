@@ -62,7 +62,7 @@ pub fn remake(
     netlink.delete_link("vxlan0").unwrap();
     let device = Vxlan {
         name: "vxlan0",
-        vni: packet::vxlan::Vni::new(vni).unwrap(),
+        vni: Some(packet::vxlan::Vni::new(vni).unwrap()),
         local: IpAddr::V4(local),
         remote: Some(IpAddr::V4(remote)),
         underlay: NIC,

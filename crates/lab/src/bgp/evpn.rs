@@ -65,6 +65,11 @@ pub(crate) fn installed(machine: &Capabilities) -> Supported {
     frr::installed(machine)
 }
 
+/// Whether FRR knows VXLAN devices for many VNIs (its release notes of 8.5: "SVD").
+pub(crate) fn knows_devices_for_many() -> Supported {
+    frr::since((8, 5))
+}
+
 /// Starts FRR in a host; the programs in the order that they are to end in.
 ///
 /// # Errors
@@ -227,19 +232,20 @@ pub(crate) fn floods_to(
 }
 
 /// Waits until `zebra` has told the kernel of `host` all of a tenant behind another host
-/// (routes of type 2): the forwarding entries of bridge and device, and the neighbour.
+/// (routes of type 2): the forwarding entries of bridge and device, and the neighbour on the
+/// device that has the gateway's address.
 ///
 /// # Errors
 /// What is missing, with what the programs of all hosts printed.
 pub(crate) fn learns(
     host: &Host,
     programs: &mut [&mut Process],
-    bridge: &str,
-    device: &str,
+    [bridge, device, gateway]: [&str; 3],
     tenant: &Remote,
 ) -> Result<()> {
     let netlink = host.netlink();
-    let (bridge, port) = (netlink.link(bridge)?.index, netlink.link(device)?.index);
+    let index = |name: &str| netlink.link(name).map(|link| link.index);
+    let (bridge, port, gateway) = (index(bridge)?, index(device)?, index(gateway)?);
     let Remote { address, mac, vtep } = *tenant;
     let wanted = [
         Controlled { link: port, bridge: Some(bridge), mac, address: None, protocol: None },
@@ -247,7 +253,7 @@ pub(crate) fn learns(
     ];
     let at = Some(IpAddr::V4(address));
     let neighbour =
-        Controlled { link: bridge, bridge: None, mac, address: at, protocol: Some(ZEBRA) };
+        Controlled { link: gateway, bridge: None, mac, address: at, protocol: Some(ZEBRA) };
     let what = format!("EVPN's entries of {address} in {}", host.name());
     wait(&what, programs, || {
         let fdb = netlink.controlled_fdb()?;
@@ -272,7 +278,7 @@ fn wait(
     testbed::poll(what, LIMIT, || {
         programs.iter_mut().try_for_each(|program| program.check())?;
         let Some(missing) = missing()? else { return Ok(Ok(())) };
-        let said: Vec<_> = programs.iter().map(|program| program.output()).collect();
+        let said: Vec<_> = programs.iter().map(|program| program.last_lines()).collect();
         Ok(Err(format!("{missing}\n{}", said.concat())))
     })
 }

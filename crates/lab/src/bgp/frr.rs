@@ -1,7 +1,10 @@
-//! FRR: `zebra`, which writes routes to the kernel, and `bgpd`.
+//! FRR: `zebra`, which writes routes to the kernel, and `bgpd`; since FRR 9 `mgmtd` as well, from
+//! which `zebra` has its configuration.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write as _};
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,13 +15,17 @@ use testbed::{Host, Privileges, Process, Processes};
 
 use super::{AS, Announce, BLOCK_PREFIX, CLUSTER_ID, LIMIT, POOL, Speaker, command, write};
 use crate::guest_files::Besides;
-use crate::unsupported::{Supported, Unsupported, find_program};
+use crate::unsupported::{Supported, Unsupported};
 use crate::{Capabilities, Result};
 
 /// Debian's package.
 const PACKAGE: &str = "frr";
 /// The programs used.
 const PROGRAMS: [&str; 2] = ["zebra", "bgpd"];
+/// Where there is one, it is used, too. It has no file to read, and is told.
+const MANAGER: &str = "mgmtd";
+/// Its socket for that.
+const MANAGER_VTY: &str = "/run/frr/mgmtd.vty";
 /// Where packages install them: Debian's, others'.
 const PLACES: [&str; 2] = ["/usr/lib/frr", "/usr/libexec/frr"];
 /// The user that the programs become.
@@ -27,6 +34,47 @@ const USER: &str = "frr";
 const DIRECTORY: &str = "/run/frr";
 /// `bgpd`'s way to `zebra`.
 const ZSERV: &str = "/run/frr/zserv.api";
+/// What answers once that is there. Who connects to [`ZSERV`] and says nothing is a client that
+/// has failed: FRR 10 then handles no route.
+const ZEBRA_VTY: &str = "/run/frr/zebra.vty";
+/// What all programs are told: sockets of theirs, no TCP port, and what they print.
+const MANNER: [&str; 11] = [
+    "-z",
+    ZSERV,
+    "--vty_socket",
+    DIRECTORY,
+    "-P",
+    "0",
+    "-F",
+    "datacenter",
+    "--log",
+    "stdout",
+    "--log-level=informational",
+];
+
+/// Whether it is of a version, or newer: major and minor.
+pub(super) fn since(wanted: (u32, u32)) -> Supported {
+    let Some(bgpd) = find("bgpd") else { return Ok(()) };
+    let output = command(&bgpd).arg("--version").output();
+    let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let said = said.unwrap_or_else(|error| error.to_string());
+    let (major, minor) = wanted;
+    if version(&said).is_some_and(|version| version >= wanted) {
+        return Ok(());
+    }
+    let first = said.lines().next().unwrap_or_default();
+    Err(Unsupported::new(
+        format!("{}: \"{first}\", and {major}.{minor} is needed", bgpd.display()),
+        format!("put bgpd and zebra of FRR {major}.{minor} or newer first in PATH"),
+    ))
+}
+
+/// Of `bgpd version 8.4.4`.
+fn version(said: &str) -> Option<(u32, u32)> {
+    let version = said.lines().next()?.strip_prefix("bgpd version ")?;
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
 
 /// Whether it is installed and may be run.
 pub(super) fn installed(machine: &Capabilities) -> Supported {
@@ -51,7 +99,7 @@ fn find(program: &str) -> Option<PathBuf> {
 /// Programs, and where they look their user and groups up.
 pub(super) fn files() -> Besides {
     Besides {
-        programs: PROGRAMS.iter().filter_map(|program| find(program)).collect(),
+        programs: PROGRAMS.iter().chain([&MANAGER]).filter_map(|program| find(program)).collect(),
         files: ["/etc/passwd", "/etc/group"].map(PathBuf::from).into(),
     }
 }
@@ -76,32 +124,76 @@ pub(super) fn start_with(
         let mut command = command(find(program).unwrap_or_else(|| program.into()));
         command
             .args(["-f", &configuration, "-i", &format!("{DIRECTORY}/{program}.pid")])
-            .args(["-z", ZSERV, "--vty_socket", DIRECTORY, "-P", "0"])
-            .args(["-F", "datacenter", "--log", "stdout", "--log-level", "informational"]);
+            .args(MANNER);
         Ok(command)
     };
     let name = |program: &str| format!("{program} in {}", host.name());
-    let mut zebra = tree.start_as(&name("zebra"), host, &mut own("zebra", zebra_reads)?)?;
+    let mut manager = None;
+    if let Some(program) = find(MANAGER) {
+        let mut command = command(program);
+        command.args(["-i", &format!("{DIRECTORY}/{MANAGER}.pid")]).args(MANNER);
+        let started = tree.start_as(&name(MANAGER), host, &mut command)?;
+        manager = Some(answers(tree, host, started, MANAGER_VTY)?);
+    }
+    let zebra = tree.start_as(&name("zebra"), host, &mut own("zebra", zebra_reads)?)?;
     // bgpd that comes too early tries again after 10 s.
-    testbed::poll(&name("zebra"), LIMIT, || {
-        zebra.check()?;
-        let connected =
-            tree.inside(host, || std::os::unix::net::UnixStream::connect(ZSERV).map(drop))?;
-        Ok(connected.map_err(|error| format!("connect {ZSERV}: {error}\n{}", zebra.output())))
-    })?;
+    let zebra = answers(tree, host, zebra, ZEBRA_VTY)?;
+    if manager.is_some() && !zebra_reads.is_empty() {
+        let told = tree.inside(host, || tell(zebra_reads))?;
+        told.map_err(|error| sys::Error::io("configure", MANAGER_VTY, &error))?;
+    }
     let bgpd = tree.start_as(&name("bgpd"), host, &mut own("bgpd", bgpd_reads)?)?;
-    Ok(vec![bgpd, zebra])
+    Ok([bgpd, zebra].into_iter().chain(manager).collect())
+}
+
+/// Waits until a program takes connections at a socket.
+fn answers(tree: &Processes, host: &Host, mut program: Process, socket: &str) -> Result<Process> {
+    testbed::poll(&format!("{socket} in {}", host.name()), LIMIT, || {
+        program.check()?;
+        let connected = tree.inside(host, || UnixStream::connect(socket).map(drop))?;
+        Ok(connected
+            .map_err(|error| format!("connect {socket}: {error}\n{}", program.last_lines())))
+    })?;
+    Ok(program)
 }
 
 /// What begins the session with a peer, or ends it.
 pub(super) fn session(peer: Ipv4Addr, up: bool) -> Command {
-    let mut vtysh = command(find_program("vtysh").unwrap_or_else(|| "vtysh".into()));
+    let mut vtysh = command(find("vtysh").unwrap_or_else(|| "vtysh".into()));
     let shutdown = format!("{}neighbor {peer} shutdown", if up { "no " } else { "" });
     vtysh.args(["--vty_socket", DIRECTORY]);
     for line in ["configure terminal", &format!("router bgp {AS}"), &shutdown] {
         vtysh.args(["-c", line]);
     }
     vtysh
+}
+
+/// Tells the manager a configuration as vtysh does, which itself wants PAM and files of `/etc`:
+/// a command and a NUL; then what it says, three NULs, and how it went (0: well)
+/// (`vtysh_client_run` in `vtysh/vtysh.c`).
+fn tell(configuration: &str) -> io::Result<()> {
+    let mut socket = UnixStream::connect(MANAGER_VTY)?;
+    socket.set_read_timeout(Some(LIMIT))?;
+    for line in ["enable", "configure terminal"].into_iter().chain(configuration.lines()) {
+        socket.write_all(&[line.as_bytes(), &[0]].concat())?;
+        let mut said = Vec::new();
+        let mut bytes = [0; 256];
+        let status = loop {
+            match socket.read(&mut bytes)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                length => said.extend_from_slice(&bytes[..length]),
+            }
+            if let [.., 0, 0, 0, status] = said[..] {
+                break status;
+            }
+        };
+        if status != 0 {
+            let said = String::from_utf8_lossy(&said);
+            let said = said.trim_matches(|c: char| c.is_control());
+            return Err(io::Error::other(format!("\"{line}\" is refused ({status}): {said}")));
+        }
+    }
+    Ok(())
 }
 
 fn configuration(speaker: &Speaker) -> String {
@@ -180,6 +272,17 @@ pub(super) mod tests {
         read.args(["--dryrun", "-f", "/run/frr/bgpd.conf"]);
         let said = tree.run(&host, &mut read).unwrap_or_else(|e| panic!("{e}\n{text}"));
         assert_eq!(said, "", "{text}");
+    }
+
+    #[test]
+    fn versions_are_numbers() {
+        assert_eq!(version("bgpd version 8.4.4\nCopyright"), Some((8, 4)));
+        assert_eq!(version("bgpd version 10.3\n"), Some((10, 3)));
+        assert_eq!(version("bgpd version 10.0-dev"), Some((10, 0)));
+        assert!(version("bgpd version 10.3") >= Some((8, 5)));
+        for other in ["", "bgpd: not found", "bgpd version next", "zebra version 10.3"] {
+            assert_eq!(version(other), None);
+        }
     }
 
     #[test]

@@ -182,7 +182,8 @@ impl Daemon {
                 let wanted = Match { prefix, via, protocol: self.protocol() };
                 let found = host.netlink().matched(IpAddr::V4(network))?;
                 if found != Some(wanted) {
-                    let said: Vec<_> = programs.iter().map(|program| program.output()).collect();
+                    let said: Vec<_> =
+                        programs.iter().map(|program| program.last_lines()).collect();
                     let said = said.concat();
                     return Ok(Err(format!("{network}/{prefix} has {found:?}\n{said}")));
                 }

@@ -76,7 +76,7 @@ pub(crate) fn start(
         let text = tree.inside(host, || std::fs::read_to_string(SUBNET_FILE))?;
         // The file is not there before flannel has its subnet.
         found = text.ok().as_deref().and_then(subnet);
-        Ok(if found.is_some() { Ok(()) } else { Err(flannel.output()) })
+        Ok(if found.is_some() { Ok(()) } else { Err(flannel.last_lines()) })
     })?;
     // Not reached: `poll` ends in an error without a subnet.
     let missing = || sys::Error::new("read", SUBNET_FILE, sys::errno::Errno::ENOENT);

@@ -62,7 +62,7 @@ pub(crate) fn programmed(
     testbed::poll(&what, LIMIT, || {
         proxy.check()?;
         if looked.is_some_and(|at| at.elapsed() < BETWEEN) {
-            return Ok(Err(proxy.output()));
+            return Ok(Err(proxy.last_lines()));
         }
         let mut show = match mode {
             ProxyMode::Iptables => {
@@ -80,7 +80,7 @@ pub(crate) fn programmed(
         let rules = host.run(&mut show).unwrap_or_default();
         looked = Some(std::time::Instant::now());
         let has = rules.split([' ', '/', '\n']).any(|word| word == address);
-        Ok(if has { Ok(()) } else { Err(proxy.output()) })
+        Ok(if has { Ok(()) } else { Err(proxy.last_lines()) })
     })?;
     proxy.forget_output();
     Ok(())

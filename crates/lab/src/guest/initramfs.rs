@@ -14,6 +14,8 @@ use crate::guest_files::Besides;
 
 /// The program in the guest.
 pub(super) const PROGRAM: &str = "/overlane";
+/// A directory of the guest's `PATH`, in which all its programs are found.
+const FOUND: &str = "/usr/sbin";
 /// Directory of modules, named so that their order is that of loading.
 pub(super) const MODULES: &str = "/modules";
 
@@ -44,6 +46,10 @@ pub(super) fn build(kernel: &Kernel, besides: &Besides) -> Result<Vec<u8>> {
         let mut program = read(path)?;
         let interpreter = strip(&mut program)?;
         archive.file(path, &program);
+        // By whatever PATH it was found here.
+        if let Some(name) = path.file_name() {
+            archive.link(&Path::new(FOUND).join(name), path);
+        }
         // A static program has none, and needs no library.
         if let Some(interpreter) = interpreter {
             if !archive.has(&interpreter) {

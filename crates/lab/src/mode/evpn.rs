@@ -1,7 +1,8 @@
 //! `evpn` and its variants: the testbed of `vxlan`, whose forwarding entries and neighbours
 //! come by BGP EVPN from the real FRR.
 //!
-//! A variant's name says how it differs: `-rr`: three leaves behind a spine, which routes the
+//! A variant's name says how it differs: `-svd`: a single VXLAN device for all VNIs, on a bridge
+//! that filters VLANs, each of which has its own. `-rr`: three leaves behind a spine, which routes the
 //! underlay and reflects the routes, in place of two hosts on one wire. `+accel`: with
 //! `overlane accel`'s fast path in each host that has tenants.
 
@@ -10,7 +11,10 @@ use std::sync::Arc;
 
 use accel::Accel;
 use netstate::Hop;
+use netstate::bridge_vlan::Membership;
 use netstate::route::Route;
+use packet::vlan::VlanId;
+use packet::vxlan::Vni;
 use testbed::{Host, NIC, Process, Processes, Wire, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
@@ -26,6 +30,8 @@ pub struct Evpn {
     path: &'static str,
     /// Three leaves behind a spine that reflects routes.
     spine: bool,
+    /// A single VXLAN device for all VNIs.
+    single: bool,
     accelerated: bool,
 }
 
@@ -33,11 +39,12 @@ const PAIR: Evpn = Evpn {
     name: "evpn",
     path: "tenant - veth - bridge - VXLAN device filled by FRR (EVPN) - wire",
     spine: false,
+    single: false,
     accelerated: false,
 };
 
 /// Every variant.
-pub const ALL: [Evpn; 4] = [
+pub const ALL: [Evpn; 5] = [
     PAIR,
     Evpn {
         name: "evpn+accel",
@@ -56,8 +63,22 @@ pub const ALL: [Evpn; 4] = [
         path: "as evpn+accel among three leaves, by a spine that reflects the routes",
         spine: true,
         accelerated: true,
+        ..PAIR
+    },
+    Evpn {
+        name: "evpn-svd",
+        path: "tenant - veth - bridge's VLAN - one VXLAN device of all VNIs, filled by FRR - wire",
+        single: true,
+        ..PAIR
     },
 ];
+
+/// The tenants' VLAN, where a bridge has several, and the device that has the gateway there.
+const VLAN: VlanId = match VlanId::new(10) {
+    Ok(vlan) => vlan,
+    Err(_) => panic!("evaluated by the compiler"),
+};
+const VLAN_DEVICE: &str = "br0.10";
 
 /// The spine, and its address on the underlay.
 const SPINE: &str = "spine";
@@ -91,11 +112,21 @@ impl Mode for Evpn {
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
         machine.links(&["veth", "bridge", "vxlan"])?;
         evpn::installed(machine)?;
+        if self.single {
+            machine.links(&["vlan"])?;
+            machine.vlan_filtering()?;
+            evpn::knows_devices_for_many()?;
+        }
         if self.accelerated { machine.fast_path() } else { Ok(()) }
     }
 
     fn faults(&self) -> &'static [Fault] {
-        if self.spine { &fault::evpn::SPINE } else { &fault::evpn::PAIR }
+        match (self.spine, self.single) {
+            (true, _) => &fault::evpn::SPINE,
+            (false, false) => &fault::evpn::PAIR,
+            // It is measured in a guest, where no faults are tried.
+            (false, true) => &[],
+        }
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
@@ -119,10 +150,12 @@ impl Mode for Evpn {
         let mut leaves =
             vec![leaf(a, 1, Some((tenant_a, TENANT_A))), leaf(b, 2, Some((tenant_b, TENANT_B)))];
         leaves.extend(fabric.iter().map(|[c, _]| leaf(c, evpn::C.1, None)));
+        let tunnel = if self.single { tunnel_of_many } else { tunnel };
         leaves.iter().try_for_each(|leaf| tunnel(leaf, mtu))?;
         let spine = fabric.as_ref().map(|[_, spine]| spine);
         let mut programs = speak(&leaves, spine)?;
-        teach(&leaves, programs.iter_mut().flat_map(|(_, started)| started).collect())?;
+        let gateway = if self.single { VLAN_DEVICE } else { BRIDGE };
+        teach(&leaves, gateway, programs.iter_mut().flat_map(|(_, started)| started).collect())?;
         let both = if self.accelerated {
             let both = [run(a)?, run(b)?];
             settle([tenant_a, tenant_b], TENANT_B, TENANT_B, &both)?;
@@ -190,14 +223,38 @@ fn to(address: Ipv4Addr, prefix: u8, link: &str) -> Route<'_> {
 /// gateway on it: the bridge's neighbours are what it answers from.
 fn tunnel(leaf: &Leaf<'_>, mtu: u32) -> Result<()> {
     let host = leaf.host;
-    let device = without_learning(VNI, leaf.vtep);
+    bridged(leaf, Some(VNI), mtu)?;
+    host.address(BRIDGE, leaf.gateway, 24)?;
+    Ok(host.netlink().set_up(DEVICE)?)
+}
+
+/// The same with one device for all VNIs, of which the tenants' VLAN has one. The gateway is on
+/// a device of that VLAN.
+fn tunnel_of_many(leaf: &Leaf<'_>, mtu: u32) -> Result<()> {
+    let (host, netlink) = (leaf.host, leaf.host.netlink());
+    bridged(leaf, None, mtu)?;
+    netlink.filter_vlans(BRIDGE)?;
+    netlink.join_vlan(BRIDGE, VLAN, Membership::Bridge)?;
+    if leaf.tenant.is_some() {
+        netlink.join_vlan(PORT_DEVICE, VLAN, Membership::Untagged)?;
+    }
+    netlink.join_vlan(DEVICE, VLAN, Membership::Tagged)?;
+    netlink.tunnel_vlan(DEVICE, VLAN, VNI)?;
+    netlink.add_vlan(VLAN_DEVICE, BRIDGE, VLAN)?;
+    netlink.set_up(VLAN_DEVICE)?;
+    host.address(VLAN_DEVICE, leaf.gateway, 24)?;
+    Ok(netlink.set_up(DEVICE)?)
+}
+
+/// A leaf's bridge with its VXLAN device, which is down, and the tenant's port.
+fn bridged(leaf: &Leaf<'_>, vni: Option<Vni>, mtu: u32) -> Result<()> {
+    let host = leaf.host;
+    let device = without_learning(vni, leaf.vtep);
     host.netlink().add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
     let port = leaf.tenant.map(|_| PORT_DEVICE);
     let ports: Vec<_> = [DEVICE].into_iter().chain(port).collect();
     host.bridge(BRIDGE, mtu, &ports)?;
-    host.netlink().control_bridge_port(DEVICE)?;
-    host.address(BRIDGE, leaf.gateway, 24)?;
-    Ok(host.netlink().set_up(DEVICE)?)
+    Ok(host.netlink().control_bridge_port(DEVICE)?)
 }
 
 /// FRR in every host, each in a process tree of its own.
@@ -225,9 +282,9 @@ fn speak(leaves: &[Leaf<'_>], spine: Option<&Host>) -> Result<Vec<(Processes, Ve
         .collect()
 }
 
-/// Has each tenant show itself to its gateway, and waits until every other leaf knows it by
-/// BGP.
-fn teach(leaves: &[Leaf<'_>], mut programs: Vec<&mut Process>) -> Result<()> {
+/// Has each tenant show itself to its gateway, which is on this device, and waits until every
+/// other leaf knows it by BGP.
+fn teach(leaves: &[Leaf<'_>], gateway: &str, mut programs: Vec<&mut Process>) -> Result<()> {
     for leaf in leaves {
         let others = leaves.iter().map(|leaf| leaf.vtep).filter(|vtep| *vtep != leaf.vtep);
         let others: Vec<_> = others.collect();
@@ -239,7 +296,7 @@ fn teach(leaves: &[Leaf<'_>], mut programs: Vec<&mut Process>) -> Result<()> {
         let mac = mac(tenant.name(), TENANT_NIC);
         let remote = Remote { address, mac, vtep: leaf.vtep };
         for other in leaves.iter().filter(|other| other.vtep != leaf.vtep) {
-            evpn::learns(other.host, &mut programs, BRIDGE, DEVICE, &remote)?;
+            evpn::learns(other.host, &mut programs, [BRIDGE, DEVICE, gateway], &remote)?;
         }
     }
     Ok(())

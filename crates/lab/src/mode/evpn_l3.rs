@@ -105,7 +105,7 @@ fn router(host: &Host, tenant: &Host, local: Ipv4Addr, number: u8, mtu: u32) -> 
     host.forward()?;
     netlink.add_vrf(VRF, TABLE)?;
     netlink.set_up(VRF)?;
-    let device = without_learning(VNI, local);
+    let device = without_learning(Some(VNI), local);
     netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
     host.bridge(BRIDGE, mtu, &[DEVICE])?;
     netlink.control_bridge_port(DEVICE)?;

@@ -185,7 +185,14 @@ pub fn groups() -> &'static [Group] {
         Group {
             name: "bgp-evpn",
             title: "VXLAN devices that BGP fills",
-            modes: &[&evpn::ALL[0], &evpn::ALL[1], &evpn::ALL[2], &evpn::ALL[3], &evpn_l3::EvpnL3],
+            modes: &[
+                &evpn::ALL[0],
+                &evpn::ALL[1],
+                &evpn::ALL[2],
+                &evpn::ALL[3],
+                &evpn::ALL[4],
+                &evpn_l3::EvpnL3,
+            ],
         },
         Group {
             name: "kubernetes",

@@ -119,8 +119,8 @@ impl Mode for Vxlan {
 }
 
 /// A VXLAN device whose entries are all somebody's who writes them: it learns nothing
-/// (`nolearning`), and floods to nobody of itself.
-pub(super) fn without_learning(vni: Vni, local: Ipv4Addr) -> Device<'static> {
+/// (`nolearning`), and floods to nobody of itself. Without a VNI it is one for many.
+pub(super) fn without_learning(vni: Option<Vni>, local: Ipv4Addr) -> Device<'static> {
     Device {
         name: DEVICE,
         vni,
@@ -152,7 +152,7 @@ pub(super) fn join_tunnels(
     for (host, local, remote) in [(hosts[0], a, b), (hosts[1], b, a)] {
         let device = Device {
             name: DEVICE,
-            vni: VNI,
+            vni: Some(VNI),
             local,
             remote: Some(remote),
             underlay: NIC,

@@ -200,7 +200,7 @@ pub(super) fn meter(accel: &Arc<Accel>, read: fn(&Status) -> Metered) -> Meter {
 }
 
 /// Packets it forwarded, and those it left to the kernel by reason.
-fn carried(status: &Status) -> Metered {
+pub(super) fn carried(status: &Status) -> Metered {
     let mut metered = Metered::default();
     let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = &mut metered.carried;
     for reason in Reason::ALL {
@@ -235,7 +235,7 @@ pub(super) fn half(status: &Status) -> Metered {
 }
 
 /// Packets it handed to the VXLAN device itself.
-fn shortcut(status: &Status) -> Metered {
+pub(super) fn shortcut(status: &Status) -> Metered {
     let counted = status.packets.get(Reason::EncapShortcut.word());
     let carried = counted.map_or_else(Counters::default, |counted| Counters {
         tx_packets: counted.packets,

@@ -60,7 +60,7 @@ pub(super) fn routed(params: &Params, mtu: u32) -> Result<Tenants> {
             host.bridge(BRIDGE, mtu, &[PORT_DEVICE])?;
             host.address(BRIDGE, own.address(1), 24)?;
             // As flannel makes its devices.
-            let device = without_learning(VNI, local);
+            let device = without_learning(Some(VNI), local);
             let netlink = host.netlink();
             netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;
             host.address(DEVICE, own.address(0), 32)?;

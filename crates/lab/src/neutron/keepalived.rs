@@ -52,7 +52,7 @@ pub(crate) fn wait_for_addresses(router: &Host, nets: &[Net], daemon: &mut Proce
         let own = router.netlink().addresses()?;
         let missing = nets.iter().map(|net| IpAddr::V4(net.router()));
         let missing = missing.into_iter().find(|ip| own.iter().all(|own| own.address != *ip));
-        Ok(missing.map_or(Ok(()), |ip| Err(format!("{ip} is missing\n{}", daemon.output()))))
+        Ok(missing.map_or(Ok(()), |ip| Err(format!("{ip} is missing\n{}", daemon.last_lines()))))
     })?;
     daemon.forget_output();
     Ok(())

@@ -77,7 +77,7 @@ pub(crate) fn add_uplink(
             let vni = u32::from(net.segment());
             let device = Vxlan {
                 name: &name,
-                vni: Vni::new(vni).map_err(|_| out_of_range("VNI", vni))?,
+                vni: Some(Vni::new(vni).map_err(|_| out_of_range("VNI", vni))?),
                 local: IpAddr::V4(local),
                 remote: Some(IpAddr::V4(remote)),
                 underlay: nic,
