@@ -1,5 +1,5 @@
-//! FRR: `zebra`, which writes routes to the kernel, and `bgpd`; since FRR 9 `mgmtd` as well, from
-//! which `zebra` has its configuration.
+//! FRR: `zebra`, which writes routes to the kernel, and `bgpd`. Newer ones have `mgmtd` as well,
+//! and FRR 10's `zebra` has its configuration from that, not from its file.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
@@ -24,6 +24,8 @@ const PACKAGE: &str = "frr";
 const PROGRAMS: [&str; 2] = ["zebra", "bgpd"];
 /// Where there is one, it is used, too. It has no file to read, and is told.
 const MANAGER: &str = "mgmtd";
+/// `CMD_ERR_NO_MATCH` of `lib/command.h`.
+const NO_SUCH_COMMAND: u8 = 2;
 /// Its socket for that.
 const MANAGER_VTY: &str = "/run/frr/mgmtd.vty";
 /// Where packages install them: Debian's, others'.
@@ -65,7 +67,9 @@ pub(super) fn since(wanted: (u32, u32)) -> Supported {
     let first = said.lines().next().unwrap_or_default();
     Err(Unsupported::new(
         format!("{}: \"{first}\", and {major}.{minor} is needed", bgpd.display()),
-        format!("put bgpd and zebra of FRR {major}.{minor} or newer first in PATH"),
+        format!(
+            "put the programs of FRR {major}.{minor} or newer first in PATH: bgpd, zebra, mgmtd"
+        ),
     ))
 }
 
@@ -170,7 +174,7 @@ pub(super) fn session(peer: Ipv4Addr, up: bool) -> Command {
 
 /// Tells the manager a configuration as vtysh does, which itself wants PAM and files of `/etc`:
 /// a command and a NUL; then what it says, three NULs, and how it went (0: well)
-/// (`vtysh_client_run` in `vtysh/vtysh.c`).
+/// (`vtysh_client_run` in `vtysh/vtysh.c`). What it does not know `zebra` has read itself.
 fn tell(configuration: &str) -> io::Result<()> {
     let mut socket = UnixStream::connect(MANAGER_VTY)?;
     socket.set_read_timeout(Some(LIMIT))?;
@@ -187,6 +191,10 @@ fn tell(configuration: &str) -> io::Result<()> {
                 break status;
             }
         };
+        // FRR 9's manages other programs only.
+        if status == NO_SUCH_COMMAND {
+            return Ok(());
+        }
         if status != 0 {
             let said = String::from_utf8_lossy(&said);
             let said = said.trim_matches(|c: char| c.is_control());
