@@ -141,7 +141,7 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
         let crossed = measured.payload_bytes.saturating_sub(measured.under_way_bytes);
         let wanted = ((crossed as f64 * PROOF) as u64).max(1);
         if hop.bytes < wanted {
-            return Err(not_crossed(hop, "bytes", hop.bytes, crossed));
+            return Err(not_crossed(hop, "bytes", hop.bytes, crossed.max(1)));
         }
         // A transaction is a packet each way at the least, where no two of a flow
         // can be merged into one.

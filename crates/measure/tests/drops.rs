@@ -84,7 +84,11 @@ fn the_drop_point_of_a_path_of_known_rate() {
     // 20 000 frames of 106 bytes (64, UDP, IP and Ethernet headers) a second.
     let tbf = ["qdisc", "add", "dev", NIC, "root", "tbf", "rate", "16960kbit", "burst", "2kb"];
     pair.a.run(Command::new("tc").args(tbf).args(["limit", "4kb"])).unwrap();
-    let sample = sample(&pair, Ask::new(Task::DropPoint));
+    // Beside other programs the sender may not run in all of a trial's 100 ms.
+    let samples = (0..5).map(|_| sample(&pair, Ask::new(Task::DropPoint)));
+    let mut samples =
+        samples.skip_while(|sample| sample.loss.as_ref().is_some_and(|l| l.sent == 0));
+    let sample = samples.next().expect("in none of five samples a datagram was sent");
     assert!(sample.path_proved, "{sample:?}");
     let point = sample.drop_point.expect("a search");
     assert_eq!(point.goals.iter().map(|goal| goal.loss).collect::<Vec<_>>(), [0.0, 0.001, 0.005]);

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 /// `CAP_NET_ADMIN` and `CAP_SYS_ADMIN` (capabilities(7): bits 12 and 21).
 const NETWORKS: u64 = 1 << 12 | 1 << 21;
 
@@ -61,6 +63,15 @@ pub fn newer_frr() -> Result<OsString, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = std::iter::once(programs).chain(std::env::split_paths(&path));
     std::env::join_paths(all).map_err(|error| error.to_string())
+}
+
+/// Room for so many open descriptors, which the hard limit gives. Who may raise that has it, too.
+pub fn descriptors(count: u64) -> Result<(), String> {
+    const LIMIT: Resource = Resource::RLIMIT_NOFILE;
+    let (_, hard) = getrlimit(LIMIT).map_err(|error| error.to_string())?;
+    let most = hard.max(count);
+    setrlimit(LIMIT, most, most)
+        .map_err(|_| format!("the hard limit of descriptors is {hard}, {count} are needed"))
 }
 
 /// A kind of network device that the kernel can make (`ip link add type KIND`), tried in a

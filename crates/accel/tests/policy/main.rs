@@ -21,6 +21,8 @@ use rules::Style;
 use test_support::{need, require};
 use traffic::Traffic;
 
+/// Two for each socket of two beds.
+const DESCRIPTORS: u64 = 8192;
 /// How long one round of packets lasts, before it is judged.
 const ROUND: Duration = Duration::from_secs(4);
 /// Keys whose rules change in a round: few, so that each changes often.
@@ -62,6 +64,7 @@ fn what_rules_forbid_does_not_cross_a_bridge_and_what_they_allow_does() {
 
 fn rules_hold(joined: Joined) {
     require!(need::root(), need::tools(&["nft", "iptables-nft-restore", "ip", "bridge"]));
+    require!(need::descriptors(DESCRIPTORS));
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let seconds = variable("OVERLANE_POLICY_SECONDS").unwrap_or(12);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -117,6 +120,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 #[test]
 fn rules_that_come_late_are_noticed() {
     require!(need::root(), need::tools(&["nft", "ip", "bridge"]));
+    require!(need::descriptors(DESCRIPTORS));
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut late = Bed::new(Joined::Routed, true);
     late.late = Duration::from_millis(60);

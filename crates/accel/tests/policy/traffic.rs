@@ -123,8 +123,6 @@ impl Receiver {
 
 impl Traffic {
     pub fn new(bed: &Bed) -> Traffic {
-        // Two for each socket.
-        sys::limit::raise_descriptors();
         let base = Instant::now();
         let each = |open: &dyn Fn(usize) -> OwnedFd| -> Vec<OwnedFd> {
             (0..bed.pods.len())

@@ -38,6 +38,9 @@ fn number(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number")))
 }
 
+/// Descriptors that a run of all modes may want.
+const ALL_MODES: u64 = 4096;
+
 /// Every mode that can be built here, measured once and shortly.
 fn start(out: &Path) -> Running {
     let mut command = overlane(["lab", "run", "--modes", "all", "--workloads", "tcp_rr"]);
@@ -77,7 +80,7 @@ const DAEMONS: [&str; 4] = ["docker-proxy", "ovs-vswitchd", "ovsdb-server", "ove
 #[test]
 fn killed_at_random_moments() {
     const TEST: &str = "killed_at_random_moments";
-    require!(need::root());
+    require!(need::root(), need::descriptors(ALL_MODES));
     // Fewer modes without them, and still a test.
     for program in ["docker-proxy", "ovs-vswitchd"] {
         let _ = need::tool(program).inspect_err(|missing| left_out(missing));
@@ -98,7 +101,8 @@ fn killed_at_random_moments() {
         let running = start(&directory.path().join("r.json"));
         let mark = running.mark().to_owned();
         let ended = running.wait();
-        assert_is_complete(&ended, &whole(&directory.path().join("r.json")).unwrap());
+        let results = whole(&directory.path().join("r.json"));
+        assert_is_complete(&ended, &results.unwrap_or_else(|| panic!("no results: {ended:#?}")));
         nothing_left(&mark);
         ended.took
     };
@@ -204,7 +208,7 @@ fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime
 
 #[test]
 fn killed_runs_give_their_namespaces_back_to_the_kernel() {
-    require!(need::root(), need::tools(&["unshare", "nsenter"]));
+    require!(need::root(), need::tools(&["unshare", "nsenter"]), need::descriptors(ALL_MODES));
     let _turn = turn();
     // A user namespace in which there can be so many network namespaces: host
     // needs 2, vxlan 4, the probes 1. The kernel counts them.
@@ -249,17 +253,22 @@ fn killed_runs_give_their_namespaces_back_to_the_kernel() {
             let stands = eventually("vxlan is measured, or why not", || {
                 let ended = !running.runs();
                 match running.stderr_so_far() {
-                    said if said.contains("sampling vxlan") => Ok(Ok(())),
-                    said if ended => Ok(Err(said)),
+                    said if said.contains("sampling vxlan") => Ok(true),
+                    _ if ended => Ok(false),
                     said => Err(said),
                 }
             });
-            if let Err(said) = &stands {
-                assert!(said.contains("No space left on device"), "{said}");
+            let mut why = String::new();
+            if stands {
+                drop(running);
+            } else {
+                // All of what it said, which may come after its end.
+                let ended = running.wait();
+                assert!(ended.stderr.contains("No space left on device"), "{ended:#?}");
+                why = ended.stderr;
             }
-            drop(running);
             nothing_left(&mark);
-            stands
+            if stands { Ok(()) } else { Err(why) }
         });
     }
 }
