@@ -110,14 +110,18 @@ fn libraries_of(interpreter: &Path, program: &Path) -> Result<BTreeSet<PathBuf>>
             ),
         });
     }
-    // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f…)`
-    let paths = text.lines().filter_map(|line| line.split_once("=> "));
-    let paths = paths.filter_map(|(_, path)| path.split_whitespace().next());
-    let files = paths.map(|path| {
+    let files = text.lines().filter_map(listed).map(|path| {
         let failed = |e| sys::Error::io("read", path.to_owned(), &e).into();
         Path::new(path).canonicalize().map_err(failed)
     });
     files.collect()
+}
+
+/// The path in a line of that list, which may have blanks:
+/// `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f…)`.
+fn listed(line: &str) -> Option<&str> {
+    let (_, path) = line.split_once(" => ")?;
+    path.rsplit_once(" (0x").map(|(path, _)| path)
 }
 
 /// Names of the links to a file in its own directory.
@@ -259,6 +263,17 @@ impl Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_may_be_below_a_path_with_blanks() {
+        let of = |line| listed(line);
+        assert_eq!(of("\tlibc.so.6 => /lib/libc.so.6 (0x00007f79)"), Some("/lib/libc.so.6"));
+        assert_eq!(
+            of("\tliba.so => /two at (once)/liba.so (0x00)"),
+            Some("/two at (once)/liba.so")
+        );
+        assert_eq!(of("\tlinux-vdso.so.1 (0x00007f79)"), None);
+    }
 
     #[test]
     fn a_program_without_its_symbols_still_runs() {

@@ -163,7 +163,10 @@ fn lost_requests_do_not_stop_a_closed_loop() {
     lose_one_of(&wire, 50);
     for message_bytes in [1, 64] {
         let load = Load { message_bytes, outstanding: 16, ..short(Workload::UdpRr) };
-        let measured = over(&wire, &load).unwrap();
+        // Beside other programs the client may not run in all of a measurement.
+        let all = (0..10).map(|_| over(&wire, &load).unwrap());
+        let mut lossy = all.skip_while(|measured| measured.datagrams.unwrap().sent == 0);
+        let measured = lossy.next().expect("a measurement in which something was sent");
         assert!(measured.datagrams.unwrap().lost() > 0, "{measured:?}");
         check(&load, &measured);
     }
