@@ -15,7 +15,7 @@ use crate::guest_files::Besides;
 /// The program in the guest.
 pub(super) const PROGRAM: &str = "/overlane";
 /// A directory of the guest's `PATH`, in which all its programs are found.
-const FOUND: &str = "/usr/sbin";
+pub(super) const FOUND: &str = "/usr/sbin";
 /// Directory of modules, named so that their order is that of loading.
 pub(super) const MODULES: &str = "/modules";
 

@@ -1,8 +1,10 @@
 //! In the guest: the program is run with the words that come, and what came of it is told.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +15,7 @@ use nix::unistd::Pid;
 
 use super::frame::{self, Kind, LONGEST};
 use super::{ALIVE_EVERY, RESULTS};
-use crate::guest::initramfs::PROGRAM;
+use crate::guest::initramfs::{FOUND, PROGRAM};
 
 /// Where the programs of the guest are.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec";
@@ -56,6 +58,16 @@ impl Outgoing {
     }
 }
 
+/// [`PATH`], and where the programs themselves are that have links there: process trees show
+/// what of it is below their private `/tmp`.
+fn path() -> String {
+    let links = std::fs::read_dir(FOUND).into_iter().flatten().flatten();
+    let programs = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    let places = programs.filter_map(|program| program.parent().map(Path::to_owned));
+    let places: BTreeSet<_> = places.map(|place| place.display().to_string()).collect();
+    places.iter().fold(PATH.to_owned(), |path, place| path + ":" + place)
+}
+
 fn carry_out(
     words: &[u8],
     incoming: File,
@@ -67,7 +79,7 @@ fn carry_out(
     let mut child = Command::new(PROGRAM)
         .args(words)
         .args(["--out", RESULTS])
-        .env("PATH", PATH)
+        .env("PATH", path())
         // What it says of its progress (cli/src/progress.rs).
         .env("OVERLANE_LOG", "warn,overlane=debug")
         .stdin(Stdio::null())
