@@ -49,6 +49,18 @@ impl Flow<'_> {
     }
 }
 
+impl Flow<'_> {
+    /// Rests after an answer that came at `ended`, where the load wants it; when the next
+    /// request begins.
+    pub fn rested(&self, ended: Instant) -> Instant {
+        if self.load.rest.is_zero() {
+            return ended;
+        }
+        std::thread::sleep(self.load.rest);
+        Instant::now()
+    }
+}
+
 /// What a flow's thread leaves behind.
 #[derive(Debug, Default)]
 pub(super) struct FlowReport {

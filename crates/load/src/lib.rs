@@ -53,7 +53,7 @@ pub use counted::{Counted, ServerReport};
 pub use endpoint::Endpoint;
 pub use error::{End, EngineError, Stage};
 pub use load::{
-    Ends, Load, MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, Watch,
+    Ends, Load, MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, MOST_REST, Watch,
 };
 pub use measured::{Datagrams, FlowMeasured, LatencyNs, Measured, bins, merge_bins};
 pub(crate) use reassembly::NOTHING_ARRIVED;

@@ -22,6 +22,9 @@ pub const MIN_SOCKET_BUFFER: u32 = 1024;
 /// Largest socket buffer that may be asked for, bytes.
 pub const MAX_SOCKET_BUFFER: u32 = 1 << 30;
 
+/// Longest rest between an answer and the next request: a flow looks at its phase after it.
+pub const MOST_REST: Duration = TICK;
+
 /// A load: what to send, how much of it, how long, and on which CPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
@@ -49,6 +52,9 @@ pub struct Load {
     /// `tcp_rr`, `udp_rr` only: a server that stops answering at regular times,
     /// to see what a measurement makes of it.
     pub server_stall: Option<Stall>,
+    /// `tcp_rr`, `udp_rr`, one request at a time: how long a flow rests between an answer
+    /// and the next request, at most [`MOST_REST`]; zero: the next request at once.
+    pub rest: Duration,
     /// Send and receive buffer of every socket on the data path, bytes, as given
     /// to `SO_SNDBUF` and `SO_RCVBUF`: the kernel sets aside twice as much, for
     /// its own headers. Where it grants less (`net.core.wmem_max`, `rmem_max`
@@ -83,6 +89,7 @@ impl Load {
             outstanding: 1,
             transactions_per_s: None,
             server_stall: None,
+            rest: Duration::ZERO,
             socket_buffer_bytes: None,
             warmup: Duration::from_millis(100),
             duration: Duration::from_secs(1),
@@ -146,6 +153,17 @@ impl Load {
         }
         if let Some(stall) = &self.server_stall {
             stall.validate()?;
+        }
+        if !self.rest.is_zero() {
+            if !self.workload.is_rr() || self.is_pipelined() {
+                let got = format!("{}, {} under way", self.workload, self.outstanding);
+                let allowed = "tcp_rr or udp_rr, one request at a time";
+                return Err(EngineError::invalid("rest", allowed, got));
+            }
+            if self.rest > MOST_REST {
+                let (allowed, got) = (format!("at most {MOST_REST:?}"), format!("{:?}", self.rest));
+                return Err(EngineError::invalid("rest", allowed, got));
+            }
         }
         if let Some(rate) = self.transactions_per_s.filter(|rate| !(*rate > 0.0 && *rate <= 1e9)) {
             return Err(EngineError::invalid("transactions_per_s", "above 0, at most 1e9", rate));

@@ -41,7 +41,7 @@ pub(super) fn client(
         if phase == Phase::Measure {
             latency.saturating_record(nanos(ended - begun));
         }
-        begun = ended;
+        begun = flow.rested(ended);
         phase = flow.control.phase();
     }
     Ok(())

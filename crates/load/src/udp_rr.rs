@@ -97,7 +97,7 @@ impl Asker<'_> {
                 self.flow.keep_waiting(&mut standing_still)?;
                 self.empty_the_socket();
             }
-            begun = ended;
+            begun = self.flow.rested(ended);
             phase = self.flow.control.phase();
         }
         Ok(())

@@ -5,6 +5,7 @@
 
 mod calibrate;
 mod drop_point;
+mod giving_way;
 pub mod guest;
 pub mod impact;
 mod in_force;

@@ -2,9 +2,11 @@
 //! meanwhile.
 
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use crate::calibrate::Offer;
 use crate::drop_point::{self, Failed};
+use crate::giving_way;
 use crate::guest;
 use crate::in_force::InForce;
 use crate::observed::Observed;
@@ -35,6 +37,8 @@ struct Counted<'a> {
     remote: Option<&'a Remote>,
     peer: Option<Peer>,
     error: Option<String>,
+    /// Whether reading gives way to other programs.
+    gives_way: bool,
 }
 
 impl Watch for Counted<'_> {
@@ -48,7 +52,8 @@ impl Watch for Counted<'_> {
             let reading = self.probes.read().map_err(|e| e.to_string())?;
             Ok((reading, self.machine.begin().map_err(|e| e.to_string())?))
         };
-        self.before = read().map_err(|error| self.error = Some(error)).ok();
+        self.before =
+            giving_way::read(self.gives_way, read).map_err(|error| self.error = Some(error)).ok();
     }
 
     fn end(&mut self) {
@@ -57,7 +62,7 @@ impl Watch for Counted<'_> {
             let peer = self.remote.map(Remote::end).transpose().map_err(|e| e.to_string())?;
             Ok((self.probes.read().map_err(|e| e.to_string())?, cpu, peer))
         };
-        match read() {
+        match giving_way::read(self.gives_way, read) {
             Ok((reading, cpu, peer)) => {
                 (self.after, self.peer) = (Some((reading, cpu)), peer);
             }
@@ -92,7 +97,9 @@ pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> 
             load.transactions_per_s = Some(*per_s);
             load.outstanding = MAX_OUTSTANDING;
         }
-        Offer::Load(_) | Offer::Closed => {}
+        // One at a time, whose figure is the latency: a rest between two leaves it as it is.
+        Offer::Load(_) => load.rest = taker.rest,
+        Offer::Closed => {}
         Offer::Unknown { reason, .. } => return Taken::Sample(Box::new(void(reason.clone()))),
     }
     let taken = match cell.ask.task {
@@ -157,6 +164,8 @@ pub(crate) struct Taker<'a> {
     pub said: &'a mut Said,
     /// What trials of a search are judged by; samples are judged by the run.
     pub in_force: InForce,
+    /// Between an answer and the next request, of requests one at a time.
+    pub rest: Duration,
     pub stop: &'a AtomicBool,
 }
 
@@ -173,6 +182,7 @@ impl Taker<'_> {
             remote: subject.remote(),
             peer: None,
             error: None,
+            gives_way: !load.rest.is_zero(),
         };
         let taken = match self.engine {
             Engine::Overlane => load::run(load, subject.between(), &mut counted, stop)

@@ -6,6 +6,7 @@ mod buffers;
 mod ending;
 mod pipelined;
 mod placement;
+mod resting;
 mod stall;
 mod translated;
 mod wire;

@@ -150,6 +150,10 @@ pub struct LoadAsked {
     pub gso: bool,
     /// [`Load::outstanding`].
     pub outstanding: u32,
+    /// [`Load::rest`], nanoseconds; where there is none, a server needs not know of it, and
+    /// may be older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest_ns: Option<u64>,
     /// [`Load::socket_buffer_bytes`].
     pub socket_buffer_bytes: Option<u32>,
     /// [`Load::warmup`], nanoseconds.
@@ -177,6 +181,7 @@ impl LoadAsked {
             transactions_per_s: _,
             // A test's, refused before it comes here.
             server_stall: _,
+            rest,
             socket_buffer_bytes,
             warmup,
             duration,
@@ -190,6 +195,7 @@ impl LoadAsked {
             flows: *flows,
             gso: *gso,
             outstanding: *outstanding,
+            rest_ns: Some(nanos(*rest)).filter(|rest| *rest > 0),
             socket_buffer_bytes: *socket_buffer_bytes,
             warmup_ns: nanos(*warmup),
             duration_ns: nanos(*duration),
@@ -209,6 +215,7 @@ impl LoadAsked {
             flows: self.flows,
             gso: self.gso,
             outstanding: self.outstanding,
+            rest: Duration::from_nanos(self.rest_ns.unwrap_or_default()),
             socket_buffer_bytes: self.socket_buffer_bytes,
             warmup: Duration::from_nanos(self.warmup_ns),
             duration: Duration::from_nanos(self.duration_ns),

@@ -14,6 +14,7 @@ use super::message::{
 };
 use super::place;
 use super::shared::{Samplers, Shared};
+use crate::giving_way;
 use crate::path_netns::PathNetns;
 use crate::probes::{Probes, Reading};
 use crate::sampler::MachineSnapshot;
@@ -62,6 +63,8 @@ struct Path {
 struct Running<'a> {
     endpoint: Endpoint,
     until: Instant,
+    /// Whether reading counters gives way to other programs.
+    gives_way: bool,
     _only: Only<'a>,
 }
 
@@ -218,23 +221,35 @@ impl<'a> Session<'a> {
             Endpoint::server(&load, &self.shared.netns, listen, token, Some(self.client.ip()))
                 .map_err(|e: EngineError| e.to_string())?;
         let length = load.warmup + load.duration + load.setup_limit * 2 + LOAD_GRACE;
-        self.load = Some(Running { endpoint, until: Instant::now() + length, _only: only });
+        let (until, gives_way) = (Instant::now() + length, !load.rest.is_zero());
+        self.load = Some(Running { endpoint, until, gives_way, _only: only });
         Ok(Reply::Started { port: self.shared.data_port, token })
     }
 
+    fn gives_way(&self) -> bool {
+        self.load.as_ref().is_some_and(|load| load.gives_way)
+    }
+
     fn begin(&mut self) -> Result<Reply, String> {
+        let gives_way = self.gives_way();
         let path = self.path.as_mut().ok_or("begin before describe")?;
-        let reading = path.probes.read().map_err(|e| e.to_string())?;
-        let machine = path.samplers.machine.begin().map_err(|e| e.to_string())?;
-        path.before = Some((reading, machine));
+        let (probes, machine) = (&path.probes, &path.samplers.machine);
+        path.before = Some(giving_way::read(gives_way, || {
+            let reading = probes.read().map_err(|e| e.to_string())?;
+            Ok::<_, String>((reading, machine.begin().map_err(|e| e.to_string())?))
+        })?);
         Ok(Reply::Done)
     }
 
     fn end(&mut self) -> Result<Reply, String> {
+        let gives_way = self.gives_way();
         let path = self.path.as_mut().ok_or("end before describe")?;
         let before = path.before.take().ok_or("end before begin")?;
-        let machine = path.samplers.machine.end().map_err(|e| e.to_string())?;
-        let after = path.probes.read().map_err(|e| e.to_string())?;
+        let (probes, machine) = (&path.probes, &path.samplers.machine);
+        let (machine, after) = giving_way::read(gives_way, || {
+            let machine = machine.end().map_err(|e| e.to_string())?;
+            Ok::<_, String>((machine, probes.read().map_err(|e| e.to_string())?))
+        })?;
         let observed = path.probes.difference(&before.0, &after);
         // A device that is gone has counted nothing: the client's proof of the path fails by
         // it.

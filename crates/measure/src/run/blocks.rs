@@ -104,6 +104,7 @@ impl Source for Paths<'_> {
             machine: self.machine,
             said,
             in_force,
+            rest: self.pacing.as_ref().map_or(Duration::ZERO, Pacing::between),
             stop: self.stop,
         };
         let Some(pacing) = &mut self.pacing else {
@@ -137,6 +138,7 @@ fn took(sample: &Sample, client: &str, idle_load: f64, pulse: f64) -> Took {
         machine_s: (busy - others).max(0.0) * whole,
         bits: hops().map(|hop| hop.bytes as f64 * 8.0).sum::<f64>() * whole,
         packets: hops().map(|hop| hop.packets as f64).sum::<f64>() * whole,
+        transactions: sample.units as f64 * whole,
     }
 }
 

@@ -122,7 +122,7 @@ pub fn run(
     let mut trial =
         |subject: &PathUnderTest, load: &Load| calibrate::rate(load, subject.between(), stop);
     let mut log = CellLog::for_each(plan, subjects);
-    let pacing = plan.impact.map(|impact| Pacing::new(impact, capacity(subjects)));
+    let pacing = plan.impact.map(|impact| Pacing::new(impact, capacity(subjects), plan.duration));
     let mut judge = Judge::new(plan.rule, &plan.before, peer_load(subjects));
     let (offers, blocked) = match calibrate::offers(plan, subjects, observer, &mut trial) {
         // Stopped before the loads were known: no block is begun.
