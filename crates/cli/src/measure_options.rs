@@ -112,6 +112,11 @@ impl Asked {
         Ok(())
     }
 
+    /// Whether all of it is requests one at a time, which rest under `--impact`.
+    fn rests(&self) -> bool {
+        self.outstanding == [1] && self.tasks.iter().all(|task| task.workload().is_rr())
+    }
+
     fn contradictions(&self) -> anyhow::Result<()> {
         let rr = |task: &Task| task.workload().is_rr();
         if self.gso && !self.tasks.contains(&Task::Steady(Workload::UdpStream)) {
@@ -234,6 +239,20 @@ impl Manner {
             rule: rule(arguments.disturbance)?,
             impact,
         })
+    }
+
+    /// Shortens pulses, where it was not asked how long they are, if some of what is asked for
+    /// has no rest between two requests.
+    pub fn shorten_bursts(&mut self, arguments: &Measuring, asked: &Asked) {
+        if self.impact.is_none() || asked.rests() {
+            return;
+        }
+        if arguments.duration.is_none() {
+            self.duration = Impact::BURST;
+        }
+        if arguments.warmup.is_none() {
+            self.warmup = Impact::BURST_WARMUP;
+        }
     }
 
     /// The plan of these cells, which vary these settings.
@@ -424,4 +443,37 @@ fn fresh_seed() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     // Short enough to be typed again.
     (now.as_nanos() as u64 ^ u64::from(std::process::id()) << 20) % 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        asking: Asking,
+        #[command(flatten)]
+        measuring: Measuring,
+    }
+
+    /// Milliseconds of a pulse, and of what it discards before.
+    fn pulse(words: &[&str]) -> [u128; 2] {
+        let words = Words::parse_from([&["x"], words].concat());
+        let mut manner = Manner::check(&words.measuring).unwrap();
+        let asked = Asked::check(&words.asking, manner.impact).unwrap();
+        manner.shorten_bursts(&words.measuring, &asked);
+        [manner.duration.as_millis(), manner.warmup.as_millis()]
+    }
+
+    #[test]
+    fn what_has_no_rests_has_short_pulses() {
+        assert_eq!(pulse(&[]), [500, 100]);
+        assert_eq!(pulse(&["--impact", "5%"]), [250, 20]);
+        assert_eq!(pulse(&["--impact", "5%", "--workloads", "tcp_rr,tcp_crr"]), [50, 10]);
+        assert_eq!(pulse(&["--impact", "5%", "--outstanding", "4"]), [50, 10]);
+        let asked = ["--impact", "5%", "--workloads", "tcp_crr", "--duration", "0.3"];
+        assert_eq!(pulse(&asked), [300, 10]);
+    }
 }

@@ -47,9 +47,7 @@ impl Flow<'_> {
             std::thread::sleep(left.min(TICK));
         }
     }
-}
 
-impl Flow<'_> {
     /// Rests after an answer that came at `ended`, where the load wants it; when the next
     /// request begins.
     pub fn rested(&self, ended: Instant) -> Instant {

@@ -33,6 +33,10 @@ impl Impact {
     pub const PULSE: Duration = Duration::from_millis(250);
     /// What it discards before.
     pub const WARMUP: Duration = Duration::from_millis(20);
+    /// What a pulse measures of loads without a rest between two requests: it takes a CPU.
+    pub const BURST: Duration = Duration::from_millis(50);
+    /// What such a pulse discards before.
+    pub const BURST_WARMUP: Duration = Duration::from_millis(10);
 }
 
 /// Least part of the share that is left where the host suffers.

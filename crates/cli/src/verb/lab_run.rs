@@ -324,11 +324,12 @@ impl CheckedRun {
         {
             return Err(usage("--steering", "rss needs threads with CPUs: not --placement none"));
         }
-        let manner = Manner::check(&arguments.measuring)?;
+        let mut manner = Manner::check(&arguments.measuring)?;
         let mut asked = Asked::default();
         for part in asking {
             asked.join(Asked::check(part, manner.impact)?);
         }
+        manner.shorten_bursts(&arguments.measuring, &asked);
         let mut settings = Vec::new();
         for text in &arguments.vary {
             settings.extend(varied(text)?);

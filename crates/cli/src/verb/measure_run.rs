@@ -31,6 +31,7 @@ const LONGEST_NAME: usize = 32;
 pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     let mut manner = Manner::check(&arguments.measuring)?;
     let asked = Asked::check(&arguments.asking, manner.impact)?;
+    manner.shorten_bursts(&arguments.measuring, &asked);
     remote_paths::check_engines(&asked)?;
     let destination = arguments.output.out.as_deref().map(Destination::check).transpose()?;
     let token = token(arguments.token.as_deref())?;

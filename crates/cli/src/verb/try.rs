@@ -58,6 +58,7 @@ const REACH_LIMIT: Duration = Duration::from_secs(4);
 pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
     let mut manner = Manner::check(&arguments.measuring)?;
     let asked = Asked::check(&arguments.asking, manner.impact)?;
+    manner.shorten_bursts(&arguments.measuring, &asked);
     remote_paths::check_engines(&asked)?;
     // Each workload may keep the change or forbid it, by what it carries and by its CPU
     // time: their errors add up.

@@ -284,6 +284,7 @@ mod tests {
             message_bytes: 9,
             flows: 3,
             outstanding: 4,
+            rest: Duration::from_millis(3),
             socket_buffer_bytes: Some(4096),
             server_cpus: vec![1, 5],
             ..Load::new(Workload::TcpRr)
