@@ -122,10 +122,16 @@ fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
 /// Checks that every hop carried the traffic.
 ///
 /// # Errors
-/// Names the first hop that did not, with what was expected and seen.
+/// Names the first hop that did not, with what was expected and seen; says so where
+/// nothing was sent.
 pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
     if hops.is_empty() {
         return Err("the path declares no hop to prove it by".to_owned());
+    }
+    // Hops that saw nothing of nothing say nothing about the path.
+    if (measured.sent_units, measured.units, measured.payload_bytes) == (0, 0, 0) {
+        let interval = measured.seconds * 1e3;
+        return Err(format!("nothing was sent in the {interval:.0} ms that were measured"));
     }
     let answered = measured.workload.has_latency();
     for hop in hops {
@@ -273,6 +279,18 @@ mod tests {
         let error = prove(&records, &measured(Workload::TcpRr, 90, 90)).unwrap_err();
         assert!(error.contains("reverse"), "{error}");
         assert!(prove(&[], &measured(Workload::TcpRr, 1, 1)).is_err());
+    }
+
+    #[test]
+    fn a_sender_that_did_not_run_is_no_wrong_path() {
+        let records =
+            hops(&[Hop::tx("a", "nic0")], &observed(Counters::default()), Workload::TcpStream);
+        let none = measured(Workload::TcpStream, 0, 0);
+        let error = prove(&records, &none).unwrap_err();
+        assert_eq!(error, "nothing was sent in the 1000 ms that were measured");
+        // What was sent and crossed nothing is.
+        let lost = Measured { sent_units: 1, ..none };
+        assert!(prove(&records, &lost).unwrap_err().contains("a nic0 saw 0 bytes forward"));
     }
 
     #[test]

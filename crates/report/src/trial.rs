@@ -197,6 +197,10 @@ pub fn judged_words(results: &Results, judged: &Judged) -> String {
         (Verdict::Worse, None, Some(carried)) => {
             format!("{work} works without it only, {}", carried_words(carried))
         }
+        // Between which bounds it lies: narrow ones say that it is worth nothing.
+        (Verdict::Undecided, Some(ratio), _) => {
+            format!("{work} is not told apart, {}", interval(ratio))
+        }
         _ => format!("{work} is not told apart"),
     }
 }
