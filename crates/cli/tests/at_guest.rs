@@ -280,6 +280,24 @@ fn a_killed_guest_ends_the_run_with_its_reason_and_a_killed_run_its_guest() {
     nothing_left(&mark);
 }
 
+/// Most of its time nothing runs: it needs no turn.
+#[test]
+fn a_guest_that_stands_still_is_said_and_the_run_begun_again_in_another() {
+    let kernel = require!(kernel());
+    let mut running = run(&kernel, "host@guest", &["--workloads", "tcp_rr", "--blocks", "8"]);
+    let mark = running.mark().to_owned();
+    kill(Pid::from_raw(measuring(&mut running)), Signal::SIGSTOP).unwrap();
+    let ended = running.wait_at_most(LIMIT).expect(0);
+    let wanted = "it has said nothing for 90s; the run was begun again in another guest";
+    assert!(ended.stderr.contains(wanted), "{}", ended.stderr);
+    let results = ended.json();
+    assert_eq!((&results["complete"], &results["plan"]["blocks_done"]), (&true.into(), &8.into()));
+    let warnings = results["warnings"].as_array().unwrap();
+    let told = |warning: &Value| warning.as_str().unwrap().ends_with(wanted);
+    assert_eq!(warnings.iter().filter(|warning| told(warning)).count(), 1, "{warnings:#?}");
+    nothing_left(&mark);
+}
+
 #[test]
 fn a_run_that_is_interrupted_gives_what_there_is() {
     let kernel = require!(kernel());

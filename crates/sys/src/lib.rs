@@ -12,6 +12,7 @@ pub mod capability;
 mod cgroup;
 pub mod datagram;
 pub mod descriptors;
+pub mod emulation;
 mod error;
 pub mod ethtool;
 pub mod frame_ring;

@@ -2,12 +2,12 @@
 //! is booted and told what to measure, and its results become those of the modes' names.
 
 use std::ffi::OsString;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Args;
 use lab::at_guest::{self, AtGuest};
-use lab::guest::exec::Done;
+use lab::guest::exec::{Done, RunError};
 use lab::{Capabilities, guest};
 use measure::run::Ended;
 use results::{EndedBy, ModeRecord, Results, Status};
@@ -128,18 +128,6 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
         }
     }
     testbed::heed(stop.clone());
-    progress.build("the guest", Some(BOOT_SECONDS));
-    let guest = at_guest::start(&able);
-    progress.built();
-    let interrupted = || stop.load(Ordering::Relaxed);
-    let guest = match guest {
-        Err(_) if interrupted() => {
-            progress.finish();
-            return Ok(Exit::Interrupted);
-        }
-        guest => guest?,
-    };
-    let note = guest.note();
     let mut told = vec!["lab".to_owned(), "run".to_owned()];
     if let Some(plan) = &arguments.plan {
         told.push(format!("--plan={plan}"));
@@ -148,15 +136,26 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
         let word = word.into_string();
         told.push(word.map_err(|word| usage("lab run", format!("{word:?}: not in UTF-8")))?);
     }
-    let done = guest.run(&told, &stop, |line| tell(&progress, line));
+    let interrupted = || stop.load(Ordering::Relaxed);
+    let mut attempt = run_inside(&able, &told, &progress, &stop);
+    let mut stood_still = None;
+    if let Err(RunError::Silent(error)) = &attempt
+        && !interrupted()
+    {
+        let why = format!("{error}; the run was begun again in another guest");
+        progress.aside(|| tracing::warn!("{why}"));
+        stood_still = Some(why);
+        attempt = run_inside(&able, &told, &progress, &stop);
+    }
     progress.finish();
-    let done = done?;
+    let Some((done, note)) = attempt? else { return Ok(Exit::Interrupted) };
     // It ended before it had measured anything.
     if done.results.is_empty() && interrupted() {
         return Ok(Exit::Interrupted);
     }
     let mut results = outcome(done)?;
     rename(&mut results, &note);
+    results.warnings.extend(stood_still);
     results.cells.extend(checked.missing_cells(&records));
     results.modes.extend(records);
     results.plan.modes = results.modes.iter().map(|mode| mode.mode.clone()).collect();
@@ -166,6 +165,25 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
         _ => Ended::Blocks,
     };
     deliver(&results, ended, &arguments.output, destination.as_ref())
+}
+
+/// Boots a guest for these modes and has it run the program; what came of it, and what a reader
+/// has to know of the guest. `None`: interrupted before it was up.
+fn run_inside(
+    modes: &[&AtGuest],
+    words: &[String],
+    progress: &Progress,
+    stop: &AtomicBool,
+) -> Result<Option<(Done, String)>, RunError> {
+    progress.build("the guest", Some(BOOT_SECONDS));
+    let guest = at_guest::start(modes);
+    progress.built();
+    let guest = match guest {
+        Err(_) if stop.load(Ordering::Relaxed) => return Ok(None),
+        guest => guest?,
+    };
+    let note = guest.note();
+    guest.run(words, stop, |line| tell(progress, line)).map(|done| Some((done, note)))
 }
 
 /// What was typed, without the options that are this side's.

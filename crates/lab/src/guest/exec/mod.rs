@@ -67,6 +67,18 @@ pub struct Done {
     pub last_lines: Vec<String>,
 }
 
+/// Why nothing came of the program.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Not even that it is alive was heard from the guest. One in software emulation may stand
+    /// still by QEMU's fault, which another one need not meet.
+    #[error("{0}")]
+    Silent(testbed::Error),
+    /// Everything else, which another guest would meet, too.
+    #[error("{0}")]
+    Failed(#[from] testbed::Error),
+}
+
 impl ExecGuest {
     /// Boots a guest that has these modules of its kernel, programs and files besides overlane.
     ///
@@ -114,11 +126,11 @@ impl ExecGuest {
         arguments: &[String],
         stop: &AtomicBool,
         mut line: impl FnMut(&str),
-    ) -> Result<Done> {
+    ) -> std::result::Result<Done, RunError> {
         let said: Vec<u8> =
             arguments.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
         if said.len() > frame::LONGEST || arguments.iter().any(|word| word.contains('\0')) {
-            return Err(self.failed(format!("{} bytes of arguments: too many", said.len())));
+            return Err(self.failed(format!("{} bytes of arguments: too many", said.len())).into());
         }
         self.say(Kind::Arguments, &said)?;
         let mut done = Done { status: 0, results: Vec::new(), last_lines: Vec::new() };
@@ -138,17 +150,20 @@ impl ExecGuest {
                     done.results.extend(payload);
                 }
                 Kind::Part => {
-                    return Err(self.failed(format!("results of over {MOST_RESULTS} bytes")));
+                    return Err(self
+                        .failed(format!("results of over {MOST_RESULTS} bytes"))
+                        .into());
                 }
                 Kind::Ended => {
                     self.say(Kind::Received, &[])?;
                     let status = payload.try_into().map(i32::from_le_bytes);
                     let wrong = |_| self.failed("an exit status that is none");
-                    return status.map(|status| Done { status, ..done }).map_err(wrong);
+                    return Ok(Done { status: status.map_err(wrong)?, ..done });
                 }
-                Kind::Failed => return Err(self.failed(words(&payload))),
+                Kind::Failed => return Err(self.failed(words(&payload)).into()),
                 Kind::Arguments | Kind::Stop | Kind::Received => {
-                    return Err(self.failed(format!("it says {kind:?}, which is for it to hear")));
+                    let said = format!("it says {kind:?}, which is for it to hear");
+                    return Err(self.failed(said).into());
                 }
             }
         }
@@ -164,7 +179,11 @@ impl ExecGuest {
             .map_err(|error| self.failed(format!("write to its control port: {error}")))
     }
 
-    fn receive(&mut self, stop: &AtomicBool, asked: &mut bool) -> Result<(Kind, Vec<u8>)> {
+    fn receive(
+        &mut self,
+        stop: &AtomicBool,
+        asked: &mut bool,
+    ) -> std::result::Result<(Kind, Vec<u8>), RunError> {
         let mut head = [0; HEAD];
         self.fill(&mut head, stop, asked)?;
         let (kind, length) = frame::head(head).map_err(|error| self.failed(error.to_string()))?;
@@ -173,7 +192,12 @@ impl ExecGuest {
         Ok((kind, payload))
     }
 
-    fn fill(&mut self, buffer: &mut [u8], stop: &AtomicBool, asked: &mut bool) -> Result<()> {
+    fn fill(
+        &mut self,
+        buffer: &mut [u8],
+        stop: &AtomicBool,
+        asked: &mut bool,
+    ) -> std::result::Result<(), RunError> {
         let part = format!("guest {NAME}");
         let (mut filled, mut since) = (0, Instant::now());
         while filled < buffer.len() {
@@ -184,7 +208,7 @@ impl ExecGuest {
             let Running { control, process, console, .. } = &mut self.running;
             match control.read(&mut buffer[filled..]) {
                 // QEMU closes it when it ends, which it does when the guest panics.
-                Ok(0) => return Err(ended(&part, &last_words(process), console)),
+                Ok(0) => return Err(ended(&part, &last_words(process), console).into()),
                 Ok(length) => {
                     filled += length;
                     since = Instant::now();
@@ -193,12 +217,13 @@ impl ExecGuest {
                     process.check().map_err(|error| ended(&part, &error, console))?;
                     if since.elapsed() > SILENCE_LIMIT {
                         let silent = format!("it has said nothing for {SILENCE_LIMIT:.0?}");
-                        return Err(not_started(&part, silent + &console.words()));
+                        let silent = not_started(&part, silent + &console.words());
+                        return Err(RunError::Silent(silent));
                     }
                     std::thread::sleep(TICK);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Err(ended(&part, &last_words(process), console)),
+                Err(_) => return Err(ended(&part, &last_words(process), console).into()),
             }
         }
         Ok(())
