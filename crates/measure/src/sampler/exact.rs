@@ -87,9 +87,8 @@ impl ExactClock {
             return Err("a PREEMPT_RT kernel preempts softirqs".to_owned());
         }
         let (mut object, btf) = bpf_load::open(OBJECT)?;
-        // QEMU's software emulation does not get past a call of another CPU whose trace point is
-        // just being detached, and this is what the kernel calls for to detach one: one guest in 20
-        // stood still (QEMU 7.2, Linux 6.1). Their time there is that of what they interrupt.
+        // The kernel detaches a trace point by calling the other CPUs. Where that is the call's own
+        // trace point, QEMU 7.2's software emulation may never end it (docs/src/design/measuring.md).
         let without_calls = sys::emulation::is_tcg();
         for mut program in object.progs_mut() {
             // Trace points of other architectures are left out; those that

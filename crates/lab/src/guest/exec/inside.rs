@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,8 +21,6 @@ use crate::guest::initramfs::{FOUND, PROGRAM};
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec";
 /// Longest line of the program that is told.
 const LINE: u64 = 1024;
-/// How long lines may come after the program has ended.
-const LAST_LINES_LIMIT: Duration = Duration::from_secs(5);
 /// How often the program is asked whether it has ended.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -96,12 +94,8 @@ fn carry_out(
     let (telling, to) = (std::thread::Builder::new().name("lines".into()), outgoing.clone());
     let telling = telling.spawn(move || tell(stderr, &to)).map_err(thread)?;
     let status = wait(&mut child, outgoing)?;
-    // It ends with the program, unless something that the program started outlives it: what it
-    // printed and wrote is whole then, too.
-    let ended = Instant::now();
-    while !telling.is_finished() && ended.elapsed() < LAST_LINES_LIMIT {
-        std::thread::sleep(TICK);
-    }
+    // It ends with the program, and says no more then.
+    let _ = telling.join();
     match File::open(RESULTS) {
         Ok(mut file) => {
             let mut part = vec![0; LONGEST];

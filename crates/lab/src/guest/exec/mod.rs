@@ -72,10 +72,10 @@ pub struct Done {
 pub enum RunError {
     /// Not even that it is alive was heard from the guest. One in software emulation may stand
     /// still by QEMU's fault, which another one need not meet.
-    #[error("{0}")]
+    #[error(transparent)]
     Silent(testbed::Error),
     /// Everything else, which another guest would meet, too.
-    #[error("{0}")]
+    #[error(transparent)]
     Failed(#[from] testbed::Error),
 }
 
