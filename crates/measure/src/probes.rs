@@ -35,15 +35,8 @@ pub struct Reading {
     places: Vec<(BTreeMap<String, Counters>, NamespaceSnapshot)>,
     /// What each program has dropped.
     programs: Vec<u64>,
-    meters: Around,
+    meters: BTreeMap<Device, Metered>,
     drops: Option<DropsReading>,
-}
-
-/// What meters said before all other counters were read, and after.
-#[derive(Debug)]
-struct Around {
-    before: BTreeMap<Device, Metered>,
-    after: BTreeMap<Device, Metered>,
 }
 
 /// A probe that cannot be opened or read.
@@ -111,16 +104,32 @@ impl Probes {
         Ok(self)
     }
 
-    /// Reads every counter.
-    ///
-    /// Meters are read first and last. Beside a stream, which takes CPUs of its own, the others
-    /// take milliseconds: what crossed a device meanwhile would not be excused by its meter.
+    /// The first reading of an interval. What stages count comes first here and last at the
+    /// end: a bypassed device is excused by it, whose own counters must not see more. To read
+    /// all takes milliseconds, in which a stream goes on.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn read(&self) -> Result<Reading, ProbeError> {
-        let meters = || self.meters.iter().map(|(at, meter)| (at.clone(), meter.read())).collect();
-        let before = meters();
+    pub fn begin(&self) -> Result<Reading, ProbeError> {
+        let meters = self.meters();
+        let reading = self.all_but_meters()?;
+        Ok(Reading { meters, ..reading })
+    }
+
+    /// The last reading of an interval.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn end(&self) -> Result<Reading, ProbeError> {
+        let reading = self.all_but_meters()?;
+        Ok(Reading { meters: self.meters(), ..reading })
+    }
+
+    fn meters(&self) -> BTreeMap<Device, Metered> {
+        self.meters.iter().map(|(at, meter)| (at.clone(), meter.read())).collect()
+    }
+
+    fn all_but_meters(&self) -> Result<Reading, ProbeError> {
         let read = |place: &PlaceProbe| {
             let links = place
                 .netlink
@@ -138,12 +147,10 @@ impl Probes {
             _ => None,
         };
         let programs = self.programs.iter().map(Program::dropped).collect();
-        let meters = Around { before, after: meters() };
-        Ok(Reading { places, programs, meters, drops })
+        Ok(Reading { places, programs, meters: BTreeMap::new(), drops })
     }
 
-    /// What happened between two readings; of meters, from the beginning of the first to the
-    /// end of the second.
+    /// What happened between two readings.
     pub fn difference(&self, before: &Reading, after: &Reading) -> Observed {
         let mut devices = BTreeMap::new();
         let mut namespaces = Vec::new();
@@ -178,9 +185,9 @@ impl Probes {
             .zip(before.programs.iter().zip(&after.programs))
             .map(|(program, (before, after))| (program.name.clone(), after.saturating_sub(*before)))
             .collect();
-        let metered = after.meters.after.iter().map(|(at, after)| {
+        let metered = after.meters.iter().map(|(at, after)| {
             // Begun since the first reading: all that it counts is of the interval.
-            let before = before.meters.before.get(at).cloned().unwrap_or_default();
+            let before = before.meters.get(at).cloned().unwrap_or_default();
             (at.clone(), after.since(&before))
         });
         Observed { devices, namespaces, drops, programs, metered: metered.collect() }
@@ -199,19 +206,23 @@ mod tests {
 
     use super::*;
 
-    /// A stream goes on while counters are read.
+    /// A stream goes on while counters are read: each reading of one sees a packet more.
     #[test]
     fn a_meter_counts_whatever_the_other_counters_can_have_seen() {
-        let count = Arc::new(AtomicU64::new(0));
+        let packets = Arc::new(AtomicU64::new(0));
+        let [one, other] = [(); 2].map(|()| packets.clone());
         let meter = Meter::new(move || {
-            let tx_packets = count.fetch_add(1, Ordering::Relaxed);
+            let tx_packets = one.fetch_add(1, Ordering::Relaxed);
             Metered { carried: Counters { tx_packets, ..Default::default() }, ..Default::default() }
         });
-        let hop = Hop::tx("a", "nic0").bypassed_but_for(netstate::Way::Forward, meter);
+        let hop = Hop::tx("a", "nic0")
+            .before("copy loop", move || other.fetch_add(1, Ordering::Relaxed))
+            .bypassed_but_for(netstate::Way::Forward, meter);
         let probes = Probes::open(&[]).unwrap().with_programs(&[hop]);
-        let [before, after] = [(); 2].map(|()| probes.read().unwrap());
+        let (before, after) = (probes.begin().unwrap(), probes.end().unwrap());
         let observed = probes.difference(&before, &after);
-        // 0 and 1 around the first reading, 2 and 3 around the second.
+        // Meter, program; program, meter.
+        assert_eq!(observed.programs, [("copy loop".to_owned(), 1)]);
         assert_eq!(observed.metered("a", "nic0").unwrap().carried.tx_packets, 3);
     }
 }

@@ -49,7 +49,7 @@ impl Watch for Counted<'_> {
             // The farther first and, at the end, last: each end's CPU time is
             // divided by its own time between.
             self.remote.map_or(Ok(()), Remote::begin).map_err(|e| e.to_string())?;
-            let reading = self.probes.read().map_err(|e| e.to_string())?;
+            let reading = self.probes.begin().map_err(|e| e.to_string())?;
             Ok((reading, self.machine.begin().map_err(|e| e.to_string())?))
         };
         self.before =
@@ -60,7 +60,7 @@ impl Watch for Counted<'_> {
         let read = || {
             let cpu = self.machine.end().map_err(|e| e.to_string())?;
             let peer = self.remote.map(Remote::end).transpose().map_err(|e| e.to_string())?;
-            Ok((self.probes.read().map_err(|e| e.to_string())?, cpu, peer))
+            Ok((self.probes.end().map_err(|e| e.to_string())?, cpu, peer))
         };
         match giving_way::read(self.gives_way, read) {
             Ok((reading, cpu, peer)) => {

@@ -180,7 +180,7 @@ impl Told<'_> {
     fn begun(&mut self) -> Result<(), String> {
         // The farther first and, at the end, last.
         self.remote.begin().map_err(|error| error.to_string())?;
-        let reading = self.probes.read().map_err(|error| error.to_string())?;
+        let reading = self.probes.begin().map_err(|error| error.to_string())?;
         self.before = Some((reading, self.machine.begin().map_err(|error| error.to_string())?));
         self.tell(&FromGuest::Begin)
     }
@@ -188,7 +188,7 @@ impl Told<'_> {
     fn ended(&mut self) -> Result<(), String> {
         self.tell(&FromGuest::End)?;
         let machine = self.machine.end().map_err(|error| error.to_string())?;
-        let after = self.probes.read().map_err(|error| error.to_string())?;
+        let after = self.probes.end().map_err(|error| error.to_string())?;
         let server = self.remote.end().map_err(|error| error.to_string())?;
         let before = self.before.take().ok_or("an interval that has not begun")?;
         let observed = self.probes.difference(&before.0, &after);

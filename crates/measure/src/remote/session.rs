@@ -235,7 +235,7 @@ impl<'a> Session<'a> {
         let path = self.path.as_mut().ok_or("begin before describe")?;
         let (probes, machine) = (&path.probes, &path.samplers.machine);
         path.before = Some(giving_way::read(gives_way, || {
-            let reading = probes.read().map_err(|e| e.to_string())?;
+            let reading = probes.begin().map_err(|e| e.to_string())?;
             Ok((reading, machine.begin().map_err(|e| e.to_string())?))
         })?);
         Ok(Reply::Done)
@@ -248,7 +248,7 @@ impl<'a> Session<'a> {
         let (probes, machine) = (&path.probes, &path.samplers.machine);
         let (machine, after) = giving_way::read(gives_way, || {
             let machine = machine.end().map_err(|e| e.to_string())?;
-            Ok((machine, probes.read().map_err(|e| e.to_string())?))
+            Ok((machine, probes.end().map_err(|e| e.to_string())?))
         })?;
         let observed = path.probes.difference(&before.0, &after);
         // A device that is gone has counted nothing: the client's proof of the path fails by
