@@ -250,14 +250,16 @@ pub const WORKLOADS: &str = "tcp_stream,tcp_rr,udp_stream";
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "How to measure")]
 pub struct Measuring {
-    /// CPUs of client and server threads
-    #[arg(long, value_enum, default_value_t = Placement::Split)]
-    pub placement: Placement,
+    /// CPUs of client and server threads [default: split; of `try` and `measure run` none
+    /// where both ends are on this machine and other programs have the CPUs of one]
+    #[arg(long, value_enum)]
+    pub placement: Option<Placement>,
     /// Blocks: each measures every cell once, in random order [default: 20, with --quick
     /// 9; of `try` 30, with --quick 13]
     #[arg(long, value_name = "N", conflicts_with = "confidence")]
     pub blocks: Option<u32>,
-    /// Seconds measured per sample [default: 0.5; 0.15 with --quick]
+    /// Seconds measured per sample [default: 0.5; 0.15 with --quick; of `try` 0.25 where other
+    /// load does not come and go]
     #[arg(long, value_name = "SEC")]
     pub duration: Option<f64>,
     /// Seconds of traffic discarded before each sample [default: 0.1; 0.05 with --quick]
@@ -299,6 +301,13 @@ pub struct Output {
     /// How to print the results
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
+}
+
+impl Measuring {
+    /// Where threads run, unless the survey finds others there.
+    pub fn placement(&self) -> Placement {
+        self.placement.unwrap_or(Placement::Split)
+    }
 }
 
 /// `--placement`

@@ -18,6 +18,8 @@ use crate::sizes;
 
 /// How long a path may stand still before it counts as broken.
 const SETUP_LIMIT: Duration = Duration::from_secs(5);
+/// What a sample of a trial measures where others' load does not come and go.
+const OF_A_STEADY_TRIAL: Duration = Duration::from_millis(250);
 
 /// Sizes of socket buffers and message sizes, loads, engines: what is asked of
 /// every path.
@@ -233,7 +235,7 @@ impl Manner {
             stopping: stopping(arguments, blocks)?,
             duration: seconds("--duration", arguments.duration.unwrap_or(duration), 0.01)?,
             warmup: seconds("--warmup", arguments.warmup.unwrap_or(warmup), 0.0)?,
-            placement: PlacementPolicy::from(arguments.placement)
+            placement: PlacementPolicy::from(arguments.placement())
                 .place(&sys::affinity::of_this_thread()?),
             seed: arguments.seed.unwrap_or_else(fresh_seed),
             rule: rule(arguments.disturbance)?,
@@ -252,6 +254,16 @@ impl Manner {
         }
         if arguments.warmup.is_none() {
             self.warmup = Impact::BURST_WARMUP;
+        }
+    }
+
+    /// Shortens the samples of a trial, where it was not asked how long they are and others'
+    /// load does not come and go by more than a sample may: longer ones would even out little
+    /// then, and the more pairs of samples there are, the sooner a change is told apart.
+    pub fn shorten_pairs(&mut self, arguments: &Measuring, survey: &Survey) {
+        let is_given = arguments.duration.is_some() || arguments.quick || self.impact.is_some();
+        if !is_given && survey.swing() < Limits::DEFAULT.other_share {
+            self.duration = OF_A_STEADY_TRIAL;
         }
     }
 
@@ -456,6 +468,36 @@ mod tests {
         asking: Asking,
         #[command(flatten)]
         measuring: Measuring,
+    }
+
+    #[test]
+    fn samples_of_a_trial_are_shorter_where_load_is_steady_and_none_were_asked_for() {
+        let [steady, little, waves] =
+            [[0.5; 5], [0.45, 0.58, 0.44, 0.57, 0.5], [0.0, 0.9, 0.1, 0.8, 0.0]].map(
+                |shares: [f64; 5]| Survey {
+                    steps: shares
+                        .map(|other_share| results::Disturbance {
+                            other_share,
+                            ..Default::default()
+                        })
+                        .to_vec(),
+                    ..Survey::default()
+                },
+            );
+        for (words, survey, expected) in [
+            (&[][..], &steady, 250),
+            (&[], &little, 250),
+            (&[], &waves, 500),
+            (&["--duration", "0.7"], &steady, 700),
+            (&["--quick"], &steady, 150),
+            (&["--impact", "5%"], &steady, 250),
+            (&["--impact", "5%", "--duration", "0.1"], &steady, 100),
+        ] {
+            let words = Words::parse_from([&["x"], words].concat());
+            let mut manner = Manner::check(&words.measuring).unwrap();
+            manner.shorten_pairs(&words.measuring, survey);
+            assert_eq!(manner.duration.as_millis(), expected, "{:?}", words.measuring);
+        }
     }
 
     /// Milliseconds of a pulse, and of what it discards before.

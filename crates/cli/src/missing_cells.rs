@@ -78,5 +78,6 @@ fn unmeasured(
         loss: None,
         hops: Vec::new(),
         trend: None,
+        settled_after: None,
     }
 }

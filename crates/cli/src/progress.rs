@@ -9,6 +9,9 @@ use measure::path_under_test::PathUnderTest;
 use measure::plan::PlannedCell;
 use results::stats::Outlook;
 
+/// Half-width from which on an interval says nothing (±100%).
+const WIDEST_SAID: f64 = 1.0;
+
 /// A bar over the samples of a run.
 pub struct Progress {
     bar: ProgressBar,
@@ -101,6 +104,8 @@ impl Progress {
     pub fn outlook(&mut self, outlook: Option<Outlook>) {
         let Some(Outlook { widest, at_end, needed }) = outlook else { return };
         self.width = match needed {
+            // Two or three blocks say nothing yet.
+            _ if widest > WIDEST_SAID => return,
             Some(needed) if needed < 10_000.0 => {
                 format!("±{:.1}%, needs about {needed:.0} blocks: ", widest * 100.0)
             }

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use measure::sampler::{Limits, Machine, Rule, Survey};
+use measure::plan::PlacementPolicy;
+use measure::sampler::{Machine, Rule, Survey};
 use results::Placement;
 
+use crate::args::Measuring;
 use crate::measure_options::Manner;
 use crate::output::complain;
 use crate::progress::Progress;
@@ -23,6 +25,8 @@ const NAMED: usize = 3;
 const NAMED_FROM: f64 = 0.05;
 /// A CPU is idle that is busy for less than this share.
 const IDLE: f64 = 0.1;
+/// A CPU is taken of which others use more than this share.
+const TAKEN: f64 = 0.5;
 /// Half-width of an interval from which on something should be done about it.
 const WIDE: f64 = 0.10;
 /// Noise of a sample's value on an idle machine (standard deviation).
@@ -33,13 +37,58 @@ const NOISE: f64 = 0.04;
 /// # Errors
 /// When the machine cannot be sampled.
 pub fn look(machine: &mut Machine, manner: &Manner, progress: &Progress) -> anyhow::Result<Survey> {
+    let survey = watch(machine, manner)?;
+    say(&lines(&survey, manner), progress);
+    Ok(survey)
+}
+
+/// Watches the machine, and says what else runs. Where both ends of the pair are here, and it
+/// was not asked where their threads run, they are not pinned to CPUs that others have: a
+/// program that is pinned there waits for them, which one that is not never does.
+///
+/// # Errors
+/// When the machine cannot be sampled.
+pub fn look_and_place(
+    machine: &mut Machine,
+    manner: &mut Manner,
+    measuring: &Measuring,
+    progress: &Progress,
+) -> anyhow::Result<Survey> {
+    let survey = watch(machine, manner)?;
+    let crowded = crowded(&survey, &manner.placement).filter(|_| measuring.placement.is_none());
+    let mut said = Vec::new();
+    if let Some(cpus) = crowded {
+        said.push(format!(
+            "placement: other programs have CPU {cpus}: threads are not pinned (--placement split \
+             pins them)"
+        ));
+        manner.placement = PlacementPolicy::None.place(&[]);
+        machine.focus_on([]);
+    }
+    said.splice(0..0, lines(&survey, manner));
+    say(&said, progress);
+    Ok(survey)
+}
+
+/// CPUs of the end that has none which others leave half of; `None`: there is no such end.
+/// An end that may use every CPU finds what is free by itself.
+fn crowded(survey: &Survey, placement: &Placement) -> Option<String> {
+    let is_taken = |cpu: &usize| survey.cpus.iter().any(|one| one.cpu == *cpu && one.busy > TAKEN);
+    let ends = [&placement.client_cpus, &placement.server_cpus];
+    let pinned = ends.into_iter().filter(|cpus| (1..survey.cpus.len()).contains(&cpus.len()));
+    let end = pinned.into_iter().find(|cpus| cpus.iter().all(is_taken))?;
+    Some(end.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+}
+
+fn watch(machine: &mut Machine, manner: &Manner) -> anyhow::Result<Survey> {
     let Placement { client_cpus, server_cpus, .. } = &manner.placement;
     machine.focus_on(client_cpus.iter().chain(server_cpus).copied());
-    let survey = machine.survey(WATCH, STEPS)?;
-    let lines = lines(&survey, manner);
-    // The bar is drawn again below them.
+    Ok(machine.survey(WATCH, STEPS)?)
+}
+
+/// The bar is drawn again below them.
+fn say(lines: &[String], progress: &Progress) {
     progress.aside(|| lines.iter().for_each(|line| complain(line)));
-    Ok(survey)
 }
 
 /// What the results file says of it.
@@ -116,7 +165,7 @@ fn effect(survey: &Survey, manner: &Manner) -> String {
         };
     }
     let wide = expected(survey, blocks(manner)) * 100.0;
-    match survey.swing() < Limits::DEFAULT.other_share / 2.0 {
+    match !survey.comes_and_goes() {
         true => format!(
             "effect: steady, so both sides of a ratio share it: intervals of up to about ±{wide:.0}%"
         ),
@@ -140,8 +189,7 @@ fn help(survey: &Survey, manner: &Manner) -> String {
         let idle: Vec<String> = idle.iter().map(ToString::to_string).collect();
         return format!("help: idle CPUs for the pair: taskset -c {} overlane …", idle.join(","));
     }
-    let comes_and_goes = survey.swing() >= Limits::DEFAULT.other_share / 2.0;
-    if comes_and_goes || expected(survey, blocks(manner)) > WIDE {
+    if survey.comes_and_goes() || expected(survey, blocks(manner)) > WIDE {
         let longer = manner.duration.as_secs_f64() * 4.0;
         return match manner.impact {
             Some(_) => "help: more blocks (--blocks)".to_owned(),
@@ -241,6 +289,30 @@ mod tests {
     fn idle_cpus_for_the_pair_are_named() {
         let said = lines(&survey([0.5; 5], &[1.0, 1.0, 0.0, 0.02]), &manner(&[])).join("\n");
         assert!(said.contains("taskset -c 2,3"), "{said}");
+    }
+
+    #[test]
+    fn an_end_is_crowded_that_has_no_cpu_of_which_half_is_left() {
+        let pinned = |client: &[usize], server: &[usize]| Placement {
+            policy: PlacementPolicy::Split,
+            client_cpus: client.to_vec(),
+            server_cpus: server.to_vec(),
+        };
+        let busy = |shares: &[f64]| survey([0.5; 5], shares);
+        for (shares, client, server, expected) in [
+            (vec![1.0, 0.0], vec![0], vec![1], Some("0")),
+            (vec![0.1, 0.6], vec![0], vec![1], Some("1")),
+            (vec![0.4, 0.4], vec![0], vec![1], None),
+            // One of its two is left.
+            (vec![1.0, 0.0, 0.0, 0.0], vec![0, 1], vec![2, 3], None),
+            (vec![1.0, 1.0, 0.0, 0.0], vec![0, 1], vec![2, 3], Some("0,1")),
+            // Not pinned, or to all that there are.
+            (vec![1.0, 0.0], vec![], vec![], None),
+            (vec![1.0, 1.0], vec![0, 1], vec![0, 1], None),
+        ] {
+            let found = crowded(&busy(&shares), &pinned(&client, &server));
+            assert_eq!(found.as_deref(), expected, "{shares:?} {client:?} {server:?}");
+        }
     }
 
     #[test]

@@ -12,13 +12,14 @@ use results::{
     ServiceDemand, Status,
 };
 
-/// The entry of a cell; `interval` makes a confidence interval of ratios.
+/// The entry of a cell; `interval` makes a confidence interval of its ratios.
 pub(crate) fn cell(
     plan: &Plan,
     subject: &PathUnderTest,
     planned: &PlannedCell,
     offered: Option<Offered>,
     samples: Vec<Sample>,
+    settled_after: Option<u32>,
     interval: &dyn Fn(&[f64]) -> Option<Interval>,
 ) -> Cell {
     let (status, reason) = failure(&samples);
@@ -66,6 +67,7 @@ pub(crate) fn cell(
         }),
         hops: hops(&samples),
         trend: drift(&samples, planned.role),
+        settled_after,
         samples,
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use results::stats::{SequentialPlan, ratio_interval};
-use results::{Cell, Interval, Results};
+use results::{Cell, Interval, Plan, Results};
 
 use crate::work::is_time;
 
@@ -24,12 +24,18 @@ pub(crate) fn gain(results: &Results, better: &Cell, worse: &Cell) -> Option<Int
     let sequential = goal
         .looks
         .first()
-        .filter(|_| goal.half_width.is_some())
-        .and_then(|first| sequential_plan(goal.level, *first, plan.max_blocks));
+        .zip(goal.looks.last())
+        .and_then(|(first, last)| sequential_plan(goal.level, *first, *last));
     match sequential {
-        Some(sequential) => sequential.interval(plan.blocks_done, &ratios).ok(),
+        Some(sequential) => sequential.interval(blocks(plan, better, worse), &ratios).ok(),
         None => ratio_interval(&ratios, goal.level).ok(),
     }
+}
+
+/// Blocks of which both have samples.
+fn blocks(plan: &Plan, better: &Cell, worse: &Cell) -> u32 {
+    let settled = [better, worse].into_iter().filter_map(|cell| cell.settled_after);
+    settled.fold(plan.blocks_done, u32::min)
 }
 
 /// The first valid value of each block.

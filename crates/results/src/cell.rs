@@ -61,6 +61,11 @@ pub struct Cell {
     pub reason: Option<String>,
     /// Every sample taken, void ones included.
     pub samples: Vec<Sample>,
+    /// Blocks after which this cell took no more samples, because more would not have moved
+    /// the verdict of a trial; null: it took samples until the run ended.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
+    pub settled_after: Option<u32>,
     /// Median of the valid samples' values, in `unit`.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub median: Option<f64>,

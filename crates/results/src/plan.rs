@@ -87,6 +87,7 @@ pub struct ConfidenceGoal {
     pub half_width: Option<f64>,
     /// Block counts at which the goal was looked at; the error probability is
     /// spent over them, so that stopping early keeps the coverage.
+    #[cfg_attr(feature = "schema", schemars(inner(range(max = MOST_BLOCKS))))]
     pub looks: Vec<u32>,
 }
 

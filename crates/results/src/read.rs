@@ -245,6 +245,15 @@ fn plan(plan: &Plan) -> Checked {
     if plan.max_blocks > MOST_BLOCKS {
         return wrong("/plan/max_blocks", format!("at most {MOST_BLOCKS}"), plan.max_blocks);
     }
+    // What is computed of looks takes the square of their blocks.
+    let mut looks = plan.confidence.looks.iter().enumerate();
+    if let Some((i, look)) = looks.find(|(_, look)| **look > MOST_BLOCKS) {
+        return wrong(
+            format!("/plan/confidence/looks/{i}"),
+            format!("at most {MOST_BLOCKS}"),
+            look,
+        );
+    }
     if plan.duration_s.is_nan() || plan.duration_s <= 0.0 {
         return wrong("/plan/duration_s", "seconds above 0", plan.duration_s);
     }
@@ -322,6 +331,7 @@ fn check_cell(at: &str, cell: &Cell) -> Checked {
     message_bytes(&format!("{at}/message_bytes"), cell.message_bytes)?;
     at_least_one(&format!("{at}/flows"), cell.flows.into())?;
     at_least_one(&format!("{at}/outstanding"), cell.outstanding.into())?;
+    at_least_one(&format!("{at}/settled_after"), cell.settled_after.unwrap_or(1).into())?;
     if let Some(offered) = &cell.offered {
         not_negative(&format!("{at}/offered/per_s"), offered.per_s)?;
     }

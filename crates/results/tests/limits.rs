@@ -57,5 +57,8 @@ fn cells_and_blocks_are_counted() {
     let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/results.schema.json");
     let schema: Value = serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap();
     assert_eq!(schema.pointer("/properties/cells/maxItems"), Some(&json!(MOST_CELLS)));
-    assert_eq!(schema.pointer("/$defs/plan/properties/max_blocks/maximum"), Some(&json!(10_000)));
+    for number in ["plan/properties/max_blocks", "confidence_goal/properties/looks/items"] {
+        let most = schema.pointer(&format!("/$defs/{number}/maximum"));
+        assert_eq!(most, Some(&json!(10_000)), "{number}");
+    }
 }

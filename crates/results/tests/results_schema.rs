@@ -162,6 +162,7 @@ fn cell() -> Cell {
         }),
         loss: Some(loss()),
         hops: vec![hop()],
+        settled_after: Some(8),
         trend: Some(text("falls by 12.0% over 8 samples (Mann-Kendall p = 0.0004)")),
     }
 }

@@ -320,7 +320,7 @@ impl CheckedRun {
         })?;
         let mtus = list("--mtu", &arguments.mtu, check_mtu)?;
         if arguments.steering == Some(Steering::Rss)
-            && arguments.measuring.placement == Placement::None
+            && arguments.measuring.placement() == Placement::None
         {
             return Err(usage("--steering", "rss needs threads with CPUs: not --placement none"));
         }
@@ -348,7 +348,7 @@ impl CheckedRun {
             manner,
             offloads,
             mtus,
-            steering: match (arguments.steering, arguments.measuring.placement) {
+            steering: match (arguments.steering, arguments.measuring.placement()) {
                 (Some(steering), _) => steering,
                 (None, Placement::None) => Steering::None,
                 (None, _) => Steering::Rss,

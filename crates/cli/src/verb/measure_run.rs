@@ -77,8 +77,9 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     for pid in paths.iter().filter_map(|path| path.remote.process_here()) {
         machine.add_own_process(pid);
     }
-    manner.placement = remote_paths::placement(arguments.measuring.placement, &paths)?;
-    let survey = survey::look(&mut machine, &manner, &progress)?;
+    manner.placement = remote_paths::placement(arguments.measuring.placement(), &paths)?;
+    let survey =
+        survey::look_and_place(&mut machine, &mut manner, &arguments.measuring, &progress)?;
 
     // One key for all cells: the baseline's, whose device is the underlay's.
     let mtu = paths[0].mtu();

@@ -289,8 +289,10 @@ impl Session {
         if let Some(pid) = paths[0].remote.process_here() {
             machine.add_own_process(pid);
         }
-        manner.placement = remote_paths::placement(arguments.measuring.placement, &paths)?;
-        let survey = survey::look(&mut machine, &manner, progress)?;
+        manner.placement = remote_paths::placement(arguments.measuring.placement(), &paths)?;
+        let survey =
+            survey::look_and_place(&mut machine, &mut manner, &arguments.measuring, progress)?;
+        manner.shorten_pairs(&arguments.measuring, &survey);
         let subjects = [paths[0].subject(here, paths[0].mtu())];
         let cells = plan::trial_cells(&asked.asks);
         let change = match (&arguments.command, &arguments.finding) {

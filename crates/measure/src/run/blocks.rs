@@ -33,6 +33,8 @@ pub(super) struct CellLog {
     pub said: Vec<Said>,
     /// Why a cell is not measured at all.
     pub unsupported: Vec<Option<String>>,
+    /// Blocks after which a cell took no more samples.
+    pub settled: Vec<Option<u32>>,
 }
 
 impl CellLog {
@@ -43,7 +45,13 @@ impl CellLog {
             samples: vec![Vec::new(); plan.cells.len()],
             said: vec![Said::default(); plan.cells.len()],
             unsupported: plan.cells.iter().map(unsupported).collect(),
+            settled: vec![None; plan.cells.len()],
         }
+    }
+
+    /// Whether a cell is measured in the next block.
+    fn takes_samples(&self, at: usize, plan: &Plan) -> bool {
+        self.unsupported[at].is_none() && self.settled[at].is_none() && !self.is_hopeless(at, plan)
     }
 
     /// Whether another sample of a cell would say nothing new. Disturbance passes; a
@@ -55,13 +63,36 @@ impl CellLog {
 
     /// What the stop rule decides by.
     fn series(&self, plan: &Plan) -> Vec<Series> {
-        let of = |(samples, cell): (&Vec<Sample>, &PlannedCell)| Series {
-            ratios: samples.iter().filter_map(|sample| sample.ratio).collect(),
-            demand: samples.iter().filter_map(|sample| sample.service_demand_ratio).collect(),
-            on_trial: cell.setting.is_some(),
-            less_is_better: cell.ask.unit() == Unit::Microseconds,
-        };
-        self.samples.iter().zip(&plan.cells).map(of).collect()
+        let of =
+            |((samples, cell), settled): ((&Vec<Sample>, &PlannedCell), &Option<u32>)| Series {
+                ratios: samples.iter().filter_map(|sample| sample.ratio).collect(),
+                demand: samples.iter().filter_map(|sample| sample.service_demand_ratio).collect(),
+                on_trial: cell.setting.is_some(),
+                less_is_better: cell.ask.unit() == Unit::Microseconds,
+                settled: *settled,
+            };
+        self.samples.iter().zip(&plan.cells).zip(&self.settled).map(of).collect()
+    }
+
+    /// Groups of which every cell under the change on trial is settled after `blocks` blocks
+    /// take no more samples, baselines included. Whether there is a new one.
+    fn settle(
+        &mut self,
+        blocks: u32,
+        groups: &[Vec<usize>],
+        cells: &[Series],
+        now: &[bool],
+    ) -> bool {
+        let mut new = false;
+        for group in groups {
+            let tried = || group.iter().filter(|at| cells[**at].on_trial);
+            let is_open = self.settled[group[0]].is_none();
+            if is_open && tried().next().is_some() && tried().all(|at| now[*at]) {
+                group.iter().for_each(|at| self.settled[*at] = Some(blocks));
+                new = true;
+            }
+        }
+        new
     }
 
     /// A cell's sample of a block that counts.
@@ -150,7 +181,7 @@ pub(super) struct Blocked {
     pub ended: Ended,
     /// How wide the intervals are.
     pub outlook: Option<Outlook>,
-    /// Mean time of a whole block.
+    /// Mean time of a whole block, of those after the last cells settled.
     pub block_time: Duration,
     /// Changes of the others' load.
     pub notes: Vec<String>,
@@ -193,7 +224,7 @@ impl Blocks<'_> {
     pub fn take(&mut self, rule: &StopRule) -> Blocked {
         let groups = order::groups(&self.plan.cells);
         let total = u64::from(rule.most_blocks()) * self.plan.cells.len() as u64;
-        let begun = Instant::now();
+        let mut since = (Instant::now(), 0);
         // Every rule ends at its last block.
         let mut blocked = Blocked { ended: Ended::Blocks, ..Blocked::stopped() };
         for block in 0..rule.most_blocks() {
@@ -203,14 +234,20 @@ impl Blocks<'_> {
                 break;
             }
             blocked.done = block + 1;
-            blocked.block_time = begun.elapsed() / blocked.done;
+            blocked.block_time = since.0.elapsed() / (blocked.done - since.1);
             ratios::fill(self.plan, &mut self.log.samples);
             blocked.notes.extend(self.judge.block_done(block));
             let cells = self.log.series(self.plan);
             blocked.outlook = rule.outlook(blocked.done, &cells);
             self.observer.block_done(blocked.outlook);
             blocked.ended = match (rule.decide(blocked.done, &cells), rule) {
-                (Decision::Continue, _) => continue,
+                (Decision::Continue, _) => {
+                    let now = rule.settled(blocked.done, &cells);
+                    if self.log.settle(blocked.done, &groups, &cells, &now) {
+                        since = (Instant::now(), blocked.done);
+                    }
+                    continue;
+                }
                 (Decision::GoalReached, _) => Ended::Confidence,
                 (Decision::OutOfReach, _) => Ended::OutOfReach,
                 (Decision::Decided, _) => Ended::Decided,
@@ -235,7 +272,7 @@ impl Blocks<'_> {
                 let spot = Spot { block, position, progress: Progress { done, total } };
                 position += 1;
                 spots.push((at, spot));
-                if self.log.unsupported[at].is_none() && !self.log.is_hopeless(at, self.plan) {
+                if self.log.takes_samples(at, self.plan) {
                     self.judge.first();
                     self.cell(at, spot)?;
                 }

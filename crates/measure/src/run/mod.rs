@@ -213,19 +213,23 @@ fn summarised(
 ) -> Outcome {
     let Blocked { done: blocks_done, ended, block_time, .. } = blocked;
     ratios::fill(plan, &mut log.samples);
-    // Too few ratios make no interval.
-    let interval = |ratios: &[f64]| rule.interval(blocks_done, ratios).ok();
+    // Too few ratios make no interval; those of a cell that settled have that of its look.
+    let interval = |settled: Option<u32>, ratios: &[f64]| {
+        rule.interval(settled.unwrap_or(blocks_done), ratios).ok()
+    };
     let against_built_in: Vec<Option<Interval>> = (0..plan.cells.len())
-        .map(|at| interval(&ratios::against_built_in(plan, &log.samples, at)))
+        .map(|at| interval(log.settled[at], &ratios::against_built_in(plan, &log.samples, at)))
         .collect();
-    let mut notes = outlook::notes(plan, &blocked, &background);
+    let mut notes = outlook::notes(plan, &blocked, &background, &log.settled);
     let mut cells = Vec::with_capacity(plan.cells.len());
     for (at, planned) in plan.cells.iter().enumerate() {
         let samples = std::mem::take(&mut log.samples[at]);
         let said = std::mem::take(&mut log.said[at]);
         let subject = &subjects[planned.subject];
         let offered = offers[at].offered();
-        let mut cell = summary::cell(plan, subject, planned, offered, samples, &interval);
+        let settled = log.settled[at];
+        let interval = |ratios: &[f64]| interval(settled, ratios);
+        let mut cell = summary::cell(plan, subject, planned, offered, samples, settled, &interval);
         cell.tool = said.tool.map(|(version, command)| Tool {
             version,
             command,

@@ -10,8 +10,14 @@ use crate::sampler::Limits;
 use results::stats::FELT;
 use results::{Background, MachineBackground};
 
-/// Notes on the background and on a goal that was not reached.
-pub(super) fn notes(plan: &Plan, blocked: &Blocked, background: &Background) -> Vec<String> {
+/// Notes on the background, on a goal that was not reached, and on cells that took fewer
+/// samples: `settled` has, for each cell, after how many blocks.
+pub(super) fn notes(
+    plan: &Plan,
+    blocked: &Blocked,
+    background: &Background,
+    settled: &[Option<u32>],
+) -> Vec<String> {
     let mut notes = blocked.notes.clone();
     notes.extend(busy("", &background.machine));
     notes.extend(background.peer.as_ref().and_then(|peer| busy("server: ", peer)));
@@ -23,7 +29,24 @@ pub(super) fn notes(plan: &Plan, blocked: &Blocked, background: &Background) -> 
     }
     notes.extend(goal(plan, blocked));
     notes.extend(trial(plan, blocked));
+    notes.extend(early(plan, blocked, settled));
     notes
+}
+
+/// Which workloads took no samples in the last blocks.
+fn early(plan: &Plan, blocked: &Blocked, settled: &[Option<u32>]) -> Option<String> {
+    let tried = plan.cells.iter().zip(settled).filter(|(cell, _)| cell.setting.is_some());
+    let early =
+        tried.filter_map(|(cell, after)| Some((cell, after.filter(|n| *n < blocked.done)?)));
+    let said: Vec<String> =
+        early.map(|(cell, after)| format!("{} after {after}", cell.ask.task)).collect();
+    (!said.is_empty()).then(|| {
+        format!(
+            "of {} blocks, known well enough for the verdict, and not measured any more: {}",
+            blocked.done,
+            said.join(", ")
+        )
+    })
 }
 
 /// What was usual on a machine, where it is more than an idle one has.
@@ -159,6 +182,25 @@ mod tests {
         let nothing = Blocked { ended: Ended::Decided, ..blocked(Some(f64::INFINITY)) };
         let said = trial(&plan(None), &nothing).unwrap();
         assert!(said.ends_with("known to change by less than 5%"), "{said}");
+    }
+
+    #[test]
+    fn what_settled_before_the_end_is_named() {
+        let stopping = crate::plan::Stopping {
+            level: 0.95,
+            blocks: 26,
+            proof: true,
+            half_width: None,
+            max_blocks: 26,
+        };
+        let plan = crate::run::simulated::plan(1, crate::sampler::Rule::Background, stopping);
+        let blocked = Blocked { done: 26, ..Blocked::stopped() };
+        let settled = |after| -> Vec<Option<u32>> { plan.cells.iter().map(|_| after).collect() };
+        for at_the_end in [None, Some(26)] {
+            assert_eq!(early(&plan, &blocked, &settled(at_the_end)), None);
+        }
+        let said = early(&plan, &blocked, &settled(Some(8))).unwrap();
+        assert!(said.starts_with("of 26 blocks") && said.ends_with(" after 8"), "{said}");
     }
 
     #[test]

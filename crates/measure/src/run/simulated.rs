@@ -43,6 +43,8 @@ const AROUND: f64 = 0.15;
 const NOISE: f64 = 0.04;
 /// What the tried setting brings, where it brings something.
 const GAIN: f64 = 1.10;
+/// What it brings to tcp_stream.
+const GREAT: f64 = 1.6;
 /// Share of intervals of 20 ratios that miss the truth: 2·P(B(20, ½) < 6).
 const MISSES: f64 = 0.0414;
 
@@ -56,6 +58,8 @@ struct Simulated {
     /// time to them.
     attracted: f64,
     noise: Noise,
+    /// How many times [`NOISE`] the values of tcp_rr have.
+    unrest: f64,
     taken: u32,
 }
 
@@ -67,8 +71,13 @@ impl Source for Simulated {
         let attracted = if cell.planned.setting.is_some() { self.attracted } else { 0.0 };
         let here = self.here.share(from, to, &mut self.noise) + attracted;
         let peer = self.peer.share(from, to, &mut self.noise);
-        let factor = if cell.planned.setting.is_some() { self.factor } else { 1.0 };
-        let value = 1e5 * factor * left(here, peer) * (NOISE * self.noise.normal()).exp();
+        let tried = cell.planned.setting.is_some();
+        let (factor, noise) = match cell.planned.ask.task.workload() {
+            Workload::TcpStream => (GREAT, NOISE / 4.0),
+            _ => (self.factor, self.unrest * NOISE),
+        };
+        let factor = if tried { factor } else { 1.0 };
+        let value = 1e5 * factor * left(here, peer) * (noise * self.noise.normal()).exp();
         Taken::Sample(Box::new(Sample {
             value,
             valid: true,
@@ -110,16 +119,19 @@ fn subject() -> PathUnderTest {
 
 /// A plan of one change on trial.
 pub(super) fn plan(seed: u64, rule: Rule, stopping: Stopping) -> Plan {
-    let asks = [Ask::new(Task::Steady(Workload::TcpRr))];
+    plan_of(&[Ask::new(Task::Steady(Workload::TcpRr))], seed, rule, stopping)
+}
+
+fn plan_of(asks: &[Ask], seed: u64, rule: Rule, stopping: Stopping) -> Plan {
     Plan {
         seed,
         cells: match stopping.proof {
             // As `try` has it; any other run has a second series as found.
-            true => trial_cells(&asks),
+            true => trial_cells(asks),
             false => cells(
                 &[("path", "as-found", 1500)],
                 "path",
-                &asks,
+                asks,
                 &[vec![Step { setting: 0, subject: 0 }]],
             ),
         },
@@ -171,7 +183,8 @@ fn attracting(
         })
         .collect();
     let plan = Plan { before, ..plan(seed, rule, stopping) };
-    let mut source = Simulated { clock: 0.5, here, peer, factor, attracted, noise, taken: 0 };
+    let mut source =
+        Simulated { clock: 0.5, here, peer, factor, attracted, noise, unrest: 1.0, taken: 0 };
     let subjects = [subject()];
     let mut judge = Judge::new(plan.rule, &plan.before, None);
     let mut log = CellLog::for_each(&plan, &subjects);
@@ -377,6 +390,63 @@ fn a_trial_that_ends_when_it_is_decided_is_as_honest_and_shorter() {
     assert!(gain.blocks / gain.runs < 12.0, "{gain:?}");
 }
 
+/// A workload that is known well enough leaves its time to the others, and each interval
+/// holds the truth at its rate, that of the cell which took fewer samples as well.
+#[test]
+fn a_workload_that_settles_takes_no_more_samples_and_its_interval_is_as_honest() {
+    let asks = [Workload::TcpStream, Workload::TcpRr].map(|w| Ask::new(Task::Steady(w)));
+    let runs = 300;
+    let (mut covered, mut early, mut seconds, mut in_all) = ([0.0; 2], 0.0, 0.0, 0.0);
+    for seed in 0..runs {
+        let mut noise = Noise(Pcg64::seed_from_u64(seed));
+        let [here, peer] = [Others::Idle; 2].map(|others| Busy::new(others, &mut noise));
+        let (factor, unrest) = (1.0, 6.0);
+        let mut source =
+            Simulated { clock: 0.0, here, peer, factor, attracted: 0.0, noise, unrest, taken: 0 };
+        let plan = plan_of(&asks, seed, Rule::Background, PROOF);
+        let subjects = [subject()];
+        let mut log = CellLog::for_each(&plan, &subjects);
+        let mut judge = Judge::new(plan.rule, &[], None);
+        let rule = plan.stopping.rule().unwrap();
+        let mut blocks = Blocks {
+            plan: &plan,
+            subjects: &subjects,
+            stop: &AtomicBool::new(false),
+            source: &mut source,
+            judge: &mut judge,
+            log: &mut log,
+            observer: &mut Quiet,
+        };
+        let blocked = blocks.take(&rule);
+        ratios::fill(&plan, &mut log.samples);
+        for (at, truth) in [GREAT, factor].into_iter().enumerate() {
+            let cell = plan
+                .cells
+                .iter()
+                .position(|cell| cell.setting.is_some() && cell.ask == asks[at])
+                .unwrap();
+            let ratios: Vec<f64> = log.samples[cell].iter().filter_map(|s| s.ratio).collect();
+            let took = log.settled[cell].unwrap_or(blocked.done);
+            let blocks_of: std::collections::BTreeSet<u32> =
+                log.samples[cell].iter().map(|sample| sample.block).collect();
+            assert_eq!(blocks_of.len(), took as usize, "samples of the blocks that it took");
+            let interval = rule.interval(took, &ratios).unwrap();
+            covered[at] += f64::from(interval.low <= truth && truth <= interval.high);
+            if asks[at].task.workload() == Workload::TcpStream {
+                early += f64::from(took < blocked.done);
+            }
+        }
+        seconds += source.clock;
+        in_all += f64::from(blocked.done) * plan.cells.len() as f64 * (AROUND + SAMPLE);
+    }
+    let runs = runs as f64;
+    for covered in covered {
+        assert!(covered / runs >= 0.95 - error(0.05, runs), "{covered} of {runs}");
+    }
+    assert!(early > 0.9 * runs, "settled early in {early} of {runs}");
+    assert!(seconds < 0.8 * in_all, "{seconds} of {in_all} s");
+}
+
 #[test]
 fn a_steady_load_costs_nothing() {
     for level in [0.2, 0.36, 0.5, 0.8, 0.9] {
@@ -443,7 +513,7 @@ fn a_goal_that_noise_forbids_is_given_up_early_and_what_it_needs_is_said() {
     let mut blocked = run.blocked;
     blocked.block_time = Duration::from_secs(2);
     let plan = plan(1, Rule::Background, stopping);
-    let notes = super::outlook::notes(&plan, &blocked, &run.judge.record());
+    let notes = super::outlook::notes(&plan, &blocked, &run.judge.record(), &[]);
     let said = notes.iter().find(|note| note.contains("more at this load")).unwrap();
     assert!(said.contains("--max-blocks") && said.contains("--duration"), "{said}");
 }

@@ -1,6 +1,6 @@
 //! What else runs on the machine, before a run puts a load on it.
 
-use super::Disturbance;
+use super::{Disturbance, Limits};
 use results::stats::{median, percentile};
 
 /// What [`Machine::survey`](super::Machine::survey) saw.
@@ -56,6 +56,11 @@ impl Survey {
             self.steps.iter().map(|step| step.other_share + step.steal_share).collect();
         let at = |q| percentile(&shares, q).unwrap_or(0.0);
         (at(0.9) - at(0.1)) / 2.0
+    }
+
+    /// Whether that is so much that samples differ by it.
+    pub fn comes_and_goes(&self) -> bool {
+        self.swing() >= Limits::DEFAULT.other_share / 2.0
     }
 
     /// Share of all CPUs that others and the hypervisor take, 0..1.

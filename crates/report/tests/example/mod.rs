@@ -328,6 +328,7 @@ fn cell(noise: &mut Noise, place: &Place<'_>, values: &[f64], host: &[f64], cpu:
         loss,
         hops: hops(),
         trend: drift.is_significant().then(|| drift.to_string()),
+        settled_after: None,
         samples,
     }
 }

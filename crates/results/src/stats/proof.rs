@@ -5,6 +5,7 @@
 //! the truth at the plan's level, whatever a run stops for at one of its looks. So what ends
 //! a trial early makes no false proof.
 
+use super::interval::relative_half_width;
 use crate::Interval;
 
 /// A trial ends when it is known that the change is worth less than this factor, either way.
@@ -54,6 +55,27 @@ pub fn proven(worth: &Interval, demand: Option<&Interval>) -> Option<Proven> {
     demand.filter(|demand| demand.high < 1.0).map(|_| Proven::LessCpu)
 }
 
+/// Which workloads need no more samples, while the trial of the change goes on for the others:
+/// more would not move its verdict, nor a figure by what is felt.
+///
+/// A gain that is known that closely is one. So is a workload that is known to lose little
+/// of such a gain. A gain known less closely stays: what others may lose depends on it.
+pub(super) fn settled(seen: &[Seen]) -> Vec<bool> {
+    let is_close =
+        |worth: Option<Interval>| worth.is_some_and(|w| relative_half_width(&w) < FELT - 1.0);
+    let close = || seen.iter().filter(|one| is_close(one.worth));
+    let most = gain(close());
+    let of = |one: &Seen| {
+        is_close(one.worth) && one.is_decided() || most > 0.0 && one.loses_little(most)
+    };
+    seen.iter().map(of).collect()
+}
+
+/// The most that is known to be gained, a share of what was carried; 0: nothing.
+fn gain<'a>(seen: impl Iterator<Item = &'a Seen>) -> f64 {
+    seen.filter_map(|one| one.worth).map(|worth| worth.low - 1.0).fold(0.0, f64::max)
+}
+
 /// Whether more blocks would say nothing that matters of the change: its verdict can be told.
 /// One workload that is proven worse forbids it. One that carries more decides once no other
 /// can lose a good part of that. Else every workload must be decided.
@@ -61,14 +83,11 @@ pub fn proven(worth: &Interval, demand: Option<&Interval>) -> Option<Proven> {
 /// A workload without an interval is open: its path may carry on one side only, which is
 /// judged by another test.
 pub(super) fn is_decided(seen: &[Seen]) -> bool {
-    let worths = || seen.iter().filter_map(|one| one.worth);
-    if worths().any(|worth| worth.high < 1.0) {
+    if seen.iter().filter_map(|one| one.worth).any(|worth| worth.high < 1.0) {
         return true;
     }
-    let gain = worths().map(|worth| worth.low - 1.0).fold(0.0, f64::max);
-    let loss = 1.0 + (OF_THE_GAIN * gain.min(MOST_GAIN)).max(FELT - 1.0);
-    let loses_little = |one: &Seen| one.worth.is_some_and(|worth| worth.low > 1.0 / loss);
-    (gain > 0.0 && seen.iter().all(loses_little))
+    let gain = gain(seen.iter());
+    (gain > 0.0 && seen.iter().all(|one| one.loses_little(gain)))
         || (!seen.is_empty() && seen.iter().all(Seen::is_decided))
 }
 
@@ -76,6 +95,12 @@ impl Seen {
     /// What is proven of the workload.
     pub fn proven(&self) -> Option<Proven> {
         proven(self.worth.as_ref()?, self.demand.as_ref())
+    }
+
+    /// Whether the workload is known not to lose a good part of what another gains.
+    fn loses_little(&self, gain: f64) -> bool {
+        let loss = 1.0 + (OF_THE_GAIN * gain.min(MOST_GAIN)).max(FELT - 1.0);
+        self.worth.is_some_and(|worth| worth.low > 1.0 / loss)
     }
 
     /// Whether more blocks would say nothing that matters of this workload.
@@ -182,6 +207,29 @@ mod tests {
         // Less CPU time is no gain that ends a trial of others.
         let cheaper = seen(interval(0.97, 1.0, 1.03), Some(interval(0.5, 0.6, 0.7)));
         assert!(!is_decided(&[cheaper, loses(1.1)]));
+    }
+
+    #[test]
+    fn a_workload_settles_that_cannot_move_the_verdict_any_more() {
+        let gain = of((1.58, 1.6, 1.62));
+        let open = of((0.8, 1.0, 1.25));
+        // Known to lose less than 14%.
+        let little = of((0.9, 1.0, 1.3));
+        for (seen, expected) in [
+            (vec![gain, open, little], vec![true, false, true]),
+            // Not known closely enough to say what others may lose.
+            (vec![of((1.3, 1.6, 1.9)), open, little], vec![false, false, false]),
+            (vec![of(NOTHING), open], vec![true, false]),
+            (vec![open, little], vec![false, false]),
+            (vec![gain, Seen { worth: None, demand: None }], vec![true, false]),
+        ] {
+            assert_eq!(settled(&seen), expected, "{seen:?}");
+        }
+        // Its CPU time may still be less.
+        let cheaper = seen(interval(0.97, 1.0, 1.03), Some(interval(0.9, 0.95, 1.01)));
+        assert_eq!(settled(&[cheaper, open]), [false, false]);
+        // Nothing that is open is left: the trial ends.
+        assert!(is_decided(&[gain, little]));
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub struct Series {
     pub on_trial: bool,
     /// Whether a ratio below 1 is better: of a latency.
     pub less_is_better: bool,
+    /// Blocks after which it took no more samples: [`StopRule::settled`].
+    pub settled: Option<u32>,
 }
 
 /// Looks before a goal may be given up: at the first, intervals are widest.
@@ -125,8 +127,13 @@ impl StopRule {
 
     /// How wide the intervals are after `blocks` blocks; `None` while no cell has one.
     pub fn outlook(&self, blocks: u32, cells: &[Series]) -> Option<Outlook> {
+        // What takes no more samples becomes no narrower.
+        let open =
+            cells.iter().any(|cell| cell.settled.is_none() && !carries_nothing(&cell.ratios));
         let with_ratios = cells.iter().filter(|cell| !carries_nothing(&cell.ratios));
-        let widths = with_ratios.filter_map(|cell| self.interval(blocks, &cell.ratios).ok());
+        let with_ratios = with_ratios.filter(|cell| cell.settled.is_none() || !open);
+        let of = |cell: &Series| self.interval(cell.settled.unwrap_or(blocks), &cell.ratios).ok();
+        let widths = with_ratios.filter_map(of);
         let widest = widths.map(|interval| relative_half_width(&interval)).reduce(f64::max)?;
         let done = f64::from(blocks);
         let at_end = widest * (done / f64::from(self.most_blocks().max(blocks))).sqrt();
@@ -160,12 +167,33 @@ impl StopRule {
     /// What there is of each workload under the change on trial.
     fn seen(&self, blocks: u32, cells: &[Series]) -> Vec<Seen> {
         let tried = cells.iter().filter(|cell| cell.on_trial);
-        let interval = |ratios: &[f64]| self.interval(blocks, ratios).ok();
-        let seen = |cell: &Series| Seen {
-            worth: interval(&cell.ratios).map(|ratio| ratio.worth(cell.less_is_better)),
-            demand: interval(&cell.demand),
+        let seen = |cell: &Series| {
+            // The interval of the look at which it settled: no other is of these ratios.
+            let blocks = cell.settled.unwrap_or(blocks);
+            let interval = |ratios: &[f64]| self.interval(blocks, ratios).ok();
+            Seen {
+                worth: interval(&cell.ratios).map(|ratio| ratio.worth(cell.less_is_better)),
+                demand: interval(&cell.demand),
+            }
         };
         tried.map(seen).collect()
+    }
+
+    /// Which cells under the change on trial need no more samples after `blocks` blocks,
+    /// though the trial goes on: a value for each cell, false between the looks. Each look's
+    /// interval holds whatever sampling ends for there, so a cell keeps that of the look at
+    /// which it settled.
+    pub fn settled(&self, blocks: u32, cells: &[Series]) -> Vec<bool> {
+        let mut settled = vec![false; cells.len()];
+        let StopRule::Proof { sequential } = self else { return settled };
+        if sequential.at_look(blocks).is_none() {
+            return settled;
+        }
+        let tried = cells.iter().zip(&mut settled).filter(|(cell, _)| cell.on_trial);
+        for ((_, settled), now) in tried.zip(proof::settled(&self.seen(blocks, cells))) {
+            *settled = now;
+        }
+        settled
     }
 
     fn level(&self) -> f64 {
@@ -337,6 +365,45 @@ mod tests {
         assert_eq!(rule.decide(20, &[tried(20, 1.1, 1.0)]), Decision::LastBlock);
         let failed = Series { on_trial: true, ..Series::default() };
         assert_eq!(rule.decide(looks[1], &[failed]), Decision::Continue, "no interval");
+    }
+
+    #[test]
+    fn a_settled_workload_keeps_the_interval_of_its_look() {
+        let rule = StopRule::proof(0.95, 30).unwrap();
+        let looks = rule.looks();
+        let [first, second] = [looks[0], looks[1]];
+        let gain = Series {
+            on_trial: true,
+            ..of((0..first).map(|at| 1.6 + 0.01 * f64::from(at) / f64::from(first)))
+        };
+        let open = |blocks: u32| {
+            let spread = (0..blocks).map(|at| 0.6 + 0.8 * f64::from(at) / f64::from(blocks));
+            Series { on_trial: true, ..of(spread) }
+        };
+        let baseline = of([]);
+        let cells = [baseline.clone(), gain.clone(), open(first)];
+        assert_eq!(rule.settled(first, &cells), [false, true, false]);
+        assert_eq!(rule.settled(first + 1, &cells), [false; 3], "no look");
+        let goal = StopRule::goal(0.95, 0.05, 30).unwrap();
+        assert_eq!(goal.settled(goal.looks()[0], &cells), [false; 3]);
+        // It stays settled.
+        let gain = Series { settled: Some(first), ..gain };
+        let cells = [baseline, gain.clone(), open(second)];
+        assert_eq!(rule.settled(second, &cells), [false, true, false]);
+        // One that settled at the third look.
+        let third = looks[2];
+        let later = Series { settled: Some(third), on_trial: true, ..narrow(third as usize) };
+        let [of_its_look, of_the_last] =
+            [third, 30].map(|blocks| rule.interval(blocks, &later.ratios).ok());
+        assert_ne!(of_its_look, of_the_last);
+        assert_eq!(rule.seen(30, &[later])[0].worth, of_its_look);
+        // The outlook is that of what still takes samples.
+        let alone = rule.outlook(second, &[open(second)]).unwrap();
+        assert_eq!(rule.outlook(second, &cells).unwrap().widest, alone.widest);
+        // Nothing but what is settled: all of it counts.
+        assert!(rule.outlook(second, &cells[1..2]).is_some());
+        let cells = [cells[1].clone(), tried(second, 1.0, 1.0)];
+        assert_eq!(rule.decide(second, &cells), Decision::Decided);
     }
 
     #[test]
