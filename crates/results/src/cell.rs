@@ -14,6 +14,7 @@ use crate::workload::Task;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", schemars(extend("allOf" = crate::schema::cell_rules())))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::newer))]
 pub struct Cell {
     /// Network mode (vxlan, bridge, nat ...).
     pub mode: String,

@@ -110,13 +110,14 @@ fn background() -> Background {
 }
 
 /// Fields that files of older versions have not, by the end of their place.
-const NEWER: [&str; 8] = [
+const NEWER: [&str; 9] = [
     "/faults",
     "/alternatives",
     "/background",
     "/disturbance",
     "/guests",
     "/peer_disturbance",
+    "/settled_after",
     "/testbeds/0/setting",
     "disturbance/busiest_share",
 ];
