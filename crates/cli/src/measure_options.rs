@@ -258,11 +258,11 @@ impl Manner {
     }
 
     /// Shortens the samples of a trial, where it was not asked how long they are and others'
-    /// load does not come and go by more than a sample may: longer ones would even out little
-    /// then, and the more pairs of samples there are, the sooner a change is told apart.
+    /// load does not come and go: longer ones would even out little then, and the more pairs of
+    /// samples there are, the sooner a change is told apart.
     pub fn shorten_pairs(&mut self, arguments: &Measuring, survey: &Survey) {
         let is_given = arguments.duration.is_some() || arguments.quick || self.impact.is_some();
-        if !is_given && survey.swing() < Limits::DEFAULT.other_share {
+        if !is_given && !survey.comes_and_goes() {
             self.duration = OF_A_STEADY_TRIAL;
         }
     }

@@ -102,10 +102,12 @@ impl Progress {
 
     /// How wide the widest interval is, and where that is going.
     pub fn outlook(&mut self, outlook: Option<Outlook>) {
-        let Some(Outlook { widest, at_end, needed }) = outlook else { return };
+        // Two or three blocks say nothing yet.
+        let outlook = outlook.filter(|outlook| outlook.widest <= WIDEST_SAID);
+        let Some(Outlook { widest, at_end, needed }) = outlook else {
+            return self.width.clear();
+        };
         self.width = match needed {
-            // Two or three blocks say nothing yet.
-            _ if widest > WIDEST_SAID => return,
             Some(needed) if needed < 10_000.0 => {
                 format!("±{:.1}%, needs about {needed:.0} blocks: ", widest * 100.0)
             }

@@ -106,6 +106,11 @@ pub fn check_limits(asked: &Asked, manner: &Manner, paths: &[Path]) -> anyhow::R
     Ok(())
 }
 
+/// Whether a server runs on this machine, too.
+pub fn on_one_machine(paths: &[Path]) -> bool {
+    paths.iter().any(|path| path.remote.is_same_machine())
+}
+
 /// Where threads run: two machines share no CPU, so each end has all of its own.
 ///
 /// # Errors
@@ -121,7 +126,7 @@ pub fn placement(asked: Placement, paths: &[Path]) -> anyhow::Result<Placed> {
         return Ok(placed);
     }
     let first = |cpus: &[usize]| cpus[..cpus.len().min(1)].to_vec();
-    let same_machine = paths.iter().any(|path| path.remote.is_same_machine());
+    let same_machine = on_one_machine(paths);
     let usable = |cpu: &usize| there.contains(cpu);
     Ok(match policy {
         // Both ends on one machine: as in the lab, where both may run there.
@@ -170,7 +175,7 @@ fn testbed_record(path: &Path, mtu: u32) -> TestbedRecord {
 /// What a reader of the results should know of these paths.
 pub fn warnings(paths: &[Path]) -> Vec<String> {
     let mut warnings = Vec::new();
-    let same = paths.iter().any(|path| path.remote.is_same_machine());
+    let same = on_one_machine(paths);
     if same {
         warnings.push(
             "both ends run on one machine: its CPU time is counted once, for both".to_owned(),

@@ -7,7 +7,6 @@ use measure::plan::PlacementPolicy;
 use measure::sampler::{Machine, Rule, Survey};
 use results::Placement;
 
-use crate::args::Measuring;
 use crate::measure_options::Manner;
 use crate::output::complain;
 use crate::progress::Progress;
@@ -42,30 +41,31 @@ pub fn look(machine: &mut Machine, manner: &Manner, progress: &Progress) -> anyh
     Ok(survey)
 }
 
-/// Watches the machine, and says what else runs. Where both ends of the pair are here, and it
-/// was not asked where their threads run, they are not pinned to CPUs that others have: a
-/// program that is pinned there waits for them, which one that is not never does.
+/// Watches the machine, and says what else runs. Threads are not pinned to CPUs that others
+/// have, where `may_unpin`: both ends are here, and it was not asked where they run. A
+/// thread that is pinned there waits for a CPU while another may be free.
 ///
 /// # Errors
 /// When the machine cannot be sampled.
 pub fn look_and_place(
     machine: &mut Machine,
     manner: &mut Manner,
-    measuring: &Measuring,
+    may_unpin: bool,
     progress: &Progress,
 ) -> anyhow::Result<Survey> {
     let survey = watch(machine, manner)?;
-    let crowded = crowded(&survey, &manner.placement).filter(|_| measuring.placement.is_none());
-    let mut said = Vec::new();
-    if let Some(cpus) = crowded {
-        said.push(format!(
-            "placement: other programs have CPU {cpus}: threads are not pinned (--placement split \
-             pins them)"
-        ));
+    let crowded = crowded(&survey, &manner.placement).filter(|_| may_unpin);
+    if crowded.is_some() {
         manner.placement = PlacementPolicy::None.place(&[]);
         machine.focus_on([]);
     }
-    said.splice(0..0, lines(&survey, manner));
+    let mut said = lines(&survey, manner);
+    said.extend(crowded.map(|cpus| {
+        format!(
+            "placement: other programs have CPU {cpus}: threads are not pinned (--placement split \
+             pins them)"
+        )
+    }));
     say(&said, progress);
     Ok(survey)
 }

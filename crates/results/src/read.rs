@@ -331,7 +331,9 @@ fn check_cell(at: &str, cell: &Cell) -> Checked {
     message_bytes(&format!("{at}/message_bytes"), cell.message_bytes)?;
     at_least_one(&format!("{at}/flows"), cell.flows.into())?;
     at_least_one(&format!("{at}/outstanding"), cell.outstanding.into())?;
-    at_least_one(&format!("{at}/settled_after"), cell.settled_after.unwrap_or(1).into())?;
+    if let Some(blocks) = cell.settled_after {
+        at_least_one(&format!("{at}/settled_after"), blocks.into())?;
+    }
     if let Some(offered) = &cell.offered {
         not_negative(&format!("{at}/offered/per_s"), offered.per_s)?;
     }

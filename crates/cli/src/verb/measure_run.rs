@@ -78,8 +78,8 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
         machine.add_own_process(pid);
     }
     manner.placement = remote_paths::placement(arguments.measuring.placement(), &paths)?;
-    let survey =
-        survey::look_and_place(&mut machine, &mut manner, &arguments.measuring, &progress)?;
+    let may_unpin = arguments.measuring.placement.is_none() && remote_paths::on_one_machine(&paths);
+    let survey = survey::look_and_place(&mut machine, &mut manner, may_unpin, &progress)?;
 
     // One key for all cells: the baseline's, whose device is the underlay's.
     let mtu = paths[0].mtu();

@@ -290,8 +290,9 @@ impl Session {
             machine.add_own_process(pid);
         }
         manner.placement = remote_paths::placement(arguments.measuring.placement(), &paths)?;
-        let survey =
-            survey::look_and_place(&mut machine, &mut manner, &arguments.measuring, progress)?;
+        let may_unpin =
+            arguments.measuring.placement.is_none() && remote_paths::on_one_machine(&paths);
+        let survey = survey::look_and_place(&mut machine, &mut manner, may_unpin, progress)?;
         manner.shorten_pairs(&arguments.measuring, &survey);
         let subjects = [paths[0].subject(here, paths[0].mtu())];
         let cells = plan::trial_cells(&asked.asks);

@@ -58,9 +58,9 @@ impl Survey {
         (at(0.9) - at(0.1)) / 2.0
     }
 
-    /// Whether that is so much that samples differ by it.
+    /// Whether that is more than a sample may differ by from the others.
     pub fn comes_and_goes(&self) -> bool {
-        self.swing() >= Limits::DEFAULT.other_share / 2.0
+        self.swing() >= Limits::DEFAULT.other_share
     }
 
     /// Share of all CPUs that others and the hypervisor take, 0..1.

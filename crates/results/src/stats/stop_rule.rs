@@ -127,13 +127,12 @@ impl StopRule {
 
     /// How wide the intervals are after `blocks` blocks; `None` while no cell has one.
     pub fn outlook(&self, blocks: u32, cells: &[Series]) -> Option<Outlook> {
-        // What takes no more samples becomes no narrower.
-        let open =
-            cells.iter().any(|cell| cell.settled.is_none() && !carries_nothing(&cell.ratios));
-        let with_ratios = cells.iter().filter(|cell| !carries_nothing(&cell.ratios));
-        let with_ratios = with_ratios.filter(|cell| cell.settled.is_none() || !open);
+        let with_ratios = || cells.iter().filter(|cell| !carries_nothing(&cell.ratios));
+        // What takes no more samples becomes no narrower: it counts where nothing else is left.
+        let all_settled = with_ratios().all(|cell| cell.settled.is_some());
+        let counting = with_ratios().filter(|cell| all_settled || cell.settled.is_none());
         let of = |cell: &Series| self.interval(cell.settled.unwrap_or(blocks), &cell.ratios).ok();
-        let widths = with_ratios.filter_map(of);
+        let widths = counting.filter_map(of);
         let widest = widths.map(|interval| relative_half_width(&interval)).reduce(f64::max)?;
         let done = f64::from(blocks);
         let at_end = widest * (done / f64::from(self.most_blocks().max(blocks))).sqrt();
