@@ -273,6 +273,13 @@ impl Journeys {
         let Some(journey) = self.open.get(&under.journey) else { return true };
         let last = journey.steps.iter().rev().find(|step| step.leg == under.leg);
         let Some(last) = last.map(|step| &step.event) else { return true };
+        // What a socket has goes nowhere else. Headers alone do not tell: datagrams of one flow
+        // look the same where none has an identification.
+        let is_at_its_end =
+            matches!(event.kind, Kind::Socket | Kind::Read | Kind::Dropped | Kind::Consumed);
+        if last.kind == Kind::Socket && !is_at_its_end {
+            return true;
+        }
         let change = change(last, event);
         match (&last.flow, &event.flow, change) {
             (.., Change::Other) => true,

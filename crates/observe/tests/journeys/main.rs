@@ -118,6 +118,28 @@ fn an_address_that_is_used_again_is_another_packet() {
 }
 
 #[test]
+fn what_a_socket_has_is_sent_no_more() {
+    // None of them has an identification, and nobody was seen to read them.
+    for (one, other) in [(0, 0), (7, 0), (0, 7)] {
+        let (one, other) = (flow(UDP, 0, one), flow(UDP, 0, other));
+        let mut journeys = Journeys::default();
+        let mut ended = journeys.take([
+            event(10, 0xa, Kind::Queued, one),
+            event(20, 0xa, Kind::Received, one),
+            event(30, 0xa, Kind::Socket, one),
+            event(40, 0xa, Kind::Queued, other),
+            event(50, 0xa, Kind::Received, other),
+            event(60, 0xa, Kind::Socket, other),
+        ]);
+        ended.extend(journeys.finish());
+        let [first, second] = &ended[..] else { panic!("{ended:?}") };
+        assert_eq!(endings(first), [Some(Ending::Received)]);
+        assert_eq!(endings(second), [Some(Ending::Received)]);
+        assert_eq!((first.steps.len(), second.steps.len()), (3, 3));
+    }
+}
+
+#[test]
 fn what_was_translated_on_its_way_is_the_same_packet() {
     let before = flow(UDP, 0, 7);
     let after = Flow { destination: "172.17.0.2".parse().unwrap(), ..before };

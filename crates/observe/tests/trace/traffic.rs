@@ -10,6 +10,7 @@ use lab::Network;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
 };
+use sys::datagram::{SenderOptions, sender};
 use testbed::Host;
 
 use crate::LIMIT;
@@ -39,7 +40,24 @@ pub struct Datagrams {
 impl Datagrams {
     /// From this port; the path is learned.
     pub fn new(network: &Network, port: u16) -> Datagrams {
-        let client = datagrams(network.client(), port);
+        Datagrams::from(network, datagrams(network.client(), port))
+    }
+
+    /// The same, none of them with an identification: IPv4 needs none where nothing may be cut.
+    pub fn without_identification(network: &Network, port: u16) -> Datagrams {
+        let options = SenderOptions {
+            ttl: 64,
+            dont_fragment: true,
+            checksum: true,
+            buffer: 1 << 18,
+            group_link: None,
+        };
+        let at = (Ipv4Addr::UNSPECIFIED, port).into();
+        let client = network.client().netns().run(|| sender(at, &options).unwrap()).unwrap();
+        Datagrams::from(network, client)
+    }
+
+    fn from(network: &Network, client: UdpSocket) -> Datagrams {
         let listen = network.address.listen;
         let server = network.server().netns().run(|| UdpSocket::bind(listen).unwrap()).unwrap();
         server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
