@@ -122,6 +122,11 @@ class Beside:
             raise RuntimeError(f"the try beside the load ended: {said}")
         return said
 
+    def go(self, on, server):
+        """Lets it and its server run, or holds both where they are."""
+        for child in (self.child, server):
+            child.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
+
     def __exit__(self, *_):
         # It takes the change back.
         if self.child.poll() is None:

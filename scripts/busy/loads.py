@@ -1,10 +1,9 @@
-"""Programs of others that keep a machine busy, and their own 99th percentile."""
+"""Programs of others that keep a machine busy, and how long their requests take."""
 import os
 import shutil
 import signal
-import statistics
 import subprocess
-import tempfile
+import sys
 import time
 
 
@@ -24,7 +23,7 @@ def until(what, seconds, condition):
 class Load:
     """A program, in a process group of its own. This one is none."""
 
-    name, needs, has_p99 = "idle", [], False
+    name, needs, has_latency = "idle", [], False
 
     def __init__(self, directory):
         self.directory, self.groups = directory, []
@@ -38,16 +37,19 @@ class Load:
     def begin(self):
         """Starts it; it is under way when this returns."""
 
-    def p99(self, seconds):
-        """The 99th percentile of one more client over so many seconds."""
+    def client(self, seconds, directory):
+        """One more client for so many seconds, which has begun; a process."""
+        raise NotImplementedError(self.name)
+
+    def requests(self, directory):
+        """When each request of that client was answered (s since 1970), and its time (µs)."""
         raise NotImplementedError(self.name)
 
     def end(self):
         for child in reversed(self.groups):
-            try:
+            # The number of one that has ended may be another's by now.
+            if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             child.wait()
 
 
@@ -77,7 +79,7 @@ class Compiler(Load):
 
 
 class Nginx(Load):
-    name, needs, has_p99 = "nginx under wrk", ["nginx", "wrk"], True
+    name, needs, has_latency = "nginx under wrk", ["nginx", "wrk"], True
     page = "http://127.0.0.1:18080/index.html"
 
     def begin(self):
@@ -96,19 +98,18 @@ class Nginx(Load):
         # Half a CPU or so, all the time.
         self.start("wrk", "-t1", "-c4", "-d100h", self.page)
 
-    def p99(self, seconds):
-        text = sh("wrk", "-t1", "-c1", f"-d{seconds}s", "--latency", self.page)
-        for line in text.splitlines():
-            if line.strip().startswith("99%"):
-                value = line.split()[1]
-                for unit, factor in (("us", 1), ("ms", 1e3), ("s", 1e6)):
-                    if value.endswith(unit):
-                        return float(value[: -len(unit)]) * factor
-        raise ValueError(f"wrk says no 99th percentile: {text}")
+    def client(self, seconds, directory):
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "requests.py")
+        return self.start(sys.executable, program, "127.0.0.1", "18080", "/index.html",
+                          str(seconds), f"{directory}/requests")
+
+    def requests(self, directory):
+        with open(f"{directory}/requests", encoding="utf-8") as file:
+            return [tuple(float(word) for word in line.split()) for line in file]
 
 
 class Pgbench(Load):
-    name, needs, has_p99 = "pgbench", ["pgbench", "initdb", "postgres", "setpriv"], True
+    name, needs, has_latency = "pgbench", ["pgbench", "initdb", "postgres", "setpriv"], True
 
     def as_user(self, *words):
         return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *words]
@@ -125,15 +126,18 @@ class Pgbench(Load):
               lambda: subprocess.run(fill, capture_output=True, cwd=d).returncode == 0)
         self.start(*self.bench, "-c", "2", "-T", "360000", "postgres", cwd=d)
 
-    def p99(self, seconds):
-        with tempfile.TemporaryDirectory(dir=self.directory) as d:
-            os.chmod(d, 0o777)
-            sh(*self.bench, "-c", "1", "-T", str(seconds), "-l", "postgres", cwd=d)
-            times = []
-            for name in os.listdir(d):
-                with open(os.path.join(d, name), encoding="utf-8") as file:
-                    times += [float(line.split()[2]) for line in file]
-        return statistics.quantiles(times, n=100)[98]
+    def client(self, seconds, directory):
+        os.chmod(directory, 0o777)
+        return self.start(*self.bench, "-c", "1", "-T", str(seconds), "-l", "postgres", cwd=directory)
+
+    def requests(self, directory):
+        requests = []
+        for name in os.listdir(directory):
+            with open(os.path.join(directory, name), encoding="utf-8") as file:
+                for line in file:
+                    _, _, took, _, seconds, micros = line.split()[:6]
+                    requests.append((int(seconds) + int(micros) / 1e6, float(took)))
+        return requests
 
 
 # Those of the table, in its order.

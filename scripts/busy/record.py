@@ -1,8 +1,7 @@
 """What tries beside other programs came to, a line of JSON each, and the table of it.
 
 Two kinds of lines: a try (`change`, `verdict`, `width`, `seconds`, `blocks`), and a round of
-windows of a load's own 99th percentile (`p99`: alone twice, beside a `try`, beside one with
-`--impact 5%`, in random order).
+turns (`way`: beside what; `p99`: a load's own 99th percentile alone, alone again, beside it).
 """
 import json
 import os
@@ -38,8 +37,9 @@ class Record:
         tries = [line for line in self.of(load) if "change" in line]
         return [line for line in tries if change in (None, line["change"])]
 
-    def rounds(self, load):
-        return [line["p99"] for line in self.of(load) if "p99" in line]
+    def rounds(self, load, way=None):
+        rounds = [line for line in self.of(load) if "p99" in line and way in (None, line["way"])]
+        return [line["p99"] for line in rounds]
 
 
 def share(count, of):
@@ -50,18 +50,19 @@ def share(count, of):
 LEAST = 6
 
 
-def against(rounds, arm):
-    """A window's 99th percentile to one alone in the same round: median and 95% interval."""
-    ratios = [windows[arm] / windows["alone"] for windows in rounds if arm in windows]
+def against(rounds, kind):
+    """A 99th percentile to that alone in the same round: median and 95% interval."""
+    ratios = [p99[kind] / p99["alone"] for p99 in rounds]
     if not ratios:
         return "–"
-    median, low, high = (f"{(ratio - 1) * 100:+.0f}%" for ratio in interval(ratios))
+    median, low, high = (f"{(ratio - 1) * 100:+.1f}%" for ratio in interval(ratios))
     return f"{median} ({low} to {high})" if len(ratios) >= LEAST else median
 
 
 def row(name, record):
     worth, nothing = record.tries(name, "worth"), record.tries(name, "nothing")
-    both, rounds = worth + nothing, record.rounds(name)
+    both, beside = worth + nothing, [record.rounds(name, way) for way in ("try", "impact")]
+    rounds = sum(beside, [])
     found = sum(line["verdict"] == "better" for line in worth)
     false = sum(line["verdict"] in ("better", "worse") for line in nothing)
     widths = [line["width"] for line in both if line["width"] is not None]
@@ -71,7 +72,7 @@ def row(name, record):
             f" | {f'±{statistics.median(widths) * 100:.1f}%' if widths else '–'}"
             f" | {f'{statistics.median(seconds):.0f} s ({max(seconds):.0f})' if seconds else '–'}"
             f" | {unmeasured} | {len(rounds) or '–'} | {against(rounds, 'again')}"
-            f" | {against(rounds, 'try')} | {against(rounds, 'impact')} |")
+            f" | {against(beside[0], 'beside')} | {against(beside[1], 'beside')} |")
 
 
 def table(record):
