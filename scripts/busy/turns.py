@@ -12,7 +12,7 @@ import tempfile
 import time
 
 # Seconds of a turn, and what of it is of the turn before.
-TURN, SETTLE = 1.0, 0.05
+TURN, SETTLE = 0.2, 0.02
 # What a turn is of: the `try` is held, held once more (what two of one kind differ by), let go.
 KINDS = ("alone", "again", "beside")
 

@@ -5,6 +5,10 @@
 //! stays below its share of each. Where the host's own traffic suffers during pulses, the
 //! share is halved, and comes back slowly.
 //!
+//! The share of CPUs is one of what others leave: the part of the rests in which CPUs are idle.
+//! On CPUs that are never idle, whatever the test takes is taken from others, and it takes a
+//! sixteenth.
+//!
 //! Within a pulse, requests one at a time rest, too, after each answer: a CPU that is taken
 //! for as long as a pulse lasts shows in the 99th percentile of whatever else runs, however
 //! long the rest after it is. Their figure is the latency, which a rest leaves as it is. Other
@@ -17,6 +21,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use load::MOST_REST;
+use netstate::cpu::{CpuStat, PROC_STAT};
 use netstate::proc::{ProcFile, read_value};
 use netstate::snmp::{PROC_SNMP, Snmp};
 use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
@@ -39,8 +44,10 @@ impl Impact {
     pub const BURST_WARMUP: Duration = Duration::from_millis(10);
 }
 
-/// Least part of the share that is left where the host suffers.
+/// Least part of the share that is left where the host suffers, or its CPUs are never idle.
 const LEAST: f64 = 1.0 / 16.0;
+/// Ticks of all CPUs that tell how idle they are.
+const ENOUGH_TICKS: u64 = 20;
 /// Pulses without harm until the share is doubled again.
 const RECOVERY: u32 = 5;
 /// Longest rest: a pulse that took more than that allows is the last for so long.
@@ -72,6 +79,22 @@ pub(crate) struct Pulse {
     pub transactions: f64,
 }
 
+/// What all CPUs did, in ticks of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Ticks {
+    pub idle: u64,
+    pub total: u64,
+}
+
+impl Ticks {
+    fn since(self, before: Ticks) -> Ticks {
+        Ticks {
+            idle: self.idle.saturating_sub(before.idle),
+            total: self.total.saturating_sub(before.total),
+        }
+    }
+}
+
 /// What there is to take a share of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Capacity {
@@ -91,6 +114,8 @@ pub(crate) struct Governor {
     longest: Duration,
     /// CPU seconds of a request, set-up of its pulse included, of the last pulses.
     costs: VecDeque<f64>,
+    /// What all CPUs did in the last rests.
+    rests: VecDeque<Ticks>,
     /// Pulses since the last harm.
     unharmed: u32,
     backed_off: u32,
@@ -108,6 +133,7 @@ impl Governor {
             part: 1.0,
             longest: (duration / REQUESTS).min(MOST_REST),
             costs: VecDeque::with_capacity(REMEMBERED),
+            rests: VecDeque::with_capacity(REMEMBERED),
             unharmed: 0,
             backed_off: 0,
             total: Pulse::default(),
@@ -134,7 +160,7 @@ impl Governor {
             self.costs.push_back(pulse.cpu_s / pulse.transactions);
         }
         let share = self.share * self.part;
-        let of_cpus = pulse.cpu_s / (self.capacity.cpus * share);
+        let of_cpus = pulse.cpu_s / self.allowed();
         // Where no device tells its speed, CPU time alone bounds the test.
         let of_link = self.capacity.link.map_or(0.0, |link| {
             let bits = pulse.bits.max(pulse.packets * SMALLEST_FRAME * 8.0);
@@ -150,6 +176,29 @@ impl Governor {
         Duration::from_secs_f64(rest)
     }
 
+    /// Takes note of what all CPUs did in a rest.
+    pub fn rested(&mut self, ticks: Ticks) {
+        if self.rests.len() == REMEMBERED {
+            self.rests.pop_front();
+        }
+        self.rests.push_back(ticks);
+    }
+
+    /// Part of the CPUs' time that others leave, [`LEAST`] at least; 1 where it is not known.
+    fn idle(&self) -> f64 {
+        let sum = |of: fn(&Ticks) -> u64| self.rests.iter().map(of).sum::<u64>();
+        let total = sum(|ticks| ticks.total);
+        if total < ENOUGH_TICKS {
+            return 1.0;
+        }
+        (sum(|ticks| ticks.idle) as f64 / total as f64).clamp(LEAST, 1.0)
+    }
+
+    /// CPU seconds a second that the test may take now.
+    fn allowed(&self) -> f64 {
+        self.capacity.cpus * self.share * (self.part * self.idle()).max(LEAST)
+    }
+
     /// Rest between an answer and the next request, with which a pulse stays below the share
     /// by itself: the answer's own time is not counted, and makes it less.
     pub fn between(&self) -> Duration {
@@ -158,7 +207,7 @@ impl Governor {
             return FIRST.min(self.longest);
         }
         costs.sort_by(f64::total_cmp);
-        let seconds = costs[costs.len() / 2] / (self.capacity.cpus * self.share * self.part);
+        let seconds = costs[costs.len() / 2] / self.allowed();
         Duration::try_from_secs_f64(seconds).unwrap_or(self.longest).min(self.longest)
     }
 
@@ -181,10 +230,15 @@ impl Governor {
             0 => String::new(),
             times => format!("; it backed off {times} times, as the host's own traffic suffered"),
         };
+        let (share, idle) = (self.share * 100.0, self.idle());
+        let of_idle = match idle {
+            0.8.. => String::new(),
+            _ => format!(" of the {:.0}% that others leave", idle * 100.0),
+        };
         Some(format!(
-            "the test took {:.1}% of all CPUs{link} on average (--impact {:.3}%){backed_off}",
+            "the test took {:.2}% of all CPUs{link} on average (--impact {share:.3}%{of_idle})\
+             {backed_off}",
             self.cpu_share() * 100.0,
-            self.share * 100.0
         ))
     }
 }
@@ -243,6 +297,7 @@ impl Rates {
 pub(crate) struct Host {
     softnet: Option<ProcFile>,
     snmp: Option<ProcFile>,
+    stat: Option<ProcFile>,
 }
 
 /// Where the kernel says how long tasks waited for a CPU.
@@ -251,7 +306,13 @@ const PRESSURE: &str = "/proc/pressure/cpu";
 impl Host {
     pub fn open() -> Host {
         let open = |path: &str| ProcFile::open(path).ok();
-        Host { softnet: open(PROC_SOFTNET_STAT), snmp: open(PROC_SNMP) }
+        Host { softnet: open(PROC_SOFTNET_STAT), snmp: open(PROC_SNMP), stat: open(PROC_STAT) }
+    }
+
+    /// `None`: it cannot be read.
+    fn ticks(&self) -> Option<Ticks> {
+        let CpuStat { total, .. } = CpuStat::parse(&self.stat.as_ref()?.read().ok()?).ok()?;
+        Some(Ticks { idle: total.idle + total.iowait, total: total.total() })
     }
 
     pub fn fare(&self) -> Fare {
@@ -281,6 +342,8 @@ pub(crate) struct Pacing {
     waiting: f64,
     /// How the last rest began, and what happened in it.
     rest: Option<(Instant, Fare)>,
+    /// What the CPUs had done when it began.
+    rest_ticks: Option<Ticks>,
     /// When the next pulse may begin.
     due: Option<Instant>,
 }
@@ -313,7 +376,9 @@ impl Pacing {
         let host = Host::open();
         let waiting = host.fare().waiting;
         let governor = Governor::new(impact, capacity, duration);
-        Pacing { governor, host, waiting, rest: None, due: None }
+        // What comes before the first pulse is a rest, too.
+        let rest_ticks = host.ticks();
+        Pacing { governor, host, waiting, rest: None, rest_ticks, due: None }
     }
 
     /// Rest between an answer and the next request, in the next pulse.
@@ -333,6 +398,9 @@ impl Pacing {
         let resting = self.rest.map_or(Rates::default(), |(since, then)| {
             Rates::between(&then, &fare, at.duration_since(since).as_secs_f64())
         });
+        if let (Some(now), Some(then)) = (self.host.ticks(), self.rest_ticks.take()) {
+            self.governor.rested(now.since(then));
+        }
         Begun { at, fare, resting, cpu: own_cpu() }
     }
 
@@ -351,6 +419,7 @@ impl Pacing {
         let rest =
             self.governor.rest(Pulse { seconds, cpu_s, bits, packets, transactions }, harmed);
         (self.rest, self.due) = (Some((now, fare)), Some(now + rest));
+        self.rest_ticks = self.host.ticks();
     }
 
     /// What was kept to.
@@ -432,6 +501,30 @@ mod tests {
             assert!(taken <= share || most, "{share}: {taken} every {each} s");
             assert!(taken >= share * 0.5 || share > 0.3, "{share}: {taken} every {each} s");
         }
+    }
+
+    #[test]
+    fn the_share_of_cpus_is_one_of_what_others_leave() {
+        let pulse = Pulse { seconds: 0.1, cpu_s: 0.1, transactions: 10.0, ..Pulse::default() };
+        let rest_at = |idle, total| {
+            let mut governor = governor(0.05);
+            governor.rested(Ticks { idle, total });
+            let rest = governor.rest(pulse, false).as_secs_f64();
+            (rest + pulse.seconds, governor.said().unwrap())
+        };
+        let (at_rest, said) = rest_at(400, 400);
+        assert!(said.ends_with("(--impact 5.000%)"), "{said}");
+        let (half, said) = rest_at(200, 400);
+        assert!((half / at_rest - 2.0).abs() < 1e-9, "{half} {at_rest}");
+        assert!(said.ends_with("(--impact 5.000% of the 50% that others leave)"), "{said}");
+        // Never idle; and too short a rest to tell.
+        assert!((rest_at(0, 400).0 / at_rest - 16.0).abs() < 1e-9);
+        assert!((rest_at(0, ENOUGH_TICKS - 1).0 / at_rest - 1.0).abs() < 1e-9);
+        // The last rests only.
+        let mut governor = governor(0.05);
+        governor.rested(Ticks { idle: 0, total: 1000 });
+        (0..REMEMBERED).for_each(|_| governor.rested(Ticks { idle: 30, total: 40 }));
+        assert!((governor.idle() - 0.75).abs() < 1e-9);
     }
 
     #[test]
