@@ -95,7 +95,7 @@ class Nginx(Load):
                 f" server {{ listen 127.0.0.1:18080; root {d}; }} }}\n")
         self.start("nginx", "-p", d, "-c", f"{d}/nginx.conf", "-e", f"{d}/error")
         until("nginx listens", 30, lambda: "127.0.0.1:18080" in sh("ss", "-Hltn"))
-        # Half a CPU or so, all the time.
+        # With one more client, it leaves nothing of two CPUs.
         self.start("wrk", "-t1", "-c4", "-d100h", self.page)
 
     def client(self, seconds, directory):

@@ -38,7 +38,7 @@ class Record:
         return [line for line in tries if change in (None, line["change"])]
 
     def rounds(self, load, way=None):
-        rounds = [line for line in self.of(load) if "p99" in line and way in (None, line["way"])]
+        rounds = [line for line in self.of(load) if "p99" in line and way in (None, line.get("way"))]
         return [line["p99"] for line in rounds]
 
 

@@ -1,8 +1,9 @@
 """What a `try` does to how long a load's own requests take.
 
-Machines differ from minute to minute by more than what is looked for. So one `try` stands all
-the time, and is held and let go by turns of a second; one client of the load sends requests
-all the time. Each request is of the turn in which it was answered.
+Machines differ from minute to minute by more than what is looked for. So one `try` stands for
+a whole round, and is held and let go in short turns. One client of the load sends requests
+meanwhile. Each request is of the turn in which it was answered. The `try` rests on while it is
+held: when let go it takes more than it would alone, as `share` says.
 """
 import os
 import random
@@ -11,9 +12,9 @@ import statistics
 import tempfile
 import time
 
-# Seconds of a turn, and what of it is of the turn before.
+# Seconds of a turn, and how much of its beginning still shows the turn before.
 TURN, SETTLE = 0.2, 0.02
-# What a turn is of: the `try` is held, held once more (what two of one kind differ by), let go.
+# The `try` is held; held as well, which tells what two equal kinds differ by; let go.
 KINDS = ("alone", "again", "beside")
 
 
@@ -59,4 +60,4 @@ def round_of_turns(bed, load, options, turns):
     for begun, ended, kind in took:
         of[kind] += [micros for at, micros in requests if begun <= at < ended]
     return {**{kind: round(statistics.quantiles(of[kind], n=100)[98], 1) for kind in KINDS},
-            "requests": sum(map(len, of.values())), "share": had / (turns * TURN * os.cpu_count())}
+            "requests": sum(map(len, of.values())), "share": round(had / (turns * TURN * os.cpu_count()), 4)}

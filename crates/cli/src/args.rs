@@ -282,8 +282,9 @@ pub struct Measuring {
     /// sample is void. Without it, samples are judged against the run's own background
     #[arg(long, value_name = "PERCENT")]
     pub disturbance: Option<f64>,
-    /// Bound on the test's own share of CPUs and link, as `5%`, on a host that carries
-    /// others' traffic: short pulses of tcp_rr and udp_rr, and rests between them
+    /// Bound on the test's own share of the link, and of the CPU time that others leave, as
+    /// `5%`, on a host that carries others' traffic: short pulses of tcp_rr and udp_rr, and
+    /// rests between them
     #[arg(long, value_name = "PERCENT")]
     pub impact: Option<String>,
 }

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use load::MOST_REST;
-use netstate::cpu::{CpuStat, PROC_STAT};
+use netstate::cpu::{CpuStat, CpuTicks, PROC_STAT};
 use netstate::proc::{ProcFile, read_value};
 use netstate::snmp::{PROC_SNMP, Snmp};
 use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
@@ -79,22 +79,6 @@ pub(crate) struct Pulse {
     pub transactions: f64,
 }
 
-/// What all CPUs did, in ticks of the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Ticks {
-    pub idle: u64,
-    pub total: u64,
-}
-
-impl Ticks {
-    fn since(self, before: Ticks) -> Ticks {
-        Ticks {
-            idle: self.idle.saturating_sub(before.idle),
-            total: self.total.saturating_sub(before.total),
-        }
-    }
-}
-
 /// What there is to take a share of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Capacity {
@@ -114,8 +98,8 @@ pub(crate) struct Governor {
     longest: Duration,
     /// CPU seconds of a request, set-up of its pulse included, of the last pulses.
     costs: VecDeque<f64>,
-    /// What all CPUs did in the last rests.
-    rests: VecDeque<Ticks>,
+    /// CPU time of the whole machine in the last rests.
+    rests: VecDeque<CpuTicks>,
     /// Pulses since the last harm.
     unharmed: u32,
     backed_off: u32,
@@ -176,8 +160,8 @@ impl Governor {
         Duration::from_secs_f64(rest)
     }
 
-    /// Takes note of what all CPUs did in a rest.
-    pub fn rested(&mut self, ticks: Ticks) {
+    /// Takes note of the machine's CPU time in a rest.
+    pub fn rested(&mut self, ticks: CpuTicks) {
         if self.rests.len() == REMEMBERED {
             self.rests.pop_front();
         }
@@ -186,12 +170,12 @@ impl Governor {
 
     /// Part of the CPUs' time that others leave, [`LEAST`] at least; 1 where it is not known.
     fn idle(&self) -> f64 {
-        let sum = |of: fn(&Ticks) -> u64| self.rests.iter().map(of).sum::<u64>();
-        let total = sum(|ticks| ticks.total);
+        let sum = |of: fn(&CpuTicks) -> u64| self.rests.iter().map(of).sum::<u64>();
+        let total = sum(CpuTicks::total);
         if total < ENOUGH_TICKS {
             return 1.0;
         }
-        (sum(|ticks| ticks.idle) as f64 / total as f64).clamp(LEAST, 1.0)
+        (sum(|ticks| ticks.idle + ticks.iowait) as f64 / total as f64).clamp(LEAST, 1.0)
     }
 
     /// CPU seconds a second that the test may take now.
@@ -230,15 +214,12 @@ impl Governor {
             0 => String::new(),
             times => format!("; it backed off {times} times, as the host's own traffic suffered"),
         };
-        let (share, idle) = (self.share * 100.0, self.idle());
-        let of_idle = match idle {
-            0.8.. => String::new(),
-            _ => format!(" of the {:.0}% that others leave", idle * 100.0),
-        };
         Some(format!(
-            "the test took {:.2}% of all CPUs{link} on average (--impact {share:.3}%{of_idle})\
-             {backed_off}",
+            "the test took {:.2}% of all CPUs{link} on average (--impact {:.3}%, of the {:.0}% of \
+             CPU time that others left at last){backed_off}",
             self.cpu_share() * 100.0,
+            self.share * 100.0,
+            self.idle() * 100.0
         ))
     }
 }
@@ -252,6 +233,8 @@ pub(crate) struct Fare {
     pub retransmits: f64,
     /// Share of the last ten seconds in which some task waited for a CPU, 0..1 (PSI).
     pub waiting: f64,
+    /// CPU time of the whole machine; `None`: it cannot be read.
+    pub ticks: Option<CpuTicks>,
 }
 
 /// Retransmits a second more than in rests that are nobody's harm.
@@ -309,12 +292,6 @@ impl Host {
         Host { softnet: open(PROC_SOFTNET_STAT), snmp: open(PROC_SNMP), stat: open(PROC_STAT) }
     }
 
-    /// `None`: it cannot be read.
-    fn ticks(&self) -> Option<Ticks> {
-        let CpuStat { total, .. } = CpuStat::parse(&self.stat.as_ref()?.read().ok()?).ok()?;
-        Some(Ticks { idle: total.idle + total.iowait, total: total.total() })
-    }
-
     pub fn fare(&self) -> Fare {
         let softnet = self.softnet.as_ref().and_then(|file| SoftnetStat::read(file).ok());
         let drops =
@@ -322,7 +299,8 @@ impl Host {
         let snmp = self.snmp.as_ref().and_then(|file| Snmp::parse(&file.read().ok()?).ok());
         let retransmits = snmp.map_or(0.0, |snmp| snmp.tcp.retrans_segs as f64);
         let waiting = read_value(PRESSURE).ok().and_then(|text| waiting(&text)).unwrap_or(0.0);
-        Fare { drops, retransmits, waiting }
+        let stat = self.stat.as_ref().and_then(|file| CpuStat::read(file).ok());
+        Fare { drops, retransmits, waiting, ticks: stat.map(|stat| stat.total) }
     }
 }
 
@@ -340,10 +318,8 @@ pub(crate) struct Pacing {
     host: Host,
     /// What waited before the run.
     waiting: f64,
-    /// How the last rest began, and what happened in it.
-    rest: Option<(Instant, Fare)>,
-    /// What the CPUs had done when it began.
-    rest_ticks: Option<Ticks>,
+    /// When the last rest began, and the counters then.
+    rest: (Instant, Fare),
     /// When the next pulse may begin.
     due: Option<Instant>,
 }
@@ -374,11 +350,10 @@ impl Pacing {
     /// Of pulses that measure for `duration`.
     pub fn new(impact: Impact, capacity: Capacity, duration: Duration) -> Pacing {
         let host = Host::open();
-        let waiting = host.fare().waiting;
-        let governor = Governor::new(impact, capacity, duration);
         // What comes before the first pulse is a rest, too.
-        let rest_ticks = host.ticks();
-        Pacing { governor, host, waiting, rest: None, rest_ticks, due: None }
+        let fare = host.fare();
+        let governor = Governor::new(impact, capacity, duration);
+        Pacing { governor, host, waiting: fare.waiting, rest: (Instant::now(), fare), due: None }
     }
 
     /// Rest between an answer and the next request, in the next pulse.
@@ -395,11 +370,10 @@ impl Pacing {
     /// Reads the host's counters before a pulse.
     pub fn begin(&mut self) -> Begun {
         let (at, fare) = (Instant::now(), self.host.fare());
-        let resting = self.rest.map_or(Rates::default(), |(since, then)| {
-            Rates::between(&then, &fare, at.duration_since(since).as_secs_f64())
-        });
-        if let (Some(now), Some(then)) = (self.host.ticks(), self.rest_ticks.take()) {
-            self.governor.rested(now.since(then));
+        let (since, then) = &self.rest;
+        let resting = Rates::between(then, &fare, at.duration_since(*since).as_secs_f64());
+        if let (Some(now), Some(then)) = (fare.ticks, then.ticks) {
+            self.governor.rested(now.since(&then));
         }
         Begun { at, fare, resting, cpu: own_cpu() }
     }
@@ -418,8 +392,7 @@ impl Pacing {
         let harmed = suffers(&begun.fare, &fare, &begun.resting, self.waiting, seconds);
         let rest =
             self.governor.rest(Pulse { seconds, cpu_s, bits, packets, transactions }, harmed);
-        (self.rest, self.due) = (Some((now, fare)), Some(now + rest));
-        self.rest_ticks = self.host.ticks();
+        (self.rest, self.due) = ((now, fare), Some(now + rest));
     }
 
     /// What was kept to.
@@ -503,27 +476,33 @@ mod tests {
         }
     }
 
+    /// Waiting for I/O is idle, too.
+    fn ticks(idle: u64, total: u64) -> CpuTicks {
+        let iowait = idle / 2;
+        CpuTicks { idle: idle - iowait, iowait, user: total - idle, ..CpuTicks::default() }
+    }
+
     #[test]
     fn the_share_of_cpus_is_one_of_what_others_leave() {
         let pulse = Pulse { seconds: 0.1, cpu_s: 0.1, transactions: 10.0, ..Pulse::default() };
         let rest_at = |idle, total| {
             let mut governor = governor(0.05);
-            governor.rested(Ticks { idle, total });
+            governor.rested(ticks(idle, total));
             let rest = governor.rest(pulse, false).as_secs_f64();
             (rest + pulse.seconds, governor.said().unwrap())
         };
         let (at_rest, said) = rest_at(400, 400);
-        assert!(said.ends_with("(--impact 5.000%)"), "{said}");
+        assert!(said.contains("5.000%, of the 100% of CPU time that others left"), "{said}");
         let (half, said) = rest_at(200, 400);
         assert!((half / at_rest - 2.0).abs() < 1e-9, "{half} {at_rest}");
-        assert!(said.ends_with("(--impact 5.000% of the 50% that others leave)"), "{said}");
+        assert!(said.contains("5.000%, of the 50% of CPU time that others left"), "{said}");
         // Never idle; and too short a rest to tell.
         assert!((rest_at(0, 400).0 / at_rest - 16.0).abs() < 1e-9);
         assert!((rest_at(0, ENOUGH_TICKS - 1).0 / at_rest - 1.0).abs() < 1e-9);
         // The last rests only.
         let mut governor = governor(0.05);
-        governor.rested(Ticks { idle: 0, total: 1000 });
-        (0..REMEMBERED).for_each(|_| governor.rested(Ticks { idle: 30, total: 40 }));
+        governor.rested(ticks(0, 1000));
+        (0..REMEMBERED).for_each(|_| governor.rested(ticks(30, 40)));
         assert!((governor.idle() - 0.75).abs() < 1e-9);
     }
 
@@ -562,7 +541,7 @@ mod tests {
 
     #[test]
     fn drops_retransmits_and_waiting_are_harm_and_what_was_there_before_is_not() {
-        let calm = Fare { drops: 10.0, retransmits: 5.0, waiting: 0.2 };
+        let calm = Fare { drops: 10.0, retransmits: 5.0, waiting: 0.2, ticks: None };
         let resting = Rates { drops: 0.0, retransmits: 1.0 };
         let harm = |end: Fare| suffers(&calm, &end, &resting, 0.2, 0.1);
         assert!(!harm(calm));

@@ -2,10 +2,15 @@
 //!
 //! Source: QEMU's `target/i386/cpu.c` (leaf 0x40000000); Intel's manual, volume 2, CPUID.
 
+use std::sync::LazyLock;
+
 /// Whether this machine's CPUs are QEMU's software emulation, as they say by CPUID. Always false
 /// on other architectures than `x86_64`.
 pub fn is_tcg() -> bool {
-    hypervisor().is_some_and(|name| name == *b"TCGTCGTCGTCG")
+    // A hypervisor answers the instruction, which takes its time.
+    static IS_TCG: LazyLock<bool> =
+        LazyLock::new(|| hypervisor().is_some_and(|name| name == *b"TCGTCGTCGTCG"));
+    *IS_TCG
 }
 
 /// What a hypervisor calls itself; `None`: there is none, or it does not say.

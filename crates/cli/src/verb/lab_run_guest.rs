@@ -25,8 +25,8 @@ const OWN: [&str; 7] =
     ["--modes", "--mode", "--baseline", "--guest-kernel", "--out", "--format", "--json"];
 /// About how long the guest takes to be up, s.
 const BOOT_SECONDS: u32 = 10;
-/// So many guests are begun for one run, where they stand still: on CPUs that QEMU emulates, two of
-/// them wait for each other for ever in one boot of some fifty, more often on a busy machine.
+/// Most guests that are begun for one run, where they stand still. Emulated CPUs may wait for each
+/// other for ever while the kernel changes its own code.
 const MOST_GUESTS: usize = 3;
 /// What stands before a line of [`Progress`] in the log.
 const PROGRESS: &str = "overlane::progress: ";
