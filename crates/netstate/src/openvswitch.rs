@@ -6,7 +6,7 @@
 //! stands still does not keep the kernel from answering.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -189,7 +189,9 @@ fn ask(path: &str, command: &str) -> std::result::Result<String, String> {
         match stream.read(&mut chunk) {
             Ok(0) => return Err(format!("{path}: it hung up after {} bytes", bytes.len())),
             Ok(length) => bytes.extend(&chunk[..length]),
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => continue,
+            // With a time limit also after SIGCONT (signal(7)).
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) => return Err(failed("read", &e)),
         }
         if let Some(answer) = reply(&bytes) {

@@ -159,8 +159,8 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Asks, and waits at most so long for each part of the answer. A request has at most
-    /// 64 KiB.
+    /// Asks, and waits at most so long for each part of the answer; a signal that comes
+    /// meanwhile begins the time anew. A request has at most 64 KiB.
     ///
     /// # Errors
     /// `EMSGSIZE` for a longer request; `EAGAIN` past the limit, which ends the process;
@@ -224,9 +224,14 @@ impl Monitor {
         let mut space = nix::cmsg_space!([RawFd; 1]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_WAITALL;
-        let got: RecvMsg<'_, '_, ()> =
-            recvmsg(self.socket.as_raw_fd(), &mut parts, Some(&mut space), flags)
-                .map_err(failed)?;
+        let got: RecvMsg<'_, '_, ()> = loop {
+            match recvmsg(self.socket.as_raw_fd(), &mut parts, Some(&mut space), flags) {
+                // A call that has a time limit is not begun again by the kernel, whatever the
+                // handler says (signal(7)).
+                Err(Errno::EINTR) => {}
+                other => break other.map_err(failed)?,
+            }
+        };
         let mut descriptor = None;
         for message in got.cmsgs().map_err(failed)? {
             if let ControlMessageOwned::ScmRights(all) = message {
@@ -289,6 +294,9 @@ fn send_all(socket: &UnixStream, mut bytes: &[u8]) -> nix::Result<()> {
 mod tests {
     use std::fs::File;
     use std::io::{Seek, Write};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use nix::sys::signal::{SaFlags, SigAction, SigSet, sigaction};
 
     use super::*;
 
@@ -337,6 +345,42 @@ mod tests {
         }
         let error = monitor.ask(&vec![0; LONGEST + 1], LIMIT).unwrap_err();
         assert_eq!(error.errno, Errno::EMSGSIZE);
+    }
+
+    /// As when another thread gives up rights, which glibc does by a signal to every thread.
+    #[test]
+    fn a_signal_does_not_end_waiting() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let handler = SigHandler::Handler(nothing);
+        let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler does nothing, and no other test has use for this signal.
+        unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
+        let monitor = Monitor::start(
+            c"finder",
+            &[],
+            || Ok(()),
+            |_, _| {
+                std::thread::sleep(Duration::from_millis(200));
+                Ok(Vec::new())
+            },
+        )
+        .unwrap();
+        // SAFETY: takes nothing, and cannot fail.
+        let asking = unsafe { libc::pthread_self() };
+        let done = AtomicBool::new(false);
+        let answer = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // SAFETY: this scope ends before that thread does.
+                    assert_eq!(unsafe { libc::pthread_kill(asking, libc::SIGURG) }, 0);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let answer = monitor.ask(b"", LIMIT);
+            done.store(true, Ordering::Relaxed);
+            answer
+        });
+        assert!(matches!(&answer, Ok(Answer::Found(items)) if items.is_empty()), "{answer:?}");
     }
 
     #[test]

@@ -183,9 +183,11 @@ fn tell(configuration: &str) -> io::Result<()> {
         let mut said = Vec::new();
         let mut bytes = [0; 256];
         let status = loop {
-            match socket.read(&mut bytes)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                length => said.extend_from_slice(&bytes[..length]),
+            match socket.read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => said.extend_from_slice(&bytes[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
             if let [.., 0, 0, 0, status] = said[..] {
                 break status;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use load::{Load, Workload};
 
 use super::wire::{SERVER, ip, nft};
-use super::{over_watched, short, wire_or_skip};
+use super::{carried, short, wire_or_skip};
 use test_support::require;
 
 /// Where the port is published.
@@ -30,9 +30,7 @@ fn every_workload_goes_through_nat() {
     for workload in Workload::ALL {
         for (flows, message_bytes) in [(1, 1), (4, 1), (4, 1400), (2, 9000)] {
             let load = Load { flows, message_bytes, ..short(workload) };
-            let measured = over_watched(&wire, &load, PUBLISHED.parse().unwrap(), &mut ())
-                .unwrap_or_else(|e| panic!("{load:?}: {e}"));
-            assert!(measured.units > 0, "{load:?}: {measured:?}");
+            carried(&wire, &load, PUBLISHED.parse().unwrap());
         }
     }
 }
@@ -84,9 +82,7 @@ fn every_workload_goes_through_docker_proxy() {
         }
         for (flows, message_bytes) in [(1, 1), (3, 1400)] {
             let load = Load { flows, message_bytes, ..short(workload) };
-            let measured = over_watched(&wire, &load, "127.0.0.1:8080".parse().unwrap(), &mut ())
-                .unwrap_or_else(|e| panic!("{load:?}: {e}"));
-            assert!(measured.units > 0, "{load:?}: {measured:?}");
+            carried(&wire, &load, "127.0.0.1:8080".parse().unwrap());
         }
     }
 }
