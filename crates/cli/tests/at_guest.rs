@@ -72,9 +72,14 @@ fn samples<'a>(results: &'a Value, mode: &str) -> Vec<&'a Value> {
     samples
 }
 
-/// In each sample the path was proved, and this device carried packets in both hosts.
+/// In each sample that carried anything the path was proved, and this device carried packets
+/// in both hosts; there is one.
 fn goes_by(results: &Value, mode: &str, device: &str) {
-    for sample in samples(results, mode) {
+    let samples = samples(results, mode).into_iter();
+    // In software emulation nothing may be sent in an interval.
+    let carried: Vec<_> = samples.filter(|sample| sample["units"] != 0).collect();
+    assert!(!carried.is_empty(), "{mode}: {results:#}");
+    for sample in carried {
         assert_eq!(sample["path_proved"], true, "{mode}: {sample:#}");
         let hops = sample["hops"].as_array().unwrap();
         for host in ["a", "b"] {

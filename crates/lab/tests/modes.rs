@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lab::{Capabilities, Mode, Network, Params, modes};
 use netstate::{HopKind, Side};
-use test_support::{left_out, need, require, some_at_once};
+use test_support::{bound, left_out, need, require, some_at_once};
 use testbed::{Offload, Privileges};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -45,9 +45,9 @@ fn drive(network: &Network) {
     let serving = std::thread::spawn(move || {
         server
             .run(|| {
-                let udp = UdpSocket::bind(address.listen).unwrap();
+                let udp = bound(|| UdpSocket::bind(address.listen));
                 udp.set_read_timeout(Some(LIMIT)).unwrap();
-                let tcp = TcpListener::bind(address.listen).unwrap();
+                let tcp = bound(|| TcpListener::bind(address.listen));
                 ready.send(()).unwrap();
                 let (mut stream, _) = tcp.accept().unwrap();
                 stream.set_read_timeout(Some(LIMIT)).unwrap();

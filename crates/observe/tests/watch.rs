@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lab::{Network, Params};
 use observe::{Budget, Filter, Side, Snapshot, Watch};
-use test_support::{need, require};
+use test_support::{bound, need, require};
 use testbed::{Offload, poll};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ fn interval(watch: &mut Watch, network: &Network) -> Snapshot {
 /// Runs `act` while a stream goes from client to server.
 fn beside_a_stream<T>(network: &Network, act: impl FnOnce() -> T) -> T {
     let (stop, address) = (AtomicBool::new(false), network.address);
-    let listener = network.server().netns().run(|| TcpListener::bind(address.listen).unwrap());
+    let listener = network.server().netns().run(|| bound(|| TcpListener::bind(address.listen)));
     let listener = listener.unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -121,7 +121,7 @@ fn drops_are_counted_exactly_and_named() {
     let socket = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     // The neighbour is known before.
     let listen = network.address.listen;
-    let server = network.server().netns().run(|| UdpSocket::bind(listen).unwrap()).unwrap();
+    let server = network.server().netns().run(|| bound(|| UdpSocket::bind(listen))).unwrap();
     server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     poll("a datagram at the server", LIMIT, || {
         socket.send_to(b"there", target).unwrap();
@@ -261,7 +261,7 @@ fn what_waits_in_a_queue_is_told_and_what_the_cpus_do() {
     command.args(["rate", "80kbit", "burst", "2kb", "limit", "100kb"]);
     network.host("a").unwrap().run(&mut command).unwrap();
     let (listen, target) = (network.address.listen, network.address.target);
-    let receiver = network.server().netns().run(|| UdpSocket::bind(listen).unwrap()).unwrap();
+    let receiver = network.server().netns().run(|| bound(|| UdpSocket::bind(listen))).unwrap();
     let sender = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     let mut watch = watch(&network, ALL);
     let snapshot = poll("a queue that holds packets", LIMIT, || {
@@ -297,7 +297,7 @@ fn in_a_flood_no_more_packets_are_followed_than_there_is_room_for() {
     require!(need::root());
     let network = network(Offload::Full);
     let (listen, target) = (network.address.listen, network.address.target);
-    let receiver = network.server().netns().run(|| UdpSocket::bind(listen).unwrap()).unwrap();
+    let receiver = network.server().netns().run(|| bound(|| UdpSocket::bind(listen))).unwrap();
     let sender = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     let mut watch = watch(&network, ALL);
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -7,6 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use test_support::bound;
 
 use common::{CLIENT, Row, SERVER, back, flow, path};
 use rand::seq::IndexedRandom as _;
@@ -241,7 +242,7 @@ impl Talk {
         let (client, server) = (row.client.netns(), row.server.netns());
         let to = SocketAddr::new(to, 80);
         let (talk, port) = if is_tcp {
-            let listener = server.run(|| TcpListener::bind((SERVER, 80))).unwrap().unwrap();
+            let listener = server.run(|| bound(|| TcpListener::bind((SERVER, 80)))).unwrap();
             let near = client.run(|| TcpStream::connect_timeout(&to, ARRIVED)).unwrap().unwrap();
             let (far, _) = listener.accept().unwrap();
             near.set_nodelay(true).unwrap();
@@ -249,7 +250,7 @@ impl Talk {
             let port = near.local_addr().unwrap().port();
             (Talk::Tcp(near, far), port)
         } else {
-            let far = server.run(|| UdpSocket::bind((SERVER, 80))).unwrap().unwrap();
+            let far = server.run(|| bound(|| UdpSocket::bind((SERVER, 80)))).unwrap();
             let near = client.run(|| UdpSocket::bind((CLIENT, 0))).unwrap().unwrap();
             near.connect(to).unwrap();
             near.send(b"hello").unwrap();

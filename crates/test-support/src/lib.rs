@@ -31,9 +31,10 @@ pub mod allocations;
 pub mod standing;
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 pub mod inject;
 pub mod need;
@@ -120,6 +121,24 @@ pub fn some_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync
     });
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// What `bind` makes of an address, once it is free: a child that another thread forks has a
+/// copy of the last socket there until it executes its program.
+///
+/// # Panics
+/// If it is in use for a minute, or cannot be had for another reason.
+#[track_caller]
+pub fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> T {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let begun = Instant::now();
+    loop {
+        match bind() {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && begun.elapsed() < LIMIT => {}
+            result => return result.unwrap(),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Says that this test measured and could not decide; [`inconclusive!`] also returns.

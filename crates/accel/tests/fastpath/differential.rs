@@ -19,7 +19,7 @@ use nix::sys::socket::{
 use packet::ethernet::MacAddr;
 use packet::vnet_hdr::{Layout, flags};
 use sys::tap::{Offload as TapOffload, Tap, TapOptions};
-use test_support::{need, require};
+use test_support::{bound, need, require};
 use testbed::{Host, NIC, Offload, mac};
 
 use crate::build::Random;
@@ -125,7 +125,7 @@ impl Tenant {
 
     /// Behind a veth pair that is there: connects by hand from `tap`.
     fn connected(host: Host, tap: &Tap, to: MacAddr) -> Tenant {
-        let listener = host.netns().run(|| TcpListener::bind(SERVER).unwrap()).unwrap();
+        let listener = host.netns().run(|| bound(|| TcpListener::bind(SERVER))).unwrap();
         tap.write(&Case::handshake(to, 0x02, 99, 0).bytes()).unwrap();
         let mut buffer = vec![0; 70_000];
         let theirs = testbed::poll("the answer", LIMIT, || {

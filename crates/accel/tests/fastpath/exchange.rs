@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use test_support::bound;
 
 use crate::pair::{LIMIT, Pair};
 
@@ -38,7 +39,7 @@ pub struct Exchange {
 impl Exchange {
     /// From the first host's tenant to `to`, which is answered at `at` in the other's.
     pub fn new(pair: &Pair, to: SocketAddr, at: SocketAddr) -> Exchange {
-        let listener = pair.tenant_b.netns().run(|| TcpListener::bind(at).unwrap()).unwrap();
+        let listener = pair.tenant_b.netns().run(|| bound(|| TcpListener::bind(at))).unwrap();
         let connect = || TcpStream::connect_timeout(&to, LIMIT).unwrap();
         let near = pair.tenant_a.netns().run(connect).unwrap();
         let (far, _) = listener.accept().unwrap();

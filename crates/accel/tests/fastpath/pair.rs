@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use test_support::bound;
 
 use accel::{Accel, Status, Wanted};
 use packet::ethernet::MacAddr;
@@ -240,7 +241,7 @@ impl Pair {
         let sent: Vec<u8> = (0..bytes).map(|at| (at / 251 + at) as u8).collect();
         let expected = sent.clone();
         let listener =
-            self.tenant_b.netns().run(|| TcpListener::bind((to, 5401)).unwrap()).unwrap();
+            self.tenant_b.netns().run(|| bound(|| TcpListener::bind((to, 5401)))).unwrap();
         let serving = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_read_timeout(Some(LIMIT)).unwrap();

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use accel::{Accel, Options, Wanted};
-use test_support::{need, require};
+use test_support::{bound, need, require};
 use testbed::{Host, Offload, poll};
 
 use crate::datagrams::settle_one_way;
@@ -78,7 +78,7 @@ impl Echo {
         let any = |of: SocketAddr| -> SocketAddr {
             if of.is_ipv4() { "0.0.0.0:0".parse().unwrap() } else { "[::]:0".parse().unwrap() }
         };
-        let far = pair.tenant_b.netns().run(|| UdpSocket::bind(at).unwrap()).unwrap();
+        let far = pair.tenant_b.netns().run(|| bound(|| UdpSocket::bind(at))).unwrap();
         let near = pair.tenant_a.netns().run(|| UdpSocket::bind(any(to)).unwrap()).unwrap();
         for end in [&near, &far] {
             end.set_read_timeout(Some(LIMIT)).unwrap();

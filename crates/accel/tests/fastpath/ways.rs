@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use accel::{Accel, Wanted};
-use test_support::{need, require};
+use test_support::{bound, need, require};
 use testbed::{Host, NIC, Offload, mac, poll};
 
 use crate::pair::{LIMIT, Pair, TENANT_B, sh};
@@ -33,8 +33,8 @@ pub const NONE: Answered = Answered { datagrams: 0, connected: false };
 pub fn ask(pair: &Pair) -> Answered {
     let to: IpAddr = TENANT_B.into();
     let there = pair.tenant_b.netns();
-    let echo = there.run(|| UdpSocket::bind((to, 5402)).unwrap()).unwrap();
-    let listener = there.run(|| TcpListener::bind((to, 5403)).unwrap()).unwrap();
+    let echo = there.run(|| bound(|| UdpSocket::bind((to, 5402)))).unwrap();
+    let listener = there.run(|| bound(|| TcpListener::bind((to, 5403)))).unwrap();
     echo.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -23,7 +23,7 @@ use netstate::link::Vxlan;
 use nix::sys::signal::Signal;
 use packet::vxlan::Vni;
 use serde_json::Value;
-use test_support::{need, require};
+use test_support::{bound, need, require};
 use testbed::{Host, NIC, Offload, mac, poll};
 
 fn text(bytes: &[u8]) -> String {
@@ -83,7 +83,7 @@ struct Connection {
 impl Connection {
     fn new(network: &Network) -> Connection {
         let address = network.address;
-        let listen = || TcpListener::bind(address.listen).unwrap();
+        let listen = || bound(|| TcpListener::bind(address.listen));
         let listener = network.server().netns().run(listen).unwrap();
         let connect = || TcpStream::connect_timeout(&address.target, LIMIT).unwrap();
         let client = network.client().netns().run(connect).unwrap();

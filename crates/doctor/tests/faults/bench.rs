@@ -4,6 +4,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use test_support::bound;
 
 use doctor::{Diagnosis, Host, Scope, Severity, collect, diagnose};
 use lab::{Network, Params};
@@ -46,7 +47,7 @@ fn reach(network: &Network) {
         .server()
         .netns()
         .run(|| {
-            let socket = UdpSocket::bind(network.address.listen).unwrap();
+            let socket = bound(|| UdpSocket::bind(network.address.listen));
             socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
             socket
         })

@@ -1,11 +1,12 @@
 //! Traffic from a network's client to its server, checked byte by byte.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use lab::Network;
+use test_support::bound;
 
 /// How long anything may take. Generous: a guest in software emulation is slow.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -26,16 +27,6 @@ fn both<T: Send>(
     let result = network.client().netns().run(ask).unwrap();
     serving.join().unwrap();
     result
-}
-
-/// Binds, and waits while the address is in use: a child that another test forks
-/// has a copy of the last socket until it executes its program.
-fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> T {
-    testbed::poll("the server's address", LIMIT, || match bind() {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(Err(error.to_string())),
-        result => Ok(Ok(result.unwrap())),
-    })
-    .unwrap()
 }
 
 /// Echoes datagrams of each size, one under way at a time.

@@ -313,8 +313,10 @@ impl Blocks<'_> {
     /// A cell's samples of a block: one, and a second where that is no good.
     fn cell(&mut self, at: usize, spot: Spot) -> ControlFlow<Ended> {
         let (mut sample, mut stands_out) = self.once(at, spot)?;
-        // A disturbed sample says nothing about the path: once more.
-        let again = sample.path_proved && (!sample.valid || stands_out.is_some());
+        // A disturbed sample says nothing about the path, nor does one in which the threads of
+        // the load had no CPU: once more.
+        let passes = sample.path_proved || carried_nothing(&sample);
+        let again = passes && (!sample.valid || stands_out.is_some());
         if again && self.judge.retake() {
             if let Some(reason) = &stands_out {
                 void(&mut sample, reason);
@@ -374,6 +376,12 @@ impl Blocks<'_> {
         }
         ControlFlow::Continue((sample, stands_out))
     }
+}
+
+/// Whether an interval was measured in which nothing was sent, or nothing of a connection came.
+fn carried_nothing(sample: &Sample) -> bool {
+    let sent = sample.loss.as_ref().map_or(0, |loss| loss.sent);
+    sample.seconds > 0.0 && sample.units == 0 && sent == 0
 }
 
 /// Takes a sample out of the count; one that is void keeps its own reason.

@@ -447,6 +447,48 @@ fn a_workload_that_settles_takes_no_more_samples_and_its_interval_is_as_honest()
     assert!(seconds < 0.8 * in_all, "{seconds} of {in_all} s");
 }
 
+/// A machine that gives the threads of every third sample no CPU.
+struct Starving(u32);
+
+impl Source for Starving {
+    fn sample(&mut self, _cell: CellRef<'_>, _in_force: InForce, _said: &mut Said) -> Taken {
+        self.0 += 1;
+        let sent = u64::from(!self.0.is_multiple_of(3));
+        Taken::Sample(Box::new(Sample {
+            value: sent as f64,
+            units: sent,
+            seconds: SAMPLE,
+            valid: sent > 0,
+            path_proved: sent > 0,
+            invalid_reason: (sent == 0).then(|| "nothing was sent".to_owned()),
+            disturbance: Some(Disturbance::default()),
+            ..Sample::default()
+        }))
+    }
+}
+
+#[test]
+fn a_sample_in_which_nothing_was_sent_is_taken_once_more() {
+    let plan = plan(1, Rule::Background, TWENTY);
+    let subjects = [subject()];
+    let mut log = CellLog::for_each(&plan, &subjects);
+    Blocks {
+        plan: &plan,
+        subjects: &subjects,
+        stop: &AtomicBool::new(false),
+        source: &mut Starving(0),
+        judge: &mut Judge::new(plan.rule, &plan.before, None),
+        log: &mut log,
+        observer: &mut Quiet,
+    }
+    .take(&plan.stopping.rule().unwrap());
+    for samples in &log.samples {
+        let valid = samples.iter().filter(|sample| sample.valid);
+        assert_eq!(valid.map(|sample| sample.block).collect::<Vec<_>>(), Vec::from_iter(0..20));
+        assert!(samples.len() > 20, "none was without traffic");
+    }
+}
+
 #[test]
 fn a_steady_load_costs_nothing() {
     for level in [0.2, 0.36, 0.5, 0.8, 0.9] {

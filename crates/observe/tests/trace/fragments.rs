@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lab::Network;
 use observe::{Filter, Packet, PacketEnding, PacketLeg, PacketStep};
-use test_support::require;
+use test_support::{bound, require};
 use testbed::{Host, NIC, Offload, Wire, mac};
 
 use crate::healthy::counted;
@@ -64,7 +64,7 @@ impl Sockets {
         hosts[0].sysctl("net/ipv4/ip_no_pmtu_disc", "1").unwrap();
         let any: IpAddr = if is_six { Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() };
         let bind = |host: &Host, at: SocketAddr| {
-            let socket = host.netns().run(|| UdpSocket::bind(at).unwrap()).unwrap();
+            let socket = host.netns().run(|| bound(|| UdpSocket::bind(at))).unwrap();
             socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
             socket
         };

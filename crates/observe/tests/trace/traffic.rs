@@ -11,6 +11,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
 };
 use sys::datagram::{SenderOptions, sender};
+use test_support::bound;
 use testbed::Host;
 
 use crate::LIMIT;
@@ -27,7 +28,8 @@ pub fn port() -> u16 {
 
 /// A socket of the host for datagrams from this port.
 pub fn datagrams(host: &Host, port: u16) -> UdpSocket {
-    host.netns().run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap()).unwrap()
+    let at = (Ipv4Addr::UNSPECIFIED, port);
+    host.netns().run(|| bound(|| UdpSocket::bind(at))).unwrap()
 }
 
 /// Client and server of datagrams.
@@ -59,7 +61,8 @@ impl Datagrams {
 
     fn from(network: &Network, client: UdpSocket) -> Datagrams {
         let listen = network.address.listen;
-        let server = network.server().netns().run(|| UdpSocket::bind(listen).unwrap()).unwrap();
+        let server = network.server().netns().run(|| bound(|| UdpSocket::bind(listen)));
+        let server = server.unwrap();
         server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let all = Datagrams { client, server, target: network.address.target };
         testbed::poll("a datagram at the server", LIMIT, || {
@@ -99,7 +102,8 @@ pub fn connected(host: &Host, port: u16, to: SocketAddr) -> std::io::Result<TcpS
 /// Sends [`STREAM`] bytes from this port to the server, which reads them.
 pub fn stream(network: &Network, port: u16) {
     let listen = network.address.listen;
-    let listener = network.server().netns().run(|| TcpListener::bind(listen).unwrap()).unwrap();
+    let listener = network.server().netns().run(|| bound(|| TcpListener::bind(listen)));
+    let listener = listener.unwrap();
     std::thread::scope(|scope| {
         let serving = scope.spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
