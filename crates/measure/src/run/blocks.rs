@@ -57,8 +57,9 @@ impl CellLog {
     /// Whether another sample of a cell would say nothing new. Disturbance passes; a
     /// broken path does not.
     fn is_hopeless(&self, at: usize, plan: &Plan) -> bool {
-        let samples = &self.samples[at];
-        samples.len() >= plan.hopeless_after && samples.iter().all(|sample| !sample.path_proved)
+        let telling = |sample: &&Sample| sample.path_proved || !carried_nothing(sample);
+        let mut samples = self.samples[at].iter().filter(telling);
+        samples.clone().count() >= plan.hopeless_after && samples.all(|sample| !sample.path_proved)
     }
 
     /// What the stop rule decides by.
@@ -378,7 +379,8 @@ impl Blocks<'_> {
     }
 }
 
-/// Whether an interval was measured in which nothing was sent, or nothing of a connection came.
+/// Whether the ends had found each other, and then nothing was sent, or nothing of a connection
+/// came, in the interval.
 fn carried_nothing(sample: &Sample) -> bool {
     let sent = sample.loss.as_ref().map_or(0, |loss| loss.sent);
     sample.seconds > 0.0 && sample.units == 0 && sent == 0

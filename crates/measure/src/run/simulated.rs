@@ -447,13 +447,16 @@ fn a_workload_that_settles_takes_no_more_samples_and_its_interval_is_as_honest()
     assert!(seconds < 0.8 * in_all, "{seconds} of {in_all} s");
 }
 
-/// A machine that gives the threads of every third sample no CPU.
-struct Starving(u32);
+/// A machine that gives the threads of the first samples no CPU, and of every third.
+struct Starving {
+    first: u32,
+    taken: u32,
+}
 
 impl Source for Starving {
     fn sample(&mut self, _cell: CellRef<'_>, _in_force: InForce, _said: &mut Said) -> Taken {
-        self.0 += 1;
-        let sent = u64::from(!self.0.is_multiple_of(3));
+        self.taken += 1;
+        let sent = u64::from(self.taken > self.first && !self.taken.is_multiple_of(3));
         Taken::Sample(Box::new(Sample {
             value: sent as f64,
             units: sent,
@@ -468,24 +471,28 @@ impl Source for Starving {
 }
 
 #[test]
-fn a_sample_in_which_nothing_was_sent_is_taken_once_more() {
-    let plan = plan(1, Rule::Background, TWENTY);
-    let subjects = [subject()];
-    let mut log = CellLog::for_each(&plan, &subjects);
-    Blocks {
-        plan: &plan,
-        subjects: &subjects,
-        stop: &AtomicBool::new(false),
-        source: &mut Starving(0),
-        judge: &mut Judge::new(plan.rule, &plan.before, None),
-        log: &mut log,
-        observer: &mut Quiet,
-    }
-    .take(&plan.stopping.rule().unwrap());
-    for samples in &log.samples {
-        let valid = samples.iter().filter(|sample| sample.valid);
-        assert_eq!(valid.map(|sample| sample.block).collect::<Vec<_>>(), Vec::from_iter(0..20));
-        assert!(samples.len() > 20, "none was without traffic");
+fn a_sample_in_which_nothing_was_sent_is_taken_once_more_and_gives_no_cell_up() {
+    // None, and all of two blocks of three cells, each taken twice.
+    for (first, blocks) in [(0, 0..20), (12, 2..20)] {
+        let plan = plan(1, Rule::Background, TWENTY);
+        let subjects = [subject()];
+        let mut log = CellLog::for_each(&plan, &subjects);
+        Blocks {
+            plan: &plan,
+            subjects: &subjects,
+            stop: &AtomicBool::new(false),
+            source: &mut Starving { first, taken: 0 },
+            judge: &mut Judge::new(plan.rule, &plan.before, None),
+            log: &mut log,
+            observer: &mut Quiet,
+        }
+        .take(&plan.stopping.rule().unwrap());
+        for samples in &log.samples {
+            let valid = samples.iter().filter(|sample| sample.valid);
+            let valid: Vec<u32> = valid.map(|sample| sample.block).collect();
+            assert_eq!(valid, Vec::from_iter(blocks.clone()));
+            assert!(samples.len() > 20, "none was without traffic");
+        }
     }
 }
 
