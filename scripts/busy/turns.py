@@ -3,8 +3,8 @@
 Machines differ from minute to minute by more than what is looked for. So one `try` stands for
 a whole round, and is held and let go in short turns. One client of the load sends requests
 meanwhile. Each request is of the turn in which it was answered. The `try` rests on while it is
-held: when let go it takes more than it would alone, as `share` says. Who bounds a `try` by
-`--impact` has to ask for a share that is smaller by the number of kinds.
+held: when let go it takes more than it would alone, as `share` says. A bound of `--impact` is
+therefore divided by the number of kinds.
 """
 import os
 import random

@@ -7,12 +7,12 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use test_support::bound;
 
 use common::{CLIENT, Row, SERVER, back, flow, path};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng, RngExt as _, SeedableRng as _};
 use ruleset::{Flow, Transport, Verdict};
+use test_support::bound;
 use testbed::Host;
 
 /// A service's address, translated to the server's by the rules of some rounds.

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+
 use test_support::bound;
 
 use crate::pair::{LIMIT, Pair};

@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use test_support::bound;
 
 use accel::{Accel, Status, Wanted};
 use packet::ethernet::MacAddr;
+use test_support::bound;
 use testbed::{Host, NIC, Offload, mac, poll};
 
 use crate::machine::{self, Among};

@@ -4,10 +4,10 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use test_support::bound;
 
 use doctor::{Diagnosis, Host, Scope, Severity, collect, diagnose};
 use lab::{Network, Params};
+use test_support::bound;
 use testbed::Offload;
 
 /// A fault that can be made.

@@ -62,13 +62,11 @@ fn more_under_way_than_the_sockets_hold_is_no_deadlock() {
 fn several_under_way_get_more_done_than_one() {
     let wire = require!(wire_or_skip());
     for workload in RR {
-        // On a busy machine one of a pair may have had less of it.
-        let more = (0..50).any(|_| {
-            let one = over(&wire, &short(workload)).unwrap().units;
-            let many = Load { outstanding: 32, ..short(workload) };
-            over(&wire, &many).unwrap().units > one
-        });
-        assert!(more, "{workload}");
+        // On a busy machine any of them may have had less of it.
+        let most = |load: &Load| (0..10).map(|_| over(&wire, load).unwrap().units).max();
+        let (one, many) =
+            (most(&short(workload)), most(&Load { outstanding: 32, ..short(workload) }));
+        assert!(many > one, "{workload}: {many:?}, {one:?} one at a time");
     }
 }
 
@@ -152,10 +150,11 @@ fn lost_requests_of_a_schedule_are_counted_and_hold_nothing_up() {
             duration: Duration::from_millis(600),
             ..short(Workload::UdpRr)
         };
-        // Sockets overflow, too, where a thread comes late.
+        // Where a thread comes late, sockets overflow, too: more is lost, and never less.
         let measured = tried(&wire, &load, Wire::server_at(PORT), |measured| {
             let datagrams = measured.datagrams.unwrap();
             let share = datagrams.lost() as f64 / datagrams.sent as f64;
+            assert!(datagrams.sent < 100 || share >= 0.01, "{share}: {measured:?}");
             assert_eq!(datagrams.received, measured.latency.unwrap().count, "{measured:?}");
             (0.01..0.04).contains(&share) && measured.units > 0
         });
