@@ -2,8 +2,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::frame::{Direction, FrameError, HEAD_BYTES, REPLY_LIMIT, REQUEST_LIMIT, Sequence};
@@ -11,6 +14,11 @@ use super::handshake::MAC_BYTES;
 
 /// How often waiting looks at whether it should go on.
 pub const TICK: Duration = Duration::from_millis(100);
+/// How often a wait looks that has lasted for [`QUIET_AFTER`], or that nobody is kept waiting by: on a
+/// busy machine each look takes a CPU from others.
+pub const QUIET_TICK: Duration = Duration::from_millis(500);
+/// Where a wait begins to be a long one.
+const QUIET_AFTER: Duration = Duration::from_secs(1);
 /// How long a message may take from its first byte to its last, and to be
 /// taken by the other end.
 pub const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
@@ -80,6 +88,36 @@ pub(crate) fn prepare(stream: &TcpStream) -> Result<(), ChannelError> {
     };
     keepalive()
         .map_err(|e| ChannelError::Io { operation: "setsockopt(SO_KEEPALIVE)", error: e.into() })
+}
+
+/// Waits until there is something to read, or the other end has gone, before `deadline`, while
+/// `alive`. A signal for this thread makes it look at once.
+fn readable(
+    stream: &TcpStream,
+    deadline: Instant,
+    alive: &dyn Fn() -> bool,
+) -> Result<(), ChannelError> {
+    let begun = Instant::now();
+    loop {
+        if !alive() {
+            return Err(ChannelError::Ended);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ChannelError::Slow);
+        }
+        let tick = if begun.elapsed() < QUIET_AFTER { TICK } else { QUIET_TICK };
+        // A millisecond more than is left: poll(2) has no shorter times, and zero is no wait.
+        let wait = left.min(tick) + Duration::from_millis(1);
+        let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => {
+                return Err(ChannelError::Io { operation: "poll", error: error.into() });
+            }
+        }
+    }
 }
 
 /// Fills the buffer before `deadline`, while `alive`.
@@ -160,8 +198,10 @@ impl Channel {
     ) -> Result<Vec<u8>, ChannelError> {
         let mut head = [0; HEAD_BYTES];
         let (first, rest) = head.split_at_mut(1);
-        let begun = Instant::now();
-        match read_exact(&self.stream, first, begun + patience, alive) {
+        let deadline = Instant::now() + patience;
+        let begins = readable(&self.stream, deadline, alive)
+            .and_then(|()| read_exact(&self.stream, first, deadline, alive));
+        match begins {
             Err(ChannelError::Slow) => return Err(ChannelError::Silent(patience)),
             other => other?,
         }
@@ -191,5 +231,54 @@ impl Channel {
 
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn pair() -> (Channel, Channel) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let channel = |stream: TcpStream, side| {
+            prepare(&stream).unwrap();
+            Channel::new(stream, side, [7; MAC_BYTES])
+        };
+        (channel(client, Side::Client), channel(server, Side::Server))
+    }
+
+    #[test]
+    fn a_message_is_received_whenever_it_comes_and_silence_ends_when_told() {
+        let (mut client, mut server) = pair();
+        let limit = Duration::from_secs(60);
+        let looks = AtomicU32::new(0);
+        let looking = || {
+            looks.fetch_add(1, Ordering::Relaxed);
+            true
+        };
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Long enough to be looked for less often.
+                std::thread::sleep(QUIET_AFTER + 2 * QUIET_TICK);
+                client.send(b"late").unwrap();
+            });
+            assert_eq!(server.receive(limit, &looking).unwrap(), b"late");
+        });
+        let ticks = begun.elapsed().as_millis() / TICK.as_millis();
+        let looks = looks.into_inner();
+        assert!(u128::from(looks) < ticks, "{looks} looks in {ticks} ticks");
+        client.send(b"early").unwrap();
+        assert_eq!(server.receive(limit, &|| true).unwrap(), b"early");
+        let patience = Duration::from_millis(20);
+        let silent = server.receive(patience, &|| true);
+        assert!(matches!(silent, Err(ChannelError::Silent(told)) if told == patience));
+        assert!(matches!(server.receive(limit, &|| false), Err(ChannelError::Ended)));
+        drop(client);
+        assert!(matches!(server.receive(limit, &|| true), Err(ChannelError::Closed)));
     }
 }

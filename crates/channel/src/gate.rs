@@ -174,6 +174,11 @@ impl Gate {
         Some(Outcome::TurnedAway(gone.from, "it stood still and made room for another".to_owned()))
     }
 
+    /// Whether nobody is in a handshake, or waits for being hung up on.
+    pub fn is_empty(&self) -> bool {
+        self.newcomers.is_empty()
+    }
+
     /// What to poll. Not those that wait for being hung up on: one that has gone would be
     /// ready at every look.
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::connection::{self, Channel, Side, TICK};
+use crate::connection::{self, Channel, QUIET_TICK, Side, TICK};
 use crate::event::Event;
 use crate::gate::{Admitted, Gate, Outcome};
 use crate::refusals::Refusals;
@@ -133,7 +133,9 @@ impl Server {
             }
             let mut fds = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
             fds.extend(gate.polled());
-            let tick = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::MAX);
+            // Who is in a handshake has a time limit.
+            let tick = if gate.is_empty() { QUIET_TICK } else { TICK };
+            let tick = PollTimeout::try_from(tick).unwrap_or(PollTimeout::MAX);
             match poll(&mut fds, tick) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 // No memory; it comes back.

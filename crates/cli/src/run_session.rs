@@ -112,8 +112,9 @@ pub fn run(
         plan.stopping.half_width.map_or(plan.stopping.blocks, |_| plan.stopping.max_blocks);
     let sample = plan.duration + plan.warmup + Duration::from_millis(100);
     progress.measure(sample * plan.cells.len() as u32 * blocks);
-    let recorder =
-        Recorder::start().inspect_err(|error| tracing::warn!("no time line is kept: {error}")).ok();
+    let recorder = Recorder::start(plan.impact.is_some())
+        .inspect_err(|error| tracing::warn!("no time line is kept: {error}"))
+        .ok();
     let mut watching = Watching { progress, recorder, vary };
     let outcome = measure::run::run(plan, subjects, machine, &mut watching, stop);
     let Watching { recorder, vary, .. } = watching;

@@ -74,6 +74,23 @@ impl CpuTicks {
         }
     }
 
+    /// One of so many equal parts, rounded down.
+    #[must_use]
+    pub fn part(&self, parts: u64) -> CpuTicks {
+        CpuTicks {
+            user: self.user / parts,
+            nice: self.nice / parts,
+            system: self.system / parts,
+            idle: self.idle / parts,
+            iowait: self.iowait / parts,
+            irq: self.irq / parts,
+            softirq: self.softirq / parts,
+            steal: self.steal / parts,
+            guest: self.guest / parts,
+            guest_nice: self.guest_nice / parts,
+        }
+    }
+
     /// All kinds together; guest time is within `user` and `nice`.
     pub fn total(&self) -> u64 {
         [

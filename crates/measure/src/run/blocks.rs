@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollTimeout, poll};
+
 use super::judge::Judge;
 use super::{Ended, order, unsupported};
 use crate::calibrate::Offer;
@@ -20,8 +22,9 @@ use crate::sampler::Machine;
 use results::stats::{Decision, Outlook, Series, StopRule};
 use results::{CpuSeconds, Sample, Unit};
 
-/// How often a rest looks whether the run is to stop.
-const STOP_LOOK: Duration = Duration::from_millis(50);
+/// How often a rest looks whether the run is to stop: on a busy machine each look takes a CPU
+/// from others. A signal for this thread makes it look at once.
+const STOP_LOOK: Duration = Duration::from_millis(500);
 /// Why a sample is void that was taken once more.
 const UNLIKE: &str = "taken once more: other load differed from that of the block's other cells";
 
@@ -347,7 +350,7 @@ impl Blocks<'_> {
             self.observer.resting(rest);
         }
         while !self.source.rest().is_zero() {
-            std::thread::sleep(self.source.rest().min(STOP_LOOK));
+            pause(self.source.rest());
             if self.stop.load(Ordering::Relaxed) {
                 return ControlFlow::Break(Ended::Interrupted);
             }
@@ -377,6 +380,14 @@ impl Blocks<'_> {
         }
         ControlFlow::Continue((sample, stands_out))
     }
+}
+
+/// Rests for [`STOP_LOOK`] at most, or until a signal comes.
+fn pause(rest: Duration) {
+    // A millisecond more than is left: poll(2) has no shorter times, and zero is no wait.
+    let wait = rest.min(STOP_LOOK) + Duration::from_millis(1);
+    // Any error is a shorter rest, and there is another.
+    let _ = poll(&mut [], PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX));
 }
 
 /// Whether the ends had found each other, and then nothing was sent, or nothing of a connection

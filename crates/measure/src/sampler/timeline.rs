@@ -1,8 +1,10 @@
 //! What every CPU did while a run went on: CPU time by kind and interrupts, in
 //! equal steps, by a thread of its own.
 //!
-//! Reading the three files takes a fraction of a millisecond a step. A run of
-//! any length keeps at most [`MOST_STEPS`]: then two steps become one, and steps
+//! Reading the three files takes a fraction of a millisecond a step, for which whatever else
+//! the CPU has to do waits. Beside others' work steps are longer, and the thread gives way.
+//!
+//! A run of any length keeps at most [`MOST_STEPS`]: then two steps become one, and steps
 //! are twice as long from there. CPU time is that of `/proc/stat`, sampled by the
 //! timer tick: it shows the picture, the samples' figures have the exact clock.
 
@@ -19,6 +21,8 @@ use results::{CpuTimeline, InterruptTimeline, Mark, Timeline};
 
 /// First length of a step.
 const STEP: Duration = Duration::from_millis(250);
+/// The same where the thread gives way.
+const GENTLE_STEP: Duration = Duration::from_secs(2);
 /// Steps kept at most.
 const MOST_STEPS: usize = 480;
 /// Softirqs that move packets; the others would only hide them.
@@ -54,11 +58,12 @@ struct Steps {
 }
 
 impl Recorder {
-    /// Starts recording.
+    /// Starts recording, in longer steps and behind all other programs where it `gives_way`.
     ///
     /// # Errors
     /// When one of the files cannot be opened or understood.
-    pub fn start() -> Result<Recorder, ProcError> {
+    pub fn start(gives_way: bool) -> Result<Recorder, ProcError> {
+        let step = if gives_way { GENTLE_STEP } else { STEP };
         let files = Files {
             stat: ProcFile::open(PROC_STAT)?,
             interrupts: ProcFile::open(PROC_INTERRUPTS)?,
@@ -70,19 +75,33 @@ impl Recorder {
         let thread = std::thread::Builder::new()
             .name("timeline".to_owned())
             .spawn(move || {
-                let mut record = Steps { length: STEP, steps: Vec::new() };
-                let (mut before, mut due) = (first, begun + STEP);
+                if gives_way && let Err(error) = sys::priority::give_way() {
+                    tracing::debug!(%error, "the time line is kept at the usual priority");
+                }
+                let mut record = Steps { length: step, steps: Vec::new() };
+                let (mut before, mut due) = (first, begun + step);
+                let mut rest = Reading::default();
                 loop {
                     let wait = due.saturating_duration_since(Instant::now());
-                    match stopped.recv_timeout(wait) {
-                        Err(RecvTimeoutError::Timeout) => {}
-                        Ok(()) | Err(RecvTimeoutError::Disconnected) => return record,
-                    }
+                    let ends = match stopped.recv_timeout(wait) {
+                        Err(RecvTimeoutError::Timeout) => false,
+                        Ok(()) | Err(RecvTimeoutError::Disconnected) => true,
+                    };
                     // A reading that fails is a step of nothing, not the end.
                     let after = files.read().unwrap_or_else(|_| before.clone());
-                    record.push(after.since(&before));
+                    rest = rest.plus(after.since(&before));
+                    // Once for all steps that a thread without a CPU has missed.
+                    let now = Instant::now();
+                    while due <= now {
+                        let part = rest.part(steps_until(now, due, record.length));
+                        rest = rest.since(&part);
+                        record.push(part);
+                        due += record.length;
+                    }
                     before = after;
-                    due += record.length;
+                    if ends {
+                        return record;
+                    }
                 }
             })
             .map_err(|e| sys::Error::io("clone", "thread of the time line", &e))?;
@@ -131,6 +150,15 @@ impl Reading {
         Reading { cpus: cpus.collect(), interrupts: interrupts.collect() }
     }
 
+    /// One of so many equal parts.
+    fn part(&self, parts: u64) -> Reading {
+        let interrupts = self.interrupts.iter().map(|(key, count)| (key.clone(), count / parts));
+        Reading {
+            cpus: self.cpus.iter().map(|(cpu, ticks)| (*cpu, ticks.part(parts))).collect(),
+            interrupts: interrupts.collect(),
+        }
+    }
+
     fn plus(mut self, other: Reading) -> Reading {
         for (cpu, ticks) in other.cpus {
             let sum = self.cpus.entry(cpu).or_default();
@@ -148,6 +176,12 @@ impl Reading {
         }
         self
     }
+}
+
+/// How many steps have ended at `now`, of which the first ended when it was `due`.
+fn steps_until(now: Instant, due: Instant, step: Duration) -> u64 {
+    let late = now.saturating_duration_since(due);
+    u64::try_from(late.as_nanos() / step.as_nanos()).map_or(1, |more| more + 1)
 }
 
 impl Steps {
@@ -252,11 +286,31 @@ mod tests {
 
     #[test]
     fn this_machine_is_recorded() {
-        let mut recorder = Recorder::start().unwrap();
-        recorder.mark(0);
-        std::thread::sleep(STEP * 3);
-        let timeline = recorder.finish().unwrap();
-        assert!(!timeline.cpus.is_empty() && !timeline.cpus[0].user.is_empty());
-        assert_eq!(timeline.marks.len(), 1);
+        for (gives_way, step) in [(false, STEP), (true, GENTLE_STEP)] {
+            let mut recorder = Recorder::start(gives_way).unwrap();
+            recorder.mark(0);
+            std::thread::sleep(step * 3 / 2);
+            let timeline = recorder.finish().unwrap();
+            assert_eq!(timeline.step_s, step.as_secs_f64());
+            assert!(!timeline.cpus.is_empty() && !timeline.cpus[0].user.is_empty());
+            assert_eq!(timeline.marks.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_reading_that_comes_late_is_all_steps_that_were_missed() {
+        let begun = Instant::now();
+        let at = |millis| begun + Duration::from_millis(millis);
+        for (late, steps) in [(0, 1), (249, 1), (250, 2), (800, 4)] {
+            assert_eq!(steps_until(at(late), begun, STEP), steps, "{late} ms");
+        }
+        let mut rest = reading(20, 5, 101);
+        let mut calls = Vec::new();
+        for steps in (1..=3).rev() {
+            let part = rest.part(steps);
+            rest = rest.since(&part);
+            calls.extend(part.interrupts.into_values());
+        }
+        assert_eq!((calls, rest.cpus[&0].total()), (vec![33, 34, 34], 0));
     }
 }
