@@ -11,6 +11,7 @@ import time
 from order_statistics import interval
 
 from .loads import LOADS
+from .turns import PARTS
 
 
 class Record:
@@ -85,3 +86,19 @@ def table(record):
     when = "" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     said = "; ".join(machines) + f"; {when}." if machines else "Nothing is measured yet."
     return "\n".join([head, "|" + " --- |" * 10, *rows, "", said])
+
+
+def pulses(record):
+    """Markdown: in which part of a pulse requests take longer than 99% of those in rests."""
+    loads = [(load.name, record.rounds(load.name, "impact")) for load in LOADS if load.has_latency]
+    loads = [(name, rounds) for name, rounds in loads if rounds]
+    head = "| ms since a pulse began | " + " | ".join(name for name, _ in loads) + " |"
+    rows = []
+    for at, (low, high) in enumerate(PARTS):
+        cells = []
+        for _, rounds in loads:
+            requests, over = (sum(p99["parts"][at][kind] for p99 in rounds) for kind in (0, 1))
+            cells.append(f"{over / requests * 100:.1f}% of {requests:,}" if requests else "–")
+        rows.append(f"| {low * 1e3:.0f} to {high * 1e3:.0f} | " + " | ".join(cells) + " |")
+    count = ", ".join(f"{name}: {sum(p99['pulses'] for p99 in rounds)} pulses" for name, rounds in loads)
+    return "\n".join([head, "|" + " --- |" * (1 + len(loads)), *rows, "", count + "."]) if loads else ""

@@ -12,7 +12,6 @@ mod machine;
 #[path = "guests/silent.rs"]
 mod silent;
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -164,8 +163,7 @@ fn a_vxlan_device_for_many_vnis_is_filled_by_a_newer_frr() {
     let old = tempfile::tempdir().unwrap();
     for program in ["bgpd", "zebra"] {
         let file = old.path().join(program);
-        std::fs::write(&file, "#!/bin/sh\necho bgpd version 8.4.4\n").unwrap();
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        test_support::install(b"#!/bin/sh\necho bgpd version 8.4.4\n", &file);
     }
     let mut older = command(&kernel, MODE, &more);
     older.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", old.path().display()));

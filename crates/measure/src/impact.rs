@@ -5,9 +5,10 @@
 //! stays below its share of each. Where the host's own traffic suffers during pulses, the
 //! share is halved, and comes back slowly.
 //!
-//! The share of CPUs is one of what others leave: the part of the rests in which CPUs are idle.
-//! On CPUs that are never idle, whatever the test takes is taken from others, and it takes a
-//! sixteenth.
+//! The share of CPUs depends on what others leave: the part of the rests in which CPUs are idle.
+//! Less is left where that is less, and what a pulse has delayed takes longer to be caught up
+//! with: its square counts. On CPUs that are never idle, whatever the test takes is taken from
+//! others, and it takes a thirty-second.
 //!
 //! Within a pulse, requests one at a time rest, too, after each answer: a CPU that is taken
 //! for as long as a pulse lasts shows in the 99th percentile of whatever else runs, however
@@ -45,7 +46,7 @@ impl Impact {
 }
 
 /// Least part of the share that is left where the host suffers, or its CPUs are never idle.
-const LEAST: f64 = 1.0 / 16.0;
+const LEAST: f64 = 1.0 / 32.0;
 /// Ticks of all CPUs that tell how idle they are.
 const ENOUGH_TICKS: u64 = 20;
 /// Pulses without harm until the share is doubled again.
@@ -53,7 +54,7 @@ const RECOVERY: u32 = 5;
 /// Longest rest: a pulse that took more than that allows is the last for so long.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Requests that a pulse has room for, at least: its figure is their median.
-const REQUESTS: u32 = 100;
+const REQUESTS: u32 = 40;
 /// Rest between two requests before the first pulse has shown what one takes.
 const FIRST: Duration = Duration::from_millis(1);
 /// Pulses whose median says what a request takes: one in which others were busier, and whose
@@ -180,7 +181,7 @@ impl Governor {
 
     /// CPU seconds a second that the test may take now.
     fn allowed(&self) -> f64 {
-        self.capacity.cpus * self.share * (self.part * self.idle()).max(LEAST)
+        self.capacity.cpus * self.share * (self.part * self.idle().powi(2)).max(LEAST)
     }
 
     /// Rest between an answer and the next request, with which a pulse stays below the share
@@ -494,10 +495,10 @@ mod tests {
         let (at_rest, said) = rest_at(400, 400);
         assert!(said.contains("5.000%, of the 100% of CPU time that others left"), "{said}");
         let (half, said) = rest_at(200, 400);
-        assert!((half / at_rest - 2.0).abs() < 1e-9, "{half} {at_rest}");
+        assert!((half / at_rest - 4.0).abs() < 1e-9, "{half} {at_rest}");
         assert!(said.contains("5.000%, of the 50% of CPU time that others left"), "{said}");
         // Never idle; and too short a rest to tell.
-        assert!((rest_at(0, 400).0 / at_rest - 16.0).abs() < 1e-9);
+        assert!((rest_at(0, 400).0 / at_rest - 32.0).abs() < 1e-9);
         assert!((rest_at(0, ENOUGH_TICKS - 1).0 / at_rest - 1.0).abs() < 1e-9);
         // The last rests only.
         let mut governor = governor(0.05);
@@ -527,7 +528,7 @@ mod tests {
         let harmed = governor.rest(pulse, true);
         assert!(harmed > usual * 2, "{harmed:?} after {usual:?}");
         let longest = (0..20).map(|_| governor.rest(pulse, true)).max().unwrap();
-        assert!(longest <= LONGEST && longest < usual * 20, "{longest:?}");
+        assert!(longest <= LONGEST && longest < usual * 40, "{longest:?}");
         let rests: Vec<Duration> = (0..30).map(|_| governor.rest(pulse, false)).collect();
         assert!(rests[3] == longest && rests[29] == usual, "{rests:?}");
         assert!(governor.said().unwrap().contains("backed off 21 times"), "{:?}", governor.said());

@@ -201,7 +201,7 @@ fn an_ordinary_user_gets_ticks_with_a_reason_and_every_other_figure() {
         .tempdir()
         .unwrap();
     let program = directory.path().join("sampler");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    test_support::install(&std::fs::read("/proc/self/exe").unwrap(), &program);
     let output = Command::new(&program)
         .args(["--exact", ORDINARY, "--nocapture"])
         .env("OVERLANE_TEST_ORDINARY", "1")

@@ -339,11 +339,9 @@ mod tests {
         let bin = place.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         let tool = bin.join("tool");
-        std::fs::write(&tool, "#!/bin/sh\ntouch /tmp/own; cat \"$(dirname \"$0\")/../lib\"")
-            .unwrap();
+        let script = "#!/bin/sh\ntouch /tmp/own; cat \"$(dirname \"$0\")/../lib\"";
+        test_support::install(script.as_bytes(), &tool);
         std::fs::write(place.path().join("lib"), "beside").unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&tool, mode).unwrap();
         let init = Init::showing(None, &hidden_programs(&[bin])).unwrap();
         let mut command = Command::new(&tool);
         let command = command.stdout(std::process::Stdio::piped());

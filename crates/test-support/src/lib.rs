@@ -33,6 +33,7 @@ pub mod standing;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -139,6 +140,21 @@ pub fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> T {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Puts a program in its place, which every user may run at once. A file that this process has
+/// written is busy for as long as a child that another thread forks has a copy of it.
+///
+/// # Panics
+/// If it cannot be written, as of a place where there is none.
+#[track_caller]
+pub fn install(program: &[u8], to: &Path) {
+    let mut command = Command::new("install");
+    command.args(["-m", "755", "/dev/stdin"]).arg(to).stdin(Stdio::piped());
+    let mut child = command.spawn().expect("run install(1)");
+    child.stdin.take().expect("a pipe").write_all(program).expect("write to install(1)");
+    let status = child.wait().expect("wait for install(1)");
+    assert!(status.success(), "install {}: {status}", to.display());
 }
 
 /// Says that this test measured and could not decide; [`inconclusive!`] also returns.

@@ -2,7 +2,6 @@
 //! another version, hanging, and killed.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -116,8 +115,7 @@ impl Fake {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("qperf");
-        fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        test_support::install(format!("#!/bin/sh\n{script}").as_bytes(), &path);
         Fake(directory)
     }
 

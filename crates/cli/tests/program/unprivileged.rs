@@ -26,8 +26,7 @@ impl Copy {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let copy = Copy { directory };
-        fs::copy(OVERLANE, copy.program()).unwrap();
-        fs::set_permissions(copy.program(), fs::Permissions::from_mode(0o755)).unwrap();
+        test_support::install(&fs::read(OVERLANE).unwrap(), &copy.program());
         fs::create_dir(copy.own()).unwrap();
         chown(copy.own(), Some(USER), Some(USER)).unwrap();
         copy

@@ -96,8 +96,6 @@ pub(super) fn archive() -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::OpenOptionsExt;
-
     use super::*;
 
     #[test]
@@ -107,10 +105,7 @@ mod tests {
         }
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(PROGRAM);
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).mode(0o755).open(&path).unwrap();
-        io::Write::write_all(&mut file, &executable()).unwrap();
-        drop(file);
+        test_support::install(&executable(), &path);
         let mut child = std::process::Command::new(&path).spawn().unwrap();
         // It sleeps, neither ended nor running in circles.
         let stat = format!("/proc/{}/stat", child.id());

@@ -283,18 +283,8 @@ mod tests {
         assert!(interpreter.is_absolute() && cut.len() < whole.len());
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("program");
-        std::fs::write(&path, &cut).unwrap();
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let run = || match std::process::Command::new(&path).arg("--list").output() {
-            // What another test is starting has a copy of the file that was written, for a moment.
-            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
-                Ok(Err(error.to_string()))
-            }
-            run => Ok(Ok(run.unwrap())),
-        };
-        let limit = std::time::Duration::from_secs(60);
-        let output = testbed::poll("a program that can be run", limit, run).unwrap();
+        test_support::install(&cut, &path);
+        let output = std::process::Command::new(&path).arg("--list").output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }
 
