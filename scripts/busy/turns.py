@@ -10,6 +10,7 @@ those of a `try` that nobody holds.
 """
 import bisect
 import calendar
+import contextlib
 import os
 import random
 import re
@@ -22,12 +23,13 @@ import time
 TURN, SETTLE = 0.2, 0.02
 # The `try` is held; held as well, which tells what two equal kinds differ by; let go.
 KINDS = ("alone", "again", "beside")
-
-
 # Where a pulse begins and a rest begins, in the log of a `try`; and the rest's seconds.
 LINE = re.compile(r"(\S+)\.(\d+)Z DEBUG overlane::progress: .*?(sampling|resting) (?:([\d.]+) s)?")
 # A `try` is let go so long before the end of its rest.
 MARGIN = 0.1
+# The log is read so long after the end of a rest, and so often from then on: rarely, as that
+# takes a CPU from the load, too.
+PULSE, LOOK = 0.5, 0.25
 # Parts of a pulse, seconds since its beginning.
 PARTS = ((-0.1, 0), (0, 0.075), (0.075, 0.15), (0.15, 0.3), (0.3, 0.4))
 
@@ -48,46 +50,63 @@ def p99(requests):
 
 def p99_of_both(whole, half):
     """The 99th percentile of requests, those of `half` counted twice."""
-    counted = sorted([(micros, 1) for micros in whole] + [(micros, 2) for micros in half])
-    left = 0.01 * (len(whole) + 2 * len(half))
-    for micros, count in reversed(counted):
-        left -= count
-        if left <= 0:
-            return micros
-    raise RuntimeError("no requests")
+    return p99(whole + half + half)
+
+
+class Round:
+    """A `try` beside a load, of which one client sends requests meanwhile."""
+
+    def __init__(self, beside, server):
+        self.beside, self.server = beside, server
+        # When each request was answered (s since 1970), and its time (µs): there at the end.
+        self.requests = None
+
+    def go(self, on):
+        self.beside.go(on, self.server)
+
+    def cpu_seconds(self):
+        return cpu_seconds((self.beside.child, self.server))
+
+
+@contextlib.contextmanager
+def a_round(bed, load, options, seconds):
+    """A [`Round`] of so many seconds."""
+    directory = tempfile.mkdtemp(dir=load.directory)
+    try:
+        with bed.beside(*options) as beside:
+            this = Round(beside, bed.server)
+            try:
+                client = load.client(seconds, directory)
+                yield this
+            finally:
+                this.go(True)
+            # It must not have ended before.
+            beside.said()
+            if client.wait() != 0:
+                raise RuntimeError(f"{load.name}: its client ended with {client.returncode}")
+        this.requests = load.requests(directory)
+    finally:
+        shutil.rmtree(directory)
 
 
 def round_of_turns(bed, load, options, turns):
     """So many turns of each kind: the 99th percentile of each, µs; how many requests that was;
     and what share of all CPUs the `try` and its server had when let go."""
-    directory = tempfile.mkdtemp(dir=load.directory)
     took, had = [], 0.0
-    try:
-        with bed.beside(*options) as beside:
-            try:
-                client = load.client(round(len(KINDS) * turns * TURN) + 2, directory)
-                time.sleep(1)
-                for _ in range(turns):
-                    for kind in random.sample(KINDS, len(KINDS)):
-                        before = cpu_seconds((beside.child, bed.server))
-                        beside.go(kind == "beside", bed.server)
-                        begun = time.time()
-                        time.sleep(TURN)
-                        took.append((begun + SETTLE, time.time(), kind))
-                        if kind == "beside":
-                            had += cpu_seconds((beside.child, bed.server)) - before
-            finally:
-                beside.go(True, bed.server)
-            # It must not have ended before.
-            beside.said()
-            if client.wait() != 0:
-                raise RuntimeError(f"{load.name}: its client ended with {client.returncode}")
-        requests = load.requests(directory)
-    finally:
-        shutil.rmtree(directory)
+    with a_round(bed, load, options, round(len(KINDS) * turns * TURN) + 2) as this:
+        time.sleep(1)
+        for _ in range(turns):
+            for kind in random.sample(KINDS, len(KINDS)):
+                before = this.cpu_seconds()
+                this.go(kind == "beside")
+                begun = time.time()
+                time.sleep(TURN)
+                took.append((begun + SETTLE, time.time(), kind))
+                if kind == "beside":
+                    had += this.cpu_seconds() - before
     of = {kind: [] for kind in KINDS}
     for begun, ended, kind in took:
-        of[kind] += [micros for at, micros in requests if begun <= at < ended]
+        of[kind] += [micros for at, micros in this.requests if begun <= at < ended]
     return {**{kind: p99(of[kind]) for kind in KINDS},
             "requests": sum(map(len, of.values())), "share": round(had / (turns * TURN * os.cpu_count()), 4)}
 
@@ -96,14 +115,11 @@ class Log:
     """Pulses and rests that a `try` has logged: when each began (s since 1970), and the seconds
     of a rest."""
 
-    def __init__(self, beside):
-        self.beside, self.file = beside, open(beside.log, encoding="utf-8")
-        self.events, self.begun = [], ""
+    def __init__(self, path):
+        self.file, self.events, self.begun = open(path, encoding="utf-8"), [], ""
 
     def last(self):
-        """The last one by now; an error where the `try` has ended."""
-        if self.beside.child.poll() is not None:
-            self.beside.said()
+        """The last one by now."""
         *lines, self.begun = (self.begun + self.file.read()).split("\n")
         for line in lines:
             if found := LINE.match(line):
@@ -111,6 +127,26 @@ class Log:
                 at = calendar.timegm(time.strptime(day, "%Y-%m-%dT%H:%M:%S")) + float(f"0.{fraction}")
                 self.events.append((at, what, float(seconds or 0)))
         return self.events[-1]
+
+
+def sleep_until(at):
+    time.sleep(max(at - time.time(), 0))
+
+
+def held_in_half(this, at, rest):
+    """Holds a `try` in one half of its rest; when that was, without what it shows of before."""
+    half, until = at + rest / 2, at + rest - MARGIN
+    if random.random() < 0.5:
+        until = half
+    else:
+        sleep_until(half)
+    this.go(False)
+    since = time.time() + SETTLE
+    sleep_until(until)
+    # It ends before the `try` is let go.
+    ended = time.time()
+    this.go(True)
+    return since, ended
 
 
 def parts_of_pulses(log, requests, usual):
@@ -128,60 +164,46 @@ def parts_of_pulses(log, requests, usual):
     return parts
 
 
-def round_of_pulses(bed, load, options, seconds):
-    """A `try` under `--impact` for so long. The 99th percentile of requests, µs: while it was
-    held, in every second rest (`alone`) and in the others (`again`); and of all others, those
-    in rests counted twice for the half in which it was held (`beside`). How many requests and
-    pulses that was; and what share of all CPUs the `try` and its server had."""
-    directory = tempfile.mkdtemp(dir=load.directory)
-    held, count = [], 0
-    try:
-        with bed.beside(*options) as beside:
-            try:
-                log = Log(beside)
-                client = load.client(seconds, directory)
-                begun, before = time.time(), cpu_seconds((beside.child, bed.server))
-                while (left := begun + seconds - time.time()) > 0:
-                    at, what, rest = log.last()
-                    until = at + rest - MARGIN
-                    if what != "resting" or time.time() > at + rest / 4:
-                        time.sleep(min(0.02, left))
-                        continue
-                    half = at + rest / 2
-                    if random.random() < 0.5:
-                        until = half
-                    else:
-                        time.sleep(max(half - time.time(), 0))
-                    beside.go(False, bed.server)
-                    since = time.time()
-                    time.sleep(max(until - since, 0))
-                    # It ends before the `try` is let go.
-                    held.append((since + SETTLE, time.time(), KINDS[count % 2]))
-                    beside.go(True, bed.server)
-                    count += 1
-                    time.sleep(max(at + rest - time.time(), 0))
-                had = cpu_seconds((beside.child, bed.server)) - before
-                took = time.time() - begun
-            finally:
-                beside.go(True, bed.server)
-            log.last()
-            if client.wait() != 0:
-                raise RuntimeError(f"{load.name}: its client ended with {client.returncode}")
-        requests = load.requests(directory)
-    finally:
-        shutil.rmtree(directory)
+def by_kind(log, held, requests):
+    """Times of requests: while the `try` was held, in every second rest and in the others; while
+    it rested; and in its pulses."""
     of = {kind: [] for kind in ("alone", "again", "rest", "pulse")}
-    times, begins = [at for at, *_ in log.events], [since for since, *_ in held]
+    begins, times = [since for since, _ in held], [at for at, *_ in log.events]
     for at, micros in requests:
         which = bisect.bisect_right(begins, at) - 1
         event = bisect.bisect_right(times, at) - 1
         if which >= 0 and at < held[which][1]:
-            of[held[which][2]].append(micros)
+            of[KINDS[which % 2]].append(micros)
         elif event >= 0:
+            began, what, _ = log.events[event]
             # What a pulse has delayed may be answered after it.
-            rests = log.events[event][1] == "resting" and at > log.events[event][0] + SETTLE
-            of["rest" if rests else "pulse"].append(micros)
+            of["rest" if what == "resting" and at > began + SETTLE else "pulse"].append(micros)
+    return of
+
+
+def round_of_pulses(bed, load, options, seconds):
+    """A `try` under `--impact` for so long. The 99th percentile of requests, µs: while it was
+    held, in every second rest (`alone`) and in the others (`again`); and of all others, those
+    in rests counted twice for the half in which it was held (`beside`). How many requests and
+    pulses that was; its parts; and what share of all CPUs the `try` and its server had."""
+    held = []
+    with a_round(bed, load, options, seconds) as this:
+        log = Log(this.beside.log)
+        begun, before = time.time(), this.cpu_seconds()
+        while time.time() < begun + seconds:
+            at, what, rest = log.last()
+            # The first one may be nearly over.
+            if what == "resting" and time.time() < at + rest / 4:
+                held.append(held_in_half(this, at, rest))
+                sleep_until(at + rest + PULSE)
+            else:
+                time.sleep(LOOK)
+        share = (this.cpu_seconds() - before) / (time.time() - begun) / os.cpu_count()
+    if len(held) < 2:
+        raise RuntimeError(f"{load.name}: {len(held)} rests in {seconds} s, and two are needed")
+    log.last()
+    of = by_kind(log, held, this.requests)
     return {"alone": p99(of["alone"]), "again": p99(of["again"]),
-            "beside": p99_of_both(of["pulse"], of["rest"]), "requests": len(requests), "pulses": count,
-            "parts": parts_of_pulses(log, requests, p99(of["rest"])),
-            "share": round(had / (took * os.cpu_count()), 4)}
+            "beside": p99_of_both(of["pulse"], of["rest"]),
+            "requests": len(this.requests), "pulses": len(held),
+            "parts": parts_of_pulses(log, this.requests, p99(of["rest"])), "share": round(share, 4)}

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::frame::{Direction, FrameError, HEAD_BYTES, REPLY_LIMIT, REQUEST_LIMIT, Sequence};
@@ -14,10 +14,10 @@ use super::handshake::MAC_BYTES;
 
 /// How often waiting looks at whether it should go on.
 pub const TICK: Duration = Duration::from_millis(100);
-/// How often a wait looks that has lasted for [`QUIET_AFTER`], or that nobody is kept waiting by: on a
-/// busy machine each look takes a CPU from others.
-pub const QUIET_TICK: Duration = Duration::from_millis(500);
-/// Where a wait begins to be a long one.
+/// The same of a wait for what nobody has announced: a message after [`QUIET_AFTER`], or a new
+/// client. On a busy machine each look takes a CPU from others.
+pub(crate) const QUIET_TICK: Duration = Duration::from_millis(500);
+/// How long a wait for a message lasts until it looks less often.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
 /// How long a message may take from its first byte to its last, and to be
 /// taken by the other end.
@@ -90,11 +90,11 @@ pub(crate) fn prepare(stream: &TcpStream) -> Result<(), ChannelError> {
         .map_err(|e| ChannelError::Io { operation: "setsockopt(SO_KEEPALIVE)", error: e.into() })
 }
 
-/// Waits until there is something to read, or the other end has gone, before `deadline`, while
-/// `alive`. A signal for this thread makes it look at once.
-fn readable(
+/// Waits for `patience`, while `alive`, until there is something to read or the other end has
+/// gone. A signal for this thread makes it look at once.
+fn begins(
     stream: &TcpStream,
-    deadline: Instant,
+    patience: Duration,
     alive: &dyn Fn() -> bool,
 ) -> Result<(), ChannelError> {
     let begun = Instant::now();
@@ -102,15 +102,14 @@ fn readable(
         if !alive() {
             return Err(ChannelError::Ended);
         }
-        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = begun.elapsed();
+        let left = patience.saturating_sub(waited);
         if left.is_zero() {
-            return Err(ChannelError::Slow);
+            return Err(ChannelError::Silent(patience));
         }
-        let tick = if begun.elapsed() < QUIET_AFTER { TICK } else { QUIET_TICK };
-        // A millisecond more than is left: poll(2) has no shorter times, and zero is no wait.
-        let wait = left.min(tick) + Duration::from_millis(1);
+        let tick = if waited < QUIET_AFTER { TICK } else { QUIET_TICK };
         let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
+        match poll(&mut fds, sys::wait::at_most(left.min(tick))) {
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => return Ok(()),
             Err(error) => {
@@ -196,17 +195,10 @@ impl Channel {
         patience: Duration,
         alive: &dyn Fn() -> bool,
     ) -> Result<Vec<u8>, ChannelError> {
-        let mut head = [0; HEAD_BYTES];
-        let (first, rest) = head.split_at_mut(1);
-        let deadline = Instant::now() + patience;
-        let begins = readable(&self.stream, deadline, alive)
-            .and_then(|()| read_exact(&self.stream, first, deadline, alive));
-        match begins {
-            Err(ChannelError::Slow) => return Err(ChannelError::Silent(patience)),
-            other => other?,
-        }
+        begins(&self.stream, patience, alive)?;
         let deadline = Instant::now() + MESSAGE_LIMIT;
-        read_exact(&self.stream, rest, deadline, alive)?;
+        let mut head = [0; HEAD_BYTES];
+        read_exact(&self.stream, &mut head, deadline, alive)?;
         let mut payload = vec![0; self.incoming.length(&head)?];
         read_exact(&self.stream, &mut payload, deadline, alive)?;
         self.incoming.open(&head, &payload)?;

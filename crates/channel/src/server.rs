@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::connection::{self, Channel, QUIET_TICK, Side, TICK};
 use crate::event::Event;
@@ -135,8 +135,7 @@ impl Server {
             fds.extend(gate.polled());
             // Who is in a handshake has a time limit.
             let tick = if gate.is_empty() { QUIET_TICK } else { TICK };
-            let tick = PollTimeout::try_from(tick).unwrap_or(PollTimeout::MAX);
-            match poll(&mut fds, tick) {
+            match poll(&mut fds, sys::wait::at_most(tick)) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 // No memory; it comes back.
                 Err(_) => std::thread::sleep(TICK),

@@ -260,10 +260,7 @@ impl Room {
         }
         let first = self.clients.iter().map(|client| client.end).chain(self.rest).min();
         let left = first.map(|end| end.saturating_duration_since(Instant::now()));
-        let timeout = left.map_or(PollTimeout::NONE, |left| {
-            // Rounded up: a deadline is over when the wait is.
-            PollTimeout::try_from(left.as_millis() as i32 + 1).unwrap_or(PollTimeout::MAX)
-        });
+        let timeout = left.map_or(PollTimeout::NONE, sys::wait::at_most);
         if let Err(error) = poll(&mut fds, timeout)
             && error != Errno::EINTR
         {

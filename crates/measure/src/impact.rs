@@ -5,10 +5,9 @@
 //! stays below its share of each. Where the host's own traffic suffers during pulses, the
 //! share is halved, and comes back slowly.
 //!
-//! The share of CPUs depends on what others leave: the part of the rests in which CPUs are idle.
-//! Less is left where that is less, and what a pulse has delayed takes longer to be caught up
-//! with: its square counts. On CPUs that are never idle, whatever the test takes is taken from
-//! others, and it takes a thirty-second.
+//! The share of CPUs falls with the square of what others leave: the part of the rests in which
+//! CPUs are idle. Once because it is a share of that; and once because others catch up with what
+//! a pulse has delayed in the idle time only. It falls to a thirty-second at most.
 //!
 //! Within a pulse, requests one at a time rest, too, after each answer: a CPU that is taken
 //! for as long as a pulse lasts shows in the 99th percentile of whatever else runs, however
@@ -169,19 +168,24 @@ impl Governor {
         self.rests.push_back(ticks);
     }
 
-    /// Part of the CPUs' time that others leave, [`LEAST`] at least; 1 where it is not known.
+    /// Part of the CPUs' time that others leave, 0..1; 1 where it is not known.
     fn idle(&self) -> f64 {
         let sum = |of: fn(&CpuTicks) -> u64| self.rests.iter().map(of).sum::<u64>();
         let total = sum(CpuTicks::total);
         if total < ENOUGH_TICKS {
             return 1.0;
         }
-        (sum(|ticks| ticks.idle + ticks.iowait) as f64 / total as f64).clamp(LEAST, 1.0)
+        (sum(|ticks| ticks.idle + ticks.iowait) as f64 / total as f64).clamp(0.0, 1.0)
+    }
+
+    /// Most that the test may take of all CPUs now, 0..1.
+    fn cpu_bound(&self) -> f64 {
+        self.share * (self.part * self.idle().powi(2)).max(LEAST)
     }
 
     /// CPU seconds a second that the test may take now.
     fn allowed(&self) -> f64 {
-        self.capacity.cpus * self.share * (self.part * self.idle().powi(2)).max(LEAST)
+        self.capacity.cpus * self.cpu_bound()
     }
 
     /// Rest between an answer and the next request, with which a pulse stays below the share
@@ -216,10 +220,11 @@ impl Governor {
             times => format!("; it backed off {times} times, as the host's own traffic suffered"),
         };
         Some(format!(
-            "the test took {:.2}% of all CPUs{link} on average (--impact {:.3}%, of the {:.0}% of \
-             CPU time that others left at last){backed_off}",
+            "the test took {:.2}% of all CPUs{link} on average (--impact {:.3}%: at last {:.3}% of \
+             CPU time, of which others left {:.0}%){backed_off}",
             self.cpu_share() * 100.0,
             self.share * 100.0,
+            self.cpu_bound() * 100.0,
             self.idle() * 100.0
         ))
     }
@@ -484,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_cpus_is_one_of_what_others_leave() {
+    fn the_share_of_cpus_falls_with_the_square_of_what_others_leave() {
         let pulse = Pulse { seconds: 0.1, cpu_s: 0.1, transactions: 10.0, ..Pulse::default() };
         let rest_at = |idle, total| {
             let mut governor = governor(0.05);
@@ -493,12 +498,23 @@ mod tests {
             (rest + pulse.seconds, governor.said().unwrap())
         };
         let (at_rest, said) = rest_at(400, 400);
-        assert!(said.contains("5.000%, of the 100% of CPU time that others left"), "{said}");
+        assert!(
+            said.contains("5.000%: at last 5.000% of CPU time, of which others left 100%)"),
+            "{said}"
+        );
         let (half, said) = rest_at(200, 400);
         assert!((half / at_rest - 4.0).abs() < 1e-9, "{half} {at_rest}");
-        assert!(said.contains("5.000%, of the 50% of CPU time that others left"), "{said}");
+        assert!(
+            said.contains("5.000%: at last 1.250% of CPU time, of which others left 50%)"),
+            "{said}"
+        );
         // Never idle; and too short a rest to tell.
-        assert!((rest_at(0, 400).0 / at_rest - 32.0).abs() < 1e-9);
+        let (never, said) = rest_at(0, 400);
+        assert!((never / at_rest - 32.0).abs() < 1e-9);
+        assert!(
+            said.contains("5.000%: at last 0.156% of CPU time, of which others left 0%)"),
+            "{said}"
+        );
         assert!((rest_at(0, ENOUGH_TICKS - 1).0 / at_rest - 1.0).abs() < 1e-9);
         // The last rests only.
         let mut governor = governor(0.05);

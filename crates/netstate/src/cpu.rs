@@ -75,6 +75,9 @@ impl CpuTicks {
     }
 
     /// One of so many equal parts, rounded down.
+    ///
+    /// # Panics
+    /// For no parts.
     #[must_use]
     pub fn part(&self, parts: u64) -> CpuTicks {
         CpuTicks {

@@ -42,6 +42,7 @@ pub mod tcp;
 pub mod tcx;
 pub mod udp;
 pub mod userns;
+pub mod wait;
 pub mod xtables;
 
 pub use error::{Error, Result};

@@ -102,9 +102,22 @@ mod tests {
     fn a_thread_that_gives_way_needs_no_rights() {
         // SAFETY: of the calling thread; nothing is passed by reference.
         let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        /// Nanoseconds; 0 of a kernel that has no slice for a thread (before Linux 6.12).
+        fn slice() -> u64 {
+            // SAFETY: all bits zero are a value of each of its members.
+            let mut told: libc::sched_attr = unsafe { std::mem::zeroed() };
+            let (size, no_flags) = (std::mem::size_of_val(&told), 0);
+            // SAFETY: the kernel writes `size` bytes at most to what outlives the call.
+            let got =
+                unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut told, size, no_flags) };
+            assert_eq!(got, 0);
+            told.sched_runtime
+        }
         let before = (nice(), policy());
         let own = std::thread::spawn(move || give_way().map(|()| (nice(), policy())));
         assert_eq!(own.join().unwrap().unwrap(), (NICEST, libc::SCHED_BATCH));
         assert_eq!((nice(), policy()), before);
+        let own = std::thread::spawn(|| give_way().map(|()| slice())).join().unwrap().unwrap();
+        assert_eq!(own, if slice() == 0 { 0 } else { SHORT_SLICE });
     }
 }

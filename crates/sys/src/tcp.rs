@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::sockopt::{ReceiveTimeout, ReuseAddr, SendTimeout, SocketError, TcpNoDelay};
 use nix::sys::socket::{
     AddressFamily, Backlog, Shutdown, SockFlag, SockProtocol, SockType, SockaddrStorage, bind,
@@ -110,8 +110,8 @@ impl Connecting {
         if self.established {
             return Ok(true);
         }
-        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)], timeout) {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
+        match poll(&mut fds, crate::wait::at_most(limit)) {
             Ok(0) | Err(Errno::EINTR) => return Ok(false),
             Ok(_) => {}
             Err(errno) => return Err(("poll", errno)),

@@ -142,8 +142,8 @@ pub fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> T {
     }
 }
 
-/// Puts a program in its place, which every user may run at once. A file that this process has
-/// written is busy for as long as a child that another thread forks has a copy of it.
+/// Writes a program that every user may run at once. What this process writes itself cannot be
+/// run (ETXTBSY) for as long as a child of another thread has a copy of the descriptor.
 ///
 /// # Panics
 /// If it cannot be written, as of a place where there is none.

@@ -304,8 +304,7 @@ right ip addr add 192.168.7.2/24 dev tap1
 left ip link set tap0 up && right ip link set tap1 up
 "#
         );
-        std::fs::write(&path, script).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        test_support::install(script.as_bytes(), Path::new(&path));
         Taps(path)
     }
 

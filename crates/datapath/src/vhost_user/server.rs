@@ -108,10 +108,7 @@ impl Server {
         let patience = self.client.as_ref().and_then(|client| client.since);
         let ends = [patience.map(|since| since + PATIENCE), self.closed];
         let Some(next) = ends.into_iter().flatten().min() else { return PollTimeout::NONE };
-        let left = next.saturating_duration_since(Instant::now());
-        // Rounded up: a shorter wait would be in vain.
-        let left = left.saturating_add(Duration::from_millis(1)).as_millis();
-        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        sys::wait::at_most(next.saturating_duration_since(Instant::now()))
     }
 
     fn accept(&mut self, now: Instant) -> Result<()> {

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollTimeout, poll};
+use nix::poll::poll;
 
 use super::judge::Judge;
 use super::{Ended, order, unsupported};
@@ -384,10 +384,8 @@ impl Blocks<'_> {
 
 /// Rests for [`STOP_LOOK`] at most, or until a signal comes.
 fn pause(rest: Duration) {
-    // A millisecond more than is left: poll(2) has no shorter times, and zero is no wait.
-    let wait = rest.min(STOP_LOOK) + Duration::from_millis(1);
     // Any error is a shorter rest, and there is another.
-    let _ = poll(&mut [], PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX));
+    let _ = poll(&mut [], sys::wait::at_most(rest.min(STOP_LOOK)));
 }
 
 /// Whether the ends had found each other, and then nothing was sent, or nothing of a connection

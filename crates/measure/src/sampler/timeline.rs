@@ -55,6 +55,9 @@ struct Reading {
 struct Steps {
     length: Duration,
     steps: Vec<Reading>,
+    /// When the step ends that is not whole yet, and what was read of it.
+    due: Instant,
+    rest: Reading,
 }
 
 impl Recorder {
@@ -78,26 +81,17 @@ impl Recorder {
                 if gives_way && let Err(error) = sys::priority::give_way() {
                     tracing::debug!(%error, "the time line is kept at the usual priority");
                 }
-                let mut record = Steps { length: step, steps: Vec::new() };
-                let (mut before, mut due) = (first, begun + step);
-                let mut rest = Reading::default();
+                let mut record = Steps::new(step, begun);
+                let mut before = first;
                 loop {
-                    let wait = due.saturating_duration_since(Instant::now());
+                    let wait = record.due.saturating_duration_since(Instant::now());
                     let ends = match stopped.recv_timeout(wait) {
                         Err(RecvTimeoutError::Timeout) => false,
                         Ok(()) | Err(RecvTimeoutError::Disconnected) => true,
                     };
                     // A reading that fails is a step of nothing, not the end.
                     let after = files.read().unwrap_or_else(|_| before.clone());
-                    rest = rest.plus(after.since(&before));
-                    // Once for all steps that a thread without a CPU has missed.
-                    let now = Instant::now();
-                    while due <= now {
-                        let part = rest.part(steps_until(now, due, record.length));
-                        rest = rest.since(&part);
-                        record.push(part);
-                        due += record.length;
-                    }
+                    record.add(after.since(&before), Instant::now());
                     before = after;
                     if ends {
                         return record;
@@ -178,13 +172,24 @@ impl Reading {
     }
 }
 
-/// How many steps have ended at `now`, of which the first ended when it was `due`.
-fn steps_until(now: Instant, due: Instant, step: Duration) -> u64 {
-    let late = now.saturating_duration_since(due);
-    u64::try_from(late.as_nanos() / step.as_nanos()).map_or(1, |more| more + 1)
-}
-
 impl Steps {
+    fn new(length: Duration, begun: Instant) -> Steps {
+        Steps { length, steps: Vec::new(), due: begun + length, rest: Reading::default() }
+    }
+
+    /// Adds what was read at `now`: in equal parts, to all steps that a thread without a CPU has
+    /// missed.
+    fn add(&mut self, reading: Reading, now: Instant) {
+        self.rest = std::mem::take(&mut self.rest).plus(reading);
+        while self.due <= now {
+            let late = now.duration_since(self.due).as_nanos() / self.length.as_nanos();
+            let part = self.rest.part(u64::try_from(late).map_or(u64::MAX, |late| late + 1));
+            self.rest = self.rest.since(&part);
+            self.push(part);
+            self.due += self.length;
+        }
+    }
+
     fn push(&mut self, step: Reading) {
         self.steps.push(step);
         if self.steps.len() >= MOST_STEPS {
@@ -259,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_long_run_keeps_its_sums_in_fewer_steps() {
-        let mut record = Steps { length: STEP, steps: Vec::new() };
+        let mut record = Steps::new(STEP, Instant::now());
         let mut pushed = 0;
         for _ in 0..MOST_STEPS * 3 {
             let times = (record.length.as_millis() / STEP.as_millis()) as u64;
@@ -276,7 +281,7 @@ mod tests {
 
     #[test]
     fn rare_interrupts_are_left_out() {
-        let mut record = Steps { length: STEP, steps: Vec::new() };
+        let mut record = Steps::new(STEP, Instant::now());
         for _ in 0..100 {
             record.push(Reading { interrupts: BTreeMap::new(), ..reading(1, 1, 0) });
         }
@@ -301,16 +306,24 @@ mod tests {
     fn a_reading_that_comes_late_is_all_steps_that_were_missed() {
         let begun = Instant::now();
         let at = |millis| begun + Duration::from_millis(millis);
-        for (late, steps) in [(0, 1), (249, 1), (250, 2), (800, 4)] {
-            assert_eq!(steps_until(at(late), begun, STEP), steps, "{late} ms");
+        let mut record = Steps::new(STEP, begun);
+        // Too early, just in time, late by two steps and a part.
+        for (now, steps) in [(249, 0), (250, 1), (800, 3)] {
+            record.add(reading(20, 5, 10), at(now));
+            assert_eq!(record.steps.len(), steps, "{now} ms");
         }
-        let mut rest = reading(20, 5, 101);
-        let mut calls = Vec::new();
-        for steps in (1..=3).rev() {
-            let part = rest.part(steps);
-            rest = rest.since(&part);
-            calls.extend(part.interrupts.into_values());
-        }
-        assert_eq!((calls, rest.cpus[&0].total()), (vec![33, 34, 34], 0));
+        let calls = |record: &Steps| -> Vec<u64> {
+            record.steps.iter().flat_map(|step| step.interrupts.values().copied()).collect()
+        };
+        // What came too early is in the first.
+        assert_eq!(calls(&record), [20, 5, 5]);
+
+        // So late that steps become longer on the way: nothing is lost, and none is early.
+        let late = STEP.as_millis() as u64 * (MOST_STEPS as u64 * 5 + 1);
+        record.add(reading(20_000, 5000, 100_000), at(late));
+        assert!(record.steps.len() < MOST_STEPS && record.length > STEP * 4);
+        let rest: u64 = record.rest.interrupts.values().sum();
+        assert_eq!(calls(&record).iter().sum::<u64>() + rest, 100_030);
+        assert!(record.due > at(late) && record.due <= at(late) + record.length);
     }
 }
