@@ -7,6 +7,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::tcp;
+
 /// A ones' complement sum of 16-bit words, folded to 16 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Sum(u16);
@@ -195,16 +197,23 @@ pub struct OutOfFrame {
     pub length: usize,
 }
 
-/// Completes a partial checksum as the kernel's `skb_checksum_help` does. The field at
-/// `start + offset` already holds the pseudo-header's sum. All bytes from `start` to the
-/// end are summed, and the complement is stored in the field, 0xffff for 0.
+/// Completes a partial checksum. The field at `start + offset` already holds the
+/// pseudo-header's sum. All bytes from `start` to the end are summed, and the complement is
+/// stored in the field: 0xffff for 0, but for TCP, which has its field at an offset of its own.
+///
+/// The kernel's `skb_checksum_help` knows no protocols and gives TCP, too, 0xffff for 0.
+/// Receivers accept both; dissectors complain of 0xffff (RFC 1624, section 3).
 ///
 /// # Errors
 /// When the field is not inside the frame.
 pub fn complete_partial(frame: &mut [u8], start: usize, offset: usize) -> Result<(), OutOfFrame> {
     let length = frame.len();
     let covered = frame.get_mut(start..).ok_or(OutOfFrame { start, offset, length })?;
-    let checksum = Sum::of(covered).udp_checksum();
+    let sum = Sum::of(covered);
+    let checksum = match offset {
+        tcp::CHECKSUM_OFFSET => sum.checksum(),
+        _ => sum.udp_checksum(),
+    };
     let field = covered.get_mut(offset..).and_then(|rest| rest.first_chunk_mut::<2>());
     *field.ok_or(OutOfFrame { start, offset, length })? = checksum.to_be_bytes();
     Ok(())
@@ -272,6 +281,17 @@ mod tests {
                 (_, rest) => rest as u16,
             };
             assert_eq!(fold(sum), wanted, "{sum:#x}");
+        }
+    }
+
+    /// Bytes whose complement is 0: only TCP keeps it.
+    #[test]
+    fn a_completed_checksum_of_zero_is_said_as_the_protocol_says_it() {
+        for (offset, wanted) in [(tcp::CHECKSUM_OFFSET, [0, 0]), (6, [0xff, 0xff])] {
+            let mut frame = [0; 20];
+            frame[..2].copy_from_slice(&[0xff, 0xff]);
+            complete_partial(&mut frame, 0, offset).unwrap();
+            assert_eq!(frame[offset..offset + 2], wanted, "{offset}");
         }
     }
 

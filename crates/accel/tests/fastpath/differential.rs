@@ -451,6 +451,11 @@ fn finish_sum(bytes: &mut [u8]) {
     let (start, offset, is_gso) = (of(6), of(8), header[1] != 0);
     if header[0] & flags::NEEDS_CSUM != 0 && !is_gso {
         packet::checksum::complete_partial(frame, start, offset).unwrap();
+        // The kernel does not ask whether it is TCP, whose 0 may stay.
+        let field = &mut frame[start + offset..start + offset + 2];
+        if field == [0, 0] {
+            field.fill(0xff);
+        }
         header[0] &= !flags::NEEDS_CSUM;
     }
 }

@@ -72,12 +72,22 @@ fn a_dissector_finds_nothing_to_complain_about() {
         drop(capture);
 
         // Warnings and errors, but for a TCP that was told of a segment come twice,
-        // which a busy machine's timers send.
-        let complaints = ["-Y", "_ws.expert.severity >= 6291456 && !tcp.options.sack.dsack"];
-        let complaints = tshark(&file, &complaints);
+        // which a busy machine's timers send, and one in 65,536 checksums that the kernel
+        // finished: `skb_checksum_help` says 0xffff where TCP says 0.
+        let kernels = match plan.hand_over {
+            HandOver::UdpSegment => {
+                let [v4, v6] = [INNER_V4[1], INNER_V6[1]];
+                format!("tcp.checksum == 0xffff && (ip.src == {v4} || ipv6.src == {v6})")
+            }
+            _ => "tcp.checksum == 0xffff".into(),
+        };
+        let complaints =
+            format!("_ws.expert.severity >= 6291456 && !tcp.options.sack.dsack && !({kernels})");
+        let complaints = tshark(&file, &["-Y", &complaints]);
         assert!(complaints.is_empty(), "{:?}", complaints.lines().take(9).collect::<Vec<_>>());
         let fields = ["ip.checksum.status", "udp.checksum.status", "tcp.checksum.status"];
-        let mut arguments = vec!["-Y", "vxlan", "-T", "fields", "-E", "separator=;"];
+        let ours = format!("vxlan && !({kernels})");
+        let mut arguments = vec!["-Y", &ours, "-T", "fields", "-E", "separator=;"];
         fields.iter().for_each(|field| arguments.extend(["-e", field]));
         let statuses = tshark(&file, &arguments);
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
