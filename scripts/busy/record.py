@@ -92,20 +92,21 @@ def pulses(record):
     """Markdown: in which part of a pulse requests take longer than 99% of those in rests."""
     loads = [(load.name, record.rounds(load.name, "impact")) for load in LOADS if load.has_latency]
     loads = [(name, rounds) for name, rounds in loads if rounds]
-    head = "| ms since a pulse began | " + " | ".join(name for name, _ in loads) + " |"
+    head = "| since | ms | " + " | ".join(name for name, _ in loads) + " |"
+    since = {"setting": "a setting is changed", "sampling": "a pulse begins"}
     rows = []
-    for at, (low, high) in enumerate(PARTS):
+    for at, (line, low, high) in enumerate(PARTS):
         cells = []
         for _, rounds in loads:
             requests, over = (sum(p99["parts"][at][kind] for p99 in rounds) for kind in (0, 1))
             cells.append(f"{over / requests * 100:.1f}% of {requests:,}" if requests else "–")
-        rows.append(f"| {low * 1e3:.0f} to {high * 1e3:.0f} | " + " | ".join(cells) + " |")
+        rows.append(f"| {since[line]} | {low * 1e3:.0f} to {high * 1e3:.0f} | " + " | ".join(cells) + " |")
     # Beyond their parts, 1% of requests is late: that is what late means.
     late = []
     for _, rounds in loads:
         requests, over = (sum(part[kind] for p99 in rounds for part in p99["parts"]) for kind in (0, 1))
         whole = sum(p99["requests"] for p99 in rounds)
         late.append(f"{(over + (whole - requests) / 100) / whole * 100:.2f}% of {whole:,}")
-    rows.append("| all | " + " | ".join(late) + " |")
+    rows.append("| all | | " + " | ".join(late) + " |")
     count = ", ".join(f"{name}: {sum(p99['pulses'] for p99 in rounds)} pulses" for name, rounds in loads)
-    return "\n".join([head, "|" + " --- |" * (1 + len(loads)), *rows, "", count + "."]) if loads else ""
+    return "\n".join([head, "|" + " --- |" * (2 + len(loads)), *rows, "", count + "."]) if loads else ""

@@ -6,7 +6,7 @@ request is of the time in which it was answered.
 
 A `try` without `--impact` is held in short turns. One with it sends in pulses and rests
 between them: it is held in half of each rest only, so that pulses are as long and as many as
-those of a `try` that nobody holds.
+those of a `try` that nobody holds. It is let go before it changes the setting for the next pulse.
 """
 import bisect
 import calendar
@@ -23,15 +23,20 @@ import time
 TURN, SETTLE = 0.2, 0.02
 # The `try` is held; held as well, which tells what two equal kinds differ by; let go.
 KINDS = ("alone", "again", "beside")
-# Where a pulse begins and a rest begins, in the log of a `try`; and the rest's seconds.
-LINE = re.compile(r"(\S+)\.(\d+)Z DEBUG overlane::progress: .*?(sampling|resting) (?:([\d.]+) s)?")
-# A `try` is let go so long before the end of its rest.
-MARGIN = 0.1
+# Where a setting is changed, a pulse begins and a rest begins, in the log of a `try`; and the
+# rest's seconds.
+LINE = re.compile(r"(\S+)\.(\d+)Z DEBUG overlane::progress: .*?(setting|sampling|resting)(?: ([\d.]+) s)?")
+# A `try` changes settings so long before the end of its rest, and is let go before that.
+MARGIN = 1.1
+# Seconds of a rest that is long enough for that.
+LEAST = 2 * MARGIN
 # The log is read so long after the end of a rest, and so often from then on: rarely, as that
 # takes a CPU from the load, too.
 PULSE, LOOK = 0.5, 0.25
-# Parts of a pulse, seconds since its beginning.
-PARTS = ((-0.1, 0), (0, 0.075), (0.075, 0.15), (0.15, 0.3), (0.3, 0.4))
+# Parts of a pulse and of what comes before it, seconds since the line of the log.
+PARTS = (("setting", -0.1, 0), ("setting", 0, 0.075), ("setting", 0.075, 0.15),
+         ("sampling", -0.1, 0), ("sampling", 0, 0.075), ("sampling", 0.075, 0.15),
+         ("sampling", 0.15, 0.3), ("sampling", 0.3, 0.4))
 
 
 def cpu_seconds(children):
@@ -135,7 +140,7 @@ def sleep_until(at):
 
 def held_in_half(this, at, rest):
     """Holds a `try` in one half of its rest; when that was, without what it shows of before."""
-    half, until = at + rest / 2, at + rest - MARGIN
+    half, until = at + (rest - MARGIN) / 2, at + rest - MARGIN
     if random.random() < 0.5:
         until = half
     else:
@@ -151,14 +156,12 @@ def held_in_half(this, at, rest):
 
 def parts_of_pulses(log, requests, usual):
     """Of each of [`PARTS`]: requests, and those that took longer than usual."""
-    begins = [at for at, what, _ in log.events if what == "sampling"]
     parts = [[0, 0] for _ in PARTS]
-    for at, micros in requests:
-        # The pulse that has begun, or begins within the first part.
-        which = bisect.bisect_right(begins, at - PARTS[0][0]) - 1
-        since = at - begins[which] if which >= 0 else None
-        for part, (low, high) in zip(parts, PARTS):
-            if since is not None and low <= since < high:
+    for part, (line, low, high) in zip(parts, PARTS):
+        begins = [at for at, what, _ in log.events if what == line]
+        for at, micros in requests:
+            which = bisect.bisect_right(begins, at - low) - 1
+            if which >= 0 and at - begins[which] < high:
                 part[0] += 1
                 part[1] += micros > usual
     return parts
@@ -166,7 +169,7 @@ def parts_of_pulses(log, requests, usual):
 
 def by_kind(log, held, requests):
     """Times of requests: while the `try` was held, in every second rest and in the others; while
-    it rested; and in its pulses."""
+    it rested; and in its pulses, and since it changed the setting for them."""
     of = {kind: [] for kind in ("alone", "again", "rest", "pulse")}
     begins, times = [since for since, _ in held], [at for at, *_ in log.events]
     for at, micros in requests:
@@ -192,8 +195,8 @@ def round_of_pulses(bed, load, options, seconds):
         begun, before = time.time(), this.cpu_seconds()
         while time.time() < begun + seconds:
             at, what, rest = log.last()
-            # The first one may be nearly over.
-            if what == "resting" and time.time() < at + rest / 4:
+            # The first one may be nearly over, and a short one has no halves.
+            if what == "resting" and rest > LEAST and time.time() < at + rest / 4:
                 held.append(held_in_half(this, at, rest))
                 sleep_until(at + rest + PULSE)
             else:

@@ -92,6 +92,11 @@ impl Progress {
         self.bar.tick();
     }
 
+    /// The next cell's setting is about to be put in effect.
+    pub fn setting(&self) {
+        tracing::debug!("setting");
+    }
+
     /// How many samples are done, of how many.
     pub fn sampled(&self, done: u64, total: u64) {
         let left = self.started.elapsed().mul_f64((total - done) as f64 / done.max(1) as f64);

@@ -144,6 +144,7 @@ impl Observer for Watching<'_> {
     }
 
     fn set(&mut self, cell: CellRef<'_>) -> Result<(), String> {
+        self.progress.setting();
         self.vary.set(cell.planned)
     }
 

@@ -72,6 +72,8 @@ pub(crate) struct Pulse {
     pub seconds: f64,
     /// CPU time of the test, softirqs included.
     pub cpu_s: f64,
+    /// CPU time of the test in the rest before: settings are changed there.
+    pub before_s: f64,
     /// Sent and received on the client's device.
     pub bits: f64,
     pub packets: f64,
@@ -144,7 +146,8 @@ impl Governor {
             self.costs.push_back(pulse.cpu_s / pulse.transactions);
         }
         let share = self.share * self.part;
-        let of_cpus = pulse.cpu_s / self.allowed();
+        let cpu_s = pulse.cpu_s + pulse.before_s;
+        let of_cpus = cpu_s / self.allowed();
         // Where no device tells its speed, CPU time alone bounds the test.
         let of_link = self.capacity.link.map_or(0.0, |link| {
             let bits = pulse.bits.max(pulse.packets * SMALLEST_FRAME * 8.0);
@@ -153,7 +156,7 @@ impl Governor {
         let whole = of_cpus.max(of_link);
         let rest = (whole - pulse.seconds).clamp(0.0, LONGEST.as_secs_f64());
         self.total.seconds += pulse.seconds;
-        self.total.cpu_s += pulse.cpu_s;
+        self.total.cpu_s += cpu_s;
         self.total.bits += pulse.bits;
         self.total.packets += pulse.packets;
         self.rested += rest;
@@ -168,14 +171,17 @@ impl Governor {
         self.rests.push_back(ticks);
     }
 
-    /// Part of the CPUs' time that others leave, 0..1; 1 where it is not known.
-    fn idle(&self) -> f64 {
+    /// Part of the CPUs' time that others leave, 0..1; `None` where it is not known.
+    fn known_idle(&self) -> Option<f64> {
         let sum = |of: fn(&CpuTicks) -> u64| self.rests.iter().map(of).sum::<u64>();
         let total = sum(CpuTicks::total);
-        if total < ENOUGH_TICKS {
-            return 1.0;
-        }
-        (sum(|ticks| ticks.idle + ticks.iowait) as f64 / total as f64).clamp(0.0, 1.0)
+        let idle = sum(|ticks| ticks.idle + ticks.iowait) as f64 / total as f64;
+        (total >= ENOUGH_TICKS).then_some(idle.clamp(0.0, 1.0))
+    }
+
+    /// The same; 1 where it is not known.
+    fn idle(&self) -> f64 {
+        self.known_idle().unwrap_or(1.0)
     }
 
     /// Most that the test may take of all CPUs now, 0..1.
@@ -326,6 +332,8 @@ pub(crate) struct Pacing {
     waiting: f64,
     /// When the last rest began, and the counters then.
     rest: (Instant, Fare),
+    /// Own CPU time then.
+    cpu: Duration,
     /// When the next pulse may begin.
     due: Option<Instant>,
 }
@@ -350,6 +358,8 @@ pub(crate) struct Begun {
     fare: Fare,
     resting: Rates,
     cpu: Duration,
+    /// CPU time of the rest before.
+    before: Duration,
 }
 
 impl Pacing {
@@ -359,12 +369,18 @@ impl Pacing {
         // What comes before the first pulse is a rest, too.
         let fare = host.fare();
         let governor = Governor::new(impact, capacity, duration);
-        Pacing { governor, host, waiting: fare.waiting, rest: (Instant::now(), fare), due: None }
+        let (rest, cpu) = ((Instant::now(), fare), own_cpu());
+        Pacing { governor, host, waiting: fare.waiting, rest, cpu, due: None }
     }
 
     /// Rest between an answer and the next request, in the next pulse.
     pub fn between(&self) -> Duration {
         self.governor.between()
+    }
+
+    /// Part of the CPUs' time that others have, 0..1, by the last rests.
+    pub fn others(&self) -> Option<f64> {
+        self.governor.known_idle().map(|idle| 1.0 - idle)
     }
 
     /// How long there is to rest still.
@@ -381,14 +397,16 @@ impl Pacing {
         if let (Some(now), Some(then)) = (fare.ticks, then.ticks) {
             self.governor.rested(now.since(&then));
         }
-        Begun { at, fare, resting, cpu: own_cpu() }
+        let cpu = own_cpu();
+        Begun { at, fare, resting, cpu, before: cpu.saturating_sub(self.cpu) }
     }
 
     /// Reads the counters after a pulse, and sets the time of the next one.
     pub fn end(&mut self, begun: &Begun, took: &Took) {
         let (now, fare) = (Instant::now(), self.host.fare());
         let seconds = now.duration_since(begun.at).as_secs_f64();
-        let own = own_cpu().saturating_sub(begun.cpu).as_secs_f64();
+        self.cpu = own_cpu();
+        let own = self.cpu.saturating_sub(begun.cpu).as_secs_f64();
         // Softirqs are the whole machine's, and others' traffic is among them.
         let own = own + took.kernel_s.min(own * SOFTIRQS);
         // The machine's time has what other processes of the test took: a server, a
@@ -396,8 +414,9 @@ impl Pacing {
         let cpu_s = own.max(took.machine_s);
         let Took { bits, packets, transactions, .. } = *took;
         let harmed = suffers(&begun.fare, &fare, &begun.resting, self.waiting, seconds);
-        let rest =
-            self.governor.rest(Pulse { seconds, cpu_s, bits, packets, transactions }, harmed);
+        let before_s = begun.before.as_secs_f64();
+        let pulse = Pulse { seconds, cpu_s, before_s, bits, packets, transactions };
+        let rest = self.governor.rest(pulse, harmed);
         (self.rest, self.due) = ((now, fare), Some(now + rest));
     }
 
@@ -416,10 +435,20 @@ pub(crate) fn link_speed(device: &str) -> Option<f64> {
     (megabits > 0.0).then_some(megabits * 1e6)
 }
 
-/// CPU time of this process, all threads.
+/// CPU time of this process, all threads, and of the programs that it has waited for: settings
+/// are changed by some.
 fn own_cpu() -> Duration {
+    use nix::sys::resource::{UsageWho, getrusage};
     use nix::time::{ClockId, clock_gettime};
-    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+    let own =
+        clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);
+    let micros = |time: nix::sys::time::TimeVal| {
+        use nix::sys::time::TimeValLike;
+        Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or(0))
+    };
+    let programs = getrusage(UsageWho::RUSAGE_CHILDREN);
+    own + programs
+        .map_or(Duration::ZERO, |used| micros(used.user_time()) + micros(used.system_time()))
 }
 
 #[cfg(test)]
@@ -442,13 +471,14 @@ mod tests {
                 let pulse = Pulse {
                     seconds: 0.02 * kind,
                     cpu_s: 0.03 * kind,
+                    before_s: 0.01 * f64::from(at % 2),
                     bits: 4e6 * f64::from(at % 5),
                     packets: 3000.0 * f64::from(at % 3),
                     transactions: 100.0,
                 };
                 let rest = governor.rest(pulse, at % 11 == 0).as_secs_f64();
                 seconds += pulse.seconds + rest;
-                cpu_s += pulse.cpu_s;
+                cpu_s += pulse.cpu_s + pulse.before_s;
                 bits += pulse.bits;
                 packets += pulse.packets;
             }

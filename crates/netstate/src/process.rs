@@ -5,9 +5,11 @@
 //! processes survives the end of any of them. Times are in ticks of
 //! [`crate::cpu::user_hz`], scaled by the scheduler's exact run time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
 
-use crate::proc::{ParseError, Result, decimal};
+use crate::proc::{ParseError, Result, decimal, read_value};
 
 /// A process as `/proc/PID/stat` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +90,10 @@ impl Processes {
     /// # Errors
     /// Where `/proc` is not mounted, or a file has another form.
     pub fn read() -> Result<Processes> {
+        Processes::read_all_but(&BTreeSet::new())
+    }
+
+    fn read_all_but(known: &BTreeSet<u32>) -> Result<Processes> {
         let entries =
             std::fs::read_dir("/proc").map_err(|e| sys::Error::io("readdir", "/proc", &e))?;
         let mut by_pid = BTreeMap::new();
@@ -97,11 +103,12 @@ impl Processes {
             let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
+            if known.contains(&pid) {
+                continue;
+            }
             let path = format!("/proc/{pid}/stat");
-            match std::fs::read(&path) {
-                // A command is whatever bytes its process has chosen.
-                Ok(bytes) => {
-                    let text = String::from_utf8_lossy(&bytes);
+            match read_line(&path) {
+                Ok(text) => {
                     by_pid.insert(pid, Process::parse(&path, text.trim_end())?);
                 }
                 // Ended between readdir and open, or between open and read.
@@ -143,6 +150,61 @@ impl Processes {
         }
         false
     }
+}
+
+/// Bytes of a `/proc/<pid>/stat` at most: 52 numbers of 20 digits, and a command.
+const LONGEST: usize = 2048;
+
+/// The line of a file that the kernel renders at the first read, however long: one system call
+/// where reading to the end takes five.
+fn read_line(path: &str) -> std::io::Result<String> {
+    let mut line = [0; LONGEST];
+    let length = File::open(path)?.read(&mut line)?;
+    // A command is whatever bytes its process has chosen.
+    Ok(String::from_utf8_lossy(&line[..length]).into_owned())
+}
+
+/// Reads processes again and again, and of kernel threads only those that are new: most
+/// processes of a small machine are kernel threads, and none of them becomes another.
+#[derive(Debug, Default)]
+pub struct ProcessReader {
+    kernel_threads: BTreeSet<u32>,
+    /// Process ID given last, at the last reading.
+    last_pid: u32,
+}
+
+impl ProcessReader {
+    /// As [`Processes::read`], without kernel threads that were read before.
+    ///
+    /// # Errors
+    /// As [`Processes::read`].
+    pub fn read(&mut self) -> Result<Processes> {
+        let last = last_pid()?;
+        self.forget(last);
+        let processes = Processes::read_all_but(&self.kernel_threads)?;
+        let new = processes.by_pid.values().filter(|process| process.kernel_thread);
+        self.kernel_threads.extend(new.map(|process| process.pid));
+        Ok(processes)
+    }
+
+    /// Process IDs are given in turn: those given since the last reading may be another's now.
+    /// More than all of them between two readings are not noticed.
+    fn forget(&mut self, last: u32) {
+        let (before, now) = (self.last_pid, last);
+        let given = |pid: u32| match before <= now {
+            true => before < pid && pid <= now,
+            false => before < pid || pid <= now,
+        };
+        self.kernel_threads.retain(|pid| !given(*pid));
+        self.last_pid = last;
+    }
+}
+
+/// The process ID that was given last: the fifth word of `/proc/loadavg`.
+fn last_pid() -> Result<u32> {
+    const FILE: &str = "/proc/loadavg";
+    let text = read_value(FILE)?;
+    Ok(pid_of(FILE, "last pid", text.split_ascii_whitespace().nth(4))?)
 }
 
 #[cfg(test)]
@@ -230,6 +292,38 @@ mod tests {
         let own = &processes.by_pid[&std::process::id()];
         assert_eq!(own.parent, std::os::unix::process::parent_id());
         assert!(processes.descends(own.pid, &[own.parent]));
+    }
+
+    #[test]
+    fn a_second_reading_has_the_same_but_for_kernel_threads() {
+        let mut reader = ProcessReader::default();
+        let first = reader.read().unwrap();
+        let own = std::process::id();
+        assert!(first.by_pid.contains_key(&own));
+        // Only the first PID namespace shows them.
+        let threads: Vec<u32> =
+            first.by_pid.values().filter(|one| one.kernel_thread).map(|one| one.pid).collect();
+        assert_eq!(reader.kernel_threads, threads.iter().copied().collect());
+        let second = reader.read().unwrap();
+        assert!(second.by_pid.contains_key(&own));
+        // Others may begin meanwhile.
+        let again = threads.iter().filter(|pid| second.by_pid.contains_key(pid)).count();
+        assert!(again <= threads.len() / 2, "{again} of {}", threads.len());
+    }
+
+    #[test]
+    fn ids_given_meanwhile_are_read_again() {
+        let kept = |before, now| {
+            let kernel_threads = [2, 300, 500, 900].into();
+            let mut reader = ProcessReader { kernel_threads, last_pid: before };
+            reader.forget(now);
+            reader.kernel_threads.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(kept(400, 400), [2, 300, 500, 900]);
+        assert_eq!(kept(299, 500), [2, 900]);
+        // Round the end.
+        assert_eq!(kept(899, 300), [500]);
+        assert_eq!(kept(901, 301), [500, 900]);
     }
 
     proptest! {

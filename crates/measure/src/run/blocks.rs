@@ -25,6 +25,9 @@ use results::{CpuSeconds, Sample, Unit};
 /// How often a rest looks whether the run is to stop: on a busy machine each look takes a CPU
 /// from others. A signal for this thread makes it look at once.
 const STOP_LOOK: Duration = Duration::from_millis(500);
+/// How long before the end of a rest the next cell's setting is put in effect: others have caught
+/// up with that burst of work before the next one, the sample, begins.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Why a sample is void that was taken once more.
 const UNLIKE: &str = "taken once more: other load differed from that of the block's other cells";
 
@@ -150,7 +153,9 @@ impl Source for Paths<'_> {
         if let Taken::Sample(sample) = &taken {
             let pulse = (self.plan.warmup + self.plan.duration).as_secs_f64();
             let client = cell.subject.ends()[0];
-            pacing.end(&begun, &took(sample, client, self.plan.idle_load, pulse));
+            // What others have changes in the course of a run.
+            let others = pacing.others().unwrap_or(self.plan.idle_load);
+            pacing.end(&begun, &took(sample, client, others, pulse));
         }
         taken
     }
@@ -160,13 +165,14 @@ impl Source for Paths<'_> {
     }
 }
 
-/// What a pulse of so many seconds took, of what its measured part took.
-fn took(sample: &Sample, client: &str, idle_load: f64, pulse: f64) -> Took {
+/// What a pulse of so many seconds took, of what its measured part took, where other programs
+/// have the part `others` of all CPUs.
+fn took(sample: &Sample, client: &str, others: f64, pulse: f64) -> Took {
     // A broken sample has no measured part: only this process's own CPU time is known.
     let whole = if sample.seconds > 0.0 { (pulse / sample.seconds).max(1.0) } else { 0.0 };
     let CpuSeconds { user, system, softirq, irq, idle, steal } = sample.cpu;
     let busy = user + system + softirq + irq;
-    let others = idle_load * (busy + idle + steal);
+    let others = others * (busy + idle + steal);
     let hops = || sample.hops.iter().filter(|hop| hop.host == client);
     Took {
         kernel_s: (softirq + irq) * whole,
@@ -349,14 +355,11 @@ impl Blocks<'_> {
         if !rest.is_zero() {
             self.observer.resting(rest);
         }
-        while !self.source.rest().is_zero() {
-            pause(self.source.rest());
-            if self.stop.load(Ordering::Relaxed) {
-                return ControlFlow::Break(Ended::Interrupted);
-            }
-        }
+        self.rest_until(SETTLE)?;
+        let set = self.observer.set(cell);
+        self.rest_until(Duration::ZERO)?;
         self.observer.sampling(cell);
-        let mut sample = match self.observer.set(cell) {
+        let mut sample = match set {
             Err(reason) => Box::new(crate::void::void(reason)),
             Ok(()) => {
                 let in_force = self.judge.in_force();
@@ -380,9 +383,23 @@ impl Blocks<'_> {
         }
         ControlFlow::Continue((sample, stands_out))
     }
+
+    /// Rests until no more than `left` of the rest is left.
+    fn rest_until(&self, left: Duration) -> ControlFlow<Ended> {
+        loop {
+            let rest = self.source.rest().saturating_sub(left);
+            if rest.is_zero() {
+                return ControlFlow::Continue(());
+            }
+            pause(rest);
+            if self.stop.load(Ordering::Relaxed) {
+                return ControlFlow::Break(Ended::Interrupted);
+            }
+        }
+    }
 }
 
-/// Rests for [`STOP_LOOK`] at most, or until a signal comes.
+/// Pauses for [`STOP_LOOK`] at most, or until a signal comes.
 fn pause(rest: Duration) {
     // Any error is a shorter rest, and there is another.
     let _ = poll(&mut [], sys::wait::at_most(rest.min(STOP_LOOK)));

@@ -2,13 +2,14 @@
 //! over all CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use netstate::cgroup::{CpuThrottle, Throttled};
 use netstate::cpu::{CpuStat, PROC_STAT, user_hz};
 use netstate::machine::MachineFacts;
 use netstate::proc::ProcFile;
-use netstate::process::{Process, Processes};
+use netstate::process::{Process, ProcessReader};
 use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
 
 use super::exact::{ExactClock, ExactReading};
@@ -16,12 +17,13 @@ use super::{Consumer, CpuBusy, Disturbance, Result, SamplerError, Survey, split}
 use results::{self, CpuClock, Privileges};
 
 /// Samples the whole machine. Reading costs the reader a fraction of a
-/// millisecond, and some milliseconds more for the list of processes.
+/// millisecond, and some microseconds more for each process that is no kernel thread.
 #[derive(Debug)]
 pub struct Machine {
     stat: ProcFile,
     softnet: ProcFile,
     throttle: CpuThrottle,
+    processes: Mutex<ProcessReader>,
     exact: std::result::Result<ExactClock, String>,
     /// Processes whose descendants' CPU time is ours.
     own: Vec<u32>,
@@ -110,6 +112,7 @@ impl Machine {
             stat,
             softnet: ProcFile::open(PROC_SOFTNET_STAT)?,
             throttle: CpuThrottle::open()?,
+            processes: Mutex::default(),
             exact,
             own: vec![own_pid()?],
             focus: BTreeSet::new(),
@@ -309,7 +312,9 @@ impl Machine {
     }
 
     fn read_processes(&self) -> Result<ProcessReading> {
-        let processes = Processes::read()?;
+        // A reading that panicked has left what is known of kernel threads as it was.
+        let mut reader = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        let processes = reader.read()?;
         let foreign = processes.foreign(&self.own).map(|process| {
             let Process { pid, ticks, children_ticks, processor, .. } = *process;
             let own_ticks = ticks.saturating_sub(children_ticks);
