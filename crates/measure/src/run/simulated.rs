@@ -14,6 +14,7 @@
 
 mod machine;
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -493,6 +494,81 @@ fn a_sample_in_which_nothing_was_sent_is_taken_once_more_and_gives_no_cell_up() 
             assert_eq!(valid, Vec::from_iter(blocks.clone()));
             assert!(samples.len() > 20, "none was without traffic");
         }
+    }
+}
+
+/// Rests after each sample until somebody has looked so often how long.
+struct Resting<'a> {
+    /// Milliseconds of a whole rest, and what each look takes of it.
+    whole: u32,
+    step: u32,
+    left: &'a Cell<u32>,
+}
+
+impl Source for Resting<'_> {
+    fn sample(&mut self, _cell: CellRef<'_>, _in_force: InForce, _said: &mut Said) -> Taken {
+        self.left.set(self.whole);
+        Taken::Sample(Box::new(Sample {
+            value: 1.0,
+            units: 1,
+            seconds: SAMPLE,
+            valid: true,
+            path_proved: true,
+            disturbance: Some(Disturbance::default()),
+            ..Sample::default()
+        }))
+    }
+
+    fn rest(&self) -> Duration {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(self.step));
+        Duration::from_millis(left.into())
+    }
+}
+
+/// What is told, and how much of a rest was left then.
+struct Told<'a>(&'a Cell<u32>, Vec<(&'static str, u32)>);
+
+impl Observer for Told<'_> {
+    fn resting(&mut self, _rest: Duration) {
+        self.1.push(("resting", self.0.get()));
+    }
+
+    fn set(&mut self, _cell: CellRef<'_>) -> Result<(), String> {
+        self.1.push(("set", self.0.get()));
+        Ok(())
+    }
+
+    fn sampling(&mut self, _cell: CellRef<'_>) {
+        self.1.push(("sampling", self.0.get()));
+    }
+}
+
+/// A second before it, or at its beginning where it is shorter.
+#[test]
+fn a_setting_is_changed_before_the_end_of_a_rest() {
+    for (whole, step, left_at) in [(60, 20, [40, 20]), (1400, 700, [700, 0])] {
+        let left = Cell::new(0);
+        let mut told = Told(&left, Vec::new());
+        let stopping = Stopping { blocks: 2, ..TWENTY };
+        let plan = plan(1, Rule::Background, stopping);
+        let subjects = [subject()];
+        Blocks {
+            plan: &plan,
+            subjects: &subjects,
+            stop: &AtomicBool::new(false),
+            source: &mut Resting { whole, step, left: &left },
+            judge: &mut Judge::new(plan.rule, &plan.before, None),
+            log: &mut CellLog::for_each(&plan, &subjects),
+            observer: &mut told,
+        }
+        .take(&stopping.rule().unwrap());
+        let mut expected = vec![("set", 0), ("sampling", 0)];
+        for _ in 1..2 * plan.cells.len() {
+            let [resting, set] = left_at;
+            expected.extend([("resting", resting), ("set", set), ("sampling", 0)]);
+        }
+        assert_eq!(told.1, expected);
     }
 }
 
