@@ -176,7 +176,7 @@ fn took(sample: &Sample, client: &str, others: f64, pulse: f64) -> Took {
     let hops = || sample.hops.iter().filter(|hop| hop.host == client);
     Took {
         kernel_s: (softirq + irq) * whole,
-        machine_s: (busy - others).max(0.0) * whole,
+        machine_s: (sample.seconds > 0.0).then_some((busy - others) * whole),
         bits: hops().map(|hop| hop.bytes as f64 * 8.0).sum::<f64>() * whole,
         packets: hops().map(|hop| hop.packets as f64).sum::<f64>() * whole,
         transactions: sample.units as f64 * whole,
