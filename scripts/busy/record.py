@@ -51,9 +51,9 @@ def share(count, of):
 LEAST = 6
 
 
-def against(rounds, kind):
-    """A 99th percentile to that alone in the same round: median and 95% interval."""
-    ratios = [p99[kind] / p99["alone"] for p99 in rounds]
+def against(rounds, kind, base="alone"):
+    """A 99th percentile to another in the same round: median and 95% interval."""
+    ratios = [p99[kind] / p99[base] for p99 in rounds if base in p99]
     if not ratios:
         return "–"
     median, low, high = (f"{(ratio - 1) * 100:+.1f}%" for ratio in interval(ratios))
@@ -108,5 +108,7 @@ def pulses(record):
         whole = sum(p99["requests"] for p99 in rounds)
         late.append(f"{(over + (whole - requests) / 100) / whole * 100:.2f}% of {whole:,}")
     rows.append("| all | | " + " | ".join(late) + " |")
+    p99 = [against(rounds, "beside", "rest") for _, rounds in loads]
+    rows.append("| 99th percentile, pulses and rests to rests | | " + " | ".join(p99) + " |")
     count = ", ".join(f"{name}: {sum(p99['pulses'] for p99 in rounds)} pulses" for name, rounds in loads)
     return "\n".join([head, "|" + " --- |" * (2 + len(loads)), *rows, "", count + "."]) if loads else ""

@@ -207,6 +207,6 @@ def round_of_pulses(bed, load, options, seconds):
     log.last()
     of = by_kind(log, held, this.requests)
     return {"alone": p99(of["alone"]), "again": p99(of["again"]),
-            "beside": p99_of_both(of["pulse"], of["rest"]),
+            "beside": p99_of_both(of["pulse"], of["rest"]), "rest": p99(of["rest"]),
             "requests": len(this.requests), "pulses": len(held),
             "parts": parts_of_pulses(log, this.requests, p99(of["rest"])), "share": round(share, 4)}
