@@ -108,7 +108,8 @@ def pulses(record):
         whole = sum(p99["requests"] for p99 in rounds)
         late.append(f"{(over + (whole - requests) / 100) / whole * 100:.2f}% of {whole:,}")
     rows.append("| all | | " + " | ".join(late) + " |")
-    p99 = [against(rounds, "beside", "rest") for _, rounds in loads]
+    p99 = [f"{against(rounds, 'beside', 'rest')}, {sum('rest' in each for each in rounds)} rounds"
+           for _, rounds in loads]
     rows.append("| 99th percentile, pulses and rests to rests | | " + " | ".join(p99) + " |")
     count = ", ".join(f"{name}: {sum(p99['pulses'] for p99 in rounds)} pulses" for name, rounds in loads)
     return "\n".join([head, "|" + " --- |" * (2 + len(loads)), *rows, "", count + "."]) if loads else ""

@@ -25,6 +25,7 @@ use netstate::cpu::{CpuStat, CpuTicks, PROC_STAT};
 use netstate::proc::{ProcFile, read_value};
 use netstate::snmp::{PROC_SNMP, Snmp};
 use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
+use results::stats::median;
 
 /// Bound on the load that a test may put on a host and its link, on average.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,9 +57,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const REQUESTS: u32 = 40;
 /// Rest between two requests before the first pulse has shown what one takes.
 const FIRST: Duration = Duration::from_millis(1);
-/// Pulses whose median says what a request takes, and what the machine's CPU time has more than
-/// between them: one in which others were busier, and whose CPU time is not ours alone, moves
-/// nothing.
+/// Pulses of which medians are taken: of what a request takes, and of the CPU time that the
+/// machine had beyond that of its rests. One pulse in which others were busier moves neither.
 const REMEMBERED: usize = 9;
 /// Most CPU time of softirqs that is the test's, for each second of its own.
 const SOFTIRQS: f64 = 2.0;
@@ -192,7 +192,7 @@ impl Governor {
     /// Rest between an answer and the next request, with which a pulse stays below the share
     /// by itself: the answer's own time is not counted, and makes it less.
     pub fn between(&self) -> Duration {
-        let Some(cost) = median(&self.costs) else {
+        let Some(cost) = median_of(&self.costs) else {
             return FIRST.min(self.longest);
         };
         let seconds = cost / self.allowed();
@@ -237,11 +237,8 @@ fn remember<T>(last: &mut VecDeque<T>, one: T) {
     last.push_back(one);
 }
 
-/// The median; of two in the middle the smaller one.
-fn median(last: &VecDeque<f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = last.iter().copied().collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+fn median_of(last: &VecDeque<f64>) -> Option<f64> {
+    median(&Vec::from_iter(last.iter().copied()))
 }
 
 /// How the host's own traffic fares: counters that only grow.
@@ -424,7 +421,7 @@ impl Pacing {
         // The machine's time has what other processes of the test took: a server, a
         // tunnel in user space.
         took.machine_s.into_iter().for_each(|seconds| remember(&mut self.machine, seconds));
-        let cpu_s = own.max(median(&self.machine).unwrap_or(0.0));
+        let cpu_s = own.max(median_of(&self.machine).unwrap_or(0.0));
         let Took { bits, packets, transactions, .. } = *took;
         let harmed = suffers(&begun.fare, &fare, &begun.resting, self.waiting, seconds);
         let before_s = begun.before.as_secs_f64();
@@ -597,13 +594,13 @@ mod tests {
     #[test]
     fn what_is_remembered_is_the_middle_of_the_last() {
         let mut last = VecDeque::new();
-        assert_eq!(median(&last), None);
-        for (one, middle) in [(8.0, 8.0), (2.0, 2.0), (4.0, 4.0), (-6.0, 2.0)] {
+        assert_eq!(median_of(&last), None);
+        for (one, middle) in [(8.0, 8.0), (2.0, 5.0), (4.0, 4.0), (-6.0, 3.0)] {
             remember(&mut last, one);
-            assert_eq!(median(&last), Some(middle));
+            assert_eq!(median_of(&last), Some(middle));
         }
         (0..REMEMBERED).for_each(|at| remember(&mut last, at as f64));
-        assert_eq!((last.len(), median(&last)), (REMEMBERED, Some(4.0)));
+        assert_eq!((last.len(), median_of(&last)), (REMEMBERED, Some(4.0)));
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub trait Observer {
     /// A cell is about to be measured.
     fn sampling(&mut self, _cell: CellRef<'_>) {}
 
-    /// Puts the cell's setting in effect, and takes back the last one's.
+    /// Puts the cell's setting in effect, and takes back the last one's: right before the
+    /// sample or, where the run rests, up to a second before the end of the rest.
     ///
     /// # Errors
     /// Why the setting cannot be had: the sample is void.

@@ -164,8 +164,8 @@ fn read_line(path: &str) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&line[..length]).into_owned())
 }
 
-/// Reads processes again and again, and of kernel threads only those that are new: most
-/// processes of a small machine are kernel threads, and none of them becomes another.
+/// Reads processes again and again, and each kernel thread only once. Most processes of a small
+/// machine are kernel threads.
 #[derive(Debug, Default)]
 pub struct ProcessReader {
     kernel_threads: BTreeSet<u32>,
@@ -179,8 +179,11 @@ impl ProcessReader {
     /// # Errors
     /// As [`Processes::read`].
     pub fn read(&mut self) -> Result<Processes> {
-        let last = last_pid()?;
-        self.forget(last);
+        match last_pid() {
+            Ok(last) => self.forget(last),
+            // A kernel or container that does not tell: every process is read.
+            Err(_) => self.kernel_threads.clear(),
+        }
         let processes = Processes::read_all_but(&self.kernel_threads)?;
         let new = processes.by_pid.values().filter(|process| process.kernel_thread);
         self.kernel_threads.extend(new.map(|process| process.pid));
@@ -188,7 +191,8 @@ impl ProcessReader {
     }
 
     /// Process IDs are given in turn: those given since the last reading may be another's now.
-    /// More than all of them between two readings are not noticed.
+    /// Whether all of them were given meanwhile cannot be seen; a process that has a kernel
+    /// thread's ID by then is left out.
     fn forget(&mut self, last: u32) {
         let (before, now) = (self.last_pid, last);
         let given = |pid: u32| match before <= now {
