@@ -28,6 +28,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The test that the guests run, out of this same program: it does the part inside.
 const INSIDE: &str = "packets_are_followed_on_linux_6_1";
 
+/// Packets with one of these ports at either end.
+fn looking_at(ports: impl IntoIterator<Item = u16>) -> Filter {
+    let flows = ports.into_iter().map(|port| format!("*:{port}").parse().unwrap());
+    Filter { flows: flows.collect(), ..Filter::default() }
+}
+
 /// Prints a line for each thing that was seen as it should be.
 fn follow_packets() {
     let network = lab::find("vxlan").unwrap().build(&Params::new(1500, Offload::NoTunnel)).unwrap();
@@ -35,8 +41,11 @@ fn follow_packets() {
 
     let of_datagrams = port();
     let datagrams = Datagrams::new(&network, of_datagrams);
-    let flows = |port: u16| vec![format!("*:{port}").parse().unwrap()];
-    let filter = Filter { flows: flows(of_datagrams), ..Filter::default() };
+    let unread = traffic::datagrams(network.client(), port());
+    let of_unread = unread.local_addr().unwrap().port();
+    let of_stream = port();
+    // One tracer for all of them: emulated, a kernel verifies its programs for ten seconds.
+    let filter = looking_at([of_datagrams, of_unread, of_stream]);
     let mut seen = Seen::on_any_kernel(&network, filter);
     let mut reason = "NO_SOCKET";
     for what in seen.not_seen() {
@@ -59,9 +68,6 @@ fn follow_packets() {
         packets.iter().find(is).map(|_| ()).ok_or_else(|| "none".to_owned())
     });
     println!("followed");
-    drop(seen);
-    let filter = Filter { flows: flows(of_datagrams), ..Filter::default() };
-    let mut seen = Seen::on_any_kernel(&network, filter);
     let act = || {
         datagrams.send(4000);
         datagrams.receive();
@@ -81,14 +87,9 @@ fn follow_packets() {
         seen.packets.iter().filter(|packet| packet.is_dropped()).map(Packet::text).collect();
     assert_eq!(lost, Vec::<String>::new(), "fragments of what was received");
     println!("reassembled");
-    drop(seen);
 
     drop(datagrams.server);
-    let unread = traffic::datagrams(network.client(), port());
     let target = network.address.target;
-    let of_unread = unread.local_addr().unwrap().port();
-    let filter = Filter { flows: flows(of_unread), ..Filter::default() };
-    let mut seen = Seen::on_any_kernel(&network, filter);
     let act = || {
         unread.send_to(&[7; 100], target).unwrap();
     };
@@ -99,11 +100,7 @@ fn follow_packets() {
             .ok_or_else(|| "no drop".to_owned())
     });
     println!("dropped");
-    drop(seen);
 
-    let of_stream = port();
-    let filter = Filter { flows: flows(of_stream), ..Filter::default() };
-    let mut seen = Seen::on_any_kernel(&network, filter);
     stream(&network, of_stream);
     seen.rest();
     let sent = seen.packets.iter().filter(|packet| is_from(packet, "tcp", of_stream));
@@ -132,7 +129,12 @@ fn look_into_tunnels() {
     let ip = |host: &Host, line: &str| {
         host.run(Command::new("ip").args(line.split(' '))).unwrap();
     };
-    for (kind, options, within) in TUNNELS {
+    let ports = TUNNELS.map(|_| port());
+    let mut all = Seen::on_any_kernel(&network, looking_at(ports));
+    // A key of 0 is one, and no key is none.
+    let filter = Filter { vni: Some(0), ..looking_at(ports) };
+    let mut of_key_0 = Seen::on_any_kernel(&network, filter);
+    for ((kind, options, within), port) in TUNNELS.into_iter().zip(ports) {
         for (at, host) in hosts.into_iter().enumerate() {
             let (own, other) = (at + 1, 2 - at);
             let local =
@@ -142,39 +144,37 @@ fn look_into_tunnels() {
             ip(host, &format!("address add 10.9.0.{own}/24 dev tunnel0"));
             ip(host, "link set tunnel0 up");
         }
-        let port = port();
         let sender = traffic::datagrams(network.client(), port);
         let bind = || UdpSocket::bind("10.9.0.2:9").unwrap();
         let receiver = network.server().netns().run(bind).unwrap();
         receiver.set_nonblocking(true).unwrap();
-        let flows = vec![format!("*:{port}").parse().unwrap()];
-        let mut seen = Seen::on_any_kernel(&network, Filter { flows, ..Filter::default() });
         let act = || {
             sender.send_to(&[7; 100], "10.9.0.2:9").unwrap();
             while receiver.recv(&mut [0; 200]).is_ok() {}
         };
         let (client, server) = (network.client().name(), network.server().name());
-        let packet = seen.until("a datagram through the tunnel", act, |packets| {
-            let is = |packet: &&Packet| begins_in(packet, client) && is_arrived(packet, server);
+        let packet = all.until("a datagram through the tunnel", act, |packets| {
+            let is = |packet: &&Packet| {
+                is_from(packet, "udp", port)
+                    && begins_in(packet, client)
+                    && is_arrived(packet, server)
+            };
             packets.iter().find(is).cloned().ok_or_else(|| "none".to_owned())
         });
         let text = packet.text();
         for line in [format!("in {within} 10.0.0.1"), "out of the tunnel".to_owned()] {
             assert!(text.contains(&line), "{line}: {text}");
         }
-        drop(seen);
-        // A key of 0 is one, and no key is none.
-        let flows = vec![format!("*:{port}").parse().unwrap()];
-        let filter = Filter { flows, vni: Some(0), ..Filter::default() };
-        let mut seen = Seen::on_any_kernel(&network, filter);
         testbed::poll("a datagram through the tunnel", LIMIT, || {
             sender.send_to(&[7; 100], "10.9.0.2:9").unwrap();
             let is_received = receiver.recv(&mut [0; 200]).is_ok();
             Ok(if is_received { Ok(()) } else { Err(String::new()) })
         })
         .unwrap();
-        seen.rest();
-        assert_eq!(!seen.packets.is_empty(), within == "GRE 0", "{within}: {}", seen.text());
+        of_key_0.rest();
+        let text = of_key_0.text();
+        let is_seen = !std::mem::take(&mut of_key_0.packets).is_empty();
+        assert_eq!(is_seen, within == "GRE 0", "{within}: {text}");
         println!("looked into {within}");
         for host in hosts {
             ip(host, "link del tunnel0");

@@ -48,25 +48,32 @@ fn console(log: &str) -> Vec<&str> {
     log.lines().filter(|line| line.contains("CONSOLE") || line.contains("Refused to")).collect()
 }
 
-/// What is wrong with a page under a window size and a colour scheme.
-fn findings(chromium: &Path, page: &str, window: &str, scheme: &str) -> Vec<String> {
+/// A page, and the size of the window that it is looked at in.
+type View<'a> = (&'a str, &'a str);
+
+/// What is wrong with each page in its window, under a colour scheme. All of them are frames of
+/// one page: Chromium takes longer to start than to show them.
+fn findings(chromium: &Path, views: &[View], scheme: &str) -> Vec<Vec<String>> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("page.html");
-    // The page's own policy would not let the checker run: it is tested without.
-    let policy = page.find("<meta http-equiv").expect("a policy");
-    let end = policy + page[policy..].find('>').unwrap() + 1;
-    let checked = format!(
-        "{}{}",
-        &page[..policy],
-        page[end..].replace("</body>", &format!("<script>{CHECK}</script></body>"))
-    );
-    // A window is never narrower than 500 pixels, a frame in it may be.
-    let (width, height) = window.split_once(',').unwrap();
-    let frame = checked.replace('&', "&amp;").replace('"', "&quot;");
-    let outer = format!(
-        "<!DOCTYPE html><meta name=\"color-scheme\" content=\"light dark\"><iframe \
-         width=\"{width}\" height=\"{height}\" frameborder=\"0\" srcdoc=\"{frame}\"></iframe>"
-    );
+    let mut outer = "<!DOCTYPE html><meta name=\"color-scheme\" content=\"light dark\">".to_owned();
+    for (number, (page, window)) in views.iter().enumerate() {
+        // The page's own policy would not let the checker run: it is tested without.
+        let policy = page.find("<meta http-equiv").expect("a policy");
+        let end = policy + page[policy..].find('>').unwrap() + 1;
+        let checked = format!(
+            "{}{}",
+            &page[..policy],
+            page[end..].replace("</body>", &format!("<script>{CHECK}</script></body>"))
+        );
+        // A window is never narrower than 500 pixels, a frame in it may be.
+        let (width, height) = window.split_once(',').unwrap();
+        let frame = checked.replace('&', "&amp;").replace('"', "&quot;");
+        outer.push_str(&format!(
+            "<iframe name=\"{number}\" width=\"{width}\" height=\"{height}\" \
+             frameborder=\"0\" srcdoc=\"{frame}\"></iframe>"
+        ));
+    }
     std::fs::write(&file, outer).unwrap();
     let arguments = [
         "--window-size=1600,1200",
@@ -76,15 +83,18 @@ fn findings(chromium: &Path, page: &str, window: &str, scheme: &str) -> Vec<Stri
         "--dump-dom",
     ];
     let (dom, log) = load(chromium, &file, &arguments);
-    let begin = dom.find("<pre id=\"findings\">").unwrap_or_else(|| panic!("not checked: {log}"));
-    let list = &dom[begin + "<pre id=\"findings\">".len()..];
-    let list = &list[..list.find("</pre>").unwrap()];
-    let mut lines = list.lines();
-    let head = lines.next().unwrap();
-    assert_eq!(head, format!("{width} {scheme}"), "the window asked for");
-    let seen: usize = lines.next().unwrap().parse().unwrap();
-    assert!(seen > 20, "{seen} texts were looked at");
-    lines.map(String::from).collect()
+    let of = |number: usize, window: &str| {
+        let mark = format!("<pre id=\"findings-{number}\">");
+        let begin = dom.find(&mark).unwrap_or_else(|| panic!("{number} is not checked: {log}"));
+        let list = &dom[begin + mark.len()..];
+        let mut lines = list[..list.find("</pre>").unwrap()].lines();
+        let (width, _) = window.split_once(',').unwrap();
+        assert_eq!(lines.next(), Some(&*format!("{width} {scheme}")), "the window asked for");
+        let seen: usize = lines.next().unwrap().parse().unwrap();
+        assert!(seen > 20, "{seen} texts were looked at");
+        lines.map(String::from).collect()
+    };
+    views.iter().enumerate().map(|(number, (_, window))| of(number, window)).collect()
 }
 
 /// The page as printed: what is for paper only, for every medium.
@@ -105,22 +115,19 @@ fn check_page(chromium: &Path, what: &str, page: &str) {
     let pdf = directory.path().join("page.pdf");
     let (_, log) = load(chromium, &file, &[&format!("--print-to-pdf={}", pdf.display())]);
     assert!(std::fs::metadata(&pdf).is_ok_and(|pdf| pdf.len() > 10_000), "{what}: {log}");
-    // A4 less its margins is 718 pixels.
-    for (name, page, window, scheme) in [
-        ("phone", page, "390,800", "light"),
-        ("phone, dark", page, "390,800", "dark"),
-        ("desktop", page, "1280,900", "light"),
-        ("desktop, dark", page, "1280,900", "dark"),
-        ("print", &printed(page), "718,1000", "light"),
-        ("print, dark", &printed(page), "718,1000", "dark"),
-    ] {
-        let found = findings(chromium, page, window, scheme);
-        assert!(
-            found.is_empty(),
-            "{what}, {name}: {} findings:\n{}",
-            found.len(),
-            found.join("\n")
-        );
+    let printed = printed(page);
+    for scheme in ["light", "dark"] {
+        // A4 less its margins is 718 pixels.
+        let views = [(page, "390,800"), (page, "1280,900"), (&*printed, "718,1000")];
+        let found = findings(chromium, &views, scheme);
+        for (name, found) in ["phone", "desktop", "print"].iter().zip(found) {
+            let count = found.len();
+            assert!(
+                count == 0,
+                "{what}, {name}, {scheme}: {count} findings:\n{}",
+                found.join("\n")
+            );
+        }
     }
 }
 
@@ -165,13 +172,16 @@ fn published_figures_of_every_plan() {
     let chromium = require!(chromium());
     let plans =
         ["qperf-sweep", "netperf-offload", "docker-modes", "udp-tuning", "tap-bridge", "accel"];
-    for plan in plans {
+    let pages = plans.map(|plan| {
         let mut results = example::deep();
         results.plan.name = Some(plan.to_string());
         // Short: what else is on the page is looked at elsewhere.
         results.timeline = None;
         results.cells.truncate(5);
-        let found = findings(&chromium, &html(&results), "390,800", "light");
+        html(&results)
+    });
+    let views = pages.each_ref().map(|page| (page.as_str(), "390,800"));
+    for (plan, found) in plans.iter().zip(findings(&chromium, &views, "light")) {
         assert!(found.is_empty(), "{plan}: {}", found.join("\n"));
     }
 }
@@ -223,7 +233,7 @@ fn faults_are_found() {
             "<figure><svg class=\"chart\" viewBox=\"0 0 350 100\">{inner}</svg></figure>"
         ))
     };
-    for (fault, page) in [
+    let faults = [
         (
             "overlap",
             svg(
@@ -235,8 +245,9 @@ fn faults_are_found() {
         ("small", with("<p><small><small><small><small>tiny</small></small></small></small></p>")),
         ("contrast", svg("<text font-size=\"12\" fill=\"#eee\" x=\"40\" y=\"50\">pale</text>")),
         ("wide", with("<div class=\"muted\"><svg width=\"2000\" height=\"9\"></svg></div>")),
-    ] {
-        let found = findings(&chromium, &page, "390,800", "light");
+    ];
+    let views = faults.each_ref().map(|(_, page)| (page.as_str(), "390,800"));
+    for ((fault, _), found) in faults.iter().zip(findings(&chromium, &views, "light")) {
         assert!(found.iter().any(|finding| finding.starts_with(fault)), "{fault}: {found:?}");
     }
     let directory = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use test_support::{left_out, require, some_at_once};
 use testbed::Offload;
 
 use crate::seen::{Seen, begins_in, cut_at, is_arrived, is_from, is_received, steps_at, was_at};
-use crate::traffic::{Datagrams, STREAM, port, stream};
+use crate::traffic::{self, Datagrams, STREAM, port, stream};
 use crate::{LIMIT, privileged};
 
 /// Modes that take a minute to stand.
@@ -58,8 +58,14 @@ fn packets_are_followed_from_socket_to_socket_in_every_mode() {
             problems.push(format!("{} {offload}: {error}", mode.name()));
             (String::new(), "NO".to_owned())
         };
-        let (steps, datagrams) = datagram(*mode, &network).unwrap_or_else(&mut problem);
-        let (cut, streams) = transfer(*mode, &network).unwrap_or_else(&mut problem);
+        // Both flows by one tracer: to load its programs takes longer than all else here.
+        let (of_datagrams, of_stream) = (Datagrams::new(&network, port()), port());
+        let mut seen = Seen::of(&network, &flows(*mode, &of_datagrams, of_stream));
+        let (steps, datagrams) =
+            datagram(*mode, &network, &of_datagrams, &mut seen).unwrap_or_else(&mut problem);
+        drop(of_datagrams);
+        let (cut, streams) =
+            transfer(*mode, &network, seen, of_stream).unwrap_or_else(&mut problem);
         let line = format!(
             "{:<20} {:<8} {steps:>5}  {datagrams:<12} {cut:<18} {streams}",
             mode.name(),
@@ -82,18 +88,27 @@ fn devices<'n>(mode: &dyn Mode, network: &'n Network) -> impl Iterator<Item = &'
     seen.filter(|hop| hop.kind == HopKind::Device && hop.bypass.is_none())
 }
 
+/// What a tracer is to look at.
+fn flows(mode: &dyn Mode, datagrams: &Datagrams, of_stream: u16) -> Vec<String> {
+    // A proxy sends from a port of its own.
+    let of_datagrams = match mode.name() {
+        "nat-proxy" => format!("*:{}/udp", lab::PORT),
+        _ => format!("*:{}", datagrams.port()),
+    };
+    vec![of_datagrams, format!("*:{of_stream}")]
+}
+
 /// How many steps a datagram had, and what was found.
-fn datagram(mode: &dyn Mode, network: &Network) -> Result<(String, String), testbed::Error> {
-    let port = port();
-    let datagrams = Datagrams::new(network, port);
+fn datagram(
+    mode: &dyn Mode,
+    network: &Network,
+    datagrams: &Datagrams,
+    seen: &mut Seen,
+) -> Result<(String, String), testbed::Error> {
+    let port = datagrams.port();
     let client = network.client().name();
     let last = devices(mode, network).last();
     let server = last.map_or(network.server().name(), |hop| &hop.host);
-    // A proxy sends from a port of its own.
-    let mut seen = match mode.name() {
-        "nat-proxy" => Seen::of(network, &[format!("*:{}/udp", lab::PORT)]),
-        _ => Seen::of_port(network, port),
-    };
     let act = || {
         datagrams.send(100);
         datagrams.receive();
@@ -167,14 +182,26 @@ fn counted_cut<'n>(
         .map(|(_, hop)| hop)
 }
 
-/// Where a stream's packets were cut, and what was found.
-fn transfer(mode: &dyn Mode, network: &Network) -> Result<(String, String), testbed::Error> {
+/// Where a stream's packets were cut, and what was found: by this tracer and port, and by others
+/// where it is sent again.
+fn transfer(
+    mode: &dyn Mode,
+    network: &Network,
+    seen: Seen,
+    port: u16,
+) -> Result<(String, String), testbed::Error> {
     let client = network.client().name();
     let what = format!("{}: a stream's journeys", mode.name());
+    let mut first = Some((seen, port));
+    let mut next = || {
+        first.take().unwrap_or_else(|| {
+            let port = traffic::port();
+            (Seen::of_port(network, port), port)
+        })
+    };
     if is_in_user_space(mode.name()) {
         return testbed::poll(&what, LIMIT, || {
-            let port = port();
-            let mut seen = Seen::of_port(network, port);
+            let (mut seen, port) = next();
             stream(network, port);
             seen.rest();
             let begun = seen.packets.iter().any(|packet| {
@@ -187,8 +214,7 @@ fn transfer(mode: &dyn Mode, network: &Network) -> Result<(String, String), test
     }
     // Connections that begin before the devices know each other's addresses go another way.
     testbed::poll(&what, LIMIT, || {
-        let port = port();
-        let mut seen = Seen::of_port(network, port);
+        let (mut seen, port) = next();
         let before = carried(mode, network);
         stream(network, port);
         let counted = counted_cut(mode, network, &before);

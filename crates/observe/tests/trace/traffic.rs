@@ -74,6 +74,11 @@ impl Datagrams {
         all
     }
 
+    /// The client's.
+    pub fn port(&self) -> u16 {
+        self.client.local_addr().unwrap().port()
+    }
+
     /// One of so many bytes; one that the path refuses is sent as well.
     pub fn send(&self, bytes: usize) {
         let _ = self.client.send_to(&vec![7; bytes], self.target);

@@ -55,7 +55,8 @@ if (over > 0) {
     found.push(`wide: ${over} px past the window: ${widest ? widest.outerHTML.slice(0, 120) : ''}`.replace(/[<>]/g, '|'));
 }
 const report = document.createElement('pre');
-report.id = 'findings';
+// A frame's name is its number.
+report.id = `findings-${window.name}`;
 const scheme = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
 report.textContent = [`${innerWidth} ${scheme}`, texts, ...new Set(found)].join('\n');
 parent.document.body.append(report);
