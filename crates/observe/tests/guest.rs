@@ -144,6 +144,10 @@ fn look_into_tunnels() {
             ip(host, &format!("address add 10.9.0.{own}/24 dev tunnel0"));
             ip(host, "link set tunnel0 up");
         }
+        let places = seen::places(&network);
+        for seen in [&mut all, &mut of_key_0] {
+            seen.tracer.know(&places).unwrap();
+        }
         let sender = traffic::datagrams(network.client(), port);
         let bind = || UdpSocket::bind("10.9.0.2:9").unwrap();
         let receiver = network.server().netns().run(bind).unwrap();

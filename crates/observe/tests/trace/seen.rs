@@ -14,7 +14,7 @@ use crate::LIMIT;
 
 /// A tracer, and the packets of a network that it has told of.
 pub struct Seen {
-    tracer: Tracer,
+    pub tracer: Tracer,
     journeys: Journeys,
     hosts: BTreeMap<u32, String>,
     /// In the order in which they ended.
@@ -145,7 +145,7 @@ impl Seen {
 
 /// The machine's namespaces, the network's among them. A process finds those of others only:
 /// one sleeps in each host meanwhile.
-fn places(network: &Network) -> Places {
+pub fn places(network: &Network) -> Places {
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping: Vec<Process> = network.hosts().iter().map(sleep).collect();
