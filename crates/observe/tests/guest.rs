@@ -39,12 +39,10 @@ fn follow_packets() {
     let network = lab::find("vxlan").unwrap().build(&Params::new(1500, Offload::NoTunnel)).unwrap();
     let (client, server) = (network.client().name(), network.server().name());
 
-    let of_datagrams = port();
+    let [of_datagrams, of_unread, of_stream] = [(); 3].map(|()| port());
     let datagrams = Datagrams::new(&network, of_datagrams);
-    let unread = traffic::datagrams(network.client(), port());
-    let of_unread = unread.local_addr().unwrap().port();
-    let of_stream = port();
-    // One tracer for all of them: emulated, a kernel verifies its programs for ten seconds.
+    let unread = traffic::datagrams(network.client(), of_unread);
+    // One tracer for all of them: an emulated kernel takes longest to verify its programs.
     let filter = looking_at([of_datagrams, of_unread, of_stream]);
     let mut seen = Seen::on_any_kernel(&network, filter);
     let mut reason = "NO_SOCKET";
@@ -131,7 +129,7 @@ fn look_into_tunnels() {
     };
     let ports = TUNNELS.map(|_| port());
     let mut all = Seen::on_any_kernel(&network, looking_at(ports));
-    // A key of 0 is one, and no key is none.
+    // A tunnel of key 0 has a key; one without has none, not 0.
     let filter = Filter { vni: Some(0), ..looking_at(ports) };
     let mut of_key_0 = Seen::on_any_kernel(&network, filter);
     for ((kind, options, within), port) in TUNNELS.into_iter().zip(ports) {

@@ -48,8 +48,16 @@ fn console(log: &str) -> Vec<&str> {
     log.lines().filter(|line| line.contains("CONSOLE") || line.contains("Refused to")).collect()
 }
 
-/// A page, and the size of the window that it is looked at in.
+/// A page, and the size of the window that it is looked at in: `WIDTH,HEIGHT` in pixels.
 type View<'a> = (&'a str, &'a str);
+
+/// The page with the checker in it. Its own policy would not let that run: it is left out.
+fn with_checker(page: &str) -> String {
+    let policy = page.find("<meta http-equiv").expect("a policy");
+    let end = policy + page[policy..].find('>').unwrap() + 1;
+    let checker = format!("<script>{CHECK}</script></body>");
+    format!("{}{}", &page[..policy], page[end..].replace("</body>", &checker))
+}
 
 /// What is wrong with each page in its window, under a colour scheme. All of them are frames of
 /// one page: Chromium takes longer to start than to show them.
@@ -58,17 +66,9 @@ fn findings(chromium: &Path, views: &[View], scheme: &str) -> Vec<Vec<String>> {
     let file = directory.path().join("page.html");
     let mut outer = "<!DOCTYPE html><meta name=\"color-scheme\" content=\"light dark\">".to_owned();
     for (number, (page, window)) in views.iter().enumerate() {
-        // The page's own policy would not let the checker run: it is tested without.
-        let policy = page.find("<meta http-equiv").expect("a policy");
-        let end = policy + page[policy..].find('>').unwrap() + 1;
-        let checked = format!(
-            "{}{}",
-            &page[..policy],
-            page[end..].replace("</body>", &format!("<script>{CHECK}</script></body>"))
-        );
         // A window is never narrower than 500 pixels, a frame in it may be.
         let (width, height) = window.split_once(',').unwrap();
-        let frame = checked.replace('&', "&amp;").replace('"', "&quot;");
+        let frame = with_checker(page).replace('&', "&amp;").replace('"', "&quot;");
         outer.push_str(&format!(
             "<iframe name=\"{number}\" width=\"{width}\" height=\"{height}\" \
              frameborder=\"0\" srcdoc=\"{frame}\"></iframe>"

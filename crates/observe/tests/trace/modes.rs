@@ -8,7 +8,7 @@ use test_support::{left_out, require, some_at_once};
 use testbed::Offload;
 
 use crate::seen::{Seen, begins_in, cut_at, is_arrived, is_from, is_received, steps_at, was_at};
-use crate::traffic::{self, Datagrams, STREAM, port, stream};
+use crate::traffic::{Datagrams, STREAM, port, stream};
 use crate::{LIMIT, privileged};
 
 /// Modes that take a minute to stand.
@@ -182,20 +182,20 @@ fn counted_cut<'n>(
         .map(|(_, hop)| hop)
 }
 
-/// Where a stream's packets were cut, and what was found: by this tracer and port, and by others
-/// where it is sent again.
+/// Where a stream's packets were cut, and what was found. `seen` looks at the first stream, from
+/// port `of_stream`; each one after it has a port and a tracer of its own.
 fn transfer(
     mode: &dyn Mode,
     network: &Network,
     seen: Seen,
-    port: u16,
+    of_stream: u16,
 ) -> Result<(String, String), testbed::Error> {
     let client = network.client().name();
     let what = format!("{}: a stream's journeys", mode.name());
-    let mut first = Some((seen, port));
+    let mut first = Some((seen, of_stream));
     let mut next = || {
         first.take().unwrap_or_else(|| {
-            let port = traffic::port();
+            let port = port();
             (Seen::of_port(network, port), port)
         })
     };
