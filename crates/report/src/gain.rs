@@ -9,14 +9,23 @@ use results::{Cell, Interval, Plan, Results};
 use crate::work::is_time;
 
 /// Median and interval of `better` ÷ `worse` within blocks, at the plan's
-/// level; of times, the other way round, so that above 1 is better always. `None` where fewer than two blocks have a valid figure for both.
+/// level; of times, the other way round, so that above 1 is better always. `None` where fewer
+/// than two blocks have a valid figure for both and a ratio.
 pub(crate) fn gain(results: &Results, better: &Cell, worse: &Cell) -> Option<Interval> {
     let (of_better, of_worse) = (by_block(better), by_block(worse));
     let ratios: Vec<f64> = worse
         .samples
         .iter()
-        .filter_map(|sample| Some(of_better.get(&sample.block)? / of_worse.get(&sample.block)?))
-        .map(|ratio| if is_time(better) { 1.0 / ratio } else { ratio })
+        .filter_map(|sample| {
+            let (better_value, worse_value) =
+                (*of_better.get(&sample.block)?, *of_worse.get(&sample.block)?);
+            let (above, below) = match is_time(better) {
+                true => (worse_value, better_value),
+                false => (better_value, worse_value),
+            };
+            // Nothing has a ratio to a block of which nothing arrived.
+            (below > 0.0).then_some(above / below)
+        })
         .collect();
     let plan = &results.plan;
     let goal = &plan.confidence;
@@ -41,7 +50,7 @@ fn blocks(plan: &Plan, better: &Cell, worse: &Cell) -> u32 {
 /// The first valid value of each block.
 fn by_block(cell: &Cell) -> HashMap<u32, f64> {
     let mut blocks = HashMap::new();
-    for sample in cell.samples.iter().filter(|sample| sample.valid && sample.value > 0.0) {
+    for sample in cell.samples.iter().filter(|sample| sample.valid) {
         blocks.entry(sample.block).or_insert(sample.value);
     }
     blocks

@@ -139,6 +139,38 @@ fn a_cell_with_few_samples_does_not_silence_the_others() {
     assert!(!compare(&b, &a, Some(0.05)).unwrap().failed, "faster is no regression");
 }
 
+/// Of floods, whole datagrams may arrive in no block, or in some only.
+#[test]
+fn what_carries_nothing_any_more_is_a_regression() {
+    let mut machine = Machine(Pcg64::seed_from_u64(3));
+    let carries = run(&mut machine, 1, 12, 1, 0.0);
+    let nothing_in_every = |nth: u32, mut run: Results| {
+        for sample in run.cells[1].samples.iter_mut().filter(|s| s.block.is_multiple_of(nth)) {
+            (sample.value, sample.ratio) = (0.0, Some(0.0));
+        }
+        run
+    };
+    let nothing = nothing_in_every(1, run(&mut machine, 1, 12, 1, 0.0));
+    let figure = |a: &Results, b: &Results, allowed: f64| {
+        let compared = compare(a, b, Some(allowed)).unwrap();
+        (compared.figures[1].clone(), compared.failed)
+    };
+    let (lost, failed) = figure(&carries, &nothing, 0.99);
+    assert_eq!((lost.verdict, failed, lost.regression()), (Verdict::Worse, true, Some(1.0)));
+    assert_eq!((lost.b, lost.samples_b), (Some(0.0), 12));
+    let (found, failed) = figure(&nothing, &carries, 0.0);
+    assert_eq!((found.verdict, failed, found.ratio), (Verdict::Better, false, None));
+    let (still, _) = figure(&nothing, &nothing, 0.0);
+    assert_eq!((still.verdict, still.reason), (Verdict::NoProvenChange, None));
+    let seldom = nothing_in_every(2, run(&mut machine, 1, 30, 1, 0.0));
+    let (seldom, _) = figure(&run(&mut machine, 1, 30, 1, 0.0), &seldom, 0.0);
+    assert_eq!(seldom.samples_b, 30);
+    assert!(seldom.ratio.unwrap().low == 0.0 && seldom.p_value.unwrap() < 0.05, "{seldom:?}");
+    let mut text = compare(&nothing, &carries, None).unwrap();
+    text.figures.remove(0);
+    assert!(compare_text(&text, Style { colour: false, width: 80 }).contains("better"));
+}
+
 #[test]
 fn lower_is_better_where_the_unit_is_time() {
     let mut machine = Machine(Pcg64::seed_from_u64(9));

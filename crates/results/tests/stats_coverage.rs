@@ -41,6 +41,8 @@ enum Kind {
     LogNormal(f64),
     /// Normal, and now and then (probability) half or double the value.
     Outliers(f64, f64),
+    /// Normal, and of the cell now and then (probability) nothing or double the value.
+    Nothing(f64, f64),
     /// Normal, and only the cell, now and then, at half its value.
     OneSided(f64, f64),
     /// exp(σ·t) with two degrees of freedom: no variance at all.
@@ -61,6 +63,13 @@ impl Kind {
                     0.5
                 } else {
                     2.0
+                };
+                far * Kind::Normal(sigma).factor(noise, is_cell)
+            }
+            Kind::Nothing(sigma, often) => {
+                let far = match is_cell && noise.happens(often) {
+                    true => 2.0 * f64::from(u8::from(noise.happens(0.5))),
+                    false => 1.0,
                 };
                 far * Kind::Normal(sigma).factor(noise, is_cell)
             }
@@ -95,7 +104,7 @@ impl Kind {
     }
 }
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 12] = [
     Kind::Normal(0.02),
     Kind::Normal(0.08),
     Kind::Normal(0.2),
@@ -103,6 +112,8 @@ const KINDS: [Kind; 10] = [
     Kind::LogNormal(0.2),
     Kind::Outliers(0.03, 0.05),
     Kind::Outliers(0.1, 0.15),
+    Kind::Nothing(0.03, 0.1),
+    Kind::Nothing(0.1, 0.4),
     Kind::OneSided(0.03, 0.1),
     Kind::HeavyTail(0.05),
     Kind::Skewed(0.1),
@@ -170,7 +181,7 @@ fn intervals_cover_at_99_percent() {
 fn two_to_four_blocks_still_cover() {
     // These rest on the t interval, so only on noise with like tails on both
     // sides; the others are counted from 5 blocks on.
-    for kind in &KINDS[..7] {
+    for kind in &KINDS[..8] {
         for blocks in [2, 3, 4] {
             assert_coverage(*kind, blocks, 0.95);
         }

@@ -93,7 +93,8 @@ pub struct Compared {
     pub samples_a: usize,
     /// Valid samples in the second file.
     pub samples_b: usize,
-    /// B ÷ A with its bootstrap interval.
+    /// B ÷ A with its bootstrap interval; null where A's median is 0, or with fewer than two
+    /// samples in either.
     #[cfg_attr(
         feature = "schema",
         schemars(extend("properties" = schemars::json_schema!({ "samples": { "minimum": 2 } })))
@@ -263,7 +264,7 @@ fn compared(
     }
     let ratio = ratio_of_medians(&values_a, &values_b, level).ok();
     let p_value = mann_whitney(&values_a, &values_b).ok().map(|test| test.p_value);
-    let judged = basis == Basis::RatioToBaseline && ratio.is_some() && p_value.is_some();
+    let enough = values_a.len().min(values_b.len()) >= 2;
     let reason = match basis {
         Basis::Absolute => Some(
             "one run each: the machine's condition differs from run to run, and the baseline has \
@@ -271,7 +272,7 @@ fn compared(
                 .to_string(),
         ),
         Basis::RatioToBaseline if failed => Some("failed in one of the files".to_string()),
-        Basis::RatioToBaseline if !judged => Some(format!(
+        Basis::RatioToBaseline if !enough => Some(format!(
             "{} and {} valid samples with a baseline, at least 2 in each are needed",
             values_a.len(),
             values_b.len()
@@ -347,7 +348,8 @@ fn p99_by_block(cell: &Cell) -> HashMap<u32, Option<f64>> {
     blocks
 }
 
-/// A cell's valid figures, one a sample; none that is not a finite number above 0.
+/// A cell's valid figures, one a sample; none that is not a finite number above 0. A rate may
+/// be 0: nothing arrived.
 fn values(cells: &Cells<'_>, cell: &Cell, figure: Figure, basis: Basis) -> Vec<f64> {
     let absolute = |sample: &Sample| match figure {
         Figure::Value => Some(sample.value),
@@ -364,7 +366,10 @@ fn values(cells: &Cells<'_>, cell: &Cell, figure: Figure, basis: Basis) -> Vec<f
         Basis::Absolute => valid.filter_map(absolute).collect(),
         Basis::RatioToBaseline => valid.filter_map(to_baseline).collect(),
     };
-    figures.into_iter().filter(|figure| figure.is_finite() && *figure > 0.0).collect()
+    let may_be_nothing = figure == Figure::Value;
+    let is_figure =
+        |value: &f64| value.is_finite() && (*value > 0.0 || may_be_nothing && *value == 0.0);
+    figures.into_iter().filter(is_figure).collect()
 }
 
 /// Verdicts, for all comparisons together: Tarone's count, then Holm's steps.
@@ -393,11 +398,16 @@ fn judge(figures: &mut [Compared], error: f64) {
         corrected = corrected.max(p_value(figures, *i) * (provable - step) as f64).min(1.0);
         let figure = &mut figures[*i];
         figure.p_corrected = Some(corrected);
-        figure.verdict = match figure.ratio {
-            Some(ratio) if corrected <= error && (ratio.low > 1.0 || ratio.high < 1.0) => {
-                let rose = ratio.low > 1.0;
-                if rose == figure.higher_is_better { Verdict::Better } else { Verdict::Worse }
-            }
+        let rose = match figure.ratio {
+            Some(ratio) if ratio.low > 1.0 => Some(true),
+            Some(ratio) if ratio.high < 1.0 => Some(false),
+            Some(_) => None,
+            // Nothing has a ratio to nothing: it can only have become more.
+            None => (figure.b > Some(0.0)).then_some(true),
+        };
+        figure.verdict = match rose {
+            Some(rose) if corrected <= error && rose == figure.higher_is_better => Verdict::Better,
+            Some(_) if corrected <= error => Verdict::Worse,
             _ => Verdict::NoProvenChange,
         };
     }

@@ -120,6 +120,10 @@ impl Seen {
     /// `None` without an interval.
     pub fn blocks_to_tell(&self, blocks: u32) -> Option<f64> {
         let worth = self.worth?;
+        if worth.median == 0.0 {
+            // Nothing has a logarithm there: its upper end is so far from it, and 1 is as far as 1.
+            return Some(f64::from(blocks) * worth.high.powi(2));
+        }
         let arm = match worth.median > 1.0 {
             true => worth.median / worth.low,
             false => worth.high / worth.median,
@@ -249,6 +253,7 @@ mod tests {
         let wider = to_tell(1.0 / 1.1, 1.1, 1.331);
         assert!((wider - 40.0).abs() < 1e-9, "{wider}");
         assert_eq!(to_tell(0.9, 1.0, 1.1), f64::INFINITY);
+        assert_eq!([to_tell(0.0, 0.0, 1.0), to_tell(0.0, 0.0, 2.0)], [10.0, 40.0]);
         let below = to_tell(0.8, 1.0 / 1.1, 1.0);
         assert!((below - 10.0).abs() < 1e-9, "{below}");
         assert_eq!(Seen { worth: None, demand: None }.blocks_to_tell(10), None);

@@ -62,7 +62,7 @@ impl SignInterval {
         1.0 - 2.0 * miss - step.unwrap_or(0.0)
     }
 
-    /// Both ends; `sorted` holds positive numbers and at least `2 × rank − 1`.
+    /// Both ends; `sorted` holds numbers from 0 on and at least `2 × rank − 1`.
     pub(super) fn ends(self, sorted: &[f64]) -> (f64, f64) {
         let (low, high) = (self.rank - 1, sorted.len() - self.rank);
         if !self.averaged {

@@ -113,7 +113,7 @@ impl StopRule {
     /// Those of [`ratio_interval`]: too few ratios.
     pub fn interval(&self, blocks: u32, ratios: &[f64]) -> Result<Interval, StatsError> {
         if !ratios.is_empty() && carries_nothing(ratios) {
-            // An interval of logarithms would have no end.
+            // One such ratio has an interval, too: there is no more to learn of it.
             let (confidence, samples) = (self.level(), ratios.len());
             return Ok(Interval { median: 0.0, low: 0.0, high: 0.0, confidence, samples });
         }
@@ -127,7 +127,7 @@ impl StopRule {
 
     /// How wide the intervals are after `blocks` blocks; `None` while no cell has one.
     pub fn outlook(&self, blocks: u32, cells: &[Series]) -> Option<Outlook> {
-        let with_ratios = || cells.iter().filter(|cell| !carries_nothing(&cell.ratios));
+        let with_ratios = || cells.iter().filter(|cell| !mostly_carries_nothing(&cell.ratios));
         // What takes no more samples becomes no narrower: it counts where nothing else is left.
         let all_settled = with_ratios().all(|cell| cell.settled.is_some());
         let counting = with_ratios().filter(|cell| all_settled || cell.settled.is_none());
@@ -206,7 +206,8 @@ impl StopRule {
 
     /// Decides after `blocks` whole blocks, by what there is of each cell so far.
     /// A cell without ratios has no say on a goal: it is a baseline, or it failed and always
-    /// will. Nor has one that carries nothing: there is no more to learn of it.
+    /// will. Nor has one that carries nothing in most blocks: no interval is narrow beside a
+    /// median of 0.
     pub fn decide(&self, blocks: u32, cells: &[Series]) -> Decision {
         match self {
             StopRule::Blocks { blocks: all, .. } if blocks >= *all => Decision::LastBlock,
@@ -225,7 +226,7 @@ impl StopRule {
             StopRule::Goal { .. } if self.is_out_of_reach(blocks, cells) => Decision::OutOfReach,
             StopRule::Goal { sequential, half_width } => {
                 let with_ratios = cells.iter().map(|cell| &cell.ratios);
-                let with_ratios = with_ratios.filter(|ratios| !carries_nothing(ratios));
+                let with_ratios = with_ratios.filter(|ratios| !mostly_carries_nothing(ratios));
                 // A cell of too few ratios has no interval yet, and so no narrow one.
                 let intervals: Result<Vec<Interval>, StatsError> =
                     with_ratios.map(|ratios| sequential.interval(blocks, ratios)).collect();
@@ -238,6 +239,12 @@ impl StopRule {
 /// Whether no ratio is above 0.
 fn carries_nothing(ratios: &[f64]) -> bool {
     ratios.iter().all(|ratio| *ratio == 0.0)
+}
+
+/// Whether the median of the ratios is 0, or there is none.
+fn mostly_carries_nothing(ratios: &[f64]) -> bool {
+    let nothing = ratios.iter().filter(|ratio| **ratio == 0.0).count();
+    ratios.is_empty() || nothing > ratios.len() - nothing
 }
 
 #[cfg(test)]
@@ -297,8 +304,21 @@ mod tests {
         }
         let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
         let n = rule.looks()[0];
-        let cells = [narrow(n as usize), of(vec![0.0; n as usize])];
+        let nothing = vec![0.0; n as usize];
+        let cells = [narrow(n as usize), of(nothing.clone())];
         assert_eq!(rule.decide(n, &cells), Decision::GoalReached);
+        // Nor has one that carries something now and then.
+        let seldom = |n: usize| of((0..n).map(|at| if at % 3 == 0 { 0.1 } else { 0.0 }));
+        for look in rule.looks() {
+            let cells = [narrow(look as usize), seldom(look as usize)];
+            assert_eq!(rule.decide(look, &cells), Decision::GoalReached);
+            assert!(rule.outlook(look, &cells).unwrap().widest < 0.01);
+        }
+        // One block of which nothing arrived spoils nothing.
+        let once: Vec<f64> =
+            narrow(12).ratios.into_iter().map(|r| if r == 1.0 { 0.0 } else { r }).collect();
+        let rule = StopRule::Blocks { blocks: 12, level: 0.95 };
+        assert!(relative_half_width(&rule.interval(12, &once).unwrap()) < 0.01);
     }
 
     #[test]

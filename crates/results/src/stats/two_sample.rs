@@ -14,12 +14,16 @@ use crate::Interval;
 /// even count the middle value that makes the interval wider stands for the mean of the
 /// two. `samples` in the result is the smaller count.
 ///
+/// 0 is a value as any other, but nothing has a ratio to a median of 0. Where both middles of a
+/// pair are 0, it counts as the outermost ratio on either side.
+///
 /// Alone it is too narrow for few values; `overlane report compare` proves
 /// nothing by it alone, but asks [`super::mann_whitney`] too.
 ///
 /// # Errors
 /// [`StatsError::TooFew`] below two values in either, [`StatsError::NotARatio`]
-/// for the first that is not a finite number above 0, [`StatsError::Confidence`].
+/// for the first that is not a finite number from 0 on, [`StatsError::ZeroMedian`] of `a`,
+/// [`StatsError::Confidence`].
 pub fn ratio_of_medians(a: &[f64], b: &[f64], confidence: f64) -> Result<Interval, StatsError> {
     check_confidence(confidence)?;
     let samples = a.len().min(b.len());
@@ -27,19 +31,24 @@ pub fn ratio_of_medians(a: &[f64], b: &[f64], confidence: f64) -> Result<Interva
         return Err(StatsError::TooFew { what: "ratio of medians", got: samples, needed: 2 });
     }
     let mut values = a.iter().chain(b).enumerate();
-    if let Some((index, value)) = values.find(|(_, v)| !v.is_finite() || **v <= 0.0) {
+    if let Some((index, value)) = values.find(|(_, v)| !v.is_finite() || **v < 0.0) {
         return Err(StatsError::NotARatio { index, value: *value });
     }
     let sorted = |values: &[f64]| {
-        let mut sorted = values.to_vec();
+        // −0 would not sort as 0.
+        let mut sorted: Vec<f64> = values.iter().map(|value| value + 0.0).collect();
         sorted.sort_by(f64::total_cmp);
         sorted
     };
     let (a, b) = (sorted(a), sorted(b));
+    let median_a = of_sorted(&a, 0.5);
+    if median_a == 0.0 {
+        return Err(StatsError::ZeroMedian);
+    }
+    let median = of_sorted(&b, 0.5) / median_a;
     let tail = 0.5 * (1.0 - confidence);
     let (low_a, low_b) = (middles(a.len()), middles(b.len()));
     let (high_a, high_b) = (mirrored(low_a.clone()), mirrored(low_b.clone()));
-    let median = of_sorted(&b, 0.5) / of_sorted(&a, 0.5);
     let low = weighted_quantile((&a, &high_a), (&b, &low_b), tail, End::Low);
     let high = weighted_quantile((&a, &low_a), (&b, &high_b), tail, End::High);
     let high = high.min(f64::MAX);
@@ -112,9 +121,9 @@ enum End {
 }
 
 /// The ratio y ÷ x, of all pairs in their order from one end, at which the weights of the
-/// pairs so far reach `tail`. Values are above 0 and sorted.
+/// pairs so far reach `tail`. Values are sorted, and none is negative.
 ///
-/// The pairs are not listed. Positive numbers order as their bits do, so the ratio is found
+/// The pairs are not listed. Numbers from 0 on order as their bits do, so the ratio is found
 /// by halving: 64 times the weight of all pairs up to a ratio is summed, in one pass over
 /// both samples, as rounding a quotient keeps the order of quotients.
 fn weighted_quantile(
@@ -134,7 +143,12 @@ fn weighted_quantile(
     else {
         return 1.0;
     };
-    let (lowest, highest) = (first_b.0 / last_a.0, last_b.0 / first_a.0);
+    let quotient = |y: f64, x: f64| match end {
+        End::Low if y == 0.0 => 0.0,
+        End::High if x == 0.0 => f64::INFINITY,
+        _ => y / x,
+    };
+    let (lowest, highest) = (quotient(first_b.0, last_a.0), quotient(last_b.0, first_a.0));
     // From the low end a larger x lets more y in, from the high end a smaller one does.
     if end == End::High {
         a.reverse();
@@ -142,8 +156,8 @@ fn weighted_quantile(
     }
     let reaches = |ratio: f64| {
         let within = |y: f64, x: f64| match end {
-            End::Low => y / x <= ratio,
-            End::High => y / x >= ratio,
+            End::Low => quotient(y, x) <= ratio,
+            End::High => quotient(y, x) >= ratio,
         };
         let (mut taken, mut inside, mut seen) = (0, 0.0, 0.0);
         for (x, weight) in &a {
@@ -218,8 +232,12 @@ mod tests {
                 pairs.filter(|(_, weight)| *weight > 1e-9).collect()
             };
             let (a, b) = (kept(&a, weights_a), kept(&b, weights_b));
-            let mut ratios: Vec<(f64, f64)> =
-                a.iter().flat_map(|(x, v)| b.iter().map(move |(y, w)| (y / x, v * w))).collect();
+            let outermost = if down { f64::INFINITY } else { 0.0 };
+            let ratio = |y: f64, x: f64| if x == 0.0 && y == 0.0 { outermost } else { y / x };
+            let mut ratios: Vec<(f64, f64)> = a
+                .iter()
+                .flat_map(|(x, v)| b.iter().map(move |(y, w)| (ratio(*y, *x), v * w)))
+                .collect();
             ratios.sort_by(|x, y| if down { y.0.total_cmp(&x.0) } else { x.0.total_cmp(&y.0) });
             let mut seen = 0.0;
             let reached = ratios.iter().find(|(_, weight)| {
@@ -247,14 +265,24 @@ mod tests {
                 // Every other round with many ties, every third with numbers far apart.
                 let steps = if round % 2 == 0 { 1 << 20 } else { 5 };
                 let scale = if round % 3 == 0 { 1e-200 } else { 1.0 };
-                let value = |random: u64| (1.0 + (random % steps) as f64 / steps as f64) * scale;
+                // In some, of a share of the blocks nothing arrived.
+                let nothing = (round % 4) as u64 * 12;
+                let value = |random: u64| match random >> 32 {
+                    high if high % 100 < nothing => 0.0,
+                    _ => (1.0 + (random % steps) as f64 / steps as f64) * scale,
+                };
                 (0..n).map(|_| value(rng.next_u64())).collect()
             };
             let (a, b) = (values(n), values(m));
             for confidence in [0.8, 0.95, 0.999] {
-                let got = ratio_of_medians(&a, &b, confidence).unwrap();
+                let got = ratio_of_medians(&a, &b, confidence);
+                if median(&a) == Some(0.0) {
+                    assert_eq!(got, Err(StatsError::ZeroMedian));
+                    continue;
+                }
+                let got = got.unwrap();
                 let (low, high) = by_all_pairs(&a, &b, confidence);
-                let expected = (low.min(got.median), high.max(got.median));
+                let expected = (low.min(got.median), high.max(got.median).min(f64::MAX));
                 assert_eq!((got.low, got.high), expected, "{n} {m} {confidence}");
             }
         }
@@ -336,13 +364,29 @@ mod tests {
     }
 
     #[test]
+    fn what_carries_nothing_any_more_has_a_ratio_of_0() {
+        let ends = |a: &[f64], b: &[f64]| {
+            let Interval { low, median, high, .. } = ratio_of_medians(a, b, 0.95).unwrap();
+            [low, median, high]
+        };
+        assert_eq!(ends(&[1.0, 1.1, 1.2], &[0.0; 3]), [0.0; 3]);
+        assert_eq!(ends(&[1.0; 9], &[-0.0, -0.0, -0.0, 1.0, 1.0]), [0.0, 0.0, 1.0]);
+        // Where the first may be nothing, too, no ratio is too large.
+        assert_eq!(ends(&[0.0, 1.0, 1.0], &[0.0, 1.0, 1.0]), [0.0, 1.0, f64::MAX]);
+    }
+
+    #[test]
     fn what_is_not_a_ratio_is_named() {
         assert!(matches!(
             ratio_of_medians(&[1.0], &[1.0; 3], 0.95),
             Err(StatsError::TooFew { .. })
         ));
-        let zero = ratio_of_medians(&[1.0; 3], &[1.0, 0.0], 0.95);
-        assert!(matches!(zero, Err(StatsError::NotARatio { index: 4, .. })));
+        let negative = ratio_of_medians(&[1.0; 3], &[1.0, -1.0], 0.95);
+        assert!(matches!(negative, Err(StatsError::NotARatio { index: 4, .. })));
+        assert_eq!(
+            ratio_of_medians(&[0.0, 0.0, 1.0], &[1.0; 3], 0.95),
+            Err(StatsError::ZeroMedian)
+        );
         assert!(matches!(
             ratio_of_medians(&[1.0; 3], &[1.0; 3], 2.0),
             Err(StatsError::Confidence(_))
