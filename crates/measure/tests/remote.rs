@@ -18,6 +18,8 @@ use sys::netns::NetNs;
 
 /// Far longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Shorter than a server waits for a handshake (5 s), for which a place may be taken.
+const SOON: Duration = Duration::from_secs(3);
 
 fn token() -> Token {
     Token::from("a secret of the tests")
@@ -332,7 +334,7 @@ fn silent_connections_lock_nobody_out() {
     // All are accepted before.
     eventually("a hello to the last one", || silent[199].peek(&mut [0]).is_ok());
     let took = time_to_get_in(&serving);
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < SOON, "{took:?}");
     drop(silent);
 }
 
@@ -362,7 +364,7 @@ fn a_flood_of_connections_locks_nobody_out_and_fills_no_log() {
         let took: Vec<_> = (0..5).map(|_| time_to_get_in(&serving)).collect();
         ended.store(true, Ordering::Relaxed);
         let made = floods.into_iter().map(|flood| flood.join().unwrap()).sum();
-        assert!(took.iter().all(|took| *took < Duration::from_secs(1)), "{took:?}");
+        assert!(took.iter().all(|took| *took < SOON), "{took:?}");
         made
     });
     assert!(floods > 1000, "{floods} connections are no flood");

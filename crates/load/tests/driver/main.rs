@@ -93,9 +93,19 @@ fn every_tool_does_every_workload_it_has() {
             ask.message_bytes = load.message_bytes;
             let can = driver::can(tool, &ask, at, at);
             let way = if workload.sends(Direction::Forward) { "rx" } else { "tx" };
-            let mut bytes = Bytes { wire: &wire, way, read: Vec::new() };
-            let taken = driver::run(tool, &load, &ends, &mut bytes, &AtomicBool::new(false));
             let what = format!("{} {workload}", name(tool));
+            let mut bytes = Bytes { wire: &wire, way, read: Vec::new() };
+            let mut run = || {
+                bytes.read.clear();
+                driver::run(tool, &load, &ends, &mut bytes, &AtomicBool::new(false))
+            };
+            let mut taken = run();
+            for _ in 0..3 {
+                // A tool that got no CPU at the end of its time tells another than its rate is of.
+                let Err(error @ DriverError::Output { .. }) = &taken else { break };
+                eprintln!("{what}: measured again: {error}");
+                taken = run();
+            }
             if let Err(reason) = can {
                 let error = taken.unwrap_err();
                 assert!(matches!(error, DriverError::Unsupported { .. }), "{what}: {error}");
