@@ -31,7 +31,7 @@ const PROGRAMS: [&str; 7] = [
 const SCHEMAS: [&str; 2] =
     ["/usr/share/openvswitch/vswitch.ovsschema", "/usr/local/share/openvswitch/vswitch.ovsschema"];
 /// How long a daemon may take to become ready or to do what it is told.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Where Open vSwitch moves packets.
 #[derive(Debug, Clone, PartialEq, Eq)]

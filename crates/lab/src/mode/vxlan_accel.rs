@@ -14,7 +14,7 @@ use super::vxlan::{DEVICE, TENANT_B, Underlay, tunnelled};
 use crate::{Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
 
 /// How long the fast path may take to know the tenants.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// `vxlan` with the fast path in both hosts, over one of two underlays.
 pub struct VxlanAccel(Underlay);
