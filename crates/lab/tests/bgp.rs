@@ -5,6 +5,8 @@
 mod befall;
 #[path = "traffic/daemons.rs"]
 mod daemons;
+#[path = "traffic/processes.rs"]
+mod processes;
 mod traffic;
 
 use std::collections::BTreeSet;
@@ -12,9 +14,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use befall::{RECOVERY, befall};
-use daemons::{inode, left_on_the_machine};
+use daemons::left_on_the_machine;
 use lab::{Capabilities, Mode, Network, Params, modes};
 use netstate::route::Match;
+use processes::processes_in;
 use test_support::standing::{Standing, is_meant, stands};
 use test_support::{need, require};
 use testbed::{Offload, Privileges};
@@ -147,19 +150,6 @@ fn the_route_of_a_tenant_that_moves_follows_it() {
         println!("{name}: {} by b, {} by the third host", carried("b"), carried("reflector"));
         assert!(carried("b") >= 50 && carried("reflector") >= 50, "{name}");
     }
-}
-
-/// The command lines of all processes with a thread in one of the namespaces.
-fn processes_in(namespaces: &BTreeSet<u64>) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let namespace = std::fs::metadata(entry.path().join("ns/net"));
-        if namespace.is_ok_and(|namespace| namespaces.contains(&inode(&namespace))) {
-            let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-            found.push(line.replace('\0', " "));
-        }
-    }
-    found
 }
 
 /// The test that another process runs, to be killed in it.

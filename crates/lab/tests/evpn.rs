@@ -9,12 +9,13 @@ mod traffic;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use befall::{RECOVERY, befall};
-use daemons::{inode, left_on_the_machine};
+use daemons::left_on_the_machine;
 use lab::{Capabilities, Mode, Network, Params, modes};
 use netstate::control_plane::Controlled;
 use netstate::{HopKind, MacAddr};
@@ -195,7 +196,7 @@ fn program(network: &Network, host: &str, name: &str) -> (u32, Vec<String>) {
     let is_meant = |pid: &u32| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
         let namespace = std::fs::metadata(format!("/proc/{pid}/ns/net")).unwrap();
-        comm.trim() == name && inode(&namespace) == host
+        comm.trim() == name && namespace.ino() == host
     };
     let pid = network.programs().map(testbed::Process::pid).find(is_meant).unwrap();
     let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();

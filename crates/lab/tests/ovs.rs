@@ -1,6 +1,8 @@
 //! The Open vSwitch modes: what they put onto the wire, under every offload
 //! profile and MTU, and what becomes of their daemons.
 
+#[path = "traffic/processes.rs"]
+mod processes;
 mod traffic;
 
 use std::collections::BTreeSet;
@@ -9,6 +11,7 @@ use lab::{Capabilities, Mode, Network, Params};
 use netstate::Counters;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use processes::processes_in;
 use test_support::{need, require};
 use testbed::{NIC, Offload, Privileges};
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
@@ -144,19 +147,4 @@ fn a_dropped_network_leaves_no_process() {
         })
         .unwrap();
     }
-}
-
-/// The command lines of all processes with a thread in one of the namespaces.
-fn processes_in(namespaces: &BTreeSet<u64>) -> Vec<String> {
-    use std::os::unix::fs::MetadataExt;
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let inside = std::fs::metadata(entry.path().join("ns/net"))
-            .is_ok_and(|namespace| namespaces.contains(&namespace.ino()));
-        if inside {
-            let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-            found.push(line.replace('\0', " "));
-        }
-    }
-    found
 }

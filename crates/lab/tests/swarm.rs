@@ -1,10 +1,14 @@
 //! A real Docker Swarm: what it carries, and that nothing of it stays behind.
 
+#[path = "traffic/processes.rs"]
+mod processes;
 mod traffic;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use lab::{Capabilities, Network, Params};
+use processes::processes_in;
 use test_support::standing::{Standing, is_meant, stands};
 use test_support::{need, require};
 use testbed::{Offload, Privileges};
@@ -21,9 +25,9 @@ fn network(mtu: u32, offload: Offload) -> Result<Network, String> {
 /// Places that Docker writes to where it is not kept from it, and when each was
 /// last changed.
 fn written() -> Vec<(PathBuf, Option<std::time::SystemTime>)> {
-    ["/etc/docker", "/opt", "/opt/containerd", "/var/lib/docker", "/var/lib/containerd", "/run"]
+    ["/etc/docker", "/opt", "/opt/containerd", "/var/lib/docker", "/var/lib/containerd"]
         .into_iter()
-        .chain(["/run/docker", "/run/containerd"])
+        .chain(["/run/docker", "/run/docker.pid", "/run/docker.sock", "/run/containerd"])
         .map(|path| (path.into(), std::fs::metadata(path).and_then(|meta| meta.modified()).ok()))
         .collect()
 }
@@ -48,23 +52,12 @@ fn control_groups(names: &[String]) -> Vec<PathBuf> {
     found
 }
 
-/// Ids of processes with this program name.
-fn processes(names: &[&str]) -> Vec<String> {
-    let comm = |entry: std::fs::DirEntry| {
-        let name = std::fs::read_to_string(entry.path().join("comm")).ok()?;
-        names.contains(&name.trim()).then(|| format!("{} {name}", entry.path().display()))
-    };
-    std::fs::read_dir("/proc").unwrap().flatten().filter_map(comm).collect()
-}
-
-/// The lines of `/proc/self/mountinfo`.
+/// The lines of `/proc/self/mountinfo` that are of Docker. Others may mount something meanwhile.
 fn mounts() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    text.lines().map(str::to_owned).collect()
+    let is_docker = |line: &&str| line.contains("docker") || line.contains("containerd");
+    text.lines().filter(is_docker).map(str::to_owned).collect()
 }
-
-/// What programs of Docker are called.
-const PROGRAMS: [&str; 4] = ["dockerd", "containerd", "containerd-shim", "pause"];
 
 #[test]
 fn containers_exchange_what_they_send() {
@@ -95,8 +88,11 @@ const STANDING: &str = "nothing_is_left_after_its_end_or_a_kill";
 fn stands_until_killed() {
     let network = network(1500, Offload::Full).unwrap();
     echo(&network, &[64]);
+    let groups = network.cgroups().collect::<Vec<_>>().join(" ");
+    let namespaces = network.hosts().iter().map(|host| host.netns().inode().to_string());
+    let namespaces = namespaces.collect::<Vec<_>>().join(" ");
     // Until it is killed or told to end.
-    let _ = stands(&network.cgroups().collect::<Vec<_>>().join(" ")).next();
+    let _ = stands(&format!("{groups}, {namespaces}")).next();
     drop(network);
 }
 
@@ -107,21 +103,17 @@ fn nothing_is_left_after_its_end_or_a_kill() {
     }
     drop(require!(network(1500, Offload::Full)));
     for killed in [false, true] {
-        // The test before this one may still be ending.
-        testbed::poll("the end of others", LIMIT, || {
-            let left = processes(&PROGRAMS);
-            Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
-        })
-        .unwrap();
         let (files, mounted) = (written(), mounts());
         let mut standing = Standing::start(STANDING, &[]).unwrap();
-        let groups: Vec<String> = standing.said().split(' ').map(str::to_owned).collect();
+        let (groups, namespaces) = standing.said().split_once(", ").unwrap();
+        let groups: Vec<String> = groups.split(' ').map(str::to_owned).collect();
+        let namespaces: BTreeSet<u64> = namespaces.split(' ').map(|n| n.parse().unwrap()).collect();
         assert_eq!(groups.len(), 2, "{groups:?}");
         assert!(control_groups(&groups).len() >= 2, "the test looks where they are");
-        assert!(processes(&PROGRAMS).len() >= 4);
+        assert!(processes_in(&namespaces).len() >= 4);
         if killed { standing.kill() } else { standing.end() }.unwrap();
         testbed::poll("the end of Docker", LIMIT, || {
-            let mut left = processes(&PROGRAMS);
+            let mut left = processes_in(&namespaces);
             left.extend(control_groups(&groups).iter().map(|path| path.display().to_string()));
             Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
         })

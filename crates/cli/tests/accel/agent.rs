@@ -277,7 +277,10 @@ fn takeovers_beside_a_sandbox_lose_no_packet() {
         assert_eq!(last.end(), Some(0));
         connection.until_taken(&b);
         // The successor looks for sandboxes once it serves.
-        let pairs = || Ok((links() == before + 1).then_some(()).ok_or_else(|| links()));
+        let pairs = || {
+            let now = links();
+            Ok((now == before + 1).then_some(()).ok_or_else(|| format!("{now}, not {before} + 1")))
+        };
         poll("one pair", LIMIT, pairs).unwrap();
     }
     let (missing, sent) = datagrams.end();

@@ -18,7 +18,3 @@ pub fn left_on_the_machine() -> (Vec<String>, Vec<String>) {
     };
     (files, mounts.lines().filter(at).map(str::to_owned).collect())
 }
-
-pub fn inode(metadata: &std::fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(metadata)
-}
