@@ -4,9 +4,9 @@ Machines differ from minute to minute by more than what is looked for. So one `t
 a whole round, and is held and let go. One client of the load sends requests meanwhile. Each
 request is of the time in which it was answered.
 
-A `try` without `--impact` is held in short turns. One with it sends in pulses and rests
-between them: it is held in half of each rest only, so that pulses are as long and as many as
-those of a `try` that nobody holds. It is let go before it changes the setting for the next pulse.
+A `try` is held in short turns. One with `--impact` sends in pulses and rests between them: it
+is held in rests only, so that pulses are as long and as many as those of a `try` that nobody
+holds. It is let go before it changes the setting for the next pulse.
 """
 import bisect
 import calendar
@@ -19,8 +19,9 @@ import statistics
 import tempfile
 import time
 
-# Seconds of a turn, and how much of its beginning still shows the turn before.
-TURN, SETTLE = 0.2, 0.02
+# Seconds of a turn, and how much of its beginning still shows the turn before. In a rest a `try`
+# does something twice a second: what a turn has put off falls due in the next.
+TURN, REST_TURN, SETTLE = 0.2, 0.5, 0.02
 # The `try` is held; held as well, which tells what two equal kinds differ by; let go.
 KINDS = ("alone", "again", "beside")
 # Where a setting is changed, a pulse begins and a rest begins, in the log of a `try`; and the
@@ -28,8 +29,8 @@ KINDS = ("alone", "again", "beside")
 LINE = re.compile(r"(\S+)\.(\d+)Z DEBUG overlane::progress: .*?(setting|sampling|resting)(?: ([\d.]+) s)?")
 # A `try` changes settings so long before the end of its rest, and is let go before that.
 MARGIN = 1.1
-# Seconds of a rest that is long enough for that.
-LEAST = 2 * MARGIN
+# Seconds of a rest that is long enough for a turn of each kind.
+LEAST = MARGIN + 2 * len(KINDS) * REST_TURN
 # The log is read so long after the end of a rest, and so often from then on: rarely, as that
 # takes a CPU from the load, too.
 PULSE, LOOK = 0.5, 0.25
@@ -51,11 +52,6 @@ def cpu_seconds(children):
 
 def p99(requests):
     return round(statistics.quantiles(requests, n=100)[98], 1)
-
-
-def p99_of_both(whole, half):
-    """The 99th percentile of requests, those of `half` counted twice."""
-    return p99(whole + half + half)
 
 
 class Round:
@@ -94,6 +90,18 @@ def a_round(bed, load, options, seconds):
         shutil.rmtree(directory)
 
 
+def sleep_until(at):
+    time.sleep(max(at - time.time(), 0))
+
+
+def turn(this, kind, seconds):
+    """A turn of a `try`; when that was, without what shows the turn before."""
+    this.go(kind == "beside")
+    begun = time.time()
+    sleep_until(begun + seconds)
+    return begun + SETTLE, time.time(), kind
+
+
 def round_of_turns(bed, load, options, turns):
     """So many turns of each kind: the 99th percentile of each, µs; how many requests that was;
     and what share of all CPUs the `try` and its server had when let go."""
@@ -103,10 +111,7 @@ def round_of_turns(bed, load, options, turns):
         for _ in range(turns):
             for kind in random.sample(KINDS, len(KINDS)):
                 before = this.cpu_seconds()
-                this.go(kind == "beside")
-                begun = time.time()
-                time.sleep(TURN)
-                took.append((begun + SETTLE, time.time(), kind))
+                took.append(turn(this, kind, TURN))
                 if kind == "beside":
                     had += this.cpu_seconds() - before
     of = {kind: [] for kind in KINDS}
@@ -134,24 +139,13 @@ class Log:
         return self.events[-1]
 
 
-def sleep_until(at):
-    time.sleep(max(at - time.time(), 0))
-
-
-def held_in_half(this, at, rest):
-    """Holds a `try` in one half of its rest; when that was, without what it shows of before."""
-    half, until = at + (rest - MARGIN) / 2, at + rest - MARGIN
-    if random.random() < 0.5:
-        until = half
-    else:
-        sleep_until(half)
-    this.go(False)
-    since = time.time() + SETTLE
-    sleep_until(until)
-    # It ends before the `try` is let go.
-    ended = time.time()
+def turns_in_rest(this, until):
+    """Turns of each kind, as many as there is time for; the `try` is let go after them."""
+    turns = []
+    while time.time() + len(KINDS) * REST_TURN < until:
+        turns += [turn(this, kind, REST_TURN) for kind in random.sample(KINDS, len(KINDS))]
     this.go(True)
-    return since, ended
+    return turns
 
 
 def parts_of_pulses(log, requests, usual):
@@ -167,16 +161,22 @@ def parts_of_pulses(log, requests, usual):
     return parts
 
 
-def by_kind(log, held, requests):
-    """Times of requests: while the `try` was held, in every second rest and in the others; while
-    it rested; and in its pulses, and since it changed the setting for them."""
-    of = {kind: [] for kind in ("alone", "again", "rest", "pulse")}
-    begins, times = [since for since, _ in held], [at for at, *_ in log.events]
+def by_kind(log, rests, requests):
+    """Times of requests: in turns of each kind; in rests before and after them; and in pulses,
+    and since the `try` changed the setting for them."""
+    of = {kind: [] for kind in (*KINDS, "rest", "pulse")}
+    turns = [turn for turns in rests for turn in turns]
+    begins, times = [since for since, *_ in turns], [at for at, *_ in log.events]
+    # From the first turn of a rest to its last one.
+    spans = [(turns[0][0] - SETTLE, turns[-1][1]) for turns in rests]
     for at, micros in requests:
-        which = bisect.bisect_right(begins, at) - 1
+        which, span = bisect.bisect_right(begins, at) - 1, bisect.bisect_right(spans, (at,)) - 1
         event = bisect.bisect_right(times, at) - 1
-        if which >= 0 and at < held[which][1]:
-            of[KINDS[which % 2]].append(micros)
+        if which >= 0 and at < turns[which][1]:
+            of[turns[which][2]].append(micros)
+        elif span >= 0 and at < spans[span][1]:
+            # Shows the turn before.
+            continue
         elif event >= 0:
             began, what, _ = log.events[event]
             # What a pulse has delayed may be answered after it.
@@ -185,28 +185,30 @@ def by_kind(log, held, requests):
 
 
 def round_of_pulses(bed, load, options, seconds):
-    """A `try` under `--impact` for so long. The 99th percentile of requests, µs: while it was
-    held, in every second rest (`alone`) and in the others (`again`); and of all others, those
-    in rests counted twice for the half in which it was held (`beside`). How many requests and
-    pulses that was; its parts; and what share of all CPUs the `try` and its server had."""
-    held = []
+    """A `try` under `--impact` for so long. The 99th percentile of requests, µs: in the rests'
+    turns in which it was held (`alone`, `again`); in its rests (`rest`), and in pulses and rests
+    (`beside`), where a turn in which it was let go counts for the two others, too. How many
+    requests and pulses that was; its parts; and what share of all CPUs the `try` and its server
+    had."""
+    rests = []
     with a_round(bed, load, options, seconds) as this:
         log = Log(this.beside.log)
         begun, before = time.time(), this.cpu_seconds()
         while time.time() < begun + seconds:
             at, what, rest = log.last()
-            # The first one may be nearly over, and a short one has no halves.
+            # The first one may be nearly over, and a short one has no room for turns.
             if what == "resting" and rest > LEAST and time.time() < at + rest / 4:
-                held.append(held_in_half(this, at, rest))
+                rests.append(turns_in_rest(this, min(at + rest - MARGIN, begun + seconds)))
                 sleep_until(at + rest + PULSE)
             else:
                 time.sleep(LOOK)
         share = (this.cpu_seconds() - before) / (time.time() - begun) / os.cpu_count()
-    if len(held) < 2:
-        raise RuntimeError(f"{load.name}: {len(held)} rests in {seconds} s, and two are needed")
+    rests = [turns for turns in rests if turns]
+    if len(rests) < 2:
+        raise RuntimeError(f"{load.name}: {len(rests)} rests in {seconds} s, and two are needed")
     log.last()
-    of = by_kind(log, held, this.requests)
-    return {"alone": p99(of["alone"]), "again": p99(of["again"]),
-            "beside": p99_of_both(of["pulse"], of["rest"]), "rest": p99(of["rest"]),
-            "requests": len(this.requests), "pulses": len(held),
-            "parts": parts_of_pulses(log, this.requests, p99(of["rest"])), "share": round(share, 4)}
+    of = by_kind(log, rests, this.requests)
+    rest = of["rest"] + len(KINDS) * of["beside"]
+    return {"alone": p99(of["alone"]), "again": p99(of["again"]), "rest": p99(rest),
+            "beside": p99(of["pulse"] + rest), "requests": len(this.requests), "pulses": len(rests),
+            "parts": parts_of_pulses(log, this.requests, p99(rest)), "share": round(share, 4)}
