@@ -204,8 +204,8 @@ def round_of_pulses(bed, load, options, seconds):
                 time.sleep(LOOK)
         share = (this.cpu_seconds() - before) / (time.time() - begun) / os.cpu_count()
     rests = [turns for turns in rests if turns]
-    if len(rests) < 2:
-        raise RuntimeError(f"{load.name}: {len(rests)} rests in {seconds} s, and two are needed")
+    if not rests:
+        raise RuntimeError(f"{load.name}: no rest in {seconds} s that has room for turns")
     log.last()
     of = by_kind(log, rests, this.requests)
     rest = of["rest"] + len(KINDS) * of["beside"]
