@@ -27,7 +27,13 @@ fn network(mtu: u32, offload: Offload) -> Result<Network, String> {
 fn written() -> Vec<(PathBuf, Option<std::time::SystemTime>)> {
     ["/etc/docker", "/opt", "/opt/containerd", "/var/lib/docker", "/var/lib/containerd"]
         .into_iter()
-        .chain(["/run/docker", "/run/docker.pid", "/run/docker.sock", "/run/containerd"])
+        .chain([
+            "/run/docker",
+            "/run/docker.pid",
+            "/run/docker.sock",
+            "/run/containerd",
+            "/run/runc",
+        ])
         .map(|path| (path.into(), std::fs::metadata(path).and_then(|meta| meta.modified()).ok()))
         .collect()
 }
@@ -52,11 +58,11 @@ fn control_groups(names: &[String]) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of `/proc/self/mountinfo` that are of Docker. Others may mount something meanwhile.
+/// The lines of `/proc/self/mountinfo`, without namespaces that others give a name meanwhile.
 fn mounts() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let is_docker = |line: &&str| line.contains("docker") || line.contains("containerd");
-    text.lines().filter(is_docker).map(str::to_owned).collect()
+    let is_named = |line: &&str| line.contains(" /run/netns");
+    text.lines().filter(|line| !is_named(line)).map(str::to_owned).collect()
 }
 
 #[test]

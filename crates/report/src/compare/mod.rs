@@ -402,7 +402,7 @@ fn judge(figures: &mut [Compared], error: f64) {
             Some(ratio) if ratio.low > 1.0 => Some(true),
             Some(ratio) if ratio.high < 1.0 => Some(false),
             Some(_) => None,
-            // Nothing has a ratio to nothing: it can only have become more.
+            // A's median is 0, to which there is no ratio: the rate can only have risen.
             None => (figure.b > Some(0.0)).then_some(true),
         };
         figure.verdict = match rose {

@@ -93,7 +93,7 @@ pub fn ratio_interval(ratios: &[f64], confidence: f64) -> Result<Interval, Stats
             } else {
                 t_interval(&sorted, confidence)
             };
-            (low.clamp(0.0, sorted[0]), high.max(sorted[n - 1]))
+            (low.max(0.0).min(sorted[0]), high.max(sorted[n - 1]))
         }
     };
     let median = of_sorted(&sorted, 0.5);

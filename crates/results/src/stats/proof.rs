@@ -121,7 +121,7 @@ impl Seen {
     pub fn blocks_to_tell(&self, blocks: u32) -> Option<f64> {
         let worth = self.worth?;
         if worth.median == 0.0 {
-            // Nothing has a logarithm there: its upper end is so far from it, and 1 is as far as 1.
+            // 0 has no logarithm. The arm is the upper end itself, and 1 is 1 away.
             return Some(f64::from(blocks) * worth.high.powi(2));
         }
         let arm = match worth.median > 1.0 {
