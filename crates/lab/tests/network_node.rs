@@ -3,6 +3,8 @@
 
 #[path = "traffic/befall.rs"]
 mod befall;
+#[path = "traffic/processes.rs"]
+mod processes;
 mod traffic;
 
 use std::collections::BTreeSet;
@@ -14,6 +16,7 @@ use befall::{RECOVERY, befall};
 use lab::fault::during;
 use lab::{Capabilities, Mode, Network, Params, modes};
 use netstate::{HopKind, Side};
+use processes::processes_in;
 use test_support::standing::{Standing, is_meant, stands};
 use test_support::{left_out, need, require, some_at_once};
 use testbed::{Host, NIC, Offload, Privileges};
@@ -296,19 +299,6 @@ fn the_other_router_takes_over_from_a_killed_keepalived() {
     assert!(error.contains("keepalived in qrouter-1") && error.contains("signal: 9"), "{error}");
 }
 
-/// The processes with a thread in one of the namespaces.
-fn pids_in(namespaces: &BTreeSet<u64>) -> Vec<u32> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let namespace = std::fs::metadata(entry.path().join("ns/net"));
-        let inode = |data: std::fs::Metadata| std::os::unix::fs::MetadataExt::ino(&data);
-        if namespace.is_ok_and(|namespace| namespaces.contains(&inode(namespace))) {
-            found.extend(entry.file_name().to_string_lossy().parse::<u32>());
-        }
-    }
-    found
-}
-
 /// What the programs would leave on the machine: files at the paths that they were built with,
 /// and mounts.
 fn left_on_the_machine() -> (Vec<String>, String) {
@@ -375,7 +365,7 @@ fn nothing_is_left_after_a_kill_at_any_moment() {
         let namespaces: BTreeSet<u64> =
             namespaces.into_iter().filter(|namespace| *namespace != own).collect();
         testbed::poll("the end of the programs", LIMIT, || {
-            let left = pids_in(&namespaces);
+            let left = processes_in(&namespaces);
             Ok(if left.is_empty() { Ok(()) } else { Err(format!("{name} {moment:?}: {left:?}")) })
         })
         .unwrap();

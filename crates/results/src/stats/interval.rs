@@ -176,6 +176,9 @@ mod tests {
         let interval = ratio_interval(&[0.0, 1.0], 0.95).unwrap();
         assert_eq!((interval.low, interval.median), (0.0, 0.5));
         assert!((interval.high - 0.5 * 13.7062).abs() < 1e-3, "{interval:?}");
+        // Their sum is no number any more.
+        let huge = ratio_interval(&[0.0, f64::MAX, f64::MAX], 0.95).unwrap();
+        assert_eq!((huge.low, huge.high), (0.0, f64::MAX));
     }
 
     #[test]
