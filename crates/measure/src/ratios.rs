@@ -16,11 +16,7 @@ pub(crate) fn fill(plan: &Plan, samples: &mut [Vec<Sample>]) {
             let reference =
                 baseline.iter().find(|other| other.block == sample.block && other.valid);
             let Some(reference) = reference else { continue };
-            sample.ratio = match sample.value == 0.0 && reference.value > 0.0 {
-                // A flood of which nothing arrived.
-                true => Some(0.0),
-                false => quotient(sample.value, reference.value),
-            };
+            sample.ratio = ratio(sample.value, reference.value);
             sample.service_demand_ratio = sample
                 .service_demand
                 .zip(reference.service_demand)
@@ -28,6 +24,11 @@ pub(crate) fn fill(plan: &Plan, samples: &mut [Vec<Sample>]) {
         }
         samples[at] = own;
     }
+}
+
+/// A value over that of the same block; 0 where nothing arrived, as of a flood.
+fn ratio(value: f64, reference: f64) -> Option<f64> {
+    if value == 0.0 && reference > 0.0 { Some(0.0) } else { quotient(value, reference) }
 }
 
 /// `None` where either is not a positive number: no ratio can be taken to a
@@ -55,7 +56,7 @@ pub(crate) fn against_built_in(plan: &Plan, samples: &[Vec<Sample>], at: usize) 
         .filter(valid)
         .filter_map(|own| {
             let other = samples[twin].iter().filter(valid).find(|s| s.block == own.block)?;
-            quotient(own.value, other.value)
+            ratio(own.value, other.value)
         })
         .collect()
 }

@@ -393,9 +393,14 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
             });
             stop.store(true, Ordering::Relaxed);
             // Where it has gone again meanwhile nothing was tried, nor where the load that shows
-            // it has kept the two ends from shaking hands.
+            // it has kept the two ends from talking.
             let ended = running.map(Running::wait);
-            let held_up = ["it said nothing within", "no answer within", "it hung up "];
+            let held_up = [
+                "it said nothing within",
+                "no message came within",
+                "no answer within",
+                "it hung up ",
+            ];
             ended
                 .filter(|ended| {
                     !ended.stdout.contains("finds nothing here")
