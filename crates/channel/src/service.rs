@@ -24,7 +24,7 @@ impl Service {
     /// Version of everything that is said in it. Both ends must be of the same.
     pub fn version(self) -> u16 {
         match self {
-            Service::Measure => 1,
+            Service::Measure => 2,
             Service::Watch => 1,
         }
     }

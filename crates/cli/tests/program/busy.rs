@@ -124,7 +124,7 @@ fn impact_keeps_to_its_share_and_says_what_it_proves() {
     require!(possible());
     let _turn = turn();
     let two = Two::new();
-    let _server = two.serve();
+    let _server = two.serve_elsewhere();
     let ask = ["10.0.0.2", "--impact", "20%", "--blocks", "3", "--json"];
     let results = two.run(&ask).wait().expect(0).json();
     schema::validate("results", &results);
@@ -137,6 +137,11 @@ fn impact_keeps_to_its_share_and_says_what_it_proves() {
     let took = took.unwrap_or_else(|| panic!("{warnings:?}"));
     let share: f64 = took.split('%').next().unwrap().parse().unwrap();
     assert!(share > 0.0 && share <= 20.1, "{took}");
+    // The server's machine is watched, too.
+    let there = took.split("; it took ").nth(1).unwrap_or_else(|| panic!("{took}"));
+    let (share, of) = there.split_once("% of the server's CPUs (at last ").unwrap();
+    assert!((0.0..=20.1).contains(&share.parse::<f64>().unwrap()), "{took}");
+    assert!(of.contains("% of CPU time, of which others left "), "{took}");
 
     for (words, problem) in [
         (["--workloads", "tcp_stream"], "tcp_stream fills the path"),

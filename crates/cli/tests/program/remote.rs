@@ -80,6 +80,19 @@ impl Two {
         ))
     }
 
+    /// The same as on another machine: with another boot identifier.
+    pub fn serve_elsewhere(&self) -> Running {
+        let boot = self.write("boot", "00000000-1111-2222-3333-444444444444\n", 0o644);
+        let script = format!(
+            "mount --bind {boot} /proc/sys/kernel/random/boot_id && \
+             exec \"{OVERLANE}\" measure serve --bind 0.0.0.0 --token {}",
+            self.token()
+        );
+        let mut server = Command::new("unshare");
+        server.args(["--mount", "sh", "-c", &script]);
+        ready(inside(&self.b, server))
+    }
+
     /// The client in a.
     pub fn run(&self, arguments: &[&str]) -> Running {
         let token = self.token();
@@ -129,21 +142,12 @@ fn whole(results: &Value, workload: &Value) -> bool {
     samples.all(|sample| sample["valid"] == true)
 }
 
-/// As between two machines: the server has another boot identifier.
 #[test]
 fn every_workload_over_a_tunnel_against_the_hosts_own_path() {
     require!(possible());
     let _turn = turn();
     let two = Two::new();
-    let boot = two.write("boot", "00000000-1111-2222-3333-444444444444\n", 0o644);
-    let script = format!(
-        "mount --bind {boot} /proc/sys/kernel/random/boot_id && \
-         exec \"{OVERLANE}\" measure serve --bind 0.0.0.0 --token {}",
-        two.token()
-    );
-    let mut server = Command::new("unshare");
-    server.args(["--mount", "sh", "-c", &script]);
-    let server = ready(inside(&two.b, server));
+    let server = two.serve_elsewhere();
     let out = two.path("r.json");
     let mut arguments = vec![
         "10.9.0.2",
@@ -242,7 +246,7 @@ fn who_may_not_or_cannot_is_told_why() {
         (b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and so on until 48 bytes", "no overlane"),
         (
             b"overlane\x00\x09\0\0\0\0\0\0................................",
-            "version 9, this is version 1",
+            "version 9, this is version 2",
         ),
     ];
     for (answer, text) in answers {

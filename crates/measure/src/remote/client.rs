@@ -12,6 +12,7 @@ use channel::{Channel, ChannelError, RemoteError, Service, Token, open};
 use super::conversation::{converse, out_of_turn};
 use super::message::{Description, Observed, Reply, Request};
 use super::{Limits, place, session};
+use crate::sampler::Fare;
 use load::EngineError;
 use results::{self, DeviceRecord};
 
@@ -169,6 +170,22 @@ impl Remote {
     /// Whether the control connection stands, as far as anybody knows.
     pub fn is_connected(&self) -> bool {
         self.lock().as_ref().is_some_and(|channel| channel.is_gone().is_none())
+    }
+
+    /// The boot of its kernel: one machine has one.
+    pub(crate) fn boot(&self) -> &str {
+        &self.description.boot
+    }
+
+    /// How its machine's own traffic fares, and the speed of its device, bits/s, where that says.
+    ///
+    /// # Errors
+    /// When it does not say.
+    pub(crate) fn fare(&self) -> Result<(Fare, Option<f64>), EngineError> {
+        match self.ask(&Request::Fare)? {
+            Reply::Fare { fare, link_bits_per_s } => Ok((fare, link_bits_per_s)),
+            _ => Err(self.refused(out_of_turn())),
+        }
     }
 
     /// Has the server read its counters: the measured interval begins.

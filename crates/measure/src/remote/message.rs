@@ -8,7 +8,7 @@ use netstate::{Counters, Interface};
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
-use crate::sampler::{Dropped, MachineSample, NamespaceSample};
+use crate::sampler::{Dropped, Fare, MachineSample, NamespaceSample};
 use load::{FlowCount, Load, Phase, ServerReport, Workload};
 use results::{DeviceRecord, Machine};
 
@@ -30,6 +30,8 @@ pub enum Request {
         /// Time to watch, ms; at most 2000.
         millis: u32,
     },
+    /// How does your machine's own traffic fare?
+    Fare,
     /// Begins a load; the server's threads wait for the client's flows.
     Start(LoadAsked),
     /// Which flow has not proved its path yet?
@@ -56,6 +58,13 @@ pub enum Reply {
     Tunnels(Vec<Interface>),
     /// To [`Request::Idle`]: share of all CPUs busy, 0..1.
     Idle(f64),
+    /// To [`Request::Fare`].
+    Fare {
+        /// Of the machine, and of the server's namespace.
+        fare: Fare,
+        /// Speed of [`Description::device`], bits/s, where it says.
+        link_bits_per_s: Option<f64>,
+    },
     /// To [`Request::Start`].
     Started {
         /// Port for the flows.
@@ -150,10 +159,8 @@ pub struct LoadAsked {
     pub gso: bool,
     /// [`Load::outstanding`].
     pub outstanding: u32,
-    /// [`Load::rest`], nanoseconds; where there is none, a server needs not know of it, and
-    /// may be older.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rest_ns: Option<u64>,
+    /// [`Load::rest`], nanoseconds.
+    pub rest_ns: u64,
     /// [`Load::socket_buffer_bytes`].
     pub socket_buffer_bytes: Option<u32>,
     /// [`Load::warmup`], nanoseconds.
@@ -195,7 +202,7 @@ impl LoadAsked {
             flows: *flows,
             gso: *gso,
             outstanding: *outstanding,
-            rest_ns: Some(nanos(*rest)).filter(|rest| *rest > 0),
+            rest_ns: nanos(*rest),
             socket_buffer_bytes: *socket_buffer_bytes,
             warmup_ns: nanos(*warmup),
             duration_ns: nanos(*duration),
@@ -215,7 +222,7 @@ impl LoadAsked {
             flows: self.flows,
             gso: self.gso,
             outstanding: self.outstanding,
-            rest: Duration::from_nanos(self.rest_ns.unwrap_or_default()),
+            rest: Duration::from_nanos(self.rest_ns),
             socket_buffer_bytes: self.socket_buffer_bytes,
             warmup: Duration::from_nanos(self.warmup_ns),
             duration: Duration::from_nanos(self.duration_ns),
@@ -261,6 +268,7 @@ mod tests {
         prop_oneof![
             Just(Request::Describe),
             Just(Request::Tunnels),
+            Just(Request::Fare),
             any::<u32>().prop_map(|millis| Request::Idle { millis }),
             Just(Request::TurnTo(Phase::Measure)),
             Just(Request::Count),

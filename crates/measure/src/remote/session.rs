@@ -17,7 +17,7 @@ use super::shared::{Samplers, Shared};
 use crate::giving_way;
 use crate::path_netns::PathNetns;
 use crate::probes::{Probes, Reading};
-use crate::sampler::MachineSnapshot;
+use crate::sampler::{HostCounters, MachineSnapshot, link_speed};
 use load::{End, Endpoint, EngineError};
 
 /// A client that says nothing for this long has forgotten its session. Long
@@ -57,6 +57,8 @@ struct Path {
     device: String,
     probes: Probes,
     before: Option<(Reading, MachineSnapshot)>,
+    /// Open from the first [`Request::Fare`] on.
+    counters: Option<HostCounters>,
 }
 
 /// A load under way: there is one in the whole server.
@@ -152,6 +154,7 @@ impl<'a> Session<'a> {
                 let path = self.path.as_ref().ok_or("idle before describe")?;
                 path.samplers.machine.idle_load(watch).map(Reply::Idle).map_err(|e| e.to_string())
             }
+            Request::Fare => self.fare(),
             Request::Start(asked) => self.start(asked),
             Request::WaitsFor => Ok(Reply::WaitsFor(self.endpoint()?.waits_for())),
             Request::TurnTo(phase) => {
@@ -182,7 +185,9 @@ impl<'a> Session<'a> {
             probes = probes.with_drops(Arc::clone(drops)).map_err(|e| e.to_string())?;
         }
         let machine = samplers.machine.record(shared.privileges, 0.0);
-        self.path = Some(Path { samplers, device: device.device.clone(), probes, before: None });
+        let (before, counters) = (None, None);
+        self.path =
+            Some(Path { samplers, device: device.device.clone(), probes, before, counters });
         Ok(Reply::Described(Box::new(Description {
             overlane: env!("CARGO_PKG_VERSION").to_owned(),
             machine: machine.map_err(|e| e.to_string())?,
@@ -201,6 +206,15 @@ impl<'a> Session<'a> {
         links.retain(|link| link.vxlan.is_some());
         links.truncate(MOST_TUNNELS);
         Ok(Reply::Tunnels(links))
+    }
+
+    fn fare(&mut self) -> Result<Reply, String> {
+        let path = self.path.as_mut().ok_or("fare before describe")?;
+        let link_bits_per_s = link_speed(&path.device);
+        let counters = path.counters.get_or_insert_with(HostCounters::open);
+        // Only a client that does no harm asks.
+        let fare = giving_way::read(true, || Ok(counters.fare()))?;
+        Ok(Reply::Fare { fare, link_bits_per_s })
     }
 
     fn start(&mut self, asked: LoadAsked) -> Result<Reply, String> {

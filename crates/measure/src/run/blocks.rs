@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use nix::poll::poll;
 
 use super::judge::Judge;
+use super::pacing::{Pacing, Took};
 use super::{Ended, order, unsupported};
 use crate::calibrate::Offer;
-use crate::impact::{Pacing, Took};
 use crate::in_force::InForce;
 use crate::observer::{CellRef, Observer, Progress};
 use crate::path_under_test::PathUnderTest;
@@ -148,14 +148,19 @@ impl Source for Paths<'_> {
         let Some(pacing) = &mut self.pacing else {
             return sample::take(&mut taker, cell.planned, &self.offers[cell.index]);
         };
-        let begun = pacing.begin();
+        let remote = cell.subject.remote();
+        let begun = pacing.begin(remote);
         let taken = sample::take(&mut taker, cell.planned, &self.offers[cell.index]);
         if let Taken::Sample(sample) = &taken {
             let pulse = (self.plan.warmup + self.plan.duration).as_secs_f64();
             let client = cell.subject.ends()[0];
             // What others have changes in the course of a run.
-            let others = pacing.others().unwrap_or(self.plan.idle_load);
-            pacing.end(&begun, &took(sample, client, others, pulse));
+            let others = Others {
+                here: pacing.others().unwrap_or(self.plan.idle_load),
+                there: remote
+                    .map_or(0.0, |remote| pacing.others_at(remote).unwrap_or(remote.idle_load())),
+            };
+            pacing.end(&begun, &took(sample, client, others, pulse), remote);
         }
         taken
     }
@@ -165,18 +170,28 @@ impl Source for Paths<'_> {
     }
 }
 
-/// What a pulse of so many seconds took, of what its measured part took, where other programs
-/// have the part `others` of all CPUs.
-fn took(sample: &Sample, client: &str, others: f64, pulse: f64) -> Took {
+/// Part of all CPUs that other programs have, 0..1, on this machine and on the server's.
+#[derive(Debug, Clone, Copy)]
+struct Others {
+    here: f64,
+    there: f64,
+}
+
+/// What a pulse of so many seconds took, of what its measured part took.
+fn took(sample: &Sample, client: &str, others: Others, pulse: f64) -> Took {
     // A broken sample has no measured part: only this process's own CPU time is known.
     let whole = if sample.seconds > 0.0 { (pulse / sample.seconds).max(1.0) } else { 0.0 };
-    let CpuSeconds { user, system, softirq, irq, idle, steal } = sample.cpu;
-    let busy = user + system + softirq + irq;
-    let others = others * (busy + idle + steal);
+    let beyond = |cpu: &CpuSeconds, others: f64| {
+        let CpuSeconds { user, system, softirq, irq, idle, steal } = cpu;
+        let busy = user + system + softirq + irq;
+        (busy - others * (busy + idle + steal)) * whole
+    };
+    let measured = |seconds| (sample.seconds > 0.0).then_some(seconds);
     let hops = || sample.hops.iter().filter(|hop| hop.host == client);
     Took {
-        kernel_s: (softirq + irq) * whole,
-        machine_s: (sample.seconds > 0.0).then_some((busy - others) * whole),
+        kernel_s: (sample.cpu.softirq + sample.cpu.irq) * whole,
+        machine_s: measured(beyond(&sample.cpu, others.here)),
+        peer_s: sample.peer_cpu.and_then(|cpu| measured(beyond(&cpu, others.there))),
         bits: hops().map(|hop| hop.bytes as f64 * 8.0).sum::<f64>() * whole,
         packets: hops().map(|hop| hop.packets as f64).sum::<f64>() * whole,
         transactions: sample.units as f64 * whole,

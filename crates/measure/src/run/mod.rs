@@ -7,6 +7,7 @@ mod blocks;
 mod judge;
 mod order;
 mod outlook;
+mod pacing;
 #[cfg(test)]
 mod simulated;
 
@@ -15,7 +16,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::calibrate::{self, Offer};
-use crate::impact::{Capacity, Pacing, link_speed};
 use crate::observer::Observer;
 use crate::path_under_test::{PathUnderTest, ServerEnd};
 use crate::plan::{Plan, PlannedCell};
@@ -28,6 +28,7 @@ use judge::Judge;
 use load::Load;
 use load::ask::Engine;
 use load::driver;
+use pacing::Pacing;
 use results::stats::{StatsError, StopRule};
 use results::{Background, Cell, EndedBy, Interval, Status, Tool};
 
@@ -122,7 +123,7 @@ pub fn run(
     let mut trial =
         |subject: &PathUnderTest, load: &Load| calibrate::rate(load, subject.between(), stop);
     let mut log = CellLog::for_each(plan, subjects);
-    let pacing = plan.impact.map(|impact| Pacing::new(impact, capacity(subjects), plan.duration));
+    let pacing = plan.impact.map(|impact| Pacing::new(impact, subjects, plan.duration));
     let mut judge = Judge::new(plan.rule, &plan.before, peer_load(subjects));
     let (offers, blocked) = match calibrate::offers(plan, subjects, observer, &mut trial) {
         // Stopped before the loads were known: no block is begun.
@@ -149,16 +150,6 @@ pub fn run(
     };
     let background = judge.record();
     Ok(summarised(plan, subjects, &offers, log, &rule, blocked, background))
-}
-
-/// What the test may take a share of.
-fn capacity(subjects: &[PathUnderTest]) -> Capacity {
-    // Where their number is not known, one makes the share smallest and the rests longest.
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    // The lab's wires have no speed; a device of this namespace may have one.
-    let devices = subjects.iter().filter(|subject| subject.remote().is_some());
-    let speeds = devices.filter_map(|subject| link_speed(&subject.hops.first()?.device));
-    Capacity { cpus: cpus as f64, link: speeds.reduce(f64::min) }
 }
 
 /// Busy share of the server's machine before the run, where it is another.

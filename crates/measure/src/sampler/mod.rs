@@ -6,7 +6,7 @@
 //! - [`Namespace`]: one per network namespace;
 //! - [`Drops`], where BPF is allowed: the kernel's own reason of every drop.
 //!
-//! [`Survey`] is what else runs before a run.
+//! [`Survey`] is what else runs before a run, [`Fare`] how others' traffic fares.
 //!
 //! None needs a thread of its own while traffic runs. What they find is judged by:
 //! - [`Disturbance`]: was the machine ours?
@@ -16,6 +16,7 @@
 mod demand;
 mod disturbance;
 mod exact;
+mod fare;
 pub mod loss;
 mod machine;
 mod namespace;
@@ -25,6 +26,8 @@ mod timeline;
 
 pub use demand::service_demand;
 pub use disturbance::{Disturbance, Limits, Rule};
+pub use fare::Fare;
+pub(crate) use fare::{HostCounters, Rates, link_speed, suffers};
 pub use machine::{Machine, MachineSample, MachineSnapshot};
 pub use namespace::{Namespace, NamespaceSample, NamespaceSnapshot};
 pub use observe::{Dropped, Drops, DropsReading};

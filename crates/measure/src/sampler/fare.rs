@@ -1,0 +1,138 @@
+//! How a host's own traffic fares, by its counters, and what of that is harm.
+
+use netstate::cpu::{CpuStat, CpuTicks, PROC_STAT};
+use netstate::proc::{ProcFile, read_value};
+use netstate::snmp::{PROC_SNMP, Snmp};
+use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
+use serde::{Deserialize, Serialize};
+
+/// How a host's own traffic fares: counters that only grow, and what waits.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fare {
+    /// Packets dropped at full backlogs.
+    pub drops: f64,
+    /// TCP segments retransmitted in the process's namespace.
+    pub retransmits: f64,
+    /// Share of the last ten seconds in which some task waited for a CPU, 0..1 (PSI).
+    pub waiting: f64,
+    /// CPU time of the whole machine; `None`: it cannot be read.
+    pub ticks: Option<CpuTicks>,
+}
+
+/// Retransmits a second more than in rests that are nobody's harm.
+const RETRANSMITS: f64 = 20.0;
+/// Rise of the waiting share that is harm.
+const WAITING: f64 = 0.10;
+
+/// Whether a host suffered from a pulse, by its counters at the pulse's `begin` and
+/// `end`, `seconds` apart. `resting` are the rates of the rest before it, `waiting` is the
+/// share before the run.
+pub(crate) fn suffers(
+    begin: &Fare,
+    end: &Fare,
+    resting: &Rates,
+    waiting: f64,
+    seconds: f64,
+) -> bool {
+    let rates = Rates::between(begin, end, seconds);
+    rates.drops > resting.drops * 2.0 && end.drops > begin.drops
+        || rates.retransmits > resting.retransmits * 2.0 + RETRANSMITS
+        || end.waiting > waiting + WAITING
+}
+
+/// What a host suffers, per second: packets dropped, TCP segments sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Rates {
+    pub drops: f64,
+    pub retransmits: f64,
+}
+
+impl Rates {
+    pub fn between(begin: &Fare, end: &Fare, seconds: f64) -> Rates {
+        let seconds = seconds.max(1e-3);
+        Rates {
+            drops: (end.drops - begin.drops).max(0.0) / seconds,
+            retransmits: (end.retransmits - begin.retransmits).max(0.0) / seconds,
+        }
+    }
+}
+
+/// Reads [`Fare`]; a source that this kernel lacks reads as nothing.
+#[derive(Debug)]
+pub(crate) struct HostCounters {
+    softnet: Option<ProcFile>,
+    snmp: Option<ProcFile>,
+    stat: Option<ProcFile>,
+}
+
+/// Where the kernel says how long tasks waited for a CPU.
+const PRESSURE: &str = "/proc/pressure/cpu";
+
+impl HostCounters {
+    pub fn open() -> HostCounters {
+        let open = |path: &str| ProcFile::open(path).ok();
+        HostCounters {
+            softnet: open(PROC_SOFTNET_STAT),
+            snmp: open(PROC_SNMP),
+            stat: open(PROC_STAT),
+        }
+    }
+
+    pub fn fare(&self) -> Fare {
+        let softnet = self.softnet.as_ref().and_then(|file| SoftnetStat::read(file).ok());
+        let drops =
+            softnet.map_or(0.0, |stat| stat.cpus.values().map(|cpu| f64::from(cpu.dropped)).sum());
+        let snmp = self.snmp.as_ref().and_then(|file| Snmp::parse(&file.read().ok()?).ok());
+        let retransmits = snmp.map_or(0.0, |snmp| snmp.tcp.retrans_segs as f64);
+        let waiting = read_value(PRESSURE).ok().and_then(|text| waiting(&text)).unwrap_or(0.0);
+        let stat = self.stat.as_ref().and_then(|file| CpuStat::read(file).ok());
+        Fare { drops, retransmits, waiting, ticks: stat.map(|stat| stat.total) }
+    }
+}
+
+/// `avg10` of the line `some`, 0..1.
+fn waiting(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let percent = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("avg10="))?;
+    percent.parse::<f64>().ok().map(|percent| percent / 100.0)
+}
+
+/// Speed of a device of this process's namespace, bits/s; `None` where it does not say, or
+/// is another's.
+pub(crate) fn link_speed(device: &str) -> Option<f64> {
+    let text = read_value(format!("/sys/class/net/{device}/speed")).ok()?;
+    let megabits = text.trim().parse::<f64>().ok()?;
+    // -1 where the driver knows none (`SPEED_UNKNOWN` of ethtool.h).
+    (megabits > 0.0).then_some(megabits * 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_retransmits_and_waiting_are_harm_and_what_was_there_before_is_not() {
+        let calm = Fare { drops: 10.0, retransmits: 5.0, waiting: 0.2, ticks: None };
+        let resting = Rates { drops: 0.0, retransmits: 1.0 };
+        let harm = |end: Fare| suffers(&calm, &end, &resting, 0.2, 0.1);
+        assert!(!harm(calm));
+        assert!(harm(Fare { drops: 11.0, ..calm }));
+        assert!(!harm(Fare { retransmits: 6.0, ..calm }));
+        assert!(harm(Fare { retransmits: 9.0, ..calm }));
+        assert!(harm(Fare { waiting: 0.35, ..calm }));
+        // A host that drops all the time.
+        let dropping = Rates { drops: 100.0, retransmits: 0.0 };
+        let same = Fare { drops: 20.0, ..calm };
+        assert!(!suffers(&calm, &same, &dropping, 0.2, 0.1));
+    }
+
+    #[test]
+    fn the_pressure_file_is_read() {
+        let text = "some avg10=4.91 avg60=3.30 avg300=9.14 total=6496919413\nfull avg10=0.00\n";
+        assert!((waiting(text).unwrap() - 0.0491).abs() < 1e-9);
+        assert_eq!(waiting(""), None);
+        let fare = HostCounters::open().fare();
+        assert!((0.0..=1.0).contains(&fare.waiting), "{fare:?}");
+    }
+}
