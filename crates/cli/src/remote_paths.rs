@@ -17,6 +17,7 @@ use crate::args::{Placement, Steering};
 use crate::assembly::Paths;
 use crate::exit::usage;
 use crate::measure_options::{Asked, Manner};
+use crate::survey;
 
 /// Offloads of a real NIC are as they are; each testbed's entry lists them.
 const OFFLOAD: Profile = Profile::AsFound;
@@ -172,6 +173,26 @@ fn testbed_record(path: &Path, mtu: u32) -> TestbedRecord {
     }
 }
 
+/// What is said of the server's machine before the first block. Nothing where it is this one.
+pub fn first_lines(paths: &[Path], manner: &Manner) -> Vec<String> {
+    let elsewhere = paths.last().filter(|_| !on_one_machine(paths));
+    let packets_per_s = elsewhere.map_or(0.0, |path| path.remote.packets_per_s());
+    let traffic = survey::traffic(packets_per_s, "the server's machine", manner);
+    busy_server(paths).into_iter().chain(traffic).collect()
+}
+
+/// That other programs use the server's machine; this one is looked at more closely.
+fn busy_server(paths: &[Path]) -> Option<String> {
+    let load = paths.last()?.remote.idle_load();
+    (!on_one_machine(paths) && load > Limits::DEFAULT.other_share).then(|| {
+        format!(
+            "{}: {:.0}% of all CPUs were busy before the run: something else is running",
+            Remote::HOST,
+            load * 100.0
+        )
+    })
+}
+
 /// What a reader of the results should know of these paths.
 pub fn warnings(paths: &[Path]) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -189,17 +210,6 @@ pub fn warnings(paths: &[Path]) -> Vec<String> {
             baseline.name, path.name
         ));
     }
-    // This machine was looked at more closely.
-    let busy = |who: &str, load: f64| {
-        (load > Limits::DEFAULT.other_share).then(|| {
-            format!(
-                "{who}: {:.0}% of all CPUs were busy before the run: something else is running",
-                load * 100.0
-            )
-        })
-    };
-    if !same {
-        warnings.extend(paths.last().and_then(|p| busy(Remote::HOST, p.remote.idle_load())));
-    }
+    warnings.extend(busy_server(paths));
     warnings
 }

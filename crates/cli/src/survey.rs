@@ -41,9 +41,9 @@ pub fn look(machine: &mut Machine, manner: &Manner, progress: &Progress) -> anyh
     Ok(survey)
 }
 
-/// Watches the machine, and says what else runs. Threads are not pinned to CPUs that others
-/// have, where `may_unpin`: both ends are here, and it was not asked where they run. A
-/// thread that is pinned there waits for a CPU while another may be free.
+/// Watches the machine, and says what else runs, here and on the server's machine. Threads are
+/// not pinned to CPUs that others have, where `may_unpin`: both ends are here, and it was not
+/// asked where they run. A thread that is pinned there waits for a CPU while another may be free.
 ///
 /// # Errors
 /// When the machine cannot be sampled.
@@ -51,6 +51,7 @@ pub fn look_and_place(
     machine: &mut Machine,
     manner: &mut Manner,
     may_unpin: bool,
+    of_server: Vec<String>,
     progress: &Progress,
 ) -> anyhow::Result<Survey> {
     let survey = watch(machine, manner)?;
@@ -66,6 +67,7 @@ pub fn look_and_place(
              pins them)"
         )
     }));
+    said.extend(of_server);
     say(&said, progress);
     Ok(survey)
 }
@@ -113,14 +115,18 @@ fn lines(survey: &Survey, manner: &Manner) -> Vec<String> {
         lines.push(help(survey, manner));
     }
     lines.extend(quota(survey));
-    if survey.packets_per_s > TRAFFIC && manner.impact.is_none() {
-        lines.push(format!(
-            "traffic: {:.0} packets/s pass this machine: --impact 5% keeps the test below 5% of its \
-             CPUs and link",
-            survey.packets_per_s
-        ));
-    }
+    lines.extend(traffic(survey.packets_per_s, "this machine", manner));
     lines
+}
+
+/// The line about others' traffic on a machine, where a test should be bounded and is not.
+pub fn traffic(packets_per_s: f64, machine: &str, manner: &Manner) -> Option<String> {
+    (packets_per_s > TRAFFIC && manner.impact.is_none()).then(|| {
+        format!(
+            "traffic: {packets_per_s:.0} packets/s pass {machine}: --impact 5% keeps the test \
+             below 5% of its CPUs and link"
+        )
+    })
 }
 
 /// The line about other load on the CPUs; `None` below what is worth a line.

@@ -79,7 +79,9 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     }
     manner.placement = remote_paths::placement(arguments.measuring.placement(), &paths)?;
     let may_unpin = arguments.measuring.placement.is_none() && remote_paths::on_one_machine(&paths);
-    let survey = survey::look_and_place(&mut machine, &mut manner, may_unpin, &progress)?;
+    let of_server = remote_paths::first_lines(&paths, &manner);
+    let survey =
+        survey::look_and_place(&mut machine, &mut manner, may_unpin, of_server, &progress)?;
 
     // One key for all cells: the baseline's, whose device is the underlay's.
     let mtu = paths[0].mtu();

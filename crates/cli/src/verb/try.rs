@@ -292,7 +292,9 @@ impl Session {
         manner.placement = remote_paths::placement(arguments.measuring.placement(), &paths)?;
         let may_unpin =
             arguments.measuring.placement.is_none() && remote_paths::on_one_machine(&paths);
-        let survey = survey::look_and_place(&mut machine, &mut manner, may_unpin, progress)?;
+        let of_server = remote_paths::first_lines(&paths, &manner);
+        let survey =
+            survey::look_and_place(&mut machine, &mut manner, may_unpin, of_server, progress)?;
         manner.shorten_pairs(&arguments.measuring, &survey);
         let subjects = [paths[0].subject(here, paths[0].mtu())];
         let cells = plan::trial_cells(&asked.asks);

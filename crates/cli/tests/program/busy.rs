@@ -2,8 +2,10 @@
 //! runs is said first, and `--impact` keeps to its share.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -155,6 +157,36 @@ fn impact_keeps_to_its_share_and_says_what_it_proves() {
     for wrong in ["0", "51%", "x", "-1", "nan"] {
         let refused = run(["lab", "run", &format!("--impact={wrong}")]).expect(2);
         assert!(refused.stderr.contains("allowed are 0.1% to 50%"), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn traffic_of_the_server_s_machine_is_said_first() {
+    require!(possible());
+    let _turn = turn();
+    let two = Two::new();
+    let _server = two.serve_elsewhere();
+    let stop = AtomicBool::new(false);
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(|| two.a.netns().run(|| send_until(&stop, "10.0.0.2:9")).unwrap());
+        let ask = ["10.0.0.2", "--workloads", "tcp_rr", "--json"];
+        let ended = two.run(&[&ask[..], &SHORT].concat()).wait();
+        stop.store(true, Ordering::Relaxed);
+        ended
+    });
+    let (first, _) = ended.stderr.split_once("sampling ").expect("samples in the log");
+    let said = " packets/s pass the server's machine: --impact 5% keeps the test below 5%";
+    assert!(first.contains(said), "{}", ended.stderr);
+    ended.expect(0);
+}
+
+/// Sends some thousand datagrams a second that nobody takes.
+fn send_until(stop: &AtomicBool, to: &str) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        // Refused: nobody listens.
+        (0..20).for_each(|_| drop(socket.send_to(&[0; 64], to)));
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

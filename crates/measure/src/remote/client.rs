@@ -12,7 +12,7 @@ use channel::{Channel, ChannelError, RemoteError, Service, Token, open};
 use super::conversation::{converse, out_of_turn};
 use super::message::{Description, Observed, Reply, Request};
 use super::{Limits, place, session};
-use crate::sampler::Fare;
+use crate::sampler::{Fare, Rates};
 use load::EngineError;
 use results::{self, DeviceRecord};
 
@@ -39,6 +39,7 @@ pub struct Remote {
     gone: AtomicU32,
     description: Description,
     idle_load: f64,
+    packets_per_s: f64,
     round_trip: Duration,
     /// The client's device on the way there.
     device: DeviceRecord,
@@ -74,9 +75,17 @@ impl Remote {
         let Reply::Described(description) = ask(&Request::Describe)? else {
             return Err(refused(out_of_turn()));
         };
+        let fare = |reply: Reply| match reply {
+            Reply::Fare { fare, .. } => Ok((Instant::now(), fare)),
+            _ => Err(refused(out_of_turn())),
+        };
+        let (since, before) = fare(ask(&Request::Fare)?)?;
         let Reply::Idle(idle_load) = ask(&Request::Idle { millis: IDLE_WATCH_MS })? else {
             return Err(refused(out_of_turn()));
         };
+        let (until, after) = fare(ask(&Request::Fare)?)?;
+        let watched_s = until.duration_since(since).as_secs_f64();
+        let packets_per_s = Rates::between(&before, &after, watched_s).packets;
         let mut round_trip = Duration::MAX;
         for _ in 0..PINGS {
             let begun = Instant::now();
@@ -93,6 +102,7 @@ impl Remote {
             channel: Mutex::new(Some(channel)),
             gone: AtomicU32::new(0),
             idle_load,
+            packets_per_s,
             round_trip,
             device,
             same_machine,
@@ -138,6 +148,11 @@ impl Remote {
     /// Share of all its CPUs busy before the run, 0..1.
     pub fn idle_load(&self) -> f64 {
         self.idle_load
+    }
+
+    /// Packets a second that its machine took through the stack before the run.
+    pub fn packets_per_s(&self) -> f64 {
+        self.packets_per_s
     }
 
     /// CPUs that its threads may run on.

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fare {
+    /// Packets taken through the stack.
+    pub packets: f64,
     /// Packets dropped at full backlogs.
     pub drops: f64,
     /// TCP segments retransmitted in the process's namespace.
@@ -41,9 +43,11 @@ pub(crate) fn suffers(
         || end.waiting > waiting + WAITING
 }
 
-/// What a host suffers, per second: packets dropped, TCP segments sent again.
+/// What passes a host and what it suffers, per second: packets, those dropped, TCP segments sent
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Rates {
+    pub packets: f64,
     pub drops: f64,
     pub retransmits: f64,
 }
@@ -51,9 +55,12 @@ pub(crate) struct Rates {
 impl Rates {
     pub fn between(begin: &Fare, end: &Fare, seconds: f64) -> Rates {
         let seconds = seconds.max(1e-3);
+        // A counter of 32 bits that has passed its end is taken for one that stands.
+        let rate = |end: f64, begin: f64| (end - begin).max(0.0) / seconds;
         Rates {
-            drops: (end.drops - begin.drops).max(0.0) / seconds,
-            retransmits: (end.retransmits - begin.retransmits).max(0.0) / seconds,
+            packets: rate(end.packets, begin.packets),
+            drops: rate(end.drops, begin.drops),
+            retransmits: rate(end.retransmits, begin.retransmits),
         }
     }
 }
@@ -81,13 +88,14 @@ impl HostCounters {
 
     pub fn fare(&self) -> Fare {
         let softnet = self.softnet.as_ref().and_then(|file| SoftnetStat::read(file).ok());
-        let drops =
-            softnet.map_or(0.0, |stat| stat.cpus.values().map(|cpu| f64::from(cpu.dropped)).sum());
+        let cpus = softnet.iter().flat_map(|stat| stat.cpus.values());
+        let packets = cpus.clone().map(|cpu| f64::from(cpu.processed)).sum();
+        let drops = cpus.map(|cpu| f64::from(cpu.dropped)).sum();
         let snmp = self.snmp.as_ref().and_then(|file| Snmp::parse(&file.read().ok()?).ok());
         let retransmits = snmp.map_or(0.0, |snmp| snmp.tcp.retrans_segs as f64);
         let waiting = read_value(PRESSURE).ok().and_then(|text| waiting(&text)).unwrap_or(0.0);
         let stat = self.stat.as_ref().and_then(|file| CpuStat::read(file).ok());
-        Fare { drops, retransmits, waiting, ticks: stat.map(|stat| stat.total) }
+        Fare { packets, drops, retransmits, waiting, ticks: stat.map(|stat| stat.total) }
     }
 }
 
@@ -113,8 +121,8 @@ mod tests {
 
     #[test]
     fn drops_retransmits_and_waiting_are_harm_and_what_was_there_before_is_not() {
-        let calm = Fare { drops: 10.0, retransmits: 5.0, waiting: 0.2, ticks: None };
-        let resting = Rates { drops: 0.0, retransmits: 1.0 };
+        let calm = Fare { drops: 10.0, retransmits: 5.0, waiting: 0.2, ..Fare::default() };
+        let resting = Rates { retransmits: 1.0, ..Rates::default() };
         let harm = |end: Fare| suffers(&calm, &end, &resting, 0.2, 0.1);
         assert!(!harm(calm));
         assert!(harm(Fare { drops: 11.0, ..calm }));
@@ -122,7 +130,7 @@ mod tests {
         assert!(harm(Fare { retransmits: 9.0, ..calm }));
         assert!(harm(Fare { waiting: 0.35, ..calm }));
         // A host that drops all the time.
-        let dropping = Rates { drops: 100.0, retransmits: 0.0 };
+        let dropping = Rates { drops: 100.0, ..Rates::default() };
         let same = Fare { drops: 20.0, ..calm };
         assert!(!suffers(&calm, &same, &dropping, 0.2, 0.1));
     }
