@@ -29,6 +29,8 @@ const PORT: u16 = 2377;
 const TENANT_NIC: &str = "eth0";
 /// How long the two engines may take to tell each other of their containers.
 const LIMIT: Duration = Duration::from_secs(30);
+/// How often a container is started.
+const ATTEMPTS: u32 = 3;
 
 impl Mode for Swarm {
     fn name(&self) -> &'static str {
@@ -135,12 +137,25 @@ fn join(a: &Host, b: &Host, params: &Params) -> Result<[Member; 2]> {
 
 /// Starts the container of host `name`, on the network with this id.
 fn member(mut engine: Engine<'_>, name: &str, address: Ipv4Addr, network: &str) -> Result<Member> {
-    let (ip, run) = (address.to_string(), ["run", "--detach", "--name", CONTAINER]);
-    engine.ask(&[&run[..], &["--network", NETWORK, "--ip", &ip, IMAGE]].concat())?;
+    let (ip, create) = (address.to_string(), ["create", "--name", CONTAINER]);
+    engine.ask(&[&create[..], &["--network", NETWORK, "--ip", &ip, IMAGE]].concat())?;
+    attached(&mut engine)?;
     let sandbox = Host::found(&format!("sandbox-{name}"), engine.sandbox(network)?)?;
     let tenant = Host::found(&format!("tenant-{name}"), engine.container(CONTAINER)?)?;
     let port = port_of(&tenant, &sandbox)?;
     Ok(Member { programs: engine.into_parts(), sandbox, tenant, port })
+}
+
+/// Starts the container. Docker gives its manager 20 s to attach it to the network, which that
+/// does not keep where others have the CPUs.
+fn attached(engine: &mut Engine<'_>) -> Result<()> {
+    for _ in 1..ATTEMPTS {
+        match engine.ask(&["start", CONTAINER]) {
+            Ok(_) => return Ok(()),
+            Err(error) => tracing::debug!(%error, "the container is started once more"),
+        }
+    }
+    engine.ask(&["start", CONTAINER]).map(drop)
 }
 
 /// The device of `sandbox` at the other end of the container's.
