@@ -2,7 +2,7 @@
 //!
 //! A test sends in short pulses and rests between them. How long it rests follows from
 //! what the last pulse really took of CPUs and link: over pulse and rest together the test
-//! stays below its share of each ([`Governor`]). Where a host's own traffic suffers during
+//! stays below its share of each (`governor`). Where a host's own traffic suffers during
 //! pulses ([`Fare`]), the share is halved, and comes back slowly. All of that holds for the
 //! server's machine as for this one, where it is another (`run/pacing.rs`).
 //!
