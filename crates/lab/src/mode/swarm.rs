@@ -152,6 +152,7 @@ fn attached(engine: &mut Engine<'_>) -> Result<()> {
     for _ in 1..ATTEMPTS {
         match engine.ask(&["start", CONTAINER]) {
             Ok(_) => return Ok(()),
+            Err(error @ testbed::Error::Interrupted { .. }) => return Err(error),
             Err(error) => tracing::debug!(%error, "the container is started once more"),
         }
     }

@@ -67,8 +67,8 @@ pub(crate) struct Side {
     costs: VecDeque<f64>,
     /// CPU seconds of the test so far.
     taken_s: f64,
-    /// Pulses from which it suffered.
-    suffered: u32,
+    /// Whether it suffered from a pulse.
+    suffered: bool,
 }
 
 impl Side {
@@ -79,7 +79,7 @@ impl Side {
             rests: VecDeque::with_capacity(REMEMBERED),
             costs: VecDeque::with_capacity(REMEMBERED),
             taken_s: 0.0,
-            suffered: 0,
+            suffered: false,
         }
     }
 
@@ -158,7 +158,7 @@ impl Governor {
             self.part = (self.part / 2.0).max(LEAST);
             self.unharmed = 0;
             self.backed_off += 1;
-            harmed.iter().for_each(|at| self.sides[*at].suffered += 1);
+            harmed.iter().for_each(|at| self.sides[*at].suffered = true);
         }
         // Where no device tells its speed, CPU time alone bounds the test.
         let mut whole = self.link.map_or(0.0, |link| {
@@ -228,7 +228,7 @@ impl Governor {
             said.push_str(&format!("; it took {taken:.2}% of the server's CPUs ({bound})"));
         }
         if self.backed_off > 0 {
-            let who = match (here.suffered > 0, servers.iter().any(|side| side.suffered > 0)) {
+            let who = match (here.suffered, servers.iter().any(|side| side.suffered)) {
                 (true, true) => "the host's own traffic and the server's",
                 (true, false) => "the host's own traffic",
                 (false, _) => "the server's own traffic",

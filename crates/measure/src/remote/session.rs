@@ -210,10 +210,11 @@ impl<'a> Session<'a> {
 
     fn fare(&mut self) -> Result<Reply, String> {
         let path = self.path.as_mut().ok_or("fare before describe")?;
-        let link_bits_per_s = link_speed(&path.device);
-        let counters = path.counters.get_or_insert_with(HostCounters::open);
-        // Only a client that does no harm asks.
-        let fare = giving_way::read(true, || Ok(counters.fare()))?;
+        let (device, counters) =
+            (&path.device, path.counters.get_or_insert_with(HostCounters::open));
+        // Whoever asks wants this machine's own traffic to come first.
+        let (fare, link_bits_per_s) =
+            giving_way::read(true, || Ok((counters.fare(), link_speed(device))))?;
         Ok(Reply::Fare { fare, link_bits_per_s })
     }
 
