@@ -256,8 +256,13 @@ impl Capabilities {
     }
 
     fn try_engine(&self, engine: Engine) -> Supported {
-        let open = |name: &str| Port::open(&PortOptions::named(name), self.scratch.netns());
-        let joined = open("probe0").and_then(|left| Ok((left, open("probe1")?)));
+        // A program that another thread starts has a copy of every file until its `exec`: the
+        // TAPs of another engine's probe may outlive it.
+        let open = |end: u8| {
+            let name = format!("{}{end}", engine.name());
+            Port::open(&PortOptions::named(name), self.scratch.netns())
+        };
+        let joined = open(0).and_then(|left| Ok((left, open(1)?)));
         let joined = joined.map_err(datapath::Error::from).and_then(|(left, right)| {
             Bridge::new(left, right, None)?.engine(EngineChoice::Only(engine)).map(drop)
         });
