@@ -233,7 +233,11 @@ impl Governor {
                 (true, false) => "the host's own traffic",
                 (false, _) => "the server's own traffic",
             };
-            said.push_str(&format!("; it backed off {} times, as {who} suffered", self.backed_off));
+            let times = match self.backed_off {
+                1 => "once".to_owned(),
+                more => format!("{more} times"),
+            };
+            said.push_str(&format!("; it backed off {times}, as {who} suffered"));
         }
         Some(said)
     }
@@ -337,11 +341,11 @@ mod tests {
     fn who_suffered_is_said() {
         let nothing = Pulse { seconds: 0.1, ..Pulse::default() };
         for (harmed, said) in [
-            (vec![HERE], "; it backed off 1 times, as the host's own traffic suffered"),
-            (vec![SERVER], "; it backed off 1 times, as the server's own traffic suffered"),
+            (vec![HERE], "; it backed off once, as the host's own traffic suffered"),
+            (vec![SERVER], "; it backed off once, as the server's own traffic suffered"),
             (
                 vec![HERE, SERVER],
-                "; it backed off 1 times, as the host's own traffic and the server's suffered",
+                "; it backed off once, as the host's own traffic and the server's suffered",
             ),
         ] {
             let mut governor = with_server(0.05);
