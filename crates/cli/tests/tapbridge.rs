@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use foreground::{Foreground, LIMIT, Notify, OVERLANE, path, ping};
 use nix::sys::signal::Signal;
-use test_support::{need, require};
+use test_support::{Stop, need, require};
 use testbed::Host;
 
 mod foreground;
@@ -72,15 +72,6 @@ fn it_says_when_it_is_ready_shows_counters_and_ends_when_told() {
     }
 }
 
-/// Is set when this goes.
-struct Set<'a>(&'a AtomicBool);
-
-impl Drop for Set<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn ipv6_addresses_are_in_force_once_it_is_ready() {
     require!(need::tun());
@@ -102,7 +93,7 @@ fn ipv6_addresses_are_in_force_once_it_is_ready() {
             }
         });
         // Also where something below panics.
-        let _end = Set(&ended);
+        let _end = Stop(&ended);
         for _ in 0..5 {
             let mut command = Command::new(OVERLANE);
             command.args(["tapbridge", "--left", "tap0:fd00::1/64", "--right", "tap0:fd00::2/64"]);

@@ -256,8 +256,8 @@ impl Capabilities {
     }
 
     fn try_engine(&self, engine: Engine) -> Supported {
-        // A program that another thread starts has a copy of every file until its `exec`: the
-        // TAPs of another engine's probe may outlive it.
+        // A program that another thread starts has a copy of every descriptor until its `exec`:
+        // the TAPs of another engine's probe may outlive it.
         let open = |end: u8| {
             let name = format!("{}{end}", engine.name());
             Port::open(&PortOptions::named(name), self.scratch.netns())

@@ -21,7 +21,7 @@ use netstate::control_plane::Controlled;
 use netstate::{HopKind, MacAddr};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use test_support::{need, require, some_at_once};
+use test_support::{Stop, need, require, some_at_once};
 use testbed::{Host, Offload, Privileges, mac};
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
@@ -128,15 +128,6 @@ fn the_bridge_answers_for_neighbours_that_zebra_knows() {
     });
 }
 
-/// Is set when it goes, also by a test that fails: who waits for it ends.
-struct Done<'a>(&'a AtomicBool);
-
-impl Drop for Done<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn a_tenant_that_moves_is_followed() {
     require!(mode("evpn-rr"), mode("evpn-rr+accel"));
@@ -147,7 +138,7 @@ fn a_tenant_that_moves_is_followed() {
         std::thread::scope(|scope| {
             // When the fast path of `a` takes packets again, once zebra's entry is the new one.
             let lag = scope.spawn(|| lag(&network, &is_done));
-            let done = Done(&is_done);
+            let done = Stop(&is_done);
             drop(befall(mode, &network, "mac-moves"));
             if name.ends_with("+accel") {
                 testbed::poll("the fast path of a", RECOVERY, || {

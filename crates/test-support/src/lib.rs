@@ -34,7 +34,7 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod inject;
@@ -155,6 +155,17 @@ pub fn install(program: &[u8], to: &Path) {
     child.stdin.take().expect("a pipe").write_all(program).expect("write to install(1)");
     let status = child.wait().expect("wait for install(1)");
     assert!(status.success(), "install {}: {status}", to.display());
+}
+
+/// Sets a flag when it goes, also in a test that fails: threads that look at the flag end, and
+/// whoever waits for them goes on.
+#[derive(Debug)]
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Says that this test measured and could not decide; [`inconclusive!`] also returns.

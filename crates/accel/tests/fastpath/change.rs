@@ -16,6 +16,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use packet::ethernet::MacAddr;
+use test_support::Stop;
 use testbed::{Host, NIC, Offload, Wire, mac};
 
 use crate::pair::{BRIDGE, DEVICE, LIMIT, Pair, TENANT_B};
@@ -386,7 +387,7 @@ impl Change {
                     std::thread::sleep(GAP);
                 }
             });
-            let ended = Ended(&stop);
+            let ended = Stop(&stop);
             let mut frames = Frames { tap: &tap, underlay, buffer: vec![0; 70_000] };
             let before = accel.status().packets("encap_hit");
             testbed::poll("datagrams by the fast path", LIMIT, || {
@@ -417,15 +418,6 @@ impl Change {
             drop(ended);
             Window { last, call }
         })
-    }
-}
-
-/// Ends the sender, however the measurement ends.
-struct Ended<'a>(&'a AtomicBool);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

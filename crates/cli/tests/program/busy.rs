@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use test_support::{need, require};
+use test_support::{Stop, need, require};
 
 use super::launch::{OVERLANE, Running, overlane as program, run, turn};
 use super::machine::nothing_left;
@@ -170,22 +170,13 @@ fn traffic_of_the_server_s_machine_is_said_first() {
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| two.a.netns().run(|| send_until(&stop, "10.0.0.2:9")).unwrap());
         let ask = ["10.0.0.2", "--workloads", "tcp_rr", "--json"];
-        let _stops = Stops(&stop);
+        let _stop = Stop(&stop);
         two.run(&[&ask[..], &SHORT].concat()).wait()
     });
     let (first, _) = ended.stderr.split_once("sampling ").expect("samples in the log");
     let said = " packets/s pass the server's machine: --impact 5% keeps the test below 5%";
     assert!(first.contains(said), "{}", ended.stderr);
     ended.expect(0);
-}
-
-/// Ends a sender, also where a test fails.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Sends some thousand datagrams a second that nobody takes.

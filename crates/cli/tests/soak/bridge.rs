@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use packet::vnet_hdr::Layout;
 use sys::tap::{Tap, TapOptions};
+use test_support::Stop;
 use testbed::{Host, mac};
 
 use crate::foreground::{Foreground, LIMIT, OVERLANE, path};
 use crate::noise::{Random, frame};
 use crate::traffic::{tcp, udp};
-use crate::tunnel::{Stop, flap, reached};
+use crate::tunnel::{flap, reached};
 use crate::underlay::address;
 use crate::watched::Watched;
 use crate::{PROGRESS, STEP};

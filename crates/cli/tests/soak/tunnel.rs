@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use test_support::Stop;
 use testbed::{Host, NIC, mac};
 
 use crate::foreground::{Foreground, LIMIT, OVERLANE, path};
@@ -168,15 +169,6 @@ pub fn live(era: Era, index: usize, end: Instant, random: &mut Random, soaked: &
     }
     eprintln!("vtep, life {index}: {era:?}, {steps} steps; {}", life.watched.summary());
     life.end(index.is_multiple_of(2));
-}
-
-/// Stops the threads also when something fails: who waits for them would wait forever.
-pub struct Stop<'a>(pub &'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Every direction of a status.
