@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Never loaded: has clang describe each struct and enum of abi.h in this object's BTF, from
- * which build.rs asserts the Rust side.
+ * Never loaded. Makes clang describe each struct and enum of abi.h in this object's BTF, from which
+ * build.rs generates assertions for the Rust side.
  */
 #include "abi.h"
 

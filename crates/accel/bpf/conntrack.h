@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The kernel's connection tracking, as programs are shown it (Linux 6.0,
+ * The kernel's connection tracking as exposed to BPF programs (Linux 6.0,
  * net/netfilter/nf_conntrack_bpf.c, include/net/netfilter/nf_conntrack.h).
  */
 #ifndef OVERLANE_ACCEL_CONNTRACK_H
@@ -56,7 +56,7 @@ struct nf_conn {
 	union nf_conntrack_proto proto;
 } __attribute__((preserve_access_index));
 
-/* Without the last field of 6.11, a zone's direction. */
+/* Without the last field of Linux 6.11, the direction of a zone. */
 struct bpf_ct_opts {
 	s32 netns_id;
 	s32 error;
@@ -64,7 +64,7 @@ struct bpf_ct_opts {
 	u8 dir;
 	u16 reserved;
 };
-_Static_assert(sizeof(struct bpf_ct_opts) == 12, "as Linux 6.0 has it");
+_Static_assert(sizeof(struct bpf_ct_opts) == 12, "layout of Linux 6.0");
 
 extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,
 					 u32 tuple__sz, struct bpf_ct_opts *opts, u32 opts__sz)

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * What comes by the underlay NIC.
- */
+/* Decapsulation of packets from the underlay NIC. */
 #ifndef OVERLANE_ACCEL_DECAP_H
 #define OVERLANE_ACCEL_DECAP_H
 
@@ -9,9 +7,10 @@
 #include "outer.h"
 #include "route.h"
 
-/* Whether a connection of the tenant's own takes the GSO packet. Its
- * gso_type still tells of the tunnel, which BPF cannot take back; it would
- * mislead a device that the tenant forwards it to.
+/*
+ * Whether a connection of the tenant itself receives the GSO packet. Its gso_type still has the
+ * tunnel flag, which BPF cannot clear, and which would mislead a device that the tenant forwards
+ * the packet to.
  */
 static __always_inline int is_taken(struct __sk_buff *skb, const struct fdb *to, u16 proto,
 				    const u8 *ip, u32 at, const struct flow *flow)
@@ -35,7 +34,7 @@ static __always_inline int is_taken(struct __sk_buff *skb, const struct fdb *to,
 			return 0;
 		size = sizeof(tuple.ipv6);
 	}
-	/* As it will come to the tenant. */
+	/* Look up with the addresses that the tenant will see. */
 	if (flow && proto == htons(ETH_P_IP)) {
 		tuple.ipv4.saddr = flow->source[0];
 		tuple.ipv4.daddr = flow->dest[0];
@@ -48,14 +47,15 @@ static __always_inline int is_taken(struct __sk_buff *skb, const struct fdb *to,
 	sock = bpf_skc_lookup_tcp(skb, &tuple, size, to->netns, 0);
 	if (!sock)
 		return 0;
-	/* Such a socket may match an address that is not the tenant's. */
+	/* A listening socket may match an address that is not the tenant's. */
 	listening = sock->state == BPF_TCP_LISTEN || sock->state == BPF_TCP_NEW_SYN_RECV;
 	bpf_sk_release(sock);
 	return !listening;
 }
 
-/* The outer sum is the slow path's to check, unless done or left out; over IPv6 it may be left
- * out only where the device says so.
+/*
+ * Whether the outer checksum needs no verification: verified already, or absent. Over IPv6 it may
+ * be absent only if the VXLAN device accepts that. Otherwise the slow path verifies it.
  */
 static __always_inline int is_outer_sum_right(struct __sk_buff *skb, const int six,
 					      const struct vtep *vtep, const struct front *front)
@@ -66,9 +66,10 @@ static __always_inline int is_outer_sum_right(struct __sk_buff *skb, const int s
 	       !(six && !front->udp.check && !(vtep->flags & VTEP_ZERO_CHECKSUM));
 }
 
-/* Rules are to see the packet, counted by `reason` where it goes the kernel's whole way. Rules
- * about the tunnel's own datagrams let all from this remote end pass, else it would not be in the
- * FDB: only the inner packet has to meet its own, and comes in by the VXLAN device as if this had
+/*
+ * Partial bypass: rules must see the packet. It is counted by `reason` if it takes the slow path.
+ * The rules accept all outer packets from this VTEP, as it would not be in the FDB otherwise, so
+ * only the inner packet has to pass rules. It enters at the VXLAN device as if that had
  * decapsulated it (drivers/net/vxlan, vxlan_rcv).
  */
 static __always_inline int receive_half(struct __sk_buff *skb, const int six, u32 reason,
@@ -77,10 +78,13 @@ static __always_inline int receive_half(struct __sk_buff *skb, const int six, u3
 {
 	u32 len = skb->len;
 
-	/* Nobody gives verdicts: rules are to count each datagram. What a GSO packet says of the
-	 * tunnel cannot be taken back. Rules were asked about datagrams without a mark. The way into
-	 * the device clears a priority, which rules may read (____dev_forward_skb,
-	 * include/linux/netdevice.h). In a sandbox the device is out of reach.
+	/*
+	 * Slow path if no verdicts are given, because rules must count each packet. Slow path for
+	 * GSO packets, because the tunnel flag in gso_type cannot be cleared. Slow path for packets
+	 * with a mark, because rules were evaluated without one, and with a priority, because
+	 * redirection clears it and rules may read it (____dev_forward_skb,
+	 * include/linux/netdevice.h). Slow path for sandboxes, because their VXLAN device is out of
+	 * reach.
 	 */
 	if (!live->verdicts || skb->gso_size || skb->mark || skb->priority || vtep->crossing ||
 	    vtep->netns || !is_outer_sum_right(skb, six, vtep, front))
@@ -89,8 +93,9 @@ static __always_inline int receive_half(struct __sk_buff *skb, const int six, u3
 		return pass(skb, vtep->slot, DECAP_REFRESH);
 	if (unwrap(skb, six, front->inner.proto))
 		return pass(skb, vtep->slot, DECAP_UNFIT);
-	/* The Ethernet header: that of the outer packet is where it was. */
+	/* Restore the Ethernet header: the outer packet's header is still in its place. */
 	if (bpf_skb_store_bytes(skb, 0, &front->inner, ETH_HLEN, 0)) {
+		/* The headers are already changed, so the slow path cannot take it. */
 		count(vtep->slot, DECAP_LOST, len);
 		return TC_ACT_SHOT;
 	}
@@ -99,8 +104,9 @@ static __always_inline int receive_half(struct __sk_buff *skb, const int six, u3
 	return bpf_redirect(vtep->vxlan, BPF_F_INGRESS);
 }
 
-/* What comes by the NIC. `six` is a constant: each family has its own code, and pays for
- * none of the other's.
+/*
+ * Handles a packet from the NIC. `six` is a constant, so each family has its own code without the
+ * other's cost.
  */
 static __always_inline int receive(struct __sk_buff *skb, const int six)
 {
@@ -119,7 +125,7 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	int tos, ecn, routed = 0;
 	u16 proto;
 
-	/* What is no VXLAN for this host is not even counted. */
+	/* Packets that are not VXLAN for this host are not counted. */
 	if (six ? read6(skb, &front) : read4(skb, &front))
 		return TCX_NEXT;
 	key.vni = front.vxlan.vni;
@@ -134,10 +140,10 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	    (six ? !is_same(front.six.ip.daddr, vtep->local) :
 		   front.four.ip.daddr != vtep->local[0]))
 		return pass(skb, vtep->slot, DECAP_NOT_OURS);
-	/* Of IPv6 there is another header in front of UDP then. */
+	/* In IPv6, a fragment has another header in front of UDP. */
 	if (!six && front.four.ip.frag_off & htons(0x3fff))
 		return pass(skb, vtep->slot, DECAP_FRAGMENT);
-	/* Wrong lengths, flags and sums the slow path judges; it also trims. */
+	/* The slow path drops wrong lengths, flags and checksums, or trims the packet. */
 	if (len - ETH_HLEN > 0xffff || front.vxlan.flags != htonl(VXLAN_FLAGS) ||
 	    !(six ? is_whole6(&front, len) : is_whole4(&front, len)))
 		return pass(skb, vtep->slot, DECAP_MALFORMED);
@@ -151,14 +157,15 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	tos = inner_tos(proto, ip);
 	if (tos < 0)
 		return pass(skb, vtep->slot, DECAP_MALFORMED);
-	/* Congestion or ECT(1) is to be marked inside, or the packet dropped, or the
-	 * oddity logged: RFC 6040, include/net/inet_ecn.h.
+	/*
+	 * The ECN field must be copied inside, or the packet dropped or logged: RFC 6040,
+	 * include/net/inet_ecn.h.
 	 */
 	ecn = (six ? class6(&front) : front.four.ip.tos) & ECN_MASK;
 	tos &= ECN_MASK;
 	if (ecn == ECN_CE || (ecn && !tos) || (ecn == ECN_ECT_1 && tos == ECN_ECT_0))
 		return pass(skb, vtep->slot, DECAP_ECN);
-	/* The VXLAN device would learn an address that has moved. */
+	/* The address may have moved: the VXLAN device must learn that. */
 	from = lookup(vtep->netns, vtep->domain, front.inner.source);
 	if (!from || from->flags & FDB_LOCAL || from->vxlan != vtep->vxlan ||
 	    from->port != skb->ifindex ||
@@ -169,7 +176,7 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	if (vtep->flags & DOMAIN_CHECKED && !is_sound(proto, ip, longest))
 		return pass(skb, vtep->slot, DECAP_MALFORMED);
 	to = lookup(vtep->netns, vtep->domain, front.inner.dest);
-	/* Only where the VXLAN device is a domain by itself: routed, not bridged. */
+	/* Route only if the VXLAN device is its own domain, not a bridge port. */
 	if (to && to->flags & FDB_ROUTER_MAC && vtep->domain == from->vxlan) {
 		if (!is_plain(proto, ip, longest) || !(to->flags & router_flag(proto)))
 			return pass(skb, vtep->slot, DECAP_MALFORMED);
@@ -202,6 +209,7 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 		__builtin_memcpy(&front.inner.source, fib.smac, 6);
 		age(proto, ip);
 	}
+	/* Through another device, other rules may apply. */
 	if (to && flow && to->port != flow->output)
 		return pass(skb, vtep->slot, DECAP_VERDICT);
 	if (!to || !(to->flags & FDB_LOCAL))
@@ -214,7 +222,7 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	} else if (longest > to->mtu) {
 		return pass(skb, vtep->slot, DECAP_MTU);
 	}
-	/* The tenant's neighbour entry is confirmed by the router's packets only. */
+	/* Only packets routed to the tenant confirm its neighbour entry. */
 	if (due(&from->refreshed_rx, now, live->refresh) |
 	    (routed && due(&to->refreshed_rx, now, live->refresh)) |
 	    flow_due(flow, now, live))
@@ -223,18 +231,19 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	if (unwrap(skb, six, proto))
 		return pass(skb, vtep->slot, DECAP_UNFIT);
 	__builtin_memcpy(front.ip, ip, CHANGED);
+	/* The headers are already changed, so the slow path cannot take it. */
 	if (bpf_skb_store_bytes(skb, 0, &front.inner, ETH_HLEN + CHANGED, 0)) {
 		count(vtep->slot, DECAP_LOST, len);
 		return TC_ACT_SHOT;
 	}
-	/* The outer sum is verified and gone (udp4_csum_init, udp6_csum_init). */
+	/* The outer checksum is verified and removed (udp4_csum_init, udp6_csum_init). */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 	if (flow && flow->flags & FLOW_TRANSLATED &&
 	    translate(skb, ETH_HLEN, ip, &key_of_flow, flow)) {
 		count(vtep->slot, DECAP_LOST, len);
 		return TC_ACT_SHOT;
 	}
-	/* What crosses namespaces loses both (__dev_forward_skb). */
+	/* Packets that cross namespaces lose both (__dev_forward_skb). */
 	skb->mark = 0;
 	skb->priority = 0;
 	count(vtep->slot, DECAP_HIT, len - overhead);

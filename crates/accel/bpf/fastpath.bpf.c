@@ -2,17 +2,16 @@
 /*
  * The fast path beside a bridge or routes and their VXLAN devices.
  *
- * `encap` runs at the tcx ingress of a tenant's device and puts the outer headers on;
- * `decap` (decap.h) at the tcx ingress of the underlay NIC and takes them off. What rules
- * are to see first, `depart` (leave.h) encapsulates behind them. Nothing is learned here:
- * what may be forwarded, and how, is in the maps, which src/programs/maps.rs keeps in step
- * with the kernel. A packet for which anything is not as expected goes on untouched, to the
- * bridge, routes and the VXLAN device, and is counted by reason.
+ * `encap` runs at the tcx ingress of a tenant's device and adds the outer headers. `decap`
+ * (decap.h) runs at the tcx ingress of the underlay NIC and removes them. `depart` (leave.h)
+ * encapsulates packets after rules have seen them. The programs learn nothing: the maps define what
+ * to forward and how, and src/programs/maps.rs keeps them in step with the kernel. If anything
+ * about a packet is unexpected, it passes unchanged to the bridge, routes and the VXLAN device, and
+ * is counted by reason.
  *
- * Where bridge and VXLAN device are in a sandbox namespace and the NIC is not (Docker's
- * overlay networks), a veth pair joins the two: `encap` and `decap` decide and change
- * the packet, `outward` and `inward`, each at the end of the pair that it comes out of,
- * only pass it on.
+ * If bridge and VXLAN device are in a sandbox namespace and the NIC is not (Docker's overlay
+ * networks), a veth pair connects the two. `encap` and `decap` decide and change the packet.
+ * `outward` and `inward`, each at the receiving end of the pair, only redirect it.
  */
 #include "abi.h"
 #include "kernel.h"
@@ -48,7 +47,7 @@ int encap(struct __sk_buff *skb)
 		return pass_port(skb, ENCAP_VLAN);
 	if (load(skb, 0, &front.inner, ETH_HLEN))
 		return pass_port(skb, ENCAP_MALFORMED);
-	/* Group bit: the first on the wire. Replication is the slow path's. */
+	/* Group bit: the first bit on the wire. The slow path replicates frames. */
 	if (*(u8 *)&front.inner.dest & 1)
 		return pass_port(skb, ENCAP_GROUP);
 	proto = front.inner.proto;
@@ -60,7 +59,7 @@ int encap(struct __sk_buff *skb)
 	tos = inner_tos(proto, ip);
 	if (tos < 0)
 		return pass_port(skb, ENCAP_MALFORMED);
-	/* The bridge would learn an address that has moved. */
+	/* The address may have moved: the bridge must learn that. */
 	__builtin_memcpy(key.mac, front.inner.source, 6);
 	from = bpf_map_lookup_elem(&sources, &key);
 	if (!from) {
@@ -90,9 +89,7 @@ int encap(struct __sk_buff *skb)
 			entered(&key_of_flow, live, now, 1);
 			return pass(skb, from->slot, ENCAP_VERDICT);
 		}
-		/* The connection may have come to another state, for which it wants
-		 * another verdict.
-		 */
+		/* The connection may have changed state, and needs a new verdict. */
 		if (!is_tracked(skb, &key_of_flow, flow)) {
 			entered(&key_of_flow, live, now, 1);
 			return pass(skb, from->slot, ENCAP_TRACKING);
@@ -103,20 +100,21 @@ int encap(struct __sk_buff *skb)
 		if (route(skb, from->domain, proto, ip, longest, &fib, flow))
 			return pass(skb, from->slot, ENCAP_ROUTE);
 		to = lookup(constants.netns, fib.ifindex, fib.dmac);
-		/* Not to a bridge with a VXLAN device, which nothing has tested. */
+		/* Routing to a bridge with a VXLAN device is untested. */
 		if (to && to->vxlan != fib.ifindex)
 			return pass(skb, from->slot, ENCAP_ROUTE);
 		__builtin_memcpy(&front.inner.dest, fib.dmac, 6);
 		__builtin_memcpy(&front.inner.source, fib.smac, 6);
 		age(proto, ip);
 	}
-	/* By another device other rules may stop it. */
+	/* Through another device, other rules may apply. */
 	if (to && flow && to->vxlan != flow->output)
 		return pass(skb, from->slot, ENCAP_VERDICT);
 	if (!to || to->flags & (FDB_LOCAL | FDB_ROUTER_MAC))
 		return pass(skb, from->slot, ENCAP_DESTINATION);
-	/* drivers/net/vxlan, vxlan_xmit; net/bridge, br_do_suppress_nd: unicast
-	 * solicitations, too.
+	/*
+	 * The device or bridge may answer, even unicast solicitations (drivers/net/vxlan,
+	 * vxlan_xmit; net/bridge, br_do_suppress_nd).
 	 */
 	if (to->flags & FDB_PROXY && is_icmpv6(proto, ip))
 		return pass(skb, from->slot, ENCAP_PROTOCOL);
@@ -127,7 +125,7 @@ int encap(struct __sk_buff *skb)
 	    flow_due(flow, now, live))
 		return pass(skb, from->slot, ENCAP_REFRESH);
 	if (flow && flow->flags & FLOW_TRANSLATED) {
-		/* From here on the packet is another: it goes fast or nowhere. */
+		/* The packet is changed from here on, so the slow path cannot take it. */
 		if (translate(skb, ETH_HLEN, ip, &key_of_flow, flow)) {
 			count(from->slot, ENCAP_LOST, len);
 			return TC_ACT_SHOT;
@@ -135,13 +133,16 @@ int encap(struct __sk_buff *skb)
 		translated = 1;
 	}
 	__builtin_memcpy(front.ip, ip, CHANGED);
-	/* drivers/net/vxlan hashes the Ethernet header then. */
+	/* Without a flow hash, drivers/net/vxlan hashes the Ethernet header. */
 	hash = bpf_get_hash_recalc(skb);
 	if (!hash && !translated)
 		return pass(skb, from->slot, ENCAP_HASH);
 	set_tunnel(&front, to, hash, len);
 	if (is_sum_beyond(skb, &front, ip, to)) {
-		/* The VXLAN device sums up; its FDB has the same entry. Only the bridge is saved. */
+		/*
+		 * The VXLAN device computes the checksum, and its FDB has the same entry. Only the
+		 * bridge is bypassed.
+		 */
 		if (routed && bpf_skb_store_bytes(skb, 0, &front.inner, ETH_HLEN + CHANGED, 0)) {
 			count(from->slot, ENCAP_LOST, len);
 			return TC_ACT_SHOT;
@@ -153,6 +154,7 @@ int encap(struct __sk_buff *skb)
 	reason = wrap(skb, &front, to, tos);
 	if (reason == ENCAP_UNFIT && !translated)
 		return pass(skb, from->slot, ENCAP_UNFIT);
+	/* The packet is partly changed, so the slow path cannot take it. */
 	if (reason != ENCAP_HIT) {
 		count(from->slot, ENCAP_LOST, len);
 		return TC_ACT_SHOT;
@@ -168,8 +170,9 @@ int encap(struct __sk_buff *skb)
 	return verdict;
 }
 
-/* From a sandbox to the NIC: what `encap` has sent here. Nothing else has business
- * on this device.
+/*
+ * From a sandbox to the NIC: redirects packets sent by `encap`. Other packets do not belong on this
+ * device.
  */
 SEC("tcx/ingress")
 int outward(struct __sk_buff *skb)
@@ -182,7 +185,7 @@ int outward(struct __sk_buff *skb)
 	return bpf_redirect(nic, 0);
 }
 
-/* Into a sandbox to the tenant: what `decap` has sent here. */
+/* Into a sandbox to the tenant: redirects packets sent by `decap`. */
 SEC("tcx/ingress")
 int inward(struct __sk_buff *skb)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Flows through packet filters. The daemon reads the rules and says which directions of
- * connections they let pass, whatever packet of them comes; here that is looked up, and
- * conntrack's entry for each packet. Connections begin and end on the slow path.
+ * Flows through packet filters. The daemon evaluates the rules and stores verdicts for the
+ * directions of connections whose packets they accept. The programs look up the verdict, and the
+ * conntrack entry for each packet. Connections begin and end on the slow path.
  */
 #ifndef OVERLANE_ACCEL_FLOW_H
 #define OVERLANE_ACCEL_FLOW_H
@@ -11,24 +11,27 @@
 #include "frame.h"
 #include "maps.h"
 
-/* One segment in so many is noted, by chance, so that most connections of a few packets, which
- * get no verdict, leave no entry. Datagrams are all noted: their answers may be few.
+/*
+ * Record 1 in N segments at random, so that most short connections, which get no verdict, create no
+ * entry. Record every datagram, because replies may be rare.
  */
 #define FLOW_NOTED 16
-/* Noted segments, and datagrams, of a flow that is worth a verdict. A short connection has so few
- * segments that four are hardly ever noted: each question would wake the daemon in vain.
+/*
+ * Number of recorded segments or datagrams that make a flow established enough for a verdict. Short
+ * connections rarely have four recorded segments, and each request would wake the daemon in vain.
  */
 #define FLOW_LASTS 4
 #define FLOW_LASTS_DATAGRAMS 8
-/* After a pause of this length between two that were noted a flow is another, ns: ports are used
- * again.
+/*
+ * After a pause of this length between two recorded packets, treat it as a new flow, ns: ports are
+ * reused.
  */
 #define FLOW_PAUSE_NS 1000000000ULL
-/* Between two packets of a FLOW_YOUNG on the slow path, ns. */
+/* Interval between slow-path packets of a FLOW_YOUNG, ns. */
 #define FLOW_YOUNG_NS 500000000ULL
 #define TCP_FIN_SYN_RST_ACK 0x17
 #define TCP_ACK 0x10
-/* Of the transport's header. */
+/* Offsets in the transport header. */
 #define TCP_FLAGS 13
 #define TCP_CHECK 16
 #define UDP_CHECK 6
@@ -54,8 +57,9 @@ static __always_inline u32 header_length(const struct flow_key *key)
 	return key->ipv6 ? IPV6_HLEN : IP_HLEN;
 }
 
-/* The ports, of a transport's header that is at `at`. Not 0: none, or a connection's beginning
- * or end.
+/*
+ * Reads the ports from the transport header at `at`. Nonzero: no ports, or the start or end of a
+ * connection.
  */
 static __always_inline int ports_of(struct __sk_buff *skb, u32 at, struct flow_key *key)
 {
@@ -77,8 +81,9 @@ static __always_inline int ports_of(struct __sk_buff *skb, u32 at, struct flow_k
 	return 0;
 }
 
-/* The direction that a packet belongs to at `device`, its IP header at `start`. Not 0: one
- * that connection tracking is to see by itself: a beginning, an end, a fragment, options.
+/*
+ * Fills in the key of a packet's direction at `device`. The IP header is at `start`. Nonzero:
+ * conntrack must see this packet itself, because it is a start, an end, a fragment, or has options.
  */
 static __always_inline int flow_of(struct __sk_buff *skb, u32 start, u16 proto, const u8 *ip,
 				   u32 device, struct flow_key *key)
@@ -86,12 +91,12 @@ static __always_inline int flow_of(struct __sk_buff *skb, u32 start, u16 proto, 
 	u32 protocol4 = ip[9], protocol6 = ip[6];
 
 	__builtin_memset(key, 0, sizeof(*key));
-	/* As in segment_headers(). */
+	/* Keep clang from merging the loads, see segment_headers(). */
 	asm volatile("" : "+r"(protocol4), "+r"(protocol6));
 	key->netns = constants.netns;
 	key->device = device;
 	if (proto == htons(ETH_P_IP)) {
-		/* More fragments, or an offset. */
+		/* Fragment: MF flag or an offset. */
 		if (ip[0] != 0x45 || *(const u16 *)(ip + 6) & htons(0x3fff))
 			return -1;
 		key->protocol = protocol4;
@@ -111,7 +116,7 @@ static __always_inline int is_noted(u32 protocol)
 	return protocol != IPPROTO_TCP || bpf_get_prandom_u32() % FLOW_NOTED == 0;
 }
 
-/* Notes that a packet was seen at a place of the slow path. */
+/* Records a packet at a place on the slow path. */
 static __always_inline struct seen *see(struct flow_key *key, u32 place, const struct state *live,
 					u64 now)
 {
@@ -131,21 +136,24 @@ static __always_inline struct seen *see(struct flow_key *key, u32 place, const s
 	return seen;
 }
 
-/* Segments go both ways: the tenant's side asks for them. Of datagrams each side asks. */
+/*
+ * TCP flows both ways, so only the tenant's side requests a verdict. For datagrams each side does.
+ */
 static __always_inline int asks_at_tunnel(const struct flow_key *key)
 {
 	return key->protocol == IPPROTO_UDP;
 }
 
-/* A packet that comes in takes the slow path for want of a verdict: asks for one where the
- * flow lasts.
+/*
+ * Handles an input packet without a verdict on the slow path. Requests a verdict once the flow is
+ * established.
  */
 static __always_inline void entered(struct flow_key *key, const struct state *live, u64 now, int ask)
 {
 	u32 lasts = key->protocol == IPPROTO_TCP ? FLOW_LASTS : FLOW_LASTS_DATAGRAMS;
 	struct seen *seen;
 
-	/* Nobody gives any. */
+	/* No verdicts are given. */
 	if (!live->verdicts || !is_noted(key->protocol))
 		return;
 	seen = see(key, FLOW_ENTERED, live, now);
@@ -156,8 +164,9 @@ static __always_inline void entered(struct flow_key *key, const struct state *li
 	bpf_ringbuf_output(&asked_flows, key, sizeof(*key), 0);
 }
 
-/* Whether the slow path is due a packet of this flow, as of entries: it counts by it, and says
- * anew how long conntrack's entry is to live.
+/*
+ * Whether a packet of this flow must take the slow path now, as for entries: the kernel counts it,
+ * and conntrack renews the entry's timeout.
  */
 static __always_inline int flow_due(struct flow *flow, u64 now, const struct state *live)
 {
@@ -165,7 +174,7 @@ static __always_inline int flow_due(struct flow *flow, u64 now, const struct sta
 
 	if (!flow)
 		return 0;
-	/* With a packet on the slow path conntrack finds it assured. */
+	/* Conntrack sets the assured bit on a slow-path packet. */
 	if (flow->flags & FLOW_YOUNG && interval > FLOW_YOUNG_NS)
 		interval = FLOW_YOUNG_NS;
 	if (!due(&flow->refreshed, now, interval))
@@ -174,7 +183,7 @@ static __always_inline int flow_due(struct flow *flow, u64 now, const struct sta
 	return 1;
 }
 
-/* The bit of a flow in the map of those that are judged: src/programs/judged.rs has the same. */
+/* Returns a flow's bit in the bitmap `judged`, as src/programs/judged.rs computes it. */
 static __always_inline u32 judged_bit(const struct flow_key *key)
 {
 	u64 bits = key->source[0] | (u64)key->dest[0] << 32;
@@ -190,7 +199,7 @@ static __always_inline u32 judged_bit(const struct flow_key *key)
 	return bits >> (64 - JUDGED_BITS);
 }
 
-/* The rules were asked about packets without a mark. */
+/* Returns the valid verdict on a flow. Rules were evaluated for packets without a mark. */
 static __always_inline struct flow *verdict_of(const struct __sk_buff *skb, struct flow_key *key,
 					       const struct state *live)
 {
@@ -211,7 +220,7 @@ static __always_inline int is_address(const u32 *one, const u32 *other, u32 six)
 	       (!six || (one[1] == other[1] && one[2] == other[2] && one[3] == other[3]));
 }
 
-/* Whether the tuple of the other direction is that of what leaves, turned round. */
+/* Whether the tuple of the other direction is the reverse of the packet as it leaves. */
 static __always_inline int is_reverse(const struct nf_conntrack_tuple *other,
 				      const struct flow *flow, u32 six)
 {
@@ -231,8 +240,9 @@ static __always_inline int is_reverse(const struct nf_conntrack_tuple *other,
 	       other->src.u.all == flow->dest_port && other->dst.u.all == flow->source_port;
 }
 
-/* Whether the entry is as it was when the verdict was given. Keeps it alive: by as much as
- * the slow path gave it last.
+/*
+ * Whether the entry is unchanged since the verdict. Renews its timeout to the value that the slow
+ * path set last.
  */
 static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struct flow *flow,
 					const struct flow_key *key)
@@ -246,7 +256,7 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	u32 expires = ct->timeout, left = expires - (u32)bpf_jiffies64(), lost, back;
 	u32 status = ct->status, judged = flow->status;
 
-	/* The rules were asked about it with this bit and without. */
+	/* Rules were evaluated with this bit and without it. */
 	if (flags & FLOW_YOUNG) {
 		if (status & IPS_ASSURED) {
 			flow->status = judged | IPS_ASSURED;
@@ -255,11 +265,11 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 		status &= ~IPS_ASSURED;
 		judged &= ~IPS_ASSURED;
 	}
-	/* Rules may ask for any bit of it. */
+	/* Rules may match any status bit. */
 	if (status != judged || (judged & (sure | odd)) != wanted || ct->mark != flow->mark ||
 	    (s32)left <= 0)
 		return 0;
-	/* What passes by the window's tracking would leave it behind: it is liberal. */
+	/* The fast path bypasses window tracking, so the window check must be liberal. */
 	if (key->protocol == IPPROTO_TCP &&
 	    (ct->proto.tcp.state != TCP_CONNTRACK_ESTABLISHED ||
 	     !(ct->proto.tcp.seen[0].flags & ct->proto.tcp.seen[1].flags &
@@ -270,7 +280,10 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 		return 0;
 	lost = flow->timeout - left;
 	back = flow->expires - expires;
-	/* Earlier than it was: the slow path has given less, to a packet of the other direction. */
+	/*
+	 * The timeout decreased: the slow path set a shorter one on a packet of the other
+	 * direction.
+	 */
 	if ((s32)lost <= 0 || ((s32)back > 0 && (u64)back * constants.tick > 1000000000ULL))
 		flow->timeout = left;
 	else if ((u64)lost * constants.tick > 1000000000ULL)
@@ -279,18 +292,18 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	return 1;
 }
 
-/* struct bpf_sock_tuple over IPv6. */
+/* Size of struct bpf_sock_tuple for IPv6. */
 #define IPV6_TUPLE 36
 _Static_assert(__builtin_offsetof(struct flow_key, dest_port) + 2 -
 			       __builtin_offsetof(struct flow_key, source) == IPV6_TUPLE,
-	       "as the key has it");
+	       "layout of struct flow_key");
 
-/* Whether conntrack has the connection as it had when the verdict was given. */
+/* Whether conntrack has the connection in the state of the verdict. */
 static __attribute__((noinline)) int is_tracked(struct __sk_buff *skb, const struct flow_key *key,
 						struct flow *flow)
 {
 	struct bpf_ct_opts opts = { .netns_id = -1, .l4proto = key->protocol };
-	/* struct bpf_sock_tuple over IPv4; that over IPv6 is in the key. */
+	/* struct bpf_sock_tuple for IPv4. The one for IPv6 is part of the key. */
 	struct {
 		u32 source, dest;
 		u16 source_port, dest_port;
@@ -316,7 +329,7 @@ static __attribute__((noinline)) int is_tracked(struct __sk_buff *skb, const str
 	return same;
 }
 
-/* Puts an IPv4 or IPv6 address into a copy of the header, at `at`. */
+/* Writes an IPv4 or IPv6 address into a copy of the header, at `at`. */
 static __always_inline void set_address(u8 *ip, u32 at, const u32 *address, u32 six)
 {
 	u64 sum;
@@ -325,7 +338,7 @@ static __always_inline void set_address(u8 *ip, u32 at, const u32 *address, u32 
 		__builtin_memcpy(ip + at, address, 16);
 		return;
 	}
-	/* RFC 1624: the old words out, the new ones in. */
+	/* RFC 1624: subtract the old words, add the new ones. */
 	sum = (u16) ~*(u16 *)(ip + 10);
 	sum += (u16) ~*(u16 *)(ip + at);
 	sum += (u16) ~*(u16 *)(ip + at + 2);
@@ -335,7 +348,7 @@ static __always_inline void set_address(u8 *ip, u32 at, const u32 *address, u32 
 	*(u16 *)(ip + 10) = ~fold(sum);
 }
 
-/* What routes are asked with: the destination is translated before them. */
+/* Sets the translated destination, which route lookups must use. */
 static __always_inline void set_dest(u8 *ip, const struct flow *flow, u32 six)
 {
 	if (six)
@@ -344,8 +357,9 @@ static __always_inline void set_dest(u8 *ip, const struct flow *flow, u32 six)
 		set_address(ip, 16, flow->dest, 0);
 }
 
-/* Translates a packet whose IP header is at `start`; `ip`, a copy of that, has the new
- * destination already. Not 0: it is half changed.
+/*
+ * Translates a packet. `start` is the offset of its IP header; `ip` is a copy with the new
+ * destination. Nonzero: the packet is partly changed.
  */
 static __attribute__((noinline)) int translate(struct __sk_buff *skb, u32 start, u8 *ip,
 					       const struct flow_key *key, const struct flow *flow)
@@ -359,7 +373,7 @@ static __attribute__((noinline)) int translate(struct __sk_buff *skb, u32 start,
 	six = key->ipv6;
 	ports = start + header_length(key);
 	check = ports + (key->protocol == IPPROTO_TCP ? TCP_CHECK : UDP_CHECK);
-	/* A datagram may have no sum. */
+	/* A datagram may have no checksum. */
 	mangled = key->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 	if (six) {
 		set_address(ip, 8, flow->source, 1);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * Headers: as they are on the wire, read from a packet, measured, summed up.
- */
+/* Packet headers: wire formats, reading, lengths, checksums. */
 #ifndef OVERLANE_ACCEL_FRAME_H
 #define OVERLANE_ACCEL_FRAME_H
 
@@ -10,7 +8,7 @@
 #define IPPROTO_ICMPV6 58
 #define IP_HLEN 20
 #define IPV6_HLEN 40
-/* Outer IP, UDP, VXLAN (RFC 7348), inner Ethernet: what encapsulation adds. */
+/* Overhead of encapsulation: outer IP, UDP, VXLAN (RFC 7348), inner Ethernet. */
 #define OVERHEAD4 50
 #define OVERHEAD6 70
 #define ECN_MASK 3
@@ -26,7 +24,7 @@ struct ethhdr {
 
 struct vxlanhdr {
 	u32 flags;
-	u32 vni; /* the VNI is its first three bytes */
+	u32 vni; /* the VNI uses the first three bytes */
 } __attribute__((packed));
 
 struct ipv6hdr {
@@ -38,11 +36,12 @@ struct ipv6hdr {
 	u32 daddr[4];
 } __attribute__((packed));
 
-/* As much of the inner IP header as a router changes, up to the next 8 bytes. */
+/* Part of the inner IP header that a router changes, rounded up to 8 bytes. */
 #define CHANGED 16
 
-/* What is in front of the rest of a packet. Behind the outer IP header all is at the
- * same place for both families, and IPv4 is where it can be copied 8 bytes at a time.
+/*
+ * Front part of a packet. Behind the outer IP header, both families have the same layout, and the
+ * IPv4 headers are aligned for copies of 8 bytes.
  */
 struct front {
 	union {
@@ -63,13 +62,14 @@ struct front {
 	u8 ip[CHANGED];
 } __attribute__((packed, aligned(8)));
 _Static_assert(sizeof(struct front) == 24 + ETH_HLEN + OVERHEAD4 + CHANGED,
-	       "written as it is");
+	       "written to the packet unchanged");
 _Static_assert(sizeof(struct front) == 4 + ETH_HLEN + OVERHEAD6 + CHANGED,
-	       "written as it is");
+	       "written to the packet unchanged");
 
-/* Bytes of the packet: from its linear part, where most drivers have the headers,
- * without a call. The kernel lets packets be read at any address where that is
- * cheap, so the compiler is told of an alignment that may not be.
+/*
+ * Reads bytes of the packet. Reads the linear part, which usually holds the headers, without a
+ * helper call. The kernel permits unaligned reads where they are cheap, so the claimed alignment
+ * need not hold.
  */
 static __always_inline int load(const struct __sk_buff *skb, u32 at, void *to, u32 len)
 {
@@ -81,7 +81,7 @@ static __always_inline int load(const struct __sk_buff *skb, u32 at, void *to, u
 	return 0;
 }
 
-/* The IP header at `at`, of either family, into room for the longer. */
+/* Reads the IP header at `at`. `ip` has room for an IPv6 header. */
 static __always_inline int load_ip(const struct __sk_buff *skb, u32 at, u16 proto, u8 *ip)
 {
 	return proto == htons(ETH_P_IP) ? load(skb, at, ip, IP_HLEN) : load(skb, at, ip, IPV6_HLEN);
@@ -107,7 +107,7 @@ static __always_inline u64 add(const void *from, u32 words)
 	return sum;
 }
 
-/* The inner packet's DSCP and ECN; -1 for a header that is none. */
+/* Returns the inner packet's DSCP and ECN, or -1 if the header is malformed. */
 static __always_inline int inner_tos(u16 proto, const u8 *ip)
 {
 	if (proto == htons(ETH_P_IP))
@@ -115,8 +115,9 @@ static __always_inline int inner_tos(u16 proto, const u8 *ip)
 	return ip[0] >> 4 == 6 ? (ip[0] << 4 | ip[1] >> 4) & 0xff : -1;
 }
 
-/* Headers of a segment of a GSO packet from the IP header on, which is at
- * `start`; 0: cannot say.
+/*
+ * Returns the header length of one segment of a GSO packet, from the IP header at `start` on. 0:
+ * unknown.
  */
 static __always_inline u32 segment_headers(struct __sk_buff *skb, u32 start, u16 proto,
 					   const u8 *ip)
@@ -124,9 +125,7 @@ static __always_inline u32 segment_headers(struct __sk_buff *skb, u32 start, u16
 	u32 length, at, protocol, protocol4 = ip[9], protocol6 = ip[6];
 	u8 offset;
 
-	/* Else clang computes the address to load from in a way that the
-	 * verifier does not follow.
-	 */
+	/* Otherwise clang computes the load address in a way that the verifier rejects. */
 	asm volatile("" : "+r"(protocol4), "+r"(protocol6));
 	if (proto == htons(ETH_P_IP)) {
 		length = (ip[0] & 15) * 4;
@@ -137,15 +136,16 @@ static __always_inline u32 segment_headers(struct __sk_buff *skb, u32 start, u16
 	}
 	if (protocol == IPPROTO_UDP)
 		return length + 8;
-	/* Behind extension headers the length would be another. */
+	/* Extension headers would change the length. */
 	at = start + length + 12;
 	if (protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at, &offset, 1))
 		return 0;
 	return length + (offset >> 4) * 4;
 }
 
-/* The layer 3 packet's length, a GSO packet's largest segment's: gso_size is
- * payload. 0: cannot say.
+/*
+ * Returns the layer 3 length, for a GSO packet that of its largest segment: gso_size is payload
+ * only. 0: unknown.
  */
 static __always_inline u32 largest(struct __sk_buff *skb, u32 start, u32 len, u16 proto,
 				   const u8 *ip)
@@ -158,9 +158,9 @@ static __always_inline u32 largest(struct __sk_buff *skb, u32 start, u32 len, u1
 	return headers ? headers + skb->gso_size : 0;
 }
 
-/* The outer UDP checksum from that of the inner packet, which is left to the
- * device and thus known without its payload (include/net/udp_tunnel.h,
- * lco_csum). Fails where the kernel would do it otherwise.
+/*
+ * Computes the outer UDP checksum without reading the payload, if the inner checksum is left to the
+ * device (include/net/udp_tunnel.h, lco_csum). Fails in cases that the kernel computes otherwise.
  */
 static __always_inline int outer_checksum(struct __sk_buff *skb, struct front *front,
 					  const u8 *ip, u32 pseudo)
@@ -194,7 +194,7 @@ static __always_inline int is_icmpv6(u16 proto, const u8 *ip)
 {
 	u32 next = ip[6];
 
-	/* As in segment_headers(). */
+	/* Keep clang from merging the loads, see segment_headers(). */
 	asm volatile("" : "+r"(next));
 	return proto == htons(ETH_P_IPV6) && next == IPPROTO_ICMPV6;
 }

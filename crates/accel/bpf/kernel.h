@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * What the kernel offers to programs, beyond bpf.h: helpers, their flags, and its own
- * view of a packet.
+ * Kernel interfaces for BPF programs beyond bpf.h: helpers, their flags, the kernel's view of a
+ * packet.
  */
 #ifndef OVERLANE_ACCEL_KERNEL_H
 #define OVERLANE_ACCEL_KERNEL_H
@@ -70,13 +70,17 @@ static long (*const bpf_csum_level)(struct __sk_buff *skb, u64 level) = (void *)
 static long (*const bpf_redirect_peer)(u32 ifindex, u64 flags) = (void *)155;
 static u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
 
-/* Generation of a namespace's rules (Linux 6.17). Those before have it where no program finds it. */
+/*
+ * Generation of a namespace's nftables rules (Linux 6.17). Earlier kernels store it where BPF
+ * cannot read it.
+ */
 struct netns_nftables {
 	u32 base_seq;
 } __attribute__((preserve_access_index));
 
-/* Generation of a namespace's IPv4 routes, rules, addresses and links, as sockets compare it with
- * that of the route that they keep (include/net/net_namespace.h, rt_genid_ipv4).
+/*
+ * Generation of a namespace's IPv4 routes, rules, addresses and links. Sockets compare it to
+ * validate cached routes (include/net/net_namespace.h, rt_genid_ipv4).
  */
 struct netns_ipv4 {
 	struct {
@@ -95,9 +99,7 @@ struct net_device {
 	} nd_net;
 } __attribute__((preserve_access_index));
 
-/* The kernel's own view of the packet (Linux 6.2): the checksum's state is in
- * no helper.
- */
+/* The kernel's view of the packet (Linux 6.2), because no helper reports the checksum's state. */
 struct sk_buff {
 	struct net_device *dev;
 	u8 ip_summed : 2;
@@ -107,13 +109,14 @@ struct sk_buff {
 } __attribute__((preserve_access_index));
 extern void *bpf_cast_to_kern_ctx(void *ctx) __attribute__((section(".ksyms")));
 
-/* Whether nftables' rules, where the packet is, are those of this generation, as far as the kernel
- * says so. A change is in force with the next generation, before the call that makes it returns
+/*
+ * Whether the nftables rules of the packet's namespace have this generation; true if unknown. A
+ * change takes effect with the next generation, before the system call returns
  * (net/netfilter/nf_tables_api.c, nf_tables_commit).
  */
 static __always_inline int rules_are(const struct sk_buff *skb, u32 generation)
 {
-	/* BPF_CORE_FIELD_EXISTS. */
+	/* bpf_core_field_exists(). */
 	if (!__builtin_preserve_field_info(((struct net *)0)->nft.base_seq, 2))
 		return 1;
 	return skb->dev->nd_net.net->nft.base_seq == generation;
@@ -132,7 +135,7 @@ static __always_inline u32 routes_of(const struct sk_buff *skb)
 
 static __always_inline u32 ip_summed(const struct sk_buff *skb)
 {
-	/* A bit field's place, size and shifts as CO-RE finds them. */
+	/* Offset, size and shifts of a bit field, relocated by CO-RE. */
 	const void *place = (const void *)skb +
 			    __builtin_preserve_field_info(skb->ip_summed, 0);
 	u64 value = 0;

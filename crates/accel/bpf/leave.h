@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * Where packets leave this host's rules.
- */
+/* Programs at the devices where packets have passed the rules. */
 #ifndef OVERLANE_ACCEL_LEAVE_H
 #define OVERLANE_ACCEL_LEAVE_H
 
 #include "flow.h"
 #include "outer.h"
 
-/* A packet that leaves this host's rules is noted, as far as it is worth that. */
+/* Records a packet that has passed the rules. */
 static __always_inline void left(struct __sk_buff *skb, u16 proto, const u8 *ip,
 				 const struct state *live, u64 now)
 {
@@ -18,8 +16,9 @@ static __always_inline void left(struct __sk_buff *skb, u16 proto, const u8 *ip,
 		see(&key, FLOW_LEFT, live, now);
 }
 
-/* Where packets leave this host's rules by the slow path: at the tcx egress of a tenant's device,
- * and of a VXLAN device behind a bridge. Only looks.
+/*
+ * Records packets on the slow path that have passed the rules. Attached to the tcx egress of
+ * tenants' devices, and of VXLAN devices that are bridge ports. Passes every packet.
  */
 SEC("tcx/egress")
 int leave(struct __sk_buff *skb)
@@ -33,7 +32,7 @@ int leave(struct __sk_buff *skb)
 	    load_ip(skb, ETH_HLEN, proto, ip))
 		return TCX_NEXT;
 	protocol = proto == htons(ETH_P_IP) ? ip[9] : ip[6];
-	/* First of all: connections of a few packets pay for no more. */
+	/* Check this first, so that short connections cost nothing more. */
 	if (!is_noted(protocol))
 		return TCX_NEXT;
 	now = bpf_ktime_get_coarse_ns();
@@ -43,9 +42,11 @@ int leave(struct __sk_buff *skb)
 	return TCX_NEXT;
 }
 
-/* Where they are routed into the tunnel: at the tcx egress of the VXLAN device. They have met all
- * rules about themselves. Those about the tunnel's datagrams let all to this remote end pass, else
- * it would not be in the FDB: the outer headers are put on here, and the NIC is next.
+/*
+ * Partial bypass for packets routed into the tunnel. Attached to the tcx egress of the VXLAN
+ * device. The inner packet has passed its rules. The rules accept all outer packets to this VTEP,
+ * as it would not be in the FDB otherwise, so the program adds the outer headers and sends the
+ * packet to the NIC.
  */
 SEC("tcx/egress")
 int depart(struct __sk_buff *skb)
@@ -68,14 +69,15 @@ int depart(struct __sk_buff *skb)
 	protocol = proto == htons(ETH_P_IP) ? ip[9] : ip[6];
 	if (is_noted(protocol))
 		left(skb, proto, ip, live, now);
-	/* Nobody gives verdicts: rules are to count each datagram. They were asked about datagrams
-	 * without a mark, which these would inherit.
+	/*
+	 * Slow path if no verdicts are given, because rules must count each packet, and for packets
+	 * with a mark: outer packets would inherit it, and rules were evaluated without one.
 	 */
 	if (!live->verdicts || skb->mark)
 		return TCX_NEXT;
-	/* The VXLAN device is a domain by itself. */
+	/* The VXLAN device is its own domain. */
 	to = lookup(constants.netns, skb->ifindex, front.inner.dest);
-	/* Solicitations: the device may answer. */
+	/* The device may answer neighbour solicitations. */
 	if (!to || to->flags & (FDB_LOCAL | FDB_ROUTER_MAC) || to->vxlan != skb->ifindex ||
 	    (to->flags & FDB_PROXY && is_icmpv6(proto, ip)))
 		return TCX_NEXT;
@@ -95,6 +97,7 @@ int depart(struct __sk_buff *skb)
 	if (reason == ENCAP_UNFIT)
 		return TCX_NEXT;
 	if (reason != ENCAP_HIT) {
+		/* The headers are already changed, so the slow path cannot take it. */
 		count(to->slot, ENCAP_LOST, len);
 		return TC_ACT_SHOT;
 	}

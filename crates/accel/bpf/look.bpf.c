@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Programs that only look: they count what passes a VXLAN device, by the addresses that a
- * plan knows, and let every packet go on. src/programs/look.rs reads what they count.
+ * Counting programs: they count packets at a VXLAN device by the addresses that a plan uses, and
+ * pass every packet. src/programs/look.rs reads the counts.
  */
 #include "bpf.h"
 
@@ -23,7 +23,7 @@ static long (*const bpf_map_update_elem)(void *map, const void *key, const void 
 #define CLASSES 4
 
 struct seen {
-	/* The device that it came to this host by; 0: the host's own. */
+	/* Input device of the packet. 0: sent by the host itself. */
 	u32 from;
 	u8 to_wire;
 	u8 class;
@@ -45,7 +45,7 @@ struct {
 	__type(value, struct amount);
 } seen SEC(".maps");
 
-/* What finds no room above, by direction and class. */
+/* Packets that found no free entry in `seen`, by direction and class. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2 * CLASSES);
@@ -69,7 +69,9 @@ static __always_inline int look(struct __sk_buff *skb, u8 to_wire)
 
 	if (bpf_skb_load_bytes(skb, 0, key.destination, 12))
 		return TCX_NEXT;
-	/* From the wire skb_iif is the underlay's, or that of the device: no use. */
+	/*
+	 * For packets from the wire, skb_iif is the underlay's or the device's own index: useless.
+	 */
 	if (to_wire)
 		key.from = skb->ingress_ifindex;
 	if (key.destination[0] & 1)
@@ -84,12 +86,12 @@ static __always_inline int look(struct __sk_buff *skb, u8 to_wire)
 		key.class = OTHER;
 	amount = bpf_map_lookup_elem(&seen, &key);
 	if (!amount) {
-		/* Full, or there by now: asked again. */
+		/* Full, or another CPU added the entry: look it up again. */
 		bpf_map_update_elem(&seen, &key, &nothing, BPF_NOEXIST);
 		amount = bpf_map_lookup_elem(&seen, &key);
 	}
 	if (!amount) {
-		/* No room: counted without its addresses. */
+		/* No free entry: count without addresses. */
 		at = to_wire * CLASSES + key.class;
 		amount = bpf_map_lookup_elem(&rest, &at);
 	}

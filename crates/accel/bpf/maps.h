@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * The maps: what src/programs/maps.rs keeps in step with the kernel, and what programs count.
- */
+/* The maps that src/programs/maps.rs keeps in step with the kernel, and the counters. */
 #ifndef OVERLANE_ACCEL_MAPS_H
 #define OVERLANE_ACCEL_MAPS_H
 
@@ -29,7 +27,7 @@ struct {
 	__type(value, struct vtep);
 } vteps SEC(".maps");
 
-/* For how many entries there is room, the loader says. */
+/* The loader sets max_entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -38,8 +36,9 @@ struct {
 	__type(value, struct fdb);
 } fdb SEC(".maps");
 
-/* The FDB's entries at accelerated ports once more: one look-up tells that the
- * port is one, and that the address is where it was.
+/*
+ * The FDB entries at accelerated ports again. A single lookup shows that the port is accelerated
+ * and that the address has not moved.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -56,7 +55,7 @@ struct {
 	__type(value, struct count);
 } counts SEC(".maps");
 
-/* Verdicts on flows; the oldest makes room. */
+/* Verdicts on flows. A new one replaces the oldest. The loader sets max_entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -64,8 +63,10 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
-/* A bit for each verdict, at judged_bit(); others may have the same. Short connections, which
- * get none, are told by it without a look-up in `flows`, most of which is in no cache.
+/*
+ * One bit per verdict, at judged_bit(); several flows may share a bit. It identifies short
+ * connections, which get no verdict, without a lookup in `flows`, whose memory is rarely in a
+ * cache.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -74,7 +75,7 @@ struct {
 	__type(value, u64);
 } judged SEC(".maps");
 
-/* Flows on the slow path, where verdicts are given. */
+/* Flows seen on the slow path, while verdicts are given. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -82,7 +83,7 @@ struct {
 	__type(value, struct seen);
 } seen_flows SEC(".maps");
 
-/* Flows that a verdict is asked for: struct flow_key. */
+/* Requests for verdicts: struct flow_key. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 262144);
@@ -91,8 +92,9 @@ struct {
 const volatile struct constants constants = {};
 
 
-/* IP identifications, one counter for a few destinations, as the kernel has it
- * (net/ipv4/route.c, ip_idents); each on a cache line of its own.
+/*
+ * IPv4 identifications. As in the kernel, several destinations share a counter (net/ipv4/route.c,
+ * ip_idents). Each counter has its own cache line.
  */
 struct {
 	u32 next;
@@ -110,14 +112,14 @@ static __always_inline void count(u32 slot, u32 reason, u32 len)
 	}
 }
 
-/* The packet goes on as it came; programs of others have their turn. */
+/* Counts the packet and passes it on unchanged, to the next program and the slow path. */
 static __always_inline int pass(struct __sk_buff *skb, u32 slot, u32 reason)
 {
 	count(slot, reason, skb->len);
 	return TCX_NEXT;
 }
 
-/* The same where only the tenant's device is known. */
+/* The same if only the tenant's device is known. */
 static __always_inline int pass_port(struct __sk_buff *skb, u32 reason)
 {
 	struct device device = { .netns = constants.netns, .ifindex = skb->ifindex };
@@ -126,29 +128,32 @@ static __always_inline int pass_port(struct __sk_buff *skb, u32 reason)
 	return pass(skb, port ? port->slot : 0, reason);
 }
 
-/* The state where it is whole and fresh, NULL otherwise. The time is that
- * of the last tick: cheaper, and old by 10 ms at the most.
+/*
+ * Returns the state if it is complete and fresh, otherwise NULL. `now` is the time of the last
+ * tick: cheap, and at most 10 ms old.
  */
 static __always_inline struct state *fresh(struct __sk_buff *skb, u64 now)
 {
 	u32 zero = 0;
 	struct state *live = bpf_map_lookup_elem(&state, &zero);
 
-	/* Odd: being rewritten. A heartbeat from the future is one between two
-	 * readings of the clock.
-	 */
+	/* Odd: being rewritten. A heartbeat newer than `now` was written since the last tick. */
 	if (!live || live->generation & 1 ||
 	    (now > live->heartbeat && now - live->heartbeat > STALE_NS))
 		return 0;
-	/* However late the daemon hears of it. The NICs' namespace has the rules. */
+	/*
+	 * The rules have changed and the daemon has not noticed yet. Only the NICs' namespace has
+	 * rules.
+	 */
 	if (live->rules && !constants.netns &&
 	    !rules_are(bpf_cast_to_kern_ctx(skb), live->rules))
 		return 0;
 	return live;
 }
 
-/* Whether the slow path is due a packet of this entry: it learns from it, ages
- * by it and counts it.
+/*
+ * Whether a packet of this entry must take the slow path now, so that the kernel learns, counts and
+ * keeps its entries from expiring.
  */
 static __always_inline int due(u64 *last, u64 now, u64 interval)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Outer headers of both families: as a VXLAN device writes them
- * (drivers/net/vxlan, vxlan_xmit_one; udp_tunnel_xmit_skb, udp_tunnel6_xmit_skb), and
- * what of received ones it takes.
+ * Outer headers of both families: written as a VXLAN device writes them (drivers/net/vxlan,
+ * vxlan_xmit_one; udp_tunnel_xmit_skb, udp_tunnel6_xmit_skb), and checked on receipt.
  */
 #ifndef OVERLANE_ACCEL_OUTER_H
 #define OVERLANE_ACCEL_OUTER_H
@@ -11,20 +10,20 @@
 #include "frame.h"
 #include "maps.h"
 
-/* The I flag: there is a VNI, and nothing else (RFC 7348, section 5). */
+/* The I flag: the VNI is valid. No other flag may be set (RFC 7348, section 5). */
 #define VXLAN_FLAGS 0x08000000
 
-/* Makes room for `front`, as it is from `from` on, and writes it. */
+/* Makes room for headers and writes them, starting at `from` in `struct front`. */
 static __always_inline u32 put(struct __sk_buff *skb, const void *from, u32 overhead, u64 family)
 {
-	/* What it refuses (UFO, tunnels in tunnels) it has not touched. */
+	/* If this fails (UFO, nested tunnels), the packet is unchanged. */
 	if (bpf_skb_adjust_room(skb, overhead, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET | family |
 					BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
 					BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
 					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_HLEN)))
 		return ENCAP_UNFIT;
-	/* Half changed it may not go on. */
+	/* The packet is partly changed, so the slow path cannot take it. */
 	if (bpf_skb_store_bytes(skb, 0, from, ETH_HLEN + overhead + CHANGED, 0))
 		return ENCAP_LOST;
 	return ENCAP_HIT;
@@ -74,7 +73,7 @@ static __always_inline u32 wrap6(struct __sk_buff *skb, struct front *front,
 	return put(skb, &front->six.eth, OVERHEAD6, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6);
 }
 
-/* UDP and VXLAN, without the sum. */
+/* Fills in UDP and VXLAN headers, without the checksum. */
 static __always_inline void set_tunnel(struct front *front, const struct fdb *to, u32 hash, u32 len)
 {
 	/* include/net/udp.h, udp_flow_src_port. */
@@ -87,8 +86,9 @@ static __always_inline void set_tunnel(struct front *front, const struct fdb *to
 	front->vxlan.vni = to->vni;
 }
 
-/* Writes the outer checksum, where one is sent. Whether that is beyond BPF: it cannot ask for the
- * checksum of each segment (SKB_GSO_UDP_TUNNEL_CSUM), nor sum up a payload.
+/*
+ * Writes the outer checksum if the device sends one. Returns whether BPF cannot do that: it cannot
+ * request a checksum per segment (SKB_GSO_UDP_TUNNEL_CSUM), nor sum up a payload.
  */
 static __always_inline int is_sum_beyond(struct __sk_buff *skb, struct front *front, const u8 *ip,
 					 const struct fdb *to)
@@ -97,7 +97,7 @@ static __always_inline int is_sum_beyond(struct __sk_buff *skb, struct front *fr
 	       (skb->gso_size || outer_checksum(skb, front, ip, to->pseudo));
 }
 
-/* Puts the outer headers on: ENCAP_HIT, ENCAP_UNFIT for a packet as it was, or ENCAP_LOST. */
+/* Adds the outer headers. Returns ENCAP_HIT, ENCAP_UNFIT (packet unchanged) or ENCAP_LOST. */
 static __always_inline u32 wrap(struct __sk_buff *skb, struct front *front, const struct fdb *to,
 				u32 tos)
 {
@@ -107,7 +107,7 @@ static __always_inline u32 wrap(struct __sk_buff *skb, struct front *front, cons
 	return to->flags & FDB_IPV6 ? wrap6(skb, front, to, tos) : wrap4(skb, front, to, tos);
 }
 
-/* Takes the outer headers off a packet that has `proto` inside. Not 0: it is as it was. */
+/* Removes the outer headers. `proto` is the inner protocol. Nonzero: the packet is unchanged. */
 static __always_inline int unwrap(struct __sk_buff *skb, const int six, u16 proto)
 {
 	u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
@@ -119,14 +119,14 @@ static __always_inline int unwrap(struct __sk_buff *skb, const int six, u16 prot
 	return bpf_skb_adjust_room(skb, six ? -OVERHEAD6 : -OVERHEAD4, BPF_ADJ_ROOM_MAC, flags);
 }
 
-/* Reads the front of what may be VXLAN: not 0 for what is none. */
+/* Reads the front of a possible VXLAN packet. Nonzero: not VXLAN. */
 static __always_inline int read4(struct __sk_buff *skb, struct front *front)
 {
 	return load(skb, 0, &front->four.eth, ETH_HLEN + OVERHEAD4) ||
 	       front->four.ip.version_ihl != 0x45 || front->four.ip.protocol != IPPROTO_UDP;
 }
 
-/* With other headers before UDP it is none of ours. */
+/* Packets with extension headers before UDP take the slow path. */
 static __always_inline int read6(struct __sk_buff *skb, struct front *front)
 {
 	return load(skb, 0, &front->six.eth, ETH_HLEN + OVERHEAD6) ||
@@ -134,7 +134,7 @@ static __always_inline int read6(struct __sk_buff *skb, struct front *front)
 	       (front->six.ip.flow & htonl(0xf0000000)) != htonl(6U << 28);
 }
 
-/* Whether the lengths are those of all that came, and the sum is right. */
+/* Whether the length fields match the packet and the header checksum is right. */
 static __always_inline int is_whole4(const struct front *front, u32 len)
 {
 	return front->four.ip.tot_len == htons(len - ETH_HLEN) &&
@@ -148,13 +148,13 @@ static __always_inline int is_whole6(const struct front *front, u32 len)
 	       front->udp.len == front->six.ip.payload_len;
 }
 
-/* The traffic class. */
+/* Returns the IPv6 traffic class. */
 static __always_inline u32 class6(const struct front *front)
 {
 	return htonl(front->six.ip.flow) >> 20 & 0xff;
 }
 
-/* Of two IPv6 addresses. */
+/* Compares two IPv6 addresses. */
 static __always_inline int is_same(const void *one, const void *other)
 {
 	u32 a[4], b[4];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Packets to an address of the host itself: what ip_rcv, ip_forward and their
- * IPv6 counterparts would do with them. The way on is asked of the kernel for each
- * packet, so no copy of routes and neighbours can be old.
+ * Routed packets, as ip_rcv, ip_forward and their IPv6 counterparts handle them. The route is
+ * looked up in the kernel for each packet, so there is no copy of routes and neighbours that could
+ * be outdated.
  */
 #ifndef OVERLANE_ACCEL_ROUTE_H
 #define OVERLANE_ACCEL_ROUTE_H
@@ -27,7 +27,7 @@ struct bpf_fib_lookup {
 	u16 smac[3];
 	u16 dmac[3];
 };
-_Static_assert(sizeof(struct bpf_fib_lookup) == 64, "the kernel's");
+_Static_assert(sizeof(struct bpf_fib_lookup) == 64, "size in the kernel");
 
 static long (*const bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen,
 				     u32 flags) = (void *)69;
@@ -36,8 +36,9 @@ static long (*const bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, in
 #define AF_INET6 10
 #define IPPROTO_HOPOPTS 0
 
-/* Addresses that ip_route_input_slow and ip6_forward look at before the route:
- * none's, loopback, multicast and beyond, link-local, IPv4 in IPv6.
+/*
+ * Excludes addresses that ip_route_input_slow and ip6_forward check before the route: unspecified,
+ * loopback, multicast and above, link-local, IPv4-mapped.
  */
 static __always_inline int plain4(const u8 *address)
 {
@@ -50,20 +51,21 @@ static __always_inline int plain6(const u8 *address)
 	       !(address[0] == 0xfe && (address[1] & 0xc0) == 0x80);
 }
 
-/* Whether an IP header says what the packet is, whose length is `len`: no options, no
- * padding behind it, no wrong sum. ip_rcv and br_netfilter drop or trim others.
+/*
+ * Whether the IP header is consistent with a packet of `len` bytes: no options, no padding, a valid
+ * checksum. ip_rcv and br_netfilter drop or trim other packets.
  */
 static __always_inline int is_sound(u16 proto, const u8 *ip, u32 len)
 {
 	if (proto == htons(ETH_P_IP))
 		return ip[0] == 0x45 && *(const u16 *)(ip + 2) == htons(len) &&
 		       fold(add(ip, IP_HLEN / 2)) == 0xffff;
-	/* Hop-by-hop options ask something of every router. */
+	/* Hop-by-hop options must be processed by every router. */
 	return len >= IPV6_HLEN && *(const u16 *)(ip + 4) == htons(len - IPV6_HLEN) &&
 	       ip[6] != IPPROTO_HOPOPTS;
 }
 
-/* Whether a router forwards such a header as it is, time to live apart. */
+/* Whether a router forwards the packet unchanged, apart from the time to live. */
 static __always_inline int is_plain(u16 proto, const u8 *ip, u32 len)
 {
 	if (!is_sound(proto, ip, len))
@@ -77,13 +79,14 @@ static __always_inline int hops(u16 proto, const u8 *ip)
 {
 	u32 ttl = ip[8], limit = ip[7];
 
-	/* As in segment_headers(). */
+	/* Keep clang from merging the loads, see segment_headers(). */
 	asm volatile("" : "+r"(ttl), "+r"(limit));
 	return proto == htons(ETH_P_IP) ? ttl : limit;
 }
 
-/* Asks for the way of a packet that came by `device`: from its source to its
- * destination, or `back`. A part of it that leaves alone has `len` bytes.
+/*
+ * Looks up the route of a packet that arrived on `device`: from source to destination, or with
+ * `back` the reverse. `len` is the layer 3 length of a segment.
  */
 static __always_inline int ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib, u32 device,
 			       u16 proto, const u8 *ip, int back, u32 len, u32 flags)
@@ -103,36 +106,42 @@ static __always_inline int ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib
 		__builtin_memcpy(fib->src, ip + (back ? 24 : 8), 16);
 		__builtin_memcpy(fib->dst, ip + (back ? 8 : 24), 16);
 	}
-	/* Unreachable, local, too big, no neighbour, not forwarding: not 0. */
+	/* Nonzero: unreachable, local, too big, no neighbour, or forwarding is off. */
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), flags);
 }
 
-/* All that the way back of a flow's packet depends on beside addresses and device: the state of
- * routes, and the DSCP; over IPv4, 0 otherwise.
+/*
+ * Returns the inputs of the reverse route check beside addresses and device: the routes' generation
+ * and the DSCP. 0 for IPv6, which is not cached.
  */
 static __always_inline u64 way_back(struct __sk_buff *skb, u16 proto, const u8 *ip)
 {
 	u32 tos = ip[1];
 
-	/* As in segment_headers(). */
+	/* Keep clang from merging the loads, see segment_headers(). */
 	asm volatile("" : "+r"(tos));
 	if (proto != htons(ETH_P_IP))
 		return 0;
 	return (u64)routes_of(bpf_cast_to_kern_ctx(skb)) << 32 | tos << 1 | 1;
 }
 
-/* The device and the addresses by which the host forwards the packet: 0 when
- * there are some. `flow`: that it belongs to, or null.
+/*
+ * Looks up the output device and Ethernet addresses. Returns 0 on success. `flow` is the packet's
+ * flow or NULL.
  */
 static __always_inline int route(struct __sk_buff *skb, u32 device, u16 proto, const u8 *ip,
 				 u32 len, struct bpf_fib_lookup *fib, struct flow *flow)
 {
-	/* Before the question: what changes meanwhile makes the answer an old one. */
+	/*
+	 * Read the generation before the lookup, so that a concurrent change invalidates the cached
+	 * result.
+	 */
 	u64 state = flow ? way_back(skb, proto, ip) : 0;
 
-	/* The way back first: a source that is not routed to where the packet came
-	 * from is the host's own, or one that rp_filter would have to judge
-	 * (fib_validate_source). A length of 0 would be that of the packet.
+	/*
+	 * Check the reverse route first. If the source is not routed to the input device, it is the
+	 * host's own address, or rp_filter has to decide (fib_validate_source). A length of 0 would
+	 * stand for the packet's length.
 	 */
 	if (!state || flow->way_back != state) {
 		if (ask(skb, fib, device, proto, ip, 1, 1, BPF_FIB_LOOKUP_SKIP_NEIGH) ||
@@ -144,7 +153,7 @@ static __always_inline int route(struct __sk_buff *skb, u32 device, u16 proto, c
 	return ask(skb, fib, device, proto, ip, 0, len, 0);
 }
 
-/* One hop less, the sum as ip_decrease_ttl has it. */
+/* Decrements the hop count and updates the checksum as ip_decrease_ttl does. */
 static __always_inline void age(u16 proto, u8 *ip)
 {
 	u32 four = proto == htons(ETH_P_IP);
@@ -160,15 +169,13 @@ static __always_inline void age(u16 proto, u8 *ip)
 	ip[7] = limit;
 }
 
-/* Whether this family is routed at an address of the host. */
+/* Returns the flag that routes this family at a host's own address. */
 static __always_inline u32 router_flag(u16 proto)
 {
 	return proto == htons(ETH_P_IP) ? FDB_ROUTER_MAC : FDB_ROUTER_MAC_IPV6;
 }
 
-/* Whether packets of this family come to rules: routed ones, and with br_netfilter those that
- * cross the bridge.
- */
+/* Whether packets of this family pass rules: routed ones, and bridged ones with br_netfilter. */
 static __always_inline int comes_to_rules(u32 domain, u16 proto, int routed)
 {
 	u32 rules = proto == htons(ETH_P_IP) ? DOMAIN_RULES : DOMAIN_RULES_IPV6;

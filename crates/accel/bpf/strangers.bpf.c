@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
-/*
- * What other people attach: programs of the tests, which refuse everything.
- */
+/* Foreign programs for tests: they drop, redirect or observe packets. */
 #include "bpf.h"
 
 /* NF_DROP. */
@@ -37,7 +35,7 @@ int look(void *context)
 	return 2;
 }
 
-/* At a hook about packets, and at one about files. */
+/* One hook that concerns packets, one that concerns files. */
 SEC("lsm/socket_sock_rcv_skb")
 int listen(void *context)
 {

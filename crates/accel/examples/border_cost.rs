@@ -11,16 +11,16 @@ use std::process::ExitCode;
 use nix::time::{ClockId, clock_gettime};
 use testbed::Offload;
 
-#[path = "../tests/fastpath/machine.rs"]
+#[path = "../tests/root/fastpath/machine.rs"]
 #[allow(dead_code)]
 mod machine;
-#[path = "../tests/fastpath/pair.rs"]
+#[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;
-#[path = "../tests/fastpath/sandbox.rs"]
+#[path = "../tests/root/fastpath/sandbox.rs"]
 #[allow(dead_code)]
 mod sandbox;
-#[path = "../tests/fastpath/underlay.rs"]
+#[path = "../tests/root/fastpath/underlay.rs"]
 #[allow(dead_code)]
 mod underlay;
 

@@ -10,18 +10,18 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-#[path = "../tests/fastpath/change.rs"]
+#[path = "../tests/root/fastpath/change.rs"]
 mod change;
-#[path = "../tests/fastpath/machine.rs"]
+#[path = "../tests/root/fastpath/machine.rs"]
 #[allow(dead_code)]
 mod machine;
-#[path = "../tests/fastpath/pair.rs"]
+#[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;
-#[path = "../tests/fastpath/sandbox.rs"]
+#[path = "../tests/root/fastpath/sandbox.rs"]
 #[allow(dead_code)]
 mod sandbox;
-#[path = "../tests/fastpath/underlay.rs"]
+#[path = "../tests/root/fastpath/underlay.rs"]
 #[allow(dead_code)]
 mod underlay;
 

@@ -1,9 +1,8 @@
-//! What would be accelerated here, before anything is: devices, and the share of the traffic
-//! that passes them.
+//! A dry run: which devices would be accelerated, and the share of their traffic that would take
+//! the fast path.
 //!
-//! What is said of traffic is what a plan says of addresses. Rules about single packets (IP
-//! options, fragments, sizes, checksums) are not looked at, so that what could take the fast
-//! path is an upper bound.
+//! Traffic is judged by addresses alone. Rules about single packets (IP options, fragments, sizes,
+//! checksums) are not evaluated, so the share is an upper bound.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,20 +18,20 @@ use crate::model::{Counted, DeviceId, DevicePlan, Fdb, MachineSnapshot, Plan, Wa
 use crate::programs::{Class, Counters, Looked, Programs, Seen};
 use crate::status::{DeviceStatus, Refused, Status};
 
-/// The answer.
+/// Result of a dry run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Check {
     /// Inode of the network namespace.
     pub netns: u64,
-    /// Seconds that traffic was counted for.
+    /// Duration of the traffic count, seconds.
     pub seconds: f64,
     /// VXLAN devices.
     pub devices: Vec<CheckedDevice>,
     /// Traffic of all devices.
     pub traffic: Traffic,
-    /// CPUs' worth of time that this machine has spent in soft interrupts meanwhile.
-    /// The work on packets of the overlay is a part of it. None: it was not counted.
+    /// CPUs busy with softirqs during the count, on the whole machine. Overlay packets cause part
+    /// of that. None: not measured.
     pub softirq_cpus: Option<f64>,
 }
 
@@ -42,17 +41,17 @@ pub struct Check {
 pub struct CheckedDevice {
     /// Name.
     pub device: String,
-    /// What it would be.
+    /// State it would have.
     pub state: State,
-    /// Why it would stay slow.
+    /// Why it would take the slow path.
     pub why: Option<Refused>,
-    /// Ports, remote VTEPs and IPv6 that would stay slow.
+    /// Ports, remote VTEPs and IPv6 that would take the slow path.
     pub slow_parts: Vec<SlowPart>,
-    /// What passed it.
+    /// Its packets during the count.
     pub traffic: Traffic,
 }
 
-/// A part of a device that would stay slow.
+/// A part of a device that would take the slow path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlowPart {
@@ -68,13 +67,13 @@ pub struct SlowPart {
 pub struct Traffic {
     /// Unicast IP packets that could take the fast path.
     pub fast: Amount,
-    /// Unicast IP packets that stay slow.
+    /// Unicast IP packets that would take the slow path.
     pub slow: Amount,
-    /// Unicast IP packets of which the addresses do not tell.
+    /// Unicast IP packets whose path cannot be derived from their addresses.
     pub uncertain: Amount,
-    /// Multicast, broadcast, ARP and others: the slow path's always.
+    /// Multicast, broadcast, ARP and similar packets, which always take the slow path.
     pub other: Amount,
-    /// Why packets stay slow, by refusal's code or reason's name.
+    /// Packets on the slow path, by refusal code or reason name.
     pub reasons: BTreeMap<String, Amount>,
 }
 
@@ -82,7 +81,7 @@ pub struct Traffic {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Amount {
-    /// Packets as the kernel has them: a GSO packet is one.
+    /// Packets (skbs): a GSO packet counts as one.
     pub packets: u64,
     /// Bytes with the Ethernet header, without outer headers.
     pub bytes: u64,
@@ -112,8 +111,7 @@ impl Traffic {
         }
     }
 
-    /// Share of the unicast IP packets that could take the fast path; `None`: there were
-    /// none.
+    /// Share of the unicast IP packets that would take the fast path. `None`: no such packets.
     pub fn share(&self) -> Option<f64> {
         let all = self.fast.packets + self.slow.packets + self.uncertain.packets;
         (all > 0).then(|| self.fast.packets as f64 / all as f64)
@@ -121,7 +119,7 @@ impl Traffic {
 }
 
 impl Check {
-    /// Whether nothing that was found stays slow, and there is something to accelerate.
+    /// Whether there are devices, and nothing takes the slow path.
     pub fn is_all_fast(&self) -> bool {
         let whole = |device: &CheckedDevice| {
             device.state == State::Accelerated && device.slow_parts.is_empty()
@@ -133,12 +131,12 @@ impl Check {
     }
 }
 
-/// Finds out, and counts traffic for `time` or for as long as `goes_on`. Programs are loaded,
-/// so that a kernel that does not take them is found out, too. Those that count are attached
-/// to VXLAN devices for that time; they let every packet pass.
+/// Surveys the namespace and counts traffic for `time`, or until `goes_on` returns false. Loads the
+/// programs, too, so that an unsupported kernel is detected. The counting programs are attached to
+/// the VXLAN devices meanwhile; they pass every packet.
 ///
 /// # Errors
-/// When the programs cannot be loaded or attached, or the state not be read.
+/// If the programs cannot be loaded or attached, or the kernel's state cannot be read.
 pub fn check(
     netns: &NetNs,
     wanted: &Wanted,
@@ -146,7 +144,7 @@ pub fn check(
     goes_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Check> {
     let before = softirq();
-    // A thread: the reconciler enters namespaces.
+    // A thread of its own, because the reconciler enters namespaces.
     let surveyed = std::thread::scope(|scope| {
         scope.spawn(|| survey(netns, wanted, time, goes_on)).join().unwrap_or_else(|panic| {
             std::panic::resume_unwind(panic);
@@ -196,11 +194,13 @@ fn answer(netns: u64, surveyed: &Surveyed, spent: Option<f64>) -> Check {
         });
     }
     let seconds = time.as_secs_f64();
+    // Without a count there is no rate.
     let softirq_cpus = spent.filter(|_| seconds > 0.0).map(|spent| spent / seconds);
     Check { netns, seconds, devices, traffic: all, softirq_cpus }
 }
 
-/// What of a device would stay slow, where it is accelerated itself.
+/// Lists the parts of a device that would take the slow path while the device itself is
+/// accelerated.
 fn parts(status: DeviceStatus) -> Vec<SlowPart> {
     let alone =
         Status { devices: vec![DeviceStatus { refused: None, ..status }], ..Status::default() };
@@ -211,7 +211,7 @@ fn parts(status: DeviceStatus) -> Vec<SlowPart> {
     alone.refusals().map(part).collect()
 }
 
-/// A device, and what tells of its packets.
+/// A device with the state that decides the path of its packets.
 struct Device<'a> {
     machine: &'a MachineSnapshot,
     plan: &'a Plan,
@@ -219,18 +219,18 @@ struct Device<'a> {
     id: DeviceId,
 }
 
-/// What becomes of packets.
+/// Path that packets would take.
 enum Verdict {
     Fast,
-    /// The code of a refusal, or a reason's name.
+    /// With the code of a refusal or the name of a reason.
     Slow(&'static str),
-    /// Some of the devices that they may have come from are slow.
+    /// The packets may come from several devices, of which some take the slow path.
     Uncertain,
 }
 
-/// Packets of the host itself, which no program at a tenant's port sees.
+/// Packets of the host itself, which pass no tenant's port.
 const OWN: &str = "host_own";
-/// There was no room to count by address.
+/// The counting map was full.
 const UNCOUNTED: &str = "uncounted";
 
 impl Device<'_> {
@@ -238,6 +238,7 @@ impl Device<'_> {
         let mut traffic = Traffic::default();
         for (seen, counted) in &looked.seen {
             let amount = Amount::from(counted);
+            // Group and non-IP packets always take the slow path: not part of the share.
             if matches!(seen.class, Class::Group | Class::Other) {
                 traffic.other.add(amount);
                 continue;
@@ -251,6 +252,7 @@ impl Device<'_> {
                 }
             }
         }
+        // Counted without addresses, so their path is unknown.
         for ((_, class), counted) in &looked.rest {
             match class {
                 Class::Group | Class::Other => traffic.other.add(counted.into()),
@@ -269,9 +271,11 @@ impl Device<'_> {
         } else {
             ("decap_destination", "decap_source")
         };
+        // A refusal of the device applies to all its packets.
         if let Some(refused) = &self.device.refused {
             return Verdict::Slow(refused.code());
         }
+        // IPv6 refusals apply to routed packets only.
         if let (Class::Ipv6, Some(refused), true) =
             (seen.class, self.device.ipv6.first(), self.device.routed)
         {
@@ -281,16 +285,19 @@ impl Device<'_> {
             Some(sandbox) => &sandbox.snapshot.overlay,
             None => &self.machine.home.overlay,
         };
+        // The device is not in this snapshot.
         let Some(link) = overlay.links.get(&self.id.index) else { return Verdict::Uncertain };
         let domain = DeviceId { index: link.master.unwrap_or(self.id.index), ..self.id };
         if !matches!(self.plan.fdb.get(&(domain, seen.remote)), Some(Fdb::Remote(_))) {
-            // One VTEP that stays slow is the reason; of several, no address tells which.
+            // If a single VTEP is refused, it is the reason. With several, the address does not
+            // identify one.
             let mut slow = self.device.remotes.values().filter_map(|to| to.refused.as_ref());
             return match (slow.next(), slow.next()) {
                 (Some(refused), None) => Verdict::Slow(refused.code()),
                 _ => Verdict::Slow(destination),
             };
         }
+        // The host's own packets pass no tenant's port, where the program is attached.
         if seen.to_wire && seen.from == 0 {
             return Verdict::Slow(OWN);
         }
@@ -300,6 +307,7 @@ impl Device<'_> {
         if matches!(self.plan.fdb.get(&(domain, seen.local)), Some(Fdb::Local { .. })) {
             return Verdict::Fast;
         }
+        // If the port is known, its refusal is the reason.
         let port = overlay.bridge_fdb.get(&(domain.index, seen.local)).map(|entry| entry.port);
         let refused = self.device.ports.iter().filter(|known| Some(known.id.index) == port);
         match refused.filter_map(|port| port.refused.as_ref()).next() {
@@ -308,7 +316,7 @@ impl Device<'_> {
         }
     }
 
-    /// Of packets that are routed: their addresses are the router's.
+    /// Judges routed packets. Their MAC addresses are those of routers, so ports identify them.
     fn routed(&self, seen: &Seen) -> Verdict {
         let ports = &self.device.ports;
         if let Some(port) = ports.iter().find(|port| seen.to_wire && port.id.index == seen.from) {
@@ -320,6 +328,7 @@ impl Device<'_> {
         let mut refused = ports.iter().filter_map(|port| port.refused.as_ref());
         match (ports.iter().any(|port| port.refused.is_none()), refused.next()) {
             (true, None) => Verdict::Fast,
+            // The addresses do not identify the port.
             (true, Some(_)) => Verdict::Uncertain,
             (false, Some(refused)) => Verdict::Slow(refused.code()),
             (false, None) => Verdict::Slow(OWN),
@@ -327,7 +336,7 @@ impl Device<'_> {
     }
 }
 
-/// Seconds that all CPUs together have spent in soft interrupts (proc_stat(5)).
+/// Reads the time that all CPUs together have spent in softirqs, in seconds (proc_stat(5)).
 fn softirq() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let ticks: f64 = stat.lines().next()?.split_whitespace().nth(7)?.parse().ok()?;

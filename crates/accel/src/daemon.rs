@@ -1,5 +1,5 @@
-//! The fast path of a namespace as who runs it sees it: started, told what to accelerate,
-//! asked what became of it, stopped. The work is that of a thread (`mirroring`).
+//! The public interface of a running fast path: start it, select devices, read the status, stop it.
+//! A thread does the work (`mirroring`).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -18,44 +18,45 @@ use crate::programs::{Counters, FlowMaps, Programs, Role};
 use crate::status::{FlowsStatus, Status};
 use crate::vitals::Vitals;
 
-/// What a change of what is wanted may take.
+/// Time limit for a change of the wanted devices.
 const FOLLOWED: Duration = Duration::from_secs(1);
 
-/// The most forwarding entries that the maps take, where nobody says otherwise.
+/// Default limit of forwarding entries in the maps.
 pub const DEFAULT_MAX_ENTRIES: u32 = 65_536;
 
-/// The most connections through packet filters that have a verdict at once, likewise.
+/// Default limit of connections through packet filters that have a verdict.
 pub const DEFAULT_MAX_FLOWS: u32 = 100_000;
 
-/// Whether this kernel lets this process run the fast path: loads the programs and
-/// attaches one to the loopback device of `netns`, for a moment.
+/// Checks whether this process may run the fast path on this kernel: loads the programs and briefly
+/// attaches one to the loopback device of `netns`.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// If the kernel refuses.
 pub fn probe(netns: &NetNs) -> Result<()> {
     const LOOPBACK: u32 = 1;
     let programs = Programs::load(DEFAULT_MAX_ENTRIES, DEFAULT_MAX_FLOWS)?;
     netns.run(|| programs.attach(Role::Encap, LOOPBACK, "lo").map(drop))?
 }
 
-/// How the fast path runs.
+/// Settings of the fast path.
 #[derive(Debug)]
 pub struct Options {
-    /// Forwarding entries that there is room for, those of all devices together; addresses
-    /// that find none stay slow.
+    /// Limit of forwarding entries, all devices together. Packets for entries above the limit take
+    /// the slow path.
     pub max_entries: u32,
-    /// Looks for sandboxes, in place of this process.
+    /// A separate process that finds sandboxes.
     pub finder: Option<Finder>,
-    /// Connections through packet filters that there is room for; the oldest makes room.
+    /// Limit of connections through packet filters that have a verdict. A new one replaces the
+    /// oldest.
     pub max_flows: u32,
-    /// Packets that come to packet filters go by the slow path, all of them, so that counters
-    /// of rules and of conntrack count each.
+    /// Send all filtered traffic through the slow path, so that rule and conntrack counters stay
+    /// exact.
     pub accounting: bool,
-    /// Sandboxes at a time that programs are loaded for at the start: a process that is
-    /// confined afterwards loads none. 0: programs are loaded when they are needed.
+    /// Number of sandboxes for which programs are loaded at the start, because a confined process
+    /// can load none later. 0: load programs on demand.
     pub spares: u16,
-    /// Ids of the programs of a process that this one takes over from: they are no
-    /// strangers at the hooks. That process goes on until it is told to end.
+    /// Ids of the programs of the process that this one takes over from. They are not treated as
+    /// foreign programs. That process runs until it is asked to stop.
     pub predecessor: BTreeSet<u32>,
 }
 
@@ -80,17 +81,15 @@ pub struct Accel {
 }
 
 impl Accel {
-    /// Starts the fast path for devices of `netns`, and returns when the first
-    /// plan is in force.
+    /// Starts the fast path for devices of `netns`. Returns once the first plan is in force.
     ///
     /// # Errors
-    /// When the programs cannot be loaded or the state not be read; nothing is
-    /// attached then.
+    /// If the programs cannot be loaded or the state cannot be read. Nothing is attached then.
     pub fn start(netns: &NetNs, wanted: Wanted) -> Result<Accel> {
         Accel::with(netns, wanted, Options::default())
     }
 
-    /// The same with other options.
+    /// Does the same with options.
     ///
     /// # Errors
     /// As [`Accel::start`].
@@ -115,7 +114,8 @@ impl Accel {
         let thread = std::thread::Builder::new()
             .name("accel".into())
             .spawn(move || {
-                // The thread lives in the namespace: its sockets, hooks, sysctls.
+                // The thread enters the namespace for good: its sockets, hooks and sysctls belong
+                // to it.
                 let reconciler = netns
                     .enter_for_good()
                     .map_err(Into::into)
@@ -133,15 +133,15 @@ impl Accel {
         let accel = Accel { shared, counters, threads: vec![thread, admission] };
         match is_ready.recv() {
             Ok(result) => result.map(|()| accel),
-            // The thread ended by a panic; joining it tells.
+            // The thread panicked; the panic message has the cause.
             Err(_) => Err(crate::Error::ThreadEnded),
         }
     }
 
-    /// Changes which devices are accelerated, and waits until that is in force.
+    /// Changes which devices are accelerated. Returns once the change is in force.
     ///
     /// # Errors
-    /// When the reconciler does not follow within a second.
+    /// If the reconciler does not apply the change within a second.
     pub fn want(&self, wanted: Wanted) -> Result<()> {
         *lock(&self.shared.wanted) = wanted.clone();
         let in_force = lock(&self.shared.in_force);
@@ -153,15 +153,15 @@ impl Accel {
         if *in_force == wanted {
             return Ok(());
         }
-        let expected = "other devices to be accelerated";
+        let expected = "change the accelerated devices";
         Err(crate::Error::NotFollowed { expected, seconds: FOLLOWED.as_secs() })
     }
 
-    /// What is accelerated, why not, and what became of packets since the start. Counters are
-    /// read now, from the maps of the programs; the rest is of the last plan.
+    /// Returns the status. Counters are read from the maps now; the rest comes from the last plan.
     pub fn status(&self) -> Status {
         let mut status = Status::clone(&self.shared.status());
-        // Many system calls, without the lock: who publishes a plan takes it, too.
+        // The counters need many system calls. Read them without the lock that publishing a plan
+        // needs.
         let counters = lock(&self.counters).clone();
         let (all, each) = counters.counted();
         status.count(all, &each);
@@ -173,24 +173,25 @@ impl Accel {
         status
     }
 
-    /// What the last plan came to, without counters: a value that is replaced, never changed,
-    /// while somebody has it.
+    /// Returns the status of the last plan, without counters. The value is immutable: a new plan
+    /// replaces it.
     pub fn noted(&self) -> Arc<Status> {
         self.shared.status()
     }
 
-    /// The kernel's ids of its programs: a successor takes them for no strangers.
+    /// Returns the kernel's ids of its programs, so that a successor does not treat them as
+    /// foreign.
     pub fn programs(&self) -> BTreeSet<u32> {
         lock(&self.shared.programs).clone()
     }
 
-    /// How it goes on: the heartbeat's age, what was withdrawn and read anew.
+    /// Returns the heartbeat's age and the counts of withdrawals and rebuilds.
     pub fn vitals(&self) -> Vitals {
         self.shared.pulse.vitals()
     }
 
-    /// Stops the heartbeat and the reconciler without detaching anything, or goes on:
-    /// for tests of what packets do then.
+    /// Stops the heartbeat and the reconciler without detaching anything, or resumes them. For
+    /// tests of the packets' path in that state.
     #[cfg(feature = "test-support")]
     pub fn pause(&self, paused: bool) {
         self.shared.paused.store(paused, Ordering::Release);
@@ -206,8 +207,10 @@ fn admission(netns: &NetNs, flows: FlowMaps, shared: Arc<Shared>) -> Result<Join
             .map_err(Into::into)
             .and_then(|()| admission::run(flows, &shared.verdicts, &shared.stop));
         if let Err(error) = done {
-            // Without verdicts what comes to rules goes by the slow path.
-            tracing::warn!("no more verdicts on flows: {error}");
+            // Without verdicts, packets that meet rules take the slow path.
+            tracing::warn!(
+                "the verdict thread has ended, filtered flows take the slow path: {error}"
+            );
         }
     };
     let thread = std::thread::Builder::new().name("accel-verdicts".into()).spawn(run);
@@ -217,7 +220,7 @@ fn admission(netns: &NetNs, flows: FlowMaps, shared: Arc<Shared>) -> Result<Join
 impl Drop for Accel {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // A search of many processes takes longer than anyone waits for the end.
+        // Searching many processes can take longer than a caller wants to wait.
         if let Source::Finder(finder) = &self.shared.source {
             finder.stop();
         }

@@ -1,51 +1,51 @@
-//! The errors of this crate.
-
-/// What can keep the fast path from starting.
+/// Errors of the fast path.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A system call; it names the operation, the object and the errno.
+    /// A system call failed. Names the operation, the object and the errno.
     #[error(transparent)]
     Sys(#[from] sys::Error),
-    /// A request to the kernel's network stack (netlink, `/proc/net`).
+    /// A request to the kernel's network stack failed (netlink, `/proc/net`).
     #[error(transparent)]
     Netlink(#[from] netstate::Error),
-    /// Rules of nftables could not be read.
+    /// The nftables rules could not be read.
     #[error(transparent)]
     Ruleset(#[from] ruleset::Error),
-    /// The thread that keeps the maps in step did not do what it was asked.
-    #[error("the reconciler's thread: expected {expected} within {seconds} s")]
+    /// The reconciler thread did not apply a request in time.
+    #[error("the reconciler thread did not finish within {seconds} s: {expected}")]
     NotFollowed {
-        /// What it was to do.
+        /// The request.
         expected: &'static str,
-        /// For how long it was waited.
+        /// Time limit.
         seconds: u64,
     },
-    /// That thread ended before its first plan was in force; its panic says why.
-    #[error("the reconciler's thread has ended by a panic")]
+    /// The reconciler thread panicked before its first plan was in force. The panic message has the
+    /// cause.
+    #[error("the reconciler thread panicked")]
     ThreadEnded,
-    /// Too many sandboxes for a process that loads no more programs.
-    #[error("programs for {prepared} namespaces were prepared, and all are in use")]
+    /// More sandboxes than preloaded sets of programs, and the process is confined and can load no
+    /// more.
+    #[error("all {prepared} preloaded sets of programs for sandboxes are in use")]
     NoSpares {
-        /// How many.
+        /// Number of preloaded sets.
         prepared: u16,
     },
-    /// The process that looks for sandboxes.
-    #[error("look for sandboxes: {problem}")]
+    /// The process that finds sandboxes failed.
+    #[error("find sandboxes: {problem}")]
     Finder {
-        /// What it says.
+        /// Cause.
         problem: String,
     },
-    /// A request to the kernel's BPF subsystem, by libbpf.
+    /// A BPF request failed in libbpf or the kernel.
     #[error("{operation} {object}: {problem}")]
     Bpf {
-        /// What was attempted.
+        /// Operation.
         operation: &'static str,
-        /// On what.
+        /// Object of the operation.
         object: String,
-        /// What came of it.
+        /// Cause.
         problem: String,
     },
 }
 
-/// Result with [`Error`].
+/// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,7 +1,6 @@
-//! What has changed from one status to the next, as events for a log: a line of JSON each.
+//! Differences between two status reports as events for a log, one line of JSON each.
 //!
-//! Events are differences of what was noted. Whoever follows late sees the last state of
-//! each thing, not each step between.
+//! A slow reader sees the latest state of each object, not every step in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -10,56 +9,56 @@ use serde::{Deserialize, Serialize};
 
 use crate::status::{DeviceStatus, Refused, Status};
 
-/// One event.
+/// An event of the fast path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
-    /// When it was seen: RFC 3339, UTC, milliseconds.
+    /// Time of observation: RFC 3339, UTC, milliseconds.
     pub time: String,
-    /// What has happened.
+    /// Kind of event.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What has happened.
+/// Kind of event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
-    /// The process serves a namespace from now on; its devices come next.
+    /// The process now serves a namespace. Events for its devices follow.
     Started {
-        /// Process.
+        /// Process id.
         pid: u32,
         /// Version of overlane.
         version: String,
         /// Inode of the network namespace.
         netns: u64,
-        /// Process that it has taken over from.
+        /// Process id of the predecessor after a takeover.
         predecessor: Option<u32>,
     },
-    /// A VXLAN device.
+    /// A VXLAN device changed state.
     Device {
         /// Name.
         device: String,
-        /// What it is now.
+        /// New state.
         state: State,
-        /// Why it is slow.
+        /// Why it takes the slow path.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         why: Option<Refused>,
     },
-    /// A tenant's port.
+    /// A tenant's port changed state.
     Port {
-        /// VXLAN device that it belongs to.
+        /// Its VXLAN device.
         device: String,
         /// Name.
         port: String,
-        /// What it is now.
+        /// New state.
         state: State,
-        /// Why it is slow.
+        /// Why it takes the slow path.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         why: Option<Refused>,
     },
-    /// A plan was published, or withdrawn.
+    /// A plan was put into force, or withdrawn.
     Generation {
         /// Generation of the maps.
         generation: u64,
@@ -70,20 +69,20 @@ pub enum What {
         /// Entries that did not fit.
         left_out: usize,
     },
-    /// Everything is slow, or no longer.
+    /// The reconciler failed, so that all packets take the slow path, or recovered.
     Problem {
-        /// Why; none: it is over.
+        /// Cause; null: recovered.
         problem: Option<String>,
     },
-    /// The process that looks for sandboxes is gone: devices there stay slow.
+    /// The process that finds sandboxes has ended. Devices in sandboxes take the slow path.
     FinderLost,
-    /// Another process has taken over.
+    /// Another process took over.
     HandedOver,
-    /// The fast path is detached.
+    /// The fast path was detached.
     Stopped,
 }
 
-/// What something is.
+/// State of a device or port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -92,12 +91,12 @@ pub enum State {
     Accelerated,
     /// All its packets take the slow path.
     Slow,
-    /// It is not there any more, or not asked for.
+    /// It was removed, or is no longer asked for.
     Gone,
 }
 
 impl Event {
-    /// One that happens now.
+    /// An event with the current time.
     pub fn now(what: What) -> Event {
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         Event { time, what }
@@ -108,7 +107,7 @@ fn state(refused: Option<&Refused>) -> State {
     if refused.is_some() { State::Slow } else { State::Accelerated }
 }
 
-/// What has changed. A device in another sandbox of the same name is the same to a reader.
+/// Lists the changes. A device that moved to another sandbox of the same name counts as unchanged.
 pub fn changes(before: &Status, after: &Status) -> Vec<What> {
     let mut all = Vec::new();
     if before.problem != after.problem {

@@ -1,27 +1,26 @@
-//! The fast path: an eBPF short cut beside a kernel bridge or routes with VXLAN devices.
+//! The fast path: an eBPF bypass of kernel bridges, routes and VXLAN devices.
 //!
-//! The kernel's own path stays as it is and is the truth. A packet is forwarded
-//! here only where the outcome is the same; everything else goes on untouched.
+//! The kernel's path stays in place and is authoritative. The fast path forwards a packet only if
+//! the result is the same; every other packet takes the kernel's path.
 //!
-//! The parts, each using only those before it:
+//! Modules, each depending only on those above it:
 //!
-//! | module | what it has |
+//! | module | content |
 //! | --- | --- |
 //! | `model` | data: the kernel's state, the plan, refusals, counted packets |
-//! | `eligibility` | the rules that keep something slow, each by itself, in lists |
-//! | `planning` | from a snapshot to a plan: a function, it reads nothing |
-//! | `status` | what the fast path says of itself |
-//! | `programs` | the BPF programs, their maps and the header shared with them |
+//! | `eligibility` | the rules that refuse a device, port or VTEP, independent of each other |
+//! | `planning` | computes a plan from a snapshot, without reading anything |
+//! | `status` | the status report |
+//! | `programs` | the BPF programs, their maps, the ABI header shared with them |
 //! | `admission` | the thread that gives verdicts on flows through packet filters |
-//! | `vitals` | whether and how the thread goes on |
-//! | `events` | what has changed from one status to the next |
+//! | `vitals` | liveness and counters of the reconciler thread |
+//! | `events` | differences between two status reports |
 //! | `metrics` | status and vitals for Prometheus |
-//! | `mirroring` | the thread that keeps maps and hooks in step with the kernel |
-//! | `check` | what would be accelerated, and what traffic passes meanwhile |
-//! | `daemon` | all that as its user sees it |
+//! | `mirroring` | the reconciler thread, which keeps maps and hooks in step with the kernel |
+//! | `check` | a dry run that also counts traffic |
+//! | `daemon` | the public interface of a running fast path |
 //!
-//! Programs are attached by links that the kernel removes with the process, however that
-//! ends.
+//! Programs are attached by BPF links, which the kernel removes however the process ends.
 
 #![forbid(unsafe_code)]
 

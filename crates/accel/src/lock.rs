@@ -1,6 +1,6 @@
-//! Mutexes whose data is whole whatever happened to a thread that held them.
+//! Locks for data that stays consistent even if a thread panics while it holds the lock.
 
-/// What a thread that has panicked held is as whole as it was.
+/// Locks the mutex and ignores poisoning.
 pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,9 +1,8 @@
-//! Status and vitals for Prometheus, in its text format.
+//! Status and vitals as Prometheus metrics.
 //!
-//! A page is made for each answer: what a device that is gone had is not shown any more.
-//! Labels are bounded: reasons and codes are lists in this crate, devices are VXLAN
-//! devices, of which [`MOST_DEVICES`] have series of their own. Tenants' ports come and go
-//! with pods; they are counted, not named.
+//! Each answer is built from scratch, so series of removed devices disappear. Labels are bounded:
+//! reasons and codes are lists in this crate, and only [`MOST_DEVICES`] VXLAN devices have their
+//! own series. Tenants' ports come and go with pods, so they are counted, not named.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,12 +13,12 @@ use crate::model::{Counted, Reason};
 use crate::status::{DeviceStatus, Refused, Status};
 use crate::vitals::Vitals;
 
-/// VXLAN devices with series of their own.
+/// Maximum number of VXLAN devices with their own series.
 const MOST_DEVICES: usize = 512;
-/// What names of metrics begin with.
+/// Prefix of metric names.
 const PREFIX: &str = "overlane_accel";
 
-/// The metrics of a fast path, for Prometheus (text format 0.0.4).
+/// Renders the metrics of a fast path in the Prometheus text format 0.0.4.
 pub fn exposition(status: &Status, vitals: &Vitals, version: &str) -> String {
     let mut page = Page(Metrics::new(PREFIX, version));
     page.state(status);
@@ -33,7 +32,7 @@ pub fn exposition(status: &Status, vitals: &Vitals, version: &str) -> String {
 struct Page(Metrics);
 
 impl Page {
-    /// Numbers by label.
+    /// Adds a gauge with one value per label set.
     fn gauges<const N: usize>(
         &mut self,
         name: &str,
@@ -46,19 +45,28 @@ impl Page {
     }
 
     fn state(&mut self, status: &Status) {
+        // An odd generation or a failed reconciler sends all packets to the slow path.
         let in_force = status.generation & 1 == 0 && status.problem.is_none();
         for (name, help, value) in [
             ("in_force", "1 while packets may take the fast path.", usize::from(in_force)),
-            ("generation", "Generation of the maps; odd while withdrawn.", {
+            ("generation", "Generation of the maps; odd while all packets take the slow path.", {
                 usize::try_from(status.generation).unwrap_or(usize::MAX)
             }),
             ("entries", "Forwarding entries in the maps.", status.entries),
-            ("max_entries", "Most forwarding entries of the maps.", status.max_entries as usize),
-            ("left_out_entries", "Entries without room, which stay slow.", status.left_out),
-            ("devices", "VXLAN devices, accelerated or not.", status.devices.len()),
+            (
+                "max_entries",
+                "Limit of forwarding entries in the maps.",
+                status.max_entries as usize,
+            ),
+            (
+                "left_out_entries",
+                "Forwarding entries that did not fit and take the slow path.",
+                status.left_out,
+            ),
+            ("devices", "VXLAN devices, accelerated or refused.", status.devices.len()),
             (
                 "packet_sockets",
-                "Packet sockets that do not see accelerated packets.",
+                "Packet sockets that do not receive accelerated packets.",
                 status.listeners.as_ref().map_or(0, Vec::len),
             ),
         ] {
@@ -66,28 +74,29 @@ impl Page {
         }
         self.0.counter(
             "followed_changes_total",
-            "Changes of single forwarding entries followed with all others in force.",
+            "Incremental changes of single forwarding entries.",
             status.followed as f64,
         );
     }
 
-    /// Verdicts on connections through packet filters; where none wants one, all are zero.
+    /// Adds the verdicts on connections through packet filters. All are zero if no flow needs a
+    /// verdict.
     fn flows(&mut self, status: &Status) {
         let flows = status.flows.clone().unwrap_or_default();
         self.0.gauge(
             "verdicts_number",
-            "Number of the state that verdicts are given by.",
+            "Number of the state that verdicts depend on.",
             flows.number as f64,
         );
         for (name, help, value) in [
             (
                 "connections_admitted_total",
-                "Connections through packet filters that were let go fast.",
+                "Connections through packet filters admitted to the fast path.",
                 flows.admitted,
             ),
             (
                 "connections_held_total",
-                "Questions about connections that were answered by no.",
+                "Verdicts that denied a connection the fast path.",
                 flows.held,
             ),
         ] {
@@ -95,7 +104,7 @@ impl Page {
         }
         self.0.counter(
             "admission_seconds_total",
-            "Time spent on verdicts.",
+            "Time spent computing verdicts.",
             Duration::from_micros(flows.spent_us).as_secs_f64(),
         );
     }
@@ -103,20 +112,24 @@ impl Page {
     fn vitals(&mut self, vitals: &Vitals) {
         self.0.gauge(
             "heartbeat_age_seconds",
-            "Since the reconciler's last heartbeat; packets go slow at 0.1.",
+            "Time since the reconciler's last heartbeat; above 0.1 all packets take the slow path.",
             vitals.heartbeat_age.as_secs_f64(),
         );
         self.0.gauge(
             "finder_lost",
-            "1 once the process is gone that looks for sandboxes.",
+            "1 if the process that finds sandboxes has ended.",
             f64::from(u8::from(vitals.finder_lost)),
         );
         for (name, help, value) in [
-            ("withdrawals_total", "Times that all packets were sent slow.", vitals.withdrawals),
-            ("rebuilds_total", "Times that everything was read anew.", vitals.rebuilds),
+            (
+                "withdrawals_total",
+                "Times that all packets were sent to the slow path.",
+                vitals.withdrawals,
+            ),
+            ("rebuilds_total", "Times that the whole state was read again.", vitals.rebuilds),
             (
                 "revoked_entries_total",
-                "Single forwarding entries that were taken back.",
+                "Single forwarding entries that were revoked.",
                 vitals.revoked_entries,
             ),
         ] {
@@ -137,7 +150,7 @@ impl Page {
             });
             self.0.counters(
                 &format!("{what}_total"),
-                &format!("{help} by what became of them, each once."),
+                &format!("{help} by outcome, each counted once."),
                 ["reason", "path"],
                 all,
             );
@@ -150,7 +163,7 @@ impl Page {
             });
             self.0.counters(
                 &format!("device_{what}_total"),
-                &format!("{help} from the wire for a VXLAN device, and to it past the device."),
+                &format!("{help} from the wire for a VXLAN device, and to the wire past it."),
                 ["device", "reason", "path"],
                 devices,
             );
@@ -160,14 +173,14 @@ impl Page {
     fn devices(&mut self, status: &Status) {
         self.gauges(
             "device_accelerated",
-            "1: accelerated, 0: all its packets take the slow path.",
+            "1: accelerated; 0: all its packets take the slow path.",
             ["device"],
             shown(status)
                 .map(|device| ([device.device.clone()], usize::from(device.refused.is_none()))),
         );
         self.gauges(
             "device_refused",
-            "1 for the code that keeps a VXLAN device slow (overlane accel explain CODE).",
+            "1 for the code that refuses a VXLAN device (overlane accel explain CODE).",
             ["device", "code"],
             shown(status).filter_map(|device| {
                 Some(([device.device.clone(), device.refused.as_ref()?.code.clone()], 1))
@@ -186,6 +199,7 @@ impl Page {
         for device in shown(status) {
             let ports = device.ports.iter().map(|port| ("port", &port.refused));
             let remotes = device.remotes.iter().map(|remote| ("remote", &remote.refused));
+            // Export zeros, too, so that each series exists from the start.
             for state_of in ["accelerated", "slow"] {
                 for kind in ["port", "remote"] {
                     let key = [device.device.clone(), kind.to_owned(), state_of.to_owned()];
@@ -199,14 +213,14 @@ impl Page {
         }
         self.gauges(
             "device_parts",
-            "Tenants' ports and remote VTEPs of a VXLAN device.",
+            "Tenants' ports and remote VTEPs of a VXLAN device, by state.",
             ["device", "kind", "state"],
             parts,
         );
         let refusals = status.refusals().map(|(_, refused)| ([refused.code.clone()], 1));
         self.gauges(
             "refusals",
-            "Devices, ports, remote VTEPs and IPv6 that stay slow, by code.",
+            "Refused devices, ports, remote VTEPs and IPv6, by code.",
             ["code"],
             refusals,
         );
@@ -218,6 +232,7 @@ fn path(reason: Reason) -> String {
 }
 
 fn shown(status: &Status) -> impl Iterator<Item = &DeviceStatus> {
+    // Limit the number of series.
     status.devices.iter().take(MOST_DEVICES)
 }
 

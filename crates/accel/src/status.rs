@@ -1,4 +1,4 @@
-//! What the fast path says of itself.
+//! The status report of the fast path.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{Counted, DeviceId, DevicePlan, Plan, Reason, Refusal};
 
-/// What `packets` is keyed by: a [`Reason`]'s word.
+/// Pattern of the keys in `packets`: a [`Reason`]'s word.
 #[cfg(feature = "schema")]
 const REASON: &str = "^(encap|decap)_[a-z_]+$";
 
-/// A refusal's code.
 #[cfg(feature = "schema")]
 const CODE: &str = "^AX[0-9]{3}$";
 
@@ -18,70 +17,70 @@ const CODE: &str = "^AX[0-9]{3}$";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Status {
-    /// Process; null: nothing is accelerated.
+    /// Process id; null: nothing is accelerated.
     pub pid: Option<u32>,
     /// Inode of the network namespace.
     pub netns: u64,
-    /// Generation of the maps; odd while every packet takes the slow path.
+    /// Generation of the maps; odd while all packets take the slow path.
     pub generation: u64,
-    /// Changes of single forwarding entries that were followed with all others in force.
+    /// Incremental changes: single forwarding entries that changed while the rest stayed in force.
     pub followed: u64,
     /// Forwarding entries in the maps.
     pub entries: usize,
-    /// The most forwarding entries that the maps take (`--max-entries`); 0: nothing is
-    /// accelerated.
-    // As versions before 2 of the schema called it.
+    /// Limit of forwarding entries in the maps (`--max-entries`); 0: nothing is accelerated.
+    // Name before version 2 of the schema.
     #[serde(alias = "room")]
     pub max_entries: u32,
-    /// Entries that did not fit and stay slow.
+    /// Entries that did not fit. Packets for them take the slow path.
     pub left_out: usize,
-    /// Why nothing is accelerated, when the reconciler has failed.
+    /// Why nothing is accelerated, if the reconciler has failed.
     pub problem: Option<String>,
     /// VXLAN devices.
     pub devices: Vec<DeviceStatus>,
-    /// Packets by what became of them, each once; those that are zero are left out.
+    /// Packets by outcome, each counted once. Zero counts are left out.
     #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = { "pattern": REASON })))]
     pub packets: BTreeMap<String, Counted>,
-    /// Packet sockets (`AF_PACKET`) on bridges, their ports and VXLAN devices: what goes the
-    /// fast way does not come to them. Null: the kernel cannot tell (`CONFIG_PACKET_DIAG`).
+    /// Packet sockets (`AF_PACKET`) on bridges, their ports and VXLAN devices. They do not receive
+    /// accelerated packets. Null: unknown, the kernel lacks `CONFIG_PACKET_DIAG`.
     #[serde(default)]
     pub listeners: Option<Vec<Listener>>,
-    /// Verdicts on flows through packet filters; none: no flow wants one.
+    /// Verdicts on flows through packet filters. Absent: no flow needs a verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flows: Option<FlowsStatus>,
-    /// Devices that a killed process has left.
+    /// Devices that a killed process left behind.
     #[serde(default)]
     pub left_behind: Vec<String>,
-    /// What the process may still do, in words: user, capabilities, Landlock, system calls.
-    /// Absent: nobody has said.
+    /// Privileges that the process still has, as text: user, capabilities, Landlock, system calls.
+    /// Absent: not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<String>,
 }
 
-/// Verdicts on flows: connections whose packets come to packet filters.
+/// Verdicts on flows: connections whose packets pass packet filters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct FlowsStatus {
-    /// Number of the state that verdicts are given by; with each new one all others are void.
+    /// Number of the state that verdicts depend on. A new number voids all earlier verdicts.
     pub number: u64,
-    /// Connections that were let go fast, since the start. One whose verdict was made void
-    /// counts again.
+    /// Connections admitted to the fast path since the start. A connection whose verdict became
+    /// void counts again.
     pub admitted: u64,
-    /// Questions about connections that were answered by no.
+    /// Verdicts that denied the fast path.
     pub held: u64,
-    /// Time spent on all of them, µs.
+    /// Time spent on all verdicts, µs.
     pub spent_us: u64,
-    /// What held them: a rule (table, chain, handle and why), or what conntrack says.
+    /// Verdicts that denied, by reason: a rule (table, chain, handle, effect) or the state of
+    /// conntrack.
     pub reasons: BTreeMap<String, u64>,
 }
 
-/// A packet socket on a device that packets on the fast path do not come to.
+/// A packet socket on a device. It does not receive packets that take the fast path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Listener {
-    /// Device; null: the socket listens on all devices of its namespace.
+    /// Device; null: the socket receives from all devices of its namespace.
     pub device: Option<String>,
-    /// What it listens for, an `ETH_P_*` of `linux/if_ether.h`; 3: everything.
+    /// Protocol that it receives, an `ETH_P_*` of `linux/if_ether.h`; 3: all.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub protocol: u16,
     /// Inode of the socket (`socket:[inode]` in `/proc/PID/fd`).
@@ -92,25 +91,24 @@ pub struct Listener {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct DeviceStatus {
-    /// Name; of a device in another namespace, that namespace's name stands before it.
+    /// Name. A device in another namespace has that namespace's name as a prefix.
     pub device: String,
-    /// Why it stays slow; null: it is accelerated.
+    /// Why it takes the slow path; null: it is accelerated.
     pub refused: Option<Refused>,
     /// Forwarding entries for addresses behind it.
     pub entries: usize,
-    /// Packets that came for it from the wire, by what became of them, and those that it
-    /// was spared of sending; those that are zero are left out.
+    /// Packets that arrived for it from the wire, by outcome, and packets sent to the wire past it.
+    /// Zero counts are left out.
     #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = { "pattern": REASON })))]
     pub packets: BTreeMap<String, Counted>,
-    /// The other ports of its bridge, or the devices that are routed to it.
+    /// The other ports of its bridge, or the devices that route to it.
     pub ports: Vec<PortStatus>,
-    /// Why routed IPv6 packets stay slow, of the device and of the devices that are routed to
-    /// it; IPv4 packets are not concerned.
+    /// Why routed IPv6 packets take the slow path, for the device and for the devices that route to
+    /// it. IPv4 packets are not affected.
     #[serde(default)]
     pub ipv6: Vec<Refused>,
     /// Remote VTEPs.
     pub remotes: Vec<RemoteStatus>,
-    /// Where it is.
     #[serde(skip)]
     pub(crate) id: Option<DeviceId>,
 }
@@ -121,40 +119,38 @@ pub struct DeviceStatus {
 pub struct PortStatus {
     /// Name.
     pub name: String,
-    /// Why it stays slow; null: it is accelerated.
+    /// Why it takes the slow path; null: it is accelerated.
     pub refused: Option<Refused>,
     /// Forwarding entries for addresses behind it.
     pub entries: usize,
-    /// Packets that came from the tenant, by what became of them, and those that were
-    /// delivered to it; those that are zero are left out.
+    /// Packets from the tenant, by outcome, and packets delivered to it. Zero counts are left out.
     #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = { "pattern": REASON })))]
     pub packets: BTreeMap<String, Counted>,
-    /// Where it is.
     #[serde(skip)]
     pub(crate) id: Option<DeviceId>,
 }
 
-/// Why something stays slow.
+/// Why something takes the slow path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 #[serde(from = "Told")]
 pub struct Refused {
-    /// Stable code, `AX001` …: `overlane accel explain CODE` says what it means.
+    /// Stable code, `AX001` …: `overlane accel explain CODE` describes it.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = CODE)))]
     pub code: String,
-    /// The thing that is the cause, by name: what stays slow itself, or a bridge, NIC, chain …
+    /// Name of the cause: the refused device itself, or a bridge, NIC, chain …
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub object: String,
-    /// What was seen.
+    /// Observed condition.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub evidence: String,
-    /// What would help.
+    /// Steps that remove the condition.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub remedy: String,
 }
 
 impl Refused {
-    /// A refusal of the thing with this name.
+    /// A refusal of the device, port or VTEP called `name`.
     fn new(name: &str, refusal: &Refusal) -> Refused {
         Refused {
             code: refusal.code().to_owned(),
@@ -171,6 +167,7 @@ impl Refused {
 
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Processes before version 2 of the schema send no code.
         if !self.code.is_empty() {
             write!(f, "{} ", self.code)?;
         }
@@ -178,8 +175,8 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// How a process tells it: one that started before version 2 of the schema gives a sentence
-/// only, and must still be told to end.
+/// A refusal on the wire. Processes started before version 2 of the schema send a sentence only;
+/// such a process must still understand the request to stop.
 #[derive(Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -204,13 +201,14 @@ impl From<Told> for Refused {
 pub struct RemoteStatus {
     /// Address.
     pub name: String,
-    /// Why it stays slow; null: it is accelerated.
+    /// Why it takes the slow path; null: it is accelerated.
     pub refused: Option<Refused>,
 }
 
 impl DeviceStatus {
-    /// What a plan has; nothing is counted yet.
+    /// Converts a plan. Packet counts are empty.
     pub(crate) fn all(plan: &Plan) -> Vec<DeviceStatus> {
+        // Entries of the host itself belong to no device.
         let mut entries = BTreeMap::new();
         for id in plan.fdb.iter().filter_map(|((domain, _), entry)| entry.device(*domain)) {
             *entries.entry(id).or_default() += 1;
@@ -245,11 +243,11 @@ impl DeviceStatus {
     }
 }
 
-/// What is refused where routed IPv6 packets are.
+/// Name under which refusals of routed IPv6 packets are listed.
 const IPV6: &str = "IPv6";
 
 impl Status {
-    /// Fills in what was counted, of all and of each device, by the reasons' words.
+    /// Fills in the packet counts, total and per device, keyed by [`Reason`] words.
     pub(crate) fn count(
         &mut self,
         all: BTreeMap<String, Counted>,
@@ -265,13 +263,14 @@ impl Status {
         }
     }
 
-    /// Packets of a [`Reason`] by its word.
+    /// Returns the packets of a [`Reason`], given its word.
     pub fn packets(&self, word: &str) -> u64 {
         self.packets.get(word).map_or(0, |counted| counted.packets)
     }
 
-    /// What was sent by the half path. At the tenants' devices, and thus in
-    /// [`packets`](Status::packets), these packets have the reason why they were not taken.
+    /// Sums up the packets sent by the partial bypass. At the tenants' devices, and so in
+    /// [`packets`](Status::packets), these packets are counted under the reason that excluded them
+    /// from the fast path.
     pub fn sent_half(&self) -> Counted {
         let of = |device: &DeviceStatus| device.packets.get(Reason::EncapHalf.word()).copied();
         let add = |sum: Counted, sent: Counted| Counted {
@@ -281,8 +280,8 @@ impl Status {
         self.devices.iter().filter_map(of).fold(Counted::default(), add)
     }
 
-    /// What stays slow of its devices, their ports, routed IPv6 packets and remote VTEPs:
-    /// name, why.
+    /// Returns the refusals of devices, ports, remote VTEPs and routed IPv6 packets: name and
+    /// refusal.
     pub fn refusals(&self) -> impl Iterator<Item = (&str, &Refused)> {
         self.devices.iter().flat_map(|device| {
             let own = std::iter::once((&device.device, &device.refused));
@@ -294,8 +293,9 @@ impl Status {
         })
     }
 
-    /// Whether packets of this device may be taken.
+    /// Whether packets of this device may take the fast path.
     pub fn accelerates(&self, device: &str) -> bool {
+        // An odd generation sends all packets to the slow path.
         self.generation & 1 == 0
             && self.devices.iter().any(|d| d.device == device && d.refused.is_none())
     }

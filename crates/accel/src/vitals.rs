@@ -1,41 +1,41 @@
-//! Whether the reconciler's thread goes on, and how often it had to take something back:
-//! numbers that the thread writes without waiting for who reads them.
+//! Liveness and counters of the reconciler thread. The thread writes them without waiting for
+//! readers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A reconciler that has not come by for so long hangs. A reading of a large machine takes
-/// less; packets take the slow path after 100 ms already.
+/// A reconciler without a heartbeat for this time hangs. Reading a large machine takes less.
+/// Packets take the slow path after 100 ms already.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// How the fast path goes on.
+/// Liveness and counters of the fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vitals {
-    /// Since the reconciler's last heartbeat.
+    /// Time since the reconciler's last heartbeat.
     pub heartbeat_age: Duration,
     /// Whether a plan was ever in force.
     pub was_in_force: bool,
-    /// Times that all packets were sent by the slow path.
+    /// Times that all packets were sent to the slow path.
     pub withdrawals: u64,
-    /// Times that everything was read and planned anew.
+    /// Times that the whole state was read and planned again.
     pub rebuilds: u64,
-    /// Single forwarding entries that were taken back.
+    /// Single forwarding entries that were revoked.
     pub revoked_entries: u64,
-    /// Whether the process that looks for sandboxes is gone.
+    /// Whether the process that finds sandboxes has ended.
     pub finder_lost: bool,
 }
 
 impl Vitals {
-    /// Whether the reconciler's thread goes on.
+    /// Whether the reconciler thread is running.
     pub fn is_alive(&self) -> bool {
         self.heartbeat_age < FRESH
     }
 }
 
-/// Written by the reconciler's threads.
+/// Atomics that the reconciler's threads write.
 pub(crate) struct Pulse {
     start: Instant,
-    /// Of the last heartbeat, ns after the start.
+    /// Time of the last heartbeat, ns after `start`.
     beat: AtomicU64,
     in_force: AtomicBool,
     withdrawals: AtomicU64,

@@ -1,5 +1,5 @@
-//! Whether a connection's packets may go fast: segments in both directions, datagrams in the one
-//! that was asked about.
+//! Decides whether a connection may take the fast path: TCP in both directions together, datagrams
+//! in the requested direction only.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,65 +21,65 @@ const IPS_SEQ_ADJUST: u32 = 1 << 6;
 const IPS_DYING: u32 = 1 << 9;
 const IPS_HELPER: u32 = 1 << 13;
 
-/// Why a flow has no verdict.
+/// Reasons for denying a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Held {
-    /// The device is none that verdicts are given for, any more.
+    /// Verdicts are not given for this device, or no longer.
     #[error("not at a tenant's device")]
     Elsewhere,
-    /// Conntrack could not be asked, or has changed its mind meanwhile.
-    #[error("conntrack does not answer")]
+    /// Conntrack cannot be queried, or changed the connection meanwhile.
+    #[error("conntrack lookup failed")]
     Untracked,
     /// The connection is not established.
     #[error("the connection is not established")]
     Young,
-    /// Packets of it have not been seen to come in and leave, in all directions that it has.
-    #[error("not seen to pass in all directions")]
+    /// Packets were not yet seen entering and leaving in every direction of the connection.
+    #[error("packets not yet seen in every direction")]
     Unseen,
-    /// The kernel does more to the connection.
+    /// The kernel processes the connection in a way the fast path does not implement.
     #[error("conntrack: {0}")]
     Odd(&'static str),
-    /// A rule stops it, or depends on the packet, or is not understood.
+    /// A rule drops the packets, depends on the packet, or cannot be parsed.
     #[error("{0}")]
     Rule(Verdict),
-    /// The rules leave a mark, which may matter to the tunnel's datagrams.
-    #[error("rules leave a mark")]
+    /// The rules set a mark, which may affect the tunnel's outer packets.
+    #[error("rules set a mark")]
     Mark,
 }
 
 impl Held {
-    /// Whether it is worth telling, and will not be another thing in a moment.
+    /// Whether to report the reason: it will not change within a moment.
     pub(crate) fn is_by_rules(&self) -> bool {
         matches!(self, Held::Untracked | Held::Odd(_) | Held::Rule(_) | Held::Mark)
     }
 }
 
-/// Judges the connection that a packet belongs to, and returns what may go fast of it.
+/// Decides about the connection of a packet and returns the admitted directions.
 ///
 /// # Errors
-/// What holds it back.
+/// Why the connection is denied.
 pub(crate) fn judge(
     basis: &Basis,
     connections: &Connections,
     maps: &FlowMaps,
     key: &FlowKey,
 ) -> Result<Vec<Admitted>, Held> {
-    // Sandboxes have no verdicts; and a question may be older than the state.
+    // Sandboxes have no verdicts, and a request may be older than the state.
     if basis.number == 0 || key.netns != 0 {
         return Err(Held::Elsewhere);
     }
-    // Of a flow without an entry the rules are asked as they see it: untracked. Where they
-    // use conntrack, it has one, or a rule has told it to look away.
+    // For a flow without an entry, evaluate the rules as untracked. If the rules use conntrack, the
+    // flow has an entry or a `notrack` rule.
     let entry = connections.get(&key.tuple).map_err(|_| Held::Untracked)?;
     let entry = entry.as_ref();
     let is_reply = entry.is_some_and(|entry| entry.original != key.tuple);
     let (sent, received) = (key.tuple, received(entry, &key.tuple)?);
-    // Without an entry rules know of no connection that it belongs to.
+    // Without an entry, the rules see no connection.
     let goes = entry.map_or(Ok(Goes::BothWays), progress)?;
     let case = Case { basis, maps, key, tuples: (sent, received), is_reply };
     let directions = case.directions()?;
     for direction in &directions {
-        // br_netfilter routes what it has translated; the programs would not.
+        // br_netfilter routes translated packets; the programs would not.
         if direction.is_bridged && direction.leaves() != direction.tuple {
             return Err(Held::Odd("translated on a bridge"));
         }
@@ -87,7 +87,7 @@ pub(crate) fn judge(
             let flow = direction.flow(basis, connection);
             let answer = basis.ruleset.verdict(&flow, &direction.path);
             passed(&answer)?;
-            // The tunnel's datagrams inherit it; veth takes it off what comes to the tenant.
+            // Outer packets inherit the mark. Towards the tenant, veth clears it.
             if answer.mark != 0 && basis.tunnels.contains_key(&direction.output) {
                 return Err(Held::Mark);
             }
@@ -96,7 +96,7 @@ pub(crate) fn judge(
     if let Some(entry) = entry
         && sent.protocol == IPPROTO_TCP
     {
-        // The window moves on without the slow path seeing it.
+        // The window advances without the slow path seeing it, so relax conntrack's window check.
         connections.make_liberal(&entry.original).map_err(|_| Held::Untracked)?;
     }
     let admitted = |direction: &Direction| Admitted {
@@ -118,19 +118,20 @@ pub(crate) fn judge(
     Ok(directions.iter().map(admitted).collect())
 }
 
-/// A connection that a packet belongs to, where that came in.
+/// The connection of a packet, and the device where the packet arrived.
 struct Case<'a> {
     basis: &'a Basis,
     maps: &'a FlowMaps,
     key: &'a FlowKey,
-    /// As the packet came; as answers come.
+    /// Tuples of the packet and of replies to it.
     tuples: (Tuple, Tuple),
-    /// The packet is one of the answers.
+    /// The packet travels in the reply direction.
     is_reply: bool,
 }
 
 impl Case<'_> {
-    /// The directions that want a verdict, all of which the slow path has let in and out.
+    /// Returns the directions that need a verdict, if the slow path has passed packets in all of
+    /// them.
     fn directions(&self) -> Result<Vec<Direction>, Held> {
         let Case { basis, key, tuples, is_reply, .. } = *self;
         let passing = |directions: &Vec<Direction>| directions.iter().all(|way| self.passes(way));
@@ -154,8 +155,8 @@ impl Case<'_> {
         tunnels.map(through).find(passing).ok_or(Held::Unseen)
     }
 
-    /// Segments are nothing without those that acknowledge them. Of datagrams each direction is
-    /// judged by itself: their answers may be few, or have come under other rules.
+    /// TCP needs both directions, because segments are useless without acknowledgements. Datagrams
+    /// are judged per direction: replies may be rare, or may have passed under other rules.
     fn wanting(&self, one: Direction, back: impl FnOnce() -> Direction) -> Vec<Direction> {
         match self.key.tuple.protocol {
             IPPROTO_TCP => Vec::from([one, back()]),
@@ -163,7 +164,7 @@ impl Case<'_> {
         }
     }
 
-    /// Whether the slow path has let a packet in and out under the rules of now.
+    /// Whether the slow path has passed a packet in and out under the current rules.
     fn passes(&self, way: &Direction) -> bool {
         let seen = |device, tuple, place| {
             let seen = self.maps.seen(&FlowKey { device, tuple, place, ..*self.key });
@@ -173,31 +174,31 @@ impl Case<'_> {
     }
 }
 
-/// Devices with their index.
+/// Iterates over devices with their index.
 fn ends(devices: &BTreeMap<u32, Port>) -> impl Iterator<Item = End<'_>> {
     devices.iter().map(|(index, device)| (*index, device))
 }
 
-/// What comes back, as it comes, to what enters as `sent`.
+/// Returns the tuple of replies to packets with tuple `sent`, as they arrive.
 fn received(entry: Option<&Entry>, sent: &Tuple) -> Result<Tuple, Held> {
     match entry {
         None => Ok(sent.reversed()),
         Some(entry) if entry.original == *sent => Ok(entry.reply),
         Some(entry) if entry.reply == *sent => Ok(entry.original),
-        // It is another one by now.
+        // The entry now belongs to another connection.
         Some(_) => Err(Held::Untracked),
     }
 }
 
-/// In which directions conntrack has seen packets.
+/// Directions in which conntrack has seen packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goes {
-    /// The connection is assured.
+    /// The connection is assured, or untracked.
     BothWays,
-    /// Datagrams that were answered. They become assured with the first one after two seconds
+    /// Datagrams that were answered. The first datagram after two seconds makes the entry assured
     /// (`nf_conntrack_udp_packet`).
     Answered,
-    /// Datagrams that nobody has answered.
+    /// Datagrams without an answer.
     OneWay,
 }
 
@@ -206,9 +207,11 @@ fn progress(entry: &Entry) -> Result<Goes, Held> {
     if let Some(what) = entry.oddity {
         return Err(Held::Odd(what));
     }
+    // The fast path would bypass the helper and the adjustment.
     if entry.status & (IPS_HELPER | IPS_SEQ_ADJUST) != 0 {
         return Err(Held::Odd("helper"));
     }
+    // Not in the table yet, or being deleted.
     if entry.status & (IPS_CONFIRMED | IPS_DYING) != IPS_CONFIRMED {
         return Err(Held::Young);
     }
@@ -217,14 +220,15 @@ fn progress(entry: &Entry) -> Result<Goes, Held> {
         ANSWERED if entry.is_established => Ok(Goes::BothWays),
         IPS_SEEN_REPLY if !is_tcp => Ok(Goes::Answered),
         0 if !is_tcp => Ok(Goes::OneWay),
+        // TCP must be assured and established.
         _ => Err(Held::Young),
     }
 }
 
-/// The connection as rules see it while a verdict holds; `None`: they see packets without one.
+/// Returns the connection states that rules may see while a verdict holds. `None`: untracked.
 fn seen_as(entry: Option<&Entry>, goes: Goes, is_reply: bool) -> Vec<Option<Connection>> {
     let Some(entry) = entry else { return vec![None] };
-    // nf_conntrack_in: new until an answer has been seen.
+    // As `nf_conntrack_in`: new until a reply has been seen.
     let state = match goes {
         Goes::BothWays | Goes::Answered => State::Established,
         Goes::OneWay => State::New,
@@ -233,7 +237,7 @@ fn seen_as(entry: Option<&Entry>, goes: Goes, is_reply: bool) -> Vec<Option<Conn
         Some(Connection { state, is_reply, status: Some(status), mark: entry.mark, zone: 0 })
     };
     match goes {
-        // It becomes the second while packets go fast.
+        // The status changes to assured while packets take the fast path, so evaluate both.
         Goes::Answered => vec![with(entry.status), with(entry.status | IPS_ASSURED)],
         Goes::BothWays | Goes::OneWay => vec![with(entry.status)],
     }
@@ -241,23 +245,23 @@ fn seen_as(entry: Option<&Entry>, goes: Goes, is_reply: bool) -> Vec<Option<Conn
 
 /// A direction of a connection through this host.
 struct Direction {
-    /// Index of the device by which it comes.
+    /// Index of the input device.
     input: u32,
-    /// Index of the device by which it leaves.
+    /// Index of the output device.
     output: u32,
-    /// As it comes.
+    /// Tuple of packets as they arrive.
     tuple: Tuple,
-    /// As answers come.
+    /// Tuple of replies as they arrive.
     other: Tuple,
-    /// It is that of answers.
+    /// This is the reply direction.
     is_reply: bool,
-    /// It crosses a bridge.
+    /// Both devices are ports of one bridge.
     is_bridged: bool,
     path: Vec<Step>,
 }
 
 impl Direction {
-    /// From a tenant to a tunnel, each with its index.
+    /// From a tenant to a tunnel. Devices come with their index.
     fn outward(
         (input, port): End<'_>,
         (output, tunnel): End<'_>,
@@ -268,7 +272,7 @@ impl Direction {
         Direction { input, output, tuple, other, is_reply, is_bridged, path }
     }
 
-    /// From a tunnel to a tenant.
+    /// From a tunnel to a tenant. Devices come with their index.
     fn inward(
         (output, port): End<'_>,
         (input, tunnel): End<'_>,
@@ -279,12 +283,12 @@ impl Direction {
         Direction { input, output, tuple, other, is_reply, is_bridged, path }
     }
 
-    /// Addresses and ports with which it leaves.
+    /// Returns the tuple of packets as they leave.
     fn leaves(&self) -> Tuple {
         self.other.reversed()
     }
 
-    /// As the rules see it.
+    /// Returns the flow as the rules see it.
     fn flow(&self, basis: &Basis, connection: Option<Connection>) -> Flow {
         let Direction { tuple, other, .. } = *self;
         let of =
@@ -302,6 +306,7 @@ impl Direction {
                 _ => Transport::Udp,
             },
             connection,
+            // The programs use verdicts only for packets without a mark.
             mark: 0,
             address_types: ends.into_iter().map(|address| (address, kind(address))).collect(),
         }

@@ -1,12 +1,10 @@
-//! Verdicts on flows: which directions of connections packet filters let pass, whatever
-//! packet of them comes.
+//! Verdicts on flows: the directions of connections in which packet filters pass every packet.
 //!
-//! The programs tell of flows that last and have no verdict. A thread asks conntrack for the
-//! connection, looks where the slow path let packets of both directions in and out, and
-//! evaluates the rules for both; of datagrams, for the one direction that was asked about.
-//! Only where all agree does it write verdicts, with the number of the state that they were
-//! given by. The reconciler makes that number another when the state changes; so a verdict
-//! that comes late is void already.
+//! The BPF programs report established flows without a verdict. A thread looks up the connection in
+//! conntrack, checks where the slow path passed packets of both directions, and evaluates the rules
+//! for both; for datagrams, only for the reported direction. If everything agrees it writes
+//! verdicts, tagged with the number of the state they depend on. The reconciler changes that number
+//! when the state changes, so a late verdict is void.
 
 mod judge;
 mod route;
@@ -24,27 +22,27 @@ use crate::programs::FlowMaps;
 use crate::status::FlowsStatus;
 pub(crate) use judge::{Held, judge};
 
-/// Between two looks for the end.
+/// Interval between checks for the stop flag.
 const TURN: Duration = Duration::from_millis(100);
-/// Verdicts in a turn; more flows wait for the next one.
+/// Maximum number of verdicts per turn. Further flows wait.
 const MOST: u32 = 500;
-/// A flow that the rules keep slow is not asked about again in this time.
+/// Delay before a flow that the rules denied is evaluated again.
 const LATER: Duration = Duration::from_secs(5);
-/// Reasons that are told apart.
+/// Maximum number of distinct reasons in the status report.
 const REASONS: usize = 32;
 
-/// What the thread and the reconciler both have.
+/// State shared by the verdict thread and the reconciler.
 #[derive(Default)]
 pub(crate) struct Verdicts {
-    /// What verdicts are given by.
+    /// State that verdicts depend on.
     pub(crate) basis: Mutex<Arc<Basis>>,
     pub(crate) status: Mutex<FlowsStatus>,
 }
 
-/// Gives verdicts until `stop` says so. The calling thread is in the NICs' namespace.
+/// Gives verdicts until `stop` is set. The calling thread is in the NICs' namespace.
 ///
 /// # Errors
-/// When maps or sockets cannot be opened.
+/// If maps or sockets cannot be opened.
 pub(crate) fn run(
     mut maps: FlowMaps,
     verdicts: &Verdicts,
@@ -58,7 +56,7 @@ pub(crate) fn run(
                 (given, began) = (0, Instant::now());
             }
             if given == MOST {
-                // Whoever still wants one asks again.
+                // Skip the rest: flows that still need a verdict are reported again.
                 break;
             }
             given += 1;
@@ -67,16 +65,18 @@ pub(crate) fn run(
             match judge(&basis, &connections, &maps, &key) {
                 Ok(judged) => match maps.admit(&judged) {
                     Ok(()) => lock(&verdicts.status).admitted += 1,
-                    // A full map of this kind may have no room for a moment (ENOMEM); a
-                    // verdict for one direction alone is none that is wrong.
+                    // A full map of this type may lack room for a moment (ENOMEM). A verdict for
+                    // one direction alone is harmless.
                     Err(error) => {
-                        tracing::debug!("a flow stays slow: {error}");
+                        tracing::debug!(
+                            "cannot write a verdict, the flow takes the slow path: {error}"
+                        );
                         maps.ask_soon(&key);
                     }
                 },
                 Err(held) => {
-                    // It does not go through a tunnel, or its connection is not that far, or
-                    // by chance no packet of it was noted at one of the places.
+                    // The flow passes no tunnel, the connection is not established yet, or by
+                    // chance no packet was recorded at one of the places.
                     if held.is_by_rules() {
                         maps.ask_later(&key, LATER);
                     } else {
@@ -92,7 +92,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Counts what a flow was held back by; no more than some reasons are told apart.
+/// Counts a denial. Distinct reasons are limited; further ones are counted as `others`.
 fn note(status: &mut FlowsStatus, held: &Held) {
     if !held.is_by_rules() {
         return;

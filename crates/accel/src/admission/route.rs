@@ -1,46 +1,47 @@
-//! The hooks that packets pass between a tenant and a tunnel, in both directions: routed, or
-//! over a bridge that br_netfilter has.
+//! The hooks that packets pass between a tenant and a tunnel, in both directions: routed, or across
+//! a bridge with br_netfilter.
 
 use ruleset::{Hook, Interface, Step};
 
 use crate::model::Port;
 
-/// A device with its index.
+/// A device with its interface index.
 pub(super) type End<'a> = (u32, &'a Port);
 
-/// Whether packets between a tenant and a tunnel cross the bridge that both are ports of.
+/// Whether the tenant and the tunnel are ports of the same bridge.
 pub(super) fn is_bridged(port: &Port, tunnel: &Port) -> bool {
     tunnel.is_bridged() && tunnel.domain == port.domain
 }
 
-/// Whether the programs take packets between the two. They take nothing that is routed to a
-/// bridge with a VXLAN device.
+/// Whether the programs accelerate packets between the two. They do not accelerate packets routed
+/// to a bridge with a VXLAN device.
 pub(super) fn are_joined(port: &Port, tunnel: &Port) -> bool {
     !tunnel.is_bridged() || is_bridged(port, tunnel)
 }
 
-/// From a tenant to a tunnel.
+/// Hooks from a tenant to a tunnel.
 pub(super) fn outward(port: &Port, tunnel: &Port) -> Vec<Step> {
     if is_bridged(port, tunnel) {
         return bridged(port, tunnel);
     }
-    // br_netfilter tells the rules of the port, for as long as the packet has not left.
+    // br_netfilter reports the input port to the rules until the packet leaves.
     let port_in = port.checked.then(|| port.name.clone());
     routed(port, tunnel, port_in)
 }
 
-/// From a tunnel to a tenant.
+/// Hooks from a tunnel to a tenant.
 pub(super) fn inward(port: &Port, tunnel: &Port) -> Vec<Step> {
     if is_bridged(port, tunnel) { bridged(tunnel, port) } else { routed(tunnel, port, None) }
 }
 
-/// Where rules see a port's packets.
+/// The device that rules see for a port's packets.
 fn interface(port: &Port) -> Interface {
     let (index, name) = port.domain.clone();
     Interface { index, name }
 }
 
-/// ip_rcv, ip_forward, ip_output: the last knows the input device, too (Linux 5.7).
+/// Hooks of `ip_rcv`, `ip_forward` and `ip_output`. The last also knows the input device (Linux
+/// 5.7).
 fn routed(input: &Port, output: &Port, port_in: Option<String>) -> Vec<Step> {
     let (input, output) = (interface(input), interface(output));
     let step = |hook, output: Option<&Interface>| Step {
@@ -57,9 +58,9 @@ fn routed(input: &Port, output: &Port, port_in: Option<String>) -> Vec<Step> {
     ]
 }
 
-/// br_nf_pre_routing, br_nf_forward, br_nf_post_routing of net/bridge/br_netfilter_hooks.c: the
-/// rules see the bridge as device, and both ports once the output is known. The last step is
-/// told of no input device.
+/// Hooks of `br_nf_pre_routing`, `br_nf_forward` and `br_nf_post_routing`
+/// (net/bridge/br_netfilter_hooks.c). Rules see the bridge as the device, and both ports once the
+/// output is known. The last hook has no input device.
 fn bridged(input: &Port, output: &Port) -> Vec<Step> {
     let bridge = interface(input);
     let step = |hook, is_in: bool, is_out: bool| Step {

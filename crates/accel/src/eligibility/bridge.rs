@@ -5,7 +5,7 @@ use netstate::overlay::Device;
 use super::{LinkCase, Verdict, VxlanCase};
 use crate::model::Refusal;
 
-/// The bridge that a VXLAN device is a port of.
+/// Returns the bridge that a VXLAN device is a port of.
 pub(super) fn of<'a>(case: &VxlanCase<'a>) -> Option<LinkCase<'a>> {
     let snapshot = case.view.snapshot;
     let index = case.device.master?;
@@ -16,11 +16,13 @@ pub(super) fn of<'a>(case: &VxlanCase<'a>) -> Option<LinkCase<'a>> {
 pub(super) fn no_bridge(case: &VxlanCase<'_>) -> Verdict {
     match of(case) {
         Some(_) => Ok(()),
+        // Bonds, teams and VRFs forward in ways that the programs do not implement.
         None => Err(Refusal::NoBridge { device: case.device.name.clone() }),
     }
 }
 
 pub(super) fn vlan_filtering(case: &LinkCase<'_>) -> Verdict {
+    // The programs ignore VLAN tags, so a filtering bridge may decide differently.
     if case.link.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering) {
         return Err(Refusal::VlanFiltering { bridge: case.link.name.clone() });
     }
@@ -34,13 +36,13 @@ pub(super) fn option(case: &LinkCase<'_>) -> Verdict {
     }
 }
 
-/// What a newer kernel than those that are known here says of a bridge.
+/// Refuses bridge attributes of kernels newer than this program.
 pub(super) fn unknown_attribute(case: &LinkCase<'_>) -> Verdict {
     let unknown = case.link.bridge.as_ref().and_then(|bridge| bridge.unknown.first());
     refuse_unknown(case, "bridge", unknown)
 }
 
-/// The same of a port.
+/// Refuses bridge port attributes of kernels newer than this program.
 pub(super) fn unknown_port_attribute(case: &LinkCase<'_>) -> Verdict {
     let unknown = case.link.port.as_ref().and_then(|port| port.unknown.first());
     refuse_unknown(case, "bridge port", unknown)
@@ -50,6 +52,7 @@ fn refuse_unknown(case: &LinkCase<'_>, of: &'static str, unknown: Option<&u16>) 
     let device = || case.link.name.clone();
     match unknown {
         Some(number) => {
+            // An unknown attribute may change forwarding.
             Err(Refusal::UnknownBridgeAttribute { device: device(), of, number: *number })
         }
         None => Ok(()),
@@ -57,6 +60,7 @@ fn refuse_unknown(case: &LinkCase<'_>, of: &'static str, unknown: Option<&u16>) 
 }
 
 pub(super) fn no_bridge_port(case: &LinkCase<'_>) -> Verdict {
+    // Without port attributes, neither state nor options are known.
     if case.link.port.is_none() {
         return Err(Refusal::NoBridgePort { device: case.link.name.clone() });
     }
@@ -64,6 +68,7 @@ pub(super) fn no_bridge_port(case: &LinkCase<'_>) -> Verdict {
 }
 
 pub(super) fn not_forwarding(case: &LinkCase<'_>) -> Verdict {
+    // The kernel drops frames at a port in any other state.
     if case.link.port.as_ref().is_some_and(|port| !port.forwarding) {
         return Err(Refusal::NotForwarding { device: case.link.name.clone() });
     }
@@ -77,12 +82,13 @@ pub(super) fn port_option(case: &LinkCase<'_>) -> Verdict {
     }
 }
 
-/// `neigh_suppress` of another VXLAN device in the bridge, where this one's port has none. The
-/// bridge then answers solicitations that come out of this one, if the address that they ask
-/// for is behind the other (net/bridge/br_arp_nd_proxy.c, `br_do_suppress_nd`). It answers
-/// none that come by a port with `neigh_suppress`.
+/// Refuses `neigh_suppress` on another VXLAN port of the bridge if this device's port lacks it. The
+/// bridge then answers solicitations that arrive from this device for addresses behind the other
+/// one (net/bridge/br_arp_nd_proxy.c, `br_do_suppress_nd`). It answers none that arrive on a port
+/// with `neigh_suppress`.
 pub(super) fn neighbours_suppressed_beside(case: &VxlanCase<'_>) -> Verdict {
     let suppressed = |link: &Device| link.port.as_ref().is_some_and(|port| port.neigh_suppress);
+    // Not in a bridge, or the bridge answers no solicitations from this port.
     if case.device.master.is_none() || suppressed(case.device) {
         return Ok(());
     }
@@ -97,8 +103,8 @@ pub(super) fn neighbours_suppressed_beside(case: &VxlanCase<'_>) -> Verdict {
     }
 }
 
-/// `neigh_suppress` of a tenant's port. That of the VXLAN device is of the way to its remote
-/// VTEPs ([`UnderlayRoute::proxy`](crate::model::UnderlayRoute)).
+/// Refuses `neigh_suppress` on a tenant's port. On the VXLAN device it is a property of the path to
+/// the remote VTEPs ([`UnderlayRoute::proxy`](crate::model::UnderlayRoute)).
 pub(super) fn tenant_neighbours_suppressed(case: &LinkCase<'_>) -> Verdict {
     if case.link.port.as_ref().is_some_and(|port| port.neigh_suppress) {
         let option = "neigh_suppress";

@@ -1,35 +1,36 @@
-//! Rules about packet filters and IPsec, of both namespaces that packets pass.
+//! Rules about packet filters and IPsec, in both namespaces that packets cross.
 
 use super::{Verdict, VxlanCase};
 use crate::model::{OtherFilter, Refusal};
 
 impl VxlanCase<'_> {
-    /// Whether packets inside the tunnel come to the hooks of IP in the NICs' namespace: by a
-    /// route, or by a bridge that br_netfilter has.
+    /// Whether packets inside the tunnel pass the IP hooks in the NICs' namespace, by a route or
+    /// through a bridge with br_netfilter.
     fn is_at_hooks_of_home(&self) -> bool {
         self.view.number == 0 && !self.is_past_ip()
     }
 
-    /// Whether packets inside the tunnel come to no chain of IP: a bridge's frames come to
-    /// these by br_netfilter only.
+    /// Whether packets inside the tunnel pass no IP chain: bridged frames pass them only with
+    /// br_netfilter.
     pub(super) fn is_past_ip(&self) -> bool {
         self.device.master.is_some_and(|bridge| !self.view.domain(bridge).checked)
     }
 }
 
-/// Where only the tunnel's datagrams may come to a chain,
-/// [`underlay::rules`](super::underlay::rules) reads it; of packets that come to IP's hooks each
-/// flow wants a verdict (`admission`), which no sandbox has.
+/// Refuses chains that overlane cannot evaluate. If only the tunnel's outer packets pass a chain,
+/// [`underlay::rules`](super::underlay::rules) evaluates it. Inner packets at the IP hooks need a
+/// verdict per flow (`admission`), which sandboxes do not have.
 pub(super) fn base_chain(case: &VxlanCase<'_>) -> Verdict {
     let read_elsewhere = case.is_past_ip() || case.is_at_hooks_of_home();
     let mut chains = case.view.snapshot.ruleset.base_chains();
     match chains.find(|chain| !(read_elsewhere && chain.is_of_ip())) {
+        // Neither the underlay's rules nor verdicts cover this chain.
         Some(chain) => Err(Refusal::BaseChain { chain: chain.to_string() }),
         None => Ok(()),
     }
 }
 
-/// Verdicts are given on connections.
+/// Verdicts are given on connections, so programs must be able to look them up.
 pub(super) fn no_connections(case: &VxlanCase<'_>) -> Verdict {
     let rules = &case.view.snapshot.ruleset;
     let comes_to_rules = rules.concerns_forwarded(false) || rules.concerns_forwarded(true);
@@ -50,6 +51,7 @@ pub(super) fn rules_not_understood(case: &VxlanCase<'_>) -> Verdict {
 }
 
 pub(super) fn unexplained_hook(case: &VxlanCase<'_>) -> Verdict {
+    // Packets cross the hooks of both namespaces.
     for snapshot in [case.view.snapshot, case.view.underlay] {
         if let Some(hook) = snapshot.hooks.iter().flatten().next() {
             return Err(Refusal::UnexplainedHook { hook: hook.clone() });
@@ -59,6 +61,7 @@ pub(super) fn unexplained_hook(case: &VxlanCase<'_>) -> Verdict {
 }
 
 pub(super) fn other_filter(case: &VxlanCase<'_>) -> Verdict {
+    // Packets cross both namespaces.
     for snapshot in [case.view.snapshot, case.view.underlay] {
         let Some(filter) = snapshot.filters.first() else { continue };
         return Err(match filter.clone() {

@@ -1,4 +1,4 @@
-//! Rules about who sees packets without being in any namespace's lists.
+//! Rules about foreign programs that are not bound to a namespace.
 
 use super::{Verdict, VxlanCase};
 use crate::model::{Foreign, Links, Refusal};
@@ -10,21 +10,23 @@ pub(super) fn program(case: &VxlanCase<'_>) -> Verdict {
     refused_by(&case.view.underlay.links, case.vxlan.ipv6, !case.is_past_ip())
 }
 
-/// What of it may see packets of a tunnel over this family, or, with `inner`, the packets
-/// inside as well.
+/// Refuses a program that may see outer packets of this family, or with `inner` the packets inside
+/// the tunnel.
 fn refused_by(links: &Links, ipv6: bool, inner: bool) -> Verdict {
     for (id, foreign) in &links.foreign {
         match foreign {
             Foreign::Netfilter { ipv6: of_six, hook } => {
+                // Outer packets start or end on this host, so they never pass the forward hook.
                 if inner || (*of_six == ipv6 && *hook != NF_INET_FORWARD) {
                     let family = if *of_six { "ip6" } else { "ip" };
                     return Err(Refusal::BpfNetfilter { family, hook: *hook, link: *id });
                 }
             }
             Foreign::Function(function) => {
+                // Such programs see packets of every namespace and family.
                 return Err(Refusal::BpfFunction { function: function.clone(), link: *id });
             }
-            // Asked of the device.
+            // The link rules query the device.
             Foreign::Device => {}
         }
     }
@@ -33,7 +35,7 @@ fn refused_by(links: &Links, ipv6: bool, inner: bool) -> Verdict {
 
 pub(super) fn links_hidden(case: &VxlanCase<'_>) -> Verdict {
     let snapshot = case.view.underlay;
-    // The kernel's list of hooks has programs, too.
+    // The kernel's list of hooks includes BPF programs.
     if snapshot.links.hidden && snapshot.hooks.is_none() {
         return Err(Refusal::LinksHidden {});
     }

@@ -1,10 +1,11 @@
-//! Rules about any link: its state, queueing discipline, programs of others.
+//! Rules about any link: state, queueing discipline, foreign programs.
 
 use super::{LinkCase, Verdict};
 use crate::model::Refusal;
 
 pub(super) fn tc_filters(case: &LinkCase<'_>) -> Verdict {
     let device = || case.link.name.clone();
+    // Filters attach to these qdiscs. Whether there are any is not checked.
     match case.snapshot.overlay.filtered.get(&case.index) {
         Some(qdisc) => Err(Refusal::TcFilters { device: device(), qdisc: qdisc.to_string() }),
         None => Ok(()),
@@ -25,9 +26,10 @@ pub(super) fn xdp(case: &LinkCase<'_>) -> Verdict {
     Ok(())
 }
 
-/// A queueing discipline would be passed by.
+/// Refuses a queueing discipline, because the fast path would bypass it.
 pub(crate) fn queueing_discipline(case: &LinkCase<'_>) -> Verdict {
     match case.link.qdisc.as_deref() {
+        // There is no queue that could be bypassed.
         None | Some("noqueue") => Ok(()),
         Some(qdisc) => {
             let device = case.link.name.clone();
@@ -48,6 +50,7 @@ pub(super) fn port_down(case: &LinkCase<'_>) -> Verdict {
 }
 
 pub(super) fn port_without_ethernet(case: &LinkCase<'_>) -> Verdict {
+    // The maps are keyed by MAC address.
     let usable = case.link.ethernet && case.link.mac.is_some();
     if usable { Ok(()) } else { Err(Refusal::PortWithoutEthernet {}) }
 }

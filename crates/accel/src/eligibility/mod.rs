@@ -1,8 +1,8 @@
-//! What keeps something slow: rules, each a function by itself, in lists by what they are
-//! asked about. When in doubt, refuse: the slow path is always right.
+//! The rules that refuse acceleration. Each is an independent function, listed by the object it
+//! checks. If in doubt, refuse: the slow path is always correct.
 //!
-//! To add a rule: a [`Refusal`](crate::model::Refusal) with the next code of its hundred, a
-//! function beside its like, and its name in one of the lists below.
+//! To add a rule, add a [`Refusal`](crate::model::Refusal) with the next free code of its hundred,
+//! a function in the matching module, and its name in a list below.
 
 mod address;
 mod bridge;
@@ -21,30 +21,28 @@ pub(crate) use underlay::UnderlayCase;
 
 use crate::model::{NetnsSnapshot, NetnsView, Refusal};
 
-/// What a rule says: nothing, or why something stays slow.
+/// Result of a rule: accepted, or the reason for the slow path.
 pub(crate) type Verdict = Result<(), Refusal>;
 
-/// A link that is asked about.
+/// A link to check.
 #[derive(Clone, Copy)]
 pub(crate) struct LinkCase<'a> {
-    /// The state of its namespace.
+    /// State of its namespace.
     pub(crate) snapshot: &'a NetnsSnapshot,
-    /// Its index.
+    /// Interface index.
     pub(crate) index: u32,
-    /// Itself.
     pub(crate) link: &'a Device,
 }
 
-/// A VXLAN device that is asked about.
+/// A VXLAN device to check.
 #[derive(Clone, Copy)]
 pub(crate) struct VxlanCase<'a> {
-    /// Its namespace.
     pub(crate) view: NetnsView<'a>,
-    /// Its index.
+    /// Interface index.
     pub(crate) index: u32,
-    /// Itself as a link.
+    /// The device as a link.
     pub(crate) device: &'a Device,
-    /// Itself as a VXLAN device.
+    /// The device as a VXLAN device.
     pub(crate) vxlan: &'a VxlanDevice,
 }
 
@@ -58,12 +56,12 @@ impl<'a> VxlanCase<'a> {
 pub(crate) type LinkRules = [fn(&LinkCase<'_>) -> Verdict];
 /// Rules about a VXLAN device.
 pub(crate) type VxlanRules = [fn(&VxlanCase<'_>) -> Verdict];
-/// Rules about a VXLAN device's way to all its remote VTEPs.
+/// Rules about a VXLAN device's paths to all its remote VTEPs.
 pub(crate) type TunnelRules = [fn(&TunnelCase<'_>) -> Verdict];
-/// Rules about the way to one remote VTEP.
+/// Rules about the path to one remote VTEP.
 pub(crate) type UnderlayRules = [fn(&UnderlayCase<'_>) -> Verdict];
 
-/// Of a VXLAN device, whatever is in front of it.
+/// Rules for every VXLAN device.
 pub(crate) const VXLAN_DEVICE: &VxlanRules = &[
     vxlan::option,
     vxlan::unknown_attribute,
@@ -89,7 +87,7 @@ pub(crate) const VXLAN_DEVICE: &VxlanRules = &[
     underlay::policy_routing_ipv6,
 ];
 
-/// Of a VXLAN device that is a port.
+/// Rules for a VXLAN device that is a bridge port.
 pub(crate) const BRIDGED_DEVICE: &VxlanRules = &[
     bridge::no_bridge,
     |case| bridge::of(case).map_or(Ok(()), |bridge| first(BRIDGE, &bridge)),
@@ -97,14 +95,14 @@ pub(crate) const BRIDGED_DEVICE: &VxlanRules = &[
     bridge::neighbours_suppressed_beside,
 ];
 
-/// Of a VXLAN device that is no port.
+/// Rules for a VXLAN device that is not a bridge port.
 pub(crate) const ROUTED_DEVICE: &VxlanRules =
     &[routed::in_sandbox, routed::odd_route, |case| first(ROUTING_LINK, &case.link())];
 
-/// Of a VXLAN device beside the other ones, and all its remote VTEPs.
+/// Rules for a VXLAN device in relation to other devices and all its remote VTEPs.
 pub(crate) const TUNNEL: &TunnelRules = &[tunnel::vni_taken, tunnel::several_underlays];
 
-/// Of the way to one remote VTEP.
+/// Rules for the path to one remote VTEP.
 pub(crate) const UNDERLAY_ROUTE: &UnderlayRules = &[
     underlay::other_family,
     underlay::remote_address,
@@ -124,16 +122,16 @@ pub(crate) const UNDERLAY_ROUTE: &UnderlayRules = &[
     underlay::ipv6_disabled,
 ];
 
-/// Programs of others on a link that would pass it by.
+/// Rules for foreign programs on a link, which the fast path would bypass.
 const PROGRAMS: &LinkRules = &[link::tc_filters, link::tcx_program, link::xdp];
 
-/// Of a bridge.
+/// Rules for a bridge.
 const BRIDGE: &LinkRules =
     &[bridge::vlan_filtering, bridge::option, bridge::unknown_attribute, link::down, |case| {
         first(PROGRAMS, case)
     }];
 
-/// Of a bridge's port, a VXLAN device or a tenant's.
+/// Rules for a bridge port, a VXLAN device or a tenant's.
 const BRIDGE_PORT: &LinkRules = &[
     bridge::no_bridge_port,
     bridge::not_forwarding,
@@ -141,7 +139,7 @@ const BRIDGE_PORT: &LinkRules = &[
     bridge::port_option,
 ];
 
-/// Of a tenant's device that is a bridge's port.
+/// Rules for a tenant's bridge port.
 pub(crate) const TENANT_PORT: &LinkRules = &[
     link::port_without_ethernet,
     link::port_down,
@@ -150,14 +148,14 @@ pub(crate) const TENANT_PORT: &LinkRules = &[
     bridge::tenant_neighbours_suppressed,
 ];
 
-/// Of a device that packets are routed from or to, and that belongs to no other.
+/// Rules for a device that routes packets and has no master.
 const ROUTING_LINK: &LinkRules = &[routed::route_mtu, routed::forwarding_off];
 
-/// Of a bridge of tenants whose packets are routed.
+/// Rules for a bridge of tenants whose packets are routed.
 pub(crate) const ROUTING_BRIDGE: &LinkRules =
     &[|case| first(ROUTING_LINK, case), link::queueing_discipline, |case| first(BRIDGE, case)];
 
-/// Of a tenant behind a veth pair that is no bridge's port.
+/// Rules for a tenant on a veth pair without a bridge.
 pub(crate) const LONE_TENANT: &LinkRules = &[
     |case| first(ROUTING_LINK, case),
     link::down,
@@ -165,7 +163,7 @@ pub(crate) const LONE_TENANT: &LinkRules = &[
     routed::unknown_peer,
 ];
 
-/// Of IPv6 packets that are routed at a device; IPv4 packets are not concerned.
+/// Rules for IPv6 packets that a device routes. IPv4 packets are not affected.
 pub(crate) const IPV6_ROUTING: &LinkRules = &[
     routed::ipv6_forwarding_off,
     routed::neighbour_proxy,
@@ -174,10 +172,10 @@ pub(crate) const IPV6_ROUTING: &LinkRules = &[
     routed::device_forwards_no_ipv6,
 ];
 
-/// A veth's peer may be handed frames only where no queueing discipline is passed by.
+/// Frames may be delivered to a veth peer only if that bypasses no queueing discipline.
 pub(crate) use link::queueing_discipline;
 
-/// What the first rule says that says something.
+/// Returns the first refusal.
 pub(crate) fn first<C>(rules: &[fn(&C) -> Verdict], case: &C) -> Verdict {
     rules.iter().try_for_each(|rule| rule(case))
 }

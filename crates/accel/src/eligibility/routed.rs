@@ -1,4 +1,4 @@
-//! Rules about VXLAN devices and tenants' devices between which packets are routed.
+//! Rules about VXLAN devices and tenants' devices that route packets.
 
 use netstate::overlay::Overlay;
 
@@ -9,9 +9,10 @@ pub(super) fn in_sandbox(case: &VxlanCase<'_>) -> Verdict {
     if case.view.number != 0 { Err(Refusal::RoutedInSandbox {}) } else { Ok(()) }
 }
 
-/// Of several next hops a flow's is chosen by a hash that programs do not see.
+/// With several next hops, the kernel selects one by a hash that BPF programs cannot see.
 pub(super) fn odd_route(case: &VxlanCase<'_>) -> Verdict {
     let overlay: &Overlay = &case.view.snapshot.overlay;
+    // IPv6 routes affect IPv6 packets only, see `odd_ipv6_route`.
     match overlay.odd_routes.iter().find(|(to, ..)| to.is_ipv4()) {
         Some((network, length, what)) => {
             Err(Refusal::OddTenantRoute { network: *network, length: *length, what })
@@ -20,7 +21,7 @@ pub(super) fn odd_route(case: &VxlanCase<'_>) -> Verdict {
     }
 }
 
-/// The look-up of a program takes no notice of an MTU that is not locked.
+/// The route lookup of BPF programs ignores an MTU unless it is locked.
 pub(super) fn route_mtu(case: &LinkCase<'_>) -> Verdict {
     if case.snapshot.overlay.route_mtus.contains(&case.index) {
         return Err(Refusal::RouteMtu { device: case.link.name.clone() });
@@ -33,20 +34,22 @@ pub(super) fn forwarding_off(case: &LinkCase<'_>) -> Verdict {
     if forwarding.is_some_and(|forwarding| forwarding.ipv4) {
         return Ok(());
     }
+    // The kernel would drop packets that arrive on this device.
     Err(Refusal::ForwardingOff { device: case.link.name.clone(), family: Family::V4 })
 }
 
 pub(super) fn unknown_peer(case: &LinkCase<'_>) -> Verdict {
+    // The MAC address of the peer is the tenant's address.
     let peer = case.snapshot.peers.get(&case.index);
     if peer.and_then(|peer| peer.mac).is_some() { Ok(()) } else { Err(Refusal::UnknownPeer {}) }
 }
 
-/// ip6_forward asks for all devices' setting, the look-up for each one's.
+/// `ip6_forward` checks the setting of all devices, the BPF lookup that of the single device.
 pub(super) fn ipv6_forwarding_off(case: &LinkCase<'_>) -> Verdict {
     if case.snapshot.ipv6_forwarding_off { Err(Refusal::Ipv6ForwardingOff {}) } else { Ok(()) }
 }
 
-/// A proxy takes solicitations that others would forward.
+/// The proxy answers solicitations that the host would otherwise forward.
 pub(super) fn neighbour_proxy(case: &LinkCase<'_>) -> Verdict {
     if case.snapshot.neighbour_proxy { Err(Refusal::NeighbourProxy {}) } else { Ok(()) }
 }

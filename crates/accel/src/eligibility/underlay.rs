@@ -1,5 +1,4 @@
-//! Rules about the underlay: what every datagram of a tunnel meets, and the way to one
-//! remote VTEP.
+//! Rules about the underlay, both for all packets of a tunnel and for the path to one remote VTEP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -27,11 +26,12 @@ pub(super) fn policy_routing(case: &VxlanCase<'_>) -> Verdict {
 pub(super) fn policy_routing_ipv6(case: &VxlanCase<'_>) -> Verdict {
     match case.view.underlay.overlay.rules6.first() {
         Some(rule) if case.vxlan.ipv6 => Err(Refusal::PolicyRoutingIpv6 { rule: rule.clone() }),
+        // IPv6 rules do not affect a tunnel over IPv4.
         _ => Ok(()),
     }
 }
 
-/// The way from a VXLAN device to a remote VTEP, as far as the kernel tells it.
+/// The path from a VXLAN device to a remote VTEP, as far as it is known.
 pub(crate) struct UnderlayCase<'a> {
     view: NetnsView<'a>,
     device: &'a Device,
@@ -43,7 +43,7 @@ pub(crate) struct UnderlayCase<'a> {
 }
 
 impl<'a> UnderlayCase<'a> {
-    /// The way from the VXLAN device with this index to `to`.
+    /// Looks up the path from the VXLAN device `index` to `to`.
     pub(crate) fn new(
         view: NetnsView<'a>,
         index: u32,
@@ -64,34 +64,33 @@ impl<'a> UnderlayCase<'a> {
         }
     }
 
-    /// The VXLAN device.
     pub(crate) fn device(&self) -> &'a Device {
         self.device
     }
 
-    /// The route that the kernel answers with.
+    /// Returns the route that the kernel selects.
     pub(crate) fn route(&self) -> Result<&'a Found, Refusal> {
         self.route.ok_or(Refusal::NoRoute { family: Family::of(self.vxlan.ipv6) })
     }
 
-    /// The device that it leads to.
+    /// Returns the device of the route.
     pub(crate) fn nic(&self) -> Result<&'a Device, Refusal> {
         self.nic.ok_or(Refusal::NicUnknown {})
     }
 
-    /// The address that datagrams come from.
+    /// Returns the source address of outer packets.
     pub(crate) fn source(&self) -> Result<IpAddr, Refusal> {
         self.source.clone()
     }
 
-    /// The NIC's Ethernet address.
+    /// Returns the NIC's Ethernet address.
     pub(crate) fn nic_mac(&self) -> Result<netstate::MacAddr, Refusal> {
         let nic = self.nic()?;
         let mac = nic.mac.filter(|_| nic.ethernet);
         mac.ok_or_else(|| Refusal::NicWithoutEthernet { nic: nic.name.clone() })
     }
 
-    /// The next hop's Ethernet address.
+    /// Returns the next hop's Ethernet address.
     pub(crate) fn next_hop(&self) -> Result<netstate::MacAddr, Refusal> {
         let route = self.route()?;
         let hop = route.via.unwrap_or(self.to);
@@ -99,14 +98,13 @@ impl<'a> UnderlayCase<'a> {
         entry.copied().ok_or(Refusal::NoNeighbour { hop })
     }
 
-    /// MTU of the NIC's routes, bytes, and time to live or hop limit, where a route has
-    /// nothing to say.
+    /// Returns the NIC's MTU in bytes and the TTL or hop limit, for routes that set neither.
     pub(crate) fn defaults(&self) -> Result<(u32, u8), Refusal> {
         let nic = self.nic()?;
         if !self.vxlan.ipv6 {
             return Ok((nic.mtu, self.view.underlay.default_ttl));
         }
-        // ip6_mtu, ip6_dst_hoplimit.
+        // As `ip6_mtu` and `ip6_dst_hoplimit` compute them.
         let settings = nic.ipv6.ok_or_else(|| Refusal::Ipv6Disabled { nic: nic.name.clone() })?;
         Ok((settings.mtu, settings.hop_limit))
     }
@@ -117,7 +115,7 @@ impl<'a> UnderlayCase<'a> {
     }
 }
 
-/// The address that a VXLAN device's datagrams come from.
+/// Returns the source address of a VXLAN device's outer packets.
 fn source(
     underlay: &NetnsSnapshot,
     vxlan: &VxlanDevice,
@@ -127,8 +125,8 @@ fn source(
     let local = match (vxlan.local, vxlan.ipv6) {
         (Some(local), _) => local,
         (None, false) => route.and_then(|route| route.source).ok_or(Refusal::NoSource {})?,
-        // RFC 6724 has rules that no route tells, and the kernel keeps the answer: nothing
-        // is left to them only where there is one.
+        // RFC 6724 depends on more than routes, and the kernel caches its choice. It is certain
+        // only if the host has a single address.
         (None, true) => {
             let global = |address: &&IpAddr| {
                 address.is_ipv6() && !address.is_loopback() && unusable(**address).is_none()
@@ -170,21 +168,22 @@ pub(super) fn odd_route(case: &UnderlayCase<'_>) -> Verdict {
     }
 }
 
-/// A VXLAN device on a link in a VRF asks for its routes there
-/// (`vxlan_sock_add`: `l3mdev_master_upper_ifindex_by_index`).
+/// Refuses links in a VRF: the VXLAN device looks up its routes there (`vxlan_sock_add`:
+/// `l3mdev_master_upper_ifindex_by_index`).
 pub(super) fn vrf(case: &UnderlayCase<'_>) -> Verdict {
     let links = &case.view.underlay.overlay.links;
     let Some(link) = case.vxlan.link.and_then(|index| links.get(&index)) else { return Ok(()) };
     let Some(master) = link.master.map(|index| links.get(&index)) else { return Ok(()) };
     let kind = master.and_then(|master| master.kind.as_deref()).unwrap_or("unknown");
+    // These masters have no routing table of their own.
     if ["bridge", "bond", "team"].contains(&kind) {
         return Ok(());
     }
     Err(Refusal::Vrf { device: link.name.clone(), kind: kind.to_owned() })
 }
 
-/// The kernel drops what comes back to the device (ELOOP), and what goes on through another
-/// tunnel or this one's bridge meets what nothing here looks at.
+/// The kernel drops packets that return to the device (ELOOP). Packets into another tunnel or into
+/// this tunnel's bridge pass devices that no rule here checks.
 pub(super) fn leads_into_tunnel(case: &UnderlayCase<'_>) -> Verdict {
     let (nic, route) = (case.nic()?, case.route()?);
     let own_bridge = case.view.number == 0 && case.device.master == Some(route.link);
@@ -204,6 +203,7 @@ pub(super) fn nic_down(case: &UnderlayCase<'_>) -> Verdict {
 
 pub(super) fn nic_enslaved(case: &UnderlayCase<'_>) -> Verdict {
     let nic = case.nic()?;
+    // The master processes the packets further.
     if nic.master.is_some() {
         return Err(Refusal::NicEnslaved { nic: nic.name.clone() });
     }
@@ -226,6 +226,7 @@ pub(super) fn odd_route_of_source(case: &UnderlayCase<'_>) -> Verdict {
 }
 
 pub(super) fn not_taken(case: &UnderlayCase<'_>) -> Verdict {
+    // Otherwise the kernel drops packets from the remote VTEP.
     if case.route()?.comes_back {
         return Ok(());
     }
@@ -235,19 +236,19 @@ pub(super) fn not_taken(case: &UnderlayCase<'_>) -> Verdict {
 /// `NFPROTO_BRIDGE`.
 const BRIDGE: u8 = 7;
 
-/// The rules of the chains that the tunnel's datagrams come to.
+/// Evaluates the rules of chains that the tunnel's outer packets pass.
 pub(super) fn rules(case: &UnderlayCase<'_>) -> Verdict {
     let nic = Interface { index: case.route()?.link, name: case.nic()?.name.clone() };
     let (local, port) = (case.source()?, case.vxlan.port);
     let underlay = case.view.underlay;
     let ruleset = &underlay.ruleset;
-    // Hooks of devices are not followed; a bridge's own the datagrams do not come to.
+    // Device hooks are not evaluated. Outer packets do not pass the hooks of bridges.
     let odd = |chain: &&Chain| !chain.is_of_ip() && chain.family != BRIDGE;
     if let Some(chain) = ruleset.base_chains().find(odd) {
         return Err(Refusal::BaseChain { chain: chain.to_string() });
     }
-    // There may be many remote VTEPs and many rules: most are about other things than these
-    // addresses, and one evaluation tells so for all.
+    // There may be many remote VTEPs and many rules. Most rules do not concern the VTEPs'
+    // addresses, so one evaluation with any address usually decides for all VTEPs.
     let for_all = || rules_between(ruleset, &nic, (local, port), None).is_ok();
     match underlay.passes.get(ruleset, (nic.index, local, port), for_all) {
         true => Ok(()),
@@ -255,7 +256,7 @@ pub(super) fn rules(case: &UnderlayCase<'_>) -> Verdict {
     }
 }
 
-/// What rules say of datagrams between a VXLAN device and a remote VTEP; `None`: any.
+/// Evaluates the rules for packets between a VXLAN device and a remote VTEP. `None`: any VTEP.
 fn rules_between(
     ruleset: &Ruleset,
     nic: &Interface,
@@ -267,7 +268,7 @@ fn rules_between(
         let (input, output) = (input.cloned(), output.cloned());
         Step { hook, input, output, port_in: None, port_out: None }
     };
-    // No host's address stands for any host's.
+    // The unspecified address stands for any host.
     let any = match local {
         IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
@@ -279,7 +280,7 @@ fn rules_between(
     ];
     for (from, to, path) in ways {
         let tuple = Tuple { source: (from, 0), destination: (to, port) };
-        // Conntrack, where it is in use, knows of some of the ports already.
+        // If conntrack is in use, it already knows some of the source ports.
         for state in [State::New, State::Established] {
             let flow = Flow {
                 tuple,
@@ -305,11 +306,13 @@ fn rules_between(
     Ok(())
 }
 
-/// What keeps packets off, of an answer to them.
+/// Converts an evaluation into a verdict; a mark refuses as well, as routing may depend on it.
 fn refused_by(answer: &Answer) -> Verdict {
     let (rule, effect) = match &answer.verdict {
         Answered::Accept if answer.mark == 0 => return Ok(()),
+        // Routing may depend on the mark.
         Answered::Accept => (None, RuleEffect::Mark),
+        // A place without a handle is a chain, so its policy drops.
         Answered::Drop { at } if at.handle.is_none() => (Some(at), RuleEffect::PolicyDrop),
         Answered::Drop { at } => (Some(at), RuleEffect::Drop),
         Answered::Depends { at, what, .. } => (Some(at), RuleEffect::Does(what.clone())),

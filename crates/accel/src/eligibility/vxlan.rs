@@ -1,4 +1,4 @@
-//! Rules about a VXLAN device by itself.
+//! Rules about a VXLAN device alone.
 
 use super::address::unusable;
 use super::{Verdict, VxlanCase};
@@ -11,16 +11,17 @@ pub(super) fn option(case: &VxlanCase<'_>) -> Verdict {
     }
 }
 
-/// What a newer kernel than those that are known here says of the device.
+/// Refuses VXLAN attributes of kernels newer than this program.
 pub(super) fn unknown_attribute(case: &VxlanCase<'_>) -> Verdict {
     match case.vxlan.unknown.first() {
+        // It may change the packets or their destination.
         Some(number) => Err(Refusal::UnknownVxlanAttribute { number: *number }),
         None => Ok(()),
     }
 }
 
 pub(super) fn inherited_type_of_service(case: &VxlanCase<'_>) -> Verdict {
-    // drivers/net/vxlan: 1 stands for the inner packet's.
+    // `drivers/net/vxlan`: 1 means "inherit from the inner packet".
     if case.vxlan.tos == 1 {
         return Err(Refusal::VxlanOption { option: "tos inherit" });
     }
@@ -28,7 +29,7 @@ pub(super) fn inherited_type_of_service(case: &VxlanCase<'_>) -> Verdict {
 }
 
 pub(super) fn inherited_dont_fragment(case: &VxlanCase<'_>) -> Verdict {
-    // IPv6 has no such flag, and the kernel no use for the option then.
+    // IPv6 has no such flag, so the kernel ignores the option.
     if case.vxlan.df.is_none() && !case.vxlan.ipv6 {
         return Err(Refusal::VxlanOption { option: "df inherit" });
     }
@@ -43,6 +44,7 @@ pub(super) fn own_address(case: &VxlanCase<'_>) -> Verdict {
 }
 
 pub(super) fn underlay_elsewhere(case: &VxlanCase<'_>) -> Verdict {
+    // This instance attaches only to NICs in its own namespace.
     if case.view.number == 0 && case.device.link_netns.is_some() {
         return Err(Refusal::UnderlayElsewhere {});
     }

@@ -1,10 +1,10 @@
-//! The veth pair by which packets cross between a sandbox and the namespace with the NICs.
+//! The veth pair that carries packets between a sandbox and the namespace with the NICs.
 //!
-//! BPF redirects inside of a namespace, or to the peer of a device in another: a packet
-//! that is handed to one end's peer appears at the other end as received. Nothing else
-//! uses the pair, and programs at both ends drop what else comes. It is removed with the
-//! reconciler. A killed process leaves it behind, without programs: no address, no IPv6, no
-//! route, so nothing uses it; the next start removes it, or who asks for that.
+//! BPF redirects within a namespace, or to a veth peer in another namespace: a packet redirected to
+//! one end's peer arrives at the other end. Nothing else uses the pair, and programs at both ends
+//! drop other packets. The reconciler removes the pair. A killed process leaves it behind without
+//! programs. It has no address, no IPv6 and no route, so nothing uses it; the next start or an
+//! explicit request removes it.
 
 use netstate::{MacAddr, Netlink};
 use sys::netns::NetNs;
@@ -13,28 +13,28 @@ use sys::tcx::{self, Hook};
 use super::netns_state::NetnsState;
 use crate::Result;
 
-/// Both ends' alias, by which it is known as ours.
+/// Alias of both ends, which marks the pair as created by overlane.
 const ALIAS: &str = "overlane accel";
-/// Names are this and the inode of the sandbox.
+/// Prefix of names; the sandbox's inode follows.
 const PREFIX: &str = "ovl";
 
-/// Indices of both ends.
+/// Interface indices of both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CrossingVeth {
     pub(crate) inner: u32,
     pub(crate) outer: u32,
-    /// Another process had the first name, from which this one took over.
+    /// The predecessor in a takeover still has the first name.
     second: bool,
 }
 
-/// A name of at most 15 bytes: inodes of namespaces have ten digits at most
+/// Returns a name of at most 15 bytes: inodes of namespaces have at most ten digits
 /// (`PROC_DYNAMIC_FIRST` is 0xF0000000).
 fn name(sandbox: &NetnsState, second: bool) -> String {
     let end = if second { "b" } else { "" };
     format!("{PREFIX}{}{end}", sandbox.netns.inode())
 }
 
-/// Locally administered, and different for each end of each pair.
+/// Returns a locally administered address, unique for each end of each pair.
 fn mac(sandbox: &NetnsState, second: bool, end: u8) -> MacAddr {
     let [.., a, b, c, d] = sandbox.netns.inode().to_be_bytes();
     MacAddr([0x02, end + if second { 2 } else { 0 }, a, b, c, d])
@@ -42,7 +42,7 @@ fn mac(sandbox: &NetnsState, second: bool, end: u8) -> MacAddr {
 
 impl CrossingVeth {
     pub(crate) fn make(home: &NetnsState, sandbox: &NetnsState) -> Result<CrossingVeth> {
-        // Whoever else has the name, nothing is done beside them.
+        // In a takeover, the predecessor's pair keeps its name and stays untouched.
         let second = home.succeeds() && home.netlink.link(&name(sandbox, false)).is_ok();
         let name = name(sandbox, second);
         home.netlink.add_veth(
@@ -56,6 +56,7 @@ impl CrossingVeth {
         let made = [home, sandbox].map(|state| set_up(state, &name));
         match made {
             [Ok(outer), Ok(inner)] => Ok(CrossingVeth { inner, outer, second }),
+            // Do not leave an incomplete pair behind.
             [Err(error), _] | [_, Err(error)] => {
                 let _ = home.netlink.delete_link(&name);
                 Err(error)
@@ -63,9 +64,10 @@ impl CrossingVeth {
         }
     }
 
-    /// Removes both ends; where the sandbox has gone they have, too.
+    /// Removes both ends. They are already gone if the sandbox is.
     pub(crate) fn remove(self, home: &NetnsState, sandbox: &NetnsState) {
         if let Err(error) = home.netlink.delete_link(&name(sandbox, self.second)) {
+            // The pair may be gone together with the sandbox.
             tracing::debug!("{error}");
         }
     }
@@ -74,14 +76,14 @@ impl CrossingVeth {
 fn set_up(state: &NetnsState, name: &str) -> Result<u32> {
     let _inside = state.enter()?;
     state.netlink.set_alias(name, ALIAS)?;
-    // Not there where the kernel has no IPv6.
+    // Missing if the kernel has no IPv6.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     state.netlink.set_up(name)?;
     Ok(state.netlink.link(name)?.index)
 }
 
-/// What a killed process left in the calling thread's namespace: pairs of ours without a
-/// program, by name.
+/// Lists the pairs that a killed process left in the calling thread's namespace: pairs with the
+/// alias and without a program.
 fn stale(netlink: &Netlink) -> Result<Vec<String>> {
     let links = netlink.overlay()?.links.into_iter();
     let stale = links.filter(|(index, link)| {
@@ -93,7 +95,7 @@ fn stale(netlink: &Netlink) -> Result<Vec<String>> {
     Ok(stale.map(|(_, link)| link.name).collect())
 }
 
-/// Removes it, and says what it was.
+/// Removes these pairs and returns their names.
 pub(crate) fn remove_stale(netlink: &Netlink) -> Result<Vec<String>> {
     let stale = stale(netlink)?;
     for name in &stale {
@@ -102,20 +104,20 @@ pub(crate) fn remove_stale(netlink: &Netlink) -> Result<Vec<String>> {
     Ok(stale)
 }
 
-/// What a killed process left in `netns`, by the names of devices. Where a process serves
-/// that namespace, what it is about to make may be among them.
+/// Lists the devices that a killed process left in `netns`. If a process serves that namespace,
+/// pairs that it is just creating may be included.
 ///
 /// # Errors
-/// When the namespace's devices cannot be read.
+/// If the namespace's devices cannot be read.
 pub fn left_behind(netns: &NetNs) -> Result<Vec<String>> {
     netns.run(|| stale(&Netlink::open()?))?
 }
 
-/// Removes what a killed process left in `netns`, and names it. No process may serve that
-/// namespace meanwhile.
+/// Removes the devices that a killed process left in `netns`, and returns their names. No process
+/// may serve the namespace meanwhile.
 ///
 /// # Errors
-/// When the devices cannot be read or removed.
+/// If the devices cannot be read or removed.
 pub fn remove_left_behind(netns: &NetNs) -> Result<Vec<String>> {
     netns.run(|| remove_stale(&Netlink::open()?))?
 }

@@ -1,4 +1,4 @@
-//! Gathers what a plan is made from.
+//! Reads the snapshot from which a plan is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,16 +11,16 @@ use ruleset::Ruleset;
 
 use crate::model::{DeviceId, Forwarding, NetnsSnapshot, OtherFilter};
 
-/// How much of a namespace's state is read.
+/// How much of a namespace's state to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// All.
+    /// The whole state.
     Whole,
-    /// All but forwarding entries and neighbours.
+    /// Everything except forwarding entries and neighbours.
     ButEntries,
 }
 
-/// Reads the state of the calling thread's namespace, in which `netlink` is.
+/// Reads the state of the calling thread's namespace. `netlink` must be in the same namespace.
 pub(crate) fn gather(
     netlink: &Netlink,
     rules: Arc<Ruleset>,
@@ -41,7 +41,8 @@ pub(crate) fn gather(
         occupied: occupied.clone(),
         local_ports: local_ports(),
         ipsec: netstate::xfrm::has_policies()?,
-        // ip6_forward asks for all devices' setting, the look-up for each one's.
+        // `ip6_forward` checks the setting of all devices, the BPF lookup that of the single
+        // device.
         ipv6_forwarding_off: !is("net/ipv6/conf/all/forwarding", "1"),
         neighbour_proxy: !is("net/ipv6/conf/all/proxy_ndp", "0"),
         default_ttl: sysctl("net/ipv4/ip_default_ttl").and_then(|t| t.parse().ok()).unwrap_or(64),
@@ -51,7 +52,7 @@ pub(crate) fn gather(
         if link.kind.as_deref() == Some("veth")
             && let (Some(peer), Some(netns)) = (link.link, link.link_netns)
         {
-            // Without it the port is served as the bridge would.
+            // If the peer is unknown, frames are delivered to the port, as the bridge does.
             match netlink.device_in(netns, peer) {
                 Ok(device) => snapshot.peers.extend(device.map(|device| (*index, device))),
                 Err(Error::Kernel { .. }) => {}
@@ -59,7 +60,7 @@ pub(crate) fn gather(
             }
         }
     }
-    // Only where something is routed to a VXLAN device: each is three files.
+    // Read these only if there is a routed VXLAN device: three files per device.
     let is_routed = |link: &Device| link.vxlan.is_some() && link.master.is_none();
     if overlay.links.values().any(is_routed) {
         for (index, link) in &overlay.links {
@@ -73,8 +74,8 @@ pub(crate) fn gather(
     Ok(snapshot)
 }
 
-/// Adds to `underlay`, the snapshot of the namespace that `netlink` is in, its ways to the
-/// remote VTEPs of the VXLAN devices of namespace `number`.
+/// Adds to `underlay` its routes to the remote VTEPs of the VXLAN devices of namespace `number`.
+/// `netlink` is in the namespace of `underlay`.
 pub(crate) fn add_routes(
     netlink: &Netlink,
     underlay: &mut NetnsSnapshot,
@@ -90,7 +91,7 @@ pub(crate) fn add_routes(
     Ok(())
 }
 
-/// The same for the destinations of one address.
+/// Adds the routes to the destinations of one address.
 pub(crate) fn add_routes_of(
     netlink: &Netlink,
     routes: &mut BTreeMap<(DeviceId, IpAddr), Option<Found>>,
@@ -99,7 +100,7 @@ pub(crate) fn add_routes_of(
     entries: &[VxlanEntry],
 ) -> netstate::Result<()> {
     for remote in entries.iter().filter_map(|entry| entry.remote) {
-        // Of a group's or of the other family's address there is nothing to ask.
+        // Groups and addresses of the other family have no route to look up.
         let asked = remote.is_ipv6() == vxlan.ipv6 && !remote.is_multicast();
         if asked && !routes.contains_key(&(id, remote)) {
             let query = Query {
@@ -107,7 +108,7 @@ pub(crate) fn add_routes_of(
                 from: vxlan.local,
                 tos: vxlan.tos,
                 port: vxlan.port,
-                // Entries with another than none stay slow (`planning::underlay_route`).
+                // Entries with a link take the slow path (`planning::underlay_route`).
                 link: None,
             };
             routes.insert((id, remote), netlink.route_to(&query)?);
@@ -116,7 +117,7 @@ pub(crate) fn add_routes_of(
     Ok(())
 }
 
-/// Packet filters whose rules are not read.
+/// Lists packet filters whose rules are not read.
 fn filters(flowtables: Vec<String>) -> Vec<OtherFilter> {
     let services = netfilter::has_virtual_services().then_some(OtherFilter::Ipvs);
     let legacy = netfilter::legacy_tables().into_iter().map(OtherFilter::Legacy);
@@ -125,9 +126,9 @@ fn filters(flowtables: Vec<String>) -> Vec<OtherFilter> {
     legacy.chain(ebtables).chain(services).chain(flowtables).collect()
 }
 
-/// Active security modules that look at packets on their way through a host: by functions
-/// at netfilter's hooks. The others ask about sockets, files and processes only; AppArmor
-/// lets pass what has no socket.
+/// Lists active security modules that inspect forwarded packets, by functions at netfilter hooks.
+/// Known harmless modules check only sockets, files and processes; AppArmor passes packets without
+/// a socket.
 pub(crate) fn security() -> Vec<String> {
     const HARMLESS: [&str; 13] = [
         "capability",
@@ -148,6 +149,7 @@ pub(crate) fn security() -> Vec<String> {
         Ok(active) => {
             active.into_iter().filter(|name| !HARMLESS.contains(&name.as_str())).collect()
         }
+        // An unknown module may inspect packets, so refuse.
         Err(error) => vec![format!("unknown: {error}")],
     }
 }
@@ -166,17 +168,17 @@ fn is(path: &str, value: &str) -> bool {
 }
 
 fn sysctl(path: &str) -> Option<String> {
-    // The tree under /proc/sys/net is that of the thread that opens it.
+    // /proc/sys/net shows the namespace of the thread that opens it.
     std::fs::read_to_string(format!("/proc/sys/{path}")).ok().map(|text| text.trim().to_owned())
 }
 
-/// First and last, as `udp_flow_src_port` takes them.
+/// Returns the first and last local port, as `udp_flow_src_port` uses them.
 fn local_ports() -> (u16, u16) {
     let text = sysctl("net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut words = text.split_whitespace().filter_map(|word| word.parse().ok());
     match (words.next(), words.next()) {
         (Some(first), Some(last)) => (first, last),
-        // inet_init_net's.
+        // Defaults of `inet_init_net`.
         _ => (32768, 60999),
     }
 }

@@ -1,29 +1,28 @@
-//! Changes of single forwarding entries, followed without reading anything else.
+//! Applies changes of single forwarding entries without reading anything else.
 //!
-//! The kernel tells of each. Its address is withdrawn from the maps before anything else
-//! happens. Then the snapshot is brought up to date, the plan, and the maps. All other
-//! addresses stay in force. So nothing may be changed here that concerns them, too. Examples
-//! are a remote VTEP by another NIC, and the first address of a device. Then nothing is
-//! followed: everything is read anew with the maps withdrawn.
+//! The kernel notifies each change. First its address is withdrawn from the maps. Then the
+//! snapshot, the plan and the maps are updated, while all other addresses stay in force. This is
+//! allowed only if the change affects no other address. Counterexamples are a remote VTEP behind
+//! another NIC, and the first address of a device. In such a case, everything is withdrawn and read
+//! again.
 //!
-//! Why no order of events leaves an old entry in force:
+//! No order of events leaves an outdated entry in force:
 //!
-//! - From the moment that a notification is read, its address is out of the maps. The kernel
-//!   sends it with the change, or just before (a VXLAN device that deletes).
-//! - The address comes back with what the kernel answers to a question that was asked after
-//!   the notification ([`Overlay::follow`]). It does not come back where the kernel told that
-//!   the entry is gone.
-//! - If the entry changes after that answer, there is another notification, still unread. The
-//!   same begins again.
-//! - Notifications of anything else have everything read anew. One that is lost is an error
-//!   of the socket, with the same effect.
+//! - From the moment a notification is read, its address is out of the maps. The kernel sends it
+//!   with the change, or just before (a VXLAN device that deletes an entry).
+//! - The address returns with the kernel's answer to a query that was sent after the notification
+//!   ([`Overlay::follow`]). It does not return if the notification said that the entry is gone.
+//! - If the entry changes after that answer, another notification is still unread, and the same
+//!   steps start again.
+//! - Any other notification causes everything to be read again. A lost notification is an error of
+//!   the socket, with the same effect.
 //!
-//! One order escapes. A VXLAN device deletes an entry on one CPU, and learns the same address
-//! anew on another. It may tell of the latter last, and answer as if it were there until the
-//! former is done, some instructions later. That is for the periodic reading to find.
+//! One order escapes. A VXLAN device deletes an entry on one CPU and learns the same address on
+//! another. It may notify the learning last, and report the entry as present until the deletion
+//! finishes some instructions later. The periodic audit finds this.
 //!
-//! Of neighbours, which change their states all the time, the kernel tells here, too; one
-//! that still has the address that is in force is no change.
+//! The kernel also notifies neighbours, whose state changes all the time. A notification with the
+//! address that is in force is not a change.
 //!
 //! [`Overlay::follow`]: netstate::overlay::Overlay::follow
 
@@ -41,14 +40,14 @@ use crate::model::{
 };
 use crate::planning;
 
-/// A change that concerns more than one address, or that is not understood.
+/// A change that affects more than one address, or cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Beyond;
 
-/// What is to become of frames to an address.
+/// Decision about frames to an address.
 struct Decided {
-    /// The VXLAN device that it is behind, by place in the plan, its remote VTEP and the
-    /// way there.
+    /// The VXLAN device in front of it, as index into the plan, with the remote VTEP and the path
+    /// there.
     remote: Option<(usize, IpAddr, Result<UnderlayRoute, Refusal>)>,
     entry: Option<Fdb>,
 }
@@ -62,7 +61,7 @@ impl MachineSnapshot {
         Ok(NetnsView::sandbox(number, sandbox, &self.home))
     }
 
-    /// The addresses that changes concern.
+    /// Returns the addresses that changes affect.
     pub(crate) fn keys(&self, changes: &[(u16, Change)]) -> Result<BTreeSet<EntryKey>, Beyond> {
         let mut keys = BTreeSet::new();
         for (number, change) in changes {
@@ -72,8 +71,8 @@ impl MachineSnapshot {
                     let id = |index| DeviceId { netns: *number, index };
                     keys.extend(domain(snapshot, change)?.map(|index| (id(index), change.mac)));
                 }
-                // Another state with the same address is nothing new; one that differs
-                // from what is in force is told of at least once.
+                // A new state with the same address changes nothing. Each new address is notified
+                // at least once.
                 Change::Neighbour { link, address, mac } => {
                     if snapshot.overlay.neighbours.get(&(*link, *address)) != mac.as_ref() {
                         return Err(Beyond);
@@ -84,8 +83,8 @@ impl MachineSnapshot {
         Ok(keys)
     }
 
-    /// Brings the snapshot up to date. `netlink` is in namespace `number`, `underlay` in the
-    /// NICs'.
+    /// Updates the snapshot. `netlink` is in namespace `number`, `underlay` in the namespace of the
+    /// NICs.
     pub(crate) fn follow(
         &mut self,
         netlink: &Netlink,
@@ -102,6 +101,7 @@ impl MachineSnapshot {
         let (Table::Device(index), mac) = (change.table, change.mac) else {
             return overlay.follow(netlink, change);
         };
+        // Only entries of VXLAN devices have remote destinations.
         let Some(vxlan) = overlay.links.get(&index).and_then(|link| link.vxlan.clone()) else {
             return Ok(());
         };
@@ -110,7 +110,7 @@ impl MachineSnapshot {
         let now = overlay.vxlan_fdb.get(&(index, mac)).map_or(&[][..], Vec::as_slice);
         let id = DeviceId { netns: number, index };
         add_routes_of(underlay, routes, id, &vxlan, now)?;
-        // A way that nothing leads to any more is none that a reading anew would ask for.
+        // Drop routes that no entry uses any more, as a full read would not look them up.
         for remote in before.iter().filter_map(|entry| entry.remote) {
             let all = (index, MacAddr([0; 6]))..=(index, MacAddr([0xff; 6]));
             let mut entries = overlay.vxlan_fdb.range(all).flat_map(|(_, entries)| entries);
@@ -122,18 +122,19 @@ impl MachineSnapshot {
     }
 }
 
-/// The domain in which a change concerns an address; none: it decides nothing.
+/// Returns the domain in which a change affects an address. `None`: the change is irrelevant.
 fn domain(snapshot: &NetnsSnapshot, change: &EntryChange) -> Result<Option<u32>, Beyond> {
     let links = &snapshot.overlay.links;
     match change.table {
         Table::Bridge(bridge) => links.contains_key(&bridge).then_some(Some(bridge)).ok_or(Beyond),
         Table::Device(index) => {
             let link = links.get(&index).ok_or(Beyond)?;
-            // Of other devices these are addresses that they receive (`dev_uc_add`).
+            // Entries of other devices are addresses that they receive (`dev_uc_add`).
             if link.vxlan.is_none() {
                 return Ok(None);
             }
-            // Zero stands for all that have no entry; groups have several destinations.
+            // The zero address stands for all addresses without an entry. Groups have several
+            // destinations.
             if change.mac.0 == [0; 6] || change.mac.0[0] & 1 == 1 {
                 return Err(Beyond);
             }
@@ -143,8 +144,8 @@ fn domain(snapshot: &NetnsSnapshot, change: &EntryChange) -> Result<Option<u32>,
 }
 
 impl Plan {
-    /// The VXLAN device and the remote VTEP that an address is behind: what
-    /// [`Plan::follow`] wants to know from before the change.
+    /// Returns the VXLAN device and the remote VTEP of an address. [`Plan::follow`] needs the
+    /// values from before the change.
     pub(crate) fn behind(
         &self,
         view: NetnsView<'_>,
@@ -154,14 +155,14 @@ impl Plan {
         Ok(decided.remote.map(|(device, to, _)| (device, to)))
     }
 
-    /// Brings the plan up to date for an address.
+    /// Updates the plan for an address.
     pub(crate) fn follow(
         &mut self,
         view: NetnsView<'_>,
         key: EntryKey,
         before: Option<(usize, IpAddr)>,
     ) -> Result<(), Beyond> {
-        // The host's own: packets to it are routed, unless a bridge knows better.
+        // Packets to the host's own address are routed, unless the bridge has an entry.
         let (domain, mac) = key;
         if view.snapshot.overlay.links.get(&domain.index).is_none_or(|link| link.mac == Some(mac)) {
             return Err(Beyond);
@@ -183,18 +184,18 @@ impl Plan {
         Ok(())
     }
 
-    /// A way is one more of its VXLAN device's only where these have led by the same NIC
-    /// from the same address.
+    /// A new path must use the NIC and the local address of the device's other paths.
     fn fits(&self, view: NetnsView<'_>, route: &UnderlayRoute) -> Result<(), Beyond> {
         let link = view.snapshot.overlay.links.get(&route.vxlan).ok_or(Beyond)?;
         let vtep = self.vteps.get(&planning::key(link.vxlan.as_ref().ok_or(Beyond)?));
         let vtep = vtep.ok_or(Beyond)?;
+        // Another NIC or local address affects all paths of the device.
         let same = vtep.device() == DeviceId { netns: view.number, index: route.vxlan }
             && (vtep.nic, vtep.local) == (route.nic, route.local);
         same.then_some(()).ok_or(Beyond)
     }
 
-    /// One address less behind a remote VTEP.
+    /// Removes one address behind a remote VTEP.
     fn uncount(&mut self, device: usize, to: IpAddr) -> Result<(), Beyond> {
         let remotes = &mut self.devices[device].remotes;
         let remote = remotes.get_mut(&to).ok_or(Beyond)?;
@@ -204,21 +205,24 @@ impl Plan {
         }
         let led = remote.refused.is_none();
         remotes.remove(&to);
-        // Without any the device is not served.
+        // The last usable VTEP is gone, so the device is no longer accelerated.
         let others = remotes.values().any(|remote| remote.refused.is_none());
         if led && !others { Err(Beyond) } else { Ok(()) }
     }
 
-    /// What [`Plan::new`] would say of one address.
+    /// Decides about one address as [`Plan::new`] would.
     fn decide(&self, view: NetnsView<'_>, (domain, mac): EntryKey) -> Result<Decided, Beyond> {
         let overlay = &view.snapshot.overlay;
         let nothing = Decided { remote: None, entry: None };
         let behind = match overlay.bridge_fdb.get(&(domain.index, mac)) {
+            // The kernel receives frames to its own addresses.
             Some(entry) if entry.own => return Ok(nothing),
             Some(entry) => entry.port,
             None if planning::knows(view.snapshot, domain.index, mac) => domain.index,
+            // Unknown addresses take the slow path.
             None => return Ok(nothing),
         };
+        // The link is newer than the snapshot.
         let Some(link) = overlay.links.get(&behind) else { return Err(Beyond) };
         let Some(vxlan) = &link.vxlan else {
             let port = self.ports.get(&DeviceId { index: behind, ..domain });
@@ -231,12 +235,13 @@ impl Plan {
         };
         let Some(device) = self.devices.iter().position(is) else { return Ok(nothing) };
         match planning::domain_of(view, behind, link, vxlan) {
-            // It stays slow whatever its addresses are.
+            // The device is refused whatever its addresses are.
             Err(_) => return Ok(nothing),
+            // The entry belongs to another domain.
             Ok(index) if index != domain.index => return Ok(nothing),
             Ok(_) => {}
         }
-        // It may be one of the addresses that keeps it slow.
+        // This address may be the cause of the refusal.
         if self.devices[device].refused.is_some() {
             return Err(Beyond);
         }

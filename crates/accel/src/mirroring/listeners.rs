@@ -1,6 +1,5 @@
-//! Who listens by packet sockets where packets on the fast path do not come by: on bridges,
-//! their ports, VXLAN devices, or all devices of a namespace. Nothing can be done for them
-//! but to say so.
+//! Finds packet sockets that miss accelerated packets: on bridges, their ports, VXLAN devices, or
+//! on all devices of a namespace. The status report lists them; there is no other remedy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +9,8 @@ use sys::netns::NetNs;
 use crate::model::{MachineSnapshot, Plan};
 use crate::status::Listener;
 
-/// The sockets on devices of the plan, in these namespaces, by their numbers; `None`: the
-/// kernel cannot tell (`CONFIG_PACKET_DIAG`).
+/// Lists the sockets on devices of the plan, in these namespaces by number. `None`: unknown,
+/// because the kernel lacks `CONFIG_PACKET_DIAG`.
 pub(crate) fn listeners<'a>(
     plan: &Plan,
     machine: &MachineSnapshot,
@@ -20,16 +19,18 @@ pub(crate) fn listeners<'a>(
     let mut all = Vec::new();
     for (number, netns) in states {
         let passed = passed(plan, machine, number);
+        // Nothing is accelerated in this namespace.
         if passed.is_empty() {
             continue;
         }
         let sockets = PacketDiag::open_in(netns).ok()?.listeners().ok()?;
-        // With protocol 0 a socket sends only.
+        // Sockets with protocol 0 only send.
         for socket in sockets.iter().filter(|socket| socket.protocol != 0) {
             let device = match socket.link {
                 0 => None,
                 link => match passed.get(&link) {
                     Some(name) => Some(name.clone()),
+                    // The fast path does not bypass this device.
                     None => continue,
                 },
             };
@@ -41,7 +42,7 @@ pub(crate) fn listeners<'a>(
     Some(all)
 }
 
-/// The devices of a namespace that packets on the fast path pass by, with their names.
+/// Returns the devices of a namespace that accelerated packets bypass, with their names.
 fn passed(plan: &Plan, machine: &MachineSnapshot, number: u16) -> BTreeMap<u32, String> {
     let overlay = match machine.sandboxes.get(&number) {
         Some(sandbox) => &sandbox.snapshot.overlay,

@@ -1,7 +1,6 @@
-//! What keeps maps and hooks in step with the kernel.
+//! Keeps maps and hooks in step with the kernel.
 //!
-//! The reconciler is a thread. It reads whole snapshots by `gather`, and single entries by
-//! `incremental`.
+//! The reconciler thread reads whole snapshots with `gather` and single entries with `incremental`.
 
 mod crossing_veth;
 mod gather;

@@ -1,4 +1,4 @@
-//! A namespace that the reconciler follows: its state, and the programs at its devices.
+//! A namespace that the reconciler watches: its state, and the programs at its devices.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,16 +20,16 @@ use crate::model::NetnsSnapshot;
 use crate::programs::{Programs, Role};
 
 pub(crate) struct NetnsState {
-    /// Its number in the maps; 0: the one with the NICs, in which the thread lives.
+    /// Number in the maps. 0 is the namespace with the NICs, in which the thread lives.
     pub(crate) number: u16,
     pub(crate) netns: NetNs,
     pub(crate) watch: Watch,
     pub(crate) netlink: Netlink,
-    // Links before the programs: detached first.
+    // Before `programs`: fields are dropped in order, and links must be detached first.
     hooks: BTreeMap<(u32, Role), tcx::Link>,
     pub(crate) programs: Programs,
     nftables: RefCell<Nftables>,
-    /// As they were read last: there may be many.
+    /// The rules of the last read. There may be many.
     rules: RefCell<Arc<Ruleset>>,
     tables: LegacyTables,
     legacy: Vec<String>,
@@ -37,14 +37,14 @@ pub(crate) struct NetnsState {
     calls_made: bool,
     ebtables: Vec<String>,
     services: bool,
-    /// Links that matter, to look at for programs of others.
+    /// Links to check for foreign programs.
     looked_at: BTreeSet<u32>,
     occupied: BTreeSet<u32>,
     shared: Arc<Shared>,
 }
 
 impl NetnsState {
-    /// Follows `netns`.
+    /// Starts watching `netns`.
     pub(crate) fn new(
         number: u16,
         netns: NetNs,
@@ -55,7 +55,7 @@ impl NetnsState {
         lock(&shared.programs).extend(programs.ids()?);
         Ok(NetnsState {
             number,
-            // Before the first reading: nothing is missed between.
+            // Open the sockets before the first read, so that no change is missed.
             watch: Watch::open()?,
             netlink: Netlink::open()?,
             hooks: BTreeMap::new(),
@@ -75,45 +75,45 @@ impl NetnsState {
         })
     }
 
-    /// Brings the thread there until the guard is dropped.
+    /// Moves the thread into the namespace until the guard is dropped.
     pub(crate) fn enter(&self) -> Result<Option<Entered>> {
         Ok(if self.number == 0 { None } else { Some(self.netns.enter()?) })
     }
 
-    /// Whether this process has taken over from another.
+    /// Whether this process took over from another.
     pub(crate) fn succeeds(&self) -> bool {
         !self.shared.predecessor.is_empty()
     }
 
-    /// Reads its state, but for rules: these are as they were read last.
+    /// Reads the state. Rules are those of the last read.
     pub(crate) fn read(&self, extent: Extent) -> Result<NetnsSnapshot> {
         let _inside = self.enter()?;
         Ok(gather(&self.netlink, self.rules.borrow().clone(), &self.occupied, extent)?)
     }
 
-    /// Whether its rules are of another generation than those that were read last.
+    /// Whether the rules' generation differs from the last read.
     pub(crate) fn is_behind(&self) -> Result<bool> {
         Ok(ruleset::is_behind(&mut self.nftables.borrow_mut(), &self.rules.borrow())?)
     }
 
-    /// Brings its rules up to date for what notifications have named.
+    /// Updates the rules that notifications have named.
     pub(crate) fn renew(&self, touched: &Touched) -> Result<Renewed> {
         Ok(ruleset::renew(&mut self.nftables.borrow_mut(), &self.rules.borrow(), touched)?)
     }
 
-    /// The rules are these from now on.
+    /// Replaces the rules.
     pub(crate) fn know(&self, rules: Arc<Ruleset>) {
         self.rules.replace(rules);
     }
 
-    /// Its rules of nftables; those that are known already, where there are no others.
+    /// Reads the nftables rules. Returns the known value if they are unchanged.
     fn rules(&self) -> Result<Arc<Ruleset>> {
         let rules = ruleset::refresh(&mut self.nftables.borrow_mut(), &self.rules.borrow())?;
         self.rules.replace(rules.clone());
         Ok(rules)
     }
 
-    /// Reads its state, and looks for what is not notified.
+    /// Reads the state, including state without notifications.
     pub(crate) fn read_anew(&mut self) -> Result<NetnsSnapshot> {
         let _inside = self.enter()?;
         let mut snapshot = gather(&self.netlink, self.rules()?, &self.occupied, Extent::Whole)?;
@@ -127,8 +127,8 @@ impl NetnsState {
         Ok(snapshot)
     }
 
-    /// Whether something has changed that is not notified; what takes longer to ask for,
-    /// programs of others and tables of ebtables, where `all` says so.
+    /// Whether state without notifications has changed. With `all`, also checks foreign programs,
+    /// ebtables and IPVS, which takes longer.
     pub(crate) fn has_changed(&mut self, all: bool) -> Result<bool> {
         let _inside = self.enter()?;
         let (tables, calls) = (self.tables.names(), self.calls.are_made());
@@ -140,8 +140,8 @@ impl NetnsState {
         Ok(tables != self.legacy || calls != self.calls_made || (all && rest()))
     }
 
-    /// Links at whose hooks there are other programs than ours: one at the egress of a
-    /// VXLAN device or a tenant's port would be passed by.
+    /// Returns the links whose hooks have foreign programs. The fast path would bypass a program at
+    /// the egress of a VXLAN device or a tenant's port.
     fn occupied(&self) -> BTreeSet<u32> {
         let ours = |index: u32, hook: Hook| {
             let is_ours = |(at, role): &&(u32, Role)| *at == index && role.hook() == hook;
@@ -149,11 +149,11 @@ impl NetnsState {
         };
         let predecessor = &self.shared.predecessor;
         let at = |index: u32, hook| {
-            // A device that has gone has none.
+            // A device that has been removed has no programs.
             if predecessor.is_empty() {
                 return tcx::count(index, hook).unwrap_or(0);
             }
-            // Those of the process that this one takes over from do what these do.
+            // The predecessor's programs do the same as this process's programs.
             let programs = tcx::programs(index, hook).unwrap_or_default();
             programs.iter().filter(|id| !predecessor.contains(id)).count() as u32
         };
@@ -163,7 +163,7 @@ impl NetnsState {
         self.looked_at.iter().copied().filter(is_occupied).collect()
     }
 
-    /// Brings the hooks to these.
+    /// Attaches and detaches programs, so that these hooks are in place.
     pub(crate) fn hook(&mut self, wanted: &BTreeSet<(u32, Role)>, at: &Overlay) -> Result<()> {
         self.hooks.retain(|hook, _| wanted.contains(hook));
         let _inside = self.enter()?;
@@ -172,8 +172,8 @@ impl NetnsState {
                 let name = at.links.get(&hook.0).map_or("?", |link| link.name.as_str());
                 let link = self.programs.attach(hook.1, hook.0, name)?;
                 let link = match hook.1 {
-                    // In a killed process these go first: none may send to the end of a
-                    // veth pair whose program has gone.
+                    // Detach these first if the process is killed: none may send to a veth pair
+                    // whose program is already detached.
                     Role::Encap | Role::Decap => link.released_early()?,
                     Role::Outward | Role::Inward | Role::Leave | Role::Depart => link,
                 };

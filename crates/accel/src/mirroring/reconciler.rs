@@ -1,13 +1,12 @@
-//! The thread that keeps maps and hooks in step with the kernel.
+//! The reconciler: the thread that keeps maps and hooks in step with the kernel.
 //!
-//! A notification first withdraws the maps, then everything is read anew; one of rules of
-//! nftables has the chains and sets that it names read again (`rules`); one of single
-//! forwarding entries withdraws and reads those only (`incremental`). The
-//! heartbeat is written by the same thread: when it hangs, packets take the slow
-//! path. What the kernel does not notify is looked at with each heartbeat (tables
-//! of iptables-legacy, what br_netfilter calls), each fifth (BPF links, tcx programs of
-//! others, IPVS; in sandboxes all those) or once a second (path MTUs, sysctls, functions at
-//! netfilter's hooks).
+//! A notification withdraws the maps; then everything is read again. For nftables rules, only the
+//! named chains and sets are read (`rules`). For single forwarding entries, only those are
+//! withdrawn and read (`incremental`). The same thread writes the heartbeat, so if it hangs,
+//! packets take the slow path. State without notifications is polled: with each heartbeat
+//! (iptables-legacy tables, br_netfilter's calls), with every fifth (BPF links, foreign tcx
+//! programs, IPVS; in sandboxes all of these), or once a second (path MTUs, sysctls, functions at
+//! netfilter hooks).
 
 mod audit;
 mod rules;
@@ -41,49 +40,49 @@ use crate::model::{Basis, DeviceId, MachineSnapshot, Plan, SandboxSnapshot, Want
 use crate::programs::{Counters, Listing, Maps, Programs, Role, STALE_MS};
 use crate::status::DeviceStatus;
 
-/// Between heartbeats, ms; one that is late or two do not send packets the slow way.
+/// Heartbeat interval, ms. One or two late beats do not force the slow path.
 const BEAT: u16 = 20;
 const _: () = assert!(BEAT as u32 * 3 < STALE_MS);
-/// Programs of others are looked for each so many heartbeats.
+/// Check for foreign programs every N heartbeats.
 const LOOK: u64 = 5;
-/// After this time everything but entries is read anew, whatever was notified.
+/// Interval at which everything but entries is read again, without any notification.
 const AUDIT: Duration = Duration::from_secs(1);
-/// Attempts to read the state without a change meanwhile.
+/// Attempts to read the state without a concurrent change.
 const ATTEMPTS: usize = 10;
-/// So many changes of entries are followed one by one; more would be longer under way than
-/// a datagram may leave as before.
+/// Maximum number of entry changes to apply one by one. More would take longer than an outdated
+/// entry may stay in force.
 const MOST: usize = 256;
 
-/// The thread's own.
+/// State of the reconciler thread.
 pub(crate) struct Reconciler {
     shared: Arc<Shared>,
     maps: Maps,
     home: NetnsState,
-    /// By inode.
+    /// By inode of the namespace.
     sandboxes: BTreeMap<u64, Sandbox>,
-    /// Programs for the next ones.
+    /// Programs for future sandboxes.
     spares: Spares,
     search: Option<Search>,
-    /// Programs of the whole machine.
+    /// BPF links of the whole machine.
     links: Listing,
-    /// Security modules that look at packets; they do not change while a kernel runs.
+    /// Security modules that inspect packets. They do not change while a kernel runs.
     security: Vec<String>,
-    /// Programs can look up connections.
+    /// BPF programs can look up connections.
     connections: bool,
-    /// What verdicts on flows are given by, of the last plan.
+    /// State that verdicts of the current plan depend on.
     basis: Arc<Basis>,
-    /// What the maps are made from.
+    /// Snapshot from which the maps were made.
     machine: MachineSnapshot,
-    /// What they are made to.
+    /// Plan in the maps.
     plan: Plan,
     wanted: Wanted,
     beats: u64,
     audits: u64,
-    /// The last audit has found other rules than those that were read.
+    /// The last audit found other rules than those that were read.
     was_behind: bool,
-    /// Of the last heartbeat.
+    /// Time of the last heartbeat.
     beat_at: Instant,
-    /// Everything was read, and had changed again by then.
+    /// The last read was outdated before it was complete.
     unsettled: bool,
     read_at: Instant,
 }
@@ -123,17 +122,17 @@ impl Reconciler {
         Ok(reconciler)
     }
 
-    /// Removes what a killed process has left, and brings the first plan in force.
+    /// Removes devices of a killed process and puts the first plan into force.
     pub(crate) fn begin(&mut self) -> Result<()> {
         remove_stale(&self.home.netlink)?;
         self.rebuild()
     }
 
     pub(crate) fn run(&mut self) {
-        // A machine under load would hold the heartbeat up, so that everything would go
-        // the slow path just when it matters.
+        // On a loaded machine the heartbeat could be late, and all packets would take the slow path
+        // when speed matters most.
         if let Err(error) = sys::priority::real_time() {
-            tracing::info!("a loaded machine may hold the heartbeat up: {error}");
+            tracing::info!("no real-time priority, the heartbeat may be late under load: {error}");
         }
         while !self.shared.stop.load(Ordering::Acquire) {
             let states =
@@ -142,6 +141,7 @@ impl Reconciler {
                 .flat_map(|state| state.watch.fds())
                 .map(|(fd, _)| PollFd::new(fd, PollFlags::POLLIN))
                 .collect();
+            // A signal only ends the wait early.
             let _ = poll(&mut fds, PollTimeout::from(BEAT));
             #[cfg(feature = "test-support")]
             if self.shared.paused.load(Ordering::Acquire) {
@@ -149,8 +149,8 @@ impl Reconciler {
                 continue;
             }
             if let Err(error) = self.step() {
-                // The slow path goes on; the next audit tries again.
-                tracing::warn!("the fast path is off: {error}");
+                // All packets take the slow path. The next audit tries again.
+                tracing::warn!("all packets take the slow path: {error}");
                 let _ = self.withdraw();
                 let generation = self.maps.generation();
                 self.shared.note(|status| {
@@ -159,12 +159,12 @@ impl Reconciler {
                 });
             }
         }
-        // Detaching is not one step for all hooks: none may take a packet that
-        // another would have to give back.
+        // Detaching all hooks is not atomic. No program may take a packet that a program on the way
+        // back would no longer handle.
         let _ = self.maps.withdraw();
     }
 
-    /// Sends every packet by the slow path until the next plan is in force.
+    /// Sends all packets to the slow path until the next plan is in force.
     fn withdraw(&mut self) -> Result<()> {
         if self.maps.generation() & 1 == 0 {
             self.shared.pulse.withdrawn();
@@ -177,6 +177,7 @@ impl Reconciler {
     fn step(&mut self) -> Result<()> {
         let wanted = lock(&self.shared.wanted).clone();
         let (mut told, others) = (self.told(), self.adopt()?);
+        // The change may be a new sandbox.
         if told.is_err()
             && let Some(search) = &self.search
         {
@@ -188,9 +189,9 @@ impl Reconciler {
         match told {
             Ok(news) if news.is_empty() => {}
             Ok(news) if news.rules.is_some() => {
-                // Without a plan in force the snapshot is of who knows when.
+                // Without a plan in force, the snapshot may be outdated.
                 let is_current = !self.unsettled && self.maps.generation() & 1 == 0;
-                // As below.
+                // Withdraw before reading anything, as for other changes below.
                 self.withdraw()?;
                 if !is_current || !self.follow_rules(news)? {
                     return self.rebuild();
@@ -200,14 +201,14 @@ impl Reconciler {
                 if !self.follow(&news.entries)? {
                     return self.rebuild();
                 }
-                // However many come, the rest has its turn.
+                // Entries keep arriving: still write the heartbeat in time.
                 if self.beat_at.elapsed() < Duration::from_millis(BEAT.into()) {
                     return Ok(());
                 }
             }
             Err(Beyond) => {
-                // Before anything is read: from now on nothing is forwarded by what
-                // may no longer be so.
+                // Withdraw before reading anything, so that no packet is forwarded by outdated
+                // state.
                 self.withdraw()?;
                 if wanted != self.wanted {
                     self.wanted = wanted;
@@ -226,7 +227,7 @@ impl Reconciler {
             anew |= self.links.look()?;
             anew |= self.socket_lookups()? != self.machine.home.socket_lookups;
         }
-        // Entering a namespace is not for free.
+        // Entering namespaces is expensive.
         if look {
             for sandbox in self.sandboxes.values_mut() {
                 anew |= sandbox.state.has_changed(look)?;
@@ -245,12 +246,12 @@ impl Reconciler {
         Ok(())
     }
 
-    /// What has changed in any namespace, where these are single entries, or rules of the NICs'
-    /// namespace; forgets it.
+    /// Takes the notified changes of all namespaces, if they are only single entries and rules of
+    /// the NICs' namespace.
     fn told(&self) -> std::result::Result<News, Beyond> {
         let mut all = Ok(News::default());
         let sandboxes = self.sandboxes.values().map(|sandbox| &sandbox.state);
-        // Of each: what is not asked for would be told later.
+        // Read every namespace: notifications left unread would be reported later.
         for state in std::iter::once(&self.home).chain(sandboxes) {
             match (state.watch.told(MOST), &mut all) {
                 (Told::These { entries, rules }, Ok(news)) => {
@@ -265,10 +266,10 @@ impl Reconciler {
         all
     }
 
-    /// Brings single entries up to date, and says whether that was possible; all others
-    /// stay in force meanwhile.
+    /// Applies changes of single entries while all others stay in force. Returns false if that is
+    /// impossible.
     fn follow(&mut self, changes: &[(u16, Change)]) -> Result<bool> {
-        // Nothing is in force that could stay so.
+        // Nothing is in force.
         if self.unsettled || self.maps.generation() & 1 == 1 {
             return Ok(false);
         }
@@ -311,7 +312,7 @@ impl Reconciler {
         Ok(true)
     }
 
-    /// Completes what was read by the ways to remote VTEPs, and leaves out our own pairs.
+    /// Adds the routes to remote VTEPs, and removes overlane's own veth pairs.
     fn add_routes(&self, machine: &mut MachineSnapshot) -> Result<()> {
         let MachineSnapshot { home, sandboxes } = machine;
         let netlink = &self.home.netlink;
@@ -328,7 +329,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Completes what was read by what no namespace has by itself.
+    /// Adds the state of the whole machine.
     fn add_machine(&self, machine: &mut MachineSnapshot) -> Result<()> {
         machine.home.links = self.links.links.clone();
         machine.home.socket_lookups = self.socket_lookups()?;
@@ -337,12 +338,12 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Whether programs choose the sockets of what comes to the NICs' namespace.
+    /// Whether BPF programs select the sockets of packets that arrive in the NICs' namespace.
     fn socket_lookups(&self) -> Result<bool> {
         Ok(sys::bpf_link::socket_lookups(self.home.netns.as_fd())? > 0)
     }
 
-    /// Notes who listens where the fast path passes by.
+    /// Records the packet sockets that miss accelerated packets.
     fn listen(&self) {
         let states = (self.sandboxes.values())
             .map(|sandbox| (sandbox.state.number, &sandbox.state.netns))
@@ -351,7 +352,7 @@ impl Reconciler {
         self.shared.note(|status| status.listeners = listeners);
     }
 
-    /// Reads everything, and plans.
+    /// Reads everything and makes a plan.
     pub(super) fn plan_anew(&mut self) -> Result<(MachineSnapshot, Plan)> {
         self.read_at = Instant::now();
         self.links.look()?;
@@ -367,29 +368,29 @@ impl Reconciler {
         Ok((machine, plan))
     }
 
-    /// The state of a namespace by its number.
+    /// Returns the state of a namespace by number.
     pub(super) fn netns(&self, number: u16) -> &NetnsState {
         let mut sandboxes = self.sandboxes.values().map(|sandbox| &sandbox.state);
         sandboxes.find(|state| state.number == number).unwrap_or(&self.home)
     }
 
-    /// Reads everything and brings maps and hooks to it.
+    /// Reads everything, and updates maps and hooks.
     fn rebuild(&mut self) -> Result<()> {
         self.withdraw()?;
         self.shared.pulse.rebuilt();
         for attempt in 0.. {
-            // It reads for long on a large machine: that is no hanging.
+            // Reading a large machine takes long. The thread does not hang.
             self.shared.pulse.beat();
             let (machine, plan) = self.plan_anew()?;
+            // New veth pairs change the state, so it must be read again.
             let joined = self.join(&plan)?;
-            // The answers may be of different moments when something changed
-            // between them; then they are not published.
+            // If something changed during the read, parts of it are from different moments and must
+            // not be published.
             if self.told().is_ok_and(|news| news.is_empty()) && !joined {
                 return self.publish(machine, plan);
             }
             if attempt == ATTEMPTS {
-                // So much changes that the slow path is the right one; the next
-                // beat comes back to it.
+                // The state changes too often to accelerate. The next heartbeat tries again.
                 self.unsettled = true;
                 self.note(&plan);
                 break;
@@ -398,9 +399,10 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Brings maps and hooks to a plan.
+    /// Updates maps and hooks to a plan.
     pub(super) fn publish(&mut self, machine: MachineSnapshot, plan: Plan) -> Result<()> {
         self.give_verdicts_by(Basis::new(&machine.home, &plan, &self.basis));
+        // Attach first: until the maps are published, programs pass all packets.
         self.hook(&plan, &machine.home.overlay, &machine.sandboxes)?;
         self.maps.set_rules(machine.home.ruleset.generation);
         self.maps.publish(&plan)?;
@@ -411,7 +413,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Has verdicts on flows given by this; those that were given hold where it says so.
+    /// Makes `basis` the state that verdicts depend on. Existing verdicts remain valid if it allows
+    /// that.
     fn give_verdicts_by(&mut self, mut basis: Basis) {
         if !self.shared.accounting {
             basis.succeed(&self.basis);
@@ -433,7 +436,7 @@ impl Reconciler {
             plan.ports.keys().filter(of).map(|id| (id.index, Role::Encap))
         };
         let pairs = self.sandboxes.values().filter_map(|sandbox| sandbox.crossing);
-        // Where packets leave is of interest where flows want verdicts.
+        // Packets that leave are recorded only if flows need verdicts.
         let tenants = self.basis.ports.keys().map(|index| (*index, Role::Leave));
         let tunnels = self.basis.tunnels.iter().map(|(index, tunnel)| match tunnel.is_bridged() {
             true => (*index, Role::Leave),

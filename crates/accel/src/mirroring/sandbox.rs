@@ -1,5 +1,5 @@
-//! Namespaces with VXLAN devices whose underlay is in the namespace with the NICs, as
-//! Docker's overlay networks have them.
+//! Sandboxes: namespaces with VXLAN devices whose underlay is in the namespace with the NICs, as in
+//! Docker's overlay networks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::Result;
 use crate::model::{NetnsSnapshot, SandboxSnapshot};
 use crate::programs::Programs;
 
-/// A sandbox that is followed.
+/// A sandbox that is watched.
 pub(crate) struct Sandbox {
     pub(crate) state: NetnsState,
     pub(crate) crossing: Option<CrossingVeth>,
-    /// Why there can be none.
+    /// Why there is no pair.
     pub(crate) problem: Option<String>,
-    /// By whom it is kept.
+    /// The path that keeps it alive.
     pub(crate) kept: Kept,
     name: String,
     underlay: u32,
@@ -32,7 +32,7 @@ impl Sandbox {
         home: &Programs,
         shared: Arc<Shared>,
     ) -> Result<Sandbox> {
-        // Programs are for one that is there still.
+        // Fail early if the sandbox is gone, before taking programs.
         drop(found.netns.enter()?);
         let (number, programs) = spares.take(home)?;
         let state = NetnsState::new(number, found.netns, programs, shared)?;
@@ -41,11 +41,12 @@ impl Sandbox {
         Ok(Sandbox { state, crossing: None, problem: None, kept, name, underlay })
     }
 
-    /// What a plan is made from.
+    /// Completes the snapshot for a plan.
     pub(crate) fn snapshot(&self, mut snapshot: NetnsSnapshot) -> Result<SandboxSnapshot> {
         let mut numbers = BTreeMap::new();
         for link in snapshot.overlay.links.values() {
             if let (Some("veth"), Some(tenant)) = (link.kind.as_deref(), link.link_netns)
+                // Without an id, frames are delivered to the port instead of the peer.
                 && let Ok(Some(number)) = self.state.netlink.number_there(tenant, self.underlay)
             {
                 numbers.insert(tenant, number);

@@ -1,13 +1,11 @@
-//! The search for sandboxes.
+//! Finds sandboxes.
 //!
-//! The kernel lists no namespaces: a thread looks through `/proc` for them, when
-//! something has changed but once a second at the most, and each ten seconds. A sandbox
-//! is let go when whoever keeps it does: a descriptor of ours must not keep it, nor the
-//! VNI of a VXLAN device in it.
+//! The kernel cannot list namespaces, so a thread searches `/proc`: after a change, but at most
+//! once a second, and every ten seconds. A sandbox is released when its owner releases it: a file
+//! descriptor of this process must not keep it alive, nor the VNI of a VXLAN device in it.
 //!
-//! Looking into other processes needs rights that nothing else here needs. A program that
-//! gives them up starts a [`Finder`] before: a process that looks, and hands over the
-//! namespaces that it found.
+//! Searching other processes needs privileges that nothing else here needs. A program that drops
+//! them first starts a [`Finder`], a process that searches and passes the namespaces back.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr};
@@ -28,23 +26,23 @@ use sys::netns::NetNs;
 use crate::lock::lock;
 use crate::{Error, Result};
 
-/// At least between two searches.
+/// Minimum interval between searches.
 const PAUSE: Duration = Duration::from_secs(1);
-/// At most between two searches.
+/// Maximum interval between searches.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Between two looks at whether known sandboxes are kept.
+/// Interval between checks whether known sandboxes still exist.
 const LOOK: Duration = Duration::from_millis(200);
-/// What a search may take.
+/// Time limit of a search.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The name of the process that looks.
+/// Name of the finder process.
 const FINDER: &CStr = c"accel-finder";
-/// Asks for all sandboxes.
+/// Request: find all sandboxes.
 const FIND: u8 = b'f';
-/// Asks which of these are kept.
+/// Request: which of these sandboxes still exist.
 const KEPT: u8 = b'k';
 
-/// A sandbox that was found.
+/// A sandbox found by a search.
 pub(crate) struct FoundSandbox {
     pub(super) netns: NetNs,
     pub(super) path: PathBuf,
@@ -74,7 +72,7 @@ impl FoundSandbox {
         let (length, rest) = rest.split_first_chunk()?;
         let (path, name) = rest.split_at_checked(u32::from_ne_bytes(*length) as usize)?;
         Some(FoundSandbox {
-            // It is looked at again: a namespace, and one of networks.
+            // Verify that the descriptor is a network namespace.
             netns: NetNs::from_fd(item.descriptor?).ok()?,
             path: OsStr::from_bytes(path).into(),
             name: String::from_utf8_lossy(name).into_owned(),
@@ -83,7 +81,7 @@ impl FoundSandbox {
     }
 }
 
-/// A namespace that someone keeps at a path.
+/// A path that keeps a namespace alive.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub(super) inode: u64,
@@ -91,8 +89,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Whether it still is. The path may lead to a descriptor of a process that has put
-    /// another file there.
+    /// Whether it still does. The path may be a descriptor of a process that has since reused its
+    /// number.
     fn is_there(&self) -> bool {
         NetNs::open(&self.path).is_ok_and(|there| there.inode() == self.inode)
     }
@@ -113,9 +111,9 @@ impl Kept {
     }
 }
 
-/// A process that looks into other processes for the fast path, which then needs no right
-/// to. It takes no request but for all sandboxes of one namespace, and for whether a path
-/// still leads to a namespace. Dropping it ends the process.
+/// A process that searches other processes for the fast path, which then needs no privileges for
+/// that. It accepts two requests: find all sandboxes of one namespace, and check whether paths
+/// still lead to a namespace. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Finder {
     monitor: Monitor,
@@ -123,11 +121,11 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Starts it, for sandboxes of `home`; `prepare` gives up what it has no use for. To be
-    /// called before there are threads.
+    /// Starts the process, for sandboxes of `home`. `prepare` drops privileges that it does not
+    /// need. Call this before any thread exists.
     ///
     /// # Errors
-    /// When there can be no other process, or it could not be prepared.
+    /// If the process cannot be started or `prepare` fails.
     pub fn start(home: &NetNs, prepare: impl FnOnce() -> sys::Result<()>) -> Result<Finder> {
         let home = home.try_clone()?;
         let kept = [home.as_fd().as_raw_fd()];
@@ -136,7 +134,7 @@ impl Finder {
         Ok(Finder { monitor, stopped: AtomicBool::new(false) })
     }
 
-    /// Ends the process, and whatever is asked of it now.
+    /// Ends the process and any pending request.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.monitor.stop();
@@ -150,7 +148,7 @@ impl Finder {
     }
 }
 
-/// What the other process says.
+/// Answers a request in the finder process.
 fn answer(home: &NetNs, asker: &Asker, request: &[u8]) -> std::result::Result<Vec<Item>, String> {
     match request.split_first() {
         Some((&FIND, [])) => {
@@ -166,22 +164,21 @@ fn answer(home: &NetNs, asker: &Asker, request: &[u8]) -> std::result::Result<Ve
             }
             Ok(vec![Item { descriptor: None, text: kept }])
         }
-        // Nobody asks anything else.
-        _ => Err("no such request".into()),
+        _ => Err("unknown request".into()),
     }
 }
 
-/// Where it is looked from.
+/// Process that searches.
 #[derive(Clone)]
 pub(crate) enum Source {
     /// This process.
     Here,
-    /// Another.
+    /// A finder process.
     Finder(Arc<Finder>),
 }
 
 impl Source {
-    /// Whether it was ended on purpose.
+    /// Whether the process was ended on purpose.
     fn is_stopped(&self) -> bool {
         matches!(self, Source::Finder(finder) if finder.stopped.load(Ordering::Acquire))
     }
@@ -196,7 +193,7 @@ impl Source {
         }
     }
 
-    /// Inodes of those that are kept no more.
+    /// Returns the inodes of sandboxes that no longer exist.
     fn gone(&self, known: &[Kept]) -> Result<BTreeSet<u64>> {
         let mut gone: BTreeSet<u64> = known.iter().map(|one| one.inode).collect();
         match self {
@@ -206,7 +203,7 @@ impl Source {
                 }
             }
             Source::Finder(finder) => {
-                // Each fits into a request: a path has at most 4 KiB.
+                // Eight fit into a request: a path has at most 4 KiB.
                 for some in known.chunks(8) {
                     let mut request = vec![KEPT];
                     some.iter().for_each(|one| one.write(&mut request));
@@ -222,12 +219,11 @@ impl Source {
     }
 }
 
-/// Sandboxes of `home`. Gives tenants' namespaces numbers there, by which a program asks
-/// for their sockets.
+/// Finds sandboxes of `home`. Assigns ids there to tenants' namespaces, because BPF programs look
+/// up tenants' sockets by id.
 ///
-/// A namespace of another user namespace than `home`'s is no sandbox: whoever made it may
-/// change what is in it without any right over `home`. Ends early, with what it has found,
-/// once `goes_on` says no.
+/// A namespace of another user namespace than `home`'s is ignored: its owner may change its content
+/// without any privilege over `home`. Ends early with partial results once `goes_on` returns false.
 pub(crate) fn find(home: &NetNs, goes_on: &dyn Fn() -> bool) -> Result<Vec<FoundSandbox>> {
     let machine = discover_while(goes_on)?;
     let owner = home.owner()?;
@@ -240,12 +236,14 @@ pub(crate) fn find(home: &NetNs, goes_on: &dyn Fn() -> bool) -> Result<Vec<Found
         if !goes_on() {
             break;
         }
-        // One that is just going is no sandbox.
+        // Skip namespaces that are being removed.
         let Ok(netlink) = Netlink::open_in(&found.netns) else { continue };
         let Ok(links) = netlink.links() else { continue };
+        // Not a sandbox: no VXLAN device with its underlay elsewhere.
         if !links.iter().any(|link| link.vxlan.is_some() && link.link_netns.is_some()) {
             continue;
         }
+        // Without an id for `home`, no underlay can be there.
         let Ok(Some(underlay)) = netlink.number_of(home) else { continue };
         let is_here = |link: &netstate::interface::Interface| {
             link.vxlan.is_some() && link.link_netns == Some(underlay)
@@ -274,19 +272,19 @@ pub(crate) fn find(home: &NetNs, goes_on: &dyn Fn() -> bool) -> Result<Vec<Found
     Ok(all)
 }
 
-/// What the search and who follows its finds both have.
+/// State shared by the search thread and the reconciler.
 #[derive(Default)]
 struct Common {
     stop: AtomicBool,
-    /// The other process that looked is gone.
+    /// The finder process has ended.
     lost: AtomicBool,
-    /// Sandboxes that are followed.
+    /// Sandboxes that are watched.
     known: Mutex<Vec<Kept>>,
-    /// Those of them that nobody keeps any more.
+    /// Watched sandboxes that no longer exist.
     gone: Mutex<BTreeSet<u64>>,
 }
 
-/// The thread that looks for sandboxes.
+/// The thread that searches for sandboxes.
 pub(crate) struct Search {
     wake: Option<SyncSender<()>>,
     common: Arc<Common>,
@@ -295,8 +293,8 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Starts one, and gives what there is now. Ends early, with what it has found, once
-    /// `goes_on` says no.
+    /// Starts the search and returns the sandboxes that exist now. Ends early with partial results
+    /// once `goes_on` returns false.
     pub(crate) fn start(
         home: &NetNs,
         source: &Source,
@@ -323,10 +321,12 @@ impl Search {
                     match theirs.gone(&known) {
                         Ok(gone) => lock(&shared.gone).extend(gone),
                         Err(_) if theirs.is_stopped() => return,
-                        // The finder was killed. Nobody tells any more who keeps a sandbox,
-                        // and a descriptor of ours must not: all go back to the slow path.
+                        // The finder process was killed, so nothing detects the end of a sandbox,
+                        // and our descriptor must not keep it alive. Release all sandboxes.
                         Err(error) => {
-                            tracing::warn!("sandboxes are let go and not looked for: {error}");
+                            tracing::warn!(
+                                "all sandboxes are released and take the slow path: {error}"
+                            );
                             shared.lost.store(true, Ordering::Release);
                             lock(&shared.gone).extend(known.iter().map(|one| one.inode));
                             return;
@@ -343,7 +343,7 @@ impl Search {
                             }
                         }
                         Err(_) if theirs.is_stopped() => return,
-                        Err(error) => tracing::warn!("sandboxes are not looked for: {error}"),
+                        Err(error) => tracing::warn!("cannot search for sandboxes: {error}"),
                     }
                 }
             })
@@ -351,30 +351,30 @@ impl Search {
         Ok((Search { wake: Some(wake), common, found, thread: Some(thread) }, first))
     }
 
-    /// Something has changed.
+    /// Requests a search because something has changed.
     pub(crate) fn wake(&self) {
         if let Some(wake) = &self.wake {
-            // Full: it is awake already. Gone: it has said why.
+            // Full: a search is already requested. Disconnected: the thread has logged why.
             let _ = wake.try_send(());
         }
     }
 
-    /// The latest answer, if there is a new one.
+    /// Returns the latest result, if there is a new one.
     pub(crate) fn found(&self) -> Option<Vec<FoundSandbox>> {
         self.found.try_iter().last()
     }
 
-    /// Those of the known ones that nobody keeps any more.
+    /// Takes the watched sandboxes that no longer exist.
     pub(crate) fn gone(&self) -> BTreeSet<u64> {
         std::mem::take(&mut lock(&self.common.gone))
     }
 
-    /// Whether nobody looks any more.
+    /// Whether the finder process has ended.
     pub(crate) fn is_lost(&self) -> bool {
         self.common.lost.load(Ordering::Acquire)
     }
 
-    /// These are followed now.
+    /// Sets the list of watched sandboxes.
     pub(crate) fn know(&self, known: Vec<Kept>) {
         *lock(&self.common.known) = known;
     }
@@ -383,7 +383,7 @@ impl Search {
 impl Drop for Search {
     fn drop(&mut self) {
         self.wake = None;
-        // A search of many processes takes longer than anyone waits for the end.
+        // Searching many processes can take longer than a caller wants to wait.
         self.common.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,4 +1,4 @@
-//! What the reconciler's thread and its owner both have.
+//! State shared by the reconciler thread and its owner.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -11,30 +11,28 @@ use crate::model::Wanted;
 use crate::status::Status;
 use crate::vitals::Pulse;
 
-/// What the thread and its owner both have.
 pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
-    /// No heartbeat and no reading: what a hanging daemon looks like.
+    /// Stops heartbeats and reads, to simulate a hanging daemon.
     #[cfg(feature = "test-support")]
     pub(crate) paused: AtomicBool,
     pub(crate) wanted: Mutex<Wanted>,
-    /// What the maps are made for.
+    /// The wanted devices that the current plan covers.
     pub(crate) in_force: Mutex<Wanted>,
-    /// Told when that has changed.
+    /// Signalled when `in_force` changes.
     pub(crate) followed: Condvar,
-    /// What verdicts on flows are given by, and what came of it.
+    /// State that verdicts on flows depend on, and their counts.
     pub(crate) verdicts: Verdicts,
-    /// None are given: every packet that comes to rules goes by the slow path.
+    /// Give no verdicts: all filtered traffic takes the slow path.
     pub(crate) accounting: bool,
-    /// Held for as long as it takes to clone a pointer: the thread of the heartbeat waits
-    /// for nobody who reads.
+    /// Locked only to clone or replace the pointer, so that readers never delay the heartbeat.
     status: Mutex<Arc<Status>>,
     pub(crate) pulse: Pulse,
-    /// Ids of this process's programs, all that there ever were.
+    /// Ids of all programs that this process ever loaded.
     pub(crate) programs: Mutex<BTreeSet<u32>>,
     /// Ids of the programs of the process that this one takes over from.
     pub(crate) predecessor: BTreeSet<u32>,
-    /// Where sandboxes are looked for.
+    /// Process that searches for sandboxes.
     pub(crate) source: Source,
 }
 
@@ -63,15 +61,15 @@ impl Shared {
         }
     }
 
-    /// What was noted last.
+    /// Returns the latest status.
     pub(crate) fn status(&self) -> Arc<Status> {
         lock(&self.status).clone()
     }
 
-    /// Notes something; only the reconciler does.
+    /// Changes the status. Only the reconciler calls this.
     pub(crate) fn note(&self, change: impl FnOnce(&mut Status)) {
         let mut status = self.status();
-        // Cloned outside of the lock where somebody still reads the last one.
+        // Clones the status, outside the lock, if a reader still holds it.
         change(Arc::make_mut(&mut status));
         let _last = std::mem::replace(&mut *lock(&self.status), status);
     }

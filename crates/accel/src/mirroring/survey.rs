@@ -1,5 +1,5 @@
-//! What a plan would be, and what passes the VXLAN devices meanwhile: nothing of the fast
-//! path is attached.
+//! A dry run: makes a plan and counts the packets at VXLAN devices. Attaches no program of the fast
+//! path.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +10,21 @@ use crate::Result;
 use crate::model::{DeviceId, MachineSnapshot, Plan};
 use crate::programs::{Look, Looked};
 
-/// Between two looks at whether it is to go on.
+/// Interval between checks of `goes_on`.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What was found.
+/// Result of a dry run.
 pub(crate) struct Surveyed {
     pub(crate) machine: MachineSnapshot,
     pub(crate) plan: Plan,
-    /// What passed each VXLAN device.
+    /// Packets at each VXLAN device.
     pub(crate) looked: Vec<(DeviceId, Looked)>,
-    /// How long that was counted for.
+    /// Duration of the count.
     pub(crate) time: Duration,
 }
 
 impl Reconciler {
-    /// Counts for `time`, or for as long as `goes_on`, and plans then.
+    /// Counts for `time` or until `goes_on` returns false, then makes a plan.
     pub(crate) fn survey(
         &mut self,
         time: Duration,
@@ -39,7 +39,7 @@ impl Reconciler {
                 let _inside = self.netns(id.netns).enter()?;
                 match Look::attach(device.index, &device.name) {
                     Ok(look) => looks.push((id, look)),
-                    // It has gone meanwhile.
+                    // The device was removed meanwhile.
                     Err(error)
                         if sys::tcx::count(device.index, sys::tcx::Hook::Ingress)
                             .is_err_and(|e| e.errno == Errno::ENODEV) =>
@@ -58,8 +58,8 @@ impl Reconciler {
                 looked.push((*id, look.read()?));
             }
         }
-        // Without them: the plan would take them for another's. It knows by now what was
-        // learned meanwhile.
+        // Plan after detaching: attached counters would look like foreign programs. The plan
+        // includes addresses learned during the count.
         let (machine, plan) = self.plan_anew()?;
         Ok(Surveyed { machine, plan, looked, time: took })
     }

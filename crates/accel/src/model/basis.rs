@@ -1,4 +1,4 @@
-//! What verdicts on flows are given by.
+//! The state that verdicts on flows depend on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,24 +8,23 @@ use ruleset::Ruleset;
 
 use super::{Domain, NetnsSnapshot, Plan};
 
-/// The state that verdicts on flows are given by, of the NICs' namespace.
+/// State of the NICs' namespace that verdicts on flows depend on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Basis {
-    /// Verdicts that were given by another one are void; 0: none are given.
+    /// A verdict is void unless it carries this number. 0: no verdicts are given.
     pub(crate) number: u64,
     pub(crate) ruleset: Arc<Ruleset>,
-    /// The part of them that verdicts depend on.
+    /// The part of `ruleset` that verdicts depend on.
     lasting: Arc<Ruleset>,
     /// Addresses of this host.
     pub(crate) own: BTreeSet<IpAddr>,
-    /// Tenants' devices, by their index.
+    /// Tenants' devices, by interface index.
     pub(crate) ports: BTreeMap<u32, Port>,
-    /// VXLAN devices, by their index: those that are routed to, and those in a bridge that
-    /// br_netfilter has.
+    /// VXLAN devices by interface index: routed ones, and ports of a bridge with br_netfilter.
     pub(crate) tunnels: BTreeMap<u32, Port>,
-    /// Families whose connections' first packets rules may translate: IPv4, IPv6.
+    /// Families for which rules may translate the first packet of a connection: IPv4, IPv6.
     translates: [bool; 2],
-    /// Devices that verdicts of this number have been given for, gone ones among them.
+    /// All devices for which verdicts of this number have been given, removed ones included.
     known: BTreeMap<u32, Port>,
 }
 
@@ -33,16 +32,19 @@ pub(crate) struct Basis {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) name: String,
-    /// At which rules see what comes and goes by it: index and name of the bridge, or its own.
+    /// The device at which rules see the port's packets: the bridge, or the port itself. Index,
+    /// name.
     pub(crate) domain: (u32, String),
-    /// br_netfilter hands what comes by it to the rules, which are told of the port.
+    /// br_netfilter passes the port's packets to the rules, which see the port.
     pub(crate) checked: bool,
 }
 
 impl Basis {
-    /// Of what a plan was made from; without a number yet. `last` may have the same rules.
+    /// Derives the state from the input of a plan. The number is not set yet. Reuses the rules of
+    /// `last` if they are unchanged.
     pub(crate) fn new(snapshot: &NetnsSnapshot, plan: &Plan, last: &Basis) -> Basis {
         let ruleset = snapshot.ruleset.clone();
+        // Unchanged rules have the same lasting part.
         let lasting = match Arc::ptr_eq(&ruleset, &last.ruleset) {
             true => last.lasting.clone(),
             false => Arc::new(ruleset.lasting()),
@@ -52,6 +54,7 @@ impl Basis {
         let wants = |domain: &Domain| domain.id.netns == 0 && (domain.rules || domain.rules_ipv6);
         let port = |index: u32, domain: &Domain| {
             let of = domain.id.index;
+            // br_netfilter affects bridge ports only.
             let checked = domain.checked && of != index;
             (index, Port { name: name(index), domain: (of, name(of)), checked })
         };
@@ -59,7 +62,7 @@ impl Basis {
         let ports = ports.map(|(id, domain)| port(id.index, domain));
         let tunnels = plan.vteps.values().filter(|vtep| wants(&vtep.domain));
         let tunnels = tunnels.map(|vtep| port(vtep.vxlan, &vtep.domain));
-        // What crosses a bridge without br_netfilter comes to no rule.
+        // Without br_netfilter, bridged packets reach no rule.
         let tunnels = tunnels.filter(|(_, tunnel)| tunnel.checked || !tunnel.is_bridged());
         let translates = [false, true].map(|ipv6| ruleset.translates(ipv6));
         Basis {
@@ -74,8 +77,8 @@ impl Basis {
         }
     }
 
-    /// Gives it the number of `last` where verdicts that were given by that hold by this, too:
-    /// devices may have come and gone, but none is another. A new number otherwise.
+    /// Keeps the number of `last` if its verdicts remain valid: devices may have come and gone, but
+    /// no index means another device. Otherwise takes a new number, which voids all verdicts.
     pub(crate) fn succeed(&mut self, last: &Basis) {
         self.number = last.number + 1;
         self.known.clear();
@@ -87,30 +90,30 @@ impl Basis {
         self.known.extend(devices);
     }
 
-    /// Whether nothing passes that wants a verdict.
+    /// Whether no flow needs a verdict.
     pub(crate) fn is_idle(&self) -> bool {
         self.ports.is_empty() || self.tunnels.is_empty()
     }
 
-    /// Whether nothing that verdicts depend on is another than in `last`.
+    /// Whether verdicts given in state `last` remain valid.
     fn continues(&self, last: &Basis) -> bool {
         self.lasting == last.lasting
             && self.own == last.own
-            // A flow that no rule asked conntrack about may have got an entry by now.
+            // A flow that no rule had sent to conntrack may have an entry by now.
             && self.translates == last.translates
             && self.devices().all(|(index, device)| {
                 last.known.get(&index).is_none_or(|known| *known == device)
             })
     }
 
-    /// Tenants' devices and VXLAN devices, by their index.
+    /// Tenants' devices and VXLAN devices, by interface index.
     fn devices(&self) -> impl Iterator<Item = (u32, Port)> {
         self.ports.iter().chain(&self.tunnels).map(|(index, port)| (*index, port.clone()))
     }
 }
 
 impl Port {
-    /// Whether it is a port of a bridge.
+    /// Whether it is a bridge port.
     pub(crate) fn is_bridged(&self) -> bool {
         self.domain.1 != self.name
     }
@@ -120,7 +123,7 @@ impl Port {
 mod tests {
     use super::*;
 
-    /// A device at which packets are routed.
+    /// A device that routes packets.
     fn port((index, name): &(u32, &str)) -> (u32, Port) {
         let domain = (*index, (*name).to_owned());
         (*index, Port { name: (*name).to_owned(), domain, checked: false })

@@ -1,113 +1,112 @@
-//! What the maps of the programs hold, as data: devices, domains, VTEPs, forwarding entries.
+//! Contents of the BPF maps as data: devices, domains, VTEPs, forwarding entries.
 
 use std::net::IpAddr;
 
 use packet::ethernet::MacAddr;
 
-/// A device of one of the namespaces: the NICs' (0) or a sandbox.
+/// A device in the NICs' namespace or in a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceId {
-    /// Number of the namespace, as the programs have it: 0 is the NICs'.
+    /// Number of the namespace in the BPF maps: 0 is the NICs' namespace.
     pub netns: u16,
-    /// Interface index there.
+    /// Interface index in that namespace.
     pub index: u32,
 }
 
-/// What is common to the addresses of a bridge, or of a device that is no port of one.
+/// A bridge, or a device that is not a bridge port: the scope of a MAC address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Domain {
     /// The bridge or device.
     pub id: DeviceId,
-    /// Indices of the veth pair to the NICs' namespace, where the domain is in another:
-    /// the domain's end, the NICs' end.
+    /// Interface indices of the veth pair to the NICs' namespace, if the domain is in a sandbox:
+    /// the sandbox's end, the NICs' end.
     pub crossing: Option<(u32, u32)>,
-    /// br_netfilter looks at IP headers and hands what is bridged to IP's hooks.
+    /// br_netfilter checks IP headers and passes bridged packets to the IP hooks.
     pub checked: bool,
-    /// IPv4 packets that come to IP's hooks come to rules of netfilter: flows want a verdict.
+    /// IPv4 packets at the IP hooks meet netfilter rules, so flows need a verdict.
     pub rules: bool,
-    /// The same of IPv6.
+    /// The same for IPv6.
     pub rules_ipv6: bool,
 }
 
-/// By what a datagram is known as a VXLAN device's.
+/// The fields that identify the VXLAN device of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VtepKey {
     /// VXLAN network identifier, 24 bits (RFC 7348).
     pub vni: u32,
     /// UDP destination port, host byte order.
     pub port: u16,
-    /// Over IPv6.
+    /// Whether the underlay is IPv6.
     pub ipv6: bool,
 }
 
-/// A VTEP of this host.
+/// A VTEP on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vtep {
-    /// The bridge, or the VXLAN device where that is no port of one.
+    /// The bridge, or the VXLAN device itself if it is not a bridge port.
     pub domain: Domain,
-    /// Index of the underlay NIC.
+    /// Interface index of the underlay NIC.
     pub nic: u32,
-    /// Index of the VXLAN device.
+    /// Interface index of the VXLAN device.
     pub vxlan: u32,
-    /// Own address.
+    /// Local address.
     pub local: IpAddr,
-    /// Datagrams over IPv6 are taken without an outer checksum.
+    /// Accept IPv6 packets without an outer UDP checksum.
     pub takes_zero_checksum: bool,
 }
 
-/// Where frames to an address go.
+/// Destination of frames to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fdb {
-    /// To a port of this host.
+    /// A port on this host.
     Local {
-        /// Index of the port.
+        /// Interface index of the port.
         port: u32,
-        /// Its MTU, bytes; with `peer`, the smaller of both ends'.
+        /// MTU of the port in bytes; with `peer`, the smaller MTU of the veth pair.
         mtu: u32,
-        /// The number of the namespace of the veth's peer, where frames may be
-        /// handed to it directly.
+        /// Number of the veth peer's namespace, if frames may be delivered to the peer directly.
         peer: Option<u32>,
     },
-    /// To a remote VTEP.
+    /// A remote VTEP.
     Remote(UnderlayRoute),
-    /// To the host itself, which routes them.
+    /// The host itself, which routes the frames.
     RouterMac {
-        /// Those of IPv6, too.
+        /// Route IPv6 frames, too.
         ipv6: bool,
     },
 }
 
-/// The way to a remote VTEP, with what the outer headers say, as `vxlan_xmit_one` of
+/// The path to a remote VTEP with the fields of the outer headers, as `vxlan_xmit_one` in
 /// `drivers/net/vxlan` would write them. Numbers are in host byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnderlayRoute {
-    /// Index of the underlay NIC.
+    /// Interface index of the underlay NIC.
     pub nic: u32,
-    /// Largest inner layer-3 packet, bytes.
+    /// Largest inner layer 3 packet, bytes.
     pub mtu: u32,
-    /// Index of the VXLAN device.
+    /// Interface index of the VXLAN device.
     pub vxlan: u32,
     /// Network identifier in the VXLAN header, 24 bits.
     pub vni: u32,
-    /// Own address.
+    /// Local address.
     pub local: IpAddr,
-    /// The VTEP's, of the same family.
+    /// Address of the remote VTEP, of the same family as `local`.
     pub remote: IpAddr,
-    /// The VTEP's UDP port.
+    /// UDP port of the remote VTEP.
     pub udp_port: u16,
-    /// Source ports: from the first up to, not including, the second.
+    /// Range of source ports; the upper bound is exclusive.
     pub source_ports: (u16, u16),
-    /// Outer don't-fragment flag of IPv4.
+    /// Outer don't-fragment flag (IPv4).
     pub dont_fragment: bool,
-    /// Outer checksums are sent.
+    /// Send outer UDP checksums.
     pub checksum: bool,
-    /// Neighbour solicitations are answered by the VXLAN device, or by its bridge.
+    /// The VXLAN device or its bridge answers neighbour solicitations.
     pub proxy: bool,
     /// Outer time to live (IPv4) or hop limit (IPv6).
     pub ttl: u8,
-    /// Outer type of service or traffic class, without the bits of ECN (RFC 6040).
+    /// Outer type of service or traffic class, without the ECN bits (RFC 6040).
     pub tos: u8,
-    /// Outer flow label of IPv6, 20 bits.
+    /// Outer IPv6 flow label, 20 bits.
     pub label: u32,
     /// Ethernet address of the next hop, from the neighbour table.
     pub next_hop: MacAddr,
@@ -119,14 +118,14 @@ pub struct UnderlayRoute {
 pub type EntryKey = (DeviceId, MacAddr);
 
 impl Vtep {
-    /// The VXLAN device.
     pub fn device(&self) -> DeviceId {
         DeviceId { index: self.vxlan, ..self.domain.id }
     }
 }
 
 impl Fdb {
-    /// The device that frames go to, of an entry in `domain`; the host itself has none.
+    /// Returns the device that receives the frames of an entry in `domain`; `None` for the host
+    /// itself.
     pub fn device(&self, domain: DeviceId) -> Option<DeviceId> {
         let index = match self {
             Fdb::Local { port, .. } => *port,

@@ -1,27 +1,26 @@
-//! What refusals are made of: effects of rules, families.
+//! Parts of a refusal: effects of rules, IP families.
 
-/// What rules of nftables may do to a tunnel's datagrams, or why that is not known.
+/// Why an nftables rule may change or drop a tunnel's packets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleEffect {
-    /// The chain drops what comes to its end.
+    /// The chain's policy drops packets that no rule decided.
     #[error("policy drop")]
     PolicyDrop,
-    /// A rule drops.
+    /// A rule drops packets.
     #[error("drop")]
     Drop,
-    /// A match that depends on the packet, a target or an expression that does something to
-    /// each.
+    /// A match on packet content, or a target or expression with a side effect.
     #[error("{0}")]
     Does(String),
-    /// The datagrams have a mark behind the rules.
+    /// The rules set a mark on the packets.
     #[error("a mark")]
     Mark,
-    /// Something that is not known here.
-    #[error("not understood: {0}")]
+    /// A part of the rule that overlane does not support.
+    #[error("unsupported: {0}")]
     NotUnderstood(String),
 }
 
-/// An IP family, by its name.
+/// An IP family, displayed by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// IPv4.
@@ -31,7 +30,6 @@ pub enum Family {
 }
 
 impl Family {
-    /// The one that `ipv6` says.
     pub fn of(ipv6: bool) -> Family {
         if ipv6 { Family::V6 } else { Family::V4 }
     }

@@ -1,28 +1,28 @@
-//! BPF programs of others at hooks that no namespace lists.
+//! Foreign BPF programs at hooks that are not bound to a namespace.
 
 use std::collections::BTreeMap;
 
-/// A program where the kernel may ask it about packets.
+/// A foreign program, by the place where it may see packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Foreign {
-    /// At a hook of netfilter, of IPv4 or IPv6.
+    /// At a netfilter hook.
     Netfilter {
-        /// Of IPv6.
+        /// IPv6 rather than IPv4.
         ipv6: bool,
-        /// Number of its hook.
+        /// Hook number.
         hook: u32,
     },
-    /// At a security module's hook, or in front of a function of the kernel.
+    /// At a hook of the security framework (LSM), or at a kernel function.
     Function(String),
-    /// At a device. What is attached to it is asked of the device.
+    /// At a device. The device is queried for its programs.
     Device,
 }
 
-/// What there is.
+/// Foreign BPF links.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Links {
-    /// By number.
+    /// Programs by link id.
     pub foreign: BTreeMap<u32, Foreign>,
-    /// The kernel does not let this process list them (`CAP_SYS_ADMIN`).
+    /// The kernel denies this process the list (`CAP_SYS_ADMIN`).
     pub hidden: bool,
 }

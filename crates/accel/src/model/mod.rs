@@ -1,5 +1,5 @@
-//! Data types: the kernel's state as it was read, the plan made from it, and the words of
-//! the status. Nothing here reads or writes anything.
+//! Data types: the kernel's state, the plan made from it, and the terms of the status report. This
+//! module reads and writes nothing.
 
 mod basis;
 mod counted;

@@ -1,4 +1,4 @@
-//! What rules say of all remote VTEPs at once, found out once.
+//! A cache: whether rules accept a tunnel's packets for every remote VTEP.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,16 +8,16 @@ use ruleset::Ruleset;
 
 use crate::lock::lock;
 
-/// Index of a NIC, address of a VXLAN device and its port.
+/// Interface index of a NIC, local address of a VXLAN device, UDP port.
 type Key = (u32, IpAddr, u16);
 
-/// Whether rules let a tunnel's datagrams pass whatever the remote VTEP. Found out from a
-/// snapshot, and no part of it: it neither makes two of them different nor is copied.
+/// Whether rules accept a tunnel's packets for every remote VTEP. The cache is derived from a
+/// snapshot and does not belong to it: comparison ignores it, and a clone starts empty.
 #[derive(Debug, Default)]
 pub struct Passes(Mutex<(Arc<Ruleset>, BTreeMap<Key, bool>)>);
 
 impl Passes {
-    /// What is known of these rules, or what `find` says.
+    /// Returns the cached result for these rules, or computes it with `find`.
     pub(crate) fn get(&self, rules: &Arc<Ruleset>, key: Key, find: impl FnOnce() -> bool) -> bool {
         let mut known = lock(&self.0);
         if !Arc::ptr_eq(&known.0, rules) {

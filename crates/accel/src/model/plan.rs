@@ -1,4 +1,4 @@
-//! What is to be in the maps and at the hooks, and what to say of the rest.
+//! The plan: the contents of the maps, the programs to attach, and the refusals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,68 +6,67 @@ use std::time::Duration;
 
 use super::{DeviceId, Domain, EntryKey, Fdb, Refusal, Vtep, VtepKey};
 
-/// What is to be in the maps and at the hooks, and what to say of the rest.
+/// The wanted contents of the maps, the programs to attach, and the refusals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// VXLAN devices asked for.
+    /// VXLAN devices that the user asked for.
     pub devices: Vec<DevicePlan>,
-    /// Tenants' devices that packets are taken from, to their domain: a bridge or the
-    /// device itself.
+    /// Tenants' devices to attach to, and their domain: a bridge or the device itself.
     pub ports: BTreeMap<DeviceId, Domain>,
-    /// Underlay NICs that packets are taken from.
+    /// Underlay NICs to attach to.
     pub nics: BTreeSet<u32>,
     /// VTEPs of this host.
     pub vteps: BTreeMap<VtepKey, Vtep>,
-    /// Forwarding entries by domain and address.
+    /// Forwarding entries by domain and MAC address.
     pub fdb: BTreeMap<EntryKey, Fdb>,
-    /// How often an entry's packet goes by the slow path.
+    /// Interval at which one packet of an entry takes the slow path.
     pub refresh: Duration,
 }
 
-/// What becomes of a VXLAN device: accelerated, or refused as a whole.
+/// Decision about a VXLAN device: accelerated, or refused as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DevicePlan {
     /// Interface index in its namespace.
     pub index: u32,
-    /// What the status calls it.
+    /// Name in the status report.
     pub name: String,
-    /// Number of the sandbox that it is in.
+    /// Number of the sandbox that contains it.
     pub sandbox: Option<u16>,
-    /// Why it stays slow.
+    /// Why the device takes the slow path.
     pub refused: Option<Refusal>,
-    /// Packets come to it by a route, not by a bridge.
+    /// Packets reach it by a route, not through a bridge.
     pub routed: bool,
-    /// The other ports of its bridge, or the devices that are routed to it.
+    /// The other ports of its bridge, or the devices that route to it.
     pub ports: Vec<PortPlan>,
-    /// Why routed IPv6 packets stay slow, of the device and of the tenants' devices; IPv4
-    /// packets are not concerned.
+    /// Why routed IPv6 packets take the slow path, for the device and the tenants' devices. IPv4
+    /// packets are not affected.
     pub ipv6: Vec<Refusal>,
     /// Remote VTEPs.
     pub remotes: BTreeMap<IpAddr, RemotePlan>,
 }
 
-/// What becomes of frames to a remote VTEP.
+/// Decision about frames to a remote VTEP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemotePlan {
-    /// Why they stay slow.
+    /// Why they take the slow path.
     pub refused: Option<Refusal>,
-    /// Addresses that are behind it.
+    /// Number of MAC addresses behind it.
     pub addresses: usize,
 }
 
-/// What becomes of a tenant's device.
+/// Decision about a tenant's device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortPlan {
-    /// What the status calls it.
+    /// Name in the status report.
     pub name: String,
-    /// Where it is.
+    /// Namespace and interface index.
     pub id: DeviceId,
-    /// Why it stays slow.
+    /// Why it takes the slow path.
     pub refused: Option<Refusal>,
 }
 
 impl Plan {
-    /// VXLAN devices that may be used.
+    /// Accelerated VXLAN devices.
     pub fn vxlan_devices(&self) -> BTreeSet<DeviceId> {
         self.vteps.values().map(Vtep::device).collect()
     }

@@ -1,19 +1,19 @@
-//! Why a packet went which way: the counters of the BPF programs.
+//! Reasons for the path a packet took: the counters of the BPF programs.
 
-/// How much of the kernel's way a packet was spared.
+/// How much of the kernel's path a packet bypassed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
-    /// Bridge, routes, packet filters and the VXLAN device.
+    /// Bypassed bridge, routes, packet filters and the VXLAN device.
     Fast,
-    /// The VXLAN device and the underlay's routes and packet filters: a flow without a verdict
-    /// meets all others.
+    /// Partial bypass: bypassed the VXLAN device and the underlay's routes and packet filters. A
+    /// flow without a verdict passes everything else.
     Half,
-    /// Nothing.
+    /// Bypassed nothing.
     Slow,
 }
 
 impl Path {
-    /// Its name in the metrics.
+    /// Label value in the metrics.
     pub const fn word(self) -> &'static str {
         match self {
             Path::Fast => "fast",
@@ -23,11 +23,11 @@ impl Path {
     }
 }
 
-/// In the order of `enum reason` in `bpf/abi.h`, which a test of the build holds.
+/// In the order of `enum reason` in `bpf/abi.h`; a test in the build checks it.
 macro_rules! reasons {
     ($($variant:ident, $word:literal, $meaning:literal;)*) => {
-        /// What became of a packet, as the programs of `bpf/` count it: `enum reason` of
-        /// `bpf/abi.h`. A GSO packet counts once.
+        /// Outcome of a packet, as the programs in `bpf/` count it (`enum reason` in `bpf/abi.h`).
+        /// A GSO packet counts as one.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason {
             $(#[doc = $meaning] $variant,)*
@@ -37,18 +37,18 @@ macro_rules! reasons {
             /// Every reason, in the order of the counters.
             pub const ALL: &[Reason] = &[$(Reason::$variant,)*];
 
-            /// Its name in the status: that of the enumeration, in small letters.
+            /// Name in the status report: the name in `enum reason`, in lower case.
             pub const fn word(self) -> &'static str {
                 match self { $(Reason::$variant => $word,)* }
             }
 
-            /// Whether it is of packets that come from a tenant (program `encap`), else from
-            /// the wire (`decap`).
+            /// Whether program `encap` counts it, for packets from a tenant; otherwise `decap`
+            /// does, for packets from the wire.
             pub fn is_encap(self) -> bool {
                 self < Reason::DecapHit
             }
 
-            /// How much of the kernel's way the packet was spared.
+            /// How much of the kernel's path the packet bypassed.
             pub fn path(self) -> Path {
                 match self {
                     Reason::EncapHit | Reason::EncapShortcut | Reason::DecapHit => Path::Fast,
@@ -57,7 +57,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// What it means.
+            /// Description for users.
             pub fn meaning(self) -> &'static str {
                 match self { $(Reason::$variant => $meaning,)* }
             }
@@ -66,45 +66,45 @@ macro_rules! reasons {
 }
 
 reasons! {
-    EncapHit, "encap_hit", "encapsulated and sent here";
-    EncapShortcut, "encap_shortcut", "handed to the VXLAN device past the bridge: it sums up what BPF cannot";
-    EncapStale, "encap_stale", "the maps were being rewritten, the heartbeat too old, or rules had changed";
-    EncapPort, "encap_port", "the port is not accelerated";
+    EncapHit, "encap_hit", "encapsulated and sent by the fast path";
+    EncapShortcut, "encap_shortcut", "passed to the VXLAN device past the bridge: it computes checksums that BPF cannot";
+    EncapStale, "encap_stale", "maps being rewritten, heartbeat too old, or rules changed";
+    EncapPort, "encap_port", "port not accelerated";
     EncapVlan, "encap_vlan", "VLAN tag";
-    EncapMalformed, "encap_malformed", "headers that the slow path is to judge";
+    EncapMalformed, "encap_malformed", "malformed or unsupported headers";
     EncapGroup, "encap_group", "multicast or broadcast";
-    EncapProtocol, "encap_protocol", "neither IPv4 nor IPv6: ARP and others";
-    EncapSource, "encap_source", "source address not known at this port";
-    EncapDestination, "encap_destination", "destination not known behind a remote VTEP";
-    EncapTtl, "encap_ttl", "time to live at its end: routers answer that";
-    EncapRoute, "encap_route", "no route over a VXLAN device, or the source's does not lead back";
-    EncapMtu, "encap_mtu", "too big for the tunnel";
-    EncapRefresh, "encap_refresh", "the slow path's turn, so that its entries do not age";
+    EncapProtocol, "encap_protocol", "neither IPv4 nor IPv6, for example ARP";
+    EncapSource, "encap_source", "source address unknown at this port";
+    EncapDestination, "encap_destination", "destination behind no known remote VTEP";
+    EncapTtl, "encap_ttl", "time to live expired: the kernel must answer";
+    EncapRoute, "encap_route", "no route through a VXLAN device, or no matching reverse route to the source";
+    EncapMtu, "encap_mtu", "larger than the tunnel's MTU";
+    EncapRefresh, "encap_refresh", "periodic slow-path packet, so that the kernel's entries do not expire";
     EncapHash, "encap_hash", "no flow hash";
-    EncapUnfit, "encap_unfit", "the kernel would not make room";
+    EncapUnfit, "encap_unfit", "the kernel could not make room for headers";
     EncapLost, "encap_lost", "dropped: headers could not be written";
-    EncapTracking, "encap_tracking", "connection tracking is to see it: a beginning, an end, a change";
-    EncapVerdict, "encap_verdict", "packet filters are to see it: the flow has no verdict";
-    EncapHalf, "encap_half", "encapsulated here behind packet filters and routes, at the VXLAN device";
-    DecapHit, "decap_hit", "decapsulated and delivered here";
-    DecapStale, "decap_stale", "the maps were being rewritten, the heartbeat too old, or rules had changed";
-    DecapNotOurs, "decap_not_ours", "not to this VTEP, or by another NIC";
+    EncapTracking, "encap_tracking", "connection tracking must see it: connection start, end or state change";
+    EncapVerdict, "encap_verdict", "packet filters must see it: the flow has no verdict";
+    EncapHalf, "encap_half", "partial bypass: encapsulated at the VXLAN device, after packet filters and routes";
+    DecapHit, "decap_hit", "decapsulated and delivered by the fast path";
+    DecapStale, "decap_stale", "maps being rewritten, heartbeat too old, or rules changed";
+    DecapNotOurs, "decap_not_ours", "not for this VTEP, or on another NIC";
     DecapFragment, "decap_fragment", "outer fragment";
-    DecapMalformed, "decap_malformed", "headers that the slow path is to judge";
+    DecapMalformed, "decap_malformed", "malformed or unsupported headers";
     DecapGroup, "decap_group", "multicast or broadcast";
     DecapProtocol, "decap_protocol", "neither IPv4 nor IPv6";
-    DecapEcn, "decap_ecn", "congestion to be marked in the inner header";
-    DecapSource, "decap_source", "source address not known behind this VTEP";
-    DecapDestination, "decap_destination", "destination not known at a local port";
-    DecapTtl, "decap_ttl", "time to live at its end: routers answer that";
-    DecapRoute, "decap_route", "no route to a tenant, or the source's does not lead back";
-    DecapChecksum, "decap_checksum", "outer checksum yet to be verified";
-    DecapGso, "decap_gso", "GSO packet that no connection in the tenant takes";
-    DecapMtu, "decap_mtu", "too big for the port";
-    DecapRefresh, "decap_refresh", "the slow path's turn, so that its entries do not age";
-    DecapUnfit, "decap_unfit", "the kernel would not remove the headers";
+    DecapEcn, "decap_ecn", "congestion mark must be copied to the inner header";
+    DecapSource, "decap_source", "source address unknown behind this VTEP";
+    DecapDestination, "decap_destination", "destination at no known local port";
+    DecapTtl, "decap_ttl", "time to live expired: the kernel must answer";
+    DecapRoute, "decap_route", "no route to a tenant, or no matching reverse route to the source";
+    DecapChecksum, "decap_checksum", "outer checksum not yet verified";
+    DecapGso, "decap_gso", "GSO packet without a matching connection in the tenant";
+    DecapMtu, "decap_mtu", "larger than the port's MTU";
+    DecapRefresh, "decap_refresh", "periodic slow-path packet, so that the kernel's entries do not expire";
+    DecapUnfit, "decap_unfit", "the kernel could not remove headers";
     DecapLost, "decap_lost", "dropped: headers could not be written";
-    DecapTracking, "decap_tracking", "connection tracking is to see it: a beginning, an end, a change";
-    DecapVerdict, "decap_verdict", "packet filters are to see it: the flow has no verdict";
-    DecapHalf, "decap_half", "decapsulated here and handed to the VXLAN device: packet filters and routes see it";
+    DecapTracking, "decap_tracking", "connection tracking must see it: connection start, end or state change";
+    DecapVerdict, "decap_verdict", "packet filters must see it: the flow has no verdict";
+    DecapHalf, "decap_half", "partial bypass: decapsulated, then passed to the VXLAN device for packet filters and routes";
 }

@@ -1,4 +1,4 @@
-//! The kernel's state that a plan is made from.
+//! The kernel's state from which a plan is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,45 +10,46 @@ use ruleset::Ruleset;
 
 use super::{DeviceId, Links, Passes};
 
-/// The state that a plan is made from.
+/// State of one network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetnsSnapshot {
     /// Links, entries, addresses, rules.
     pub overlay: Overlay,
-    /// The other ends of veth pairs in other namespaces, by this end's index.
+    /// Veth peers in other namespaces, by the local end's interface index.
     pub peers: BTreeMap<u32, Device>,
-    /// In a sandbox: the numbers of the tenants' namespaces here, to those in the
-    /// namespace with the NICs.
+    /// In a sandbox: ids of the tenants' namespaces here, mapped to their ids in the namespace of
+    /// the NICs.
     pub numbers: Option<BTreeMap<u32, u32>>,
-    /// Ways to remote VTEPs from here, by VXLAN device and address.
+    /// Routes to remote VTEPs, by VXLAN device and address.
     pub routes: BTreeMap<(DeviceId, IpAddr), Option<Found>>,
-    /// Rules of nftables.
+    /// The nftables rules.
     pub ruleset: Arc<Ruleset>,
-    /// What these say of any remote VTEP.
+    /// Cached decisions of these rules that hold for any remote VTEP.
     pub passes: Passes,
-    /// Programs can look up connections; of the NICs' namespace only.
+    /// BPF programs can look up connections. Set in the NICs' namespace only.
     pub connections: bool,
-    /// Packet filters that see packets of this namespace, whatever is in them.
+    /// Packet filters whose rules are not read and that see packets of this namespace.
     pub filters: Vec<OtherFilter>,
-    /// Functions at netfilter's hooks that nothing explains; none: the kernel has no list.
+    /// Unexplained functions at netfilter hooks. `None`: the kernel cannot list hooks.
     pub hooks: Option<Vec<String>>,
-    /// Programs at hooks that no namespace lists; of the NICs' namespace only.
+    /// Foreign programs at hooks that are not bound to a namespace. Set in the NICs' namespace
+    /// only.
     pub links: Links,
-    /// Programs choose the sockets of packets that come to this namespace.
+    /// BPF programs select the sockets of packets that arrive in this namespace.
     pub socket_lookups: bool,
-    /// Security modules that look at packets, or why they are not known.
+    /// Security modules that inspect packets, or why they are unknown.
     pub security: Vec<String>,
     /// br_netfilter is on.
     pub bridge_netfilter: bool,
-    /// IPsec has policies here.
+    /// IPsec has policies in this namespace.
     pub ipsec: bool,
-    /// What devices that are no ports forward.
+    /// Forwarding sysctls of devices that are not ports.
     pub forwarding: BTreeMap<u32, Forwarding>,
-    /// `net.ipv6.conf.all.forwarding` is off: no IPv6 packet is routed here.
+    /// `net.ipv6.conf.all.forwarding` is off, so that no IPv6 packet is routed.
     pub ipv6_forwarding_off: bool,
     /// `net.ipv6.conf.all.proxy_ndp` is on.
     pub neighbour_proxy: bool,
-    /// Links at whose tcx hooks there are programs of others.
+    /// Links with foreign programs at their tcx hooks.
     pub occupied: BTreeSet<u32>,
     /// `net.ipv4.ip_local_port_range`.
     pub local_ports: (u16, u16),
@@ -56,22 +57,21 @@ pub struct NetnsSnapshot {
     pub default_ttl: u8,
 }
 
-/// A namespace with VXLAN devices whose underlay is in the NICs' namespace.
+/// A sandbox: a namespace with VXLAN devices whose underlay is in the NICs' namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxSnapshot {
-    /// What it is called.
+    /// Display name.
     pub name: String,
-    /// Its state.
     pub snapshot: NetnsSnapshot,
-    /// The NICs' namespace, as this one numbers it.
+    /// Id of the NICs' namespace in this one.
     pub underlay: u32,
-    /// Its veth pair to the NICs' namespace: its own end, the other.
+    /// Veth pair to the NICs' namespace: interface index of the local end, of the other end.
     pub crossing: Option<(u32, u32)>,
-    /// Why there can be none.
+    /// Why there is no such pair.
     pub problem: Option<String>,
 }
 
-/// What a device forwards.
+/// Families that a device forwards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Forwarding {
     /// `net.ipv4.conf.*.forwarding`.
@@ -80,7 +80,7 @@ pub struct Forwarding {
     pub ipv6: bool,
 }
 
-/// What a plan is made from: the state of the NICs' namespace and of sandboxes, by number.
+/// Input of a plan: the state of the NICs' namespace, and of sandboxes by number.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MachineSnapshot {
     pub home: NetnsSnapshot,
@@ -88,7 +88,7 @@ pub struct MachineSnapshot {
 }
 
 impl MachineSnapshot {
-    /// Forwarding entries and neighbours out of it, by namespace.
+    /// Moves forwarding entries and neighbours out, by namespace.
     pub fn take_entries(&mut self) -> BTreeMap<u16, Overlay> {
         let mut taken = BTreeMap::new();
         for (number, overlay) in self.overlays() {
@@ -97,7 +97,7 @@ impl MachineSnapshot {
         taken
     }
 
-    /// Puts them into it.
+    /// Moves forwarding entries and neighbours back in.
     pub fn give_entries(&mut self, mut entries: BTreeMap<u16, Overlay>) {
         for (number, overlay) in self.overlays() {
             overlay.swap_entries(entries.entry(number).or_default());
@@ -111,15 +111,15 @@ impl MachineSnapshot {
     }
 }
 
-/// A packet filter whose rules are not read.
+/// A packet filter whose rules are not read. Strings describe the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OtherFilter {
-    /// A table of iptables-legacy or ip6tables-legacy, described.
+    /// A table of iptables-legacy or ip6tables-legacy.
     Legacy(String),
-    /// A table of ebtables-legacy, described.
+    /// A table of ebtables-legacy.
     Ebtables(String),
     /// IPVS has services.
     Ipvs,
-    /// A flowtable of nftables, described.
+    /// An nftables flowtable.
     Flowtable(String),
 }

@@ -1,31 +1,31 @@
-//! A namespace as it is being planned.
+//! A namespace during planning.
 
 use netstate::overlay::Device;
 
 use super::{DeviceId, Domain, NetnsSnapshot, PortPlan, Refusal, SandboxSnapshot};
 
-/// A namespace with VXLAN devices, as it is being planned.
+/// A namespace with VXLAN devices, during planning.
 #[derive(Clone, Copy)]
 pub(crate) struct NetnsView<'a> {
-    /// Its own state.
+    /// State of this namespace.
     pub(crate) snapshot: &'a NetnsSnapshot,
-    /// That of the namespace with the NICs.
+    /// State of the namespace with the NICs.
     pub(crate) underlay: &'a NetnsSnapshot,
-    /// Its number.
+    /// Number of this namespace.
     pub(crate) number: u16,
-    /// Its veth pair to the NICs: its own end, the other.
+    /// Veth pair to the NICs' namespace: interface index of the local end, of the other end.
     crossing: Option<(u32, u32)>,
-    /// Why there can be none.
+    /// Why there is no such pair.
     pub(crate) problem: Option<&'a str>,
 }
 
 impl<'a> NetnsView<'a> {
-    /// The NICs' namespace.
+    /// A view of the NICs' namespace.
     pub(crate) fn home(snapshot: &'a NetnsSnapshot) -> NetnsView<'a> {
         NetnsView { snapshot, underlay: snapshot, number: 0, crossing: None, problem: None }
     }
 
-    /// A sandbox.
+    /// A view of a sandbox.
     pub(crate) fn sandbox(
         number: u16,
         sandbox: &'a SandboxSnapshot,

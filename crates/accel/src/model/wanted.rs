@@ -1,13 +1,13 @@
-//! Which devices a user asks for.
+//! The devices that a user asks for.
 
 use std::collections::BTreeSet;
 
-/// Which VXLAN devices.
+/// Selection of VXLAN devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// Every one of the namespace, and of sandboxes whose underlay it is.
+    /// All VXLAN devices in the namespace, and in sandboxes whose underlay it is.
     All,
-    /// These, when they are there; one of a sandbox is `NAMESPACE/DEVICE`.
+    /// These devices, once they exist. A device in a sandbox is `NAMESPACE/DEVICE`.
     Named(BTreeSet<String>),
 }
 
@@ -19,7 +19,7 @@ impl Wanted {
         }
     }
 
-    /// Whether some may be in sandboxes: their names are those of namespace and device.
+    /// Whether some may be in sandboxes, whose names contain a `/`.
     pub(crate) fn wants_sandboxes(&self) -> bool {
         match self {
             Wanted::All => true,

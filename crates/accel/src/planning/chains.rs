@@ -1,5 +1,5 @@
-//! Which chains and programs at netfilter's hooks are a reason, by how packets come to the
-//! VXLAN device: from a bridge, from one that hands frames to IP's chains, by a route.
+//! Tests which chains and programs at netfilter hooks refuse a device, depending on how packets
+//! reach it: through a bridge, through a bridge with br_netfilter, or by a route.
 
 use netstate::overlay::BridgeEntry;
 use ruleset::Ruleset;
@@ -18,18 +18,18 @@ const IPV6: u8 = 10;
 const FORWARD: u32 = 2;
 const OUTPUT: u32 = 3;
 
-/// How packets come to the device.
+/// How packets reach the device.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Bridged,
-    /// `net.bridge.bridge-nf-call-iptables`.
+    /// Sysctl `net.bridge.bridge-nf-call-iptables`.
     Checked,
-    /// `nf_call_iptables` of the bridge.
+    /// Bridge option `nf_call_iptables`.
     CheckedThere,
     Routed,
 }
 
-/// The device's refusal, or that of the way to the one remote VTEP behind it.
+/// Returns the refusal of the device, or of the path to its only remote VTEP.
 fn refused(way: Way, change: impl FnOnce(&mut NetnsSnapshot)) -> Option<Refusal> {
     let mut snapshot = snapshot();
     snapshot.connections = true;
@@ -70,7 +70,7 @@ fn a_chain_is_a_reason_where_packets_of_tenants_come_to_it() {
         (Bridged, IPV6, false),
         (Bridged, INET, false),
         (Bridged, BRIDGE, true),
-        // Each flow wants a verdict.
+        // Not refused: each flow needs a verdict instead.
         (Checked, IPV4, false),
         (Checked, INET, false),
         (Checked, BRIDGE, true),
@@ -86,7 +86,7 @@ fn a_chain_is_a_reason_where_packets_of_tenants_come_to_it() {
     }
 }
 
-/// Verdicts are given on connections: those of one family are enough to want them.
+/// Verdicts are given on connections. Chains of one family suffice to require them.
 #[test]
 fn chains_that_forwarded_packets_come_to_want_connections() {
     let without = |way, family: Option<u8>| {
@@ -108,7 +108,7 @@ fn chains_that_forwarded_packets_come_to_want_connections() {
     assert!(!without(Way::Checked, None));
 }
 
-/// A program at forward sees what is routed, and what a bridge hands to IP's chains.
+/// A program at the forward hook sees routed packets, and bridged packets with br_netfilter.
 #[test]
 fn a_program_at_forward_is_a_reason_where_packets_of_tenants_come_to_it() {
     use Way::{Bridged, Checked, CheckedThere, Routed};
@@ -121,7 +121,7 @@ fn a_program_at_forward_is_a_reason_where_packets_of_tenants_come_to_it() {
     }
 }
 
-/// Of a chain that drops what no rule accepts, the policy is named.
+/// The refusal names the policy of a chain with policy drop.
 #[test]
 fn a_policy_that_drops_is_named() {
     let refusal = refused(Way::Bridged, |snapshot| chain(snapshot, IPV4, OUTPUT, true));
@@ -130,7 +130,7 @@ fn a_policy_that_drops_is_named() {
     assert!(refused(Way::Bridged, |snapshot| chain(snapshot, IPV6, OUTPUT, true)).is_none());
 }
 
-/// Only a plain entry is followed: the kernel would send the others elsewhere as well.
+/// Only plain entries are accelerated: the kernel sends other entries' frames to more places.
 #[test]
 fn entries_with_a_place_of_their_own_stay_slow() {
     let addresses = |change: fn(&mut netstate::overlay::VxlanEntry), more: bool| {

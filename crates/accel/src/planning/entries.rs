@@ -1,5 +1,5 @@
-//! Each value of an entry, and what it is taken from: a port's MTU and its peer, the outer
-//! headers of the way to a remote VTEP, how often an entry is refreshed.
+//! Tests each field of an entry against its source: a port's MTU and peer, the outer headers of the
+//! path to a remote VTEP, the refresh interval of an entry.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use super::fixture::{BRIDGES, NICS, PORTS, VXLANS, device, entry, mac, remote, s
 use super::*;
 use crate::model::MachineSnapshot;
 
-/// The bridged VXLAN device, and the one that packets are routed to.
+/// The bridged VXLAN device, and the routed one.
 const BRIDGED: u32 = VXLANS[0];
 const ROUTED: u32 = VXLANS[4];
-/// The namespace of a port's peer, as the port's namespace numbers it.
+/// Id of the peer's namespace in the port's namespace.
 const PEER: u32 = 7;
 
 fn link(snapshot: &mut NetnsSnapshot, index: u32) -> &mut Device {
@@ -23,9 +23,9 @@ fn vxlan(snapshot: &mut NetnsSnapshot) -> &mut VxlanDevice {
     link(snapshot, BRIDGED).vxlan.as_mut().unwrap()
 }
 
-/// A change of a port that is one end of a veth pair, with `mac(3)` at the other end.
+/// Changes a port that is one end of a veth pair, with `mac(3)` at the other end.
 type PortChange = fn(&mut NetnsSnapshot);
-/// An entry's MTU, and the namespace of the peer that frames are handed to.
+/// MTU of an entry, and the namespace of the peer if frames are delivered to the peer.
 type Local = (u32, Option<u32>);
 
 fn local_entry(change: PortChange) -> Local {
@@ -41,7 +41,7 @@ fn local_entry(change: PortChange) -> Local {
     }
 }
 
-/// What is not known to be the address's own device is handed to the port, not to its peer.
+/// Unless the peer is known to own the address, frames go to the port, not to the peer.
 #[test]
 fn frames_are_handed_to_the_peer_only_where_it_is_the_addresss_device() {
     fn peer(snapshot: &mut NetnsSnapshot) -> &mut Device {
@@ -61,7 +61,7 @@ fn frames_are_handed_to_the_peer_only_where_it_is_the_addresss_device() {
         ("the address is another's", |s| peer(s).mac = Some(mac(4)), BY_PORT),
         ("the peer has no address", |s| peer(s).mac = None, BY_PORT),
         ("its namespace has no number", |s| link(s, PORTS[0]).link_netns = None, BY_PORT),
-        // Of a sandbox: as the namespace with the NICs numbers it.
+        // In a sandbox: the id in the namespace of the NICs counts.
         ("numbered", |s| s.numbers = Some([(PEER, 3)].into()), (1400, Some(3))),
         ("another is numbered", |s| s.numbers = Some([(PEER + 1, 3)].into()), BY_PORT),
     ];
@@ -110,7 +110,7 @@ fn a_way_says_what_the_kernels_headers_would() {
         next_hop: mac(100),
         source: mac(200),
     };
-    /// What every case begins with: what the namespace's settings say.
+    /// Settings that every case starts from.
     fn settings(snapshot: &mut NetnsSnapshot) {
         snapshot.local_ports = (32_768, 60_999);
         snapshot.default_ttl = 64;
@@ -158,14 +158,14 @@ fn a_way_says_what_the_kernels_headers_would() {
     }
 }
 
-/// An address that has no entry is behind the default remote, unless it may be learnt;
-/// groups, and no address at all, are no single VTEP.
+/// An address without an entry is behind the default remote, unless the device learns addresses.
+/// Multicast and unspecified addresses are not a single VTEP.
 #[test]
 fn addresses_without_an_entry_are_behind_the_default_remote() {
     let to = |change: fn(&mut NetnsSnapshot)| way(change).map(|way| way.remote);
     fn only(snapshot: &mut NetnsSnapshot, to: IpAddr) {
         snapshot.overlay.vxlan_fdb.insert((BRIDGED, mac(3)), vec![entry(to)]);
-        // As if there were a way: the entry is what is judged.
+        // Add a route, so that the entry alone decides.
         let found = snapshot.routes[&(DeviceId { netns: 0, index: BRIDGED }, remote(0))].clone();
         snapshot.routes.insert((DeviceId { netns: 0, index: BRIDGED }, to), found);
         snapshot.overlay.neighbours.insert((NICS[0], to), mac(100));
@@ -177,8 +177,8 @@ fn addresses_without_an_entry_are_behind_the_default_remote() {
     assert_eq!(to(|s| only(s, [0, 0, 0, 0].into())), None);
 }
 
-/// The kernel ages what it sees no packet of: an eighth of the time is soon enough, and
-/// five seconds are without.
+/// The kernel expires entries without packets. The interval is an eighth of the ageing time, and
+/// five seconds at most.
 #[test]
 fn entries_are_refreshed_before_they_age() {
     fn ageing(snapshot: &mut NetnsSnapshot, bridge: u32, vxlan_s: u32) {
@@ -188,13 +188,13 @@ fn entries_are_refreshed_before_they_age() {
     let refresh = |bridge, vxlan| plan(|s| ageing(s, bridge, vxlan)).refresh;
     assert_eq!(refresh(0, 0), REFRESH);
     assert_eq!(refresh(30_000, 300), REFRESH);
-    // Hundredths of a second.
+    // Bridge ageing is in hundredths of a second.
     assert_eq!(refresh(800, 0), Duration::from_secs(1));
     assert_eq!(refresh(0, 16), Duration::from_secs(2));
     assert_eq!(refresh(800, 16), Duration::from_secs(1));
 }
 
-/// Rules of IPv6's routing are no concern of a tunnel over IPv4.
+/// IPv6 routing rules do not affect a tunnel over IPv4.
 #[test]
 fn policy_routing_is_that_of_the_tunnels_family() {
     let refused = |ipv6: bool| {
@@ -209,8 +209,8 @@ fn policy_routing_is_that_of_the_tunnels_family() {
     assert_eq!(refused(true), Some(Refusal::PolicyRoutingIpv6 { rule }.code()));
 }
 
-/// Zero stands for all addresses without an entry, and groups have several destinations: a
-/// change of these concerns more than one address.
+/// The zero address stands for all addresses without an entry, and groups have several
+/// destinations, so such a change affects more than one address.
 #[test]
 fn a_change_for_many_addresses_is_not_followed_as_one() {
     let machine = MachineSnapshot { home: snapshot(), ..MachineSnapshot::default() };

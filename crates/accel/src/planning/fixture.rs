@@ -1,4 +1,4 @@
-//! A snapshot made by hand, of which all but some is accelerated.
+//! A hand-made snapshot in which most devices are accelerated.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,9 +9,10 @@ use crate::model::{DeviceId, Forwarding, NetnsSnapshot};
 
 pub(crate) const NICS: [u32; 2] = [2, 3];
 pub(crate) const BRIDGES: [u32; 2] = [10, 11];
-/// In the first bridge; one of the same VNI; in the second; routed to.
+/// Two in the first bridge, the third in it with the VNI of the first; one in the second; one
+/// routed.
 pub(crate) const VXLANS: [u32; 5] = [20, 21, 22, 23, 24];
-/// In the first bridge, the last of them without carrier; in the second.
+/// Three in the first bridge, the last without carrier; one in the second.
 pub(crate) const PORTS: [u32; 4] = [30, 31, 32, 33];
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
@@ -19,7 +20,7 @@ pub(crate) fn mac(last: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, last])
 }
 
-/// The last ones: by another NIC, without a neighbour, without a route.
+/// Numbers 3, 4 and 5 use another NIC, have no neighbour, have no route.
 pub(crate) fn remote(number: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, 2 + number).into()
 }
@@ -96,11 +97,11 @@ pub(crate) fn snapshot() -> NetnsSnapshot {
             snapshot.overlay.neighbours.insert((nic, remote(number)), mac(100 + number));
         }
     }
-    // What has no entry.
+    // Default remotes, for addresses without an entry.
     for index in [VXLANS[0], VXLANS[4]] {
         snapshot.overlay.vxlan_fdb.insert((index, MacAddr([0; 6])), vec![entry(remote(0))]);
     }
-    // An address that is known at the routed device by its neighbour.
+    // A neighbour makes this address known at the routed device.
     snapshot.overlay.neighbours.insert((VXLANS[4], [10, 9, 0, 1].into()), mac(3));
     snapshot
 }

@@ -1,6 +1,6 @@
-//! What may be taken, and why the rest may not: a function of the kernel's state.
+//! Computes a plan from a snapshot of the kernel's state.
 //!
-//! Nothing is read here, and no refusal is decided here: the rules are in `eligibility`.
+//! This module reads no state and decides no refusal: the rules are in `eligibility`.
 
 mod routed;
 mod underlay_route;
@@ -24,12 +24,12 @@ use crate::model::{
     SandboxSnapshot, UnderlayRoute, Vtep, VtepKey,
 };
 
-/// At least one packet of an entry in this time by the slow path.
+/// Maximum interval between packets of an entry that take the slow path.
 const REFRESH: Duration = Duration::from_secs(5);
 
 impl Plan {
-    /// Decides for the devices that `wanted` names: those of the NICs' namespace, and
-    /// those of sandboxes, by number.
+    /// Makes the plan for the devices that `wanted` accepts, in the NICs' namespace and in
+    /// sandboxes by number.
     pub fn new(
         snapshot: &NetnsSnapshot,
         sandboxes: &BTreeMap<u16, SandboxSnapshot>,
@@ -51,6 +51,7 @@ impl Plan {
             for (index, device) in &sandbox.snapshot.overlay.links {
                 let name = format!("{}/{}", sandbox.name, device.name);
                 if let Some(vxlan) = &device.vxlan
+                    // Devices with another underlay cannot use this instance's NICs.
                     && device.link_netns == Some(sandbox.underlay)
                     && wanted(&name)
                 {
@@ -77,7 +78,7 @@ impl Plan {
         result
     }
 
-    /// Entries for a VXLAN device, or why it stays slow.
+    /// Adds entries for a VXLAN device, or returns why it is refused.
     fn serve(
         &mut self,
         view: NetnsView<'_>,
@@ -102,7 +103,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Entries of a VXLAN device: in `domain` for these addresses behind remote VTEPs.
+    /// Adds entries of a VXLAN device: in `domain`, for these addresses behind remote VTEPs.
     fn tunnel(
         &mut self,
         view: NetnsView<'_>,
@@ -115,7 +116,7 @@ impl Plan {
         let key = key(vxlan);
         let is_taken = self.vteps.contains_key(&key);
         let mut remotes = BTreeMap::new();
-        // The entries are another device's then, and so are its remote VTEPs.
+        // If the key is taken, the entries and the remote VTEPs belong to the other device.
         for mac in addresses.into_iter().filter(|_| !is_taken) {
             let Some((to, route)) = to_address(view, index, vxlan, mac) else { continue };
             result.count(to, &route);
@@ -133,17 +134,18 @@ impl Plan {
         }
         self.fdb
             .extend(remotes.into_iter().map(|(mac, route)| ((domain.id, mac), Fdb::Remote(route))));
-        // The FDB may not age what is in use.
+        // Entries in use must not expire from the FDB.
         self.refresh_within(Duration::from_secs(vxlan.ageing.into()));
         Ok(())
     }
 
-    /// Entries of a bridge's other ports.
+    /// Adds entries of a bridge's other ports.
     fn ports_of(&mut self, view: NetnsView<'_>, bridge: u32, ports: &mut Vec<PortPlan>) {
         let snapshot = view.snapshot;
         let domain = view.domain(bridge);
         let mut usable = BTreeMap::new();
         for (port, link) in &snapshot.overlay.links {
+            // VXLAN ports are planned as devices.
             if link.master != Some(bridge) || link.vxlan.is_some() {
                 continue;
             }
@@ -154,6 +156,7 @@ impl Plan {
             ports.push(view.port(*port, link, refused));
         }
         for ((of, mac), entry) in &snapshot.overlay.bridge_fdb {
+            // Skip refused ports, and addresses of the bridge and its ports.
             let Some(link) = usable.get(&entry.port).filter(|_| *of == bridge && !entry.own) else {
                 continue;
             };
@@ -165,7 +168,8 @@ impl Plan {
         self.refresh_within(Duration::from_millis(u64::from(ageing) * 10));
     }
 
-    /// No FDB may age what is in use: an eighth of its time.
+    /// Limits the refresh interval to an eighth of the FDB's ageing time, so that entries in use do
+    /// not expire.
     fn refresh_within(&mut self, ageing: Duration) {
         if !ageing.is_zero() {
             self.refresh = self.refresh.min(ageing / 8);
@@ -173,7 +177,7 @@ impl Plan {
     }
 }
 
-/// By what its datagrams are known.
+/// Returns the fields that identify the device of a received packet.
 pub(crate) fn key(vxlan: &VxlanDevice) -> VtepKey {
     VtepKey { vni: vxlan.vni, port: vxlan.port, ipv6: vxlan.ipv6 }
 }
@@ -186,7 +190,8 @@ impl DevicePlan {
     }
 }
 
-/// The domain of a VXLAN device's addresses, or why it stays slow whatever these are.
+/// Returns the domain of a VXLAN device's addresses, or why the device is refused whatever they
+/// are.
 pub(crate) fn domain_of(
     view: NetnsView<'_>,
     index: u32,
@@ -201,24 +206,24 @@ pub(crate) fn domain_of(
     }
 }
 
-/// The way to an address behind a port of this host.
+/// Makes the entry for an address behind a port of this host.
 pub(crate) fn local(snapshot: &NetnsSnapshot, port: u32, link: &Device, mac: MacAddr) -> Fdb {
     let peer = peer(snapshot, port, link, mac);
     let mtu = peer.map_or(link.mtu, |(_, mtu)| mtu.min(link.mtu));
     Fdb::Local { port, mtu, peer: peer.map(|(netns, _)| netns) }
 }
 
-/// The namespace and MTU of a veth's peer that frames to `mac` may be handed to
-/// directly: it must be the address's device, else the packet is none of its
-/// own, and nothing may be passed by.
+/// Returns the namespace and MTU of the veth peer if frames to `mac` may be delivered to it
+/// directly. The peer must own the address, and nothing may be bypassed.
 fn peer(snapshot: &NetnsSnapshot, index: u32, link: &Device, mac: MacAddr) -> Option<(u32, u32)> {
     let case = LinkCase { snapshot, index, link };
+    // Delivery to the peer would bypass the port's queueing discipline.
     if link.kind.as_deref() != Some("veth") || queueing_discipline(&case).is_err() {
         return None;
     }
     let peer = snapshot.peers.get(&index)?;
     let fit = peer.running && !peer.xdp && peer.mac == Some(mac);
-    // As the namespace with the NICs numbers it, where packets are decapsulated.
+    // Packets are decapsulated in the NICs' namespace, so its id of the peer's namespace counts.
     let netns = match &snapshot.numbers {
         Some(numbers) => *numbers.get(&link.link_netns?)?,
         None => link.link_netns?,

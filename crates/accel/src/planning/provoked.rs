@@ -1,4 +1,4 @@
-//! Every refusal is provoked by a snapshot here, or says where and why not.
+//! Tests that a snapshot provokes every refusal, or that an exception states why not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,16 +13,16 @@ use crate::model::{
     EXPLANATIONS, Explanation, Foreign, MachineSnapshot, OtherFilter, RETIRED, SandboxSnapshot,
 };
 
-/// The one bridged VXLAN device, and the one that packets are routed to.
+/// The only bridged VXLAN device, and the routed one.
 const BRIDGED: u32 = VXLANS[0];
 const ROUTED: u32 = VXLANS[4];
-/// A tenant by itself on a veth pair.
+/// A tenant on a veth pair without a bridge.
 const LONE: u32 = 40;
 const LINK_LOCAL: [u16; 8] = [0xfe80, 0, 0, 0, 0, 0, 0, 1];
 
 type Change = fn(&mut MachineSnapshot);
 
-/// A bridged and a routed VXLAN device, and a tenant by itself; nothing is refused.
+/// A bridged and a routed VXLAN device, and a tenant without a bridge. Nothing is refused.
 fn sound() -> MachineSnapshot {
     let mut home = snapshot();
     let kept = |index: &u32| [BRIDGED, ROUTED].contains(index) || !VXLANS.contains(index);
@@ -50,7 +50,7 @@ fn route(machine: &mut MachineSnapshot) -> &mut Found {
     machine.home.routes.get_mut(&key).unwrap().as_mut().unwrap()
 }
 
-/// The same state in a sandbox.
+/// Moves the same state into a sandbox.
 fn sandbox(machine: &mut MachineSnapshot) -> &mut SandboxSnapshot {
     let mut inside = machine.home.clone();
     for link in inside.overlay.links.values_mut().filter(|link| link.vxlan.is_some()) {
@@ -91,7 +91,7 @@ fn chain(machine: &mut MachineSnapshot, hook: u32, drops: bool) {
     machine.home.ruleset = Ruleset::of_chains(vec![chain]).into();
 }
 
-/// Makes the underlay of the bridged device IPv6, with these addresses of the host.
+/// Makes the bridged device's underlay IPv6, with these addresses on the host.
 fn over_ipv6(machine: &mut MachineSnapshot, addresses: &[&str]) {
     let to: IpAddr = "fd00::9".parse().unwrap();
     let found = route(machine).clone();
@@ -103,7 +103,7 @@ fn over_ipv6(machine: &mut MachineSnapshot, addresses: &[&str]) {
     (vxlan(machine).ipv6, vxlan(machine).local) = (true, None);
 }
 
-/// What provokes each.
+/// Changes that provoke each refusal.
 const PROVOKED: &[(&str, Change)] = &[
     ("AX001", |m| vxlan(m).options.push("gbp")),
     ("AX001", |m| vxlan(m).tos = 1),
@@ -209,7 +209,7 @@ const PROVOKED: &[(&str, Change)] = &[
     ("AX407", |m| drop(m.home.peers.remove(&LONE))),
 ];
 
-/// Those that no snapshot provokes, and why.
+/// Refusals that no snapshot provokes, with the reason.
 const NOT_PROVOKED: &[(&str, &str)] = &[];
 
 fn codes_of(machine: &MachineSnapshot) -> Vec<&'static str> {
@@ -263,7 +263,7 @@ fn codes_are_unique_sorted_and_not_used_again() {
         assert!(number.len() == 3 && number.parse::<u16>().is_ok(), "{code}");
         assert!(!RETIRED.contains(code), "{code} was in use for another refusal");
     }
-    // Each code ever given is for one refusal, in use or retired.
+    // Each code ever assigned belongs to one refusal, in use or retired.
     let given: BTreeMap<&str, &str> =
         include_str!("codes.txt").lines().filter_map(|line| line.split_once(' ')).collect();
     for Explanation { code, name, .. } in EXPLANATIONS {
@@ -273,7 +273,7 @@ fn codes_are_unique_sorted_and_not_used_again() {
         assert!(codes.contains(code) || RETIRED.contains(code), "{code}: move it to RETIRED");
     }
     let told: BTreeMap<&str, &str> = EXPLANATIONS.iter().map(|e| (e.title, e.code)).collect();
-    assert_eq!(told.len(), codes.len(), "two have one title");
+    assert_eq!(told.len(), codes.len(), "two refusals share a title");
     for Explanation { code, explanation, remedy, .. } in EXPLANATIONS {
         assert!(explanation.len() > 20 && remedy.ends_with('.'), "{code}");
     }

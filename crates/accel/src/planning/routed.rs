@@ -1,8 +1,8 @@
-//! VXLAN devices that packets are routed to, and the tenants' devices they are
-//! routed from: bridges with an address, and veth pairs by themselves.
+//! Routed VXLAN devices, and the tenants' devices that route to them: bridges with an address, and
+//! veth pairs without a bridge.
 //!
-//! Which way a packet is routed the programs ask the kernel; here is decided for
-//! which devices they may, and which addresses are the host's as a router.
+//! BPF programs look up each packet's route in the kernel. This module decides for which devices
+//! they may do so, and which addresses belong to the host as a router.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,19 +14,19 @@ use super::local;
 use crate::eligibility::{IPV6_ROUTING, LONE_TENANT, LinkCase, ROUTING_BRIDGE, first};
 use crate::model::{DevicePlan, Fdb, NetnsSnapshot, NetnsView, Plan, Refusal};
 
-/// Addresses that a VXLAN device may be sent frames for.
+/// Returns the addresses to which a VXLAN device may send frames.
 pub(super) fn addresses(snapshot: &NetnsSnapshot, index: u32) -> BTreeSet<MacAddr> {
     let known = snapshot.overlay.vxlan_fdb.keys().filter(|(device, _)| *device == index);
     let neighbours = snapshot.overlay.neighbours.iter().filter(|((link, _), _)| *link == index);
     known
         .map(|(_, mac)| *mac)
         .chain(neighbours.map(|(_, mac)| *mac))
-        // Zero stands for every address that has no entry.
+        // The zero address stands for every address without an entry.
         .filter(|mac| mac.0 != [0; 6])
         .collect()
 }
 
-/// Whether an address is among those.
+/// Whether [`addresses`] contains this address.
 pub(crate) fn knows(snapshot: &NetnsSnapshot, index: u32, mac: MacAddr) -> bool {
     let first = (index, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let mut neighbours =
@@ -37,7 +37,7 @@ pub(crate) fn knows(snapshot: &NetnsSnapshot, index: u32, mac: MacAddr) -> bool 
 }
 
 impl Plan {
-    /// Frames to a device's own address are routed.
+    /// Adds the entry for a device's own address: the host routes frames to it.
     pub(super) fn router_mac(
         &mut self,
         view: NetnsView<'_>,
@@ -48,17 +48,18 @@ impl Plan {
         let case = LinkCase { snapshot: view.snapshot, index, link: device };
         let refused = first(IPV6_ROUTING, &case).err();
         if let Some(mac) = device.mac {
+            // If IPv6 is refused, IPv4 stays accelerated.
             let entry = Fdb::RouterMac { ipv6: refused.is_none() };
             self.fdb.insert((view.domain(index).id, mac), entry);
         }
         result.refuse_ipv6(refused);
     }
 
-    /// Adds the devices that tenants' packets are routed from, where there is a VXLAN
-    /// device for them.
+    /// Adds the devices that tenants' packets are routed from, if there is a routed VXLAN device.
     pub(super) fn route(&mut self, view: NetnsView<'_>) {
         let snapshot = view.snapshot;
         let is_routed = |device: &DevicePlan| device.routed && device.refused.is_none();
+        // Tenants' packets have no tunnel to be routed to.
         if !self.devices.iter().any(is_routed) {
             return;
         }
@@ -71,10 +72,12 @@ impl Plan {
                         self.router_mac(view, *index, link, &mut tenants);
                         self.ports_of(view, *index, &mut tenants.ports);
                     }
+                    // List the bridge itself, so that the status report has its refusal.
                     Err(reason) => tenants.ports.push(view.port(*index, link, Some(reason))),
                 }
             } else if link.master.is_none()
                 && link.kind.as_deref() == Some("veth")
+                // The underlay NIC may itself be a veth device.
                 && !self.nics.contains(index)
             {
                 let refused = self.lone_tenant(view, &case, &mut tenants).err();
@@ -89,8 +92,7 @@ impl Plan {
         }
     }
 
-    /// A tenant behind a veth pair that is no bridge's port: its address is that of
-    /// the other end.
+    /// Adds a tenant on a veth pair without a bridge. The peer's address is the tenant's address.
     fn lone_tenant(
         &mut self,
         view: NetnsView<'_>,
@@ -110,7 +112,7 @@ impl Plan {
 }
 
 impl DevicePlan {
-    /// Notes why routed IPv6 packets stay slow, once.
+    /// Records why routed IPv6 packets take the slow path, once per reason.
     fn refuse_ipv6(&mut self, refused: Option<Refusal>) {
         self.ipv6.extend(refused.filter(|refused| !self.ipv6.contains(refused)));
     }

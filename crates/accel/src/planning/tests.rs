@@ -1,4 +1,4 @@
-//! What a plan refuses, from snapshots made by hand: also of what this kernel lacks.
+//! Tests refusals with hand-made snapshots, also for features that this kernel lacks.
 
 use netstate::overlay::{BridgeEntry, Found};
 
@@ -6,7 +6,7 @@ use super::fixture::{BRIDGES, NICS, PORTS, VXLANS, device, mac, snapshot};
 use super::*;
 use crate::model::{Foreign, MachineSnapshot, OtherFilter};
 
-/// One bridged VXLAN device with an address behind it, of which nothing is refused.
+/// One bridged VXLAN device with an address behind it. Nothing is refused.
 fn sound() -> NetnsSnapshot {
     let mut snapshot = snapshot();
     snapshot.overlay.links.retain(|index, _| VXLANS[0] == *index || !VXLANS.contains(index));
@@ -16,7 +16,7 @@ fn sound() -> NetnsSnapshot {
     snapshot
 }
 
-/// Everything that is refused of a machine's devices, ports without carrier apart.
+/// Returns all refusals of a machine's devices, except ports without carrier.
 pub(super) fn refusals_of(machine: &MachineSnapshot) -> Vec<Refusal> {
     let plan = Plan::new(&machine.home, &machine.sandboxes, |_| true);
     let of = |device: DevicePlan| {
@@ -29,7 +29,7 @@ pub(super) fn refusals_of(machine: &MachineSnapshot) -> Vec<Refusal> {
     plan.devices.into_iter().flat_map(of).collect()
 }
 
-/// Everything that is refused after a change.
+/// Returns all refusals after a change.
 fn refusals(change: impl FnOnce(&mut NetnsSnapshot)) -> Vec<String> {
     let mut machine = MachineSnapshot { home: sound(), ..MachineSnapshot::default() };
     change(&mut machine.home);
@@ -44,7 +44,7 @@ fn refused(change: impl FnOnce(&mut NetnsSnapshot), expected: &str) {
     assert_eq!(refusals(change), [expected]);
 }
 
-/// The way of the one VXLAN device to the one remote VTEP.
+/// Returns the route from the only VXLAN device to the only remote VTEP.
 fn found(snapshot: &mut NetnsSnapshot) -> &mut Found {
     let id = DeviceId { netns: 0, index: VXLANS[0] };
     let of = |((at, _), _): &(&(DeviceId, IpAddr), &mut Option<Found>)| *at == id;
@@ -65,8 +65,8 @@ fn a_tunnel_on_a_link_in_a_vrf_is_refused() {
         link(snapshot, NICS[1]).master = Some(50);
         link(snapshot, VXLANS[0]).vxlan.as_mut().unwrap().link = Some(NICS[1]);
     };
-    refused(|f| vrf(f, "vrf"), "nic: belongs to a device of kind vrf, a VRF or another");
-    // The route leads by another link, and a bridge has no routes of its own.
+    refused(|f| vrf(f, "vrf"), "nic: its master is a vrf");
+    // The route uses another link, and a bridge has no routes of its own.
     assert!(refusals(|f| vrf(f, "bridge")).is_empty());
 }
 
@@ -75,7 +75,7 @@ fn a_bridge_that_filters_vlans_is_refused() {
     let bridge = |snapshot: &mut NetnsSnapshot| {
         link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().vlan_filtering = true;
     };
-    refused(bridge, "br: VLAN filtering");
+    refused(bridge, "br: VLAN filtering is on");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn options_of_a_bridge_and_its_ports_are_refused() {
         link(snapshot, index).port.as_mut().unwrap().neigh_suppress = true;
     };
     refused(|f| suppressed(f, PORTS[0]), "p: bridge port option neigh_suppress");
-    // Of the tunnel's it is followed: `entries.rs`.
+    // On the tunnel's port it is implemented: see `entries.rs`.
     assert!(refusals(|f| suppressed(f, VXLANS[0])).is_empty());
 }
 
@@ -118,18 +118,15 @@ fn a_tunnel_beside_one_with_suppressed_neighbours_is_refused() {
 
 #[test]
 fn attributes_that_are_not_known_are_refused() {
-    let tail = "attribute 99, which is not known here";
-    refused(
-        |f| link(f, VXLANS[0]).vxlan.as_mut().unwrap().unknown.push(99),
-        &format!("VXLAN {tail}"),
-    );
+    let attribute = |of: &str| format!("unknown {of} attribute 99");
+    refused(|f| link(f, VXLANS[0]).vxlan.as_mut().unwrap().unknown.push(99), &attribute("VXLAN"));
     refused(
         |f| link(f, BRIDGES[0]).bridge.as_mut().unwrap().unknown.push(99),
-        &format!("br: bridge {tail}"),
+        &format!("br: {}", attribute("bridge")),
     );
     refused(
         |f| link(f, PORTS[0]).port.as_mut().unwrap().unknown.push(99),
-        &format!("p: bridge port {tail}"),
+        &format!("p: {}", attribute("bridge port")),
     );
 }
 
@@ -153,7 +150,7 @@ fn functions_at_hooks_that_nothing_explains_are_refused() {
 fn links_that_cannot_be_listed_are_refused_unless_the_kernel_lists_its_hooks() {
     refused(
         |f| (f.links.hidden, f.hooks) = (true, None),
-        "BPF links cannot be listed: that needs CAP_SYS_ADMIN",
+        "cannot list BPF links without CAP_SYS_ADMIN",
     );
     assert!(refusals(|f| f.links.hidden = true).is_empty());
     assert!(refusals(|f| f.hooks = None).is_empty());
@@ -171,7 +168,7 @@ fn programs_at_hooks_are_refused() {
         |f| drop(f.links.foreign.insert(8, function)),
         "BPF program at security hook xfrm_decode_session, link 8",
     );
-    refused(|f| f.socket_lookups = true, "BPF program that chooses sockets (sk_lookup)");
+    refused(|f| f.socket_lookups = true, "BPF program selects sockets (sk_lookup)");
     assert!(refusals(|f| drop(f.links.foreign.insert(9, Foreign::Device))).is_empty());
 }
 
@@ -185,17 +182,17 @@ fn security_modules_with_hooks_for_packets_are_refused() {
 #[test]
 fn ways_that_are_not_followed_are_refused() {
     for odd in ["lock", "encap", "realm", "features"] {
-        refused(|f| found(f).odd = Some(odd.into()), &format!("a route with {odd}"));
+        refused(|f| found(f).odd = Some(odd.into()), &format!("a route has {odd}"));
     }
     refused(
         |f| found(f).comes_back = false,
-        "packets from it to 10.0.0.1 by nic are not taken (local route or rp_filter)",
+        "packets from it to 10.0.0.1 on nic are not accepted (local route or rp_filter)",
     );
     refused(|f| found(f).link = BRIDGES[0], "its route leads into br");
     refused(|f| found(f).link = VXLANS[0], "its route leads into vx");
     let everywhere = [10, 0, 0, 0].into();
     refused(
         |f| f.overlay.odd_routes.push((everywhere, 8, "an encapsulation")),
-        "a route with an encapsulation",
+        "a route has an encapsulation",
     );
 }

@@ -1,4 +1,4 @@
-//! The ways to remote VTEPs: NIC, next hop, and what the outer headers say.
+//! Paths to remote VTEPs: NIC, next hop and the fields of the outer headers.
 
 use std::net::IpAddr;
 
@@ -8,12 +8,12 @@ use packet::ethernet::MacAddr;
 use crate::eligibility::{UNDERLAY_ROUTE, UnderlayCase, first};
 use crate::model::{NetnsSnapshot, NetnsView, Refusal, UnderlayRoute};
 
-/// Bytes that VXLAN adds before the inner IP packet over IPv4, over IPv6 (RFC 7348).
+/// Bytes that VXLAN adds in front of the inner IP packet, over IPv4 and over IPv6 (RFC 7348).
 const OVERHEAD: [u32; 2] = [50, 70];
-/// Bits of the type of service that are ECN's.
+/// ECN bits of the type of service.
 const ECN: u8 = 3;
 
-/// The one VTEP that a VXLAN device sends frames for an address to.
+/// Returns the VTEP to which a VXLAN device sends frames for an address, if it is a single one.
 fn destination(
     snapshot: &NetnsSnapshot,
     index: u32,
@@ -24,29 +24,29 @@ fn destination(
         [VxlanEntry { remote, port: None, vni: None, link: None }] => {
             remote.filter(|remote| !remote.is_multicast() && !remote.is_unspecified())
         }
-        // Several destinations, or one with a port, VNI or link of its own: the slow path's.
+        // Several destinations, or one with its own port, VNI or link, take the slow path.
         _ => None,
     };
     match snapshot.overlay.vxlan_fdb.get(&(index, mac)) {
         Some(entries) => plain(entries),
-        // With learning there will be an entry soon.
+        // A learning device may add an entry any moment.
         None if vxlan.learning => None,
         None => plain(snapshot.overlay.vxlan_fdb.get(&(index, MacAddr([0; 6])))?),
     }
 }
 
-/// Whether the device's bridge answers for neighbours: it does so to unicast solicitations,
-/// too, whatever port the frame itself is for (net/bridge/br_arp_nd_proxy.c,
-/// `br_do_suppress_nd`). One port with `neigh_suppress` is enough. Nothing else of it is about
-/// a packet that goes to one address, and ARP is the slow path's in any case.
+/// Whether the device's bridge answers for neighbours. One port with `neigh_suppress` is enough:
+/// the bridge also answers unicast solicitations, whatever port the frame is for
+/// (net/bridge/br_arp_nd_proxy.c, `br_do_suppress_nd`). The option has no other effect on unicast
+/// packets, and ARP always takes the slow path.
 fn suppresses(snapshot: &NetnsSnapshot, device: &Device) -> bool {
     let is_beside = |other: &&Device| device.master.is_some() && other.master == device.master;
     let suppressed = |other: &Device| other.port.as_ref().is_some_and(|port| port.neigh_suppress);
     snapshot.overlay.links.values().filter(is_beside).any(suppressed)
 }
 
-/// The remote VTEP that a VXLAN device sends frames for an address to, and the way there
-/// or why they stay slow.
+/// Returns the remote VTEP for an address, and the path to it or why its packets take the slow
+/// path.
 pub(crate) fn to_address(
     view: NetnsView<'_>,
     index: u32,
@@ -57,7 +57,7 @@ pub(crate) fn to_address(
     Some((to, underlay_route(view, index, vxlan, to)))
 }
 
-/// The way to a remote VTEP, or why its packets stay slow.
+/// Returns the path to a remote VTEP, or why its packets take the slow path.
 fn underlay_route(
     view: NetnsView<'_>,
     index: u32,
@@ -68,8 +68,10 @@ fn underlay_route(
     first(UNDERLAY_ROUTE, &case)?;
     let (route, nic) = (case.route()?, case.nic()?);
     let (mtu, default_ttl) = case.defaults()?;
+    // A route's MTU cannot exceed the NIC's.
     let path = route.mtu.unwrap_or(mtu).min(nic.mtu);
     let (start, end) = vxlan.source_ports;
+    // 0 means the route's time to live.
     let ttl = if vxlan.ttl != 0 { Some(vxlan.ttl) } else { route.ttl };
     Ok(UnderlayRoute {
         nic: route.link,

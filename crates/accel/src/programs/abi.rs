@@ -1,7 +1,7 @@
-//! The structs of `bpf/abi.h`, and how the plan's data become these.
+//! Rust mirrors of the structs in `bpf/abi.h`, and conversions from the plan's data.
 //!
-//! `build.rs` reads layouts, flags and the reasons' names as clang has them. A field that is
-//! missing, elsewhere or of another size is an error of the build, on either side.
+//! `build.rs` reads layouts, flags and reason names as clang compiled them. A field that is
+//! missing, moved or of another size on either side fails the build.
 
 use std::net::IpAddr;
 
@@ -18,11 +18,11 @@ pub(crate) struct RawState {
     pub(crate) heartbeat: u64,
     /// Odd while entries are rewritten.
     pub(crate) generation: u64,
-    /// One packet of an entry per this time goes by the slow path, ns.
+    /// Interval at which one packet of an entry takes the slow path, ns.
     pub(crate) refresh: u64,
-    /// Verdicts on flows with another number are void; 0: none are given.
+    /// Verdicts on flows with another number are void. 0: no verdicts are given.
     pub(crate) verdicts: u64,
-    /// Generation of nftables' rules that all is by; 0: unknown.
+    /// Generation of the nftables rules that the maps were made for. 0: unknown.
     pub(crate) rules: u32,
     pub(crate) padding: u32,
 }
@@ -35,7 +35,7 @@ pub(crate) struct RawConstants {
     pub(crate) tick: u32,
 }
 
-/// `struct flow_key`; big-endian fields are bytes here.
+/// `struct flow_key`. Big-endian fields are byte arrays here.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable, FromBytes)]
 pub(crate) struct RawFlowKey {
@@ -67,7 +67,7 @@ pub(crate) struct RawFlow {
     pub(crate) status: u32,
     pub(crate) expires: u32,
     pub(crate) unused: u32,
-    /// What the programs remember of the routes.
+    /// Cached by the programs: properties of the routes.
     pub(crate) way_back: u64,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct RawPort {
     slot: u32,
 }
 
-/// `struct vtep_key`; big-endian fields are bytes here.
+/// `struct vtep_key`. Big-endian fields are byte arrays here.
 #[repr(C)]
 #[derive(IntoBytes, Immutable)]
 pub(crate) struct RawVtepKey {
@@ -176,8 +176,8 @@ pub(crate) struct RawCount {
     pub(crate) bytes: u64,
 }
 
-/// Holds a struct to the one of the header: its size, and the offset of each field. There
-/// is no padding (`IntoBytes`), so that each field's size is that of the header, too.
+/// Asserts that a struct matches the header: its size and the offset of each field. `IntoBytes`
+/// rules out padding, so field sizes match, too.
 macro_rules! layout {
     ($name:ident, $size:literal, { $($field:ident: $offset:literal,)* }) => {
         const _: () = {
@@ -189,7 +189,7 @@ macro_rules! layout {
                 std::mem::offset_of!($name, $field) == $offset,
                 concat!("bpf/abi.h: ", stringify!($name.$field), " is at byte ", $offset),
             );)*
-            // Every field of the one is in the other.
+            // Fail if the struct has a field that the header lacks.
             const fn _fields(raw: &$name) {
                 let $name { $($field: _),* } = raw;
             }
@@ -209,7 +209,7 @@ const _: () = {
     }
 };
 
-/// Whether two words are the same; `==` is none that the compiler evaluates.
+/// Compares two words. `==` on slices is not const.
 const fn are_same(one: &[u8], other: &[u8]) -> bool {
     let mut at = 0;
     while at < one.len() && at < other.len() && one[at] == other[at] {
@@ -218,7 +218,7 @@ const fn are_same(one: &[u8], other: &[u8]) -> bool {
     at == one.len() && at == other.len()
 }
 
-/// How a struct goes into a map.
+/// Returns the bytes of a struct for a map.
 pub(crate) fn bytes(raw: &(impl IntoBytes + Immutable)) -> Vec<u8> {
     raw.as_bytes().to_vec()
 }
@@ -227,7 +227,7 @@ pub(crate) fn flag(set: bool, flag: u32) -> u32 {
     if set { flag } else { 0 }
 }
 
-/// An address in the four words that there are for either family.
+/// Returns an address as four words; an IPv4 address uses the first word.
 pub(crate) fn four_words(address: IpAddr) -> [u8; 16] {
     let mut words = [0; 16];
     match address {
@@ -237,7 +237,7 @@ pub(crate) fn four_words(address: IpAddr) -> [u8; 16] {
     words
 }
 
-/// The key of a tenant's device.
+/// Makes the key of a tenant's device.
 pub(crate) fn device(id: DeviceId) -> RawDevice {
     RawDevice { netns: id.netns.into(), ifindex: id.index }
 }
@@ -248,17 +248,17 @@ fn domain_flags(domain: &Domain) -> u32 {
         | flag(domain.rules_ipv6, DOMAIN_RULES_IPV6)
 }
 
-/// The key of a VTEP.
+/// Makes the key of a VTEP.
 pub(crate) fn vtep_key(key: &VtepKey) -> RawVtepKey {
     RawVtepKey {
-        // In the first three bytes, as in the VXLAN header.
+        // The VNI uses the first three bytes, as in the VXLAN header.
         vni: (key.vni << 8).to_be_bytes(),
         port: key.port.to_be_bytes(),
         ipv6: key.ipv6.into(),
     }
 }
 
-/// A VTEP, counted in `slot`.
+/// Converts a VTEP that counts in `slot`.
 pub(crate) fn vtep(vtep: &Vtep, slot: u32) -> RawVtep {
     let zero = flag(vtep.takes_zero_checksum, VTEP_ZERO_CHECKSUM);
     RawVtep {
@@ -274,17 +274,17 @@ pub(crate) fn vtep(vtep: &Vtep, slot: u32) -> RawVtep {
     }
 }
 
-/// The key of an address in a domain, or at one of its ports.
+/// Makes the key of an address in a domain, or at one of its ports.
 pub(crate) fn mac_key(device: DeviceId, mac: MacAddr) -> RawMacKey {
     RawMacKey { device: device.index, mac: mac.0, netns: device.netns }
 }
 
-/// A port, counted in `slot`.
+/// Converts a port that counts in `slot`.
 pub(crate) fn port(domain: &Domain, slot: u32) -> RawPort {
     RawPort { domain: domain.id.index, slot }
 }
 
-/// A source, never used yet, counted in `slot`.
+/// Makes an unused source entry that counts in `slot`.
 pub(crate) fn source(domain: &Domain, slot: u32) -> RawSource {
     RawSource {
         refreshed: 0,
@@ -295,20 +295,19 @@ pub(crate) fn source(domain: &Domain, slot: u32) -> RawSource {
     }
 }
 
-/// The part of the outer UDP checksum that is the same for all datagrams: the pseudo header
-/// but for the length, added up as the bytes are, in one's complement (RFC 768, RFC 8200
-/// section 8.1).
+/// Computes the part of the outer UDP checksum that all packets share: the pseudo header without
+/// the length, summed in memory order, in one's complement (RFC 768, RFC 8200 section 8.1).
 fn pseudo(route: &UnderlayRoute) -> u16 {
     const UDP: [u8; 2] = [0, 17];
     let addresses = [four_words(route.local), four_words(route.remote)];
     let pairs = addresses.iter().flat_map(|address| address.as_chunks::<2>().0).chain([&UDP]);
     let sum: u32 = pairs.map(|pair| u32::from(u16::from_ne_bytes(*pair))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
-    // Of at most 17 words the carry is small: what it is added to has room.
+    // With at most 17 words the carry is small, so this addition cannot overflow.
     (folded & 0xffff) as u16 + (folded >> 16) as u16
 }
 
-/// A forwarding entry, never used yet, counted in `slot`.
+/// Converts a forwarding entry that counts in `slot`. It has not been used yet.
 pub(crate) fn fdb(entry: &Fdb, slot: u32) -> RawFdb {
     /// RFC 791: don't fragment.
     const DF: u16 = 0x4000;
@@ -322,6 +321,7 @@ pub(crate) fn fdb(entry: &Fdb, slot: u32) -> RawFdb {
             ..RawFdb::default()
         },
         Fdb::RouterMac { ipv6 } => {
+            // The route lookup provides the output device, so other fields are unused.
             RawFdb { flags: FDB_ROUTER_MAC | flag(*ipv6, FDB_ROUTER_MAC_IPV6), ..RawFdb::default() }
         }
         Fdb::Remote(route) => RawFdb {

@@ -1,10 +1,9 @@
-//! What became of packets, by reason, for each tenant's device and each VXLAN device.
+//! Packet counters by reason, per tenant's device and per VXLAN device.
 //!
-//! The programs count in a slot of a device: what comes from a tenant at its device, what
-//! comes from the wire at the VXLAN device, and what was taken at the device that it went
-//! to, too. Slots are given to devices as they are planned, and kept: an index is not used
-//! again soon by the kernel. Where there are no more, those of devices that are gone are
-//! given again, and what was counted in them stays in the sum.
+//! The programs count in a device's slot: packets from a tenant at the tenant's device, packets
+//! from the wire at the VXLAN device, and accelerated packets at the output device as well. Devices
+//! get slots when they are planned and keep them, because the kernel does not reuse an index soon.
+//! When no slot is free, slots of removed devices are reused; their counts stay in the sum.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
@@ -17,32 +16,32 @@ use super::abi::{RawCount, SLOTS};
 use crate::model::{Counted, DeviceId, Reason};
 use crate::{Error, Result};
 
-/// For what has no slot of its own.
+/// Slot of devices without their own.
 const NONE: u32 = 0;
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     number: u32,
-    /// A tenant's device, else a VXLAN device.
+    /// A tenant's device rather than a VXLAN device.
     port: bool,
 }
 
-/// The map of the counters, and whose they are. A clone is of the same map: who reads many
-/// counters clones it first, and holds up nobody who gives slots.
+/// The map of counters and the owners of its slots. Clones share the map: a reader of many counters
+/// clones first, so that it never blocks the assignment of slots.
 #[derive(Clone)]
 pub(crate) struct Counters {
     map: Arc<MapHandle>,
     capacity: u32,
     slots: BTreeMap<DeviceId, Slot>,
     free: Vec<u32>,
-    /// Slots that were given at least once.
+    /// Number of slots that were ever assigned.
     used: u32,
-    /// Counted in slots that have been given again.
+    /// Counts of slots that have been reused.
     past: BTreeMap<Reason, Counted>,
 }
 
 type Counts = BTreeMap<Reason, Counted>;
-/// The same by the reasons' words.
+/// Counts by the reasons' words.
 type Words = BTreeMap<String, Counted>;
 
 impl Counters {
@@ -59,10 +58,10 @@ impl Counters {
         })
     }
 
-    /// Gives slots to devices that have none.
+    /// Assigns slots to devices that have none.
     ///
     /// # Errors
-    /// When counters cannot be read or cleared.
+    /// If counters cannot be read or cleared.
     pub(crate) fn give(
         &mut self,
         ports: &BTreeSet<DeviceId>,
@@ -84,7 +83,7 @@ impl Counters {
                     self.used += 1;
                     self.used - 1
                 }
-                // It is counted with all others that have none.
+                // All devices without a slot share slot 0.
                 None => return Ok(()),
             };
             self.slots.insert(id, Slot { number, port });
@@ -92,7 +91,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Frees the slots of a namespace's devices; what was counted in them stays in the sum.
+    /// Frees the slots of a namespace's devices. Their counts stay in the sum.
     pub(crate) fn forget(&mut self, netns: u16) -> Result<()> {
         self.take_back(|id| id.netns != netns)
     }
@@ -103,6 +102,7 @@ impl Counters {
             self.slots.iter().filter(|(id, _)| !kept(id)).map(|(_, slot)| *slot).collect();
         for slot in gone {
             let counted = primary(self.read(slot.number), slot.port);
+            // Keep the counts in the total before clearing the slot.
             add(&mut self.past, counted);
             let zeros =
                 vec![vec![0; size_of::<RawCount>()]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
@@ -121,13 +121,13 @@ impl Counters {
         Ok(())
     }
 
-    /// The number that programs count by.
+    /// Returns the slot number that programs use for a device.
     pub(crate) fn slot(&self, id: DeviceId) -> u32 {
         self.slots.get(&id).map_or(NONE, |slot| slot.number)
     }
 
-    /// Every packet once, and what the slot of each device has; reasons that are zero are
-    /// left out.
+    /// Returns the total, which counts each packet once, and the counts of each device's slot. Zero
+    /// counts are left out.
     pub(crate) fn counted(&self) -> (Words, BTreeMap<DeviceId, Words>) {
         let mut all = self.past.clone();
         add(&mut all, self.read(NONE));
@@ -140,11 +140,12 @@ impl Counters {
         (words(&all), each)
     }
 
-    /// A slot's counters, summed over CPUs.
+    /// Reads a slot's counters, summed over CPUs.
     fn read(&self, slot: u32) -> Counts {
         let mut counts = Counts::new();
         for (number, reason) in Reason::ALL.iter().enumerate() {
             let key = key(slot, number as u32);
+            // An unreadable counter counts as zero.
             let Ok(Some(cpus)) = self.map.lookup_percpu(&key, MapFlags::ANY) else { continue };
             let sum = counts.entry(*reason).or_default();
             for value in &cpus {
@@ -164,8 +165,8 @@ fn key(slot: u32, reason: u32) -> [u8; 4] {
     (slot * Reason::ALL.len() as u32 + reason).to_ne_bytes()
 }
 
-/// Only what a slot counts first: of a tenant's device what came from it, of a VXLAN device
-/// what came for it. The rest was counted at the other end, too.
+/// Keeps only the counts at the input device: packets from a tenant's device, or packets to a VXLAN
+/// device. The rest was also counted at the other end.
 fn primary(counts: Counts, port: bool) -> Counts {
     counts.into_iter().filter(|(reason, _)| reason.is_encap() == port).collect()
 }

@@ -1,4 +1,4 @@
-//! The maps of flows: verdicts, what is seen on the slow path, what is asked.
+//! The maps of flows: verdicts, flows seen on the slow path, requests for verdicts.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,18 +19,18 @@ use super::judged::Judged;
 use crate::lock::lock;
 use crate::{Error, Result};
 
-/// Where in the host a flow is known.
+/// Place where a flow is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In the map of verdicts.
+    /// The map of verdicts.
     Verdict,
-    /// Where it came in.
+    /// The input device.
     Entered,
-    /// Where it left by the slow path.
+    /// The output device, on the slow path.
     Left,
 }
 
-/// A direction of a connection at a device.
+/// One direction of a connection, at a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlowKey {
     pub(crate) netns: u16,
@@ -39,29 +39,29 @@ pub(crate) struct FlowKey {
     pub(crate) place: Place,
 }
 
-/// A direction that may go fast.
+/// A direction admitted to the fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Admitted {
     pub(crate) key: FlowKey,
-    /// Number of the state that it was judged by.
+    /// Number of the state that the verdict depends on.
     pub(crate) verdict: u64,
-    /// Index of the device by which it leaves.
+    /// Interface index of the output device.
     pub(crate) output: u32,
-    /// Of conntrack's entry.
+    /// Mark of the conntrack entry.
     pub(crate) mark: u32,
-    /// Of conntrack's entry, `IPS_*`.
+    /// Status of the conntrack entry, `IPS_*`.
     pub(crate) status: u32,
-    /// Addresses and ports with which it leaves.
+    /// Tuple of packets as they leave.
     pub(crate) leaves: Tuple,
-    /// Conntrack has an entry.
+    /// There is a conntrack entry.
     pub(crate) is_tracked: bool,
-    /// It has seen packets of this direction only.
+    /// Conntrack has seen packets in this direction only.
     pub(crate) is_one_way: bool,
-    /// It has seen packets of both, and not for long.
+    /// Conntrack has seen both directions, but not for long.
     pub(crate) is_young: bool,
 }
 
-/// Verdicts, places where flows were seen, and the questions about them.
+/// Access to the flow maps, and the queue of requests.
 pub(crate) struct FlowMaps {
     flows: MapHandle,
     judged: Judged,
@@ -70,12 +70,12 @@ pub(crate) struct FlowMaps {
     questions: Arc<Mutex<Vec<FlowKey>>>,
 }
 
-/// Questions that are taken at once.
+/// Maximum number of queued requests.
 const MOST: usize = 4096;
-/// Entries of a map that are read at once.
+/// Map entries to read per system call.
 const AT_ONCE: u32 = 4096;
-/// A flow that may be another thing in a moment is asked about again after this time for each of
-/// its packets that was noted, and no later than `SOON`.
+/// A denial that may change soon delays the next request by this time per recorded packet of the
+/// flow, up to `SOON`.
 const A_PACKET: Duration = Duration::from_millis(10);
 const SOON: Duration = Duration::from_secs(1);
 
@@ -94,6 +94,7 @@ impl FlowMaps {
         let mut builder = RingBufferBuilder::new();
         let take = move |bytes: &[u8]| {
             let mut questions = lock(&theirs);
+            // Requests beyond the limit are dropped; the programs repeat them.
             if questions.len() < MOST {
                 questions.extend(RawFlowKey::read_from_bytes(bytes).ok().and_then(|raw| key(&raw)));
             }
@@ -109,13 +110,12 @@ impl FlowMaps {
         })
     }
 
-    /// Flows that a verdict is asked for, those of the devices in turn; waits for at most that
-    /// time.
+    /// Returns requests for verdicts, interleaved by device. Waits at most `within`.
     pub(crate) fn asked(&mut self, within: Duration) -> Vec<FlowKey> {
-        // A signal ends it early, with what there is.
+        // A signal ends the poll early; return what there is.
         let _ = self.asked.poll(within);
         let questions = std::mem::take(&mut *lock(&self.questions));
-        // A tenant with many flows keeps nobody else's waiting.
+        // Interleave devices, so that a tenant with many flows does not delay the others.
         let mut before: BTreeMap<u32, usize> = BTreeMap::new();
         let mut turns: Vec<(usize, FlowKey)> = Vec::with_capacity(questions.len());
         for key in questions {
@@ -127,19 +127,18 @@ impl FlowMaps {
         turns.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// The number of the state under which a flow was seen there last.
+    /// Returns the number of the state under which a flow was last seen at that place.
     pub(crate) fn seen(&self, key: &FlowKey) -> Option<u64> {
         let found = self.seen.lookup(&abi::bytes(&raw_key(key)), MapFlags::ANY).ok()??;
         RawSeen::read_from_bytes(&found).ok().map(|seen| seen.verdict)
     }
 
-    /// Lets the programs ask about a flow again after this time.
+    /// Suppresses requests for a flow for this time.
     pub(crate) fn ask_later(&self, key: &FlowKey, after: Duration) {
         self.postpone(key, |_| after);
     }
 
-    /// Lets the programs ask about a flow again when a few more of its packets can have been
-    /// noted: the more were, the later.
+    /// Suppresses requests for a flow briefly. The delay grows with the number of recorded packets.
     pub(crate) fn ask_soon(&self, key: &FlowKey) {
         self.postpone(key, |seen| {
             u32::try_from(seen.packets).map_or(SOON, |noted| SOON.min(A_PACKET * noted))
@@ -148,19 +147,20 @@ impl FlowMaps {
 
     fn postpone(&self, key: &FlowKey, after: impl FnOnce(&RawSeen) -> Duration) {
         let key = abi::bytes(&raw_key(&FlowKey { place: Place::Entered, ..*key }));
+        // The entry may have been evicted.
         let Ok(Some(found)) = self.seen.lookup(&key, MapFlags::ANY) else { return };
         let Ok(mut seen) = RawSeen::read_from_bytes(&found) else { return };
-        // The programs add their own pause.
+        // The programs add their own delay.
         let ask = now() + u64::try_from(after(&seen).as_nanos()).unwrap_or(0);
         seen.asked = ask.saturating_sub(u64::from(FLOW_ASK_MS) * 1_000_000);
-        // One that has gone meanwhile is not put back.
+        // Do not recreate an entry that was removed meanwhile.
         let _ = self.seen.update(&key, &abi::bytes(&seen), MapFlags::EXIST);
     }
 
     /// Writes verdicts.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(crate) fn admit(&mut self, all: &[Admitted]) -> Result<()> {
         for admitted in all {
             let leaves = raw_key(&FlowKey { tuple: admitted.leaves, ..admitted.key });
@@ -185,6 +185,7 @@ impl FlowMaps {
             };
             let key = raw_key(&admitted.key);
             let flows = &self.flows;
+            // Set the bit first: without it, the programs skip the lookup in `flows`.
             self.judged.set(&key, admitted.verdict, || live(flows, admitted.verdict))?;
             let key = abi::bytes(&key);
             self.flows.update(&key, &abi::bytes(&flow), MapFlags::ANY).map_err(|error| {
@@ -199,14 +200,14 @@ impl FlowMaps {
     }
 }
 
-/// Flows that have a verdict by this number.
+/// Returns the flows that have a verdict with this number.
 fn live(flows: &MapHandle, verdict: u64) -> Result<Vec<RawFlowKey>> {
     let failed = |error: libbpf_rs::Error| Error::Bpf {
         operation: "read",
         object: "map flows".to_owned(),
         problem: error.to_string(),
     };
-    // Entries that come and go meanwhile do not begin it anew, as reading key by key would.
+    // A batch read, unlike a read key by key, does not restart when entries come and go.
     let entries = flows.lookup_batch(AT_ONCE, MapFlags::ANY, MapFlags::ANY).map_err(failed)?;
     let by_it = entries.filter_map(|(key, value)| {
         let flow = RawFlow::read_from_bytes(&value).ok()?;
@@ -233,7 +234,7 @@ fn raw_key(key: &FlowKey) -> RawFlowKey {
     }
 }
 
-/// A question; those of other namespaces than can be numbered are none.
+/// Parses a request. Returns `None` for namespace numbers that are out of range.
 fn key(raw: &RawFlowKey) -> Option<FlowKey> {
     let address = |words: [u8; 16]| match raw.ipv6 {
         0 => IpAddr::V4(Ipv4Addr::new(words[0], words[1], words[2], words[3])),

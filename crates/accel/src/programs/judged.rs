@@ -1,4 +1,4 @@
-//! A bit for each flow that has a verdict, by which the programs tell those that have none.
+//! A bitmap of flows that have a verdict, so that the programs quickly recognise flows without one.
 
 use std::iter;
 
@@ -11,15 +11,15 @@ use crate::Result;
 
 const BITS: usize = 1 << JUDGED_BITS;
 
-/// The map of them, and what is in it.
+/// The bitmap in the kernel and a copy of it.
 pub(super) struct Judged {
     map: MapHandle,
     words: Vec<u64>,
-    /// Bits that are set.
+    /// Number of bits set.
     set: usize,
-    /// With more of them, those of flows that have gone are cleared.
+    /// Limit of set bits, above which bits of removed flows are cleared.
     most: usize,
-    /// Number of the state that the verdicts were given by.
+    /// Number of the state that the verdicts depend on.
     number: u64,
 }
 
@@ -33,11 +33,11 @@ impl Judged {
         Judged { map, words: vec![0; BITS / 64], set: 0, most: BITS / 2, number: 0 }
     }
 
-    /// Sets the bit of a flow, before its verdict is written. `live`: all flows that have a verdict
-    /// by this number, asked for seldom.
+    /// Sets the bit of a flow, before its verdict is written. `live` returns all flows with a
+    /// verdict of this number; it is called rarely.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn set(
         &mut self,
         key: &RawFlowKey,
@@ -45,12 +45,12 @@ impl Judged {
         live: impl FnOnce() -> Result<Vec<RawFlowKey>>,
     ) -> Result<()> {
         if number != self.number {
-            // Verdicts by another number are void.
+            // Verdicts with another number are void.
             self.replace(iter::empty())?;
             self.number = number;
         } else if self.set > self.most {
-            // With every other bit set, flows without a verdict are hardly told any more. Flows
-            // that have one keep theirs: nobody can take it by making many others.
+            // With half of the bits set, the bitmap no longer filters well. Flows with a verdict
+            // keep their bits, so creating many other flows cannot evict them.
             self.replace(live()?.iter())?;
         }
         let bit = bit(key);
@@ -63,7 +63,7 @@ impl Judged {
         Ok(())
     }
 
-    /// Leaves the bits of these flows only. None of theirs is cleared meanwhile.
+    /// Clears all bits except those of these flows, which stay set throughout.
     fn replace<'a>(&mut self, keys: impl Iterator<Item = &'a RawFlowKey>) -> Result<()> {
         let mut kept = vec![0_u64; BITS / 64];
         for key in keys {
@@ -71,7 +71,7 @@ impl Judged {
             kept[bit / 64] |= 1 << (bit % 64);
         }
         self.set = kept.iter().map(|word| word.count_ones() as usize).sum();
-        // As many again may come before the next time.
+        // Allow the same number of new flows before the next cleanup.
         self.most = (BITS / 2).max(2 * self.set);
         for (at, word) in kept.into_iter().enumerate() {
             if std::mem::replace(&mut self.words[at], word) != word {
@@ -89,7 +89,7 @@ impl Judged {
     }
 }
 
-/// As `judged_bit` in `bpf/flow.h`.
+/// Computes the bit number, as `judged_bit` in `bpf/flow.h`.
 fn bit(key: &RawFlowKey) -> usize {
     let word = |bytes: &[u8; 16], at: usize| {
         u64::from(u32::from_ne_bytes([0, 1, 2, 3].map(|byte| bytes[4 * at + byte])))
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(asked.get(), 1);
         assert!(lasting.iter().all(|key| judged.has(key)));
         assert!(judged.set <= BITS / 2 + 1, "{}", judged.set);
-        // Void by another number.
+        // Void because the number changed.
         judged.set(&flow(3), 2, || panic!("not asked for")).unwrap();
         assert!(!lasting.iter().any(|key| judged.has(key)));
         assert_eq!(judged.set, 1);

@@ -1,8 +1,8 @@
-//! BPF programs at hooks that no namespace lists: links of the machine, by number.
+//! BPF programs at hooks that are not bound to a namespace: the machine's BPF links, by id.
 //!
-//! Of a link at a netfilter hook the kernel does not tell the namespace, so that each is a
-//! reason everywhere. Links are numbered upwards, and a number is not used again before all
-//! others were: one that is known is not asked again.
+//! The kernel does not report the namespace of a link at a netfilter hook, so such a link refuses
+//! devices in every namespace. Link ids are assigned in ascending order and reused only after a
+//! wrap-around, so a known link is not queried again.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -17,13 +17,13 @@ use sys::bpf_link;
 use crate::model::{Foreign, Links};
 use crate::{Error, Result};
 
-/// Hooks of security modules that have to do with packets rather than sockets, files or
-/// processes have one of these in their names (`include/linux/lsm_hook_defs.h`).
+/// Words in the names of LSM hooks that concern packets rather than sockets, files or processes
+/// (`include/linux/lsm_hook_defs.h`).
 const PACKETS: [&str; 5] = ["skb", "xfrm", "secmark", "flow", "packet"];
-/// What the functions of these hooks are called.
+/// Prefix of the hooks' functions.
 const LSM: &str = "bpf_lsm_";
 
-/// The links, as they were seen last.
+/// The links of the last scan.
 #[derive(Default)]
 pub(crate) struct Listing {
     known: BTreeMap<u32, Option<Foreign>>,
@@ -31,7 +31,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Looks again; whether something has changed that matters.
+    /// Scans again. Returns whether relevant links have changed.
     pub(crate) fn look(&mut self) -> Result<bool> {
         let mut known = BTreeMap::new();
         let (mut after, mut hidden) = (0, false);
@@ -42,7 +42,7 @@ impl Listing {
                         Some(what) => what,
                         None => match read(id)? {
                             Read::Is(what) => what,
-                            // Asked again with the next look.
+                            // The next scan queries it again.
                             Read::NotYet => {
                                 after = id;
                                 continue;
@@ -70,9 +70,9 @@ impl Listing {
 }
 
 enum Read {
-    /// What matters of it, if anything does.
+    /// Scanned; a foreign program if it is relevant.
     Is(Option<Foreign>),
-    /// It has gone, or is being made.
+    /// The link is gone or not complete yet.
     NotYet,
 }
 
@@ -97,36 +97,36 @@ fn foreign(info: &LinkTypeInfo) -> Option<Foreign> {
         }
         LinkTypeInfo::Tracing(at) => traced(at).map(Foreign::Function),
         LinkTypeInfo::Xdp(_) => Some(Foreign::Device),
-        // A kind of link that is newer than this program.
+        // A link type newer than this program may see any packet.
         LinkTypeInfo::Unknown => Some(Foreign::Function("an unknown kind of hook".to_owned())),
-        // These see what happens, or are of sockets and control groups, which packets on
-        // their way through a host have none of. tcx and netkit are asked of devices.
+        // Other types only observe, or belong to sockets and control groups, which forwarded
+        // packets do not pass. tcx and netkit links are queried per device.
         _ => None,
     }
 }
 
-/// What a program of tracing kind decides, where that may be about packets.
+/// Returns the function whose result a tracing program may change, if it concerns packets.
 fn traced(at: &TracingLinkInfo) -> Option<String> {
     match at.attach_type {
         ProgramAttachType::LsmMac => decides(function(at.target_btf_id).as_deref()),
         ProgramAttachType::ModifyReturn => {
             let name = function(at.target_btf_id).unwrap_or_else(|| "a function".to_owned());
-            Some(format!("{name} (its answer is changed)"))
+            Some(format!("{name} (may change its result)"))
         }
-        // fentry, fexit and the like see only.
+        // fentry, fexit and similar programs only observe.
         _ => None,
     }
 }
 
-/// The hook of a security module, where it has to do with packets.
+/// Returns the LSM hook if it concerns packets.
 fn decides(function: Option<&str>) -> Option<String> {
     let Some(hook) = function.and_then(|name| name.strip_prefix(LSM)) else {
-        return Some("an unknown hook of a security module".to_owned());
+        return Some("an unknown LSM hook".to_owned());
     };
     PACKETS.iter().any(|word| hook.contains(word)).then(|| format!("security hook {hook}"))
 }
 
-/// The kernel's name of a function.
+/// Returns the kernel's name of a function.
 fn function(id: u32) -> Option<String> {
     let btf = Btf::from_vmlinux().ok()?;
     let function: Func<'_> = btf.type_by_id(TypeId::from(id))?;

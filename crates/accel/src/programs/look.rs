@@ -1,5 +1,4 @@
-//! Programs that only look (`bpf/look.bpf.c`), at a VXLAN device: what they count, by
-//! address.
+//! Counting programs (`bpf/look.bpf.c`) at a VXLAN device, and their counts by address.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,12 +14,12 @@ use crate::model::Counted;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/look.bpf.o"));
 
-/// Of `struct seen`.
+/// Size of `struct seen`, bytes.
 const KEY: usize = 20;
-/// Of `enum class`.
+/// Number of values in `enum class`.
 const CLASSES: usize = 4;
 
-/// What kind of packet.
+/// Class of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     /// Unicast IPv4.
@@ -29,46 +28,46 @@ pub(crate) enum Class {
     Ipv6,
     /// Multicast or broadcast.
     Group,
-    /// ARP, VLAN tags and others.
+    /// ARP, VLAN-tagged and other packets.
     Other,
 }
 
-/// By what packets are told apart.
+/// Key of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seen {
-    /// The device that they came to this host by; 0: the host's own. To the wire only.
+    /// Input device of packets to the wire. 0: sent by the host itself, or from the wire.
     pub(crate) from: u32,
-    /// To the wire, else from it.
+    /// To the wire rather than from it.
     pub(crate) to_wire: bool,
     pub(crate) class: Class,
-    /// Address of this host's side.
+    /// Address on this host's side.
     pub(crate) local: MacAddr,
-    /// Address of the other side.
+    /// Address on the remote side.
     pub(crate) remote: MacAddr,
 }
 
-/// What a look has counted.
+/// Counts at a device.
 #[derive(Debug, Default)]
 pub(crate) struct Looked {
     pub(crate) seen: BTreeMap<Seen, Counted>,
-    /// What there was no room for, by direction and class.
+    /// Packets that found no free entry in `seen`, by direction and class.
     pub(crate) rest: BTreeMap<(bool, Class), Counted>,
 }
 
-/// Programs at one device. Dropping it detaches them.
+/// Counting programs at one device. Dropping the value detaches them.
 pub(crate) struct Look {
-    // Links before the programs: detached first.
+    // Before `object`: fields are dropped in order, and links must be detached first.
     _links: [tcx::Link; 2],
     object: Object,
 }
 
 impl Look {
-    /// Attaches them to a device of the calling thread's namespace.
+    /// Attaches the programs to a device of the calling thread's namespace.
     pub(crate) fn attach(ifindex: u32, name: &str) -> Result<Look> {
         let object = ObjectBuilder::default()
             .open_memory(OBJECT)
             .and_then(libbpf_rs::OpenObject::load)
-            .map_err(|e| failed("load", "BPF programs that look", e.to_string()))?;
+            .map_err(|e| failed("load", "BPF counting programs", e.to_string()))?;
         let attach = |program: &str, hook| {
             let found = object.progs().find(|one| one.name() == OsStr::new(program));
             let found =
@@ -81,7 +80,7 @@ impl Look {
         Ok(Look { _links: links, object })
     }
 
-    /// What was counted until now.
+    /// Reads the counts.
     pub(crate) fn read(&self) -> Result<Looked> {
         let mut looked = Looked::default();
         let map = |name: &str| {
@@ -124,6 +123,7 @@ fn parse(key: &[u8]) -> Option<Seen> {
     let mac = |at: usize| Some(MacAddr(key[at..at + 6].try_into().ok()?));
     let to_wire = key[4] == 1;
     let (destination, source) = (mac(6)?, mac(12)?);
+    // Order the addresses by side rather than by direction.
     let (local, remote) = if to_wire { (source, destination) } else { (destination, source) };
     let from = u32::from_ne_bytes(key[..4].try_into().ok()?);
     Some(Seen { from, to_wire, class: class(key[5]), local, remote })

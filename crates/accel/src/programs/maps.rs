@@ -1,9 +1,9 @@
-//! The BPF maps: kept as the plan has them, and never seen half-done.
+//! The BPF maps: they mirror the plan, and programs never use them half-written.
 //!
-//! Before the first entry changes the generation becomes odd, after the last one
-//! even: meanwhile every packet takes the slow path. An entry that the kernel
-//! would not take (a full map) is left out, which means the slow path too. A single
-//! address is withdrawn and published without that, all others stay in force.
+//! The generation becomes odd before the first entry changes, and even after the last one. While it
+//! is odd, every packet takes the slow path. An entry that the kernel rejects (map full) is left
+//! out, so its packets take the slow path, too. A single address can be withdrawn and published
+//! while all others stay in force.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,17 +18,17 @@ use crate::{Error, Result};
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// One map and what was written into it.
+/// A map and the entries written to it.
 struct Mirrored {
     map: MapHandle,
     entries: Entries,
-    /// What there was no room for.
+    /// Entries that did not fit.
     left_out: Entries,
 }
 
 impl Mirrored {
-    /// Brings it to `wanted`; entries that stay the same keep what the programs
-    /// noted in them.
+    /// Makes the entries equal to `wanted`. Unchanged entries keep the timestamps that programs
+    /// wrote.
     fn set(&mut self, wanted: Entries) -> Result<()> {
         let gone = |key: &&Vec<u8>| !wanted.contains_key(*key);
         let gone: Vec<Vec<u8>> = self.entries.keys().filter(gone).cloned().collect();
@@ -54,6 +54,7 @@ impl Mirrored {
                 // A stale entry must not be published.
                 Err(bpf("delete from", &self.map, &error))
             }
+            // Already absent.
             Ok(()) | Err(_) => Ok(()),
         }
     }
@@ -61,20 +62,22 @@ impl Mirrored {
     fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<()> {
         match self.map.update(&key, &value, MapFlags::ANY) {
             Ok(()) => drop(self.entries.insert(key, value)),
-            // What is there and was to be another must not be published.
+            // An outdated value must not be published.
             Err(error) if self.entries.contains_key(&key) => {
                 return Err(bpf("update", &self.map, &error));
             }
+            // The map is full: this entry's packets take the slow path.
             Err(_) => drop(self.left_out.insert(key, value)),
         }
         Ok(())
     }
 
-    /// Gives room that there is by now to what had none.
+    /// Writes left-out entries while there is room.
     fn fill(&mut self) -> Result<()> {
         while let Some((key, value)) = self.left_out.pop_first() {
             let before = self.entries.len();
             self.put(key, value)?;
+            // Still no room.
             if self.entries.len() == before {
                 break;
             }
@@ -88,7 +91,6 @@ fn bpf(operation: &'static str, map: &MapHandle, error: &libbpf_rs::Error) -> Er
     Error::Bpf { operation, object, problem: error.to_string() }
 }
 
-/// All maps.
 pub struct Maps {
     state: MapHandle,
     ports: Mirrored,
@@ -115,7 +117,7 @@ impl Maps {
             fdb: mirrored("fdb", size_of::<abi::RawFdb>())?,
             sources: mirrored("sources", size_of::<abi::RawSource>())?,
             counters,
-            // Odd: nothing may be taken yet.
+            // Odd: nothing may be accelerated yet.
             generation: 1,
             refresh: 0,
             verdicts: 0,
@@ -123,19 +125,19 @@ impl Maps {
         })
     }
 
-    /// Sends every packet by the slow path until [`Maps::publish`].
+    /// Sends all packets to the slow path until [`Maps::publish`].
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn withdraw(&mut self) -> Result<()> {
         self.generation |= 1;
         self.beat()
     }
 
-    /// Writes a plan and lets packets be taken by it.
+    /// Writes a plan and puts it into force.
     ///
     /// # Errors
-    /// When the kernel refuses; every packet takes the slow path then.
+    /// If the kernel refuses. All packets take the slow path then.
     pub fn publish(&mut self, plan: &Plan) -> Result<()> {
         self.withdraw()?;
         let counters = self.counters.clone();
@@ -161,11 +163,11 @@ impl Maps {
         self.beat()
     }
 
-    /// Sends packets from and to an address by the slow path, all others go on. `plan` is
-    /// what is written.
+    /// Withdraws one address: its packets take the slow path, all others stay accelerated. `plan`
+    /// is the plan in the maps.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(crate) fn withdraw_entry(&mut self, plan: &Plan, key: EntryKey) -> Result<()> {
         let (domain, mac) = key;
         self.fdb.remove(&abi::bytes(&abi::mac_key(domain, mac)))?;
@@ -176,10 +178,10 @@ impl Maps {
         Ok(())
     }
 
-    /// Writes what a plan has for an address that was withdrawn.
+    /// Writes the plan's entry for a withdrawn address.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(crate) fn publish_entry(&mut self, plan: &Plan, key: EntryKey) -> Result<()> {
         let Some(entry) = plan.fdb.get(&key) else { return Ok(()) };
         let counters = self.counters.clone();
@@ -192,10 +194,10 @@ impl Maps {
         Ok(())
     }
 
-    /// Gives room that addresses have left to others.
+    /// Writes left-out entries if removed ones have made room.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(crate) fn fill(&mut self) -> Result<()> {
         self.fdb.fill()?;
         self.sources.fill()
@@ -204,7 +206,7 @@ impl Maps {
     /// Writes the heartbeat.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn beat(&self) -> Result<()> {
         let state = abi::RawState {
             heartbeat: now(),
@@ -219,49 +221,49 @@ impl Maps {
             .map_err(|e| bpf("update", &self.state, &e))
     }
 
-    /// Frees the counters of a namespace's devices: its number will be another's.
+    /// Frees the counters of a namespace's devices, because its number will be reused.
     pub(crate) fn forget(&mut self, netns: u16) {
         if let Err(error) = lock(&self.counters).forget(netns) {
-            tracing::warn!("counters of a sandbox that has gone: {error}");
+            tracing::warn!("cannot free counters of a removed sandbox: {error}");
         }
     }
 
-    /// Makes verdicts on flows void that were given by a state of another number; 0: all of
-    /// them. In force with the next heartbeat or plan.
+    /// Voids verdicts on flows with another number. 0: gives none. Effective with the next
+    /// heartbeat or plan.
     pub(crate) fn set_verdicts(&mut self, number: u64) {
         self.verdicts = number;
     }
 
-    /// Sends all packets the slow way once the kernel has rules of another generation; 0: they
-    /// are not asked for it. In force with the next heartbeat or plan.
+    /// Sends all packets to the slow path once the kernel's rules have another generation. 0: no
+    /// check. Effective with the next heartbeat or plan.
     pub(crate) fn set_rules(&mut self, generation: u32) {
         self.rules = generation;
     }
 
-    /// The generation; odd while packets take the slow path.
+    /// Returns the generation. It is odd while packets take the slow path.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Forwarding entries written.
+    /// Number of forwarding entries in the map.
     pub fn entries(&self) -> usize {
         self.fdb.entries.len()
     }
 
-    /// Entries of all maps for which there was no room.
+    /// Number of entries of all maps that did not fit.
     pub fn left_out(&self) -> usize {
         let all = [&self.ports, &self.vteps, &self.fdb, &self.sources];
         all.iter().map(|map| map.left_out.len()).sum()
     }
 }
 
-/// An address in the map of forwarding entries.
+/// Key and value for the map of forwarding entries.
 fn fdb(counters: &Counters, (domain, mac): EntryKey, entry: &Fdb) -> (Vec<u8>, Vec<u8>) {
     let slot = entry.device(domain).map_or(0, |device| counters.slot(device));
     (abi::bytes(&abi::mac_key(domain, mac)), abi::bytes(&abi::fdb(entry, slot)))
 }
 
-/// An address in the map of sources, where it is behind a port.
+/// Key and value for the map of sources, if the address is behind a port.
 fn source(
     counters: &Counters,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! The BPF programs: loaded, attached, their maps and counters.
+//! The BPF programs: loading, attaching, maps and counters.
 
 mod abi;
 mod clock;

@@ -1,4 +1,4 @@
-//! Loads the programs and attaches them by tcx links.
+//! Loads the BPF programs and attaches them by tcx links.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fastpath.bpf.o"));
 
-/// Which program, and thus which hook.
+/// Role of a program, which determines its hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
     /// At a tenant's device: encapsulates.
@@ -26,17 +26,17 @@ pub(crate) enum Role {
     Decap,
     /// At the NICs' end of the veth pair to a sandbox.
     Outward,
-    /// At the sandbox's end of it.
+    /// At the sandbox's end of that pair.
     Inward,
-    /// Where packets leave for a tenant by the slow path, or for the tunnel of a VXLAN device
-    /// that is a bridge's port: looks only.
+    /// At the egress of a tenant's device, or of a VXLAN device that is a bridge port: only records
+    /// packets on the slow path.
     Leave,
-    /// Where they leave for the tunnel of another: puts outer headers on.
+    /// At the egress of a routed VXLAN device: adds outer headers.
     Depart,
 }
 
 impl Role {
-    /// The hook that its program is for.
+    /// Returns the tcx hook of the program.
     pub(crate) fn hook(self) -> Hook {
         match self {
             Role::Encap | Role::Decap | Role::Outward | Role::Inward => Hook::Ingress,
@@ -55,7 +55,7 @@ impl Role {
 /// The loaded programs.
 pub(crate) struct Programs {
     object: Object,
-    /// For another namespace than the NICs'.
+    /// Loaded for a sandbox, with the maps of another instance.
     is_copy: bool,
 }
 
@@ -76,22 +76,22 @@ const SHARED: [&str; 10] = [
     "seen_flows",
     "asked_flows",
 ];
-/// Programs of the NICs' namespace alone.
+/// Programs that only the NICs' namespace uses.
 const HOME_ONLY: [&str; 3] = ["decap", "outward", "depart"];
-/// Those of them with one for each forwarding entry.
+/// Shared maps with one entry per forwarding entry.
 const ENTRIES: [&str; 2] = ["fdb", "sources"];
 
-/// Flows on the slow path that are remembered, each at up to four places; the oldest makes
-/// room.
+/// Limit of recorded flows on the slow path, each at up to four places. A new one replaces the
+/// oldest.
 const SEEN_FLOWS: u32 = 65_536;
 
-/// What the programs of a namespace are told.
+/// Returns the constants of a namespace's programs.
 fn constants(netns: u16) -> Vec<u8> {
     abi::bytes(&RawConstants { netns: netns.into(), tick: tick() })
 }
 
-/// The kernel's tick, ns: the resolution of the clock that goes by it. A second where that
-/// is not told, by which conntrack's timeouts are left as they are.
+/// Returns the kernel's tick in ns: the resolution of the coarse clock. A second if unknown, which
+/// leaves conntrack's timeouts as they are.
 fn tick() -> u32 {
     const SECOND: u32 = 1_000_000_000;
     let resolution = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE);
@@ -127,8 +127,8 @@ fn set_up<'a>(name: &'a str) -> impl Fn(libbpf_rs::Error) -> Error + 'a {
 }
 
 impl Programs {
-    /// Loads them for the NICs' namespace, with room for so many forwarding entries and
-    /// connections; nothing is attached yet.
+    /// Loads the programs for the NICs' namespace, with these limits of forwarding entries and
+    /// connections. Attaches nothing.
     pub(crate) fn load(max_entries: u32, max_flows: u32) -> Result<Programs> {
         let mut object = open()?;
         for mut map in object.maps_mut() {
@@ -136,7 +136,7 @@ impl Programs {
             if ENTRIES.contains(&name.as_str()) {
                 map.set_max_entries(max_entries).map_err(set_up(&name))?;
             } else if name == "flows" {
-                // Two directions.
+                // Two directions per connection.
                 map.set_max_entries(max_flows.saturating_mul(2)).map_err(set_up(&name))?;
             } else if name == "seen_flows" {
                 map.set_max_entries(SEEN_FLOWS).map_err(set_up(&name))?;
@@ -147,11 +147,12 @@ impl Programs {
         load(object, false)
     }
 
-    /// Loads them for another namespace, with this number and the same maps.
+    /// Loads the programs for a sandbox with this number, sharing the maps.
     pub(crate) fn load_for(&self, netns: u16) -> Result<Programs> {
         let mut object = open()?;
         for mut program in object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
+            // Sandboxes have no underlay NIC and no routed VXLAN device.
             program.set_autoload(!HOME_ONLY.contains(&name.as_str()));
         }
         for mut map in object.maps_mut() {
@@ -168,7 +169,7 @@ impl Programs {
         load(object, true)
     }
 
-    /// Whether programs can look up connections: the functions for that are there.
+    /// Whether the kernel offers BPF programs the functions to look up connections.
     pub(crate) fn can_look_up_connections() -> bool {
         let of_module = || Path::new("/sys/kernel/btf/nf_conntrack").exists();
         let of_kernel = || {
@@ -178,7 +179,7 @@ impl Programs {
         of_module() || of_kernel().is_some()
     }
 
-    /// A map of which the values have no size that is known.
+    /// Opens a map whose value size is not checked.
     pub(crate) fn map_of_any(&self, name: &str) -> Result<MapHandle> {
         let found = self.object.maps().find(|map| map.name() == OsStr::new(name));
         let found = found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))?;
@@ -186,7 +187,7 @@ impl Programs {
             .map_err(|e| failed("open", format!("map {name}"), e.to_string()))
     }
 
-    /// A map, whose values have `size` bytes.
+    /// Opens a map and checks that its values have `size` bytes.
     pub(crate) fn map(&self, name: &str, size: usize) -> Result<MapHandle> {
         let map = self.map_of_any(name)?;
         if map.value_size() as usize != size {
@@ -209,13 +210,13 @@ impl Programs {
         found.ok_or_else(|| failed("find", format!("program {name}"), "none".into()))
     }
 
-    /// The kernel's ids of the programs, by which another process knows them as ours.
+    /// Returns the kernel's ids of the programs, so that another process can recognise them.
     pub(crate) fn ids(&self) -> Result<Vec<u32>> {
         let id = |program: Program<'_>| {
             Program::id_from_fd(program.as_fd())
                 .map_err(|e| failed("read the id of", "BPF program", e.to_string()))
         };
-        // Those that are not loaded have none.
+        // Programs that are not loaded have no id.
         let is_loaded = |program: &Program<'_>| {
             let name = program.name().to_string_lossy().into_owned();
             !self.is_copy || !HOME_ONLY.contains(&name.as_str())
@@ -223,8 +224,8 @@ impl Programs {
         self.object.progs().filter(is_loaded).map(id).collect()
     }
 
-    /// Attaches a program to its tcx hook at a device of the calling thread's namespace,
-    /// behind those that are there.
+    /// Attaches a program to its tcx hook at a device of the calling thread's namespace, after the
+    /// existing ones.
     pub(crate) fn attach(&self, role: Role, ifindex: u32, name: &str) -> Result<tcx::Link> {
         tcx::attach(self.program(role)?.as_fd(), ifindex, role.hook()).map_err(|error| {
             failed(

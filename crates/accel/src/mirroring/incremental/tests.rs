@@ -1,5 +1,4 @@
-//! Whatever entries change in whatever order: what is followed one by one is what a plan
-//! made anew would be.
+//! Tests that incremental changes, in any order, lead to the same plan as planning from scratch.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::planning::fixture::{BRIDGES, NICS, PORTS, VXLANS, entry, mac, remote, snapshot};
 
-/// A change: the table, the address, what the entry is now.
+/// A change: table, address, new value of the entry.
 #[derive(Debug, Clone)]
 enum Event {
     Bridge(u32, u8, Option<(u32, bool)>),
@@ -21,7 +20,7 @@ fn event() -> impl Strategy<Value = Event> {
     let at = prop_oneof![of(&VXLANS[..4]), of(&PORTS)];
     let entry = prop::option::weighted(0.7, (at, prop::bool::weighted(0.1)));
     let bridge = (of(&BRIDGES), 0..6u8, entry).prop_map(|(of, mac, entry)| {
-        // An entry's port is one of the bridge's.
+        // The port of an entry belongs to the bridge.
         let second = [VXLANS[3], PORTS[3]];
         let entry = entry.filter(|(at, _)| second.contains(at) == (of == BRIDGES[1]));
         Event::Bridge(of, mac, entry)
@@ -54,7 +53,7 @@ fn apply(snapshot: &mut NetnsSnapshot, event: &Event) -> EntryChange {
     }
 }
 
-/// One change after the other; how many could be followed.
+/// Applies changes one by one. Returns how many could be applied incrementally.
 fn follow_all(events: &[Event]) -> usize {
     let plan_of =
         |machine: &MachineSnapshot| Plan::new(&machine.home, &machine.sandboxes, |_| true);

@@ -1,18 +1,18 @@
-//! The state is read again once a second, and compared with what the plan was made from: for
-//! what the kernel does not notify, and for what was missed.
+//! Reads the state once a second and compares it with the snapshot of the plan, to find changes
+//! without notification and missed ones.
 
 use super::super::gather::Extent;
 use super::Reconciler;
 use crate::Result;
 use crate::model::MachineSnapshot;
 
-/// Entries, too, each so many times; there may be many, and the kernel tells of each.
+/// Include entries every N audits. There may be many, and the kernel notifies each change.
 const WHOLE: u64 = 30;
 
 impl Reconciler {
-    /// Whether everything is as it was when the plan was made.
+    /// Whether the state equals the snapshot of the plan.
     pub(super) fn is_as_planned(&mut self) -> Result<bool> {
-        // What has changed just now is told in a moment.
+        // A change of this moment is notified shortly, so wait for a second mismatch.
         let was_behind = self.was_behind;
         self.was_behind = self.home.is_behind()?;
         for sandbox in self.sandboxes.values() {
@@ -35,7 +35,7 @@ impl Reconciler {
             self.add_routes(&mut now)?;
             return Ok(now == self.machine);
         }
-        // Which routes are asked for depends on the entries.
+        // The routes to look up depend on the entries, so borrow them.
         now.give_entries(self.machine.take_entries());
         let routed = self.add_routes(&mut now);
         let entries = now.take_entries();

@@ -1,10 +1,9 @@
-//! Changes of packet filters, followed without reading anything else.
+//! Applies changes of packet filters without reading anything else.
 //!
-//! Rules change often on a node of Kubernetes, by a few chains among thousands. Everything is
-//! withdrawn before one of them is looked at, as for any change that concerns all packets.
-//! Then the chains and sets that notifications name are read again, the plan is made from the
-//! snapshot that is there, and published. What a hook calls, tables and whatever else is told
-//! has everything read anew.
+//! On a Kubernetes node rules change often, a few chains among thousands. A change may affect all
+//! packets, so everything is withdrawn first. Then the named chains and sets are read, and a plan
+//! is made from the existing snapshot and published. Changes of hooks, tables and anything else
+//! cause a full read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +17,15 @@ use super::{ATTEMPTS, Reconciler};
 use crate::Result;
 use crate::model::Plan;
 
-/// A change's notifications come within this time after it.
+/// Notifications of a change arrive within this time.
 const SOON: Duration = Duration::from_millis(5);
 
-/// What notifications have told.
+/// Pending notifications.
 #[derive(Default)]
 pub(super) struct News {
-    /// Single entries, by the number of their namespace.
+    /// Single entries, with the number of their namespace.
     pub(super) entries: Vec<(u16, Change)>,
-    /// What has changed in the rules of the NICs' namespace.
+    /// Changed rules of the NICs' namespace.
     pub(super) rules: Option<Touched>,
 }
 
@@ -35,7 +34,7 @@ impl News {
         self.entries.is_empty() && self.rules.is_none()
     }
 
-    /// Adds what a namespace tells.
+    /// Adds the notifications of a namespace.
     pub(super) fn add(
         &mut self,
         netns: u16,
@@ -46,12 +45,12 @@ impl News {
         if rules.is_empty() {
             return Ok(());
         }
-        // Of sandboxes rules are only asked whether there are any.
+        // For sandboxes, rules are not evaluated, so any change needs a full read.
         if netns != 0 {
             return Err(Beyond);
         }
         let touched = self.rules.get_or_insert_default();
-        // A loop: all() would leave out what comes behind.
+        // A loop, because `all()` would skip the remaining datagrams.
         for datagram in rules {
             if !touched.add(datagram) {
                 return Err(Beyond);
@@ -62,11 +61,11 @@ impl News {
 }
 
 impl Reconciler {
-    /// Follows what was told of rules, with everything withdrawn. Says whether that was
-    /// possible.
+    /// Applies changes of rules; everything is withdrawn meanwhile. Returns false if that is
+    /// impossible.
     pub(super) fn follow_rules(&mut self, mut news: News) -> Result<bool> {
         for _ in 0..ATTEMPTS {
-            // Neighbours change their states all the time, which is no change.
+            // Neighbour notifications without a new address change nothing.
             if !self.machine.keys(&news.entries).is_ok_and(|keys| keys.is_empty()) {
                 return Ok(false);
             }
@@ -102,7 +101,7 @@ impl Reconciler {
         Ok(false)
     }
 
-    /// Waits for a notification of rules.
+    /// Waits briefly for a notification of rules.
     fn await_filters(&self) {
         let fds = self.home.watch.fds().filter(|(_, name)| *name == "nftables");
         let mut fds: Vec<PollFd> = fds.map(|(fd, _)| PollFd::new(fd, PollFlags::POLLIN)).collect();

@@ -1,5 +1,5 @@
-//! Sandboxes come and go: found, taken up with programs of their own, joined to the NICs'
-//! namespace, let go.
+//! Life cycle of sandboxes: find them, load programs, connect them to the NICs' namespace, release
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::Result;
 use crate::model::{DevicePlan, Plan};
 
 impl Reconciler {
-    /// Looks for sandboxes now, and from now on where some are wanted.
+    /// Searches for sandboxes now and periodically, if any are wanted.
     pub(super) fn look_for_sandboxes(&mut self) -> Result<()> {
         if !self.wanted.wants_sandboxes() {
             self.search = None;
@@ -29,7 +29,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Takes up sandboxes that were found, lets go those that nobody keeps; whether
+    /// Adds sandboxes that were found and releases those that no longer exist. Returns whether
     /// there were any.
     pub(super) fn adopt(&mut self) -> Result<bool> {
         if self.search.as_ref().is_some_and(Search::is_lost) {
@@ -37,6 +37,7 @@ impl Reconciler {
         }
         let gone: Vec<u64> = match &self.search {
             Some(search) => search.gone().into_iter().collect(),
+            // Sandboxes are no longer wanted: release all.
             None => self.sandboxes.keys().copied().collect(),
         };
         let gone: Vec<u64> =
@@ -59,9 +60,9 @@ impl Reconciler {
             let (spares, home) = (&mut self.spares, &self.home.programs);
             match Sandbox::new(found, spares, home, self.shared.clone()) {
                 Ok(sandbox) => drop(self.sandboxes.insert(inode, sandbox)),
-                // Tried again when it is found again; the others go on.
+                // It is tried again when the next search finds it. Other sandboxes continue.
                 Err(error) => {
-                    tracing::warn!("net:[{inode}] stays slow: {error}");
+                    tracing::warn!("net:[{inode}] takes the slow path: {error}");
                     continue;
                 }
             }
@@ -73,7 +74,7 @@ impl Reconciler {
         Ok(any)
     }
 
-    /// Tells the search which sandboxes are followed.
+    /// Passes the list of watched sandboxes to the search thread.
     fn tell_search(&self) {
         if let Some(search) = &self.search {
             search.know(self.sandboxes.values().map(|sandbox| sandbox.kept.clone()).collect());
@@ -83,20 +84,20 @@ impl Reconciler {
     pub(super) fn let_go(&mut self, inode: u64) {
         let Some(mut sandbox) = self.sandboxes.remove(&inode) else { return };
         self.tell_search();
-        // Those at the tenants' first: none may send into a pair without programs.
+        // Detach the tenants' programs first: none may send into a pair without programs.
         let _ = sandbox.state.hook(&BTreeSet::new(), &Overlay::default());
         if let Some(crossing) = sandbox.crossing {
             crossing.remove(&self.home, &sandbox.state);
         }
         let (number, programs) = (sandbox.state.number, sandbox.state.programs);
         if self.spares.give_back(number, programs) {
-            // Its devices' counters are not those of the next one's.
+            // The next sandbox with this number must not inherit the counters.
             self.maps.forget(number);
         }
     }
 
-    /// Joins sandboxes that need it to the NICs' namespace, and parts those that are not
-    /// wanted any more; whether there were any.
+    /// Connects sandboxes that need it to the NICs' namespace, and disconnects those that are no
+    /// longer wanted. Returns whether there were any.
     pub(super) fn join(&mut self, plan: &Plan) -> Result<bool> {
         let mut any = false;
         for sandbox in self.sandboxes.values_mut() {
@@ -106,13 +107,13 @@ impl Reconciler {
                 None if devices.any(|device| device.refused.is_none()) => {
                     match CrossingVeth::make(&self.home, &sandbox.state) {
                         Ok(both) => sandbox.crossing = Some(both),
-                        // The others go on.
+                        // Other sandboxes continue.
                         Err(error) => sandbox.problem = Some(error.to_string()),
                     }
                     any = true;
                 }
                 Some(crossing) if devices.next().is_none() => {
-                    // As in let_go().
+                    // Detach the tenants' programs first, as in let_go().
                     sandbox.state.hook(&BTreeSet::new(), &Overlay::default())?;
                     crossing.remove(&self.home, &sandbox.state);
                     sandbox.crossing = None;
