@@ -1,5 +1,5 @@
-//! Writes the rules of this network namespace as the kernel tells them: one message of
-//! nf_tables a line, its type and its bytes in hexadecimal. Tests read such files.
+//! Writes the rules of this network namespace as the kernel reports them: one nf_tables message per
+//! line, its type and its bytes in hexadecimal. Tests read such files.
 //!
 //! `nsenter --net=PATH target/debug/examples/record >FILE`
 

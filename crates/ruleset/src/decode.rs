@@ -1,7 +1,7 @@
-//! The kernel's messages become a [`Ruleset`].
+//! Decodes the kernel's messages into a [`Ruleset`].
 //!
-//! Numbers and layouts: `include/uapi/linux/netfilter/nf_tables.h`. An attribute, a flag
-//! or a value that is not known makes what carries it odd: no verdict depends on it.
+//! Numbers and layouts are from `include/uapi/linux/netfilter/nf_tables.h`. An unknown attribute,
+//! flag or value makes the object that carries it unsupported, so that no verdict depends on it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::names::Names;
 use crate::value::{Cause, Doubt};
 use crate::wire::{Fields, Odd, each};
 
-/// A message of nf_tables: its type (`NFT_MSG_NEW…`) and what follows its header.
+/// A message of nf_tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// `NFT_MSG_NEWTABLE` and so on, without the subsystem's number.
+    /// `NFT_MSG_NEW…` without the subsystem's number.
     pub kind: u16,
     /// `struct nfgenmsg` and attributes.
     pub payload: Vec<u8>,
@@ -37,9 +37,9 @@ const NF_DROP: u32 = 0;
 
 // Flags of tables, chains, sets and elements.
 const TABLE_DORMANT: u32 = 1;
-/// Dormant, owned, kept after its owner.
+/// Dormant, owned, persistent.
 const TABLE_KNOWN: u32 = 7;
-/// Base chain, and one that a rule brought along; not offloaded ones.
+/// Base chain and binding; not hardware offload.
 const CHAIN_KNOWN: u32 = 1 | 4;
 const SET_INTERVAL: u32 = 0x4;
 const SET_MAP: u32 = 0x8;
@@ -54,13 +54,13 @@ const ELEMENT_OTHERWISE: u32 = 2;
 const OBJECT_COUNTER: u32 = 1;
 
 impl Ruleset {
-    /// What messages tell. Tables of ARP are left out. Never fails: what is not understood
-    /// is kept as such.
+    /// Decodes messages. Leaves out ARP tables. Never fails: unsupported content is recorded as
+    /// such.
     pub fn from_messages(messages: &[Message]) -> Ruleset {
         let (mut chains, mut sets) = (Vec::<Chain>::new(), Vec::<Set>::new());
         let mut names = Names::default();
         let mut tables: HashMap<(u8, String), bool> = HashMap::new();
-        // Families of ARP have no bearing on IP packets.
+        // ARP tables do not affect IP packets.
         let of = |wanted: u16| {
             messages.iter().filter(move |message| {
                 message.kind == wanted && message.payload.first() != Some(&NFPROTO_ARP)
@@ -82,7 +82,7 @@ impl Ruleset {
                     let table = (family, chain.table.clone());
                     match tables.get(&table) {
                         Some(dormant) => chain.is_dormant = *dormant,
-                        None => chain.odd = Some("a table that is not listed".to_owned()),
+                        None => chain.odd = Some("unlisted table".to_owned()),
                     }
                     let name = (family, chain.table.clone(), chain.name.clone());
                     names.chains.insert(name, chains.len());
@@ -126,11 +126,11 @@ impl Ruleset {
     }
 }
 
-/// Of a set that a rule of the kind "dynset" names, whatever its flags say.
+/// For every set that a `dynset` expression names, whatever its flags.
 pub(crate) const PACKETS_CHANGE_IT: Doubt =
-    Doubt { cause: Cause::Unannounced, what: "a set that packets change" };
+    Doubt { cause: Cause::Unannounced, what: "set that packets change" };
 
-/// The sets that packets change by a rule.
+/// Returns the sets that a rule lets packets change.
 pub(crate) fn changed_by(rule: &Rule) -> impl Iterator<Item = usize> {
     rule.expressions.iter().filter_map(|expression| match expression {
         Expression::Dynset { set } => Some(*set),
@@ -139,8 +139,8 @@ pub(crate) fn changed_by(rule: &Rule) -> impl Iterator<Item = usize> {
 }
 
 impl Set {
-    /// Puts the edges of ranges in order. A begin comes before an end at the same key: ranges
-    /// that touch.
+    /// Sorts the edges of ranges. At the same key, the start comes before the end of the range
+    /// below.
     pub(crate) fn order(&mut self) {
         let edges = &mut self.elements.edges;
         edges.sort_by(|a, b| (&a.0, a.1.is_none()).cmp(&(&b.0, b.1.is_none())));
@@ -148,11 +148,12 @@ impl Set {
     }
 }
 
-/// Name, and whether it is dormant.
+/// Returns the name and whether the table is dormant.
 fn table(payload: &[u8]) -> Result<(String, bool), Odd> {
     let fields = Fields::new(payload, &[1, 2, 3, 4, 5, 6, 7])?;
     let flags = fields.number(2)?.unwrap_or(0);
     let name = fields.text(1);
+    // An unknown flag may change the meaning of the table.
     if flags & !TABLE_KNOWN != 0 {
         return Err(format!("{name}: flags {flags:#x}"));
     }
@@ -171,6 +172,7 @@ pub(crate) fn chain(family: u8, payload: &[u8]) -> Result<Chain, Odd> {
         odd: None,
         rules: Vec::new(),
     };
+    // Unknown flags and hardware offload are not evaluated.
     if flags & !CHAIN_KNOWN != 0 {
         chain.odd = Some(format!("flags {flags:#x}"));
     }
@@ -182,7 +184,7 @@ pub(crate) fn chain(family: u8, payload: &[u8]) -> Result<Chain, Odd> {
                 1 => crate::wire::text(name),
                 // NFTA_DEVICE_PREFIX.
                 2 => crate::wire::text(name) + "*",
-                kind => return Err(format!("unknown attribute {kind} of devices")),
+                kind => return Err(format!("unknown device attribute {kind}")),
             });
         }
         devices.sort();
@@ -199,7 +201,7 @@ pub(crate) fn chain(family: u8, payload: &[u8]) -> Result<Chain, Odd> {
 }
 
 pub(crate) fn set(family: u8, payload: &[u8]) -> Result<Set, Odd> {
-    // The last two tell which implementation it is, and how many elements it has.
+    // The last two are the set's backend and its number of elements.
     let known: Vec<u16> = (1..=20).collect();
     let fields = Fields::new(payload, &known)?;
     let flags = fields.number(3)?.unwrap_or(0);
@@ -225,28 +227,29 @@ pub(crate) fn set(family: u8, payload: &[u8]) -> Result<Set, Odd> {
         }
     }
     let doubt = |cause, what| Some(Doubt::new(cause, what));
+    // The elements may change without a new generation.
     if flags & SET_EVAL != 0 {
-        set.doubt = doubt(Cause::Unannounced, "a set that packets change");
+        set.doubt = doubt(Cause::Unannounced, "set that packets change");
     } else if flags & SET_TIMEOUT != 0 || fields.get(11).is_some() {
-        set.doubt = doubt(Cause::Time, "a set with a timeout");
+        set.doubt = doubt(Cause::Time, "set with a timeout");
     } else if flags & SET_OBJECT != 0 && fields.number(15)? != Some(OBJECT_COUNTER) {
-        set.doubt = doubt(Cause::Counting, "a map to objects");
+        set.doubt = doubt(Cause::Counting, "object map");
     } else if !only_counts(fields.get(17), fields.get(18))? {
-        set.doubt = doubt(Cause::Counting, "a set whose elements count");
+        set.doubt = doubt(Cause::Counting, "set with stateful elements");
     }
+    // A map needs a data type or objects.
     if flags & SET_MAP != 0 && fields.get(6).is_none() && flags & SET_OBJECT == 0 {
-        set.odd = Some("a map to nothing".to_owned());
+        set.odd = Some("map without a data type".to_owned());
     }
-    // Each field has whole registers.
+    // Each field is padded to whole registers.
     let bytes: usize = set.fields.iter().map(|field| field.next_multiple_of(4)).sum();
     if set.shape == Shape::Boxes && bytes != set.key_length {
-        set.odd = Some(format!("fields of {bytes} bytes, a key of {}", set.key_length));
+        set.odd = Some(format!("fields of {bytes} bytes, expected {}", set.key_length));
     }
     Ok(set)
 }
 
-/// Whether the expressions of elements (`NFTA_SET_ELEM_EXPR`, `…_EXPRESSIONS`) do no more
-/// than count.
+/// Whether the expressions of elements (`NFTA_SET_ELEM_EXPR`, `…_EXPRESSIONS`) only count.
 fn only_counts(one: Option<&[u8]>, more: Option<&[u8]>) -> Result<bool, Odd> {
     let mut all = Vec::from_iter(one);
     for (_, expression) in each(more.unwrap_or_default())? {
@@ -261,15 +264,15 @@ fn only_counts(one: Option<&[u8]>, more: Option<&[u8]>) -> Result<bool, Odd> {
     Ok(true)
 }
 
-/// The place of the set that a message of elements is about.
+/// Returns the index of the set that an element message names.
 pub(crate) fn set_of(names: &Names, family: u8, payload: &[u8]) -> Result<usize, Odd> {
     let fields = Fields::new(payload, &[1, 2, 3, 4])?;
     let (table, name) = (fields.text(1), fields.text(2));
     let at = names.set(family, &table, &name);
-    at.ok_or_else(|| format!("of set {table} {name}, which is not listed"))
+    at.ok_or_else(|| format!("unlisted set {table} {name}"))
 }
 
-/// Adds the elements that a message tells to their set.
+/// Adds the elements of a message to their set.
 pub(crate) fn elements(set: &mut Set, names: &Names, payload: &[u8]) -> Result<(), Odd> {
     let fields = Fields::new(payload, &[1, 2, 3, 4])?;
     for (_, told) in each(fields.get(3).unwrap_or_default())? {
@@ -283,27 +286,32 @@ pub(crate) fn elements(set: &mut Set, names: &Names, payload: &[u8]) -> Result<(
 fn element(set: &mut Set, names: &Names, told: &[u8]) -> Result<(), Odd> {
     let fields = Fields::new(told, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])?;
     let flags = fields.number(3)?.unwrap_or(0);
+    // An unknown flag may change the meaning of the element.
     if flags & !(ELEMENT_END | ELEMENT_OTHERWISE) != 0 {
         return Err(format!("flags {flags:#x}"));
     }
+    // The element has a timeout or expires.
     if fields.get(4).is_some() || fields.get(5).is_some() {
-        set.doubt = Some(Doubt::new(Cause::Time, "a set with a timeout"));
+        set.doubt = Some(Doubt::new(Cause::Time, "set with a timeout"));
     }
     if !only_counts(fields.get(7), fields.get(11))? {
-        set.doubt = Some(Doubt::new(Cause::Counting, "a set whose elements count"));
+        set.doubt = Some(Doubt::new(Cause::Counting, "set with stateful elements"));
     }
     let value = match fields.get(2) {
         None => Value::Member,
         Some(told) => data(told, |name| names.chain(set.family, &set.table, name))?,
     };
+    // The catch-all element has no key.
     if flags & ELEMENT_OTHERWISE != 0 {
         set.elements.otherwise = Some(value);
         return Ok(());
     }
     let key = |told| match data(told, |_| None)? {
         Value::Data(bytes) if bytes.len() == set.key_length => Ok(bytes),
-        Value::Data(bytes) => Err(format!("key of {} bytes, not {}", bytes.len(), set.key_length)),
-        _ => Err("a key that is no value".to_owned()),
+        Value::Data(bytes) => {
+            Err(format!("key of {} bytes, expected {}", bytes.len(), set.key_length))
+        }
+        _ => Err("key is a verdict".to_owned()),
     };
     let first = key(fields.need(1)?)?;
     let last = fields.get(10).map(key).transpose()?;
@@ -317,20 +325,21 @@ fn element(set: &mut Set, names: &Names, told: &[u8]) -> Result<(), Odd> {
             let last = last.unwrap_or_else(|| first.clone());
             set.elements.boxes.push((first, last, value));
         }
-        _ => return Err("an end where there are no ranges".to_owned()),
+        _ => return Err("range end in a set without ranges".to_owned()),
     }
     Ok(())
 }
 
-/// A rule, and the place of its chain.
+/// Decodes a rule. Returns it with the index of its chain.
 pub(crate) fn rule(names: &Names, family: u8, payload: &[u8]) -> Result<(usize, Rule), Odd> {
-    // The chain first: what is odd concerns it alone.
+    // Find the chain first, so that unsupported content affects that chain only.
     let all = each(payload)?;
     let find = |wanted| all.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value);
     let name = |kind| find(kind).map(crate::wire::text).unwrap_or_default();
     let (table, chain) = (name(1), name(2));
     let Some(at) = names.chain(family, &table, &chain) else {
-        return Err(format!("of chain {table} {chain}, which is not listed"));
+        // The chain was removed meanwhile, or could not be decoded.
+        return Err(format!("unlisted chain {table} {chain}"));
     };
     let handle = find(3).and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes);
     let known: Vec<u16> = (1..=12).collect();
@@ -341,6 +350,7 @@ pub(crate) fn rule(names: &Names, family: u8, payload: &[u8]) -> Result<(usize, 
                 expressions.push(expression::decode(names, family, &table, told));
             }
         }
+        // Keep the rule, so that flows that reach it get no verdict.
         Err(why) => expressions.push(Expression::Odd(why)),
     }
     Ok((at, Rule { handle, expressions }))

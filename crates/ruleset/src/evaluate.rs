@@ -1,4 +1,4 @@
-//! Evaluation of a hook's chains for a flow, as `nft_do_chain` goes through them.
+//! Evaluates a hook's chains for a flow, as `nft_do_chain` does.
 
 use crate::expression::REGISTERS;
 use crate::flow::{Answer, Flow, Hook, Place, Step, Verdict};
@@ -8,9 +8,9 @@ use crate::set::Found;
 use crate::value::{Byte, Cause, Comparison, Doubt, Holds, compare, doubt, known, whole, within};
 use crate::xt::{ConnmarkMode, Target};
 
-/// `NFT_JUMP_STACK_SIZE`: the kernel takes no deeper rule set.
+/// `NFT_JUMP_STACK_SIZE`: the kernel rejects deeper rule sets.
 const DEPTH: usize = 16;
-/// Expressions that an evaluation goes through before it is given up; some 100 ms.
+/// Limit of expressions per evaluation, about 100 ms.
 const STEPS: usize = 2_000_000;
 /// `NFPROTO_*`.
 const INET: u8 = 1;
@@ -21,26 +21,27 @@ const IPV6: u8 = 10;
 /// `NF_INET_INGRESS`.
 const INET_INGRESS: u32 = 5;
 
-/// How a rule ends.
+/// Result of a rule.
 enum End {
-    /// On with the next one.
+    /// Continue with the next rule.
     Next,
     Act(Action),
     Stop(Verdict),
 }
 
-/// What is left to be done of an evaluation.
+/// Expressions that an evaluation may still process.
 struct Budget(usize);
 
 impl Ruleset {
-    /// What the rules do to all packets of a flow that pass these hooks in turn.
+    /// Evaluates the rules for all packets of a flow that pass these hooks in order.
     ///
-    /// The first reason is told that is not [`Verdict::Accept`]: what comes behind it may
-    /// have more of them.
+    /// Stops at the first result other than [`Verdict::Accept`]; later chains may have further
+    /// ones.
     pub fn verdict(&self, flow: &Flow, path: &[Step]) -> Answer {
         let mut mark = flow.mark;
         let mut marks = Vec::with_capacity(path.len());
         let mut budget = Budget(STEPS);
+        // Unsupported content may affect any flow.
         if let Some(odd) = self.odd.first() {
             let verdict = Verdict::NotUnderstood { at: None, what: odd.clone() };
             return Answer { verdict, mark, marks };
@@ -60,18 +61,19 @@ impl Ruleset {
                 let priority = base.map_or(0, |base| base.priority);
                 let mut packets = Packets { flow, step, priority, mark };
                 let verdict = self.base(*at, &mut packets, &mut budget);
+                // Only accept continues with the next base chain.
                 if verdict != Verdict::Accept {
                     return Answer { verdict, mark, marks };
                 }
-                // Which of two chains at one priority is first is not told: a mark that one
-                // of them sets may be seen by the other or not.
+                // The order of two chains with the same priority is unknown, so the other chain may
+                // or may not see a mark that this one sets.
                 let is_alone = here.iter().all(|other| {
                     other == at
                         || self.chains[*other].base.as_ref().map(|base| base.priority)
                             != Some(priority)
                 });
                 if packets.mark != mark && !is_alone {
-                    let what = "a mark that a chain of the same priority may see".to_owned();
+                    let what = "mark that another chain of the same priority may read".to_owned();
                     let at = Some(place(&self.chains[*at], None));
                     let verdict = Verdict::NotUnderstood { at, what };
                     return Answer { verdict, mark, marks };
@@ -83,13 +85,13 @@ impl Ruleset {
         Answer { verdict: Verdict::Accept, mark, marks }
     }
 
-    /// A base chain and all that it jumps to.
+    /// Evaluates a base chain and the chains that it jumps to.
     fn base(&self, base: usize, packets: &mut Packets<'_>, budget: &mut Budget) -> Verdict {
         let mut stack: Vec<(usize, usize)> = Vec::with_capacity(DEPTH);
         let (mut chain, mut next) = (base, 0);
         loop {
             let Some(here) = self.chains.get(chain) else {
-                let what = "a chain that is not there".to_owned();
+                let what = "missing chain".to_owned();
                 return Verdict::NotUnderstood { at: None, what };
             };
             if let Some(odd) = &here.odd {
@@ -145,16 +147,16 @@ impl Ruleset {
         packets: &mut Packets<'_>,
         budget: &mut Budget,
     ) -> End {
-        // What is in no register yet, nobody reads: the kernel refuses such rules.
-        let unset = Byte::unknown(Doubt::new(Cause::Unknown, "a register that is not set"));
+        // The kernel rejects rules that read an unset register.
+        let unset = Byte::unknown(Doubt::new(Cause::Unknown, "unset register"));
         let mut registers = [unset; REGISTERS];
-        // Why it is not certain that the rule matches so far.
+        // Reason why it is uncertain whether the rule matches so far.
         let mut maybe: Option<Doubt> = None;
         let stop = |doubt| End::Stop(depends(chain, rule, doubt));
         for expression in &rule.expressions {
             match budget.0.checked_sub(1) {
                 Some(rest) => budget.0 = rest,
-                None => return End::Stop(not_understood(chain, rule, "too many rules")),
+                None => return End::Stop(not_understood(chain, rule, "too many expressions")),
             }
             let holds = match expression {
                 Expression::Nothing => Holds::Yes,
@@ -166,7 +168,7 @@ impl Ruleset {
                 Expression::Payload { base, offset, length, to } => {
                     let (bytes, is_there) = packets.payload(*base, *offset, *length);
                     store(&mut registers, *to, &bytes);
-                    // A packet that ends before it breaks the rule.
+                    // The rule does not match packets that end earlier.
                     let short = Doubt::new(Cause::Packet, "payload");
                     if is_there { Holds::Yes } else { Holds::Maybe(short) }
                 }
@@ -213,10 +215,10 @@ impl Ruleset {
                         return End::Stop(not_understood(chain, rule, &why));
                     }
                     let Some(key) = registers.get(*from..*from + set.key_length) else {
-                        return End::Stop(not_understood(chain, rule, "a key that is too long"));
+                        return End::Stop(not_understood(chain, rule, "key too long"));
                     };
                     match (set.find(key), to) {
-                        // Counting needs each packet, whether it is found or not.
+                        // Stateful elements need every packet, matching or not.
                         (Found::Maybe(doubt), _) if doubt.cause == Cause::Counting => {
                             return stop(doubt);
                         }
@@ -233,7 +235,7 @@ impl Ruleset {
                             Holds::Yes
                         }
                         (Found::Yes(_), Some(_)) => {
-                            return End::Stop(not_understood(chain, rule, "a map to no value"));
+                            return End::Stop(not_understood(chain, rule, "map without values"));
                         }
                         (Found::No, Some(_)) => Holds::No,
                         (Found::Yes(_), None) => Holds::of(!inverted),
@@ -247,7 +249,7 @@ impl Ruleset {
                         return End::Stop(not_understood(chain, rule, &why));
                     }
                     let Some(key) = registers.get(*from..*from + set.key_length) else {
-                        return End::Stop(not_understood(chain, rule, "a key that is too long"));
+                        return End::Stop(not_understood(chain, rule, "key too long"));
                     };
                     match (set.find(key), maybe) {
                         (Found::No, _) => Holds::No,
@@ -255,7 +257,7 @@ impl Ruleset {
                         (Found::Yes(Value::Verdict(Action::Continue)), None) => Holds::Yes,
                         (Found::Yes(Value::Verdict(action)), None) => return End::Act(*action),
                         (Found::Yes(_), None) => {
-                            return End::Stop(not_understood(chain, rule, "a map to no verdict"));
+                            return End::Stop(not_understood(chain, rule, "map without verdicts"));
                         }
                     }
                 }
@@ -264,11 +266,11 @@ impl Ruleset {
                     return stop(maybe.unwrap_or(Doubt::new(Cause::Unannounced, "dynset")));
                 }
                 Expression::Slow(doubt) => {
-                    // It may be that this reads into a register.
+                    // The expression may write any register.
                     registers.fill(Byte::unknown(*doubt));
                     Holds::Maybe(*doubt)
                 }
-                // From here on: what does something. It is done for certain or it is told.
+                // The expressions below have side effects: an uncertain match is a result.
                 _ if maybe.is_some() => return maybe.map_or(End::Next, stop),
                 Expression::Verdict(Action::Continue) => Holds::Yes,
                 Expression::Verdict(action) => return End::Act(*action),
@@ -305,10 +307,12 @@ impl Ruleset {
                     return stop(Doubt::new(Cause::Effect, "meta set"));
                 }
                 Expression::CtSet { key, from } => {
-                    // NFT_CT_MARK; the entry has had it since a packet passed here before.
+                    // NFT_CT_MARK. Earlier packets have set the entry's mark already, so an equal
+                    // mark changes nothing.
                     let mark = match packets.tracked() {
                         Tracked::Entry(entry) if *key == 3 => entry.mark,
-                        // Without an entry nothing is set; a zone is, in a template.
+                        // Without an entry there is no mark to set. A zone is set in a template, so
+                        // it is not ignored.
                         Tracked::Nothing if *key == 3 => continue,
                         _ => return stop(Doubt::new(Cause::Effect, "ct set")),
                     };
@@ -323,8 +327,8 @@ impl Ruleset {
             match holds {
                 Holds::No => return End::Next,
                 Holds::Yes => {}
-                // What only reads may yet turn out not to matter. What keeps a state of its
-                // own, or does something, has done so with a packet that came here.
+                // An uncertain read may still turn out to be irrelevant. An expression with state
+                // or a side effect has already acted on packets that came this far.
                 Holds::Maybe(doubt) => match doubt.cause {
                     Cause::Counting | Cause::Effect => return stop(maybe.unwrap_or(doubt)),
                     _ if is_stateful(expression) => return stop(maybe.unwrap_or(doubt)),
@@ -336,7 +340,7 @@ impl Ruleset {
     }
 }
 
-/// Sets a register. Registers are set in words; the rest of the last one is zero.
+/// Sets registers. They are set in words; the rest of the last word is zero.
 fn store(registers: &mut [Byte; REGISTERS], to: usize, bytes: &[Byte]) {
     for (at, register) in registers[to..].iter_mut().enumerate() {
         match bytes.get(at) {
@@ -347,18 +351,18 @@ fn store(registers: &mut [Byte; REGISTERS], to: usize, bytes: &[Byte]) {
     }
 }
 
-/// Whether an expression whose outcome is not known changes something on its own.
+/// Whether an expression with an uncertain result has state of its own.
 fn is_stateful(expression: &Expression) -> bool {
     let doubt = match expression {
         Expression::Slow(doubt) => doubt,
         Expression::Match(crate::xt::Match::Slow(doubt)) => doubt,
         _ => return false,
     };
-    // numgen inc, statistic nth; ipset with counters or timeouts; dynset.
+    // numgen inc, statistic nth, ipset with counters or timeouts, dynset.
     !matches!(doubt.cause, Cause::Packet)
 }
 
-/// The packets' mark behind `CONNMARK` (`xt_connmark.c`).
+/// Returns the packets' mark after `CONNMARK` (`xt_connmark.c`).
 fn connmark(
     packets: &Packets<'_>,
     mode: ConnmarkMode,
@@ -378,16 +382,16 @@ fn connmark(
             return Ok(packets.mark & !packet_mask ^ entry.mark & connection_mask);
         }
     };
-    // The entry has had it since a packet passed here before.
+    // Earlier packets have set the entry's mark already, so an equal mark changes nothing.
     if of_connection != entry.mark {
         return Err(Doubt::new(Cause::Effect, "CONNMARK"));
     }
     Ok(packets.mark)
 }
 
-/// Whether a base chain is handed the packets at a step.
+/// Whether packets pass a base chain at a step.
 fn is_at(chain: &Chain, base: &Base, flow: &Flow, step: &Step) -> bool {
-    // NAT looks at a connection's first packet; others are translated as their entry says.
+    // NAT chains see the first packet of a connection; conntrack translates the others.
     if chain.is_dormant || (base.kind == "nat" && !flow.asks_nat) {
         return false;
     }

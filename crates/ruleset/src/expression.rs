@@ -1,4 +1,4 @@
-//! Expressions of a rule by their names and attributes.
+//! Decodes the expressions of a rule by name and attributes.
 
 use crate::data::data;
 use crate::model::{Expression, Header, Register, Value};
@@ -7,10 +7,10 @@ use crate::value::{Cause, Comparison, Doubt};
 use crate::wire::{Fields, Odd};
 use crate::xt;
 
-/// Bytes of all registers.
+/// Size of all registers, bytes.
 pub(crate) const REGISTERS: usize = 64;
 
-/// Expressions that keep a flow slow, whatever they say.
+/// Expressions that force the slow path, whatever their attributes.
 pub const SLOW: [(&str, Cause); 21] = [
     ("limit", Cause::Counting),
     ("quota", Cause::Counting),
@@ -35,7 +35,7 @@ pub const SLOW: [(&str, Cause); 21] = [
     ("secmark", Cause::Effect),
 ];
 
-/// Of an expression (`NFTA_EXPR_*`) of a rule of a table.
+/// Decodes an expression (`NFTA_EXPR_*`) of a rule in a table.
 pub(crate) fn decode(names: &Names, family: u8, table: &str, told: &[u8]) -> Expression {
     let inner = || -> Result<Expression, Odd> {
         let fields = Fields::new(told, &[1, 2])?;
@@ -57,26 +57,27 @@ fn named(
         return Ok(Expression::Slow(Doubt::new(*cause, name)));
     }
     let fields = |known: &[u16]| Fields::new(told, known);
-    let find = |set: String| {
-        names.set(family, table, &set).ok_or_else(|| format!("set {set}, which is not listed"))
-    };
+    let find =
+        |set: String| names.set(family, table, &set).ok_or_else(|| format!("unlisted set {set}"));
     Ok(match name {
         "dynset" => {
             let known: Vec<u16> = (1..=10).collect();
             Expression::Dynset { set: find(fields(&known)?.text(1))? }
         }
-        // Packets and bytes; when the last one came.
+        // Packet and byte counts; time of the last packet.
         "counter" | "last" => Expression::Nothing,
         "meta" => {
             let fields = fields(&[1, 2, 3])?;
             let key = fields.need_number(2)?;
             match (fields.number(1)?, fields.number(3)?) {
                 (Some(to), None) => Expression::Meta { key, to: register(to)? },
+                // Without a destination register, the expression writes the field.
                 (None, Some(from)) => Expression::MetaSet { key, from: register(from)? },
-                _ => return Err("neither from nor to".to_owned()),
+                _ => return Err("neither a source nor a destination register".to_owned()),
             }
         }
         "payload" => {
+            // A source register means that the packet is rewritten.
             if fields(&[1, 2, 3, 4, 5, 6, 7, 8])?.get(5).is_some() {
                 return Ok(Expression::Slow(Doubt::new(Cause::Effect, "payload set")));
             }
@@ -109,8 +110,9 @@ fn named(
         "range" => {
             let fields = fields(&[1, 2, 3, 4])?;
             let (least, most) = (value(fields.need(3)?)?, value(fields.need(4)?)?);
+            // The kernel compares both bounds with the same register span.
             if least.len() != most.len() {
-                return Err("bounds of two lengths".to_owned());
+                return Err("bounds of different lengths".to_owned());
             }
             let inverted = inverted(fields.need_number(2)?)?;
             let from = span(fields.need_number(1)?, least.len())?;
@@ -119,13 +121,14 @@ fn named(
         "bitwise" => {
             let fields = fields(&[1, 2, 3, 4, 5, 6, 7, 8])?;
             let operation = fields.number(6)?.unwrap_or(0);
+            // Shifts and operations on two registers are not evaluated.
             if operation != 0 {
                 return Err(format!("operation {operation}"));
             }
             let length = fields.need_number(3)? as usize;
             let (mask, xor) = (value(fields.need(4)?)?, value(fields.need(5)?)?);
             if mask.len() != length || xor.len() != length {
-                return Err("mask of another length".to_owned());
+                return Err("mask and value differ in length".to_owned());
             }
             let from = span(fields.need_number(1)?, length)?;
             Expression::MaskXor { from, to: span(fields.need_number(2)?, length)?, mask, xor }
@@ -146,7 +149,7 @@ fn named(
             match data(fields.need(2)?, |name| names.chain(family, table, name))? {
                 Value::Verdict(action) if to == 0 => Expression::Verdict(action),
                 Value::Data(value) => Expression::Immediate { to: span(to, value.len())?, value },
-                _ => return Err("a verdict as a value".to_owned()),
+                _ => return Err("verdict in place of a value".to_owned()),
             }
         }
         "lookup" => {
@@ -155,8 +158,9 @@ fn named(
             let from = register(fields.need_number(2)?)?;
             let inverted = inverted(fields.number(5)?.unwrap_or(0))?;
             match fields.number(3)? {
+                // Register 0 is the verdict register.
                 Some(0) if !inverted => Expression::VerdictMap { set, from },
-                Some(0) => return Err("an inverted map".to_owned()),
+                Some(0) => return Err("inverted map".to_owned()),
                 Some(to) => Expression::Lookup { set, from, to: Some(register(to)?), inverted },
                 None => Expression::Lookup { set, from, to: None, inverted },
             }
@@ -172,7 +176,7 @@ fn named(
             match (fields.number(1)?, fields.number(4)?) {
                 (Some(to), None) => Expression::Ct { key, direction, to: register(to)? },
                 (None, Some(from)) => Expression::CtSet { key, from: register(from)? },
-                _ => return Err("neither from nor to".to_owned()),
+                _ => return Err("neither a source nor a destination register".to_owned()),
             }
         }
         "fib" => {
@@ -185,7 +189,7 @@ fn named(
             match fields.number(1)? {
                 // NFT_OBJECT_COUNTER.
                 Some(1) => Expression::Nothing,
-                // Quotas, limits, helpers, timeouts, secmarks, proxies.
+                // Quotas, limits, helpers, timeouts, secmarks, synproxies.
                 _ => Expression::Slow(Doubt::new(Cause::Counting, "objref")),
             }
         }
@@ -193,7 +197,7 @@ fn named(
             fields(&[1, 2])?;
             Expression::Reject
         }
-        // Of chains of the type nat alone, which established connections do not pass.
+        // Only in NAT chains, which established connections do not pass.
         "nat" | "masq" | "redir" => Expression::Slow(Doubt::new(Cause::Effect, "nat")),
         "match" | "target" => {
             let fields = fields(&[1, 2, 3])?;
@@ -205,11 +209,11 @@ fn named(
                 Expression::Target(xt::target(&extension, revision, info)?)
             }
         }
-        _ => return Err("an expression that is not known".to_owned()),
+        _ => return Err("unknown expression".to_owned()),
     })
 }
 
-/// Where a register begins; `enum nft_registers`.
+/// Returns the offset of a register (`enum nft_registers`).
 fn register(number: u32) -> Result<Register, Odd> {
     match number {
         1..=4 => Ok((number as usize - 1) * 16),
@@ -218,7 +222,7 @@ fn register(number: u32) -> Result<Register, Odd> {
     }
 }
 
-/// Where a register begins that has room for a value.
+/// Returns the offset of a register, after checking that a value of this length fits.
 fn span(number: u32, length: usize) -> Result<Register, Odd> {
     let at = register(number)?;
     if length == 0 || length > REGISTERS - at {
@@ -230,11 +234,11 @@ fn span(number: u32, length: usize) -> Result<Register, Odd> {
 fn value(told: &[u8]) -> Result<Vec<u8>, Odd> {
     match data(told, |_| None)? {
         Value::Data(value) => Ok(value),
-        _ => Err("a verdict as a value".to_owned()),
+        _ => Err("verdict in place of a value".to_owned()),
     }
 }
 
-/// A number whose only flag inverts, or `NFT_RANGE_NEQ`.
+/// Parses flags whose only bit inverts, or `NFT_RANGE_NEQ`.
 fn inverted(flags: u32) -> Result<bool, Odd> {
     match flags {
         0 => Ok(false),

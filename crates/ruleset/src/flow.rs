@@ -1,70 +1,68 @@
-//! What is asked about: packets of a connection on their way through hooks.
+//! Input and output of an evaluation: packets of a connection on their path through hooks.
 
 use std::net::IpAddr;
 
 use crate::value::Cause;
 
-/// A direction of a connection, as the packets are that the fast path would take: neither
-/// fragments nor with IP options or extension headers; of TCP, with ACK and without SYN,
-/// FIN and RST.
+/// A direction of a connection, limited to packets that the fast path accepts: no fragments, no IP
+/// options or extension headers; for TCP, with ACK and without SYN, FIN and RST.
 ///
-/// Tuples are conntrack's, so that translation is known: a packet enters with the
-/// addresses of `tuple`; behind the translation of destinations its destination is the
-/// source of `other`, behind that of sources its source is the destination of `other`.
+/// Tuples are conntrack's, so translation is known. A packet enters with the addresses of `tuple`.
+/// After destination NAT its destination is the source of `other`; after source NAT its source is
+/// the destination of `other`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
     /// Addresses and ports of this direction.
     pub tuple: Tuple,
-    /// Of the other direction.
+    /// Addresses and ports of the other direction.
     pub other: Tuple,
-    /// The source ports of this direction are many, as those of a tunnel's datagrams are: that
-    /// of `tuple` stands for none of them.
+    /// The flow has many source ports, like a tunnel's outer packets. The port in `tuple` is a
+    /// placeholder.
     pub any_source_port: bool,
-    /// An address of the tuples that stands for many: what rules say of it holds for some of
-    /// them. What they say to all of these flows is known where it does not depend on it.
+    /// An address in the tuples that stands for many addresses. A result that depends on it is
+    /// reported as such; any other result holds for all of them.
     pub any_address: Option<IpAddr>,
-    /// Chains of the type nat are asked, too: those that a connection's first packet comes to.
+    /// Evaluate NAT chains, too, as for the first packet of a connection.
     pub asks_nat: bool,
-    /// What is above IP.
+    /// Protocol above IP.
     pub transport: Transport,
-    /// Connection tracking's entry; `None`: the packets are not tracked (conntrack is not in
-    /// use, which rules that ask for it see as invalid).
+    /// The conntrack entry. `None`: the packets are untracked because conntrack is not in use; `ct
+    /// state` is invalid then.
     pub connection: Option<Connection>,
-    /// `skb->mark` when it enters the first hook.
+    /// `skb->mark` at the first hook.
     pub mark: u32,
-    /// Kinds of addresses by the routing tables ([`UNICAST`], [`LOCAL`] …), as far as they are
-    /// known.
+    /// Known types of addresses in the routing tables ([`UNICAST`], [`LOCAL`] …).
     pub address_types: Vec<(IpAddr, u8)>,
 }
 
-/// A kind of address (`RTN_UNICAST` of `linux/rtnetlink.h`): another host's.
+/// Address type `RTN_UNICAST` (`linux/rtnetlink.h`): another host's address.
 pub const UNICAST: u8 = 1;
-/// A kind of address (`RTN_LOCAL`): this host's own.
+/// Address type `RTN_LOCAL`: an address of this host.
 pub const LOCAL: u8 = 2;
 
-/// Addresses and ports of a direction. For ICMP the ports are zero.
+/// Addresses and ports of a direction. Ports are zero for ICMP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuple {
     /// Source address and port.
     pub source: (IpAddr, u16),
-    /// Destination, of the same family.
+    /// Destination address and port, of the same family.
     pub destination: (IpAddr, u16),
 }
 
 impl Tuple {
-    /// The tuple of answers, where nothing is translated.
+    /// Returns the tuple of replies if nothing is translated.
     #[must_use]
     pub fn reversed(self) -> Tuple {
         Tuple { source: self.destination, destination: self.source }
     }
 }
 
-/// What is above IP.
+/// Protocol above IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// Packets with ACK and without SYN, FIN and RST.
     Tcp,
-    /// UDP; every datagram that is no fragment.
+    /// UDP, without fragments.
     Udp,
     /// ICMP or ICMPv6 of one type and code.
     Icmp {
@@ -76,7 +74,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// `IPPROTO_*` over IPv4 or IPv6.
+    /// Returns `IPPROTO_*` for IPv4 or IPv6.
     pub fn protocol(self, is_ipv4: bool) -> u8 {
         match self {
             Transport::Tcp => 6,
@@ -87,18 +85,18 @@ impl Transport {
     }
 }
 
-/// What conntrack knows of a connection, for packets that belong to it.
+/// The conntrack entry of a connection, as its packets see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
-    /// What `ct state` compares with.
+    /// State that `ct state` matches.
     pub state: State,
-    /// Whether the direction is that of answers.
+    /// Whether this is the reply direction.
     pub is_reply: bool,
-    /// `IPS_*` bits, where they are known.
+    /// `IPS_*` bits, if known.
     pub status: Option<u32>,
-    /// The connection's mark, `ct mark`; the packet's own is another.
+    /// Mark of the connection, `ct mark`. The packet's mark is separate.
     pub mark: u32,
-    /// Zone in which the connection is known, `ct zone`; 0 by default.
+    /// Conntrack zone, `ct zone`; 0 by default.
     pub zone: u16,
 }
 
@@ -107,37 +105,37 @@ pub struct Connection {
 pub enum State {
     /// Seen in both directions.
     Established,
-    /// Of a connection that another one announced.
+    /// Expected by another connection.
     Related,
     /// Not seen in both directions.
     New,
 }
 
-/// A hook that the packets pass, with the devices that it is told.
+/// A hook on the path, with the devices that it sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Hook whose chains the packets come to.
+    /// Hook whose chains see the packets.
     pub hook: Hook,
-    /// Input device, as the hook is told (for br_netfilter: the bridge).
+    /// Input device as the hook sees it (with br_netfilter: the bridge).
     pub input: Option<Interface>,
-    /// Output device, as the hook is told.
+    /// Output device as the hook sees it.
     pub output: Option<Interface>,
-    /// The bridge's port by which it came, where br_netfilter knows of one.
+    /// Input port of the bridge, if br_netfilter knows it.
     pub port_in: Option<String>,
-    /// The bridge's port by which it leaves, likewise.
+    /// Output port of the bridge, if br_netfilter knows it.
     pub port_out: Option<String>,
 }
 
-/// Index and name of a device, as rules compare them.
+/// Index and name of a device, as rules match them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Index, `meta iif`; another one after the device is made anew.
+    /// Index, `meta iif`. It changes if the device is created again.
     pub index: u32,
     /// Name, `meta iifname`.
     pub name: String,
 }
 
-/// Hooks. Chains of `ip`, `ip6` and `inet` meet at the first five.
+/// Hooks. Chains of `ip`, `ip6` and `inet` use the first five.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// `NF_INET_PRE_ROUTING`.
@@ -160,50 +158,50 @@ pub enum Hook {
     BridgeOutput,
     /// `NF_BR_POST_ROUTING`.
     BridgePostrouting,
-    /// `NF_NETDEV_INGRESS` of the input device, that of `inet` included.
+    /// `NF_NETDEV_INGRESS` of the input device, including ingress of `inet`.
     Ingress,
     /// `NF_NETDEV_EGRESS` of the output device.
     Egress,
 }
 
-/// What happens to all packets of a flow at a hook or on a path.
+/// Result for all packets of a flow, at a hook or along a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// All pass; it depends on the flow only.
+    /// All packets are accepted, for reasons of the flow alone.
     Accept,
-    /// All are dropped, by this rule or policy.
+    /// A rule or policy drops all packets.
     Drop {
-        /// The rule, or the chain whose policy it is.
+        /// The rule, or the chain with the policy.
         at: Place,
     },
-    /// It is not the same for all of them, or something else happens to each.
+    /// The result differs between packets, or the rule has a side effect.
     Depends {
-        /// Rule that it depends on.
+        /// The rule.
         at: Place,
-        /// Kind of the reason.
+        /// Kind of reason.
         cause: Cause,
-        /// The expression, in the words of `nft` or `iptables`.
+        /// The expression, in terms of `nft` or `iptables`.
         what: String,
     },
-    /// A rule that the flow reaches is not understood.
+    /// A rule that the flow reaches is unsupported.
     NotUnderstood {
-        /// The rule; `None` where it concerns the whole ruleset.
+        /// The rule; `None`: the content affects the whole ruleset.
         at: Option<Place>,
-        /// What is not understood.
+        /// The unsupported content.
         what: String,
     },
 }
 
-/// A rule, or a chain where there is no handle.
+/// A rule, or a chain if there is no handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// `NFPROTO_*`.
     pub family: u8,
-    /// Table that has the chain.
+    /// Table of the chain.
     pub table: String,
-    /// Chain that has the rule.
+    /// Chain of the rule.
     pub chain: String,
-    /// Handle of the rule, as `nft -a` shows it.
+    /// Handle of the rule, shown by `nft -a`.
     pub handle: Option<u64>,
 }
 
@@ -229,21 +227,21 @@ impl std::fmt::Display for Verdict {
             Verdict::Drop { at } => write!(f, "drop by {at}"),
             Verdict::Depends { at, what, .. } => write!(f, "{at}: {what}"),
             Verdict::NotUnderstood { at: Some(at), what } => {
-                write!(f, "{at}: not understood: {what}")
+                write!(f, "{at}: unsupported: {what}")
             }
-            Verdict::NotUnderstood { at: None, what } => write!(f, "not understood: {what}"),
+            Verdict::NotUnderstood { at: None, what } => write!(f, "unsupported: {what}"),
         }
     }
 }
 
-/// A verdict, and what became of the packets' mark.
+/// A verdict and the resulting mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// What becomes of the packets at all hooks together.
+    /// Verdict of all hooks together.
     pub verdict: Verdict,
-    /// `skb->mark` behind the last hook, if all pass.
+    /// `skb->mark` after the last hook, if all packets are accepted.
     pub mark: u32,
-    /// `skb->mark` behind each hook that was passed, in the order of the path: routing looks
-    /// at it behind prerouting.
+    /// `skb->mark` after each hook, in the order of the path. Routing reads the mark after
+    /// prerouting.
     pub marks: Vec<u32>,
 }

@@ -1,11 +1,11 @@
-//! The part of the rules that concerns connections that are there already.
+//! The part of the rules that affects existing connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::{Action, Base, Chain, Elements, Expression, Rule, Ruleset, Set, Value};
 
-/// Which chains and sets are in the part, by their places: as they were, as they are.
+/// New indices of the chains and sets that are kept, by old index.
 #[derive(Default)]
 struct Kept {
     chains: BTreeMap<usize, usize>,
@@ -13,21 +13,21 @@ struct Kept {
 }
 
 impl Ruleset {
-    /// What packets come to that are not a connection's first: base chains that are not of the
-    /// type nat, and what these lead to. Two of them are equal where [`Ruleset::verdict`]
-    /// says the same by both of all flows that do not ask chains of nat: numbers of rules, of
-    /// generations and of chains that nothing leads to are left out.
+    /// Returns the rules that affect packets after a connection's first: all base chains except NAT
+    /// chains, and the chains and sets that they reach. Two results are equal only if
+    /// [`Ruleset::verdict`] is the same for every flow that does not evaluate NAT chains. Handles,
+    /// generations and unreachable chains are left out.
     #[must_use]
     pub fn lasting(&self) -> Ruleset {
         self.reached(|base| base.kind != "nat")
     }
 
-    /// What base chains lead to, all or some of them, in an order that does not depend on when
-    /// it was made.
+    /// Returns the chains and sets reachable from selected base chains, in a canonical order.
     #[must_use]
     pub fn reached(&self, from: impl Fn(&Base) -> bool) -> Ruleset {
         let is_kept = |at: &&usize| {
             let chain = &self.chains[**at];
+            // Dormant chains are not registered.
             !chain.is_dormant && chain.base.as_ref().is_some_and(&from)
         };
         let mut to_follow: Vec<usize> = self.bases.iter().filter(is_kept).copied().collect();
@@ -60,7 +60,7 @@ impl Ruleset {
                 }
             }
         }
-        // In an order that does not depend on the places.
+        // Sort by name, because indices depend on the history.
         let mut reached: Vec<usize> = reached.into_iter().collect();
         let mut sets: Vec<usize> = sets.into_iter().collect();
         let name = |at: &usize| {
@@ -90,7 +90,7 @@ impl Ruleset {
     }
 }
 
-/// What a map may lead to.
+/// Returns the verdicts that a map may return.
 fn actions(set: &Set) -> impl Iterator<Item = Action> {
     let Elements { exact, boxes, edges, otherwise } = &set.elements;
     let values = (exact.values())
@@ -106,6 +106,7 @@ fn actions(set: &Set) -> impl Iterator<Item = Action> {
 impl Kept {
     fn chain(&self, chain: &mut Chain) {
         for Rule { handle, expressions } in &mut chain.rules {
+            // Handles do not affect the verdict.
             *handle = 0;
             for expression in expressions {
                 match expression {
@@ -113,7 +114,7 @@ impl Kept {
                     Expression::Lookup { set, .. }
                     | Expression::VerdictMap { set, .. }
                     | Expression::Dynset { set } => {
-                        // What is nowhere stays so.
+                        // A dangling index stays dangling.
                         *set = self.sets.get(set).copied().unwrap_or(usize::MAX);
                     }
                     _ => {}

@@ -1,22 +1,23 @@
-//! Rules of nftables, those of iptables-nft among them: read from the kernel, and asked
-//! what they do to a flow.
+//! Evaluates nftables rules, including those of iptables-nft: reads them from the kernel and
+//! determines their effect on a flow.
 //!
-//! [`read`] asks the kernel; [`renew`] asks it again for what notifications name. [`Ruleset::from_messages`] decodes its answers, and
-//! [`Ruleset::verdict`] evaluates them; both are pure. The verdict tells whether all
-//! packets of a flow pass, for reasons that lie in the flow alone.
+//! [`read`] reads all rules, [`renew`] only those that notifications name.
+//! [`Ruleset::from_messages`] decodes messages, and [`Ruleset::verdict`] evaluates rules; both are
+//! pure. The verdict is accept only if all packets of a flow pass, for reasons of the flow alone.
 //!
 //! Invariants:
-//! - What is not known here is not understood, and said: no expression, attribute, flag or
-//!   value is passed over.
-//! - [`Verdict::Accept`] means that no rule of the path stops, changes (its mark excepted,
-//!   which is told), counts against a bound or reports any packet of the flow. Plain
-//!   counters are no obstacle: they stand still for packets that do not pass them.
-//! - Chains of the type nat concern the first packets of connections only. They are passed by
-//!   unless the flow says that they are asked ([`Flow::asks_nat`]).
-//! - An evaluation ends: jumps are as deep as the kernel allows, steps are bounded.
+//! - Unknown content is reported as unsupported: no expression, attribute, flag or value is
+//!   skipped.
+//! - [`Verdict::Accept`] means that no rule on the path drops, changes, logs, or counts against a
+//!   limit any packet of the flow. A changed mark is reported separately. Plain counters are
+//!   ignored: they do not advance for packets that bypass them.
+//! - NAT chains affect only the first packet of a connection, so they are skipped unless the flow
+//!   says otherwise ([`Flow::asks_nat`]).
+//! - Evaluation terminates: jumps are as deep as the kernel allows, and the number of steps is
+//!   limited.
 //!
-//! Limits: tables of iptables-legacy and other functions at the hooks are not in here
-//! (`netstate::netfilter` knows of them).
+//! Limits: iptables-legacy tables and other functions at hooks are not covered (see
+//! `netstate::netfilter`).
 
 #![forbid(unsafe_code)]
 

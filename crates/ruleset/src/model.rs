@@ -1,4 +1,4 @@
-//! Rules as the kernel has them, with the names in them resolved.
+//! Rules as the kernel stores them, with names resolved.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ const IPV6: u8 = 10;
 /// All tables of a namespace, of every family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ruleset {
-    /// The generation that was read, where it was read from the kernel.
+    /// Generation of the rules, if they were read from the kernel.
     pub generation: u32,
-    /// Chains; what jumps names them by their place in here.
+    /// Chains. Jumps refer to them by index.
     pub chains: Vec<Arc<Chain>>,
-    /// Sets and maps; what looks up names them by their place in here.
+    /// Sets and maps. Lookups refer to them by index.
     pub sets: Vec<Arc<Set>>,
-    /// What was told and is not understood, and concerns no chain in particular. No verdict
-    /// is given where there is any.
+    /// Unsupported content that belongs to no particular chain. If there is any, no flow gets a
+    /// verdict.
     pub odd: Vec<String>,
-    /// Base chains by their place, in ascending order of priority.
+    /// Indices of base chains, in ascending order of priority.
     pub(crate) bases: Vec<usize>,
 }
 
@@ -34,62 +34,62 @@ pub struct Ruleset {
 pub struct Chain {
     /// `NFPROTO_*`.
     pub family: u8,
-    /// Table that has it, unique in its family.
+    /// Table, unique in its family.
     pub table: String,
     /// Name, unique in its table.
     pub name: String,
-    /// Where packets are handed to it, for a base chain.
+    /// Hook of a base chain.
     pub base: Option<Base>,
-    /// Whether its table is dormant: its hook is not registered.
+    /// Whether the table is dormant, so that its hooks are not registered.
     pub is_dormant: bool,
-    /// What was told of it and is not understood.
+    /// Unsupported content of the chain.
     pub odd: Option<String>,
-    /// Its rules in order.
+    /// Rules in order.
     pub rules: Vec<Rule>,
 }
 
-/// What makes a chain a base chain.
+/// Registration of a base chain at a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Base {
     /// Number of the hook (`NF_INET_*`, `NF_BR_*`, `NF_NETDEV_*`).
     pub hook: u32,
-    /// Chains of a hook come in ascending order of it.
+    /// Chains of a hook run in ascending order of priority.
     pub priority: i32,
-    /// The devices it is for, of those hooks that belong to devices.
+    /// Devices, for hooks that belong to devices.
     pub devices: Vec<String>,
     /// `filter`, `nat`, `route`.
     pub kind: String,
-    /// Whether a packet that comes to its end is dropped.
+    /// Whether the policy drops packets.
     pub drops: bool,
 }
 
-/// What a chain does in turn to a packet that its expressions match.
+/// A rule of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// What `nft -a` shows.
+    /// Handle, shown by `nft -a`.
     pub handle: u64,
-    /// In the order of evaluation.
+    /// Expressions in the order of evaluation.
     pub expressions: Vec<Expression>,
 }
 
-/// What is done to a packet that a rule matches.
+/// Action on a packet that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// `NF_ACCEPT`: the hook's next base chain.
+    /// `NF_ACCEPT`: continue with the hook's next base chain.
     Accept,
     /// `NF_DROP`.
     Drop,
-    /// `NFT_CONTINUE`: the next expression.
+    /// `NFT_CONTINUE`: continue with the next expression.
     Continue,
-    /// `NFT_BREAK`: the next rule.
+    /// `NFT_BREAK`: continue with the next rule.
     Break,
-    /// Back to where was jumped from.
+    /// Return to the calling chain.
     Return,
-    /// To a chain, and back.
+    /// Call a chain.
     Jump(usize),
-    /// To a chain for good.
+    /// Continue in a chain without returning.
     Goto(usize),
-    /// Not decided here: `NF_QUEUE`.
+    /// `NF_QUEUE`: user space decides.
     Queue,
 }
 
@@ -102,11 +102,11 @@ pub enum Header {
     Network,
     /// `NFT_PAYLOAD_TRANSPORT_HEADER`: TCP, UDP, ICMP.
     Transport,
-    /// `NFT_PAYLOAD_INNER_HEADER`: what the transport header is followed by.
+    /// `NFT_PAYLOAD_INNER_HEADER`: data after the transport header.
     Inner,
 }
 
-/// A byte's offset in the 64 bytes of registers.
+/// Byte offset into the 64 bytes of registers.
 pub type Register = usize;
 
 /// A step of a rule.
@@ -174,7 +174,7 @@ pub enum Expression {
         key: u32,
         from: Register,
     },
-    /// Packets change this set.
+    /// Lets packets change the set.
     Dynset {
         set: usize,
     },
@@ -183,76 +183,76 @@ pub enum Expression {
         flags: u32,
         to: Register,
     },
-    /// `counter` and what else takes notice of packets without a bearing on any.
+    /// `counter` and other expressions that only observe.
     Nothing,
-    /// `reject`: drops, and says so.
+    /// `reject`: drops and answers.
     Reject,
-    /// What is known, and keeps every flow slow that reaches it.
+    /// A known expression that forces the slow path.
     Slow(Doubt),
     Match(Match),
     Target(Target),
-    /// Not understood: an expression, an attribute or a value.
+    /// Unsupported: an expression, an attribute or a value.
     Odd(String),
 }
 
-/// What is looked up in.
+/// A set or map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
     /// `NFPROTO_*`.
     pub family: u8,
-    /// Table that has it, unique in its family.
+    /// Table, unique in its family.
     pub table: String,
-    /// Name, unique in its table; an anonymous set has one such as `__set0`.
+    /// Name, unique in its table. Anonymous sets have names such as `__set0`.
     pub name: String,
     /// `NFTA_SET_KEY_LEN`, bytes.
     pub key_length: usize,
-    /// How its elements are told.
+    /// How its elements are described.
     pub shape: Shape,
     /// Bytes of each field of a concatenation with ranges; empty otherwise.
     pub fields: Vec<usize>,
-    /// Why it cannot be remembered what it holds.
+    /// Why results of a lookup cannot be cached.
     pub doubt: Option<Doubt>,
-    /// What was told of it and is not understood.
+    /// Unsupported content of the set.
     pub odd: Option<String>,
     pub(crate) elements: Elements,
 }
 
-/// What the elements of a set are.
+/// Kind of the elements of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Single keys: each element is one.
+    /// Single keys.
     Keys,
-    /// Ranges, told by their edges.
+    /// Ranges, described by their edges.
     Ranges,
-    /// Ranges in each field of a concatenation, told by both corners.
+    /// Ranges per field of a concatenation, described by both corners.
     Boxes,
 }
 
 /// Elements of a set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Elements {
-    /// Elements that are single keys.
+    /// Single keys.
     pub(crate) exact: HashMap<Vec<u8>, Value>,
-    /// Of ranges of concatenated keys, both ends included.
+    /// Ranges of concatenated keys, both ends included.
     pub(crate) boxes: Vec<(Vec<u8>, Vec<u8>, Value)>,
-    /// Begins of ranges, and their ends (`None`), which are not included; sorted. The
-    /// first of two at one key is the begin.
+    /// Starts of ranges, and their exclusive ends (`None`), sorted. At the same key, the start
+    /// comes first.
     pub(crate) edges: Vec<(Vec<u8>, Option<Value>)>,
-    /// For every key that is not there.
+    /// Value for all other keys.
     pub(crate) otherwise: Option<Value>,
 }
 
-/// What an element maps to.
+/// Value of an element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Nothing: the set is not a map.
+    /// None: the set is not a map.
     Member,
     Data(Vec<u8>),
     Verdict(Action),
 }
 
 impl Chain {
-    /// In the place of one that has gone.
+    /// Placeholder for a removed chain.
     pub(crate) fn nothing() -> Chain {
         Chain {
             family: 0,
@@ -265,10 +265,10 @@ impl Chain {
         }
     }
 
-    /// Whether it is for IP packets at one of IP's own hooks, so that a bridge's frames come
-    /// to it by br_netfilter only.
+    /// Whether it is for IP packets at an IP hook, which bridged frames reach only with
+    /// br_netfilter.
     pub fn is_of_ip(&self) -> bool {
-        /// `NF_INET_POST_ROUTING`: `inet` has ingress behind it.
+        /// `NF_INET_POST_ROUTING`. In `inet`, ingress follows it.
         const LAST: u32 = 4;
         [INET, IPV4, IPV6].contains(&self.family)
             && self.base.as_ref().is_some_and(|base| base.hook <= LAST)
@@ -276,7 +276,7 @@ impl Chain {
 }
 
 impl Set {
-    /// In the place of one that has gone.
+    /// Placeholder for a removed set.
     pub(crate) fn nothing() -> Set {
         Set {
             family: 0,
@@ -301,7 +301,7 @@ impl std::fmt::Display for Chain {
 }
 
 impl Ruleset {
-    /// Of these chains, which name no sets.
+    /// Makes a ruleset of chains that use no sets.
     pub fn of_chains(chains: Vec<Chain>) -> Ruleset {
         let chains = chains.into_iter().map(Arc::new).collect();
         let mut rules = Ruleset { chains, ..Ruleset::default() };
@@ -309,7 +309,7 @@ impl Ruleset {
         rules
     }
 
-    /// Puts the base chains in order.
+    /// Sorts the base chains.
     pub(crate) fn order(&mut self) {
         let base = |at: &usize| self.chains[*at].base.as_ref();
         let mut bases: Vec<usize> =
@@ -318,13 +318,13 @@ impl Ruleset {
         self.bases = bases;
     }
 
-    /// Chains that packets are handed to, but for those of ARP.
+    /// Returns the active base chains, except those of ARP.
     pub fn base_chains(&self) -> impl Iterator<Item = &Chain> {
         let chains = self.bases.iter().map(|at| &*self.chains[*at]);
         chains.filter(|chain| !chain.is_dormant && chain.family != ARP)
     }
 
-    /// Whether packets of a family that this host forwards come to any rule.
+    /// Whether forwarded packets of a family pass any chain.
     pub fn concerns_forwarded(&self, ipv6: bool) -> bool {
         /// `NF_INET_PRE_ROUTING`, `NF_INET_FORWARD`, `NF_INET_POST_ROUTING`.
         const FORWARDED: [u32; 3] = [0, 2, 4];
@@ -336,7 +336,7 @@ impl Ruleset {
             })
     }
 
-    /// Whether rules may translate connections of a family: conntrack sees its packets then.
+    /// Whether rules may translate connections of a family. If so, conntrack sees its packets.
     pub fn translates(&self, ipv6: bool) -> bool {
         self.base_chains().any(|chain| {
             chain.is_of_ip()
@@ -346,7 +346,7 @@ impl Ruleset {
         })
     }
 
-    /// Rules of all chains.
+    /// Number of rules in all chains.
     pub fn rules(&self) -> usize {
         self.chains.iter().map(|chain| chain.rules.len()).sum()
     }

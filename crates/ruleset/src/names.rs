@@ -1,4 +1,4 @@
-//! Where chains and sets are, while rules that name them are decoded.
+//! Indices of chains and sets, for decoding rules that refer to them by name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::model::{Chain, Ruleset, Set};
 /// Family, table and name.
 pub(crate) type Name = (u8, String, String);
 
-/// Where chains and sets are, by family, table and name.
+/// Indices of chains and sets, by family, table and name.
 #[derive(Default)]
 pub(crate) struct Names {
     pub(crate) chains: HashMap<Name, usize>,
@@ -16,7 +16,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Of rules that are decoded. What has no name is an empty place.
+    /// Collects the names of decoded rules. Nameless objects are placeholders.
     pub(crate) fn of(rules: &Ruleset) -> Names {
         let chains = rules.chains.iter().enumerate().filter(|(_, chain)| !chain.name.is_empty());
         let chain = |(at, chain): (usize, &Arc<Chain>)| {

@@ -1,4 +1,4 @@
-//! What expressions read of the packets of a flow at a hook.
+//! Values that expressions read from the packets of a flow at a hook.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use crate::flow::{Connection, Flow, Hook, Interface, State, Step, Transport};
 use crate::model::Header;
 use crate::value::{Byte, Cause, Doubt, known};
 
-// include/uapi/linux/netfilter_ipv4.h: priorities. Translation and tracking lie at them.
+// Priorities from include/uapi/linux/netfilter_ipv4.h, at which NAT and conntrack run.
 const PRI_CONNTRACK: i32 = -200;
 const PRI_NAT_DST: i32 = -100;
 const PRI_NAT_SRC: i32 = 100;
@@ -21,17 +21,17 @@ const STATE_NEW: u32 = 8;
 pub(crate) struct Packets<'a> {
     pub(crate) flow: &'a Flow,
     pub(crate) step: &'a Step,
-    /// Of the base chain.
+    /// Priority of the base chain.
     pub(crate) priority: i32,
     pub(crate) mark: u32,
 }
 
-/// What a chain sees of connection tracking.
+/// Conntrack state that a chain sees.
 pub(crate) enum Tracked {
     Entry(Connection),
-    /// No entry, and not because of `notrack`.
+    /// No entry, and no `notrack` rule.
     Nothing,
-    /// Not known at this place.
+    /// Unknown at this hook.
     Unclear,
 }
 
@@ -48,7 +48,7 @@ impl Packets<'_> {
         self.flow.transport.protocol(self.is_ipv4())
     }
 
-    /// The source here; `None` where it is not clear whether it is translated yet.
+    /// Returns the source at this point; `None` if it is unknown whether NAT has run.
     pub(crate) fn source(&self) -> Option<(IpAddr, u16)> {
         let (before, behind) = (self.flow.tuple.source, self.flow.other.destination);
         let is_behind = match self.step.hook {
@@ -60,7 +60,7 @@ impl Packets<'_> {
         pick(before, behind, is_behind)
     }
 
-    /// The destination here, likewise.
+    /// Returns the destination at this point; `None` if it is unknown whether NAT has run.
     pub(crate) fn destination(&self) -> Option<(IpAddr, u16)> {
         let (before, behind) = (self.flow.tuple.destination, self.flow.other.source);
         let is_behind = match self.step.hook {
@@ -77,7 +77,7 @@ impl Packets<'_> {
         self.flow.any_address == Some(address)
     }
 
-    /// Whether the chain is behind what lies at a priority; `None`: at the same one.
+    /// Whether the chain runs after this priority; `None`: at the same priority, in unknown order.
     fn passed(&self, priority: i32) -> Option<bool> {
         (self.priority != priority).then_some(self.priority > priority)
     }
@@ -92,12 +92,12 @@ impl Packets<'_> {
             },
             Hook::Input | Hook::Forward | Hook::Postrouting => entry,
             Hook::Ingress => Tracked::Nothing,
-            // Depends on br_netfilter and on what bridges track on their own.
+            // Depends on br_netfilter and on conntrack for bridges.
             _ => Tracked::Unclear,
         }
     }
 
-    /// `NFT_META_*`.
+    /// Returns the value of `NFT_META_*`.
     pub(crate) fn meta(&self, key: u32) -> Vec<Byte> {
         let index = |interface: &Option<Interface>| {
             known(&interface.as_ref().map_or(0, |interface| interface.index).to_ne_bytes())
@@ -130,7 +130,7 @@ impl Packets<'_> {
                 | Hook::BridgeOutput
                 | Hook::BridgePostrouting => 7,
                 Hook::Egress => 5,
-                // NFPROTO_INET's ingress says inet, netdev's netdev.
+                // Ingress chains of `inet` and of `netdev` see different families.
                 Hook::Ingress => return doubt(Cause::Unknown, "meta nfproto"),
                 _ if self.is_ipv4() => 2,
                 _ => 10,
@@ -142,11 +142,11 @@ impl Packets<'_> {
             24 => doubt(Cause::Time, "meta random"),
             25 => doubt(Cause::Packet, "meta ipsec"),
             30..=32 => doubt(Cause::Time, "meta time, day, hour"),
-            _ => doubt(Cause::Unknown, "a key of meta"),
+            _ => doubt(Cause::Unknown, "unknown meta key"),
         }
     }
 
-    /// Bytes of a header, and whether the packets are that long for certain.
+    /// Returns bytes of a header, and whether all packets are that long.
     pub(crate) fn payload(&self, base: Header, offset: usize, length: usize) -> (Vec<Byte>, bool) {
         let header = match base {
             Header::Link => vec![Byte::unknown(Doubt::new(Cause::Packet, "ether")); 14],
@@ -164,10 +164,10 @@ impl Packets<'_> {
         let free = |what| Byte::unknown(Doubt::new(Cause::Packet, what));
         let (source, destination) = (self.source(), self.destination());
         let address = |of: Option<(IpAddr, u16)>, length: usize| match of {
-            Some((address, _)) if self.is_any(address) => vec![free("an address"); length],
+            Some((address, _)) if self.is_any(address) => vec![free("address"); length],
             Some((IpAddr::V4(address), _)) => known(&address.octets()),
             Some((IpAddr::V6(address), _)) => known(&address.octets()),
-            None => vec![Byte::unknown(unknown("an address amid translation")); length],
+            None => vec![Byte::unknown(unknown("address at the priority of NAT")); length],
         };
         let mut header = Vec::with_capacity(40);
         if self.is_ipv4() {
@@ -175,7 +175,7 @@ impl Packets<'_> {
             header.extend([Byte::known(0x45), free("ip dscp")]);
             header.extend([free("ip length"); 2]);
             header.extend([free("ip id"); 2]);
-            // Neither more fragments nor an offset; the other flags are free.
+            // No MF flag and no offset; the other flags may vary.
             header.push(Byte::bits(0, 0x3f, Doubt::new(Cause::Packet, "ip frag-off")));
             header.push(Byte::known(0));
             header.extend([free("ip ttl"), Byte::known(self.protocol())]);
@@ -198,7 +198,7 @@ impl Packets<'_> {
         let free = |what| Byte::unknown(Doubt::new(Cause::Packet, what));
         let port = |of: Option<(IpAddr, u16)>| match of {
             Some((_, port)) => known(&port.to_be_bytes()),
-            None => vec![Byte::unknown(unknown("a port amid translation")); 2],
+            None => vec![Byte::unknown(unknown("port at the priority of NAT")); 2],
         };
         let source = || match self.flow.any_source_port {
             true => vec![free("source port"); 2],
@@ -231,16 +231,18 @@ impl Packets<'_> {
         }
     }
 
-    /// `NFT_CT_*`; `None`: the expression breaks, its rule does not match.
+    /// Returns the value of `NFT_CT_*`. `None`: the expression breaks, so its rule does not match.
     pub(crate) fn ct(&self, key: u32, direction: Option<u8>) -> Option<Vec<Byte>> {
         let doubt = |cause, what| Some(vec![Byte::unknown(Doubt::new(cause, what)); 16]);
         let entry = match self.tracked() {
             Tracked::Entry(entry) => entry,
+            // `ct state` of an untracked packet is invalid.
             Tracked::Nothing if key == 0 => return Some(known(&STATE_INVALID.to_ne_bytes())),
+            // Other keys of an untracked packet break the expression.
             Tracked::Nothing => return None,
             Tracked::Unclear => return doubt(Cause::Unknown, "ct at this hook"),
         };
-        // The tuples of the entry, in the order of its directions.
+        // Tuples of the entry: original direction, reply direction.
         let (original, reply) = if entry.is_reply {
             (self.flow.other, self.flow.tuple)
         } else {
@@ -259,6 +261,7 @@ impl Packets<'_> {
             (1, None) => Some(known(&[u8::from(entry.is_reply)])),
             (2, None) => match entry.status {
                 Some(status) => Some(known(&status.to_ne_bytes())),
+                // The flow does not specify the status bits.
                 None => doubt(Cause::Unknown, "ct status"),
             },
             (3, None) => Some(known(&entry.mark.to_ne_bytes())),
@@ -268,7 +271,7 @@ impl Packets<'_> {
             (8, Some(direction)) => address(of(direction).source.0, is_ipv4),
             (9, Some(direction)) => address(of(direction).destination.0, is_ipv4),
             (10, _) => Some(known(&[self.protocol()])),
-            // Of ICMP they are identifier, type and code.
+            // For ICMP these are identifier, type and code.
             (11 | 12, _) if matches!(self.flow.transport, Transport::Icmp { .. }) => {
                 doubt(Cause::Unknown, "ct proto-src, proto-dst")
             }
@@ -278,24 +281,26 @@ impl Packets<'_> {
             (11, Some(direction)) => Some(known(&of(direction).source.1.to_be_bytes())),
             (12, Some(direction)) => Some(known(&of(direction).destination.1.to_be_bytes())),
             (13, None) => doubt(Cause::Unannounced, "ct label"),
+            // Counters stand still for packets on the fast path.
             (14..=16, _) => doubt(Cause::Counting, "ct packets, bytes, avgpkt"),
             (17, None) => Some(known(&entry.zone.to_ne_bytes())),
             (19, Some(direction)) => address(of(direction).source.0, true),
             (20, Some(direction)) => address(of(direction).destination.0, true),
             (21, Some(direction)) => address(of(direction).source.0, false),
             (22, Some(direction)) => address(of(direction).destination.0, false),
-            _ => doubt(Cause::Unknown, "a key of ct"),
+            // A key of a newer kernel.
+            _ => doubt(Cause::Unknown, "unknown ct key"),
         }
     }
 
-    /// `RTN_*` of an address.
+    /// Returns the type of an address (`RTN_*`).
     pub(crate) fn address_type(&self, address: Option<(IpAddr, u16)>) -> Option<u8> {
         let (address, _) = address?;
         let known = self.flow.address_types.iter().find(|(of, _)| *of == address);
         known.map(|(_, kind)| *kind)
     }
 
-    /// `fib saddr type`, `fib daddr type`.
+    /// Returns the result of `fib saddr type` or `fib daddr type`.
     pub(crate) fn fib(&self, result: u32, flags: u32) -> Vec<Byte> {
         let doubt = || vec![Byte::unknown(unknown("fib")); 16];
         // NFT_FIB_RESULT_ADDRTYPE; NFTA_FIB_F_SADDR, NFTA_FIB_F_DADDR.
@@ -308,7 +313,7 @@ impl Packets<'_> {
     }
 }
 
-/// Flags of TCP: ACK, and none of FIN, SYN and RST; the others are free.
+/// TCP flags: ACK set, FIN, SYN and RST clear, the others may vary.
 pub(crate) fn tcp_flags() -> Byte {
     Byte::bits(0x10, 0x17, Doubt::new(Cause::Packet, "tcp flags"))
 }
@@ -322,7 +327,7 @@ pub(crate) fn state(state: State) -> u32 {
     }
 }
 
-/// Before or behind a translation; where that is not clear, only what is the same.
+/// Selects the value before or after NAT. If that is unknown, returns it only if both are equal.
 fn pick(
     before: (IpAddr, u16),
     behind: (IpAddr, u16),

@@ -1,4 +1,4 @@
-//! All rules of a namespace, of one generation.
+//! Reads all rules of a namespace, consistently from one generation.
 
 use std::sync::Arc;
 
@@ -9,32 +9,30 @@ use crate::decode::{Message, NEWSET};
 use crate::model::Ruleset;
 use crate::wire::each;
 
-// `NFT_MSG_GET…`, in the order in which they are asked for.
+// `NFT_MSG_GET…`, in the order of the requests.
 const GETTABLE: u16 = 1;
 const GETCHAIN: u16 = 4;
 pub(crate) const GETRULE: u16 = 7;
 const GETSET: u16 = 10;
 pub(crate) const GETSETELEM: u16 = 13;
-/// So many times the rules are read anew as they changed meanwhile.
+/// Attempts to read a consistent generation.
 const ATTEMPTS: usize = 20;
 
-/// Why rules were not read.
+/// Error of reading rules.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refused a request, or its answer could not be understood.
+    /// The kernel refused a request, or its answer could not be parsed.
     #[error(transparent)]
     Netlink(#[from] netstate::Error),
-    /// Somebody changed the rules all the while.
-    #[error(
-        "read nftables: expected one generation, got changes during each of {ATTEMPTS} attempts"
-    )]
+    /// The rules changed during every attempt.
+    #[error("read nftables: rules changed during each of {ATTEMPTS} attempts")]
     Changing,
 }
 
 /// Reads the rules of the calling thread's namespace.
 ///
 /// # Errors
-/// When the kernel refuses, or changes the rules during every attempt.
+/// If the kernel refuses, or the rules change during every attempt.
 pub fn read() -> Result<Ruleset, Error> {
     read_by(&mut Nftables::open()?)
 }
@@ -48,23 +46,24 @@ pub fn read_by(nftables: &mut Nftables) -> Result<Ruleset, Error> {
     Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
 }
 
-/// The rules of a namespace: those that are known where they still are of the generation of now.
+/// Returns the rules of a namespace. Reuses the known rules if their generation is current.
 ///
 /// # Errors
 /// As [`read`].
 pub fn refresh(nftables: &mut Nftables, known: &Arc<Ruleset>) -> Result<Arc<Ruleset>, Error> {
+    // On errors, read the rules, which reports the error.
     if !is_behind(nftables, known).unwrap_or(true) {
         return Ok(known.clone());
     }
     let new = read_by(nftables)?;
-    // Who compares them finds that out at once.
+    // Keep the known value if the rules are equal, so that comparing pointers suffices.
     Ok(if new == **known { known.clone() } else { Arc::new(new) })
 }
 
-/// Whether a namespace has rules of another generation.
+/// Whether the namespace's rules have another generation.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn is_behind(nftables: &mut Nftables, known: &Ruleset) -> Result<bool, Error> {
     match nftables.generation() {
         Ok(generation) => Ok(generation != known.generation),
@@ -73,8 +72,8 @@ pub fn is_behind(nftables: &mut Nftables, known: &Ruleset) -> Result<bool, Error
     }
 }
 
-/// The generation, and all messages of it, of a namespace. A kernel without nftables has generation 0 and
-/// no message.
+/// Returns the generation and all its messages. A kernel without nftables has generation 0 and no
+/// messages.
 ///
 /// # Errors
 /// As [`read`].
@@ -87,8 +86,9 @@ pub fn messages(nftables: &mut Nftables) -> Result<(u32, Vec<Message>), Error> {
         };
         match all(nftables) {
             Ok(messages) if nftables.generation()? == before => return Ok((before, messages)),
+            // The rules changed during the read: try again.
             Ok(_) => {}
-            // A set that went meanwhile, or a dump that was interrupted each time.
+            // A set was removed meanwhile, or each attempt of a dump was interrupted.
             Err(error) if error.errno() == Some(Errno::ENOENT) => {}
             Err(netstate::Error::Answer { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -97,7 +97,7 @@ pub fn messages(nftables: &mut Nftables) -> Result<(u32, Vec<Message>), Error> {
     Err(Error::Changing)
 }
 
-/// Whether an answer says that there is no nftables.
+/// Whether the error means that the kernel has no nftables.
 fn is_absent(error: &netstate::Error) -> bool {
     matches!(error.errno(), Some(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EPROTONOSUPPORT))
 }
@@ -129,8 +129,8 @@ fn all(nftables: &mut Nftables) -> Result<Vec<Message>, netstate::Error> {
     Ok(messages)
 }
 
-/// The attributes that ask for a set's elements: table and name, which are `NFTA_SET_TABLE`
-/// and `NFTA_SET_ELEM_LIST_TABLE` and so on, by the same numbers.
+/// Returns the attributes of a request for a set's elements: table and name. `NFTA_SET_TABLE`
+/// equals `NFTA_SET_ELEM_LIST_TABLE`, and so on.
 fn question(set: &Message) -> Option<(u8, Vec<u8>)> {
     let mut attributes = Vec::new();
     for (kind, value) in each(set.payload.get(4..)?).ok()? {

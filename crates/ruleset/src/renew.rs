@@ -1,5 +1,5 @@
-//! Rules brought up to date by what notifications name: reading a few chains takes less than a
-//! hundredth of the time of reading all, where there are many.
+//! Updates rules with the content that notifications name. With many rules, reading a few chains
+//! takes less than a hundredth of the time of reading all.
 
 use std::sync::Arc;
 
@@ -12,28 +12,27 @@ use crate::names::{Name, Names};
 use crate::read::{Error, GETRULE, GETSETELEM};
 use crate::touched::Touched;
 
-/// Chains and sets that have gone leave their places empty; so many are put up with, beside
-/// as many as there are others.
+/// Removed chains and sets leave placeholders. Allow this many, plus as many as there are named
+/// objects.
 const EMPTY: usize = 1000;
 
-/// What came of bringing rules up to date.
+/// Result of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renewed {
-    /// The rules of now.
+    /// The current rules.
     Rules(Ruleset),
-    /// More has changed: its notifications are still to come.
+    /// The rules have changed again, and the notifications are still to come.
     Behind,
-    /// What was told is more than is followed here: all are to be read.
+    /// The changes need a full read.
     Beyond,
 }
 
-/// The rules of a namespace, where only what is touched differs from those
-/// that are known.
+/// Reads the touched rules of a namespace and merges them with the known rules.
 ///
-/// The notifications from those of `known` on have to be in `touched`, every one of them.
+/// `touched` must have all notifications since `known` was read.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn renew(
     nftables: &mut Nftables,
     known: &Ruleset,
@@ -57,6 +56,7 @@ pub fn renew(
             });
             match asked {
                 Ok(()) => {}
+                // The object was removed after these notifications.
                 Err(error) if error.errno() == Some(Errno::ENOENT) => {
                     return Ok(Renewed::Behind);
                 }
@@ -64,18 +64,19 @@ pub fn renew(
             }
         }
     }
+    // The rules changed during the read.
     if nftables.generation()? != touched.generation {
         return Ok(Renewed::Behind);
     }
     Ok(known.renewed(touched, &told).map_or(Renewed::Beyond, Renewed::Rules))
 }
 
-/// The attributes that ask for the rules of a chain, the elements of a set: table and name,
-/// which are `NFTA_RULE_TABLE`, `NFTA_RULE_CHAIN`, `NFTA_SET_ELEM_LIST_TABLE` and so on.
+/// Returns the attributes of a request for the rules of a chain or the elements of a set: table and
+/// name, which are `NFTA_RULE_TABLE`, `NFTA_RULE_CHAIN`, `NFTA_SET_ELEM_LIST_TABLE` and so on.
 fn question((_, table, name): &Name) -> Vec<u8> {
     let mut attributes = Vec::new();
     for (kind, value) in [(1u16, table), (2, name)] {
-        // With the terminating zero.
+        // Strings are zero-terminated.
         attributes.extend((4 + value.len() as u16 + 1).to_ne_bytes());
         attributes.extend(kind.to_ne_bytes());
         attributes.extend(value.bytes());
@@ -86,9 +87,10 @@ fn question((_, table, name): &Name) -> Vec<u8> {
 }
 
 impl Ruleset {
-    /// These rules with what was told since; `None`: it does not fit them, or not all of it is
-    /// understood. `told` has the rules and elements of what is touched, all of them.
+    /// Merges an update into these rules. `told` must have all rules and elements of the touched
+    /// objects. `None`: the update does not fit, or is unsupported.
     pub fn renewed(&self, touched: &Touched, told: &[Message]) -> Option<Ruleset> {
+        // The update might resolve unsupported content, which only a full read shows.
         if !self.odd.is_empty() {
             return None;
         }
@@ -102,10 +104,10 @@ impl Ruleset {
             rules.set(&mut names, name, payload.as_deref())?;
         }
         for name in &touched.elements {
-            // Of a set that came and went between two readings nothing is left.
+            // A set that was added and removed between two reads leaves nothing.
             if let Some(at) = names.sets.get(name) {
                 let set = Arc::make_mut(&mut rules.sets[*at]);
-                // What an element said of its set is not known to be over.
+                // An element may have caused this, and may still be there.
                 if set.odd.is_some() || set.doubt.is_some() {
                     return None;
                 }
@@ -115,7 +117,7 @@ impl Ruleset {
         for name in &touched.rules {
             if let Some(at) = names.chains.get(name) {
                 let chain = Arc::make_mut(&mut rules.chains[*at]);
-                // The sets of these would have to be cleared of it.
+                // The sets that these rules change would have to be re-evaluated.
                 if chain.rules.iter().flat_map(changed_by).next().is_some() {
                     return None;
                 }
@@ -149,9 +151,10 @@ impl Ruleset {
         (!is_worn).then_some(rules)
     }
 
-    /// A chain comes, with what describes it, or goes; one that is there stays as it is.
+    /// Adds or removes a chain. An existing chain stays as it is.
     fn chain(&mut self, names: &mut Names, name: &Name, payload: Option<&[u8]>) -> Option<()> {
         let known = names.chains.get(name).copied();
+        // Changes of base chains need a full read.
         if known.is_some_and(|at| self.chains[at].base.is_some()) {
             return None;
         }
@@ -163,7 +166,7 @@ impl Ruleset {
             }
             (known, Some(payload)) => {
                 let chain = decode::chain(name.0, payload).ok()?;
-                // Whether a table without chains is dormant is not known here.
+                // Whether a table without chains is dormant is unknown here.
                 let of_table =
                     |chain: &&Arc<Chain>| (chain.family, &chain.table) == (name.0, &name.1);
                 let is_dormant = self.chains.iter().find(of_table)?.is_dormant;
@@ -179,7 +182,7 @@ impl Ruleset {
         Some(())
     }
 
-    /// A set comes, with what describes it, or goes.
+    /// Adds or removes a set.
     fn set(&mut self, names: &mut Names, name: &Name, payload: Option<&[u8]>) -> Option<()> {
         match (names.sets.get(name).copied(), payload) {
             (None, None) => {}
@@ -191,13 +194,14 @@ impl Ruleset {
                 names.sets.insert(name.clone(), self.sets.len());
                 self.sets.push(Arc::new(decode::set(name.0, payload).ok()?));
             }
-            // Another of its name, or the same one with other options: that is not told.
+            // Another set of the same name, or changed options: notifications do not distinguish
+            // them.
             (Some(_), Some(_)) => return None,
         }
         Some(())
     }
 
-    /// Sets that packets change by this rule cannot be remembered.
+    /// Marks sets that this rule lets packets change as uncacheable.
     fn mark_changed(&mut self, rule: &Rule) {
         for at in changed_by(rule) {
             if let Some(set) = self.sets.get_mut(at) {

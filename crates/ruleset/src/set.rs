@@ -1,9 +1,9 @@
-//! Looking up a key in a set.
+//! Lookup of a key in a set.
 
 use crate::model::{Set, Shape, Value};
 use crate::value::{Byte, Comparison, Doubt, Holds, compare, doubt, whole, within};
 
-/// What a lookup comes to, for every packet.
+/// Result of a lookup, for every packet of a flow.
 pub(crate) enum Found<'a> {
     Yes(&'a Value),
     No,
@@ -13,18 +13,20 @@ pub(crate) enum Found<'a> {
 impl Set {
     /// Looks up a key of the set's length.
     pub(crate) fn find(&self, key: &[Byte]) -> Found<'_> {
+        // The elements may have changed since they were read.
         if let Some(doubt) = self.doubt {
             return Found::Maybe(doubt);
         }
         let elements = &self.elements;
         let found = match (self.shape, whole(key)) {
             (Shape::Keys, Some(key)) => elements.exact.get(&key).map_or(Found::No, Found::Yes),
+            // Some bits are unknown: the key may match any compatible element.
             (Shape::Keys, None) => {
                 let may = |known: &Vec<u8>| compare(key, Comparison::Equal, known) != Holds::No;
                 if elements.exact.keys().any(may) { Found::Maybe(doubt(key)) } else { Found::No }
             }
             (Shape::Ranges, Some(key)) => {
-                // The last edge that is not above the key.
+                // Find the last edge that is not above the key.
                 let above = elements.edges.partition_point(|(edge, _)| *edge <= key);
                 let edge = above.checked_sub(1).map(|at| &elements.edges[at].1);
                 edge.and_then(Option::as_ref).map_or(Found::No, Found::Yes)
@@ -33,12 +35,13 @@ impl Set {
             (Shape::Boxes, _) => self.first_box(key),
         };
         match (found, &elements.otherwise) {
+            // The catch-all element.
             (Found::No, Some(value)) => Found::Yes(value),
             (found, _) => found,
         }
     }
 
-    /// Of a key that is not known as a whole.
+    /// Looks up a partly known key in ranges.
     fn range_of_some(&self, key: &[Byte]) -> Found<'_> {
         for (at, (least, value)) in self.elements.edges.iter().enumerate() {
             let Some(value) = value else { continue };
@@ -55,7 +58,7 @@ impl Set {
         Found::No
     }
 
-    /// Boxes may not overlap: the kernel refuses that.
+    /// Looks up a key in boxes. The kernel rejects overlapping boxes, so any match is the only one.
     fn first_box(&self, key: &[Byte]) -> Found<'_> {
         for (least, most, value) in &self.elements.boxes {
             let mut holds = Holds::Yes;

@@ -1,7 +1,7 @@
-//! What notifications of nf_tables tell that has changed, by name.
+//! Collects from nf_tables notifications the names of changed objects.
 //!
-//! Notifications name things, and are not taken for their state: where a rule lies in its
-//! chain they do not tell without doubt. A chain that one of them names is read again.
+//! Notifications only name objects; their content is not used, because the position of a rule in
+//! its chain is ambiguous. A chain that a notification names is read again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +18,24 @@ const HEADERS: usize = 16 + 4;
 /// `NFTA_CHAIN_HOOK`.
 const CHAIN_HOOK: u16 = 4;
 
-/// Chains and sets that have changed since rules were read.
+/// Chains and sets that changed since the rules were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
-    /// The last generation that was told of; 0: none.
+    /// Generation of the last notification; 0: none.
     pub(crate) generation: u32,
-    /// Chains, with the payload that describes those that are new; none: it has gone.
+    /// Added chains with their payload; `None`: removed.
     pub(crate) chains: BTreeMap<Name, Option<Vec<u8>>>,
     /// Chains whose rules have changed.
     pub(crate) rules: BTreeSet<Name>,
-    /// Sets, as chains.
+    /// Added sets with their payload; `None`: removed.
     pub(crate) sets: BTreeMap<Name, Option<Vec<u8>>>,
     /// Sets whose elements have changed.
     pub(crate) elements: BTreeSet<Name>,
 }
 
 impl Touched {
-    /// Adds what a datagram tells; whether that is about chains, rules and sets alone. Tables,
-    /// base chains, objects and flowtables are more than that.
+    /// Adds the notifications of a datagram. Returns false if they affect more than chains, rules
+    /// and sets: tables, base chains, objects or flowtables.
     pub fn add(&mut self, datagram: &[u8]) -> bool {
         let mut rest = datagram;
         while !rest.is_empty() {
@@ -49,6 +49,7 @@ impl Touched {
             };
             rest = rest.get((length as usize).next_multiple_of(4)..).unwrap_or_default();
             let kind = u16::from_ne_bytes([message[4], message[5]]);
+            // Messages of other subsystems, or unsupported ones, need a full read.
             let known = kind >> 8 == NFNL_SUBSYS_NFTABLES
                 && self.message(kind & 0xff, message[16], &message[HEADERS..]);
             if !known {
@@ -58,7 +59,7 @@ impl Touched {
         true
     }
 
-    /// Adds what came later.
+    /// Adds later notifications.
     pub fn extend(&mut self, later: Touched) {
         let Touched { generation, chains, rules, sets, elements } = later;
         if generation != 0 {
@@ -78,6 +79,7 @@ impl Touched {
             (Some(table), Some(name)) => Some((family, text(table), text(name))),
             _ => None,
         };
+        // ARP tables do not affect IP packets.
         if family == NFPROTO_ARP {
             return true;
         }
@@ -86,7 +88,7 @@ impl Touched {
                 Some(id) => self.generation = u32::from_be_bytes(id),
                 None => return false,
             },
-            // A hook begins or ends to be called.
+            // A hook is registered or unregistered.
             NEWCHAIN | DELCHAIN if find(CHAIN_HOOK).is_some() => return false,
             NEWCHAIN | DELCHAIN => match name(3) {
                 Some(name) => {

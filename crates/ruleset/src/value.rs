@@ -1,39 +1,39 @@
-//! Values that are known bit by bit, and what is not known of them.
+//! Partly known values, and the reasons why bits are unknown.
 
-/// Why something is not the same for every packet of a flow, or not known.
+/// Why a result differs between packets of a flow, or is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// It is read from the packet: length, TTL, DSCP, payload.
+    /// Read from the packet: length, TTL, DSCP, payload.
     Packet,
-    /// It changes with time, with the CPU or at random.
+    /// Changes with time, CPU or at random.
     Time,
-    /// It counts packets, bytes or connections, so that one that is not seen changes it.
+    /// Counts packets, bytes or connections, so that skipping a packet changes the result.
     Counting,
-    /// It does something to each packet or tells somebody of it: log, queue, DSCP.
+    /// Has a side effect on each packet: log, queue, DSCP.
     Effect,
-    /// It changes without a new generation of the rules: ipset, dynamic sets.
+    /// Changes without a new generation of the rules: ipset, dynamic sets.
     Unannounced,
-    /// The flow that was asked about does not state it, or it is not known here.
+    /// Not specified by the flow, or unknown.
     Unknown,
 }
 
-/// Why a match may hold or not.
+/// Why it is uncertain whether a match holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Doubt {
-    /// The kind of the reason.
+    /// Kind of reason.
     pub cause: Cause,
-    /// What is looked at, in the words of `nft`.
+    /// The field, in terms of `nft`.
     pub what: &'static str,
 }
 
 impl Doubt {
-    /// A doubt about `what`, for the reason `cause`.
+    /// A doubt about field `what`.
     pub const fn new(cause: Cause, what: &'static str) -> Doubt {
         Doubt { cause, what }
     }
 }
 
-/// Whether a match holds for every packet of the flow.
+/// Whether a match holds for every packet of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holds {
     Yes,
@@ -63,14 +63,14 @@ impl Holds {
     }
 }
 
-/// A byte of which some bits are known.
+/// A byte with partly known bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Byte {
-    /// Zero where not known.
+    /// Unknown bits are zero.
     pub(crate) value: u8,
-    /// A one for each known bit.
+    /// Mask of known bits.
     pub(crate) known: u8,
-    /// Of the other bits.
+    /// Why the other bits are unknown.
     pub(crate) doubt: Doubt,
 }
 
@@ -102,15 +102,15 @@ pub(crate) fn known(bytes: &[u8]) -> Vec<Byte> {
     bytes.iter().map(|byte| Byte::known(*byte)).collect()
 }
 
-/// All of it, if it is known.
+/// Returns the value if all bits are known.
 pub(crate) fn whole(bytes: &[Byte]) -> Option<Vec<u8>> {
     bytes.iter().map(|byte| (byte.known == 0xff).then_some(byte.value)).collect()
 }
 
-/// The first doubt about a value that is not known.
+/// Returns the first reason why a value is unknown.
 pub(crate) fn doubt(bytes: &[Byte]) -> Doubt {
     let unknown = bytes.iter().find(|byte| byte.known != 0xff);
-    unknown.map_or(Doubt::new(Cause::Unknown, "a value"), |byte| byte.doubt)
+    unknown.map_or(Doubt::new(Cause::Unknown, "unknown value"), |byte| byte.doubt)
 }
 
 /// `NFT_CMP_*`.
@@ -120,13 +120,13 @@ pub enum Comparison {
     Equal,
     /// `NFT_CMP_NEQ`.
     NotEqual,
-    /// `NFT_CMP_LT`, as `memcmp` has it.
+    /// `NFT_CMP_LT`, as in `memcmp`.
     Less,
-    /// `NFT_CMP_LTE`, as `memcmp` has it.
+    /// `NFT_CMP_LTE`, as in `memcmp`.
     LessOrEqual,
-    /// `NFT_CMP_GT`, as `memcmp` has it.
+    /// `NFT_CMP_GT`, as in `memcmp`.
     Greater,
-    /// `NFT_CMP_GTE`, as `memcmp` has it.
+    /// `NFT_CMP_GTE`, as in `memcmp`.
     GreaterOrEqual,
 }
 
@@ -135,6 +135,7 @@ pub(crate) fn compare(bytes: &[Byte], how: Comparison, with: &[u8]) -> Holds {
     let maybe = || Holds::Maybe(doubt(bytes));
     let equal = || {
         let differs = |(byte, with): (&Byte, &u8)| (byte.value ^ with) & byte.known != 0;
+        // A single differing known bit decides.
         if bytes.len() != with.len() || bytes.iter().zip(with).any(differs) {
             Holds::No
         } else if bytes.iter().all(|byte| byte.known == 0xff) {
@@ -145,8 +146,8 @@ pub(crate) fn compare(bytes: &[Byte], how: Comparison, with: &[u8]) -> Holds {
     };
     let least = || bytes.iter().map(|byte| byte.value);
     let most = || bytes.iter().map(|byte| byte.largest());
-    // The order is that of the bytes: a value lies between the one with all unknown bits
-    // zero and the one with all of them one.
+    // Bytes compare lexicographically, so a value lies between the one with all unknown bits zero
+    // and the one with all of them one.
     let with = || with.iter().copied();
     let both = |at_least: bool, at_most: bool| match (at_least, at_most) {
         (true, true) => Holds::Yes,
@@ -163,7 +164,7 @@ pub(crate) fn compare(bytes: &[Byte], how: Comparison, with: &[u8]) -> Holds {
     }
 }
 
-/// Whether a value lies within both bounds.
+/// Whether a value is within both bounds.
 pub(crate) fn within(bytes: &[Byte], from: &[u8], to: &[u8]) -> Holds {
     let lower = compare(bytes, Comparison::GreaterOrEqual, from);
     lower.and(compare(bytes, Comparison::LessOrEqual, to))
@@ -178,7 +179,7 @@ mod tests {
     const LENGTH: Doubt = Doubt::new(Cause::Packet, "meta length");
 
     proptest! {
-        /// What is said of a partly known value is true of each value that it can have.
+        /// A result for a partly known value holds for each value that it can have.
         #[test]
         fn a_comparison_holds_for_every_value(
             value: [u8; 2], known: [u8; 2], free: [u8; 2], with: [u8; 2], how in 0..6_usize,

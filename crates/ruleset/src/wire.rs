@@ -1,17 +1,17 @@
-//! Attributes of netlink, strictly: what is not known is an error, not passed over.
+//! Strict netlink attributes: unknown ones are errors.
 
 /// `NLA_TYPE_MASK`: the two highest bits of a type are flags.
 const TYPE_MASK: u16 = 0x3fff;
 
-/// Why something is not understood.
+/// Description of unsupported content.
 pub(crate) type Odd = String;
 
-/// The attributes of a payload, in order.
+/// Returns the attributes of a payload, in order.
 pub(crate) fn each(payload: &[u8]) -> Result<Vec<(u16, &[u8])>, Odd> {
     let mut all = Vec::new();
     let mut rest = payload;
     while !rest.is_empty() {
-        let cut = || format!("attribute {} does not fit", all.len());
+        let cut = || format!("attribute {} is truncated", all.len());
         let header = rest.first_chunk::<4>().ok_or_else(cut)?;
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         let value = rest.get(4..length).ok_or_else(cut)?;
@@ -25,14 +25,15 @@ pub(crate) fn each(payload: &[u8]) -> Result<Vec<(u16, &[u8])>, Odd> {
 pub(crate) struct Fields<'a>([Option<&'a [u8]>; 24]);
 
 impl<'a> Fields<'a> {
-    /// Takes a payload in which no other types than the known ones are, each once.
+    /// Parses a payload. Fails on unknown types and on duplicates.
     pub(crate) fn new(payload: &'a [u8], known: &[u16]) -> Result<Fields<'a>, Odd> {
         let mut fields = [None; 24];
         for (kind, value) in each(payload)? {
             let field = fields.get_mut(usize::from(kind)).filter(|_| known.contains(&kind));
             let field = field.ok_or_else(|| format!("unknown attribute {kind}"))?;
+            // Which of two attributes the kernel uses is unknown.
             if field.replace(value).is_some() {
-                return Err(format!("attribute {kind} twice"));
+                return Err(format!("duplicate attribute {kind}"));
             }
         }
         Ok(Fields(fields))
@@ -43,21 +44,22 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn need(&self, kind: u16) -> Result<&'a [u8], Odd> {
-        self.get(kind).ok_or_else(|| format!("no attribute {kind}"))
+        self.get(kind).ok_or_else(|| format!("missing attribute {kind}"))
     }
 
-    /// A big-endian number, as nftables sends them.
+    /// Returns a big-endian number.
     pub(crate) fn number(&self, kind: u16) -> Result<Option<u32>, Odd> {
         self.get(kind)
             .map(|value| {
-                let bytes = value.try_into().map_err(|_| format!("attribute {kind} is no u32"))?;
+                let bytes =
+                    value.try_into().map_err(|_| format!("attribute {kind} is not a u32"))?;
                 Ok(u32::from_be_bytes(bytes))
             })
             .transpose()
     }
 
     pub(crate) fn need_number(&self, kind: u16) -> Result<u32, Odd> {
-        self.number(kind)?.ok_or_else(|| format!("no attribute {kind}"))
+        self.number(kind)?.ok_or_else(|| format!("missing attribute {kind}"))
     }
 
     pub(crate) fn text(&self, kind: u16) -> String {
@@ -65,7 +67,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A text with its terminating zero.
+/// Decodes a zero-terminated string.
 pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }

@@ -1,12 +1,12 @@
-//! Matches and targets of x_tables, as iptables-nft puts them into rules (`match`,
-//! `target`): their binary information by the structures of `linux/netfilter/xt_*.h`.
+//! Matches and targets of x_tables in rules of iptables-nft (`match`, `target`). Their binary data
+//! follows the structs of `linux/netfilter/xt_*.h`.
 
 use std::net::IpAddr;
 
 use crate::value::{Cause, Doubt};
 use crate::wire::Odd;
 
-/// A match that is understood.
+/// A supported match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the structures by their names")]
 pub enum Match {
@@ -14,7 +14,7 @@ pub enum Match {
     Always,
     /// `conntrack`, revisions 1 to 3.
     Conntrack(Box<Conntrack>),
-    /// `state`: bits as of `Conntrack::state`.
+    /// `state`: bits as in `Conntrack::state`.
     State {
         mask: u32,
     },
@@ -62,11 +62,11 @@ pub enum Match {
         destination: Option<Range>,
     },
     Physdev(Box<Physdev>),
-    /// What is known, and keeps every flow slow that reaches it.
+    /// A known match that forces the slow path.
     Slow(Doubt),
 }
 
-/// Which ports `multiport` looks at.
+/// Ports that `multiport` matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "by their names")]
 pub enum Which {
@@ -75,7 +75,7 @@ pub enum Which {
     Either,
 }
 
-/// Ranges of ports, both ends included, and whether they are inverted.
+/// Ranges of ports, both ends included, with inversion flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "by their names")]
 pub struct Ports {
@@ -95,7 +95,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Whether an address lies in it.
+    /// Whether the range contains an address, with inversion applied.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         let inside = match address {
             IpAddr::V4(address) => {
@@ -112,10 +112,11 @@ impl Range {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the structure by their names")]
 pub struct Conntrack {
-    /// Address and mask: source and destination of the original direction, of answers.
+    /// Address and mask: source and destination of the original direction, then of the reply
+    /// direction.
     pub addresses: [([u8; 16], [u8; 16]); 4],
     pub protocol: u16,
-    /// Ranges, in the order of the addresses.
+    /// Ranges in the order of `addresses`.
     pub ports: [(u16, u16); 4],
     pub flags: u16,
     pub inverted: u16,
@@ -135,11 +136,11 @@ pub struct Physdev {
     pub which: u8,
 }
 
-/// A target that is understood.
+/// A supported target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the structures by their names")]
 pub enum Target {
-    /// `MARK`: mark and not mask, then exclusive or.
+    /// `MARK`: clears the bits of `mask`, then XORs `mark`.
     Mark {
         mark: u32,
         mask: u32,
@@ -152,7 +153,7 @@ pub enum Target {
         packet_mask: u32,
     },
     Reject,
-    /// What is known, and keeps every flow slow that reaches it.
+    /// A known target that forces the slow path.
     Slow(Doubt),
 }
 
@@ -165,7 +166,7 @@ pub enum ConnmarkMode {
     Restore,
 }
 
-/// Matches that keep a flow slow, whatever they say.
+/// Matches that force the slow path, whatever their data.
 pub const SLOW_MATCHES: [(&str, Cause); 44] = [
     ("limit", Cause::Counting),
     ("hashlimit", Cause::Counting),
@@ -213,7 +214,7 @@ pub const SLOW_MATCHES: [(&str, Cause); 44] = [
     ("l2tp", Cause::Packet),
 ];
 
-/// Targets that keep a flow slow, whatever they say.
+/// Targets that force the slow path, whatever their data.
 pub const SLOW_TARGETS: [&str; 31] = [
     "LOG",
     "NFLOG",
@@ -248,20 +249,20 @@ pub const SLOW_TARGETS: [&str; 31] = [
     "REDIRECT",
 ];
 
-/// Information of a match or target, read at offsets.
+/// Binary data of a match or target.
 struct Info<'a>(&'a [u8]);
 
 impl Info<'_> {
     fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N], Odd> {
         let bytes = self.0.get(at..).and_then(|rest| rest.first_chunk::<N>());
-        bytes.copied().ok_or_else(|| format!("{} bytes, too few", self.0.len()))
+        bytes.copied().ok_or_else(|| format!("only {} bytes", self.0.len()))
     }
 
     fn u8(&self, at: usize) -> Result<u8, Odd> {
         Ok(self.bytes::<1>(at)?[0])
     }
 
-    /// A flag; `xt_*` structures keep them in whole bytes.
+    /// Reads a flag, stored as a whole byte.
     fn flag(&self, at: usize) -> Result<bool, Odd> {
         Ok(self.u8(at)? != 0)
     }
@@ -274,7 +275,7 @@ impl Info<'_> {
         Ok(u32::from_ne_bytes(self.bytes(at)?))
     }
 
-    /// The size of the structure, as the kernel rounds it.
+    /// Checks the size of the struct, possibly rounded up by the kernel.
     fn is(&self, size: usize) -> Result<(), Odd> {
         if self.0.len() == size || self.0.len() == size.next_multiple_of(8) {
             Ok(())
@@ -284,7 +285,7 @@ impl Info<'_> {
     }
 }
 
-/// A match by its name and revision.
+/// Decodes a match by name and revision.
 pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, Odd> {
     let inner = || -> Result<Match, Odd> {
         let info = Info(info);
@@ -315,7 +316,7 @@ pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, O
             ("addrtype", 1) => {
                 info.is(8)?;
                 let flags = info.u32(4)?;
-                // Inverted source and destination; not limited to a device's addresses.
+                // Inverted source and destination only; `--limit-iface-*` is unsupported.
                 if flags & !3 != 0 {
                     return Err(format!("flags {flags:#x}"));
                 }
@@ -330,6 +331,7 @@ pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, O
             ("tcp", 0) => {
                 info.is(12)?;
                 let flags = info.u8(11)?;
+                // The known inversion flags.
                 if flags & !0x0f != 0 {
                     return Err(format!("flags {flags:#x}"));
                 }
@@ -361,6 +363,7 @@ pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, O
             ("iprange", 1) => {
                 info.is(68)?;
                 let flags = info.u8(64)?;
+                // Two ranges and their inversion.
                 if flags & !0x33 != 0 {
                     return Err(format!("flags {flags:#x}"));
                 }
@@ -384,7 +387,7 @@ pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, O
             }
             _ => {
                 let slow = SLOW_MATCHES.iter().find(|(slow, _)| *slow == name);
-                let (name, cause) = slow.ok_or("a match that is not known")?;
+                let (name, cause) = slow.ok_or("unknown match")?;
                 Match::Slow(Doubt::new(*cause, name))
             }
         })
@@ -392,13 +395,13 @@ pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, O
     inner().map_err(|why| format!("{name} revision {revision}: {why}"))
 }
 
-/// `struct xt_conntrack_mtinfo1`, `…2`, `…3`.
+/// Decodes `struct xt_conntrack_mtinfo1`, `…2` or `…3`.
 fn conntrack(info: &Info<'_>, revision: u32) -> Result<Conntrack, Odd> {
-    // Addresses, the time that is left, then protocol, four ports and flags.
+    // Addresses, expiration, then protocol, four ports and flags.
     const AT: usize = 8 * 16 + 8;
     let address =
         |at: usize| -> Result<_, Odd> { Ok((info.bytes(at * 32)?, info.bytes(at * 32 + 16)?)) };
-    // Ports of revisions 1 and 2 are big-endian; 3 has their upper ends behind the flags.
+    // Ports of revisions 1 and 2 are big-endian. Revision 3 has upper bounds after the flags.
     let port = |at: usize| -> Result<(u16, u16), Odd> {
         let low = info.u16(AT + 2 + 2 * at)?;
         match revision {
@@ -425,14 +428,14 @@ fn conntrack(info: &Info<'_>, revision: u32) -> Result<Conntrack, Odd> {
         state,
         status,
     };
-    // Up to XT_CONNTRACK_STATE_ALIAS, which is user space's own.
+    // All flags up to XT_CONNTRACK_STATE_ALIAS, which only user space uses.
     if conntrack.flags & !0x3fff != 0 {
         return Err(format!("flags {:#x}", conntrack.flags));
     }
     Ok(conntrack)
 }
 
-/// `spts`, `dpts` of `struct xt_tcp` and `struct xt_udp`.
+/// Reads `spts` and `dpts` of `struct xt_tcp` or `struct xt_udp`.
 fn ports(info: &Info<'_>, inverted: u8) -> Result<Ports, Odd> {
     Ok(Ports {
         source: (info.u16(0)?, info.u16(2)?),
@@ -442,7 +445,7 @@ fn ports(info: &Info<'_>, inverted: u8) -> Result<Ports, Odd> {
     })
 }
 
-/// `struct xt_multiport_v1`.
+/// Decodes `struct xt_multiport_v1`.
 fn multiport(info: &Info<'_>) -> Result<Match, Odd> {
     const MOST: usize = 15;
     info.is(48)?;
@@ -453,6 +456,7 @@ fn multiport(info: &Info<'_>) -> Result<Match, Odd> {
         which => return Err(format!("flags {which}")),
     };
     let count = usize::from(info.u8(1)?);
+    // More than the struct can hold.
     if count > MOST {
         return Err(format!("{count} ports"));
     }
@@ -460,11 +464,11 @@ fn multiport(info: &Info<'_>) -> Result<Match, Odd> {
     let mut at = 0;
     while at < count {
         let first = info.u16(2 + 2 * at)?;
-        // A mark at the first of two: they are a range.
+        // A flag at the first port marks a range of two ports.
         let is_range = info.flag(32 + at)?;
         at += usize::from(is_range);
         if at >= count {
-            return Err("half a range".to_owned());
+            return Err("incomplete range".to_owned());
         }
         ranges.push((first, info.u16(2 + 2 * at)?));
         at += 1;
@@ -472,7 +476,7 @@ fn multiport(info: &Info<'_>) -> Result<Match, Odd> {
     Ok(Match::Multiport { which, ranges, inverted: info.flag(47)? })
 }
 
-/// A target by its name and revision.
+/// Decodes a target by name and revision.
 pub(crate) fn target(name: &str, revision: u32, info: &[u8]) -> Result<Target, Odd> {
     let inner = || -> Result<Target, Odd> {
         let info = Info(info);
@@ -485,8 +489,9 @@ pub(crate) fn target(name: &str, revision: u32, info: &[u8]) -> Result<Target, O
                 // Revision 2 has a shift before the mode.
                 let at = if revision == 1 { 12 } else { 14 };
                 info.is(16)?;
+                // Shifted marks are not evaluated.
                 if revision == 2 && info.u8(13)? != 0 {
-                    return Err("a shift".to_owned());
+                    return Err("unsupported shift".to_owned());
                 }
                 let mode = match info.u8(at)? {
                     0 => ConnmarkMode::Set,
@@ -500,7 +505,7 @@ pub(crate) fn target(name: &str, revision: u32, info: &[u8]) -> Result<Target, O
             ("REJECT", _) => Target::Reject,
             _ => {
                 let slow = SLOW_TARGETS.iter().find(|slow| **slow == name);
-                Target::Slow(Doubt::new(Cause::Effect, slow.ok_or("a target that is not known")?))
+                Target::Slow(Doubt::new(Cause::Effect, slow.ok_or("unknown target")?))
             }
         })
     };

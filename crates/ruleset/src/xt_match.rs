@@ -1,4 +1,4 @@
-//! What matches of x_tables say of the packets of a flow.
+//! Evaluates matches of x_tables for the packets of a flow.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ const STATE_INVALID: u32 = 1;
 const STATE_ESTABLISHED: u32 = 2;
 const STATE_RELATED: u32 = 4;
 const STATE_NEW: u32 = 8;
-/// Of a flow with many source ports.
+/// Result for a flow with many source ports.
 const SOURCE_PORT: Holds = Holds::Maybe(Doubt::new(Cause::Packet, "source port"));
 const STATE_SNAT: u32 = 1 << 6;
 const STATE_DNAT: u32 = 1 << 7;
@@ -38,6 +38,7 @@ impl Packets<'_> {
             }
             Match::Connmark { mark, mask, inverted } => match self.tracked() {
                 Tracked::Entry(entry) => Holds::of((entry.mark & mask == *mark) != *inverted),
+                // The kernel does not match untracked packets.
                 Tracked::Nothing => Holds::No,
                 Tracked::Unclear => unknown("connmark"),
             },
@@ -48,6 +49,7 @@ impl Packets<'_> {
                     }
                     match self.address_type(address) {
                         Some(kind) if kind < 16 => Holds::of((mask >> kind & 1 != 0) != inverted),
+                        // The type is unknown, or beyond the mask.
                         _ => unknown("addrtype"),
                     }
                 };
@@ -71,6 +73,7 @@ impl Packets<'_> {
                 holds.xor(*inverted)
             }
             Match::Tcp { ports, flag_mask, flags, not_flags, has_option } => {
+                // iptables adds a protocol match in front, so such a flow should not get here.
                 if self.flow.transport != Transport::Tcp {
                     return unknown("tcp");
                 }
@@ -90,7 +93,7 @@ impl Packets<'_> {
             }
             Match::Icmp { kind, codes, inverted, v6 } => match self.flow.transport {
                 Transport::Icmp { kind: own, code } if self.is_ipv4() != *v6 => {
-                    // 255 is any type (icmp_type_code_match); ICMPv6 has no such.
+                    // Type 255 is any type (icmp_type_code_match). ICMPv6 has no such wildcard.
                     let is_any = !v6 && *kind == 0xff;
                     let is_of = own == *kind && (codes.0..=codes.1).contains(&code);
                     Holds::of((is_any || is_of) != *inverted)
@@ -111,7 +114,7 @@ impl Packets<'_> {
         }
     }
 
-    /// `XT_STATE_BIT`, which is also `XT_CONNTRACK_STATE_BIT`.
+    /// Returns `XT_STATE_BIT`, which equals `XT_CONNTRACK_STATE_BIT`.
     fn state(&self) -> Result<u32, Holds> {
         match self.tracked() {
             Tracked::Entry(entry) => Ok(match entry.state {
@@ -124,7 +127,7 @@ impl Packets<'_> {
         }
     }
 
-    /// Source and destination port of TCP or UDP; of many sources none.
+    /// Returns source and destination port of TCP or UDP. The source is `None` if there are many.
     fn ports(&self) -> Option<(Option<u16>, u16)> {
         match self.flow.transport {
             Transport::Tcp | Transport::Udp => {
@@ -148,7 +151,7 @@ impl Packets<'_> {
         from.and(is_in(destination, ports.destination, ports.not_destination))
     }
 
-    /// `conntrack_mt` of `net/netfilter/xt_conntrack.c`; the bits of flags are its.
+    /// Evaluates `conntrack_mt` of `net/netfilter/xt_conntrack.c`, with its flag bits.
     fn conntrack(&self, info: &Conntrack) -> Holds {
         let is_asked = |bit: u16| info.flags & 1 << bit != 0;
         let is_inverted = |bit: u16| info.inverted & 1 << bit != 0;
@@ -175,7 +178,7 @@ impl Packets<'_> {
                 found => Holds::of(found != is_inverted(0)),
             };
         }
-        // Without an entry there is nothing but the state to look at.
+        // Without an entry, only the state can match.
         let Some(entry) = entry else { return holds.and(Holds::of(is_asked(0))) };
         let (original, reply) = if entry.is_reply {
             (self.flow.other, self.flow.tuple)
@@ -217,13 +220,14 @@ impl Packets<'_> {
                 None => unknown("conntrack status"),
             });
         }
+        // The remaining lifetime changes with every packet.
         if is_asked(7) {
             holds = holds.and(Holds::Maybe(Doubt::new(Cause::Time, "conntrack expire")));
         }
         holds
     }
 
-    /// `physdev_mt` of `net/netfilter/xt_physdev.c`.
+    /// Evaluates `physdev_mt` of `net/netfilter/xt_physdev.c`.
     fn physdev(&self, info: &Physdev) -> Holds {
         const IN: u8 = 1;
         const OUT: u8 = 2;
@@ -234,7 +238,7 @@ impl Packets<'_> {
         let is_asked = |bit: u8| info.which & bit != 0;
         let is_inverted = |bit: u8| info.inverted & bit != 0;
         if input.is_none() && output.is_none() {
-            // Not known to br_netfilter: only inverted questions hold.
+            // br_netfilter has not seen the packet: only inverted conditions hold.
             return Holds::of(info.which & !info.inverted == 0);
         }
         let is_named = |name: &str, wanted: &[u8; 16], mask: &[u8; 16]| {
@@ -250,7 +254,7 @@ impl Packets<'_> {
         {
             holds &= !is_asked(bit) || is_there != is_inverted(bit);
         }
-        // A port in that is not there is not compared.
+        // A missing input port is not compared.
         if let (true, Some(name)) = (is_asked(IN), input) {
             holds &= is_named(name, &info.input, &info.input_mask) != is_inverted(IN);
         }
