@@ -17,12 +17,12 @@ pub(crate) fn family(address: IpAddr) -> AddressFamily {
 }
 
 impl Netlink {
-    /// Gives a link an address. Duplicate address detection is off (`nodad`), as nobody else
-    /// is on these wires. Even so, the kernel answers before an IPv6 address is of use;
-    /// [`Netlink::is_own`] tells when it is.
+    /// Adds an address to a link. Duplicate address detection is off (`nodad`), because test
+    /// networks have no other hosts. The kernel acknowledges an IPv6 address before it is usable;
+    /// [`Netlink::is_own`] reports when it is.
     ///
     /// # Errors
-    /// `EEXIST` when the link has the address, `ENODEV` when there is no such link.
+    /// `EEXIST` if the link has the address, `ENODEV` if there is no such link.
     pub fn add_address(&self, link: &str, address: IpAddr, prefix: u8) -> Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address);

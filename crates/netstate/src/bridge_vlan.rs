@@ -1,4 +1,4 @@
-//! VLANs of a bridge that filters them, and the VNI that each has on a VXLAN device for many
+//! VLANs of a bridge with VLAN filtering, and the VNI of each VLAN on an `external` VXLAN device
 //! (`CONFIG_BRIDGE_VLAN_FILTERING`).
 
 use netlink_packet_route::link::{
@@ -12,21 +12,21 @@ use packet::vxlan::Vni;
 
 use crate::netlink::{Netlink, Result};
 
-/// How a bridge's member takes part in a VLAN.
+/// Membership of a bridge or port in a VLAN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Membership {
-    /// A port whose frames have no tag: those that come in without one are the VLAN's
-    /// (`pvid untagged`).
+    /// A port that sends untagged frames, and whose untagged frames belong to the VLAN (`pvid
+    /// untagged`).
     Untagged,
-    /// A port whose frames have the tag.
+    /// A port that sends and receives tagged frames.
     Tagged,
     /// The bridge itself, for devices on top of it (`self`).
     Bridge,
 }
 
 impl Netlink {
-    /// Has a bridge keep VLANs apart; its members are in none until
-    /// [`join_vlan`](Self::join_vlan). A kernel without such bridges takes it, and does not.
+    /// Turns on VLAN filtering. Members belong to no VLAN until [`join_vlan`](Self::join_vlan). A
+    /// kernel without VLAN filtering accepts the request and ignores it.
     ///
     /// # Errors
     /// `ENODEV`.
@@ -45,8 +45,8 @@ impl Netlink {
     /// Makes a bridge or a port of one a member of a VLAN (`bridge vlan add`).
     ///
     /// # Errors
-    /// `ENODEV`; `EOPNOTSUPP` where the kernel has no bridges that filter VLANs, or it is
-    /// neither a bridge nor a port of one.
+    /// `ENODEV`; `EOPNOTSUPP` if the kernel has no VLAN filtering, or `member` is neither a bridge
+    /// nor a bridge port.
     pub fn join_vlan(&self, member: &str, vlan: VlanId, how: Membership) -> Result<()> {
         let flags = match how {
             Membership::Untagged => BridgeVlanInfoFlags::Pvid | BridgeVlanInfoFlags::Untagged,
@@ -60,11 +60,11 @@ impl Netlink {
         self.set_vlan(member, "add VLAN of", said)
     }
 
-    /// Gives a VLAN its VNI on a port that is a VXLAN device for many (`bridge vlan add …
+    /// Maps a VLAN to a VNI on a port that is an `external` VXLAN device (`bridge vlan add …
     /// tunnel_info id`).
     ///
     /// # Errors
-    /// As [`join_vlan`](Self::join_vlan), of which the port is a member already.
+    /// As [`join_vlan`](Self::join_vlan). The port must be a member of the VLAN already.
     pub fn tunnel_vlan(&self, port: &str, vlan: VlanId, vni: Vni) -> Result<()> {
         self.set(port, "tunnel VLANs of", |message| {
             message.attributes.push(LinkAttribute::LinkInfo(vec![

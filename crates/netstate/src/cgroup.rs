@@ -1,9 +1,8 @@
 //! CPU bandwidth throttling of this process's control groups.
 //!
-//! A group can hold a process back, and so can any group above it. The reading therefore
-//! covers each level up to the mount. Source: `Documentation/admin-guide/
-//! cgroup-v2.rst` (`cpu.stat`, `throttled_usec`), `Documentation/scheduler/
-//! sched-bwc.rst` for version 1 (`throttled_time`, nanoseconds).
+//! A group and any group above it can throttle a process, so the reader covers each level up to the
+//! mount. Source: `Documentation/admin-guide/cgroup-v2.rst` (`cpu.stat`, `throttled_usec`),
+//! `Documentation/scheduler/sched-bwc.rst` for version 1 (`throttled_time`, nanoseconds).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,8 +22,8 @@ pub struct Throttled {
 }
 
 impl Throttled {
-    /// Time throttled since `before`: of the level that was throttled longest,
-    /// as levels throttle at the same time.
+    /// Returns the time throttled since `before`, of the level throttled longest: levels throttle
+    /// at the same time.
     #[must_use]
     pub fn since(&self, before: &Throttled) -> Duration {
         let levels = self.levels.iter().zip(&before.levels);
@@ -33,19 +32,18 @@ impl Throttled {
 }
 
 impl CpuThrottle {
-    /// Opens the files; none where no CPU controller governs this process.
+    /// Opens the files. There are none if no CPU controller governs this process.
     ///
     /// # Errors
-    /// Where `/proc` is not mounted or has another form, or a `cpu.stat` cannot
-    /// be opened although it exists.
+    /// If `/proc` is not mounted or has another format, or an existing `cpu.stat` cannot be opened.
     pub fn open() -> Result<CpuThrottle> {
         let groups = read_value("/proc/self/cgroup")?;
         let mounts = read_value("/proc/self/mountinfo")?;
         let mut files = Vec::new();
         for directory in directories(&groups, &mounts) {
             match ProcFile::open(directory.join("cpu.stat")) {
-                // The root group of version 2 and groups without the controller
-                // have no throttling to report.
+                // The root group of version 2 and groups without the controller report no
+                // throttling.
                 Ok(file) if throttled(&directory, &file.read()?)?.is_some() => files.push(file),
                 Ok(_) => {}
                 Err(e) if e.errno == nix::errno::Errno::ENOENT => {}
@@ -58,7 +56,7 @@ impl CpuThrottle {
     /// Reads all levels.
     ///
     /// # Errors
-    /// As [`ProcFile::read`], and where the form changed.
+    /// As [`ProcFile::read`], and if the format changed.
     pub fn read(&self) -> Result<Throttled> {
         let levels = self
             .files
@@ -68,11 +66,11 @@ impl CpuThrottle {
     }
 }
 
-/// CPUs that this process's control groups let it use: the smallest quota of its group and
-/// of those above it; `None` where there is none.
+/// Returns the CPU quota of this process, in CPUs: the smallest of its group and the groups above
+/// it. `None`: no quota.
 ///
 /// # Errors
-/// Where `/proc` is not mounted or has another form.
+/// If `/proc` is not mounted or has another format.
 pub fn cpu_quota() -> Result<Option<f64>> {
     let groups = read_value("/proc/self/cgroup")?;
     let mounts = read_value("/proc/self/mountinfo")?;
@@ -87,14 +85,15 @@ pub fn cpu_quota() -> Result<Option<f64>> {
     Ok(quotas.reduce(f64::min))
 }
 
-/// CPUs of a `cpu.max`: quota and period, microseconds. `max` and -1 (version 1) are none.
+/// Parses a `cpu.max` (quota and period, microseconds) into CPUs. `max` and -1 (version 1) mean no
+/// quota.
 fn quota(text: &str) -> Option<f64> {
     let mut words = text.split_ascii_whitespace();
     let mut number = || words.next()?.parse::<f64>().ok().filter(|number| *number > 0.0);
     Some(number()? / number()?).filter(|cpus| cpus.is_finite())
 }
 
-/// The throttled time of a `cpu.stat`, when it has one.
+/// Returns the throttled time of a `cpu.stat`, if it has one.
 fn throttled(path: &Path, text: &str) -> std::result::Result<Option<Duration>, ParseError> {
     let file = path.display().to_string();
     for (index, line) in text.lines().enumerate() {
@@ -102,6 +101,7 @@ fn throttled(path: &Path, text: &str) -> std::result::Result<Option<Duration>, P
         let unit = match words.next() {
             Some("throttled_usec") => Duration::from_micros,
             Some("throttled_time") => Duration::from_nanos,
+            // Other counters of the group.
             _ => continue,
         };
         return decimal(&file, index + 1, "throttled", words.next()).map(|t| Some(unit(t)));
@@ -109,8 +109,8 @@ fn throttled(path: &Path, text: &str) -> std::result::Result<Option<Duration>, P
     Ok(None)
 }
 
-/// This process's groups that may have a CPU controller, and those above them,
-/// as directories below the mounts of `mountinfo` (proc_pid_mountinfo(5)).
+/// Returns the directories of this process's groups with a CPU controller, and of the groups above
+/// them, below the mounts in `mountinfo` (proc_pid_mountinfo(5)).
 fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for group in groups.lines() {
@@ -121,20 +121,22 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
             continue;
         };
         let unified = id == "0" && controllers.is_empty();
+        // Only hierarchies with the CPU controller throttle.
         if !unified && !controllers.split(',').any(|controller| controller == "cpu") {
             continue;
         }
+        // The hierarchy is not mounted here.
         let Some((root, mount_point)) = mounts.lines().find_map(|line| mount(line, unified)) else {
             continue;
         };
-        // In a container the mount may show only a part of the hierarchy.
+        // In a container the mount may cover only a part of the hierarchy.
         let Ok(below) = Path::new(path).strip_prefix(root) else { continue };
         directories.extend(below.ancestors().map(|ancestor| Path::new(mount_point).join(ancestor)));
     }
     directories
 }
 
-/// Root and mount point of a `mountinfo` line, when it is the wanted hierarchy.
+/// Returns root and mount point of a `mountinfo` line, if it is the wanted hierarchy.
 fn mount(line: &str, unified: bool) -> Option<(&str, &str)> {
     let (mount, filesystem) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(3);

@@ -1,4 +1,4 @@
-//! Single connections of conntrack, asked for and changed by ctnetlink
+//! Queries and changes single conntrack entries through ctnetlink
 //! (`include/uapi/linux/netfilter/nfnetlink_conntrack.h`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -45,7 +45,7 @@ const CTA_PROTOINFO_TCP: u16 = 1;
 const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
 const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
-/// `IP_CT_TCP_FLAG_BE_LIBERAL`: packets outside of the window are no invalid ones.
+/// `IP_CT_TCP_FLAG_BE_LIBERAL`: packets outside the window are not invalid.
 const BE_LIBERAL: u8 = 8;
 /// `TCP_CONNTRACK_ESTABLISHED`.
 const ESTABLISHED: u8 = 3;
@@ -53,55 +53,55 @@ const ESTABLISHED: u8 = 3;
 const HEADER: usize = 16;
 const OBJECT: &str = "conntrack entry";
 
-/// Addresses and ports of a direction, over TCP or UDP.
+/// Addresses and ports of a direction, for TCP or UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuple {
     /// Address and port of the sender.
     pub source: (IpAddr, u16),
-    /// Destination, of the same family.
+    /// Destination address and port, of the same family.
     pub destination: (IpAddr, u16),
     /// `IPPROTO_TCP` or `IPPROTO_UDP`.
     pub protocol: u8,
 }
 
 impl Tuple {
-    /// The tuple of answers, where nothing is translated.
+    /// Returns the tuple of replies if nothing is translated.
     #[must_use]
     pub fn reversed(self) -> Tuple {
         Tuple { source: self.destination, destination: self.source, ..self }
     }
 }
 
-/// What conntrack knows of a connection.
+/// A conntrack entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Of the first packet, as it came.
+    /// Tuple of the first packet as it arrived.
     pub original: Tuple,
-    /// Of answers, as they come.
+    /// Tuple of replies as they arrive.
     pub reply: Tuple,
     /// `IPS_*`.
     pub status: u32,
-    /// `ct mark`, which rules set and match.
+    /// `ct mark`, which rules may set and match.
     pub mark: u32,
-    /// Of TCP: the connection is established; of others always.
+    /// TCP: the connection is established. Other protocols: always true.
     pub is_established: bool,
-    /// What the kernel does to the connection beyond addresses and ports, or tells of it in a
-    /// way that is not understood here: a helper, adjusted sequence numbers, a zone.
+    /// A property beyond addresses and ports that affects the packets, or content that is not
+    /// supported: a helper, adjusted sequence numbers, a zone.
     pub oddity: Option<&'static str>,
 }
 
-/// Shows every connection of TCP and UDP in the calling thread's namespace to `each`. What came
-/// and went meanwhile may be missing.
+/// Passes every TCP and UDP connection in the calling thread's namespace to `each`. Entries that
+/// come or go meanwhile may be missing.
 ///
 /// # Errors
-/// When the kernel refuses, for instance as it has no ctnetlink.
+/// If the kernel refuses, for instance because it has no ctnetlink.
 pub fn connections(mut each: impl FnMut(&Entry)) -> Result<()> {
     const IPPROTO_TCP: u8 = 6;
     const IPPROTO_UDP: u8 = 17;
     let request = (NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, &[0_u8; 4][..]);
-    // Not asked for again where it was interrupted: the table changes all the time.
+    // An interrupted dump is not repeated: the table changes all the time.
     dump_once(NETLINK_NETFILTER, request, "conntrack entries", |_, payload| {
-        // Others have no ports: their tuples are not read here.
+        // Other protocols have no ports, so parsing their tuples fails.
         if let Ok(entry) = entry(payload.get(4..).unwrap_or_default())
             && matches!(entry.original.protocol, IPPROTO_TCP | IPPROTO_UDP)
         {
@@ -123,10 +123,10 @@ impl std::fmt::Debug for Connections {
 }
 
 impl Connections {
-    /// Of the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// If no file descriptor is available.
     pub fn open() -> Result<Connections> {
         let failed =
             |operation| move |e: std::io::Error| Error::Sys(sys::Error::io(operation, OBJECT, &e));
@@ -135,10 +135,11 @@ impl Connections {
         Ok(Connections { socket })
     }
 
-    /// The entry to which packets of this direction belong, either of both.
+    /// Returns the entry of packets in this direction, which may be the original or the reply
+    /// direction.
     ///
     /// # Errors
-    /// When the kernel refuses, for instance as it has no ctnetlink.
+    /// If the kernel refuses, for instance because it has no ctnetlink.
     pub fn get(&self, tuple: &Tuple) -> Result<Option<Entry>> {
         let payload = question(tuple, &[]);
         match self.ask(IPCTNL_MSG_CT_GET, NLM_F_REQUEST, &payload) {
@@ -148,11 +149,11 @@ impl Connections {
         }
     }
 
-    /// Has packets outside of the TCP window taken for valid, in both directions of this one
+    /// Makes conntrack accept packets outside the TCP window, in both directions of this
     /// connection.
     ///
     /// # Errors
-    /// When the kernel refuses; `ENOENT`: the connection has gone.
+    /// If the kernel refuses. `ENOENT`: the connection is gone.
     pub fn make_liberal(&self, original: &Tuple) -> Result<()> {
         let flags = [BE_LIBERAL, BE_LIBERAL];
         let tcp = [
@@ -165,7 +166,7 @@ impl Connections {
         self.ask(IPCTNL_MSG_CT_NEW, flags, &question(original, &info)).map(drop)
     }
 
-    /// Sends a request, and returns the payload of the answer; of an acknowledgement nothing.
+    /// Sends a request and returns the payload of the answer. It is empty for an acknowledgement.
     fn ask(&self, what: u16, flags: u16, payload: &[u8]) -> Result<Vec<u8>> {
         let failed =
             |operation| move |e: std::io::Error| Error::Sys(sys::Error::io(operation, OBJECT, &e));
@@ -174,7 +175,7 @@ impl Connections {
         request.extend(flags.to_ne_bytes());
         request.extend([0; 8]);
         request.extend(payload);
-        self.socket.send_to(&request, &SocketAddr::new(0, 0), 0).map_err(failed("ask for"))?;
+        self.socket.send_to(&request, &SocketAddr::new(0, 0), 0).map_err(failed("request"))?;
         let mut bytes = Vec::with_capacity(4 << 10);
         self.socket.recv(&mut bytes, 0).map_err(failed("read"))?;
         let kind = bytes.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
@@ -182,18 +183,19 @@ impl Connections {
         match kind {
             Some(NLMSG_ERROR) => {
                 let code = payload.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                // Errno 0 is an acknowledgement.
                 if code == 0 {
                     return Ok(Vec::new());
                 }
                 let errno = Errno::from_raw(code.saturating_neg());
-                Err(Error::Kernel { operation: "ask for", object: OBJECT.to_owned(), errno })
+                Err(Error::Kernel { operation: "request", object: OBJECT.to_owned(), errno })
             }
             Some(kind) if kind == NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW => {
-                // A GET is acknowledged besides where it was asked to be: it was not.
+                // Without NLM_F_ACK there is no acknowledgement to read.
                 Ok(payload.to_vec())
             }
             kind => Err(Error::Answer {
-                operation: "ask for",
+                operation: "request",
                 object: OBJECT.to_owned(),
                 expected: "IPCTNL_MSG_CT_NEW",
                 got: format!("message of type {kind:?}"),
@@ -214,13 +216,14 @@ fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
     plain(kind | NLA_F_NESTED, value)
 }
 
-/// `struct nfgenmsg`, the tuple, and what comes behind it.
+/// Builds `struct nfgenmsg`, the tuple, and further attributes.
 fn question(tuple: &Tuple, rest: &[u8]) -> Vec<u8> {
     let (family, addresses) = match (tuple.source.0, tuple.destination.0) {
         (IpAddr::V4(from), IpAddr::V4(to)) => (
             AF_INET,
             [plain(CTA_IP_V4_SRC, &from.octets()), plain(CTA_IP_V4_DST, &to.octets())].concat(),
         ),
+        // IPv6. An IPv4 address beside an IPv6 one is written as mapped.
         (from, to) => {
             let octets = |address: IpAddr| match address {
                 IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -240,7 +243,7 @@ fn question(tuple: &Tuple, rest: &[u8]) -> Vec<u8> {
     [&[family, 0, 0, 0][..], &nested(CTA_TUPLE_ORIG, &inside), rest].concat()
 }
 
-/// Reads an answer's attributes.
+/// Parses an answer's attributes.
 fn entry(payload: &[u8]) -> Result<Entry> {
     let odd = |got: &str| Error::Answer {
         operation: "read",
@@ -269,6 +272,7 @@ fn entry(payload: &[u8]) -> Result<Entry> {
         reply,
         status: number(CTA_STATUS).ok_or_else(|| odd("no status"))?,
         mark: number(CTA_MARK).unwrap_or(0),
+        // Protocols without TCP state count as established.
         is_established: tcp.is_none() || state == Some(&[ESTABLISHED]),
         oddity: oddity.or(in_zone.then_some("zone")),
     })

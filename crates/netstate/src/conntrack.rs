@@ -1,9 +1,7 @@
-//! Connection tracking of one network namespace: how full the table is and
-//! what it refused.
+//! Connection tracking of one network namespace: size of the table, and counters of refusals.
 //!
-//! Source: `net/netfilter/nf_conntrack_standalone.c`. The files are absent
-//! where the kernel has no conntrack or its module is not loaded: then there is
-//! nothing to count, which is not the same as a count of zero.
+//! Source: `net/netfilter/nf_conntrack_standalone.c`. The files are missing if the kernel has no
+//! conntrack or its module is not loaded. Counters are unknown then, which differs from zero.
 
 use nix::errno::Errno;
 use sys::netns::NetNs;
@@ -12,23 +10,23 @@ use crate::proc::{ParseError, ProcFile, Result, decimal, hexadecimal};
 
 /// Entries in the namespace's table.
 pub const NF_CONNTRACK_COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-/// Most entries of the namespace's table (sysctl).
+/// Limit of entries in the namespace's table (sysctl).
 pub const NF_CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 /// Per-CPU counters of the namespace (`CONFIG_NF_CONNTRACK_PROCFS`).
 pub const PROC_NF_CONNTRACK: &str = "/proc/thread-self/net/stat/nf_conntrack";
 
-/// What one CPU refused; 32-bit counters.
+/// Refusals of one CPU; 32-bit counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ConntrackCpu {
-    /// Entries that could not be inserted (a clash, mostly); the packet is dropped.
+    /// Entries that could not be inserted, mostly because of a clash. The packet is dropped.
     pub insert_failed: u32,
     /// Packets dropped because tracking failed.
     pub drop: u32,
-    /// Entries removed to make room in a full table; the packet that came is kept.
+    /// Entries removed to make room in a full table. The new packet is kept.
     pub early_drop: u32,
 }
 
-/// Sums over CPUs of what was added between two readings.
+/// Increments between two reads, summed over CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ConntrackDelta {
     /// Entries that could not be inserted.
@@ -44,20 +42,21 @@ pub struct ConntrackDelta {
 pub struct Conntrack {
     /// Entries in the table (`nf_conntrack_count`).
     pub count: u64,
-    /// Most entries that the table takes (`nf_conntrack_max`).
+    /// Limit of entries in the table (`nf_conntrack_max`).
     pub max: u64,
-    /// By possible CPU; `None` where the kernel has no counters.
+    /// By possible CPU; `None` if the kernel has no counters.
     pub cpus: Option<Vec<ConntrackCpu>>,
 }
 
 impl Conntrack {
-    /// What all CPUs added since `before`; `None` where the kernel has no counters.
+    /// Returns the increments of all CPUs since `before`; `None` if the kernel has no counters.
     #[must_use]
     pub fn since(&self, before: &Conntrack) -> Option<ConntrackDelta> {
         let (after, before) = (self.cpus.as_ref()?, before.cpus.as_ref()?);
         let mut delta = ConntrackDelta::default();
         for (after, before) in after.iter().zip(before) {
             delta.insert_failed +=
+                // The counters wrap at 32 bits.
                 u64::from(after.insert_failed.wrapping_sub(before.insert_failed));
             delta.drop += u64::from(after.drop.wrapping_sub(before.drop));
             delta.early_drop += u64::from(after.early_drop.wrapping_sub(before.early_drop));
@@ -70,8 +69,8 @@ impl Conntrack {
 /// hexadecimal values for each possible CPU.
 ///
 /// # Errors
-/// A missing name, a line with another number of values than names, a value
-/// that is not a 32-bit hexadecimal number.
+/// A missing name, a line whose number of values differs from the names, or a value that is not a
+/// 32-bit hexadecimal number.
 pub fn parse_stat(text: &str) -> std::result::Result<Vec<ConntrackCpu>, ParseError> {
     let mut lines = text.lines().enumerate();
     let names: Vec<&str> =
@@ -86,6 +85,7 @@ pub fn parse_stat(text: &str) -> std::result::Result<Vec<ConntrackCpu>, ParseErr
     lines
         .map(|(index, line)| {
             let values: Vec<&str> = line.split_ascii_whitespace().collect();
+            // A shifted column would be read under a wrong name.
             if values.len() != names.len() {
                 let got = format!("{} names, {} values", names.len(), values.len());
                 let expected = "as many values as names";
@@ -116,22 +116,22 @@ pub struct ConntrackFiles {
     stat: Option<ProcFile>,
 }
 
-/// Why a namespace has no connection tracking to read.
+/// Reason why connection tracking of a namespace cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
-    /// Which file is missing and what that means, in words.
+    /// The missing file and its meaning, as text.
     pub reason: String,
 }
 
 impl ConntrackFiles {
-    /// Opens the files of the calling thread's namespace, or says why there
-    /// are none.
+    /// Opens the files of the calling thread's namespace, or returns why there are none.
     ///
     /// # Errors
-    /// What `open` answers, but for `ENOENT`.
+    /// Errors of `open`, except `ENOENT`.
     pub fn open() -> std::result::Result<std::result::Result<Self, Absent>, sys::Error> {
         let optional = |path| match ProcFile::open(path) {
             Ok(file) => Ok(Some(file)),
+            // The kernel has no conntrack, or no counters.
             Err(e) if e.errno == Errno::ENOENT => Ok(None),
             Err(e) => Err(e),
         };
@@ -146,17 +146,17 @@ impl ConntrackFiles {
         Ok(Ok(ConntrackFiles { count, max, stat: optional(PROC_NF_CONNTRACK)? }))
     }
 
-    /// Opens the files of a namespace, or says why there are none.
+    /// Opens the files of a namespace, or returns why there are none.
     ///
     /// # Errors
-    /// As [`ConntrackFiles::open`], and where the namespace cannot be entered.
+    /// As [`ConntrackFiles::open`], and if the namespace cannot be entered.
     pub fn open_in(
         namespace: &NetNs,
     ) -> std::result::Result<std::result::Result<Self, Absent>, sys::Error> {
         namespace.run(ConntrackFiles::open)?
     }
 
-    /// Reads them, from any thread.
+    /// Reads the files. Any thread may call this.
     ///
     /// # Errors
     /// As [`ProcFile::read`] and [`parse_stat`].

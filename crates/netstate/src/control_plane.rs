@@ -1,5 +1,5 @@
-//! Forwarding entries and neighbours that a control plane has set: marked as learned outside
-//! of the kernel (`NTF_EXT_LEARNED`).
+//! Forwarding entries and neighbours set by a control plane, marked as externally learned
+//! (`NTF_EXT_LEARNED`).
 
 use std::net::IpAddr;
 
@@ -10,35 +10,35 @@ use packet::ethernet::MacAddr;
 use crate::entry::ip;
 use crate::netlink::{Netlink, Result};
 
-/// An entry of a control plane's.
+/// An entry set by a control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Controlled {
-    /// Index of the link: a neighbour's, a bridge's port, or a VXLAN device.
+    /// Index of the neighbour's link, the bridge port, or the VXLAN device.
     pub link: u32,
-    /// Index of the bridge whose forwarding entry it is (`NDA_MASTER`).
+    /// Index of the bridge, for a bridge's forwarding entry (`NDA_MASTER`).
     pub bridge: Option<u32>,
-    /// Hardware address that it is of, or leads to.
+    /// Hardware address of the entry.
     pub mac: MacAddr,
     /// The neighbour's address, or the remote VTEP of a VXLAN device's entry.
     pub address: Option<IpAddr>,
-    /// Who set it (`NDA_PROTOCOL`, `RTPROT_*` of `linux/rtnetlink.h`); the kernel keeps it for
-    /// neighbours only.
+    /// Origin of the entry (`NDA_PROTOCOL`, `RTPROT_*` of `linux/rtnetlink.h`). The kernel stores
+    /// it for neighbours only.
     pub protocol: Option<u8>,
 }
 
 impl Netlink {
-    /// Every forwarding entry of bridges and VXLAN devices that a control plane has set.
+    /// Lists the forwarding entries of bridges and VXLAN devices set by a control plane.
     ///
     /// # Errors
-    /// When the kernel refuses the dump.
+    /// If the kernel refuses the dump.
     pub fn controlled_fdb(&self) -> Result<Vec<Controlled>> {
         self.controlled(AddressFamily::Bridge, "controlled forwarding entries")
     }
 
-    /// Every IPv4 neighbour that a control plane has set.
+    /// Lists the IPv4 neighbours set by a control plane.
     ///
     /// # Errors
-    /// When the kernel refuses the dump.
+    /// If the kernel refuses the dump.
     pub fn controlled_neighbours(&self) -> Result<Vec<Controlled>> {
         self.controlled(AddressFamily::Inet, "controlled neighbours")
     }
@@ -58,6 +58,7 @@ impl Netlink {
 }
 
 fn read(message: &NeighbourMessage) -> Option<Controlled> {
+    // Learned by the kernel or set by an administrator.
     if !message.header.flags.contains(NeighbourFlags::ExtLearned) {
         return None;
     }

@@ -1,25 +1,26 @@
 //! CPU time by kind from `/proc/stat`, in ticks of `USER_HZ`.
 //!
-//! Source: `fs/proc/stat.c`, `Documentation/filesystems/proc.rst` 1.8. On a
-//! kernel without `CONFIG_IRQ_TIME_ACCOUNTING` the timer tick charges a whole
-//! tick to whatever it interrupts: the figures are samples, not measurements.
+//! Source: `fs/proc/stat.c`, `Documentation/filesystems/proc.rst` 1.8. Without
+//! `CONFIG_IRQ_TIME_ACCOUNTING`, the timer tick charges a whole tick to the context it interrupts,
+//! so the values are samples, not measurements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::proc::{ParseError, ProcFile, Result, decimal};
 
-/// Where [`CpuStat`] comes from.
+/// Source of [`CpuStat`].
 pub const PROC_STAT: &str = "/proc/stat";
 
 /// Parses a list of CPUs or nodes as the kernel prints it: `0-3,8`; empty: none.
 ///
-/// Source: `Documentation/admin-guide/kernel-parameters.rst`, "cpu lists". `None`
-/// for another form, and for more than 2^16 CPUs.
+/// Source: `Documentation/admin-guide/kernel-parameters.rst`, "cpu lists". `None` for another
+/// format, and for more than 2^16 CPUs.
 pub fn parse_list(text: &str) -> Option<BTreeSet<u32>> {
     let mut all = BTreeSet::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
+        // Not a list of the kernel.
         if first > last {
             return None;
         }
@@ -56,8 +57,8 @@ pub struct CpuTicks {
 }
 
 impl CpuTicks {
-    /// What was added since `before`. Idle and iowait may run backwards in the
-    /// kernel by a tick; that counts as nothing.
+    /// Returns the increments since `before`. Idle and iowait may run backwards by a tick in the
+    /// kernel, which counts as zero.
     #[must_use]
     pub fn since(&self, before: &CpuTicks) -> CpuTicks {
         CpuTicks {
@@ -74,10 +75,10 @@ impl CpuTicks {
         }
     }
 
-    /// One of so many equal parts, rounded down.
+    /// Divides by `parts`, rounding down.
     ///
     /// # Panics
-    /// For no parts.
+    /// If `parts` is 0.
     #[must_use]
     pub fn part(&self, parts: u64) -> CpuTicks {
         CpuTicks {
@@ -94,7 +95,7 @@ impl CpuTicks {
         }
     }
 
-    /// All kinds together; guest time is within `user` and `nice`.
+    /// Returns the sum of all kinds. Guest time is part of `user` and `nice`.
     pub fn total(&self) -> u64 {
         [
             self.user,
@@ -107,11 +108,12 @@ impl CpuTicks {
             self.steal,
         ]
         .into_iter()
+        // Damaged values must not overflow.
         .fold(0, u64::saturating_add)
     }
 }
 
-/// `/proc/stat`: all CPUs together, and each online CPU.
+/// `/proc/stat`: the sum of all CPUs, and each online CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct CpuStat {
     /// Sum over all possible CPUs.
@@ -124,8 +126,8 @@ impl CpuStat {
     /// Parses the text of `/proc/stat`.
     ///
     /// # Errors
-    /// When there is no `cpu` line; when one has fewer than the eight columns up to `steal`
-    /// (Linux 2.6.11); when a column is not a number.
+    /// If there is no `cpu` line, a line has fewer than the eight columns up to `steal` (Linux
+    /// 2.6.11), or a column is not a number.
     pub fn parse(text: &str) -> std::result::Result<CpuStat, ParseError> {
         let mut total = None;
         let mut cpus = BTreeMap::new();
@@ -136,6 +138,7 @@ impl CpuStat {
                 continue;
             };
             let ticks = parse_columns(line_number, words)?;
+            // The line without a number is the sum of all CPUs.
             if number.is_empty() {
                 total = Some(ticks);
             } else {
@@ -178,8 +181,7 @@ fn parse_columns<'a>(
         guest: 0,
         guest_nice: 0,
     };
-    // guest since Linux 2.6.24, guest_nice since 2.6.33; columns after those
-    // are not known yet and are left alone.
+    // guest since Linux 2.6.24, guest_nice since 2.6.33. Later columns are ignored.
     if let Some(word) = words.next() {
         ticks.guest = decimal(PROC_STAT, line, "guest", Some(word))?;
     }
@@ -189,14 +191,15 @@ fn parse_columns<'a>(
     Ok(ticks)
 }
 
-/// Ticks a second in `/proc` (`USER_HZ`, `sysconf(_SC_CLK_TCK)`): 100 on every
-/// Linux architecture but alpha and ia64.
+/// Returns the ticks per second in `/proc` (`USER_HZ`, `sysconf(_SC_CLK_TCK)`): 100 on every Linux
+/// architecture except alpha and ia64.
 pub fn user_hz() -> u64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)
         .ok()
         .flatten()
         .and_then(|ticks| u64::try_from(ticks).ok())
         .filter(|ticks| *ticks > 0)
+        // The value of every common architecture.
         .unwrap_or(100)
 }
 

@@ -1,4 +1,4 @@
-//! Netlink below the routing family: dumps of other protocols, by bytes.
+//! Netlink dumps of protocols other than rtnetlink, as bytes.
 
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
@@ -10,17 +10,17 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
-/// The dump was interrupted by a change and may not be all.
+/// A change interrupted the dump, so objects may be missing.
 pub(crate) const NLM_F_DUMP_INTR: u16 = 0x10;
-/// More than the kernel puts into one answer to a dump.
+/// Larger than any datagram of a dump.
 const ANSWER: usize = 256 << 10;
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
 /// `NLA_TYPE_MASK`: the two highest bits of an attribute's type are flags.
 const TYPE_MASK: u16 = 0x3fff;
 
-/// The attributes (`struct nlattr`) of a message's or another attribute's payload,
-/// by type. Ends at the first one that does not fit.
+/// Iterates over the attributes (`struct nlattr`) in the payload of a message or attribute. Stops
+/// at the first truncated one.
 pub fn attributes(payload: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = payload;
     std::iter::from_fn(move || {
@@ -33,22 +33,22 @@ pub fn attributes(payload: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The first attribute of a type.
+/// Returns the first attribute of a type.
 pub fn attribute(payload: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(payload).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
-/// A text with its terminating zero.
+/// Decodes a zero-terminated string.
 pub fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
 }
 
-/// Asks for all objects of a kind: a message of type `kind` with `payload`, by a
-/// socket of `protocol` of the calling thread's namespace. Each answer's type and
-/// payload goes to `each`. A dump that a change has interrupted is asked for again.
+/// Lists all objects of a kind: sends a message of type `kind` with `payload` through a socket of
+/// `protocol` in the calling thread's namespace. Passes each answer's type and payload to `each`.
+/// Repeats a dump that a change interrupted.
 ///
 /// # Errors
-/// When the kernel refuses; `object` is what was asked for.
+/// If the kernel refuses. `object` names the request in errors.
 pub(crate) fn dump(
     protocol: isize,
     request: (u16, &[u8]),
@@ -58,7 +58,7 @@ pub(crate) fn dump(
     Lists::open(protocol, object)?.dump(request, object, each)
 }
 
-/// As [`dump`], once.
+/// As [`dump`], without repeating.
 pub(crate) fn dump_once(
     protocol: isize,
     request: (u16, &[u8]),
@@ -68,16 +68,16 @@ pub(crate) fn dump_once(
     Lists::open(protocol, object)?.dump_once(request, object, each)
 }
 
-/// A socket for one request after the other.
+/// A socket for consecutive requests.
 pub(crate) struct Lists {
     protocol: isize,
     socket: Socket,
-    /// The last answer.
+    /// The last datagram.
     answer: Vec<u8>,
 }
 
 impl Lists {
-    /// Of the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     pub(crate) fn open(protocol: isize, object: &'static str) -> Result<Lists> {
         Ok(Lists { protocol, socket: open(protocol, object)?, answer: Vec::with_capacity(ANSWER) })
     }
@@ -107,7 +107,8 @@ impl Lists {
         each: impl FnMut(u16, &[u8]),
     ) -> Result<Outcome> {
         let answer = self.list(request, object, each);
-        // What may be left of an answer is not taken for the next one's.
+        // Reopen the socket, so that remaining answers are not mistaken for those of the next
+        // request.
         if let Err(Error::Sys(_) | Error::Answer { .. }) = &answer {
             self.socket = open(self.protocol, object)?;
         }
@@ -130,10 +131,10 @@ impl Lists {
         }
     }
 
-    /// Type and payload of the one answer to a request that is no dump.
+    /// Sends a request that is not a dump, and returns type and payload of the answer.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(crate) fn one(
         &mut self,
         request: (u16, &[u8]),
@@ -152,7 +153,8 @@ impl Lists {
         request.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
         request.extend(kind.to_ne_bytes());
         request.extend((NLM_F_REQUEST | flags).to_ne_bytes());
-        // Sequence number and port: an answer is read to its end before the next request.
+        // Sequence number and port are not needed: each answer is read to its end before the next
+        // request.
         request.extend([0; 8]);
         request.extend(payload);
         let sent = self.socket.send_to(&request, &SocketAddr::new(0, 0), 0);
@@ -161,10 +163,11 @@ impl Lists {
 
     fn receive(&mut self, object: &'static str) -> Result<()> {
         self.answer.clear();
-        // The kernel fills as much of an answer as was asked for before, 32 KiB at most, and
-        // finds its place anew for each: large ones make long lists quick.
+        // The kernel fills a datagram up to the size of earlier reads, 32 KiB at most, and searches
+        // its position again for each datagram. A large buffer makes long lists fast.
         let length = self.socket.recv(&mut self.answer, libc::MSG_TRUNC);
         let length = length.map_err(|e| Error::Sys(sys::Error::io("list", object, &e)))?;
+        // The rest of the datagram is lost.
         if length > self.answer.len() {
             return Err(Error::Answer {
                 operation: "list",
@@ -185,7 +188,7 @@ fn open(protocol: isize, object: &'static str) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Takes the messages of a datagram; `None`: there are more to come.
+/// Processes the messages of a datagram. `None`: more datagrams follow.
 fn take(
     bytes: &[u8],
     object: &'static str,
@@ -203,8 +206,9 @@ fn take(
         *is_interrupted |= flags & NLM_F_DUMP_INTR != 0;
         rest = next;
         match kind {
+            // Objects may be missing, whatever the status.
             NLMSG_DONE if *is_interrupted => return Ok(Some(Outcome::Interrupted)),
-            // A dump that ends early says why.
+            // A dump that ends early carries an errno.
             NLMSG_DONE if status(payload) < 0 => return Err(refused(status(payload))),
             NLMSG_DONE => return Ok(Some(Outcome::Whole)),
             NLMSG_ERROR => return Err(refused(status(payload))),
@@ -214,7 +218,7 @@ fn take(
     Ok(None)
 }
 
-/// Type, payload and what follows of the first netlink message.
+/// Returns type and payload of the first netlink message, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
@@ -226,7 +230,7 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    /// A message of a header and a payload.
+    /// Builds a message from header fields and a payload.
     fn of(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
         let mut bytes = ((HEADER + payload.len()) as u32).to_ne_bytes().to_vec();
         bytes.extend(kind.to_ne_bytes());

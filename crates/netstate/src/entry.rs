@@ -1,5 +1,4 @@
-//! What a namespace knows of others: addresses, neighbours, forwarding entries,
-//! as values that can be kept.
+//! Addresses, neighbours and forwarding entries of a namespace, as serializable values.
 
 use std::net::IpAddr;
 
@@ -16,7 +15,7 @@ use crate::netlink::{Netlink, Result};
 /// An address of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// Index of the link that has it.
+    /// Index of the link with the address.
     pub link: u32,
     /// IPv4 or IPv6 address of the host on that link.
     pub address: IpAddr,
@@ -24,33 +23,33 @@ pub struct Address {
     pub prefix: u8,
 }
 
-/// How much the kernel knows of a neighbour (`NUD_…`).
+/// State of a neighbour entry (`NUD_…`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Knowledge {
-    /// Set by an administrator or control plane, or needs no asking.
+    /// Set by an administrator or control plane, or needs no resolution.
     Permanent,
-    /// Answered lately, or is being confirmed.
+    /// Answered recently, or is being confirmed.
     Usable,
-    /// Answered once; still used.
+    /// Answered once, and is still in use.
     Stale,
-    /// Being asked for the first time.
+    /// First resolution is in progress.
     Incomplete,
-    /// Asked, and did not answer (`NUD_FAILED`).
+    /// Did not answer (`NUD_FAILED`).
     Failed,
 }
 
 /// A neighbour: the hardware address of an IP address on a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {
-    /// Index of the link that it is on.
+    /// Index of its link.
     pub link: u32,
     /// IPv4 or IPv6 address of the neighbour.
     pub address: IpAddr,
-    /// Hardware address, where it is known.
+    /// Hardware address, if known.
     #[serde(with = "crate::mac_text")]
     pub mac: Option<MacAddr>,
-    /// How much the kernel knows of it now.
+    /// State of the entry now.
     pub knowledge: Knowledge,
 }
 
@@ -62,29 +61,29 @@ pub struct FdbEntry {
     /// Destination address; all zeros: the default.
     #[serde(with = "crate::mac_text")]
     pub mac: Option<MacAddr>,
-    /// Index of the bridge whose entry it is; `None`: the device's own (`self`).
+    /// Index of the entry's bridge; `None`: the device's own entry (`self`).
     pub bridge: Option<u32>,
-    /// VTEP that frames to this address are sent to (VXLAN devices).
+    /// VTEP that receives frames to this address (VXLAN devices).
     pub remote: Option<IpAddr>,
-    /// UDP port there, where it is not the device's.
+    /// UDP port of that VTEP, if it differs from the device's.
     pub port: Option<u16>,
-    /// VNI there, where it is not the device's.
+    /// VNI for that VTEP, if it differs from the device's.
     pub vni: Option<u32>,
-    /// Set by an administrator or control plane, not learned.
+    /// Set by an administrator or control plane rather than learned.
     pub fixed: bool,
 }
 
 impl Netlink {
-    /// Every address of the namespace.
+    /// Lists all addresses of the namespace.
     ///
     /// # Errors
-    /// When the kernel refuses the dump.
+    /// If the kernel refuses the dump.
     pub fn addresses(&self) -> Result<Vec<Address>> {
         let mut all = Vec::new();
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         self.dump(request, "list", "addresses", |answer| {
             let RouteNetlinkMessage::NewAddress(message) = answer else { return };
-            // IPv6 addresses have no IFLA_LOCAL unless they are of a point-to-point link.
+            // IPv6 addresses have IFA_LOCAL only on point-to-point links.
             let find = |local: bool| {
                 message.attributes.iter().find_map(|attribute| match attribute {
                     AddressAttribute::Local(address) if local => Some(*address),
@@ -100,10 +99,10 @@ impl Netlink {
         Ok(all)
     }
 
-    /// Every neighbour of the namespace, IPv4 and IPv6, that is not multicast.
+    /// Lists all unicast neighbours of the namespace, IPv4 and IPv6.
     ///
     /// # Errors
-    /// When the kernel refuses a dump.
+    /// If the kernel refuses a dump.
     pub fn neighbours(&self) -> Result<Vec<Neighbour>> {
         let mut all = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -119,10 +118,10 @@ impl Netlink {
         Ok(all)
     }
 
-    /// Every forwarding entry of the namespace's bridges and VXLAN devices.
+    /// Lists all forwarding entries of the namespace's bridges and VXLAN devices.
     ///
     /// # Errors
-    /// When the kernel refuses the dump.
+    /// If the kernel refuses the dump.
     pub fn fdb(&self) -> Result<Vec<FdbEntry>> {
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Bridge;
@@ -146,6 +145,7 @@ fn neighbour(message: NeighbourMessage) -> Option<Neighbour> {
         NeighbourState::Stale => Knowledge::Stale,
         NeighbourState::Incomplete => Knowledge::Incomplete,
         NeighbourState::Failed => Knowledge::Failed,
+        // No entry, or a state of a newer kernel.
         _ => return None,
     };
     let (mut address, mut mac) = (None, None);
@@ -158,6 +158,7 @@ fn neighbour(message: NeighbourMessage) -> Option<Neighbour> {
             _ => {}
         }
     }
+    // Entries of groups are computed, not resolved.
     let address = address.filter(|address| !address.is_multicast())?;
     Some(Neighbour { link: message.header.ifindex, address, mac, knowledge })
 }
@@ -186,6 +187,7 @@ fn forwarding(message: NeighbourMessage) -> Option<FdbEntry> {
             _ => {}
         }
     }
+    // An entry without a hardware address forwards nothing.
     entry.mac.is_some().then_some(entry)
 }
 
@@ -193,7 +195,7 @@ pub(crate) fn ip(address: &NeighbourAddress) -> Option<IpAddr> {
     match address {
         NeighbourAddress::Inet(address) => Some((*address).into()),
         NeighbourAddress::Inet6(address) => Some((*address).into()),
-        // In the bridge's family an address is told by its length.
+        // In the bridge family, the length of the address determines its family.
         NeighbourAddress::Other(bytes) => <[u8; 4]>::try_from(bytes.as_slice())
             .map(IpAddr::from)
             .or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from))

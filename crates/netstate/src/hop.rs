@@ -1,5 +1,4 @@
-//! Hops: the devices and processes that traffic crosses on its way, and which
-//! of their counters it moves.
+//! Hops: the devices and processes on the path of traffic, and the counters that it advances.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,24 +6,24 @@ use std::sync::Arc;
 
 use crate::Counters;
 
-/// Which counter of a device the traffic from client to server moves.
+/// Counter of a device that traffic from client to server advances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// It is received by the device.
+    /// Received packets.
     Rx,
-    /// It is sent by the device.
+    /// Sent packets.
     Tx,
 }
 
-/// What a hop is counted by.
+/// Source of a hop's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HopKind {
-    /// The link's own counters.
+    /// Counters of the link.
     Device,
-    /// A process that ends the traffic and starts it anew. Nothing else talks in its
-    /// namespace, so the namespace's TCP, UDP and IP counters count it.
+    /// A process that terminates the traffic and originates it again. Its namespace has no other
+    /// traffic, so the namespace's TCP, UDP and IP counters measure it.
     Process,
-    /// A stage of the path that is no device and counts what it carries itself.
+    /// A stage that is not a device and counts its packets itself.
     Stage,
 }
 
@@ -39,23 +38,23 @@ pub enum Way {
     Both,
 }
 
-/// Which connections a hop is for.
+/// Connections that take a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connections {
     /// All.
     All,
-    /// Those that last. Short ones must cross the device, and take no stage.
+    /// Established connections. Short ones cross the device and bypass the stage.
     Lasting,
-    /// Those of a few packets only.
+    /// Connections of a few packets only.
     Short,
 }
 
-/// Traffic must pass the hop by: its counter shows what did not.
+/// Traffic must bypass the hop. Its counter shows the traffic that did not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bypass {
-    /// Directions of the traffic that must pass the hop by.
+    /// Directions in which traffic must bypass the hop.
     pub way: Way,
-    /// What came all the same, because the stage that passes the hop by sent it.
+    /// Expected traffic on the hop: packets that the bypassing stage sent there.
     pub excused: Option<Meter>,
 }
 
@@ -64,34 +63,33 @@ pub struct Bypass {
 pub struct Hop {
     /// Name of the test host or tenant.
     pub host: String,
-    /// Device name, or the process's.
+    /// Name of the device or process.
     pub device: String,
-    /// Where client-to-server traffic is counted.
+    /// Counter of client-to-server traffic.
     pub forward: Side,
-    /// What it is counted by.
+    /// Source of the counters.
     pub kind: HopKind,
-    /// What drops packets behind the hop in user space, out of the kernel's
-    /// sight.
+    /// A program behind the hop that drops packets in user space, invisible to the kernel.
     pub program: Option<Program>,
-    /// What counts a stage.
+    /// Counter of a stage.
     pub meter: Option<Meter>,
-    /// Whether traffic must pass it by.
+    /// Set if traffic must bypass the hop.
     pub bypass: Option<Bypass>,
-    /// Which connections it is for.
+    /// Connections that take the hop.
     pub connections: Connections,
 }
 
-/// What a stage has counted since it began.
+/// Counts of a stage since its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metered {
-    /// Packets and bytes that it passed on.
+    /// Packets and bytes that it forwarded.
     pub carried: Counters,
-    /// Packets that it left to another way, by reason.
+    /// Packets that it left to another path, by reason.
     pub left: BTreeMap<String, u64>,
 }
 
 impl Metered {
-    /// What was counted since `earlier`.
+    /// Returns the increments since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Metered) -> Metered {
         let before = |reason| earlier.left.get(reason).copied().unwrap_or(0);
@@ -104,17 +102,17 @@ impl Metered {
     }
 }
 
-/// Reads what a stage has counted.
+/// Reads the counts of a stage.
 #[derive(Clone)]
 pub struct Meter(Arc<dyn Fn() -> Metered + Send + Sync>);
 
 impl Meter {
-    /// One that is read by `read`.
+    /// Makes a meter from a function.
     pub fn new(read: impl Fn() -> Metered + Send + Sync + 'static) -> Meter {
         Meter(Arc::new(read))
     }
 
-    /// What the stage has counted by now.
+    /// Returns the counts until now.
     pub fn read(&self) -> Metered {
         (self.0)()
     }
@@ -134,16 +132,16 @@ impl fmt::Debug for Meter {
     }
 }
 
-/// A program that moves packets and counts those it drops.
+/// A program that forwards packets and counts the packets it drops.
 #[derive(Clone)]
 pub struct Program {
-    /// Its name in figures (`copy loop`).
+    /// Name in charts (`copy loop`).
     pub name: String,
     dropped: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
 impl Program {
-    /// Packets it has dropped since it began.
+    /// Returns the packets dropped since its start.
     pub fn dropped(&self) -> u64 {
         (self.dropped)()
     }
@@ -164,18 +162,17 @@ impl fmt::Debug for Program {
 }
 
 impl Hop {
-    /// Traffic to the server leaves `host` by `device`.
+    /// A device through which traffic to the server leaves `host`.
     pub fn tx(host: &str, device: &str) -> Hop {
         Hop::device(host, device, Side::Tx)
     }
 
-    /// Traffic to the server comes into `host` by `device`.
+    /// A device through which traffic to the server enters `host`.
     pub fn rx(host: &str, device: &str) -> Hop {
         Hop::device(host, device, Side::Rx)
     }
 
-    /// `process` in `host` ends the client's connection and makes its own to
-    /// the server.
+    /// A process in `host` that terminates the client's connection and opens its own to the server.
     pub fn process(host: &str, process: &str) -> Hop {
         Hop { kind: HopKind::Process, ..Hop::device(host, process, Side::Rx) }
     }
@@ -185,34 +182,33 @@ impl Hop {
         Hop { kind: HopKind::Stage, meter: Some(meter), ..Hop::device(host, name, forward) }
     }
 
-    /// Traffic must pass this device by.
+    /// Marks the device as one that traffic must bypass.
     #[must_use]
     pub fn bypassed(self, way: Way) -> Hop {
         Hop { bypass: Some(Bypass { way, excused: None }), ..self }
     }
 
-    /// Traffic must pass this device by, but for what `excused` has counted as
-    /// carried.
+    /// Marks the device as one that traffic must bypass, except for packets that `excused` has
+    /// counted.
     #[must_use]
     pub fn bypassed_but_for(self, way: Way, excused: Meter) -> Hop {
         Hop { bypass: Some(Bypass { way, excused: Some(excused) }), ..self }
     }
 
-    /// What the hop says is said of connections that last: short ones cross the device, and
-    /// no stage.
+    /// Limits the hop to established connections. Short ones cross the device and bypass the stage.
     #[must_use]
     pub fn for_lasting_connections(self) -> Hop {
         Hop { connections: Connections::Lasting, ..self }
     }
 
-    /// Only short connections take this hop.
+    /// Limits the hop to short connections.
     #[must_use]
     pub fn for_short_connections(self) -> Hop {
         Hop { connections: Connections::Short, ..self }
     }
 
-    /// Packets cross the program `name` behind this hop; `dropped` says how many
-    /// it has dropped since it began.
+    /// Adds a program behind this hop. `dropped` returns the number of packets dropped since its
+    /// start.
     #[must_use]
     pub fn before(self, name: &str, dropped: impl Fn() -> u64 + Send + Sync + 'static) -> Hop {
         let program = Program { name: name.to_owned(), dropped: Arc::new(dropped) };

@@ -1,5 +1,5 @@
-//! Links with everything that tells how they treat packets: what
-//! `ip -s -d link` shows, as one value that can be kept.
+//! Links with all properties that affect their packets, as a serializable value: the content of `ip
+//! -s -d link`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,21 +15,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::netlink::{Error, Netlink, Result};
 
-/// A network device, as `RTM_GETLINK` tells it.
+/// A network device, as reported by `RTM_GETLINK`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Interface {
     /// Interface index, unique in its namespace.
     pub index: u32,
     /// Name of the device, `IFLA_IFNAME`.
     pub name: String,
-    /// Kind (`veth`, `bridge`, `vxlan`, `tun` …), where the driver tells one.
+    /// Kind (`veth`, `bridge`, `vxlan`, `tun` …), if the driver has one.
     pub kind: Option<String>,
-    /// Link-layer address (`IFLA_ADDRESS`); `None` for a device without one of 6 bytes.
+    /// Link-layer address (`IFLA_ADDRESS`); `None` unless it has 6 bytes.
     #[serde(with = "crate::mac_text")]
     pub mac: Option<MacAddr>,
     /// Layer-3 MTU, bytes.
     pub mtu: u32,
-    /// Largest MTU that the driver takes, bytes; `None`: it sets no limit.
+    /// Largest MTU that the driver accepts, bytes; `None`: no limit.
     pub max_mtu: Option<u32>,
     /// `IFF_UP`.
     pub up: bool,
@@ -37,67 +37,65 @@ pub struct Interface {
     pub carrier: bool,
     /// `IFF_LOOPBACK`.
     pub loopback: bool,
-    /// Index of the bridge (or other controller) that it is a port of.
+    /// Index of its bridge or other master.
     pub master: Option<u32>,
-    /// Index of the link that belongs to it: a veth's peer, what a VLAN or macvlan is
-    /// on.
+    /// Index of the related link: the veth peer, or the link below a VLAN or macvlan.
     pub link: Option<u32>,
-    /// The namespace of `link`, as this one numbers it; `None`: this one.
+    /// Id of the namespace of `link` in this namespace; `None`: the same namespace.
     pub link_netns: Option<u32>,
     /// Kind of the root queueing discipline (`IFLA_QDISC`).
     pub qdisc: Option<String>,
-    /// Packets that the root queueing discipline may hold (`txqueuelen`).
+    /// Limit of packets in the root queueing discipline (`txqueuelen`).
     pub tx_queue_len: u32,
-    /// Transmit queues that were allocated (`IFLA_NUM_TX_QUEUES`); fewer may be in use.
+    /// Allocated transmit queues (`IFLA_NUM_TX_QUEUES`). Fewer may be in use.
     pub tx_queues: u32,
-    /// Receive queues that were allocated (`IFLA_NUM_RX_QUEUES`); fewer may be in use.
+    /// Allocated receive queues (`IFLA_NUM_RX_QUEUES`). Fewer may be in use.
     pub rx_queues: u32,
-    /// Largest IPv6 GSO packet that is handed to it, bytes; also IPv4's where
-    /// the kernel knows one limit only (before Linux 6.3).
+    /// Largest IPv6 GSO packet that it accepts, bytes. Applies to IPv4, too, before Linux 6.3.
     pub gso_max_size: Option<u32>,
-    /// Largest IPv4 GSO packet that is handed to it, bytes. Since Linux 6.3.
+    /// Largest IPv4 GSO packet that it accepts, bytes. Since Linux 6.3.
     pub gso_ipv4_max_size: Option<u32>,
-    /// Most segments of a GSO packet.
+    /// Maximum number of segments in a GSO packet.
     pub gso_max_segs: Option<u32>,
-    /// Largest GSO packet that the hardware takes, bytes. Since Linux 6.0.
+    /// Largest GSO packet that the hardware accepts, bytes. Since Linux 6.0.
     pub tso_max_size: Option<u32>,
-    /// Bus of a device that is hardware (or a hypervisor's): `pci`, `virtio`.
+    /// Bus of a hardware or paravirtual device: `pci`, `virtio`.
     pub bus: Option<String>,
-    /// A VXLAN device's attributes.
+    /// Attributes of a VXLAN device.
     pub vxlan: Option<Vxlan>,
     /// UDP port of a Geneve device.
     pub geneve_port: Option<u16>,
-    /// A bridge's attributes; `None` for other devices.
+    /// Attributes of a bridge; `None` for other devices.
     pub bridge: Option<Bridge>,
-    /// Counters since the link was made.
+    /// Counters since the link was created.
     pub counters: Counters,
 }
 
-/// A VXLAN device's attributes.
+/// Attributes of a VXLAN device.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Vxlan {
     /// VXLAN network identifier, 24 bits (`IFLA_VXLAN_ID`).
     pub vni: u32,
-    /// Own address on the underlay, where one is set.
+    /// Local address on the underlay, if set.
     pub local: Option<IpAddr>,
-    /// Default remote or multicast group, where one is set.
+    /// Default remote or multicast group, if set.
     pub remote: Option<IpAddr>,
     /// UDP destination port (`IFLA_VXLAN_PORT`), in host byte order.
     pub port: u16,
-    /// Learns from what it receives.
+    /// Learns addresses from received packets.
     pub learning: bool,
     /// Sends outer checksums over IPv4.
     pub checksum: bool,
     /// Sends outer checksums over IPv6.
     pub checksum6: bool,
-    /// VNI and remote come with each packet (`external`): Open vSwitch, Cilium.
+    /// VNI and remote are set per packet (`external`): Open vSwitch, Cilium.
     pub external: bool,
-    /// Index of the link that it was made on (`dev`), where there is one.
+    /// Index of the underlay link (`dev`), if set.
     #[serde(default)]
     pub device: Option<u32>,
 }
 
-/// Bytes that VXLAN puts before the tenant's IP packet: inner Ethernet 14, UDP 8,
+/// Returns the bytes that VXLAN adds in front of the tenant's IP packet: inner Ethernet 14, UDP 8,
 /// VXLAN 8 and the outer IP header (RFC 7348).
 pub fn vxlan_overhead(remote: IpAddr) -> u32 {
     if remote.is_ipv4() { 50 } else { 70 }
@@ -106,47 +104,47 @@ pub fn vxlan_overhead(remote: IpAddr) -> u32 {
 /// Settings of a bridge (`IFLA_BR_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bridge {
-    /// It forwards by VLAN (`IFLA_BR_VLAN_FILTERING`).
+    /// VLAN filtering is on (`IFLA_BR_VLAN_FILTERING`).
     pub vlan_filtering: bool,
-    /// Its frames are handed to iptables (`nf_call_iptables`), whatever the
-    /// namespace's sysctl says.
+    /// Passes bridged frames to iptables (`nf_call_iptables`), whatever the namespace's sysctl is.
     pub call_iptables: bool,
 }
 
 /// Link counters (`IFLA_STATS64`, `include/uapi/linux/if_link.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// Packets received; most virtual devices count a GSO packet as one.
+    /// Packets received. Most virtual devices count a GSO packet as one.
     pub rx_packets: u64,
     /// Bytes received, Ethernet header included.
     pub rx_bytes: u64,
-    /// Packets sent; most virtual devices count a GSO packet as one.
+    /// Packets sent. Most virtual devices count a GSO packet as one.
     pub tx_packets: u64,
     /// Bytes sent, Ethernet header included.
     pub tx_bytes: u64,
-    /// Received and not processed: want of resources, or an unknown protocol.
+    /// Received and dropped: lack of resources, or an unknown protocol.
     pub rx_dropped: u64,
-    /// Dropped instead of being sent.
+    /// Dropped on transmit.
     pub tx_dropped: u64,
     /// Receive errors of any kind.
     pub rx_errors: u64,
     /// Transmit errors of any kind.
     pub tx_errors: u64,
-    /// Missed for want of receive buffers in the ring.
+    /// Missed because the ring had no receive buffer.
     pub rx_missed: u64,
     /// Lost in the device's receive queue.
     pub rx_fifo: u64,
     /// Received with a wrong frame checksum.
     pub rx_crc: u64,
-    /// Times the carrier was lost while sending.
+    /// Times the carrier was lost during transmission.
     pub tx_carrier: u64,
 }
 
 impl Counters {
-    /// What was counted since `earlier`; a counter that went backwards (the
-    /// link was replaced) counts as zero.
+    /// Returns the increments since `earlier`. A counter that went backwards (the link was
+    /// replaced) counts as zero.
     #[must_use]
     pub fn since(&self, earlier: &Counters) -> Counters {
+        // A replaced link starts at zero.
         let less = u64::saturating_sub;
         Counters {
             rx_packets: less(self.rx_packets, earlier.rx_packets),
@@ -166,10 +164,10 @@ impl Counters {
 }
 
 impl Netlink {
-    /// Every link of the namespace, by index.
+    /// Lists all links of the namespace, by index.
     ///
     /// # Errors
-    /// When the kernel refuses the dump.
+    /// If the kernel refuses the dump.
     pub fn links(&self) -> Result<Vec<Interface>> {
         let mut all = Vec::new();
         let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
@@ -182,10 +180,10 @@ impl Netlink {
         Ok(all)
     }
 
-    /// One link by name.
+    /// Returns a link by name.
     ///
     /// # Errors
-    /// `ENODEV` when there is none.
+    /// `ENODEV` if there is none.
     pub fn link(&self, name: &str) -> Result<Interface> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -195,6 +193,7 @@ impl Netlink {
                 found = Some(interface(message));
             }
         })?;
+        // The kernel acknowledged without a link.
         found.ok_or_else(|| Error::Kernel {
             operation: "find link",
             object: name.to_owned(),
@@ -202,10 +201,10 @@ impl Netlink {
         })
     }
 
-    /// Counters of all links by name.
+    /// Returns the counters of all links by name.
     ///
     /// # Errors
-    /// When the kernel refuses the dump.
+    /// If the kernel refuses the dump.
     pub fn counters(&self) -> Result<BTreeMap<String, Counters>> {
         Ok(self.links()?.into_iter().map(|link| (link.name, link.counters)).collect())
     }
@@ -225,8 +224,9 @@ fn interface(message: LinkMessage) -> Interface {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Address(mac) => link.mac = mac.try_into().ok().map(MacAddr),
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            // 0 means no limit.
             LinkAttribute::MaxMtu(mtu) => link.max_mtu = Some(mtu).filter(|mtu| *mtu != 0),
-            // A TAP whose holder has gone is up without a carrier.
+            // A TAP device whose process has ended is up without a carrier.
             LinkAttribute::OperState(State::Down) => link.carrier = false,
             LinkAttribute::Controller(index) => link.master = Some(index),
             LinkAttribute::Link(index) => link.link = Some(index).filter(|index| *index != 0),
@@ -266,6 +266,7 @@ fn interface(message: LinkMessage) -> Interface {
 }
 
 fn vxlan(data: &[InfoVxlan]) -> Vxlan {
+    // IPv6 checksums are on unless the kernel reports otherwise.
     let mut device = Vxlan { checksum6: true, ..Vxlan::default() };
     for attribute in data {
         match *attribute {

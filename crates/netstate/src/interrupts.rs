@@ -1,5 +1,5 @@
-//! How often each interrupt and softirq came, by CPU: `/proc/interrupts` and
-//! `/proc/softirqs`, which have one form.
+//! Counts of interrupts and softirqs by CPU, from `/proc/interrupts` and `/proc/softirqs`, which
+//! share a format.
 //!
 //! Source: `kernel/irq/proc.c` (`show_interrupts`), `fs/proc/softirqs.c`.
 
@@ -12,12 +12,11 @@ pub const PROC_INTERRUPTS: &str = "/proc/interrupts";
 /// Counts of softirqs, by CPU.
 pub const PROC_SOFTIRQS: &str = "/proc/softirqs";
 
-/// Interrupts or softirqs that each CPU took since boot.
+/// Interrupts or softirqs of each CPU since boot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Interrupts {
-    /// Name → CPU → count. A device's interrupt is named by its last word
-    /// (`virtio0-input.0`), any other by its line (`CAL`, `NET_RX`). Interrupts that share a
-    /// name are summed.
+    /// Name → CPU → count. A device's interrupt is named by its last word (`virtio0-input.0`), any
+    /// other by its label (`CAL`, `NET_RX`). Interrupts of the same name are summed.
     pub counts: BTreeMap<String, BTreeMap<usize, u64>>,
 }
 
@@ -25,8 +24,7 @@ impl Interrupts {
     /// Parses the text of either file.
     ///
     /// # Errors
-    /// Without a heading of CPUs, where a line has no name, or where one of
-    /// several counts is not a number.
+    /// If the CPU heading is missing, a line has no name, or a count is not a number.
     pub fn parse(file: &str, text: &str) -> std::result::Result<Interrupts, ParseError> {
         let mut lines = text.lines().enumerate();
         let heading = lines.next().map_or("", |(_, line)| line);
@@ -48,7 +46,7 @@ impl Interrupts {
             let label = label.trim();
             let words: Vec<&str> = rest.split_ascii_whitespace().collect();
             let (numbers, description) = words.split_at(words.len().min(cpus.len()));
-            // ERR and MIS have one number for all CPUs.
+            // ERR and MIS have a single number for all CPUs.
             if numbers.len() < cpus.len() {
                 continue;
             }
@@ -64,15 +62,15 @@ impl Interrupts {
         Ok(Interrupts { counts })
     }
 
-    /// How often an interrupt came since `before`, by CPU: none for a name that
-    /// was not there, no CPU that was not.
+    /// Returns the increments of an interrupt since `before`, by CPU. Empty for a name that is new;
+    /// a new CPU is left out.
     #[must_use]
     pub fn since(&self, before: &Interrupts, name: &str) -> BTreeMap<usize, u64> {
         let (Some(after), Some(before)) = (self.counts.get(name), before.counts.get(name)) else {
             return BTreeMap::new();
         };
-        // The kernel's counts are 32 bits wide and wrap; a sum of several may
-        // seem to go backwards by less than that.
+        // The kernel's counts wrap at 32 bits. A sum of several counts may seem to go backwards by
+        // less than that.
         let moved = |cpu: &usize, count: u64| {
             let before = *before.get(cpu)?;
             let wrapped = || count.saturating_add(1 << 32).saturating_sub(before);
@@ -81,7 +79,7 @@ impl Interrupts {
         after.iter().filter_map(|(cpu, count)| Some((*cpu, moved(cpu, *count)?))).collect()
     }
 
-    /// Reads an open file of that form.
+    /// Reads an open file of this format.
     ///
     /// # Errors
     /// As [`ProcFile::read`] and [`Interrupts::parse`].
@@ -122,7 +120,7 @@ ERR:          0
         };
         let (before, mut after) = (at(5, (1 << 32) - 2), at(7, 3));
         assert_eq!(after.since(&before, "eth0-rx-0"), [(0, 2), (1, 5)].into());
-        // A CPU that came in between.
+        // A CPU that was added in between.
         after.counts.get_mut("eth0-rx-0").unwrap().insert(2, 9);
         assert_eq!(after.since(&before, "eth0-rx-0"), [(0, 2), (1, 5)].into());
         assert!(after.since(&before, "eth0-rx-1").is_empty());

@@ -1,9 +1,10 @@
-//! The kernel's network state, typed: links, addresses, routes, neighbours,
-//! forwarding entries, counters, and the facts of the machine.
+//! Typed access to the kernel's network state: links, addresses, routes, neighbours, forwarding
+//! entries, counters, and facts about the machine.
 //!
-//! Invariant: a reader or writer serves one network namespace, that of the thread that
-//! opened it.
+//! Invariant: a reader or writer serves a single network namespace, that of the thread that opened
+//! it.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod addr;

@@ -1,4 +1,4 @@
-//! Links: making, changing, deleting them. What there is: [`crate::interface`].
+//! Creates, changes and deletes links. [`crate::interface`] reads them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,17 +17,17 @@ use sys::netns::NetNs;
 
 use crate::netlink::{Netlink, Result};
 
-/// A VXLAN device to be made.
+/// Parameters of a new VXLAN device.
 #[derive(Debug, Clone)]
 pub struct Vxlan<'a> {
-    /// Name of the device to be made.
+    /// Name of the new device.
     pub name: &'a str,
-    /// VXLAN network identifier, 24 bits. None: of many, each VLAN of a bridge has one
-    /// ([`Netlink::tunnel_vlan`]; `external`, a "single VXLAN device").
+    /// VXLAN network identifier, 24 bits. None: an `external` device, with a VNI per VLAN of a
+    /// bridge ([`Netlink::tunnel_vlan`]).
     pub vni: Option<Vni>,
-    /// Own address on the underlay.
+    /// Local address on the underlay.
     pub local: IpAddr,
-    /// Default remote for unknown and broadcast destinations, if there is one.
+    /// Default remote for unknown and broadcast destinations.
     pub remote: Option<IpAddr>,
     /// Name of the underlay device that it is bound to.
     pub underlay: &'a str,
@@ -39,14 +39,14 @@ pub struct Vxlan<'a> {
     pub udp_csum: bool,
 }
 
-/// A Geneve device to be made: a tunnel to one other end.
+/// Parameters of a new Geneve device: a tunnel to a single remote end.
 #[derive(Debug, Clone)]
 pub struct Geneve<'a> {
-    /// Name of the device to be made.
+    /// Name of the new device.
     pub name: &'a str,
     /// Virtual network identifier, 24 bits (RFC 8926, section 3.3).
     pub vni: Vni,
-    /// Address of the other end on the underlay.
+    /// Address of the remote end on the underlay.
     pub remote: Ipv4Addr,
     /// UDP port; IANA's is 6081.
     pub port: u16,
@@ -54,20 +54,20 @@ pub struct Geneve<'a> {
     pub udp_csum: bool,
 }
 
-/// macvlan's modes that a tenant uses.
+/// Modes of macvlan for tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Macvlan {
-    /// Tenants of one NIC reach each other directly.
+    /// Tenants on the same NIC reach each other directly.
     Bridge,
-    /// By way of the switch outside.
+    /// Tenants reach each other through the external switch.
     Vepa,
 }
 
 impl Netlink {
-    /// Makes a veth pair; `peer` is made in `peer_netns`.
+    /// Creates a veth pair. `peer` is created in `peer_netns`.
     ///
     /// # Errors
-    /// `EEXIST` when a name is taken, `EPERM`.
+    /// `EEXIST` if a name is taken, `EPERM`.
     pub fn add_veth(
         &self,
         name: &str,
@@ -93,8 +93,8 @@ impl Netlink {
         )
     }
 
-    /// Makes a bridge that carries nothing but what was sent: without spanning tree and
-    /// multicast snooping. It forwards at once.
+    /// Creates a bridge without spanning tree and multicast snooping, so that it adds no traffic of
+    /// its own. It forwards immediately.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without bridge support, `EEXIST`.
@@ -104,6 +104,7 @@ impl Netlink {
             vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
             InfoKind::Bridge,
             Some(InfoData::Bridge(vec![
+                // Forward immediately, without learning first.
                 InfoBridge::ForwardDelay(0),
                 InfoBridge::StpState(BridgeStpState::Disabled),
                 InfoBridge::MulticastSnooping(false),
@@ -112,7 +113,7 @@ impl Netlink {
         )
     }
 
-    /// Makes a VXLAN device.
+    /// Creates a VXLAN device.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without VXLAN support, `EEXIST`, `ENODEV` for the underlay.
@@ -121,6 +122,7 @@ impl Netlink {
         let mut data = vec![
             match vxlan.vni {
                 Some(vni) => InfoVxlan::Id(vni.get()),
+                // Without a VNI, the device is `external`.
                 None => InfoVxlan::CollectMetadata(true),
             },
             InfoVxlan::Link(underlay),
@@ -146,7 +148,7 @@ impl Netlink {
         )
     }
 
-    /// Makes a Geneve device. It learns nothing: whatever is sent goes to its one remote end.
+    /// Creates a Geneve device. It does not learn: all packets go to its single remote end.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without Geneve support, `EEXIST`.
@@ -165,7 +167,7 @@ impl Netlink {
         )
     }
 
-    /// Makes a macvlan on `nic`, in `netns`.
+    /// Creates a macvlan on `nic`, in `netns`.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without macvlan support, `EEXIST`, `ENODEV` for the NIC.
@@ -194,7 +196,7 @@ impl Netlink {
         )
     }
 
-    /// Makes a layer-2 ipvlan on `nic`, in `netns`.
+    /// Creates a layer-2 ipvlan on `nic`, in `netns`.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without ipvlan support, `EEXIST`, `ENODEV` for the NIC.
@@ -211,7 +213,7 @@ impl Netlink {
         )
     }
 
-    /// Makes an 802.1Q device on `nic`.
+    /// Creates an 802.1Q device on `nic`.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without 8021q, `EEXIST`, `ENODEV` for the NIC.
@@ -225,7 +227,7 @@ impl Netlink {
         )
     }
 
-    /// Makes a VRF device: its members' packets are routed by `table`.
+    /// Creates a VRF device. Table `table` routes its members' packets.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without VRF, `EEXIST`.
@@ -234,10 +236,10 @@ impl Netlink {
         self.add(name, Vec::new(), InfoKind::Vrf, data, "add vrf")
     }
 
-    /// Switches a link up.
+    /// Sets a link up.
     ///
     /// # Errors
-    /// `ENODEV`, or what the driver answers.
+    /// `ENODEV`, or an error of the driver.
     pub fn set_up(&self, name: &str) -> Result<()> {
         self.set(name, "set up", |message| {
             message.header.flags |= LinkFlags::Up;
@@ -245,7 +247,7 @@ impl Netlink {
         })
     }
 
-    /// Switches a link down.
+    /// Sets a link down.
     ///
     /// # Errors
     /// `ENODEV`.
@@ -263,7 +265,7 @@ impl Netlink {
         self.set(name, "set mtu of", |message| message.attributes.push(LinkAttribute::Mtu(mtu)))
     }
 
-    /// Sets how many packets the transmit queue may hold.
+    /// Sets the length of the transmit queue, packets.
     ///
     /// # Errors
     /// `ENODEV`, `ENOMEM`.
@@ -273,20 +275,20 @@ impl Netlink {
         })
     }
 
-    /// Sets the largest GSO packet, bytes; up to 64 KiB IPv4's as well.
+    /// Sets the largest GSO packet, bytes. Up to 64 KiB this applies to IPv4, too.
     ///
     /// # Errors
-    /// `ENODEV`, `EINVAL` above what the device takes.
+    /// `ENODEV`, `EINVAL` above the device's limit.
     pub fn set_gso_max_size(&self, name: &str, bytes: u32) -> Result<()> {
         self.set(name, "set gso_max_size of", |message| {
             message.attributes.push(LinkAttribute::GsoMaxSize(bytes));
         })
     }
 
-    /// Sets the most segments of a GSO packet.
+    /// Sets the maximum number of segments in a GSO packet.
     ///
     /// # Errors
-    /// `ENODEV`, `EINVAL` above what the device takes.
+    /// `ENODEV`, `EINVAL` above the device's limit.
     pub fn set_gso_max_segs(&self, name: &str, segments: u32) -> Result<()> {
         self.set(name, "set gso_max_segs of", |message| {
             message.attributes.push(LinkAttribute::GsoMaxSegs(segments));
@@ -303,10 +305,10 @@ impl Netlink {
         })
     }
 
-    /// Makes a link a port of a bridge, or a member of a VRF.
+    /// Makes a link a bridge port or a member of a VRF.
     ///
     /// # Errors
-    /// `ENODEV`, `EBUSY` when it has another master.
+    /// `ENODEV`, `EBUSY` if it has another master.
     pub fn set_master(&self, name: &str, master: &str) -> Result<()> {
         let master = self.link(master)?.index;
         self.set(name, "set master of", |message| {
@@ -314,14 +316,13 @@ impl Netlink {
         })
     }
 
-    /// Gives a bridge's port to a control plane: the bridge learns no address there, and
-    /// answers for the neighbours behind it that it knows (`bridge link set … learning off
-    /// neigh_suppress on`).
+    /// Prepares a bridge port for a control plane: the bridge learns no addresses there, and
+    /// answers for known neighbours behind it (`bridge link set … learning off neigh_suppress on`).
     ///
     /// # Errors
-    /// `ENODEV`; `EOPNOTSUPP` when it is no bridge's port.
+    /// `ENODEV`; `EOPNOTSUPP` if it is not a bridge port.
     pub fn control_bridge_port(&self, name: &str) -> Result<()> {
-        self.set(name, "give to a control plane", |message| {
+        self.set(name, "set control plane options of", |message| {
             message.attributes.push(LinkAttribute::LinkInfo(vec![
                 LinkInfo::PortKind(InfoPortKind::Bridge),
                 LinkInfo::PortData(InfoPortData::BridgePort(vec![
@@ -335,13 +336,13 @@ impl Netlink {
     /// Moves a link to another namespace.
     ///
     /// # Errors
-    /// `ENODEV`, `EINVAL` for links that may not move.
+    /// `ENODEV`, `EINVAL` for links that cannot be moved.
     pub fn set_netns(&self, name: &str, netns: &NetNs) -> Result<()> {
         let fd = netns.as_fd().as_raw_fd();
         self.set(name, "move", |message| message.attributes.push(LinkAttribute::NetNsFd(fd)))
     }
 
-    /// Sets a link's alias, a text for people.
+    /// Sets a link's alias, a description.
     ///
     /// # Errors
     /// `ENODEV`.
@@ -361,11 +362,11 @@ impl Netlink {
         self.change(RouteNetlinkMessage::DelLink(message), 0, "delete link", name)
     }
 
-    /// Makes a link of any kind, with no more than its kind for data: how a
-    /// kernel is asked what it supports.
+    /// Creates a link of any kind without further parameters, to find out whether the kernel
+    /// supports the kind.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when it does not.
+    /// `EOPNOTSUPP` if it does not.
     pub fn add_kind(&self, name: &str, kind: &str) -> Result<()> {
         self.add(name, Vec::new(), InfoKind::from(kind), None, "add link")
     }
@@ -378,6 +379,7 @@ impl Netlink {
         data: Option<InfoData>,
         operation: &'static str,
     ) -> Result<()> {
+        // The kind must precede its data.
         let mut info = vec![LinkInfo::Kind(kind)];
         info.extend(data.map(LinkInfo::Data));
         attributes.push(LinkAttribute::IfName(name.to_owned()));

@@ -1,4 +1,4 @@
-//! Hardware addresses in files: as text, `02:00:00:00:00:01`.
+//! Serializes hardware addresses as text, `02:00:00:00:00:01`.
 
 use packet::ethernet::MacAddr;
 use serde::{Deserialize, Deserializer, Serializer};

@@ -1,23 +1,22 @@
-//! What a reader must know of the machine that produced a figure.
+//! Facts about the machine that produced a result.
 
 use crate::cpu::{CpuStat, PROC_STAT};
 use crate::proc::{ParseError, ProcError, ProcFile, Result, decimal, read_value};
 
-/// The machine, as it describes itself.
+/// Properties of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MachineFacts {
-    /// `model name` of `/proc/cpuinfo`, or what its architecture prints instead.
+    /// `model name` of `/proc/cpuinfo`, or the equivalent of its architecture.
     pub cpu_model: String,
     /// CPUs that the kernel may schedule on.
     pub online_cpus: usize,
-    /// `MemTotal`, bytes: what the kernel can use, less than what is fitted.
+    /// `MemTotal`, bytes: memory available to the kernel, less than the installed memory.
     pub memory_bytes: u64,
     /// `uname -r`.
     pub kernel_release: String,
-    /// `PRETTY_NAME` of `os-release(5)`, or `Linux` where there is no such file.
+    /// `PRETTY_NAME` of `os-release(5)`, or `Linux` if there is no such file.
     pub os: String,
-    /// Hypervisor, when the CPU says that there is one; `unknown` where nothing
-    /// names it.
+    /// Hypervisor, if the CPU reports one; `unknown` if its name cannot be determined.
     pub hypervisor: Option<String>,
 }
 
@@ -25,7 +24,7 @@ impl MachineFacts {
     /// Reads the facts.
     ///
     /// # Errors
-    /// Where `/proc` is not mounted or one of its files has another form.
+    /// If `/proc` is not mounted or a file has another format.
     pub fn read() -> Result<MachineFacts> {
         let cpuinfo = read_value("/proc/cpuinfo")?;
         let stat = CpuStat::read(&ProcFile::open(PROC_STAT)?)?;
@@ -40,7 +39,7 @@ impl MachineFacts {
     }
 }
 
-/// The value of a `key : value` line of `/proc/cpuinfo`.
+/// Returns the value of a `key : value` line of `/proc/cpuinfo`.
 fn cpuinfo_value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -49,7 +48,7 @@ fn cpuinfo_value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 }
 
 fn cpu_model(cpuinfo: &str) -> String {
-    // x86 and LoongArch, arm (32 bits), POWER, RISC-V; arm64 prints numbers only.
+    // x86 and LoongArch, arm (32 bits), POWER, RISC-V. arm64 prints only numbers.
     for key in ["model name", "Model Name", "Model", "cpu", "uarch"] {
         if let Some(model) = cpuinfo_value(cpuinfo, key) {
             return model.to_owned();
@@ -57,18 +56,18 @@ fn cpu_model(cpuinfo: &str) -> String {
     }
     match (cpuinfo_value(cpuinfo, "CPU implementer"), cpuinfo_value(cpuinfo, "CPU part")) {
         (Some(implementer), Some(part)) => format!("Arm implementer {implementer} part {part}"),
+        // Some architectures print no model at all.
         _ => format!("{} (no model name in /proc/cpuinfo)", std::env::consts::ARCH),
     }
 }
 
-/// The `hypervisor` flag is CPUID leaf 1, ECX bit 31, which hardware leaves clear.
+/// Whether the `hypervisor` flag is set: CPUID leaf 1, ECX bit 31, which is clear on hardware.
 fn is_guest(cpuinfo: &str) -> bool {
     cpuinfo_value(cpuinfo, "flags")
         .is_some_and(|flags| flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"))
 }
 
-/// Names the hypervisor by what it leaves behind: a clock source of its own,
-/// Xen's file, or the firmware's system vendor.
+/// Determines the hypervisor from its clock source, Xen's file, or the firmware's system vendor.
 fn hypervisor_name() -> String {
     let clocks = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
     let clocks = read_value(clocks).unwrap_or_default();
@@ -93,6 +92,7 @@ fn mem_total(meminfo: &str) -> std::result::Result<u64, ParseError> {
             continue;
         }
         let kib = decimal(FILE, index + 1, "MemTotal", words.next())?;
+        // The kernel prints no other unit.
         if words.next() != Some("kB") {
             return Err(ParseError::new(FILE, index + 1, "MemTotal", "a number of kB", line));
         }
@@ -107,6 +107,7 @@ fn read_os() -> Result<String> {
     for path in ["/etc/os-release", "/usr/lib/os-release"] {
         match read_value(path) {
             Ok(text) => return Ok(pretty_name(&text).unwrap_or_else(|| "Linux".to_owned())),
+            // Try the next path.
             Err(ProcError::Read(e)) if e.errno == nix::errno::Errno::ENOENT => {}
             Err(e) => return Err(e),
         }
@@ -114,10 +115,11 @@ fn read_os() -> Result<String> {
     Ok("Linux".to_owned())
 }
 
-/// `PRETTY_NAME`, its shell quotes and escapes removed (os-release(5)).
+/// Returns `PRETTY_NAME` without shell quotes and escapes (os-release(5)).
 fn pretty_name(text: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix("PRETTY_NAME="))?;
     let single = value.strip_prefix('\'').and_then(|v| v.strip_suffix('\''));
+    // Single quotes: no escapes.
     if let Some(literal) = single {
         return Some(literal.to_owned()).filter(|name| !name.is_empty());
     }

@@ -1,17 +1,16 @@
-//! The network namespaces of a machine: who is in them, by what path they are
-//! reached, and which processes hold their TAP devices.
+//! Network namespaces of a machine: their processes, a path to each, and the processes that hold
+//! their TAP devices.
 //!
-//! The kernel lists none of them. A namespace is kept by the processes in it,
-//! by a bind mount (`ip netns`, container runtimes) in any mount namespace, or
-//! by a descriptor that some process holds; all three are found below `/proc`,
-//! as far as this process may look.
+//! The kernel cannot list namespaces. Processes, bind mounts (`ip netns`, container runtimes) in
+//! any mount namespace, or open file descriptors keep a namespace alive. All three are found in
+//! `/proc`, as far as this process's privileges allow.
 //!
-//! Much of what is read was made by other users, and must neither block the reader nor
-//! cost it more than a bounded amount. No file that another user chose is opened before it
-//! has proven to be a network namespace ([`sys::process`]). Mount points are only opened
-//! where nobody else can mount anything; elsewhere, a walk may end in another user's file
-//! system. Of namespaces below the caller's user namespace each user gets so many, of
-//! descriptors each process. What is left out is counted.
+//! Other users control much of this data, and must neither block the reader nor make it use
+//! unbounded resources. A file chosen by another user is opened only after it has proved to be a
+//! network namespace ([`sys::process`]). Mount points are opened only in mount namespaces where no
+//! other user can mount, because a path lookup may otherwise enter another user's file system. The
+//! number of namespaces per user below the caller's user namespace is limited, and so is the number
+//! of descriptors per process. Everything left out is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,30 +22,29 @@ use sys::netns::NetNs;
 use sys::nsfs::Owner;
 use sys::process::Process;
 
-/// Network namespaces that a user may have below the caller's user namespace (rootless
-/// containers); more are left out.
+/// Limit of network namespaces per user below the caller's user namespace (rootless containers).
 pub const MOST_OF_A_USER: usize = 128;
-/// Descriptors of a process that are looked at.
+/// Limit of descriptors read per process.
 const MOST_DESCRIPTORS: usize = 16_384;
-/// How long descriptors may take, those of root's processes first.
+/// Time limit for reading descriptors. Root's processes come first.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Bytes of a `mountinfo`: 100,000 mounts (`fs.mount-max`) of usual length.
+/// Limit of bytes of a `mountinfo`: 100,000 mounts (`fs.mount-max`) of usual length.
 const MOST_MOUNTINFO: usize = 16 << 20;
-/// Bytes of a `comm`, and of an `fdinfo` of a TAP device.
+/// Limit of bytes of a `comm` or of a TAP device's `fdinfo`.
 const MOST_SHORT: usize = 4096;
 
-/// A namespace that was found.
+/// A network namespace.
 #[derive(Debug)]
 pub struct Found {
-    /// The namespace, held open.
+    /// The namespace, kept open.
     pub netns: NetNs,
-    /// A path that opens it while whoever keeps it is there.
+    /// A path that opens it while its owner keeps it alive.
     pub path: PathBuf,
-    /// Names by which it is mounted.
+    /// Names under which it is mounted.
     pub names: BTreeSet<String>,
-    /// Processes in it, as [`Member`]s, lowest process ID first.
+    /// Processes in it, lowest process ID first.
     pub members: Vec<Member>,
-    /// Who made the user namespace that it belongs to.
+    /// Owner of the user namespace that it belongs to.
     pub owner: Owner,
 }
 
@@ -59,7 +57,7 @@ pub struct Member {
     pub command: String,
 }
 
-/// A process that holds a queue of a TAP or TUN device.
+/// A process that has queues of a TAP or TUN device open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// Process ID in this process's PID namespace.
@@ -68,45 +66,45 @@ pub struct Holder {
     pub command: String,
     /// Name of the TAP or TUN device.
     pub device: String,
-    /// Queues that it holds.
+    /// Number of queues that it has open.
     pub queues: u32,
-    /// It has `/dev/vhost-net` open: packets are moved in the kernel.
+    /// It has `/dev/vhost-net` open, so packets are moved in the kernel.
     pub vhost: bool,
 }
 
-/// What was found below `/proc`.
+/// Result of a search in `/proc`.
 #[derive(Debug, Default)]
 pub struct Machine {
     /// Namespaces by inode number.
     pub namespaces: BTreeMap<u64, Found>,
-    /// Holders of TAP and TUN devices. A descriptor tells the device's name, not
-    /// its namespace: mostly, but not always, the process's own.
+    /// Processes with TAP and TUN devices, and the process's namespace. A descriptor reports the
+    /// device's name, not its namespace, which is usually the process's own.
     pub holders: Vec<(Holder, u64)>,
-    /// Processes that could not be looked into: another user's, or just ended.
+    /// Number of processes that could not be inspected: they belong to another user, or have ended.
     pub unread: usize,
-    /// What was left out because there was too much of it, in words.
+    /// Data left out because of limits, as text.
     pub left_out: BTreeSet<String>,
 }
 
-/// The machine's first network namespace, in which the settings are that all share;
-/// `None` where no process of it may be looked into, as in a container.
+/// Returns the machine's initial network namespace, which has the global settings. `None` if its
+/// processes cannot be inspected, as in a container.
 pub fn first() -> Option<NetNs> {
-    // Kernel threads are in no other; their parent is the second process, where process
-    // numbers are the machine's own.
+    // Kernel threads are always in the initial namespace. Their parent is process 2 of the initial
+    // PID namespace.
     let is_parent = fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm.trim() == "kthreadd");
     let of_parent = || NetNs::open("/proc/2/ns/net".as_ref()).ok();
     is_parent.then(of_parent)?
 }
 
-/// Looks at every process.
+/// Inspects every process.
 ///
 /// # Errors
-/// Where `/proc` cannot be listed.
+/// If `/proc` cannot be listed.
 pub fn discover() -> Result<Machine, sys::Error> {
     discover_while(&|| true)
 }
 
-/// The same, ending early with what was found once `goes_on` says no.
+/// Inspects every process until `goes_on` returns false, and returns the results so far.
 ///
 /// # Errors
 /// As [`discover`].
@@ -122,13 +120,13 @@ pub fn discover_while(goes_on: &dyn Fn() -> bool) -> Result<Machine, sys::Error>
         if !goes_on() {
             return Ok(search.machine);
         }
-        // A process may end at any of these steps: it is then left out.
+        // A process may end at any step; it is left out then.
         match search.member(pid) {
             Ok(seen) => processes.push(seen),
             Err(_) => search.machine.unread += 1,
         }
     }
-    // Root's first: however many descriptors others hold, those are read.
+    // Root's processes first, so that other users' descriptors cannot use up the time limit.
     processes.sort_by_key(|seen| (seen.user != 0, seen.pid));
     let end = Instant::now() + PATIENCE;
     for (at, seen) in processes.iter().enumerate() {
@@ -137,7 +135,7 @@ pub fn discover_while(goes_on: &dyn Fn() -> bool) -> Result<Machine, sys::Error>
         }
         if Instant::now() >= end {
             let rest = processes.len() - at;
-            let problem = format!("descriptors of {rest} processes: no time was left for them");
+            let problem = format!("descriptors of {rest} processes: time limit reached");
             search.machine.left_out.insert(problem);
             break;
         }
@@ -146,7 +144,7 @@ pub fn discover_while(goes_on: &dyn Fn() -> bool) -> Result<Machine, sys::Error>
     Ok(search.machine)
 }
 
-/// A process that was seen.
+/// A process that was inspected.
 struct Seen {
     pid: u32,
     user: u32,
@@ -157,14 +155,14 @@ struct Seen {
 #[derive(Default)]
 struct Search {
     machine: Machine,
-    /// Mount namespaces that were looked into.
+    /// Mount namespaces that were searched.
     mounts: BTreeSet<u64>,
-    /// Namespaces of each stranger: of a user, or of a user namespace that root made.
+    /// Number of namespaces per foreign owner: a user, or a user namespace that root created.
     of: BTreeMap<Owner, BTreeSet<u64>>,
 }
 
 impl Search {
-    /// Keeps a namespace, unless its owner has too many.
+    /// Adds a namespace, unless its owner has too many.
     fn add(&mut self, netns: NetNs, path: &Path) -> Option<u64> {
         let inode = netns.inode();
         if self.machine.namespaces.contains_key(&inode) {
@@ -172,16 +170,17 @@ impl Search {
         }
         let owner = netns.owner().unwrap_or(Owner::Beyond);
         let account = match owner {
-            // A user cannot have more by making more user namespaces. Those that root
-            // made are containers, each of which may belong to someone else.
+            // Limit per user, because a user can create more user namespaces. User namespaces
+            // created by root are containers, each of which may belong to somebody else.
             Owner::Below { user, .. } if user != 0 => Owner::Below { user, namespace: 0 },
             other => other,
         };
         if let Owner::Below { user, .. } = account {
             let all = self.of.entry(account).or_default();
+            // A user could otherwise exhaust file descriptors.
             if all.len() >= MOST_OF_A_USER {
                 self.machine.left_out.insert(format!(
-                    "network namespaces of user {user} beyond {MOST_OF_A_USER}: the rest is not read"
+                    "network namespaces of user {user}: only the first {MOST_OF_A_USER} are read"
                 ));
                 return None;
             }
@@ -192,12 +191,12 @@ impl Search {
         Some(inode)
     }
 
-    /// The namespace that a process is in, and what is mounted where it sees files.
+    /// Adds the namespace of a process, and the namespaces mounted in its mount namespace.
     fn member(&mut self, pid: u32) -> Result<Seen, sys::Error> {
         let process = Process::open(pid)?;
         let command = process.read("comm", MOST_SHORT)?.text.trim_end().to_owned();
-        // Following the link, not reading it, needs the right to look into the process;
-        // kernel threads have no descriptors and no mounts of their own.
+        // Following the link, unlike reading it, needs the right to inspect the process. Kernel
+        // threads have no descriptors and no mounts of their own.
         let inode = process.namespace("net")?;
         if !self.machine.namespaces.contains_key(&inode) {
             self.add(process.netns()?, &PathBuf::from(format!("/proc/{pid}/ns/net")));
@@ -215,33 +214,35 @@ impl Search {
         Ok(Seen { pid, user: process.user()?, command, netns: inode })
     }
 
-    /// Network namespaces mounted in the mount namespace of a process
-    /// (proc_pid_mountinfo(5): `ID PARENT MAJOR:MINOR ROOT POINT … - nsfs …`).
+    /// Adds network namespaces mounted in the mount namespace of a process (proc_pid_mountinfo(5):
+    /// `ID PARENT MAJOR:MINOR ROOT POINT … - nsfs …`).
     fn mounted(&mut self, process: &Process) {
         let Ok(mounts) = process.read("mountinfo", MOST_MOUNTINFO) else { return };
+        // Namespaces in the rest of the file are missed.
         if mounts.cut {
-            let left_out = format!("mounts of process {}: there are too many", process.pid());
+            let left_out = format!("mounts of process {}: too many", process.pid());
             self.machine.left_out.insert(left_out);
         }
         let remote: Vec<String> = mounts.text.lines().filter_map(remote_mount).collect();
-        // The last mount at a place hides those before.
+        // The last mount at a path hides earlier ones.
         let shown: BTreeMap<&str, &str> =
             mounts.text.lines().filter_map(|line| Some((mount_point(line)?, line))).collect();
         for line in shown.into_values() {
             let Some((number, point)) = mounted_namespace(line) else { continue };
             let point = unescape(point);
             if remote.iter().any(|mount| covers(mount, &point)) {
-                let left_out = format!("{point}: on the way there is a file system of a server");
+                let left_out = format!("{point}: the path crosses a network or FUSE file system");
                 self.machine.left_out.insert(left_out);
                 continue;
             }
             let seen = Path::new(&point);
-            // Not the number in the line decides, but what is there.
+            // The number in the line may be outdated, so compare it with the opened namespace.
             let Ok(netns) = process.netns_mounted_at(seen) else { continue };
+            // Another mount now covers the path.
             if netns.inode() != number {
                 continue;
             }
-            // The shorter path where it leads to the same namespace from here.
+            // Prefer the shorter path if it leads to the same namespace from here.
             let here = self.own_mounts(process)
                 && NetNs::open(seen).is_ok_and(|own| own.inode() == number);
             let inside = PathBuf::from(format!("/proc/{}/root{point}", process.pid()));
@@ -258,11 +259,11 @@ impl Search {
         }
     }
 
-    /// Namespaces and TAP devices that a process holds by descriptors.
+    /// Adds namespaces and TAP devices that a process has open.
     fn descriptors(&mut self, seen: &Seen) {
         let Seen { pid, user: _, command, netns } = seen;
         let opened = Process::open(*pid).and_then(|process| {
-            // Another process by now, with the same ID: what is found is not the first's.
+            // The PID may have been reused by another process.
             let same = process.namespace("net")? == *netns;
             Ok((process.descriptors(MOST_DESCRIPTORS)?, process, same))
         });
@@ -275,12 +276,13 @@ impl Search {
         };
         if more {
             self.machine.left_out.insert(format!(
-                "descriptors of process {pid} beyond {MOST_DESCRIPTORS}: the rest is not read"
+                "descriptors of process {pid}: only the first {MOST_DESCRIPTORS} are read"
             ));
         }
         let mut vhost = false;
         let mut queues: BTreeMap<String, u32> = BTreeMap::new();
         for number in numbers {
+            // Closed meanwhile.
             let Ok(target) = process.descriptor(&number) else { continue };
             let Some(target) = target.to_str() else { continue };
             match target {
@@ -294,7 +296,7 @@ impl Search {
                     }
                 }
                 "/dev/vhost-net" => vhost = true,
-                // Ours are handles on what is being found.
+                // Skip our own descriptors, which this search has opened.
                 _ if *pid != std::process::id() => {
                     let known = |inode| self.machine.namespaces.contains_key(&inode);
                     if let Some(inode) = numbered(target)
@@ -320,14 +322,15 @@ impl Search {
     }
 }
 
-/// The inode in `net:[INODE]`.
+/// Returns the inode in `net:[INODE]`.
 fn numbered(text: &str) -> Option<u64> {
     text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Inode and place of a network namespace's mount, of a line of `mountinfo`.
+/// Returns inode and mount point of a network namespace from a line of `mountinfo`.
 fn mounted_namespace(line: &str) -> Option<(u64, &str)> {
     let (before, after) = line.split_once(" - ")?;
+    // Only nsfs mounts hold namespaces.
     if !after.starts_with("nsfs ") {
         return None;
     }
@@ -339,8 +342,8 @@ fn mount_point(line: &str) -> Option<&str> {
     line.split(' ').nth(4)
 }
 
-/// Where a file system is mounted that a server answers for, a program or another machine,
-/// which may take its time. That of `/` is none: this program came from there.
+/// Returns the mount point of a file system that a server implements, a program or another machine,
+/// which may respond slowly. Excludes `/`, because this program was loaded from there.
 fn remote_mount(line: &str) -> Option<String> {
     const REMOTE: [&str; 12] = [
         "fuse", "fuseblk", "autofs", "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "afs", "coda",
@@ -352,12 +355,12 @@ fn remote_mount(line: &str) -> Option<String> {
     (REMOTE.contains(&kind) && point != "/").then_some(point)
 }
 
-/// Whether a path leads through `mount`.
+/// Whether a path crosses `mount`.
 fn covers(mount: &str, path: &str) -> bool {
     path.strip_prefix(mount).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Blanks in mountinfo are octal escapes.
+/// Decodes octal escapes of mountinfo.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

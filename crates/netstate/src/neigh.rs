@@ -18,7 +18,7 @@ impl Netlink {
     /// Adds a permanent neighbour.
     ///
     /// # Errors
-    /// `ENODEV` when there is no such link.
+    /// `ENODEV` if there is no such link.
     pub fn add_neighbour(&self, link: &str, address: IpAddr, mac: MacAddr) -> Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
@@ -35,15 +35,14 @@ impl Netlink {
         )
     }
 
-    /// Adds a permanent FDB entry of a VXLAN device: frames to `mac` go to the
-    /// VTEP `remote` (`bridge fdb add … dst … self permanent`).
+    /// Adds a permanent FDB entry to a VXLAN device: frames to `mac` go to the VTEP `remote`
+    /// (`bridge fdb add … dst … self permanent`).
     ///
     /// # Errors
-    /// `ENODEV`, `EOPNOTSUPP` when it is not a VXLAN device.
+    /// `ENODEV`, `EOPNOTSUPP` if it is not a VXLAN device.
     pub fn add_vxlan_fdb(&self, link: &str, mac: MacAddr, remote: IpAddr) -> Result<()> {
         let mut message = NeighbourMessage::default();
-        // PF_BRIDGE: the entry goes to a forwarding database, not to a
-        // neighbour table.
+        // PF_BRIDGE selects the forwarding database rather than a neighbour table.
         message.header.family = AddressFamily::Bridge;
         message.header.ifindex = self.link(link)?.index;
         message.header.state = NeighbourState::Permanent;

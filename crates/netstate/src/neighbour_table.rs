@@ -1,8 +1,8 @@
-//! How full the machine's neighbour tables are: `/proc/net/stat/arp_cache` and
-//! `ndisc_cache`, and their limits.
+//! Fill level and limits of the machine's neighbour tables: `/proc/net/stat/arp_cache` and
+//! `ndisc_cache`.
 //!
-//! Source: `neigh_stat_seq_show()` in `net/core/neighbour.c`. One table serves
-//! all network namespaces; the files exist in the first one only.
+//! Source: `neigh_stat_seq_show()` in `net/core/neighbour.c`. One table serves all network
+//! namespaces. The files exist in the initial one only.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +13,13 @@ pub const ARP_CACHE: &str = "/proc/thread-self/net/stat/arp_cache";
 /// Counters of the neighbour discovery table.
 pub const NDISC_CACHE: &str = "/proc/net/stat/ndisc_cache";
 
-/// Counters of one of the two tables.
+/// Counters of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NeighbourTable {
-    /// Entries now, those of all namespaces.
+    /// Current entries of all namespaces.
     pub entries: u64,
-    /// Times that no room could be made (`table_fulls`), all CPUs together;
-    /// 32 bits a CPU, which wrap.
+    /// Times the table was full (`table_fulls`), summed over CPUs. Each CPU's counter wraps at 32
+    /// bits.
     pub fulls: u64,
 }
 
@@ -28,8 +28,8 @@ impl NeighbourTable {
     /// hexadecimal numbers for each possible CPU.
     ///
     /// # Errors
-    /// A missing name, a line that is too short, a value that is no number.
-    /// Kernels before 3.18 have no `table_fulls`: that is an error, not zero.
+    /// A missing name, a short line, or a value that is not a number. Kernels before 3.18 have no
+    /// `table_fulls`: that is an error, not zero.
     pub fn parse(file: &str, text: &str) -> std::result::Result<NeighbourTable, ParseError> {
         let mut lines = text.lines().enumerate();
         let names: Vec<&str> = lines
@@ -48,7 +48,7 @@ impl NeighbourTable {
             let value = |column: usize| {
                 hexadecimal(file, index + 1, names[column], values.get(column).copied())
             };
-            // Every CPU's line has the number of all entries.
+            // Every line has the total number of entries.
             table.entries = value(entries)?;
             table.fulls = table.fulls.saturating_add(value(fulls)?);
         }
@@ -58,8 +58,7 @@ impl NeighbourTable {
     /// Reads one of the files.
     ///
     /// # Errors
-    /// As [`ProcFile::read`] and [`NeighbourTable::parse`]; `ENOENT` in a
-    /// namespace that is not the first.
+    /// As [`ProcFile::read`] and [`NeighbourTable::parse`]; `ENOENT` outside the initial namespace.
     pub fn read(path: &str) -> Result<NeighbourTable> {
         Ok(NeighbourTable::parse(path, &ProcFile::open(path)?.read()?)?)
     }

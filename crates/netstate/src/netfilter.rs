@@ -1,5 +1,5 @@
-//! Packet filters in this namespace: which there are, their rules, and which of these
-//! clamp the maximum segment size of TCP.
+//! Packet filters of a namespace: base chains, legacy tables, rules, and rules that clamp the
+//! maximum segment size of TCP.
 
 mod clamp;
 mod ebtables;
@@ -32,28 +32,28 @@ const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_HOOK_HOOKNUM: u16 = 1;
 const NF_DROP: u32 = 0;
-/// The last of IP's own hooks; `inet` has ingress behind it.
+/// The last of the IP hooks. In `inet`, ingress follows it.
 const NF_INET_POST_ROUTING: u32 = 4;
 const NFPROTO_ARP: u8 = 3;
 
-/// A chain that packets are handed to.
+/// A base chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseChain {
     /// `ip`, `ip6`, `inet`, `bridge`, `netdev`.
     pub family: &'static str,
-    /// Table that has the chain.
+    /// Table of the chain.
     pub table: String,
     /// Name, unique in its table.
     pub chain: String,
     /// Number of its hook (`NF_INET_…` of `linux/netfilter.h` for IP families).
     pub hook: u32,
-    /// What comes to its end is dropped.
+    /// The policy drops packets.
     pub drops: bool,
 }
 
 impl BaseChain {
-    /// Whether it is for IP packets at one of IP's own hooks, so that a bridge's frames come
-    /// to it by br_netfilter only.
+    /// Whether it is for IP packets at an IP hook, which bridged frames reach only with
+    /// br_netfilter.
     pub fn is_of_ip(&self) -> bool {
         ["ip", "ip6", "inet"].contains(&self.family) && self.hook <= NF_INET_POST_ROUTING
     }
@@ -65,11 +65,11 @@ impl std::fmt::Display for BaseChain {
     }
 }
 
-/// Chains of nftables, those of iptables-nft among them, in the calling thread's
-/// namespace that IP packets or bridged frames can come to. ARP's are left out.
+/// Lists the nftables base chains, including those of iptables-nft, in the calling thread's
+/// namespace that IP packets or bridged frames may reach. Leaves out ARP chains.
 ///
 /// # Errors
-/// When the kernel refuses the dump for another reason than not having nftables.
+/// If the kernel refuses the dump, unless it has no nftables.
 pub fn base_chains() -> Result<Vec<BaseChain>> {
     let mut chains = Vec::new();
     dump_all(NFT_MSG_GETCHAIN, "nftables chains", |kind, payload| {
@@ -80,8 +80,8 @@ pub fn base_chains() -> Result<Vec<BaseChain>> {
     Ok(chains)
 }
 
-/// Every object of nftables of a kind, of all families; its message's type and
-/// payload, which begins with `nfgenmsg`, go to `each`.
+/// Lists all nftables objects of a kind, of all families. Passes each message's type and payload,
+/// which begins with `nfgenmsg`, to `each`.
 fn dump_all(ask: u16, object: &'static str, mut each: impl FnMut(u16, &[u8])) -> Result<()> {
     let request = (NFNL_SUBSYS_NFTABLES << 8 | ask, &[0; 4][..]);
     let answer = dump(NETLINK_NETFILTER, request, object, |kind, payload| {
@@ -90,15 +90,16 @@ fn dump_all(ask: u16, object: &'static str, mut each: impl FnMut(u16, &[u8])) ->
         }
     });
     match answer {
-        // A kernel without nftables.
+        // The kernel has no nftables.
         Err(Error::Kernel { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => Ok(()),
         answer => answer,
     }
 }
 
-/// The family of an answer, `None` for ARP's.
+/// Returns the family of an answer; `None` for ARP.
 fn family(payload: &[u8]) -> Option<&'static str> {
     match *payload.first()? {
+        // ARP chains do not affect IP packets.
         NFPROTO_ARP => None,
         1 => Some("inet"),
         2 => Some("ip"),
@@ -125,34 +126,34 @@ fn base_chain(payload: &[u8]) -> Option<BaseChain> {
     Some(BaseChain { family, table, chain, hook: hook?, drops })
 }
 
-/// A number as nftables sends it; the largest where there is none.
+/// Decodes a big-endian number; the maximum if it is missing.
 fn big_endian(value: Option<&[u8]>) -> u32 {
     value.and_then(|value| value.first_chunk()).map_or(u32::MAX, |bytes| u32::from_be_bytes(*bytes))
 }
 
-/// The files that list tables of the older iptables and ip6tables, and those programs.
+/// Files that list the tables of iptables-legacy and ip6tables-legacy, with the programs.
 const LEGACY: [(&str, &str); 2] =
     [("ip_tables_names", "iptables"), ("ip6_tables_names", "ip6tables")];
 
-/// Tables of the older iptables and ip6tables that exist in the calling thread's
-/// namespace: their hooks are in place even where they hold no rule.
+/// Lists the tables of iptables-legacy and ip6tables-legacy in the calling thread's namespace.
+/// Their hooks are registered even if they have no rules.
 pub fn legacy_tables() -> Vec<String> {
     LegacyTables::default().names()
 }
 
-/// [`legacy_tables`] of one namespace, for who looks often: the files are opened once.
+/// [`legacy_tables`] of one namespace for repeated calls: the files stay open.
 #[derive(Debug, Default)]
 pub struct LegacyTables {
     files: [Option<File>; 2],
 }
 
 impl LegacyTables {
-    /// Whether the lists of both programs were there, so that nothing will be opened anew.
+    /// Whether both files are open, so that no further open is needed.
     pub fn are_listed(&self) -> bool {
         self.files.iter().all(Option::is_some)
     }
 
-    /// The tables. A list that was not there before is opened in the calling thread's
+    /// Lists the tables. A file that was missing before is opened in the calling thread's
     /// namespace.
     pub fn names(&mut self) -> Vec<String> {
         let mut tables = Vec::new();
@@ -167,34 +168,34 @@ impl LegacyTables {
     }
 }
 
-/// Names of a file of tables, in the calling thread's namespace; none where the kernel has
+/// Lists the names in a file of tables, in the calling thread's namespace; none if the kernel has
 /// no such file.
 fn legacy_names(list: &str) -> Vec<String> {
     open_list(list).as_mut().map(listed).unwrap_or_default()
 }
 
-/// Whether br_netfilter has the rules of IP look at what bridges of one namespace forward
-/// (`net.bridge.bridge-nf-call-*`), for who looks often: the files are kept open.
+/// Whether br_netfilter passes bridged packets of a namespace to IP rules
+/// (`net.bridge.bridge-nf-call-*`), for repeated calls: the files stay open.
 #[derive(Debug, Default)]
 pub struct BridgeCalls {
     files: [Option<File>; 2],
 }
 
 impl BridgeCalls {
-    /// Whether it does. A file that was not there before, as the module was not, is opened
-    /// in the calling thread's namespace.
+    /// Whether it does. A file that was missing before (module not loaded) is opened in the calling
+    /// thread's namespace.
     pub fn are_made(&mut self) -> bool {
         let mut made = false;
         for (file, table) in self.files.iter_mut().zip(["iptables", "ip6tables"]) {
             if file.is_none() {
-                // The tree under /proc/sys/net is that of the thread that opens it.
+                // /proc/sys/net shows the namespace of the thread that opens it.
                 *file = File::open(format!("/proc/sys/net/bridge/bridge-nf-call-{table}")).ok();
             }
             let mut digit = [0];
             let read = file.as_mut().map(|f| f.rewind().and_then(|()| f.read_exact(&mut digit)));
             match read {
                 Some(Ok(())) => made |= digit != *b"0",
-                // The module has gone.
+                // The module was unloaded.
                 Some(Err(_)) => *file = None,
                 None => {}
             }
@@ -207,11 +208,11 @@ fn open_list(list: &str) -> Option<File> {
     File::open(format!("/proc/thread-self/net/{list}")).ok()
 }
 
-/// The lines of a list of tables, from its beginning.
+/// Reads a list of tables from its start.
 fn listed(file: &mut File) -> Vec<String> {
-    // Five tables there can be, of less than ten letters.
+    // There are at most five tables with names shorter than ten letters.
     let mut text = [0; 256];
-    // No pread: what runs confined (overlane vtep) may not call it.
+    // No pread, which the confined `overlane vtep` may not call.
     let length = file.rewind().and_then(|()| file.read(&mut text)).unwrap_or(0);
     String::from_utf8_lossy(&text[..length]).lines().map(str::to_owned).collect()
 }

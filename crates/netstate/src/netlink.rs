@@ -1,7 +1,6 @@
-//! A routing netlink socket of one network namespace.
+//! A routing netlink socket in a network namespace.
 //!
-//! The socket belongs to the namespace of the thread that opened it, for good:
-//! its user may be anywhere.
+//! The socket stays bound to the namespace of the thread that opened it. Any thread may use it.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Mutex;
@@ -15,32 +14,32 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 use sys::netns::NetNs;
 
-/// A request that the kernel refused or answered oddly.
+/// A request that the kernel refused, or an answer in another format.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel's errno, with what was attempted on what.
+    /// The kernel's errno, with operation and object.
     #[error("{operation} {object}: {} ({errno:?})", errno.desc())]
     Kernel {
-        /// What was attempted (`add vxlan`).
+        /// Operation (`add vxlan`).
         operation: &'static str,
-        /// The object it was attempted on (`vx0`).
+        /// Object of the operation (`vx0`).
         object: String,
         /// Errno of the kernel's answer.
         errno: Errno,
     },
-    /// An answer that could not be understood.
+    /// An answer that could not be parsed.
     #[error("{operation} {object}: expected {expected}, got {got}")]
     Answer {
-        /// What was attempted (`list`).
+        /// Operation (`list`).
         operation: &'static str,
-        /// The object it was attempted on (`links`).
+        /// Object of the operation (`links`).
         object: String,
-        /// What the answer should have had.
+        /// Expected content.
         expected: &'static str,
-        /// What the answer had.
+        /// Actual content.
         got: String,
     },
-    /// A system call outside netlink.
+    /// A system call outside netlink failed.
     #[error(transparent)]
     Sys(#[from] sys::Error),
 }
@@ -49,7 +48,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The errno, where the kernel gave one.
+    /// Returns the errno, if the kernel gave one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Error::Kernel { errno, .. } => Some(*errno),
@@ -59,7 +58,7 @@ impl Error {
     }
 }
 
-/// The socket. Requests are serialised; clones are not needed: share by reference.
+/// A netlink socket. Requests are serialised; share it by reference.
 pub struct Netlink {
     socket: Mutex<State>,
 }
@@ -67,8 +66,8 @@ pub struct Netlink {
 struct State {
     socket: Socket,
     sequence: u32,
-    // Grown to the largest answer and kept: a dump of links is read twice per
-    // sample, and must not cost an allocation a message.
+    // Grown to the largest answer and kept: links are dumped twice per sample, which must not cost
+    // an allocation per message.
     buffer: Vec<u8>,
 }
 
@@ -82,7 +81,7 @@ impl Netlink {
     /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// If no file descriptor is available.
     pub fn open() -> Result<Netlink> {
         let failed =
             |error: std::io::Error| Error::Sys(sys::Error::io("socket", "NETLINK_ROUTE", &error));
@@ -97,12 +96,12 @@ impl Netlink {
     /// Opens a socket in `netns`.
     ///
     /// # Errors
-    /// When the namespace cannot be entered.
+    /// If the namespace cannot be entered.
     pub fn open_in(netns: &NetNs) -> Result<Netlink> {
         netns.run(Netlink::open)?
     }
 
-    /// Sends a request that changes something and waits for the acknowledgement.
+    /// Sends a request for a change and waits for the acknowledgement.
     pub(crate) fn change(
         &self,
         message: RouteNetlinkMessage,
@@ -114,8 +113,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// Sends a dump request and hands every answer to `each`. A dump that a change has
-    /// interrupted may lack objects: it is asked for again.
+    /// Sends a dump request and passes every answer to `each`. Repeats a dump that a change has
+    /// interrupted, because objects may be missing.
     pub(crate) fn dump(
         &self,
         message: RouteNetlinkMessage,
@@ -137,7 +136,7 @@ impl Netlink {
         Err(interrupted(operation, object))
     }
 
-    /// Sends a request for one object and hands the answer to `each`.
+    /// Sends a request for one object and passes the answer to `each`.
     pub(crate) fn get(
         &self,
         message: RouteNetlinkMessage,
@@ -157,8 +156,8 @@ impl Netlink {
         object: &str,
         each: impl FnMut(RouteNetlinkMessage),
     ) -> Result<Outcome> {
-        // A panic of another holder leaves nothing half-done in here but unread
-        // answers, which the sequence number below passes over.
+        // If another thread panicked, at most unread answers remain. The sequence number below
+        // skips them.
         let mut state = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         state.sequence = state.sequence.wrapping_add(1);
         let sequence = state.sequence;
@@ -175,12 +174,13 @@ impl Netlink {
         let mut reader = Reader { sequence, operation, object, interrupted: false, each };
         loop {
             let State { socket, buffer, .. } = &mut *state;
-            // MSG_PEEK | MSG_TRUNC tells the length of the next datagram.
+            // MSG_PEEK | MSG_TRUNC returns the length of the next datagram.
             buffer.clear();
             let length = socket
                 .recv(buffer, libc::MSG_PEEK | libc::MSG_TRUNC)
                 .map_err(|e| io("netlink recv", e))?;
             buffer.clear();
+            // The next datagram is larger than any before.
             if buffer.capacity() < length {
                 buffer.reserve(length);
             }
@@ -192,30 +192,30 @@ impl Netlink {
     }
 }
 
-/// So many times a dump is asked for before it is given up.
+/// Attempts at a dump.
 pub(crate) const DUMPS: usize = 10;
 
-/// What became of an exchange.
+/// Result of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Everything was told, of one moment.
+    /// All objects, from one moment.
     Whole,
-    /// Something changed meanwhile (`NLM_F_DUMP_INTR`): what was told may not be all, nor of
-    /// one moment.
+    /// A change interrupted the dump (`NLM_F_DUMP_INTR`): objects may be missing or from different
+    /// moments.
     Interrupted,
 }
 
-/// A dump was interrupted each time.
+/// Returns the error of a dump that was interrupted every time.
 pub(crate) fn interrupted(operation: &'static str, object: &str) -> Error {
     Error::Answer {
         operation,
         object: object.to_owned(),
-        expected: "a dump that no change interrupts",
+        expected: "an uninterrupted dump",
         got: format!("changes during each of {DUMPS} attempts"),
     }
 }
 
-/// Reads the answers to a request.
+/// Parses the answers to a request.
 struct Reader<'a, E> {
     sequence: u32,
     operation: &'static str,
@@ -225,7 +225,7 @@ struct Reader<'a, E> {
 }
 
 impl<E: FnMut(RouteNetlinkMessage)> Reader<'_, E> {
-    /// Takes the messages of a datagram; `None`: there are more to come.
+    /// Processes the messages of a datagram. `None`: more datagrams follow.
     fn take(&mut self, buffer: &[u8]) -> Result<Option<Outcome>> {
         let refused = |code: i32| Error::Kernel {
             operation: self.operation,
@@ -243,17 +243,17 @@ impl<E: FnMut(RouteNetlinkMessage)> Reader<'_, E> {
                 })?;
             let step = (answer.header.length as usize).next_multiple_of(4);
             offset += step.max(16);
-            // Of an earlier request whose answers were not all read.
+            // Answer to an earlier request that was not read to its end.
             if answer.header.sequence_number != self.sequence {
                 continue;
             }
-            // Any of them may have it, the last too.
+            // Any message may have the flag, even the last one.
             self.interrupted |= answer.header.flags & NLM_F_DUMP_INTR != 0;
             match answer.payload {
                 NetlinkPayload::Done(_) if self.interrupted => {
                     return Ok(Some(Outcome::Interrupted));
                 }
-                // A dump that ends early says why.
+                // A dump that ends early carries an errno.
                 NetlinkPayload::Done(done) if done.code < 0 => return Err(refused(done.code)),
                 NetlinkPayload::Done(_) => return Ok(Some(Outcome::Whole)),
                 NetlinkPayload::Error(error) => {
@@ -271,11 +271,11 @@ impl<E: FnMut(RouteNetlinkMessage)> Reader<'_, E> {
 }
 
 impl Netlink {
-    /// The number by which the socket's namespace knows another one
-    /// (`IFLA_LINK_NETNSID` refers to it); `None`: it has given it none.
+    /// Returns the id of a namespace in the socket's namespace (`IFLA_LINK_NETNSID` refers to it).
+    /// `None`: no id is assigned.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn number_of(&self, netns: &NetNs) -> Result<Option<u32>> {
         let mut message = NsidMessage::default();
         let descriptor = netns.as_fd().as_raw_fd().unsigned_abs();
@@ -283,11 +283,11 @@ impl Netlink {
         self.number(message, &format!("net:[{}]", netns.inode()))
     }
 
-    /// The number that the namespace with number `there` has given to the one with number
-    /// `of`, both as the socket's namespace numbers them; `None`: none.
+    /// Returns the id that namespace `of` has in namespace `there`. Both arguments are ids in the
+    /// socket's namespace. `None`: no id is assigned.
     ///
     /// # Errors
-    /// When the kernel refuses, or there are no such numbers.
+    /// If the kernel refuses, or an id does not exist.
     pub fn number_there(&self, of: u32, there: u32) -> Result<Option<u32>> {
         let mut message = NsidMessage::default();
         message.attributes = vec![
@@ -300,7 +300,7 @@ impl Netlink {
     fn number(&self, message: NsidMessage, object: &str) -> Result<Option<u32>> {
         let mut number = None;
         let request = RouteNetlinkMessage::GetNsId(message);
-        self.get(request, "find number of", object, |answer| {
+        self.get(request, "find the id of", object, |answer| {
             if let RouteNetlinkMessage::NewNsId(message) = answer {
                 for attribute in message.attributes {
                     if let NsidAttribute::Id(id) = attribute {
@@ -313,22 +313,23 @@ impl Netlink {
         Ok(number)
     }
 
-    /// Gives another namespace a number in the socket's own, where it has none.
+    /// Assigns an id to a namespace in the socket's namespace, if it has none.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn give_number(&self, netns: &NetNs) -> Result<()> {
+        // The kernel refuses a second id.
         if self.number_of(netns)?.is_some() {
             return Ok(());
         }
         let mut message = NsidMessage::default();
         message.attributes = vec![
             NsidAttribute::Fd(netns.as_fd().as_raw_fd().unsigned_abs()),
-            // Any.
+            // Any id.
             NsidAttribute::Id(-1),
         ];
         let object = format!("net:[{}]", netns.inode());
-        self.change(RouteNetlinkMessage::NewNsId(message), 0, "give a number to", &object)
+        self.change(RouteNetlinkMessage::NewNsId(message), 0, "assign an id to", &object)
     }
 }
 
@@ -342,7 +343,7 @@ mod tests {
 
     const SEQUENCE: u32 = 7;
 
-    /// A link's message, with these flags of its header.
+    /// Builds a link message with these header flags.
     fn link(index: u32, flags: u16) -> Vec<u8> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -355,7 +356,7 @@ mod tests {
         bytes
     }
 
-    /// `NLMSG_DONE` with a status.
+    /// Builds `NLMSG_DONE` with a status.
     fn done(flags: u16, status: i32) -> Vec<u8> {
         let mut bytes = 20_u32.to_ne_bytes().to_vec();
         bytes.extend(3_u16.to_ne_bytes());
@@ -366,7 +367,7 @@ mod tests {
         bytes
     }
 
-    /// The outcome of a stream of datagrams, and the links that it told.
+    /// Returns the outcome of a stream of datagrams, and the links in it.
     fn read(datagrams: &[Vec<u8>]) -> (Result<Option<Outcome>>, Vec<u32>) {
         let mut links = Vec::new();
         let each = |answer| {

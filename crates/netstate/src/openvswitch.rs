@@ -1,9 +1,8 @@
-//! Datapaths of Open vSwitch, and what became of the packets that they looked up.
+//! Datapaths of Open vSwitch, and counts of their lookups.
 //!
-//! The kernel tells of its own by generic netlink (`include/uapi/linux/
-//! openvswitch.h`), the daemon of those in user space by its control socket
-//! (`ovs-appctl(8)`, JSON-RPC 1.0; `dpctl/show` of `ovs-dpctl(8)`). A daemon that
-//! stands still does not keep the kernel from answering.
+//! The kernel reports its datapaths by generic netlink (`include/uapi/linux/openvswitch.h`), the
+//! daemon its user-space datapaths by its control socket (`ovs-appctl(8)`, JSON-RPC 1.0;
+//! `dpctl/show` of `ovs-dpctl(8)`). A daemon that hangs does not keep the kernel from answering.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
@@ -27,7 +26,7 @@ const GENL_ID_CTRL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-/// `struct genlmsghdr`, and with `struct ovs_header` behind it.
+/// Size of `struct genlmsghdr`; below, with `struct ovs_header` after it.
 const GENERIC_HEADER: usize = 4;
 const HEADER: usize = 8;
 // include/uapi/linux/openvswitch.h.
@@ -35,49 +34,49 @@ const OVS_DP_CMD_GET: u8 = 3;
 const OVS_DATAPATH_VERSION: u8 = 2;
 const OVS_DP_ATTR_NAME: u16 = 1;
 const OVS_DP_ATTR_STATS: u16 = 3;
-/// Command name of the daemon, as `/proc/PID/comm` has it.
+/// Command name of the daemon, as in `/proc/PID/comm`.
 pub const DAEMON: &str = "ovs-vswitchd";
-/// How long a daemon may take to answer: one that is busy for longer loses packets
-/// of its own.
+/// Time limit for a daemon's answer. A daemon that is busy for longer loses packets anyway.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// More than an answer of ten thousand ports has.
+/// Limit of bytes of an answer, enough for ten thousand ports.
 const MOST_BYTES: usize = 16 << 20;
-/// Descriptors of a daemon that are looked at; one has some for each port.
+/// Limit of descriptors read per daemon. It has some per port.
 const MOST_DESCRIPTORS: usize = 65_536;
-/// What an answer is called in an error.
+/// Name of the answer in errors.
 const SHOWN: &str = "dpctl/show";
 
-/// Packets that a datapath looked up since it was made.
+/// Packets that a datapath has looked up since its creation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Datapath {
-    /// As `ovs-dpctl` calls it: `system@ovs-system`, `netdev@ovs-netdev`.
+    /// Name as in `ovs-dpctl`: `system@ovs-system`, `netdev@ovs-netdev`.
     pub name: String,
-    /// Packets that a flow was found for.
+    /// Packets with a matching flow.
     pub hit: u64,
-    /// Packets that the daemon was asked about (upcalls).
+    /// Packets sent to the daemon (upcalls).
     pub missed: u64,
-    /// Packets that were dropped as it could not be asked.
+    /// Packets dropped because they could not be sent to the daemon.
     pub lost: u64,
 }
 
-/// What one namespace's datapaths say.
+/// Datapaths of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Datapaths {
     /// Datapaths of the kernel and of daemons that answered.
     pub known: Vec<Datapath>,
-    /// Daemons that did not, each with the reason.
+    /// Daemons that did not answer, with the reason.
     pub unanswered: Vec<String>,
 }
 
-/// The datapaths of the calling thread's namespace: the kernel's, and those of the
-/// daemons with these process IDs.
+/// Reads the datapaths of the calling thread's namespace: the kernel's, and those of the daemons
+/// with these process IDs.
 ///
 /// # Errors
-/// When the kernel refuses to list its own.
+/// If the kernel refuses to list its datapaths.
 pub fn datapaths(daemons: &[u32]) -> Result<Datapaths> {
     let mut all = Datapaths::default();
+    // Without the module, there is nothing to list.
     if std::path::Path::new("/sys/module/openvswitch").exists() {
         all.known = kernel_datapaths()?;
     }
@@ -91,7 +90,7 @@ pub fn datapaths(daemons: &[u32]) -> Result<Datapaths> {
 }
 
 fn kernel_datapaths() -> Result<Vec<Datapath>> {
-    // All families, as asking for one by name would load its module.
+    // List all families: a request by name would load the module.
     let mut family = None;
     let ask = [CTRL_CMD_GETFAMILY, 1, 0, 0];
     dump(NETLINK_GENERIC, (GENL_ID_CTRL, &ask), "netlink families", |_, payload| {
@@ -113,7 +112,7 @@ fn kernel_datapaths() -> Result<Vec<Datapath>> {
     Ok(datapaths)
 }
 
-/// An answer: `struct genlmsghdr`, `struct ovs_header`, attributes.
+/// Decodes an answer: `struct genlmsghdr`, `struct ovs_header`, attributes.
 pub fn kernel_datapath(payload: &[u8]) -> Option<Datapath> {
     let payload = payload.get(HEADER..)?;
     // struct ovs_dp_stats.
@@ -127,23 +126,25 @@ pub fn kernel_datapath(payload: &[u8]) -> Option<Datapath> {
     })
 }
 
-/// The user-space datapaths of a daemon; or why it does not tell.
+/// Returns the user-space datapaths of a daemon, or why they are unknown.
 fn user_space_datapaths(pid: u32) -> std::result::Result<Vec<Datapath>, String> {
     let place = control_socket(pid)?;
     let path = format!("/proc/self/fd/{}", place.as_raw_fd());
     let mut known = shown(&ask(&path, SHOWN)?).map_err(|error| error.to_string())?;
+    // The kernel's datapaths are listed separately.
     known.retain(|datapath| !datapath.name.starts_with("system@"));
     Ok(known)
 }
 
-/// The place of the socket that a daemon takes orders by: among those that it listens at,
-/// the one that is called so. Any user can call a process as the daemon is called, so
-/// nothing is believed of it: a walk goes only through mounts that no other user can make.
+/// Finds the daemon's control socket among the sockets it listens on, by name. Any user can run a
+/// process with the daemon's name, so nothing about it is trusted: path lookups cross only mounts
+/// that no other user can make.
 fn control_socket(pid: u32) -> std::result::Result<OwnedFd, String> {
     let said = |error: sys::Error| error.to_string();
     let process = Process::open(pid).map_err(said)?;
+    // A path lookup could enter another user's file system.
     if !process.has_trusted_mounts() {
-        return Err("its mounts are another user's".to_owned());
+        return Err("another user controls its mounts".to_owned());
     }
     let (numbers, _) = process.descriptors(MOST_DESCRIPTORS).map_err(said)?;
     let own: BTreeSet<String> = numbers
@@ -153,7 +154,7 @@ fn control_socket(pid: u32) -> std::result::Result<OwnedFd, String> {
             Some(target.strip_prefix("socket:[")?.trim_end_matches(']').to_owned())
         })
         .collect();
-    // Num RefCount Protocol Flags Type St Inode Path; of the namespace's sockets.
+    // Columns: Num RefCount Protocol Flags Type St Inode Path. Lists the sockets of the namespace.
     let sockets = process.read("net/unix", MOST_BYTES).map_err(said)?;
     let found = sockets.text.lines().find_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -164,13 +165,13 @@ fn control_socket(pid: u32) -> std::result::Result<OwnedFd, String> {
     process.place(path.as_ref()).map_err(said)
 }
 
-/// What the daemon answers to a command.
+/// Returns the daemon's answer to a command.
 fn ask(path: &str, command: &str) -> std::result::Result<String, String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what} {path}: {error}");
     let end = Instant::now() + PATIENCE;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
         .map_err(|e| failed("socket", &e))?;
-    // Where a daemon that stands still has its queue full, connecting waits, too.
+    // If the queue of a hanging daemon is full, connect() blocks, too.
     let patience = TimeVal::new(0, PATIENCE.as_micros() as i64);
     setsockopt(&fd, SendTimeout, &patience).map_err(|e| failed("setsockopt", &e))?;
     let address = UnixAddr::new(path).map_err(|e| failed("connect", &e))?;
@@ -182,15 +183,16 @@ fn ask(path: &str, command: &str) -> std::result::Result<String, String> {
     let mut chunk = [0; 16 << 10];
     loop {
         let left = end.saturating_duration_since(Instant::now());
+        // A hanging or hostile daemon must not block the caller.
         if left.is_zero() || bytes.len() > MOST_BYTES {
-            return Err(format!("{path}: no whole answer within {} ms", PATIENCE.as_millis()));
+            return Err(format!("{path}: no complete answer within {} ms", PATIENCE.as_millis()));
         }
         stream.set_read_timeout(Some(left)).map_err(|e| failed("setsockopt", &e))?;
         match stream.read(&mut chunk) {
-            Ok(0) => return Err(format!("{path}: it hung up after {} bytes", bytes.len())),
+            Ok(0) => return Err(format!("{path}: connection closed after {} bytes", bytes.len())),
             Ok(length) => bytes.extend(&chunk[..length]),
             Err(e) if e.kind() == ErrorKind::WouldBlock => continue,
-            // With a time limit also after SIGCONT (signal(7)).
+            // With a timeout set, this also happens after SIGCONT (signal(7)).
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) => return Err(failed("read", &e)),
         }
@@ -200,14 +202,14 @@ fn ask(path: &str, command: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// A reply of JSON-RPC 1.0, as far as it is read here.
+/// The used fields of a JSON-RPC 1.0 reply.
 #[derive(Deserialize)]
 struct Reply {
     result: Option<String>,
     error: Option<serde_json::Value>,
 }
 
-/// The result or the error of a reply; `None`: there is more to come.
+/// Returns the result or the error of a reply. `None`: incomplete.
 pub fn reply(bytes: &[u8]) -> Option<std::result::Result<String, String>> {
     match serde_json::Deserializer::from_slice(bytes).into_iter::<Reply>().next()? {
         Ok(Reply { result: Some(result), .. }) => Some(Ok(result)),
@@ -215,16 +217,17 @@ pub fn reply(bytes: &[u8]) -> Option<std::result::Result<String, String>> {
             || "neither a result nor an error".to_owned(),
             |error| error.as_str().map_or_else(|| error.to_string(), str::to_owned),
         ))),
+        // More of the reply is to come.
         Err(error) if error.is_eof() => None,
         Err(error) => Some(Err(error.to_string())),
     }
 }
 
-/// The datapaths of a `dpctl/show`: a name and a colon, then lines further in, of
-/// which one is `lookups: hit:N missed:N lost:N`.
+/// Parses the output of `dpctl/show`: for each datapath a name and a colon, then indented lines,
+/// one of which is `lookups: hit:N missed:N lost:N`.
 ///
 /// # Errors
-/// A line of look-ups of another form, or without a datapath.
+/// A line of lookups in another format, or before any datapath.
 pub fn shown(text: &str) -> std::result::Result<Vec<Datapath>, ParseError> {
     let mut known = Vec::new();
     let mut name = None;

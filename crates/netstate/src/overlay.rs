@@ -1,5 +1,5 @@
-//! Bridges, VXLAN devices, what forwards for them and what might interfere, as
-//! one snapshot of a namespace.
+//! A snapshot of a namespace: bridges, VXLAN devices, their forwarding state, and other objects
+//! that may affect their packets.
 
 mod attribute;
 mod entry;
@@ -24,8 +24,8 @@ pub use way::{Found, Query};
 
 use crate::netlink::{Netlink, Result};
 
-/// Everything at one moment, or nearly: the kernel has no lock over all of it,
-/// so a reader watches for changes meanwhile.
+/// Forwarding state of nearly one moment: the kernel has no lock over all of it, so a reader must
+/// watch for changes meanwhile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overlay {
     /// Links of the namespace, by interface index.
@@ -36,21 +36,21 @@ pub struct Overlay {
     pub vxlan_fdb: BTreeMap<(u32, MacAddr), Vec<VxlanEntry>>,
     /// Usable neighbours: (link, address).
     pub neighbours: BTreeMap<(u32, IpAddr), MacAddr>,
-    /// Addresses of this namespace, but those of IPv6 that may be another's (RFC 4862).
+    /// Addresses of this namespace, except IPv6 addresses not yet known to be unique (RFC 4862).
     pub addresses: Vec<IpAddr>,
-    /// Routing rules beyond the three every namespace has, described.
+    /// IPv4 routing rules beyond the three default rules, described.
     pub rules: Vec<String>,
-    /// Routes that no single next hop tells: network, prefix length, why.
+    /// Routes that are more than a single next hop: network, prefix length, reason.
     pub odd_routes: Vec<(IpAddr, u8, &'static str)>,
-    /// Rules of IPv6 beyond the two every namespace has, described.
+    /// IPv6 routing rules beyond the two default rules, described.
     pub rules6: Vec<String>,
-    /// Links with a route that has an MTU of its own.
+    /// Links with a route that sets an MTU.
     pub route_mtus: BTreeSet<u32>,
-    /// Links with an ingress or clsact qdisc, on which tc filters hang.
+    /// Links with an ingress or clsact qdisc, to which tc filters attach.
     pub filtered: BTreeMap<u32, String>,
 }
 
-/// A link, as far as forwarding goes.
+/// The properties of a link that affect forwarding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
     /// Name of the device, `IFLA_IFNAME`.
@@ -59,131 +59,130 @@ pub struct Device {
     pub kind: Option<String>,
     /// Whether its frames have Ethernet headers (`ARPHRD_ETHER`).
     pub ethernet: bool,
-    /// Hardware address; `None` for a device without one of 6 bytes.
+    /// Hardware address; `None` unless it has 6 bytes.
     pub mac: Option<MacAddr>,
     /// Layer-3 MTU, bytes.
     pub mtu: u32,
     /// `IFF_UP` and ready to carry packets.
     pub running: bool,
-    /// Index of the device that it is a port of (`IFLA_MASTER`): a bridge, bond or VRF.
+    /// Index of its master (`IFLA_MASTER`): a bridge, bond or VRF.
     pub master: Option<u32>,
-    /// The link that belongs to it: a veth's peer, what a VXLAN device is on.
+    /// Index of the related link: the veth peer, or the link below a VXLAN device.
     pub link: Option<u32>,
-    /// Namespace of `link`, as this one numbers it; none: here.
+    /// Id of the namespace of `link` in this namespace; none: the same namespace.
     pub link_netns: Option<u32>,
     /// Kind of the root queueing discipline (`IFLA_QDISC`).
     pub qdisc: Option<String>,
     /// An XDP program is attached.
     pub xdp: bool,
-    /// What its owner calls it, `IFLA_IFALIAS`.
+    /// Alias, `IFLA_IFALIAS`.
     pub alias: Option<String>,
-    /// What it does with IPv6, where that is not disabled.
+    /// IPv6 settings, unless IPv6 is disabled.
     pub ipv6: Option<Ipv6Settings>,
-    /// `None` for devices that are no VXLAN devices.
+    /// `None` unless it is a VXLAN device.
     pub vxlan: Option<VxlanDevice>,
-    /// `None` for devices that are no bridges.
+    /// `None` unless it is a bridge.
     pub bridge: Option<BridgeDevice>,
-    /// As a port of a bridge: `None` where it is none.
+    /// Port attributes; `None` unless it is a bridge port.
     pub port: Option<BridgePort>,
 }
 
-/// A link's settings of IPv6.
+/// IPv6 settings of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv6Settings {
-    /// `net.ipv6.conf.*.mtu`: of its routes that have none of their own, bytes.
+    /// `net.ipv6.conf.*.mtu`, bytes: MTU of its routes that set none.
     pub mtu: u32,
-    /// `net.ipv6.conf.*.hop_limit`: of its routes that have none of their own.
+    /// `net.ipv6.conf.*.hop_limit`: hop limit of its routes that set none.
     pub hop_limit: u8,
 }
 
-/// A VXLAN device's attributes.
+/// Attributes of a VXLAN device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VxlanDevice {
     /// VXLAN network identifier, 24 bits (`IFLA_VXLAN_ID`).
     pub vni: u32,
-    /// Own address on the underlay.
+    /// Local address on the underlay.
     pub local: Option<IpAddr>,
-    /// Its underlay is IPv6; so are all its remote VTEPs.
+    /// The underlay is IPv6, and so are all remote VTEPs.
     pub ipv6: bool,
-    /// Link of the underlay that it is bound to.
+    /// Underlay link to which it is bound.
     pub link: Option<u32>,
     /// UDP destination port (`IFLA_VXLAN_PORT`), in host byte order.
     pub port: u16,
-    /// Source ports; (0, 0): the namespace's local ports.
+    /// Source port range; (0, 0): the namespace's local ports.
     pub source_ports: (u16, u16),
     /// Time to live; 0: the route's.
     pub ttl: u8,
-    /// Type of service; 1: the inner packet's.
+    /// Type of service; 1: inherited from the inner packet.
     pub tos: u8,
-    /// Outer don't-fragment flag of IPv4 set; `None`: as the inner packet has it.
+    /// Outer don't-fragment flag of IPv4; `None`: inherited from the inner packet.
     pub df: Option<bool>,
-    /// Learns from what it receives.
+    /// Learns addresses from received packets.
     pub learning: bool,
-    /// Time after which learned entries go, s.
+    /// Lifetime of learned entries, s.
     pub ageing: u32,
-    /// Sends outer checksums, over whichever family its underlay is.
+    /// Sends outer checksums, for the family of its underlay.
     pub checksum: bool,
-    /// Takes datagrams over IPv6 without an outer checksum.
+    /// Accepts IPv6 packets without an outer checksum.
     pub takes_zero_checksum: bool,
     /// Flow label of outer IPv6 headers.
     pub label: u32,
-    /// Answers for neighbours that it knows (`proxy`).
+    /// Answers for known neighbours (`proxy`).
     pub proxy: bool,
-    /// Options that change what packets look like or where they go, by their
-    /// names in `ip link`.
+    /// Options that change packets or their destination, by their names in `ip link`.
     pub options: Vec<&'static str>,
-    /// Attributes (`IFLA_VXLAN_*`) that are not known here.
+    /// Unknown attributes (`IFLA_VXLAN_*`).
     pub unknown: Vec<u16>,
 }
 
 /// Settings of a bridge (`IFLA_BR_*`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BridgeDevice {
-    /// It forwards by VLAN (`IFLA_BR_VLAN_FILTERING`).
+    /// VLAN filtering is on (`IFLA_BR_VLAN_FILTERING`).
     pub vlan_filtering: bool,
-    /// Its frames are handed to iptables (`nf_call_iptables` and the like), whatever the
-    /// namespace's sysctls say.
+    /// Passes bridged frames to iptables (`nf_call_iptables` and similar), whatever the namespace's
+    /// sysctls are.
     pub calls_filters: bool,
-    /// Time after which learned entries go, 1/100 s.
+    /// Lifetime of learned entries, 1/100 s.
     pub ageing: u32,
-    /// Options that change where packets go, by their names in `ip link`.
+    /// Options that change the destination of packets, by their names in `ip link`.
     pub options: Vec<&'static str>,
-    /// Attributes (`IFLA_BR_*`) that are not known here.
+    /// Unknown attributes (`IFLA_BR_*`).
     pub unknown: Vec<u16>,
 }
 
-/// A bridge port's attributes.
+/// Attributes of a bridge port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BridgePort {
-    /// Spanning tree lets it forward.
+    /// Spanning tree has put it into the forwarding state.
     pub forwarding: bool,
     /// The bridge answers for neighbours behind it (`IFLA_BRPORT_NEIGH_SUPPRESS`).
     pub neigh_suppress: bool,
-    /// Options that change where packets go, by their names in `bridge link`.
+    /// Options that change the destination of packets, by their names in `bridge link`.
     pub options: Vec<&'static str>,
-    /// Attributes (`IFLA_BRPORT_*`) that are not known here.
+    /// Unknown attributes (`IFLA_BRPORT_*`).
     pub unknown: Vec<u16>,
 }
 
 /// A bridge's forwarding entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BridgeEntry {
-    /// Index of the port behind which the address is.
+    /// Index of the port in front of the address.
     pub port: u32,
-    /// The address is the port's or bridge's own.
+    /// The address belongs to the port or the bridge itself.
     pub own: bool,
 }
 
 /// A VXLAN device's forwarding entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VxlanEntry {
-    /// Remote VTEP; `None`: by a next hop group.
+    /// Remote VTEP; `None`: a next hop group.
     pub remote: Option<IpAddr>,
-    /// Where it is not the device's: UDP port.
+    /// UDP port, if it differs from the device's.
     pub port: Option<u16>,
-    /// VNI to send with, where it is not the device's (`NDA_VNI`).
+    /// VNI to send with, if it differs from the device's (`NDA_VNI`).
     pub vni: Option<u32>,
-    /// Index of the device to send by, where it is not the tunnel's (`NDA_IFINDEX`).
+    /// Index of the output device, if it differs from the tunnel's (`NDA_IFINDEX`).
     pub link: Option<u32>,
 }
 
@@ -191,7 +190,7 @@ impl Netlink {
     /// Reads the snapshot.
     ///
     /// # Errors
-    /// When the kernel refuses a dump.
+    /// If the kernel refuses a dump.
     pub fn overlay(&self) -> Result<Overlay> {
         let mut all = self.overlay_but_entries()?;
         self.entries(AddressFamily::Bridge, |message| all.forwarding(&message))?;
@@ -201,11 +200,11 @@ impl Netlink {
         Ok(all)
     }
 
-    /// Reads the snapshot without forwarding entries and neighbours, of which there may
-    /// be many and of each of which the kernel tells.
+    /// Reads the snapshot without forwarding entries and neighbours. There may be many, and the
+    /// kernel notifies each change.
     ///
     /// # Errors
-    /// When the kernel refuses a dump.
+    /// If the kernel refuses a dump.
     pub fn overlay_but_entries(&self) -> Result<Overlay> {
         let mut all = Overlay::default();
         let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
@@ -248,10 +247,10 @@ impl Netlink {
         })
     }
 
-    /// A link in a namespace that this one has given the number `netns`.
+    /// Returns a link of the namespace with id `netns` in this one.
     ///
     /// # Errors
-    /// `ENODEV`, and `EINVAL` when there is no such number.
+    /// `ENODEV`, and `EINVAL` if there is no such id.
     pub fn device_in(&self, netns: u32, index: u32) -> Result<Option<Device>> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -268,7 +267,7 @@ impl Netlink {
 }
 
 impl Overlay {
-    /// Exchanges what [`Netlink::overlay_but_entries`] leaves out.
+    /// Swaps the entries that [`Netlink::overlay_but_entries`] leaves out.
     pub fn swap_entries(&mut self, other: &mut Overlay) {
         std::mem::swap(&mut self.bridge_fdb, &mut other.bridge_fdb);
         std::mem::swap(&mut self.vxlan_fdb, &mut other.vxlan_fdb);
@@ -276,9 +275,10 @@ impl Overlay {
     }
 }
 
-/// An address by which the host can be reached now.
+/// Returns an address of the host that is usable now.
 fn own(message: &AddressMessage) -> Option<IpAddr> {
     let unsure = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    // Another host may have the address.
     if message.header.flags.intersects(unsure) {
         return None;
     }
@@ -286,7 +286,7 @@ fn own(message: &AddressMessage) -> Option<IpAddr> {
     for attribute in &message.attributes {
         match attribute {
             AddressAttribute::Local(own) => local = Some(*own),
-            // IPv6's, where there is no other end.
+            // IPv6 addresses without a peer.
             AddressAttribute::Address(own @ IpAddr::V6(_)) => address = Some(*own),
             _ => {}
         }
@@ -294,12 +294,12 @@ fn own(message: &AddressMessage) -> Option<IpAddr> {
     local.or(address)
 }
 
-/// A neighbour's or a remote VTEP's address.
+/// Decodes the address of a neighbour or remote VTEP.
 fn remote(address: &NeighbourAddress) -> Option<IpAddr> {
     match address {
         NeighbourAddress::Inet(address) => Some((*address).into()),
         NeighbourAddress::Inet6(address) => Some((*address).into()),
-        // Of a bridge's family the address is told by its length.
+        // In the bridge family, the length of the address determines its family.
         NeighbourAddress::Other(bytes) => {
             let four =
                 <[u8; 4]>::try_from(bytes.as_slice()).map(|four| Ipv4Addr::from(four).into());
@@ -361,6 +361,7 @@ fn ipv6(families: &[AfSpecUnspec]) -> Option<Ipv6Settings> {
         _ => None,
     })?;
     settings.iter().find_map(|setting| match setting {
+        // Without IPv6, the settings have no effect.
         AfSpecInet6::DevConf(conf) if conf.disable_ipv6 == 0 => Some(Ipv6Settings {
             mtu: conf.mtu6.try_into().ok()?,
             hop_limit: conf.hoplimit.try_into().ok()?,

@@ -1,9 +1,9 @@
 //! Packets dropped at packet sockets (`AF_PACKET`), by `sock_diag`.
 //!
-//! A program that takes packets from a device by a packet socket (Open vSwitch's
-//! user-space datapath) loses them at that socket's receive buffer, where no
-//! device and no protocol counter sees it. Source: `include/uapi/linux/
-//! packet_diag.h`, `net/packet/diag.c`, sock_diag(7). Needs `CONFIG_PACKET_DIAG`.
+//! A program that receives packets from a device through a packet socket (Open vSwitch's user-space
+//! datapath) loses them if the socket's receive buffer is full. No device or protocol counter shows
+//! these drops. Source: `include/uapi/linux/packet_diag.h`, `net/packet/diag.c`, sock_diag(7).
+//! Needs `CONFIG_PACKET_DIAG`.
 
 use std::collections::BTreeMap;
 
@@ -33,17 +33,17 @@ const HEADER_BYTES: usize = 16;
 /// `struct packet_diag_msg`: family, type, protocol number, inode, cookie.
 const MESSAGE_BYTES: usize = 16;
 
-/// What an answer is called in an error.
+/// Name of an answer in errors.
 const OBJECT: &str = "packet_diag answer";
 
-/// An answer that is not what the UAPI headers say, or a refusal.
+/// A malformed answer, or a refusal.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketDiagError {
-    /// The kernel's refusal; `ENOENT` without `CONFIG_PACKET_DIAG`.
+    /// The kernel refused; `ENOENT` without `CONFIG_PACKET_DIAG`.
     #[error(transparent)]
     Kernel(#[from] sys::Error),
-    /// An answer in another form than documented. The line is the message's
-    /// number in its datagram.
+    /// An answer in another format than documented. The line is the message's number in its
+    /// datagram.
     #[error(transparent)]
     Parse(Box<ParseError>),
 }
@@ -68,20 +68,20 @@ pub struct PacketDrops {
     pub sockets: BTreeMap<u32, u32>,
 }
 
-/// An open `AF_PACKET` socket, which may take copies of packets.
+/// An open `AF_PACKET` socket, which may receive copies of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketSocket {
     /// Inode of the socket: `socket:[inode]` in `/proc/PID/fd`.
     pub inode: u32,
-    /// `ETH_P_*` that it listens for; 0: for nothing.
+    /// `ETH_P_*` that it receives; 0: none.
     pub protocol: u16,
-    /// Link that it listens on; 0: on all.
+    /// Link that it is bound to; 0: all links.
     pub link: u32,
 }
 
 impl PacketDrops {
-    /// Packets dropped since `before`. A socket opened in between counts whole;
-    /// one that was closed takes its count along.
+    /// Returns the packets dropped since `before`. A socket opened in between counts with its whole
+    /// count; the count of a closed socket is lost.
     #[must_use]
     pub fn since(&self, before: &PacketDrops) -> u64 {
         let sockets = self.sockets.iter();
@@ -97,7 +97,7 @@ impl PacketDiag {
     /// Opens the socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// `EPROTONOSUPPORT` where the kernel has no `sock_diag`.
+    /// `EPROTONOSUPPORT` if the kernel has no `sock_diag`.
     pub fn open() -> std::result::Result<PacketDiag, sys::Error> {
         let error = |operation, e: std::io::Error| sys::Error::io(operation, "sock_diag", &e);
         let mut socket =
@@ -110,12 +110,12 @@ impl PacketDiag {
     /// Opens the socket in a namespace.
     ///
     /// # Errors
-    /// As [`PacketDiag::open`], and where the namespace cannot be entered.
+    /// As [`PacketDiag::open`], and if the namespace cannot be entered.
     pub fn open_in(namespace: &NetNs) -> std::result::Result<PacketDiag, sys::Error> {
         namespace.run(PacketDiag::open)?
     }
 
-    /// Asks which packet sockets there are in the namespace, and where they listen.
+    /// Lists the packet sockets of the namespace, with protocol and link.
     ///
     /// # Errors
     /// As [`PacketDiag::read`].
@@ -123,17 +123,17 @@ impl PacketDiag {
         self.dump(PACKET_SHOW_INFO, add_socket)
     }
 
-    /// Asks for all packet sockets of the namespace, from any thread.
+    /// Reads the drops of all packet sockets of the namespace. Any thread may call this.
     ///
     /// # Errors
-    /// `ENOENT` where the kernel has no `packet_diag`; an answer of another form.
+    /// `ENOENT` if the kernel has no `packet_diag`; an answer in another format.
     pub fn read(&self) -> std::result::Result<PacketDrops, PacketDiagError> {
         self.dump(PACKET_SHOW_MEMINFO, add_drops)
     }
 
-    /// Asks for all packet sockets with these attributes, and again where a change has
-    /// interrupted the kernel's answer. `add` takes in each socket: its answer's number in
-    /// the datagram and its body, `struct packet_diag_msg` at least.
+    /// Lists all packet sockets with these attributes. Repeats a dump that a change has
+    /// interrupted. `add` gets the message's number in its datagram and its body, at least a
+    /// `struct packet_diag_msg`.
     fn dump<T: Default>(&self, show: u32, add: Add<T>) -> std::result::Result<T, PacketDiagError> {
         for _ in 0..DUMPS {
             if let Some(whole) = self.dump_once(show, add)? {
@@ -144,7 +144,7 @@ impl PacketDiag {
             .into())
     }
 
-    /// `None` where a change has interrupted the dump, which then may lack sockets.
+    /// Returns `None` if a change has interrupted the dump, so that sockets may be missing.
     fn dump_once<T: Default>(
         &self,
         show: u32,
@@ -163,10 +163,10 @@ impl PacketDiag {
     }
 }
 
-/// Takes in one answer of a dump.
+/// Processes one answer of a dump.
 type Add<T> = fn(usize, &[u8], &mut T) -> std::result::Result<(), ParseError>;
 
-/// Whether a message of a datagram says that the dump was interrupted.
+/// Whether a message of a datagram has the flag of an interrupted dump.
 fn is_interrupted(datagram: &[u8]) -> bool {
     let mut rest = datagram;
     while let (Some(length), Some(flags)) = (u32_at(rest, 0), u16_at(rest, 6)) {
@@ -179,7 +179,7 @@ fn is_interrupted(datagram: &[u8]) -> bool {
     false
 }
 
-/// Notes where a socket listens.
+/// Adds protocol and link of a socket.
 fn add_socket(
     number: usize,
     body: &[u8],
@@ -194,7 +194,7 @@ fn add_socket(
     Ok(())
 }
 
-/// Notes a socket's drops.
+/// Adds the drops of a socket.
 fn add_drops(
     number: usize,
     body: &[u8],
@@ -202,20 +202,20 @@ fn add_drops(
 ) -> std::result::Result<(), ParseError> {
     let inode = u32_at(body, 4).unwrap_or(0);
     let meminfo = attribute(number, &body[MESSAGE_BYTES..], PACKET_DIAG_MEMINFO)?;
-    // Kernels before 3.18 have a meminfo that ends earlier.
+    // Kernels before 3.18 have a shorter meminfo.
     if let Some(count) = meminfo.and_then(|meminfo| u32_at(meminfo, 4 * SK_MEMINFO_DROPS)) {
         drops.sockets.insert(inode, count);
     }
     Ok(())
 }
 
-/// `struct nlmsghdr` and `struct packet_diag_req`, in the machine's byte order.
+/// Builds `struct nlmsghdr` and `struct packet_diag_req`, in the machine's byte order.
 fn request(show: u32) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(36);
     bytes.extend(36_u32.to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(((nix::libc::NLM_F_REQUEST | nix::libc::NLM_F_DUMP) as u16).to_ne_bytes());
-    // Sequence number and port: this socket has one request at a time.
+    // Sequence number and port are not needed: this socket has one request at a time.
     bytes.extend([0; 8]);
     // sdiag_family, sdiag_protocol (0: all), padding.
     bytes.extend([nix::libc::AF_PACKET as u8, 0, 0, 0]);
@@ -227,7 +227,7 @@ fn request(show: u32) -> Vec<u8> {
     bytes
 }
 
-/// Takes the messages of one datagram; true when the dump is complete.
+/// Processes the messages of a datagram. Returns true if the dump is complete.
 fn parse(
     datagram: &[u8],
     mut each: impl FnMut(usize, &[u8]) -> std::result::Result<(), ParseError>,
@@ -243,6 +243,7 @@ fn parse(
         let length = u32_at(rest, 0).ok_or_else(|| short("nlmsghdr", "16 bytes"))? as usize;
         let message = rest
             .get(..length)
+            // A shorter length would not advance.
             .filter(|message| message.len() >= HEADER_BYTES)
             .ok_or_else(|| short("nlmsg_len", "16 bytes to the end of the datagram"))?;
         let body = &message[HEADER_BYTES..];
@@ -273,7 +274,7 @@ fn parse(
     Ok(false)
 }
 
-/// The errno of a final message; 0 is success.
+/// Returns the errno of a final message as an error; 0 is success.
 fn check_status(number: usize, body: &[u8]) -> std::result::Result<(), PacketDiagError> {
     let status = u32_at(body, 0).ok_or_else(|| {
         let got = format!("{} bytes", body.len());
@@ -288,7 +289,7 @@ fn check_status(number: usize, body: &[u8]) -> std::result::Result<(), PacketDia
     }
 }
 
-/// The first attribute of a type among a message's.
+/// Returns the first attribute of a type in a message.
 fn attribute(
     number: usize,
     attributes: &[u8],
@@ -337,7 +338,7 @@ mod tests {
         bytes
     }
 
-    /// A socket's message: an attribute to pass over, then meminfo.
+    /// Builds a socket's message: an attribute to skip, then meminfo.
     fn socket_message(inode: u32, dropped: u32) -> Vec<u8> {
         let mut body = vec![17, 3, 0, 3];
         body.extend(inode.to_ne_bytes());
@@ -433,8 +434,8 @@ mod tests {
         assert!(dropped > 0, "{drops:?}");
     }
 
-    /// A packet socket with the smallest receive buffer, which nobody reads,
-    /// and more loopback datagrams than fit.
+    /// Returns a packet socket with the smallest receive buffer, which is never read, after sending
+    /// more loopback packets than fit.
     fn full_packet_socket() -> std::os::fd::OwnedFd {
         let packets = socket(
             AddressFamily::Packet,

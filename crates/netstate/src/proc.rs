@@ -1,15 +1,15 @@
-//! Files of `/proc` and `/sys`: opened once, read again and again by `pread`
-//! at offset 0, parsed strictly.
+//! Files of `/proc` and `/sys`: opened once, read repeatedly by `pread` at offset 0, parsed
+//! strictly.
 //!
-//! A file below `/proc/net` or `/proc/sys/net` stays bound to the network namespace in
-//! which it was opened. No thread needs to enter the namespace again to read it. While it
-//! is open, the file keeps its namespace alive.
+//! A file below `/proc/net` or `/proc/sys/net` stays bound to the network namespace in which it was
+//! opened. Any thread can read it without entering the namespace. While open, it keeps the
+//! namespace alive.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A value that is not what the kernel documents.
+/// A value in another format than the kernel documents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file} line {line}, {field}: expected {expected}, got {got:?}")]
 pub struct ParseError {
@@ -19,9 +19,9 @@ pub struct ParseError {
     pub line: usize,
     /// Name of the field or column.
     pub field: String,
-    /// What should be there.
+    /// Expected content.
     pub expected: &'static str,
-    /// What is there, at most 64 characters of it.
+    /// Actual content, at most 64 characters.
     pub got: String,
 }
 
@@ -33,19 +33,19 @@ impl ParseError {
         expected: &'static str,
         got: &str,
     ) -> ParseError {
-        // A damaged file may be one endless line; an error stays readable.
+        // A damaged file may be a single endless line; keep the error readable.
         let got = got.chars().take(64).collect();
         ParseError { file: file.to_owned(), line, field: field.into(), expected, got }
     }
 }
 
-/// A file that could not be read, or not be understood.
+/// A file that could not be read or parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcError {
     /// The file could not be opened or read.
     #[error(transparent)]
     Read(#[from] sys::Error),
-    /// An answer in another form than documented.
+    /// The content has another format than documented.
     #[error(transparent)]
     Parse(Box<ParseError>),
 }
@@ -59,9 +59,9 @@ impl From<ParseError> for ProcError {
 /// Result with [`ProcError`].
 pub type Result<T> = std::result::Result<T, ProcError>;
 
-/// A key of sysctl(8) as a path below `/proc/sys`: `net.ipv4.conf.eth0/12.rp_filter`
-/// or `net/ipv4/conf/eth0.12/rp_filter`, the first separator tells which. `None` for
-/// what is no key, or would lead elsewhere.
+/// Converts a key of sysctl(8) to a path below `/proc/sys`: `net.ipv4.conf.eth0/12.rp_filter` or
+/// `net/ipv4/conf/eth0.12/rp_filter`. The first separator decides the notation. `None` for an
+/// invalid key, or one that would lead elsewhere.
 pub fn sysctl_path(key: &str) -> Option<String> {
     let dotted = key.find(['.', '/']).is_some_and(|at| key.as_bytes()[at] == b'.');
     let turned = |c| match c {
@@ -90,7 +90,7 @@ impl ProcFile {
     /// Opens the file in the calling thread's namespaces.
     ///
     /// # Errors
-    /// What `open` answers; `ENOENT` where the kernel lacks the feature.
+    /// Errors of `open`; `ENOENT` if the kernel lacks the feature.
     pub fn open(path: impl AsRef<Path>) -> std::result::Result<ProcFile, sys::Error> {
         let path = path.as_ref();
         let file =
@@ -98,7 +98,7 @@ impl ProcFile {
         Ok(ProcFile { file, path: path.to_owned() })
     }
 
-    /// The path it was opened by.
+    /// Returns the path it was opened with.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -106,11 +106,11 @@ impl ProcFile {
     /// Reads the whole file from its start.
     ///
     /// # Errors
-    /// What `pread` answers (`ENOENT` once the namespace of a sysctl is gone),
-    /// and [`ParseError`] where the content is not UTF-8.
+    /// Errors of `pread` (`ENOENT` if the namespace of a sysctl is gone), and [`ParseError`] if the
+    /// content is not UTF-8.
     pub fn read(&self) -> Result<String> {
-        // Larger than any file read here, so that the kernel renders it in one
-        // go: a second pread would continue at another moment.
+        // Larger than any file read here, so that the kernel renders it in one call: a second pread
+        // would continue at another moment.
         let mut buffer = vec![0_u8; 64 * 1024];
         let mut length = 0;
         loop {
@@ -136,7 +136,7 @@ impl ProcFile {
     }
 }
 
-/// Reads a small file of one value (`/proc/sys/…`), the line end removed.
+/// Reads a small file with a single value (`/proc/sys/…`), without the line end.
 ///
 /// # Errors
 /// As [`ProcFile::open`] and [`ProcFile::read`].
@@ -144,7 +144,7 @@ pub fn read_value(path: impl AsRef<Path>) -> Result<String> {
     Ok(ProcFile::open(path)?.read()?.trim_end().to_owned())
 }
 
-/// Reads a word as a decimal counter; the error names file, line and field.
+/// Parses a word as a decimal counter. Errors name file, line and field.
 pub(crate) fn decimal(
     file: &str,
     line: usize,
@@ -154,7 +154,7 @@ pub(crate) fn decimal(
     number(file, line, field, word, 10, "an unsigned decimal number")
 }
 
-/// A hexadecimal counter without prefix.
+/// Parses a word as a hexadecimal counter without prefix.
 pub(crate) fn hexadecimal(
     file: &str,
     line: usize,
@@ -174,7 +174,7 @@ fn number(
 ) -> std::result::Result<u64, ParseError> {
     let error = |got: &str| ParseError::new(file, line, field, expected, got);
     let word = word.ok_or_else(|| error("end of line"))?;
-    // from_str_radix takes a leading '+', which the kernel never prints.
+    // from_str_radix accepts a leading '+', which the kernel never prints.
     if word.starts_with('+') {
         return Err(error(word));
     }

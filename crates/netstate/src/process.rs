@@ -1,9 +1,8 @@
-//! CPU time of processes from `/proc/<pid>/stat`: who else used the machine.
+//! CPU time of processes from `/proc/<pid>/stat`, to detect other load on the machine.
 //!
-//! Source: `fs/proc/array.c`, proc_pid_stat(5). A process's time includes that
-//! of its children which ended and were waited for, so the sum over a set of
-//! processes survives the end of any of them. Times are in ticks of
-//! [`crate::cpu::user_hz`], scaled by the scheduler's exact run time.
+//! Source: `fs/proc/array.c`, proc_pid_stat(5). A process's time includes children that ended and
+//! were waited for, so the sum over a set of processes survives the end of any of them. Times are
+//! in ticks of [`crate::cpu::user_hz`], scaled by the scheduler's exact run time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,26 +10,26 @@ use std::io::Read;
 
 use crate::proc::{ParseError, Result, decimal, read_value};
 
-/// A process as `/proc/PID/stat` tells it.
+/// A process as reported by `/proc/PID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Process ID in this process's PID namespace.
     pub pid: u32,
-    /// Command, as the kernel has it: at most 15 bytes.
+    /// Command, at most 15 bytes.
     pub command: String,
-    /// Process ID of the parent; 0 where it has none there.
+    /// Process ID of the parent; 0 if it has none in this PID namespace.
     pub parent: u32,
-    /// Whether it is a thread of the kernel (`PF_KTHREAD`).
+    /// Whether it is a kernel thread (`PF_KTHREAD`).
     pub kernel_thread: bool,
     /// Ticks of user and kernel mode, waited-for children included.
     pub ticks: u64,
-    /// Of these, the ticks of children that ended and were waited for.
+    /// Ticks of children that ended and were waited for; part of `ticks`.
     pub children_ticks: u64,
-    /// CPU that its first thread ran on last; `None` where the kernel does not say.
+    /// CPU on which its first thread last ran; `None` if the kernel does not report it.
     pub processor: Option<u32>,
 }
 
-/// What a process that has ended answers.
+/// Errors of reading a process that has ended.
 const ENDED: [i32; 2] = [nix::libc::ENOENT, nix::libc::ESRCH];
 /// `PF_KTHREAD` of `include/linux/sched.h`.
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -39,8 +38,8 @@ impl Process {
     /// Parses the text of `/proc/<pid>/stat`.
     ///
     /// # Errors
-    /// Another form than documented. The command may contain blanks,
-    /// parentheses and line ends; it ends at the last `)`.
+    /// A format other than documented. The command may contain blanks, parentheses and line ends;
+    /// it ends at the last `)`.
     pub fn parse(file: &str, text: &str) -> std::result::Result<Process, ParseError> {
         let error =
             |field: &str, expected, got: &str| ParseError::new(file, 1, field, expected, got);
@@ -50,7 +49,7 @@ impl Process {
             rest.rsplit_once(')').ok_or_else(|| error("comm", "a closing parenthesis", text))?;
         let pid = pid_of(file, "pid", Some(pid))?;
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // The state, field 3 of the manual page, is words[0].
+        // words[0] is the state, field 3 in the manual page.
         let field = |number: usize| words.get(number - 3).copied();
         let sum = |fields: [(usize, &str); 2]| {
             fields.into_iter().try_fold(0_u64, |ticks, (number, name)| {
@@ -77,7 +76,7 @@ fn pid_of(file: &str, name: &str, word: Option<&str>) -> std::result::Result<u32
         .map_err(|_| ParseError::new(file, 1, name, "a process ID", word.unwrap_or_default()))
 }
 
-/// All processes that this process's PID namespace shows.
+/// All processes visible in this process's PID namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Processes {
     /// Processes by their ID.
@@ -88,7 +87,7 @@ impl Processes {
     /// Reads every `/proc/<pid>/stat`. A process that ends meanwhile is left out.
     ///
     /// # Errors
-    /// Where `/proc` is not mounted, or a file has another form.
+    /// If `/proc` is not mounted, or a file has another format.
     pub fn read() -> Result<Processes> {
         Processes::read_all_but(&BTreeSet::new())
     }
@@ -103,6 +102,7 @@ impl Processes {
             let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
+            // Kernel threads that were read before.
             if known.contains(&pid) {
                 continue;
             }
@@ -119,16 +119,15 @@ impl Processes {
         Ok(Processes { by_pid })
     }
 
-    /// Ticks of all processes but kernel threads, the processes of `roots` and
-    /// their descendants.
+    /// Returns the ticks of all processes except kernel threads, the processes of `roots` and their
+    /// descendants.
     ///
-    /// An ancestor of a root carries the time of children it waited for; the
-    /// ancestors' own time counts as foreign.
+    /// Ancestors of a root count as foreign, with the time of children they waited for.
     pub fn foreign_ticks(&self, roots: &[u32]) -> u64 {
         self.foreign(roots).fold(0, |sum, process| sum.saturating_add(process.ticks))
     }
 
-    /// Processes whose ticks [`Processes::foreign_ticks`] sums.
+    /// Returns the processes that [`Processes::foreign_ticks`] sums up.
     pub fn foreign<'a>(&'a self, roots: &'a [u32]) -> impl Iterator<Item = &'a Process> {
         let is_foreign =
             |process: &&Process| !process.kernel_thread && !self.descends(process.pid, roots);
@@ -137,8 +136,8 @@ impl Processes {
 
     fn descends(&self, pid: u32, roots: &[u32]) -> bool {
         let mut pid = pid;
-        // A parent chain is never longer than the table: a bound in case the
-        // table, read over some milliseconds, closes a circle by a reused PID.
+        // A parent chain is never longer than the table. The limit matters if the table, read over
+        // some milliseconds, has a cycle because of a reused PID.
         for _ in 0..=self.by_pid.len() {
             if roots.contains(&pid) {
                 return true;
@@ -152,24 +151,24 @@ impl Processes {
     }
 }
 
-/// Bytes of a `/proc/<pid>/stat` at most: 52 numbers of 20 digits, and a command.
+/// Limit of bytes of a `/proc/<pid>/stat`: 52 numbers of 20 digits, and a command.
 const LONGEST: usize = 2048;
 
-/// The line of a file that the kernel renders at the first read, however long: one system call
-/// where reading to the end takes five.
+/// Reads a line that the kernel renders completely at the first read: one system call instead of
+/// five.
 fn read_line(path: &str) -> std::io::Result<String> {
     let mut line = [0; LONGEST];
     let length = File::open(path)?.read(&mut line)?;
-    // A command is whatever bytes its process has chosen.
+    // A process may choose any bytes as its command.
     Ok(String::from_utf8_lossy(&line[..length]).into_owned())
 }
 
-/// Reads processes again and again, and each kernel thread only once. Most processes of a small
-/// machine are kernel threads.
+/// Reads processes repeatedly, but each kernel thread only once. On a small machine most processes
+/// are kernel threads.
 #[derive(Debug, Default)]
 pub struct ProcessReader {
     kernel_threads: BTreeSet<u32>,
-    /// Process ID given last, at the last reading.
+    /// Last assigned process ID at the last read.
     last_pid: u32,
 }
 
@@ -181,7 +180,7 @@ impl ProcessReader {
     pub fn read(&mut self) -> Result<Processes> {
         match last_pid() {
             Ok(last) => self.forget(last),
-            // A kernel or container that does not tell: every process is read.
+            // The kernel or container does not report it: read every process.
             Err(_) => self.kernel_threads.clear(),
         }
         let processes = Processes::read_all_but(&self.kernel_threads)?;
@@ -190,9 +189,9 @@ impl ProcessReader {
         Ok(processes)
     }
 
-    /// Process IDs are given in turn: those given since the last reading may be another's now.
-    /// Whether all of them were given meanwhile cannot be seen; a process that has a kernel
-    /// thread's ID by then is left out.
+    /// Process IDs are assigned in order, so IDs assigned since the last read may now belong to
+    /// other processes. A complete wrap-around cannot be detected: a process that reuses a kernel
+    /// thread's ID is left out then.
     fn forget(&mut self, last: u32) {
         let (before, now) = (self.last_pid, last);
         let given = |pid: u32| match before <= now {
@@ -204,7 +203,7 @@ impl ProcessReader {
     }
 }
 
-/// The process ID that was given last: the fifth word of `/proc/loadavg`.
+/// Returns the last assigned process ID, the fifth word of `/proc/loadavg`.
 fn last_pid() -> Result<u32> {
     const FILE: &str = "/proc/loadavg";
     let text = read_value(FILE)?;
@@ -277,7 +276,7 @@ mod tests {
                 process(11, 10, 4),
                 process(12, 11, 8),
                 process(20, 1, 16),
-                // A circle, as a reused PID could make it.
+                // A cycle, as a reused PID could cause.
                 process(30, 31, 32),
                 process(31, 30, 64),
             ]
@@ -304,13 +303,13 @@ mod tests {
         let first = reader.read().unwrap();
         let own = std::process::id();
         assert!(first.by_pid.contains_key(&own));
-        // Only the first PID namespace shows them.
+        // Only the initial PID namespace shows them.
         let threads: Vec<u32> =
             first.by_pid.values().filter(|one| one.kernel_thread).map(|one| one.pid).collect();
         assert_eq!(reader.kernel_threads, threads.iter().copied().collect());
         let second = reader.read().unwrap();
         assert!(second.by_pid.contains_key(&own));
-        // Others may begin meanwhile.
+        // Other processes may start meanwhile.
         let again = threads.iter().filter(|pid| second.by_pid.contains_key(pid)).count();
         assert!(again <= threads.len() / 2, "{again} of {}", threads.len());
     }
@@ -325,7 +324,7 @@ mod tests {
         };
         assert_eq!(kept(400, 400), [2, 300, 500, 900]);
         assert_eq!(kept(299, 500), [2, 900]);
-        // Round the end.
+        // Wrap-around.
         assert_eq!(kept(899, 300), [500]);
         assert_eq!(kept(901, 301), [500, 900]);
     }

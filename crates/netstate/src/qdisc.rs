@@ -1,4 +1,4 @@
-//! Queueing disciplines and what they dropped: `tc -s qdisc`.
+//! Queueing disciplines and their drops: `tc -s qdisc`.
 
 use std::time::Duration;
 
@@ -9,33 +9,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::netlink::{Netlink, Result};
 
-/// Nanoseconds of a tick of `tc_netem_qopt` (`PSCHED_SHIFT`, include/net/pkt_sched.h).
+/// Nanoseconds per tick of `tc_netem_qopt` (`PSCHED_SHIFT`, include/net/pkt_sched.h).
 const TICK: u128 = 64;
-/// `TCA_OPTIONS` (linux/rtnetlink.h): a structure, with netem.
+/// `TCA_OPTIONS` (linux/rtnetlink.h). For netem, it is a struct.
 const OPTIONS: u16 = 2;
 
-/// One queueing discipline of a link.
+/// A queueing discipline of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Qdisc {
-    /// Index of the link that has it.
+    /// Index of the link.
     pub link: u32,
     /// Kind (`fq_codel`, `noqueue`, `mq` …).
     pub kind: String,
     /// Major number of the handle; 0: a default one.
     pub handle: u16,
-    /// Packets dropped; 32 bits in the kernel, which wrap.
+    /// Packets dropped; wraps at 32 bits.
     pub drops: u32,
-    /// Packets that the driver gave back.
+    /// Packets that the driver returned.
     pub requeues: u32,
-    /// Packets in its queue now.
+    /// Packets in the queue now.
     pub queued: u32,
 }
 
 impl Netlink {
-    /// Gives a link the root discipline `netem`, which keeps each packet for a time.
+    /// Sets the root discipline of a link to `netem`, which delays each packet.
     ///
-    /// `limit` is how many packets it keeps at once; it drops others. What does not fit into 32
-    /// bits of ticks of 64 ns (274 s) is kept for as long as does.
+    /// `limit` is the number of delayed packets, beyond which it drops. Delays above 274 s (32 bits
+    /// of 64 ns ticks) are reduced to that.
     ///
     /// # Errors
     /// `ENOENT` without netem; `ENODEV`.
@@ -43,6 +43,7 @@ impl Netlink {
         let mut message = TcMessage::default();
         message.header.index = self.link(link)?.index.cast_signed();
         message.header.parent = TcHandle::ROOT;
+        // Longer delays do not fit into the kernel's field.
         let ticks = u32::try_from(time.as_nanos() / TICK).unwrap_or(u32::MAX);
         // `struct tc_netem_qopt`: latency, limit, loss, gap, duplicate, jitter.
         let options: Vec<u8> =
@@ -59,10 +60,10 @@ impl Netlink {
         )
     }
 
-    /// Every queueing discipline of the namespace.
+    /// Lists all queueing disciplines of the namespace.
     ///
     /// # Errors
-    /// When the kernel refuses the dump.
+    /// If the kernel refuses the dump.
     pub fn qdiscs(&self) -> Result<Vec<Qdisc>> {
         let mut all = Vec::new();
         let request = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());

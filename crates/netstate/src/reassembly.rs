@@ -1,50 +1,50 @@
-//! Memory in which the fragments of a network namespace wait for the others of their
-//! packet: how much is in use, and how much may be.
+//! Memory of fragments that wait for reassembly in a network namespace: usage and limit.
 //!
-//! Source: `net/ipv4/proc.c` (`sockstat_seq_show`), `net/ipv6/proc.c`,
-//! `net/ipv4/inet_fragment.c`: with more than `ipfrag_high_thresh` bytes in use no
-//! packet is begun, until others are complete or have waited for `ipfrag_time`.
+//! Source: `net/ipv4/proc.c` (`sockstat_seq_show`), `net/ipv6/proc.c`, `net/ipv4/inet_fragment.c`.
+//! If more than `ipfrag_high_thresh` bytes are in use, no new packet is accepted for reassembly
+//! until others are complete or time out (`ipfrag_time`).
 
 use serde::{Deserialize, Serialize};
 
 use crate::proc::read_value;
 
-/// One IP version's memory, bytes of the kernel's (headers and bookkeeping included).
+/// Memory of one IP version, bytes in the kernel (headers and bookkeeping included).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// In use by fragments that wait.
+    /// Used by waiting fragments.
     pub used: u64,
-    /// Most; 0: nothing is put together.
+    /// Limit; 0: reassembly is off.
     pub limit: u64,
-    /// Packets that are incomplete.
+    /// Incomplete packets.
     pub packets: u64,
 }
 
 impl Memory {
-    /// Share of the limit in use; 1 where nothing may be.
+    /// Returns the used share of the limit; 1 if the limit is 0.
     pub fn share(&self) -> f64 {
+        // Reassembly is off.
         if self.limit == 0 { 1.0 } else { self.used as f64 / self.limit as f64 }
     }
 }
 
-/// That of both versions.
+/// Memory of both IP versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reassembly {
     /// Memory of IPv4.
     pub v4: Memory,
-    /// IPv6; `None` where the kernel has none.
+    /// IPv6; `None` if the kernel has no IPv6.
     pub v6: Option<Memory>,
-    /// Seconds that a packet may stay incomplete (IPv4).
+    /// Timeout of an incomplete packet (IPv4), seconds.
     pub seconds: u64,
 }
 
 impl Reassembly {
-    /// That of the calling thread's namespace.
+    /// Reads the values of the calling thread's namespace.
     ///
     /// # Errors
-    /// In words: a file that cannot be read, or says something else than documented.
+    /// A file cannot be read or has another format than documented, as text.
     pub fn read() -> Result<Reassembly, String> {
         let text =
             |path: &str| std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
@@ -61,19 +61,19 @@ impl Reassembly {
             Ok(text) => {
                 Some(memory(&text, "FRAG6:", value("/proc/sys/net/ipv6/ip6frag_high_thresh")?)?)
             }
-            // Without IPv6 there is no such file.
+            // Missing if the kernel has no IPv6.
             Err(_) => None,
         };
         Ok(Reassembly { v4, v6, seconds: value("/proc/sys/net/ipv4/ipfrag_time")? })
     }
 
-    /// The larger share of a limit in use.
+    /// Returns the larger share of both versions.
     pub fn share(&self) -> f64 {
         self.v6.map_or(0.0, |v6| v6.share()).max(self.v4.share())
     }
 }
 
-/// `FRAG: inuse 3 memory 4096`.
+/// Parses `FRAG: inuse 3 memory 4096`.
 fn memory(text: &str, name: &str, limit: u64) -> Result<Memory, String> {
     let expected = || format!("sockstat: expected a line {name} inuse N memory N");
     let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or_else(expected)?;

@@ -1,4 +1,4 @@
-//! Unicast routes: adding them, and asking which one the kernel would take.
+//! Unicast routes: adding them, and looking them up in the kernel.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,48 +15,48 @@ use serde::{Deserialize, Serialize};
 use crate::addr::family;
 use crate::netlink::{Error, Netlink, Result};
 
-/// A unicast route of the main table.
+/// A unicast route in the main table.
 #[derive(Debug, Clone, Copy)]
 pub struct Route<'a> {
     /// Address of the destination network.
     pub to: IpAddr,
-    /// Its prefix length, bits; 0: the default route.
+    /// Prefix length, bits; 0: the default route.
     pub prefix: u8,
-    /// Next hop; none: on the link.
+    /// Next hop; none: directly on the link.
     pub via: Option<IpAddr>,
-    /// Link to leave by.
+    /// Output link.
     pub link: &'a str,
-    /// The next hop is on the link, whatever the addresses say.
+    /// The next hop is on the link, whatever the addresses are.
     pub onlink: bool,
 }
 
 impl<'a> Route<'a> {
-    /// To all of IPv4 that no other route leads to, by a next hop on `link`.
+    /// The IPv4 default route through a next hop on `link`.
     pub fn default_by(via: Ipv4Addr, link: &'a str) -> Route<'a> {
         let (to, via) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), Some(IpAddr::V4(via)));
         Route { to, prefix: 0, via, link, onlink: false }
     }
 }
 
-/// What a route look-up answers.
+/// Result of a route lookup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Way {
-    /// Index of the link to leave by.
+    /// Index of the output link.
     pub link: u32,
-    /// Next hop, where it is not the destination.
+    /// Next hop, if it is not the destination.
     pub via: Option<IpAddr>,
-    /// MTU of the route or learned of the path, bytes, where there is one.
+    /// MTU of the route or the learned path MTU, bytes, if any.
     pub mtu: Option<u32>,
 }
 
-/// The route that an address matches.
+/// The route that matches an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Match {
     /// Prefix length of the destination network, bits.
     pub prefix: u8,
-    /// Next hop, where there is one.
+    /// Next hop, if there is one.
     pub via: Option<IpAddr>,
-    /// Who has written the route (`RTPROT_*` of `linux/rtnetlink.h`).
+    /// Origin of the route (`RTPROT_*` of `linux/rtnetlink.h`).
     pub protocol: u8,
 }
 
@@ -64,7 +64,7 @@ impl Netlink {
     /// Adds a route, replacing one to the same destination.
     ///
     /// # Errors
-    /// `ENODEV`, `ENETUNREACH` when the next hop is not reachable on the link.
+    /// `ENODEV`, `ENETUNREACH` if the next hop is not reachable on the link.
     pub fn add_route(&self, route: &Route<'_>) -> Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(route.to);
@@ -91,8 +91,8 @@ impl Netlink {
         )
     }
 
-    /// The device by which packets to `address` leave, as the kernel would route
-    /// them now (`ip route get`).
+    /// Returns the device through which the kernel would now send packets to `address` (`ip route
+    /// get`).
     ///
     /// # Errors
     /// As [`Netlink::way_to`].
@@ -102,7 +102,7 @@ impl Netlink {
         link.map(|link| link.name).ok_or_else(|| no_device(address))
     }
 
-    /// [`Netlink::device_to`], the index only, without a look at the links.
+    /// [`Netlink::device_to`] as an index, without listing the links.
     ///
     /// # Errors
     /// As [`Netlink::way_to`].
@@ -110,11 +110,11 @@ impl Netlink {
         Ok(self.way_to(address, None)?.link)
     }
 
-    /// The way that packets to `address` take, as the kernel would route them now.
+    /// Returns the route that the kernel would now use for packets to `address`.
     ///
     /// # Errors
-    /// `ENETUNREACH`, `EHOSTUNREACH`; what a route forbids (`EACCES`, `EINVAL`
-    /// of a blackhole); `ENODEV` where the answer names no link.
+    /// `ENETUNREACH`, `EHOSTUNREACH`; `EACCES` or `EINVAL` of a prohibiting route or blackhole;
+    /// `ENODEV` if the answer names no link.
     pub fn way_to(&self, address: IpAddr, from: Option<IpAddr>) -> Result<Way> {
         let address = address.to_canonical();
         let object = address.to_string();
@@ -142,21 +142,22 @@ impl Netlink {
             }
         })?;
         match way.link {
+            // The answer names no output link.
             0 => Err(no_device(address)),
             _ => Ok(way),
         }
     }
 
-    /// The route that packets to `address` take now, as it was written
-    /// (`ip route get fibmatch`); none where no route forwards them.
+    /// Returns the configured route that packets to `address` match now (`ip route get fibmatch`);
+    /// none if no route forwards them.
     ///
     /// # Errors
-    /// When the kernel refuses the look-up.
+    /// If the kernel refuses the lookup.
     pub fn matched(&self, address: IpAddr) -> Result<Option<Match>> {
         self.matched_by(address, None)
     }
 
-    /// The same for packets in the VRF whose device has this index.
+    /// The same for packets in the VRF with this device index.
     ///
     /// # Errors
     /// As [`Netlink::matched`].
@@ -177,7 +178,7 @@ impl Netlink {
             matched = Some(Match { prefix, via, protocol: route.header.protocol.into() });
         });
         match asked {
-            // The last is a blackhole's.
+            // EINVAL is the answer for a blackhole.
             Err(Error::Kernel {
                 errno: Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EINVAL,
                 ..
@@ -186,19 +187,19 @@ impl Netlink {
         }
     }
 
-    /// Whether packets to an address of the link with this index are the host's own by now.
+    /// Whether an address of the link with this index is already local to the host.
     ///
-    /// For IPv6 that takes some time after the kernel has answered [`Netlink::add_address`],
-    /// or has set up a link that had kept its addresses. One queue for the whole machine
-    /// joins the address's multicast group, and then adds its local route. Each step waits
-    /// for RTNL, the lock of all changes in all namespaces.
+    /// For IPv6 this takes some time after the kernel has acknowledged [`Netlink::add_address`], or
+    /// has set up a link with existing addresses. A single work queue of the machine joins the
+    /// address's multicast group and then adds its local route. Each step waits for RTNL, the lock
+    /// of all changes in all namespaces.
     ///
-    /// The route may never come if the link is set down meanwhile and keeps the address
+    /// The route may never appear if the link is set down meanwhile and keeps the address
     /// (`keep_addr_on_down`). Source: `addrconf_dad_work`, `addrconf_ifdown` in
-    /// net/ipv6/addrconf.c; seen in Linux 6.18.
+    /// net/ipv6/addrconf.c; observed on Linux 6.18.
     ///
     /// # Errors
-    /// When the kernel refuses the look-up.
+    /// If the kernel refuses the lookup.
     pub fn is_own(&self, link: u32, address: IpAddr) -> Result<bool> {
         let mut message = look_up(address);
         message.attributes.push(RouteAttribute::Oif(link));
@@ -210,13 +211,14 @@ impl Netlink {
             }
         });
         match asked {
+            // No route at all, so the address is not local yet.
             Err(Error::Kernel { errno: Errno::ENETUNREACH | Errno::EHOSTUNREACH, .. }) => Ok(false),
             asked => asked.map(|()| own),
         }
     }
 }
 
-/// The question for the route to an address.
+/// Builds a request for the route to an address.
 fn look_up(address: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(address);
@@ -232,7 +234,7 @@ fn route_address(address: IpAddr) -> RouteAddress {
     }
 }
 
-/// Of an address as a prefix, bits.
+/// Returns the prefix length of a host route, bits.
 fn length(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }

@@ -3,22 +3,21 @@
 //!
 //! Source: `net/ipv4/proc.c`, `net/ipv6/proc.c`; meanings from RFC 4293 (IP),
 //! RFC 4113 (UDP), RFC 4022 (TCP) and `Documentation/networking/snmp_counter.rst`.
-//! A counter that this kernel lacks is an error if every supported kernel prints it, and
-//! 0 if it is marked as newer.
+//! A missing counter is an error if every supported kernel has it, and 0 if it is marked as newer.
 
 use sys::netns::NetNs;
 
 use crate::proc::{ParseError, ProcFile, Result, decimal};
 
-/// IPv4 and transport counters of the opener's namespace.
+/// IPv4 and transport counters of the namespace of the opening thread.
 pub const PROC_SNMP: &str = "/proc/thread-self/net/snmp";
 /// Further IPv4 and TCP counters.
 pub const PROC_NETSTAT: &str = "/proc/thread-self/net/netstat";
-/// IPv6 counters; absent where the kernel has no IPv6.
+/// IPv6 counters; missing if the kernel has no IPv6.
 pub const PROC_SNMP6: &str = "/proc/thread-self/net/snmp6";
 
-/// A struct of counters by kernel name. `since` counts wrap-around as nothing:
-/// the counters are 64 bits wide, so only a damaged file runs backwards.
+/// A struct of counters by kernel name. `since` does not handle wrap-around: the counters are 64
+/// bits wide, so only a damaged file goes backwards.
 macro_rules! counters {
     (
         $(#[$meta:meta])* $type:ident {
@@ -34,24 +33,24 @@ macro_rules! counters {
         }
 
         impl $type {
-            /// The kernel's name of each counter, and its value.
+            /// Returns the kernel's name and the value of each counter.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($name, self.$field),)*].into_iter()
             }
 
-            /// What was added since `before`.
+            /// Returns the increments since `before`.
             #[must_use]
             pub fn since(&self, before: &$type) -> $type {
                 $type { $($field: self.$field.saturating_sub(before.$field),)* }
             }
 
-            /// Sum of both, counter by counter.
+            /// Returns the sum of both, counter by counter.
             #[must_use]
             pub fn plus(&self, other: &$type) -> $type {
                 $type { $($field: self.$field.saturating_add(other.$field),)* }
             }
 
-            /// Takes each known counter from `lookup(name)`.
+            /// Reads each counter from `lookup(name)`.
             fn collect(
                 mut lookup: impl FnMut(
                     &'static str,
@@ -69,17 +68,17 @@ macro_rules! counters {
 counters! {
     /// `Udp:`, IPv4 (`Udp6…` of `snmp6` uses the same names).
     Udp {
-        /// Datagrams handed to sockets.
+        /// Datagrams delivered to sockets.
         in_datagrams = "InDatagrams",
-        /// Datagrams for a port nobody listens on.
+        /// Datagrams for a port without a socket.
         no_ports = "NoPorts",
-        /// Datagrams that reached a socket and were dropped, the next ones included.
+        /// Datagrams that reached a socket and were dropped; includes the following errors.
         in_errors = "InErrors",
         /// Datagrams that sockets have sent.
         out_datagrams = "OutDatagrams",
         /// Dropped at a full socket receive buffer; part of `in_errors`.
         rcvbuf_errors = "RcvbufErrors",
-        /// Not sent for want of socket send buffer, or dropped at the local queue.
+        /// Not sent for lack of send buffer, or dropped in the local queue.
         sndbuf_errors = "SndbufErrors",
         /// Dropped for a wrong checksum; part of `in_errors`.
         in_csum_errors = "InCsumErrors",
@@ -92,7 +91,7 @@ counters! {
 counters! {
     /// `Tcp:`, both IP versions.
     Tcp {
-        /// Connections that this host began by a SYN.
+        /// Connections that this host opened with a SYN.
         active_opens = "ActiveOpens",
         /// Connections accepted at a listening socket, their handshake complete.
         passive_opens = "PassiveOpens",
@@ -100,11 +99,11 @@ counters! {
         attempt_fails = "AttemptFails",
         /// Connections that went from ESTABLISHED or CLOSE-WAIT straight to CLOSED.
         estab_resets = "EstabResets",
-        /// Segments received (a GRO GSO packet counts its segments).
+        /// Segments received (each segment of a GRO packet counts).
         in_segs = "InSegs",
-        /// Segments sent (a GSO packet counts its segments).
+        /// Segments sent (each segment of a GSO packet counts).
         out_segs = "OutSegs",
-        /// Segments sent again (a GSO packet counts its segments).
+        /// Segments retransmitted (each segment of a GSO packet counts).
         retrans_segs = "RetransSegs",
         /// Segments received in error.
         in_errs = "InErrs",
@@ -122,31 +121,31 @@ counters! {
         in_receives = "InReceives",
         /// Dropped: malformed header, TTL exceeded in forwarding.
         in_hdr_errors = "InHdrErrors",
-        /// Dropped: not for this host and not to be forwarded.
+        /// Dropped: not for this host and not forwarded.
         in_addr_errors = "InAddrErrors",
         /// Packets forwarded for other hosts.
         forw_datagrams = "ForwDatagrams",
-        /// Dropped on receive though nothing was wrong with them.
+        /// Dropped on receive, although the packet was valid.
         in_discards = "InDiscards",
-        /// Packets handed to a transport.
+        /// Packets delivered to a transport protocol.
         in_delivers = "InDelivers",
-        /// Packets sent by local transports.
+        /// Packets sent by local transport protocols.
         out_requests = "OutRequests",
-        /// Dropped on send though nothing was wrong with them (a full queue).
+        /// Dropped on send, although the packet was valid (full queue).
         out_discards = "OutDiscards",
-        /// Dropped for want of a route.
+        /// Dropped because there was no route.
         out_no_routes = "OutNoRoutes",
-        /// Fragments that came to be reassembled.
+        /// Fragments received for reassembly.
         reasm_reqds = "ReasmReqds",
-        /// Packets put together of all their fragments.
+        /// Packets reassembled completely.
         reasm_oks = "ReasmOKs",
-        /// Reassemblies given up: time limit, memory, malformed fragments.
+        /// Failed reassemblies: timeout, memory limit, malformed fragments.
         reasm_fails = "ReasmFails",
-        /// Packets that were cut into fragments.
+        /// Packets that were fragmented.
         frag_oks = "FragOKs",
-        /// Packets dropped because they were too big and must not be cut.
+        /// Packets dropped because they were too big and must not be fragmented.
         frag_fails = "FragFails",
-        /// Fragments that were made of those packets.
+        /// Fragments created.
         frag_creates = "FragCreates",
     }
 }
@@ -154,7 +153,7 @@ counters! {
 counters! {
     /// `IpExt:`, IPv4.
     IpExt {
-        /// Dropped: no route back to the sender, or none onward.
+        /// Dropped: no route back to the sender, or no route forward.
         in_no_routes = "InNoRoutes",
         /// Dropped: shorter than its header says.
         in_truncated_pkts = "InTruncatedPkts",
@@ -174,7 +173,7 @@ counters! {
         listen_overflows = "ListenOverflows",
         /// Connections dropped at a listening socket.
         listen_drops = "ListenDrops",
-        /// Times that the retransmission timer of a connection expired.
+        /// Times that a connection's retransmission timer expired.
         timeouts = "TCPTimeouts",
         /// Tail loss probes sent.
         loss_probes = "TCPLossProbes",
@@ -184,8 +183,8 @@ counters! {
         rcv_q_drop = "TCPRcvQDrop" newer,
         /// SYNs and SYN-ACKs retransmitted.
         syn_retrans = "TCPSynRetrans",
-        /// Packets dropped by the reverse-path filter (`rp_filter`), of any protocol:
-        /// the kernel counts them here. Since Linux 3.2.
+        /// Packets of any protocol dropped by the reverse-path filter (`rp_filter`), which the
+        /// kernel counts here. Since Linux 3.2.
         reverse_path_filter = "IPReversePathFilter" newer,
     }
 }
@@ -199,23 +198,23 @@ counters! {
         in_hdr_errors = "InHdrErrors",
         /// Dropped: over the outgoing device's MTU.
         in_too_big_errors = "InTooBigErrors",
-        /// Dropped for want of a route.
+        /// Dropped because there was no route.
         in_no_routes = "InNoRoutes",
-        /// Dropped: not for this host and not to be forwarded.
+        /// Dropped: not for this host and not forwarded.
         in_addr_errors = "InAddrErrors",
         /// Dropped: shorter than its header says.
         in_truncated_pkts = "InTruncatedPkts",
-        /// Dropped on receive though nothing was wrong with them.
+        /// Dropped on receive, although the packet was valid.
         in_discards = "InDiscards",
         /// Packets forwarded for other hosts.
         out_forw_datagrams = "OutForwDatagrams",
-        /// Dropped on send though nothing was wrong with them.
+        /// Dropped on send, although the packet was valid.
         out_discards = "OutDiscards",
-        /// Dropped for want of a route.
+        /// Dropped because there was no route.
         out_no_routes = "OutNoRoutes",
-        /// Reassemblies given up: time limit, memory, malformed fragments.
+        /// Failed reassemblies: timeout, memory limit, malformed fragments.
         reasm_fails = "ReasmFails",
-        /// Packets that could not be cut.
+        /// Packets that could not be fragmented.
         frag_fails = "FragFails",
         /// Layer-3 bytes received.
         in_octets = "InOctets",
@@ -239,8 +238,7 @@ impl Snmp {
     /// Parses the text of `/proc/net/snmp`.
     ///
     /// # Errors
-    /// Name and value lines that do not pair up, a missing counter, a value
-    /// that is not a number.
+    /// Name and value lines that do not match, a missing counter, or a value that is not a number.
     pub fn parse(text: &str) -> std::result::Result<Snmp, ParseError> {
         let table = Table::parse(PROC_SNMP, text)?;
         Ok(Snmp {
@@ -284,10 +282,10 @@ pub struct Snmp6 {
 }
 
 impl Snmp6 {
-    /// Parses the text of `/proc/net/snmp6`: a name and a value a line.
+    /// Parses the text of `/proc/net/snmp6`: a name and a value per line.
     ///
     /// # Errors
-    /// A line of another form, a missing counter, a value that is not a number.
+    /// A line in another format, a missing counter, or a value that is not a number.
     pub fn parse(text: &str) -> std::result::Result<Snmp6, ParseError> {
         let mut fields = Vec::with_capacity(96);
         for (index, line) in text.lines().enumerate() {
@@ -309,13 +307,13 @@ impl Snmp6 {
     }
 }
 
-/// Name lines and value lines in turn, each starting with the protocol.
+/// Alternating lines of names and values, each with the protocol in front.
 struct Table<'a> {
     file: &'static str,
     rows: Vec<Row<'a>>,
 }
 
-/// One protocol's names and values, and the line of the values.
+/// Names and values of a protocol, and the line number of the values.
 struct Row<'a> {
     protocol: &'a str,
     line: usize,
@@ -340,6 +338,7 @@ impl<'a> Table<'a> {
             };
             let names: Vec<&str> = names.split_ascii_whitespace().collect();
             let values: Vec<&str> = values.split_ascii_whitespace().collect();
+            // A shifted column would be read under a wrong name.
             if names.len() != values.len() {
                 let got = format!("{} names, {} values", names.len(), values.len());
                 let expected = "as many values as names";
@@ -373,32 +372,34 @@ fn value_of(
     let field = format!("{protocol} {name}");
     match found {
         Some((line, value)) => decimal(file, line, &field, Some(value)),
+        // Every supported kernel has this counter.
         None if required => Err(ParseError::new(file, 0, field, "a counter of this name", "none")),
+        // The counter is newer than this kernel.
         None => Ok(0),
     }
 }
 
-/// All three files of one namespace at one moment.
+/// All three files of a namespace at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
     /// From `/proc/net/snmp`, IPv4.
     pub ip: Ip,
     /// From `/proc/net/netstat`, IPv4.
     pub ip_ext: IpExt,
-    /// IPv6; zeros where the kernel has no IPv6.
+    /// IPv6; zero if the kernel has no IPv6.
     pub ip6: Ip6,
     /// From `/proc/net/snmp`, TCP over both IP versions.
     pub tcp: Tcp,
-    /// TCP over both, continued.
+    /// TCP over both IP versions, continued.
     pub tcp_ext: TcpExt,
     /// From `/proc/net/snmp`, UDP over IPv4.
     pub udp: Udp,
-    /// UDP over IPv6; zeros where the kernel has no IPv6.
+    /// UDP over IPv6; zero if the kernel has no IPv6.
     pub udp6: Udp,
 }
 
 impl Counters {
-    /// What was added since `before`.
+    /// Returns the increments since `before`.
     #[must_use]
     pub fn since(&self, before: &Counters) -> Counters {
         Counters {
@@ -425,10 +426,11 @@ impl SnmpFiles {
     /// Opens the files of the calling thread's namespace.
     ///
     /// # Errors
-    /// Where `/proc` is not mounted.
+    /// If `/proc` is not mounted.
     pub fn open() -> std::result::Result<SnmpFiles, sys::Error> {
         let snmp6 = match ProcFile::open(PROC_SNMP6) {
             Ok(file) => Some(file),
+            // The kernel has no IPv6.
             Err(e) if e.errno == nix::errno::Errno::ENOENT => None,
             Err(e) => return Err(e),
         };
@@ -442,12 +444,12 @@ impl SnmpFiles {
     /// Opens the files of a namespace.
     ///
     /// # Errors
-    /// Where the namespace cannot be entered or `/proc` is not mounted.
+    /// If the namespace cannot be entered or `/proc` is not mounted.
     pub fn open_in(namespace: &NetNs) -> std::result::Result<SnmpFiles, sys::Error> {
         namespace.run(SnmpFiles::open)?
     }
 
-    /// Reads all counters, from any thread.
+    /// Reads all counters. Any thread may call this.
     ///
     /// # Errors
     /// As [`ProcFile::read`] and [`Snmp::parse`].

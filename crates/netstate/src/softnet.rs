@@ -1,8 +1,7 @@
 //! Per-CPU counters of the network softirq: `/proc/net/softnet_stat`.
 //!
-//! Source: `softnet_seq_show()` in `net/core/net-procfs.c`. One line of
-//! hexadecimal columns for each online CPU; the counters are 32 bits wide and
-//! wrap. The number of columns grew from 9:
+//! Source: `softnet_seq_show()` in `net/core/net-procfs.c`. One line of hexadecimal columns per
+//! online CPU. The counters wrap at 32 bits. The number of columns grew from 9:
 //! - 10 in Linux 2.6.35: `received_rps`;
 //! - 11 in 3.11: `flow_limit_count`;
 //! - 13 in 5.10: backlog length and CPU number;
@@ -12,24 +11,23 @@ use std::collections::BTreeMap;
 
 use crate::proc::{ParseError, ProcFile, Result, hexadecimal};
 
-/// Where [`SoftnetStat`] comes from. The file is the same in every network
-/// namespace: the counters belong to the CPUs.
+/// Source of [`SoftnetStat`]. The file is the same in every network namespace: the counters belong
+/// to the CPUs.
 pub const PROC_SOFTNET_STAT: &str = "/proc/net/softnet_stat";
 
-/// Counters of one CPU since boot; 32 bits in the kernel, which wrap.
+/// Counters of a CPU since boot; they wrap at 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SoftnetCpu {
-    /// Packets taken through the stack on this CPU (`processed`).
+    /// Packets processed by the stack on this CPU (`processed`).
     pub processed: u32,
     /// Packets dropped because the backlog queue was full
     /// (`net.core.netdev_max_backlog`) or the flow limit was reached.
     pub dropped: u32,
-    /// Times the softirq gave up with work left (`time_squeeze`:
-    /// `net.core.netdev_budget` or `netdev_budget_usecs` used up).
+    /// Times the softirq stopped with work left (`time_squeeze`), because `net.core.netdev_budget`
+    /// or `netdev_budget_usecs` was used up.
     pub time_squeeze: u32,
-    /// Packets of heavy flows dropped at the flow limit (part of `dropped`);
-    /// `None` before Linux 3.11, 0 where no CPU has one
-    /// (`net.core.flow_limit_cpu_bitmap`).
+    /// Packets of heavy flows dropped at the flow limit (part of `dropped`). `None` before Linux
+    /// 3.11, 0 if no CPU has a limit (`net.core.flow_limit_cpu_bitmap`).
     #[serde(default)]
     pub flow_limit: Option<u32>,
     /// Packets waiting in the backlog now; `None` before Linux 5.10.
@@ -39,19 +37,19 @@ pub struct SoftnetCpu {
 /// `softnet_stat` of all online CPUs, by CPU number.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SoftnetStat {
-    /// By CPU number; before Linux 5.10, which prints none, by line: there a
-    /// CPU that goes offline renumbers those after it.
+    /// By CPU number. Linux before 5.10 prints none, so by line: a CPU that goes offline renumbers
+    /// those after it.
     pub cpus: BTreeMap<u32, SoftnetCpu>,
 }
 
-/// Sums over CPUs of what was added between two readings.
+/// Increments between two reads, summed over CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SoftnetDelta {
-    /// Packets taken through the stack.
+    /// Packets processed by the stack.
     pub processed: u64,
-    /// Packets dropped at a full backlog.
+    /// Packets dropped because the backlog was full.
     pub dropped: u64,
-    /// Times the budget ran out.
+    /// Times the budget was used up.
     pub time_squeeze: u64,
     /// Packets dropped at the flow limit.
     pub flow_limit: u64,
@@ -61,8 +59,8 @@ impl SoftnetStat {
     /// Parses the text of `/proc/net/softnet_stat`.
     ///
     /// # Errors
-    /// An empty file, fewer than three columns, a column that is not a 32-bit
-    /// hexadecimal number, a CPU twice.
+    /// An empty file, fewer than three columns, a column that is not a 32-bit hexadecimal number,
+    /// or a duplicate CPU.
     pub fn parse(text: &str) -> std::result::Result<SoftnetStat, ParseError> {
         let mut cpus = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
@@ -86,7 +84,7 @@ impl SoftnetStat {
                     line,
                 ));
             };
-            // Lines are at most as many as CPUs, which are far below 2^32.
+            // There are at most as many lines as CPUs, far fewer than 2^32.
             let cpu = columns.get(12).copied().unwrap_or(index as u32);
             let counters = SoftnetCpu {
                 processed,
@@ -105,6 +103,7 @@ impl SoftnetStat {
                 ));
             }
         }
+        // At least one CPU is online.
         if cpus.is_empty() {
             return Err(ParseError::new(PROC_SOFTNET_STAT, 0, "lines", "one for each CPU", ""));
         }
@@ -119,13 +118,14 @@ impl SoftnetStat {
         Ok(SoftnetStat::parse(&file.read()?)?)
     }
 
-    /// What all CPUs added since `before`, wrap-around of the 32-bit counters
-    /// included. A CPU that came online in between counts from its first
-    /// appearance: its earlier counts are not of this interval.
+    /// Returns the increments of all CPUs since `before`, with wrap-around of the 32-bit counters.
+    /// A CPU that came online in between is left out, because its earlier counts do not belong to
+    /// the interval.
     #[must_use]
     pub fn since(&self, before: &SoftnetStat) -> SoftnetDelta {
         let mut delta = SoftnetDelta::default();
         for (cpu, after) in &self.cpus {
+            // Online since the first read: its earlier counts are unknown.
             let Some(before) = before.cpus.get(cpu) else { continue };
             delta.processed += u64::from(after.processed.wrapping_sub(before.processed));
             delta.dropped += u64::from(after.dropped.wrapping_sub(before.dropped));

@@ -1,5 +1,5 @@
-//! UDP sockets of a namespace, those of the kernel's tunnels among them:
-//! `/proc/net/udp` and `/proc/net/udp6`.
+//! UDP sockets of a namespace, including those of the kernel's tunnels: `/proc/net/udp` and
+//! `/proc/net/udp6`.
 //!
 //! Source: `udp4_format_sock()` in `net/ipv4/udp.c`, `__ip6_dgram_sock_seq_show()`
 //! in `net/ipv6/datagram.c`.
@@ -23,24 +23,24 @@ pub struct UdpSocket {
     pub address: IpAddr,
     /// Local UDP port, in host byte order.
     pub port: u16,
-    /// Connected to a remote: receives from there only.
+    /// Connected, so that it receives only from its remote address.
     pub connected: bool,
     /// Bytes in its receive buffer.
     pub queued: u64,
-    /// Datagrams it dropped, mostly at a full receive buffer.
+    /// Datagrams dropped, mostly because the receive buffer was full.
     pub drops: u64,
 }
 
 /// Parses the text of either file.
 ///
 /// # Errors
-/// A line with fewer than 13 columns, an address of another length, a number
-/// that is none.
+/// A line with fewer than 13 columns, an address of another length, or an invalid number.
 pub fn parse(file: &str, text: &str) -> std::result::Result<Vec<UdpSocket>, ParseError> {
     let mut all = Vec::new();
     for (index, line) in text.lines().enumerate().skip(1) {
         let number = index + 1;
         let columns: Vec<&str> = line.split_ascii_whitespace().collect();
+        // The drops are in column 13.
         if columns.len() < 13 {
             return Err(ParseError::new(file, number, "line", "at least 13 columns", line));
         }
@@ -60,8 +60,8 @@ pub fn parse(file: &str, text: &str) -> std::result::Result<Vec<UdpSocket>, Pars
     Ok(all)
 }
 
-/// Address and port, both in hexadecimal: the address as 32-bit words in the
-/// machine's byte order.
+/// Parses address and port in hexadecimal. The address consists of 32-bit words in the machine's
+/// byte order.
 fn endpoint(
     file: &str,
     line: usize,
@@ -87,7 +87,7 @@ fn endpoint(
     Ok((address, port))
 }
 
-/// Every UDP socket of the calling thread's namespace.
+/// Lists all UDP sockets of the calling thread's namespace.
 ///
 /// # Errors
 /// As [`ProcFile::read`] and [`parse`].
@@ -95,7 +95,7 @@ pub fn read() -> Result<Vec<UdpSocket>> {
     let mut all = parse(PROC_UDP, &ProcFile::open(PROC_UDP)?.read()?)?;
     match ProcFile::open(PROC_UDP6) {
         Ok(file) => all.extend(parse(PROC_UDP6, &file.read()?)?),
-        // A kernel without IPv6.
+        // The kernel has no IPv6.
         Err(error) if error.errno == Errno::ENOENT => {}
         Err(error) => return Err(ProcError::Read(error)),
     }

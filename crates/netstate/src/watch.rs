@@ -1,8 +1,8 @@
-//! That something has changed: the kernel's notifications, as a wake-up.
+//! The kernel's notifications of changes, as a wake-up.
 //!
-//! Notifications are a wake-up, not the state. They come without the rest of it, and some
-//! are lost when the socket overflows. Who is woken therefore reads anew. One exception:
-//! where only forwarding entries, neighbours and rules have changed, it is told which.
+//! Notifications are a wake-up, not the state. They are incomplete, and some are lost if the socket
+//! overflows. So the receiver reads the state again. One exception: if only forwarding entries,
+//! neighbours and rules have changed, the changes are returned.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -15,16 +15,15 @@ use sys::netns::NetNs;
 use crate::netlink::{Error, Result};
 use crate::overlay::Change;
 
-/// `RTNLGRP_*` (include/uapi/linux/rtnetlink.h): neighbours and FDBs, tc, IPv4
-/// addresses, routes and rules, IPv6 addresses, routes and rules, forwarding and other
-/// settings of devices (IPv4, IPv6), namespace ids.
+/// `RTNLGRP_*` (include/uapi/linux/rtnetlink.h): neighbours and FDBs, tc, IPv4 addresses, routes
+/// and rules, IPv6 addresses, routes and rules, forwarding and other settings of devices (IPv4,
+/// IPv6), namespace ids.
 const ROUTE_GROUPS: [u32; 11] = [3, 4, 5, 7, 8, 9, 11, 19, 24, 25, 28];
 /// `RTNLGRP_LINK`.
 const LINK_GROUPS: [u32; 1] = [1];
 /// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h).
 const NETFILTER_GROUPS: [u32; 1] = [7];
-/// Bytes of notifications of nf_tables that are worth looking into; of more than that, all
-/// rules are read sooner.
+/// Limit of bytes of nf_tables notifications to return. Beyond it, reading all rules is faster.
 const RULES: usize = 1 << 20;
 /// `XFRMNLGRP_POLICY` (include/uapi/linux/xfrm.h).
 const XFRM_GROUPS: [u32; 1] = [4];
@@ -38,28 +37,28 @@ pub struct Changed {
     pub filters: bool,
 }
 
-/// What has changed, in more detail.
+/// Detailed changes since the last call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
-    /// No notification has come.
+    /// No notification.
     Nothing,
-    /// These, and nothing else.
+    /// These changes and no others.
     These {
-        /// Forwarding entries and neighbours, in this order.
+        /// Forwarding entries and neighbours, in order.
         entries: Vec<Change>,
-        /// Datagrams of nf_tables, in this order.
+        /// Datagrams of nf_tables, in order.
         rules: Vec<Vec<u8>>,
     },
-    /// More may have changed, or notifications were lost: read everything anew.
+    /// More may have changed, or notifications were lost: read everything again.
     Anything,
 }
 
-/// A receiver of the notifications of one network namespace.
+/// Receives the notifications of a network namespace.
 pub struct Watch {
     routes: Socket,
     links: Socket,
     filters: Socket,
-    /// A kernel without IPsec has none.
+    /// None if the kernel has no IPsec.
     policies: Option<Socket>,
 }
 
@@ -70,17 +69,17 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Listens in the calling thread's namespace.
+    /// Starts to listen in the calling thread's namespace.
     ///
-    /// Not notified by the kernel: rules of the older iptables and ebtables,
-    /// programs attached by BPF links, sysctls, path MTUs learned from ICMP.
+    /// The kernel does not notify rules of iptables-legacy and ebtables-legacy, programs attached
+    /// by BPF links, sysctls, and path MTUs learned from ICMP.
     ///
     /// # Errors
-    /// When descriptors have run out or a group is refused.
+    /// If no file descriptor is available or a group is refused.
     pub fn open() -> Result<Watch> {
         let links = listen(NETLINK_ROUTE, "NETLINK_ROUTE", &LINK_GROUPS)?;
-        // Links also of namespaces that have an id here: where the tenants' ends of veth
-        // pairs are. Without the right to it, those are read anew periodically only.
+        // Also listen to links in namespaces that have an id here, which contain the tenants' ends
+        // of veth pairs. Without the privilege, only the periodic audit sees them.
         let _ = links.set_listen_all_namespaces(true);
         Ok(Watch {
             routes: listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?,
@@ -90,15 +89,15 @@ impl Watch {
         })
     }
 
-    /// Listens in `netns`.
+    /// Starts to listen in `netns`.
     ///
     /// # Errors
-    /// As [`Watch::open`], and when the namespace cannot be entered.
+    /// As [`Watch::open`], and if the namespace cannot be entered.
     pub fn open_in(netns: &NetNs) -> Result<Watch> {
         netns.run(Watch::open)?
     }
 
-    /// What to poll for reading, and what each tells of.
+    /// Returns the descriptors to poll for reading, with the subject of each.
     pub fn fds(&self) -> impl Iterator<Item = (BorrowedFd<'_>, &'static str)> {
         let policies = self.policies.iter().map(|socket| (socket, "IPsec policies"));
         [(&self.routes, "routes"), (&self.links, "links"), (&self.filters, "nftables")]
@@ -107,20 +106,20 @@ impl Watch {
             .map(|(socket, name)| (socket.as_fd(), name))
     }
 
-    /// Whether anything has changed since the last call; forgets it.
+    /// Whether anything has changed since the last call. Consumes the notifications.
     pub fn changed(&self) -> bool {
         let Changed { links, filters } = self.what_changed();
         links || filters
     }
 
-    /// [`Watch::changed`], by kind of state.
+    /// [`Watch::changed`] by kind of state.
     pub fn what_changed(&self) -> Changed {
         let routes = has_spoken(&self.routes);
         Changed { links: self.rest_changed() || routes, filters: has_spoken(&self.filters) }
     }
 
-    /// [`Watch::changed`], with the changes where only forwarding entries, neighbours and rules
-    /// of nftables have changed, and at most so many entries.
+    /// [`Watch::changed`] with details, if only forwarding entries, neighbours and nftables rules
+    /// have changed, and at most `most` entries.
     pub fn told(&self, most: usize) -> Told {
         let mut entries = Vec::new();
         let mut understood = true;
@@ -135,6 +134,7 @@ impl Watch {
                 rules.push(datagram.to_vec());
             }
         });
+        // Lost or skipped notifications may have changed anything.
         let lost = routes == Heard::Lost || filters == Heard::Lost || room == 0;
         if self.rest_changed() || lost || !understood {
             return Told::Anything;
@@ -145,23 +145,23 @@ impl Watch {
         }
     }
 
-    /// Whether anything has changed of which neither routes nor filters tell.
+    /// Whether anything has changed that neither routes nor filters report.
     fn rest_changed(&self) -> bool {
         let links = has_spoken(&self.links);
         self.policies.as_ref().is_some_and(has_spoken) || links
     }
 }
 
-/// What a socket had.
+/// Result of reading a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Heard {
     Nothing,
     All,
-    /// ENOBUFS: some were lost, so something has changed.
+    /// ENOBUFS: notifications were lost, so something has changed.
     Lost,
 }
 
-/// Takes every message that waits, without blocking; `each` gets the datagrams.
+/// Reads all waiting messages without blocking, and passes the datagrams to `each`.
 fn receive(socket: &Socket, mut each: impl FnMut(&[u8])) -> Heard {
     let mut heard = Heard::Nothing;
     let mut buffer = Vec::with_capacity(32 << 10);
@@ -178,12 +178,13 @@ fn receive(socket: &Socket, mut each: impl FnMut(&[u8])) -> Heard {
     }
 }
 
-/// Whether there was a message; takes all.
+/// Reads all waiting messages. Returns whether there were any.
 fn has_spoken(socket: &Socket) -> bool {
     receive(socket, |_| {}) != Heard::Nothing
 }
 
-/// Reads what a datagram tells of forwarding entries and neighbours; whether that is all that it tells.
+/// Parses changes of forwarding entries and neighbours. Returns false if the datagram has any other
+/// content.
 fn read(datagram: &[u8], changes: &mut Vec<Change>) -> bool {
     let mut rest = datagram;
     while !rest.is_empty() {
@@ -195,8 +196,9 @@ fn read(datagram: &[u8], changes: &mut Vec<Change>) -> bool {
         let (message, gone) = match message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(new)) => (new, false),
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(old)) => (old, true),
-            // A VXLAN device asks for what it does not know (`l2miss`): nothing is new.
+            // A VXLAN device reports an unknown destination (`l2miss`): nothing has changed.
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::GetNeighbour(_)) => continue,
+            // Any other message needs a full read.
             _ => return false,
         };
         match Change::read(&message, gone) {

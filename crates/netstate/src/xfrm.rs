@@ -1,4 +1,4 @@
-//! Whether IPsec has policies in this namespace.
+//! Checks whether IPsec has policies in a namespace.
 
 use netlink_sys::protocols::NETLINK_XFRM;
 use netlink_sys::{Socket, SocketAddr};
@@ -18,11 +18,11 @@ const NLM_F_REQUEST: u16 = 1;
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
 
-/// Whether a policy sees packets that this namespace receives, sends or forwards:
-/// there is one, or what none matches is blocked. Sockets' own are not asked for.
+/// Whether a policy affects packets that this namespace receives, sends or forwards: there is a
+/// policy, or unmatched packets are blocked. Does not check policies of sockets.
 ///
 /// # Errors
-/// When the kernel refuses; not when it has no IPsec.
+/// If the kernel refuses. A kernel without IPsec is not an error.
 pub fn has_policies() -> Result<bool> {
     let failed = |operation| {
         move |e: std::io::Error| Error::Sys(sys::Error::io(operation, "IPsec policies", &e))
@@ -48,7 +48,7 @@ pub fn has_policies() -> Result<bool> {
     Ok(counted(&ask(XFRM_MSG_GETSPDINFO)?) || blocks(&ask(XFRM_MSG_GETDEFAULT)?))
 }
 
-/// The payload of an answer; empty where the kernel does not know the question.
+/// Returns the payload of an answer; empty if the kernel does not know the request.
 fn answer(bytes: &[u8], asked: u16) -> Result<Vec<u8>> {
     let odd = |got: String| Error::Answer {
         operation: "count",
@@ -62,6 +62,7 @@ fn answer(bytes: &[u8], asked: u16) -> Result<Vec<u8>> {
         Some(NLMSG_ERROR) => {
             let code = payload.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
             match Errno::from_raw(-code) {
+                // Older kernels do not know the request.
                 Errno::EINVAL => Ok(Vec::new()),
                 errno => Err(Error::Kernel {
                     operation: "count",
@@ -76,10 +77,10 @@ fn answer(bytes: &[u8], asked: u16) -> Result<Vec<u8>> {
     }
 }
 
-/// Whether `XFRMA_SPD_INFO` (`struct xfrmu_spdinfo`) counts any for packets that come
-/// in, go out or are forwarded: its first three numbers.
+/// Whether `XFRMA_SPD_INFO` (`struct xfrmu_spdinfo`) counts policies for input, output or
+/// forwarding: its first three numbers.
 fn counted(payload: &[u8]) -> bool {
-    // Behind 32 bits of flags.
+    // 32 bits of flags precede the attributes.
     let info = attribute(payload.get(4..).unwrap_or_default(), XFRMA_SPD_INFO);
     info.is_some_and(|counts| counts.iter().take(12).any(|byte| *byte != 0))
 }

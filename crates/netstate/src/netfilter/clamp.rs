@@ -1,10 +1,10 @@
-//! Rules that clamp the maximum segment size of TCP connections: `tcp option maxseg size
-//! set …` of nftables, and the target `TCPMSS` of iptables. The target is in nftables
-//! (iptables-nft) or in a table of its own (legacy).
+//! Rules that clamp the maximum segment size of TCP connections: `tcp option maxseg size set …` of
+//! nftables, and the target `TCPMSS` of iptables, either in nftables (iptables-nft) or in a legacy
+//! table.
 //!
-//! Limits: of a rule's conditions only the devices are looked at. Whether a jump leads to
-//! its chain is not. Rules for packets of this host itself are left out, since they clamp
-//! nothing that is forwarded.
+//! Limits: only the devices in a rule's conditions are evaluated. Whether a jump leads to its chain
+//! is not checked. Rules for the host's own packets are left out, because they do not affect
+//! forwarded packets.
 
 use std::collections::BTreeSet;
 
@@ -47,38 +47,38 @@ const NF_INET_LOCAL_OUT: u32 = 3;
 const TARGET_HEAD: usize = 32;
 const IFNAMSIZ: usize = 16;
 
-/// A rule that clamps.
+/// A rule that clamps the MSS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clamp {
     /// `ip`, `ip6`, `inet`, `iptables-legacy`, `ip6tables-legacy`.
     pub family: String,
-    /// Name of the rule's table.
+    /// Table of the rule.
     pub table: String,
-    /// Chain; empty where only the kernel's numbers tell it.
+    /// Chain; empty if it is known only by number.
     pub chain: String,
-    /// Device that a packet must come in by; `None`: any, or not told simply.
+    /// Input device that the rule requires; `None`: any, or a complex condition.
     pub input: Option<Match>,
-    /// Device that it must leave by.
+    /// Output device that the rule requires.
     pub output: Option<Match>,
-    /// The size, bytes; `None`: by the route's MTU.
+    /// Size, bytes; `None`: derived from the route's MTU.
     pub mss: Option<u16>,
 }
 
-/// What a rule compares a device with.
+/// Condition on a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Match {
-    /// The name is exactly this one.
+    /// The exact name.
     Name(String),
-    /// The beginning of its name.
+    /// A prefix of the name.
     Prefix(String),
-    /// The index in its namespace.
+    /// The interface index.
     Index(u32),
 }
 
 impl Match {
-    /// Whether a device is meant.
+    /// Whether the condition selects a device.
     pub fn is(&self, name: &str, index: u32) -> bool {
         match self {
             Match::Name(wanted) => wanted == name,
@@ -87,13 +87,12 @@ impl Match {
         }
     }
 
-    /// From a name's bytes as they are compared: with its zero, or only as far as
-    /// all names begin.
+    /// Decodes the compared bytes of a name: with a terminating zero, or only a common prefix.
     fn of_name(compared: &[u8]) -> Option<Match> {
         let length = compared.iter().position(|byte| *byte == 0);
         let name = String::from_utf8_lossy(&compared[..length.unwrap_or(compared.len())]);
         match length {
-            // Compared with nothing: any.
+            // Nothing to compare: any device.
             _ if name.is_empty() => None,
             Some(_) => Some(Match::Name(name.into_owned())),
             None if compared.len() >= IFNAMSIZ => Some(Match::Name(name.into_owned())),
@@ -102,11 +101,11 @@ impl Match {
     }
 }
 
-/// Rules of nftables that clamp, in the calling thread's namespace; `chains` are its
-/// base chains.
+/// Lists the nftables rules that clamp, in the calling thread's namespace. `chains` are its base
+/// chains.
 ///
 /// # Errors
-/// When the kernel refuses the dump.
+/// If the kernel refuses the dump.
 pub fn nft_clamps(chains: &[BaseChain]) -> Result<Vec<Clamp>> {
     let here = |chain: &BaseChain| [NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT].contains(&chain.hook);
     let local: BTreeSet<(&str, &str, &str)> = chains
@@ -115,6 +114,7 @@ pub fn nft_clamps(chains: &[BaseChain]) -> Result<Vec<Clamp>> {
         .map(|chain| (chain.family, chain.table.as_str(), chain.chain.as_str()))
         .collect();
     let mut clamps: Vec<Clamp> = rules()?.into_iter().filter_map(clamp).collect();
+    // Leave out rules for the host's own packets.
     clamps.retain(|clamp| {
         let place = (clamp.family.as_str(), clamp.table.as_str(), clamp.chain.as_str());
         !local.contains(&place)
@@ -122,21 +122,21 @@ pub fn nft_clamps(chains: &[BaseChain]) -> Result<Vec<Clamp>> {
     Ok(clamps)
 }
 
-/// What a rule's expressions have seen so far, one after the other.
+/// State while reading a rule's expressions in order.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Key of `meta`, and the register that has it.
+    /// Key of `meta`, and its register.
     meta: Option<(u32, u32)>,
-    /// The last constant of two bytes, and its register.
+    /// Register and value of the last constant of two bytes.
     constant: Option<(u32, u16)>,
     input: Option<Match>,
     output: Option<Match>,
-    /// `Some(None)`: clamped by the route's MTU.
+    /// `Some(None)`: clamps to the route's MTU.
     mss: Option<Option<u16>>,
 }
 
-/// The clamp of a rule from an answer of nftables (`struct nfgenmsg` and attributes),
-/// where it is one.
+/// Returns the clamp of a rule, if it is one. `payload` is an nftables answer (`struct nfgenmsg`
+/// and attributes).
 pub fn nft_clamp(payload: &[u8]) -> Option<Clamp> {
     clamp(rule(payload)?)
 }
@@ -164,6 +164,7 @@ impl Seen {
             "meta" => self.meta = Some((number(NFTA_META_KEY), number(NFTA_META_DREG))),
             "cmp" => {
                 let of = self.meta.filter(|(_, register)| *register == number(NFTA_CMP_SREG));
+                // Other comparisons are complex conditions.
                 let compared = value(NFTA_CMP_DATA).filter(|_| number(NFTA_CMP_OP) == NFT_CMP_EQ);
                 if let (Some((key, _)), Some(compared)) = (of, compared) {
                     self.compared(key, compared);
@@ -203,17 +204,18 @@ impl Seen {
     }
 }
 
-/// `struct xt_tcpmss_info`.
+/// Decodes `struct xt_tcpmss_info`.
 fn target_mss(info: &[u8]) -> Option<u16> {
     let mss = info.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes));
+    // The special value stands for the route's MTU.
     mss.filter(|mss| *mss != CLAMP_TO_PATH)
 }
 
-/// Rules of the older iptables and ip6tables that clamp, in the calling thread's
+/// Lists the rules of iptables-legacy and ip6tables-legacy that clamp, in the calling thread's
 /// namespace.
 ///
 /// # Errors
-/// When a table that exists cannot be read.
+/// If an existing table cannot be read.
 pub fn legacy_clamps() -> Result<Vec<Clamp>> {
     let mut clamps = Vec::new();
     for (file, ipv6) in [("ip_tables_names", false), ("ip6_tables_names", true)] {
@@ -257,12 +259,13 @@ const IPV6: Layout = Layout {
 const INVERTED_INPUT: u8 = 1;
 const INVERTED_OUTPUT: u8 = 2;
 
-/// The rules of a table that clamp. Ends at the first entry that does not fit.
+/// Lists the rules of a table that clamp. Stops at the first truncated entry.
 pub fn table_clamps(ipv6: bool, name: &str, table: &Table) -> Vec<Clamp> {
     let layout = if ipv6 { IPV6 } else { IPV4 };
     let mut clamps = Vec::new();
     let mut offset = 0;
     while let Some(entry) = table.entries.get(offset..) {
+        // An entry of length 0 would loop forever.
         let Some(step) = u16_at(entry, layout.next).map(usize::from).filter(|step| *step > 0)
         else {
             break;
@@ -272,6 +275,7 @@ pub fn table_clamps(ipv6: bool, name: &str, table: &Table) -> Vec<Clamp> {
             let chain = table.hooks[hook as usize];
             chain.is_some_and(|(first, last)| (first as usize..=last as usize).contains(&offset))
         });
+        // Rules of local hooks do not affect forwarded packets.
         if !local && let Some(mss) = entry_mss(entry, &layout) {
             let inverted = entry.get(layout.inverted).copied().unwrap_or_default();
             let device =
@@ -291,14 +295,14 @@ pub fn table_clamps(ipv6: bool, name: &str, table: &Table) -> Vec<Clamp> {
     clamps
 }
 
-/// The size that an entry clamps to; `None`: its target is another.
+/// Returns the size to which an entry clamps; `None`: it has another target.
 fn entry_mss(entry: &[u8], layout: &Layout) -> Option<Option<u16>> {
     let target = entry.get(usize::from(u16_at(entry, layout.target)?)..)?;
     let (head, data) = target.split_at_checked(TARGET_HEAD)?;
     (text_until_zero(&head[2..31]) == b"TCPMSS").then(|| target_mss(data))
 }
 
-/// The device that an entry compares with: as many bytes of its name as the mask has.
+/// Returns the device condition of an entry. The mask has the number of compared bytes.
 fn device(entry: &[u8], name: usize, mask: usize) -> Option<Match> {
     let compared = entry.get(mask..mask + IFNAMSIZ)?.iter().take_while(|byte| **byte != 0).count();
     Match::of_name(entry.get(name..name + compared)?)

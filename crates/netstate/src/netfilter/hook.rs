@@ -1,5 +1,5 @@
-//! What else is at netfilter's hooks: functions of modules by the kernel's own list
-//! (nfnetlink_hook, where it has that), IPVS, flowtables.
+//! Other users of netfilter hooks: functions of modules from the kernel's list (nfnetlink_hook, if
+//! available), IPVS, flowtables.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -24,13 +24,12 @@ const NFT_MSG_NEWFLOWTABLE: u16 = 22;
 const NFT_MSG_GETFLOWTABLE: u16 = 23;
 const NFTA_FLOWTABLE_TABLE: u16 = 1;
 const NFTA_FLOWTABLE_NAME: u16 = 2;
-/// Families by their numbers, and how many hooks each has.
+/// Families with their numbers, and the number of hooks of each.
 const FAMILIES: [(u8, &str, u32); 3] = [(2, "ip", 5), (10, "ip6", 5), (7, "bridge", 6)];
 
-/// Functions that do nothing that is not seen elsewhere: chains of nftables and their NAT,
-/// the older tables, br_netfilter (all of which are asked for on their own), connection
-/// tracking, which rules make use of, and AppArmor's, which lets pass what has no socket
-/// (`apparmor_ip_postroute`, security/apparmor/lsm.c).
+/// Functions that need no further check: nftables chains and their NAT, legacy tables and
+/// br_netfilter (all read separately), connection tracking, which rules use, and AppArmor's, which
+/// passes packets without a socket (`apparmor_ip_postroute`, security/apparmor/lsm.c).
 const KNOWN: &[&str] = &[
     "nft_do_chain",
     "nft_nat_do_chain",
@@ -52,14 +51,14 @@ const KNOWN: &[&str] = &[
     "apparmor_ip_postroute",
 ];
 
-/// A function that packets are handed to.
+/// A function registered at a hook.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hooked {
     /// `ip`, `ip6`, `bridge`.
     pub family: &'static str,
-    /// Number of its hook.
+    /// Hook number.
     pub hook: u32,
-    /// Function, and module where there is one.
+    /// Function, and its module if there is one.
     pub function: String,
 }
 
@@ -69,11 +68,11 @@ impl std::fmt::Display for Hooked {
     }
 }
 
-/// What is at the hooks of the calling thread's namespace and is neither seen elsewhere nor
-/// known to let everything pass; `None` where the kernel has no list (nfnetlink_hook).
+/// Lists the functions at hooks of the calling thread's namespace that are neither read elsewhere
+/// nor known to pass every packet. `None` if the kernel cannot list hooks (nfnetlink_hook).
 ///
 /// # Errors
-/// When the kernel refuses the list for another reason.
+/// If the kernel refuses the list for another reason.
 pub fn unexplained_hooks() -> Result<Option<Vec<Hooked>>> {
     const OBJECT: &str = "netfilter hooks";
     let mut lists = Lists::open(NETLINK_NETFILTER, OBJECT)?;
@@ -93,9 +92,9 @@ pub fn unexplained_hooks() -> Result<Option<Vec<Hooked>>> {
             });
             match answer {
                 Ok(()) => {}
-                // Nothing is there; or the family is not built in.
+                // Nothing is registered, or the family is not built in.
                 Err(Error::Kernel { errno: Errno::ENOENT | Errno::EOPNOTSUPP, .. }) => {}
-                // A kernel without the list, or without this hook of a family.
+                // The kernel has no list, or not this hook of the family.
                 Err(Error::Kernel { errno: Errno::EINVAL, .. }) if hook > 0 => {}
                 Err(Error::Kernel { errno: Errno::EINVAL, .. }) => return Ok(None),
                 Err(error) => return Err(error),
@@ -105,30 +104,31 @@ pub fn unexplained_hooks() -> Result<Option<Vec<Hooked>>> {
     Ok(Some(found))
 }
 
-/// The function of an answer's attributes, where nothing explains it.
+/// Returns the function of an answer, if it is unexplained.
 fn unexplained(payload: &[u8]) -> Option<String> {
     let chain = attribute(payload, NFNLA_HOOK_CHAIN_INFO);
     let kind = chain.map(|chain| big_endian(attribute(chain, NFNLA_HOOK_INFO_TYPE)));
     match kind {
-        // Chains are listed, and links of BPF programs.
+        // Chains and BPF links are listed elsewhere.
         Some(NFNL_HOOK_TYPE_NFTABLES | NFNL_HOOK_TYPE_BPF) => return None,
-        Some(other) => return Some(format!("a hook of type {other}")),
+        // A type of a newer kernel.
+        Some(other) => return Some(format!("hook of type {other}")),
         None => {}
     }
     let function = attribute(payload, NFNLA_HOOK_FUNCTION_NAME).map(text).unwrap_or_default();
     if KNOWN.iter().any(|known| function.starts_with(known)) {
         return None;
     }
-    let name = if function.is_empty() { "a function without a name".to_owned() } else { function };
+    let name = if function.is_empty() { "unnamed function".to_owned() } else { function };
     let module = attribute(payload, NFNLA_HOOK_MODULE_NAME).map(text);
     Some(module.map_or(name.clone(), |module| format!("{name} [{module}]")))
 }
 
-/// Flowtables of nftables in the calling thread's namespace (`table name`): packets of
-/// connections in one pass the hooks by, at ingress.
+/// Lists the nftables flowtables in the calling thread's namespace (`table name`). Packets of their
+/// connections bypass the hooks, at ingress.
 ///
 /// # Errors
-/// When the kernel refuses the dump for another reason than not having any.
+/// If the kernel refuses the dump, unless it has no flowtables.
 pub fn flowtables() -> Result<Vec<String>> {
     let mut found = Vec::new();
     dump_all(NFT_MSG_GETFLOWTABLE, "flowtables", |kind, payload| {
@@ -156,11 +156,12 @@ fn flowtable(payload: &[u8]) -> Option<String> {
 pub fn has_virtual_services() -> bool {
     match File::open("/proc/thread-self/net/ip_vs") {
         Ok(mut file) => {
-            // Three lines are its head.
+            // The header has three lines.
             let mut start = [0; 1024];
             let length = file.read(&mut start).unwrap_or(start.len());
             start[..length].iter().filter(|byte| **byte == b'\n').count() > 3
         }
+        // An unreadable file may list services.
         Err(error) => error.kind() != std::io::ErrorKind::NotFound,
     }
 }
@@ -189,13 +190,13 @@ mod tests {
         }
         assert_eq!(unexplained(&[function("nft_x"), of_type(1)].concat()), None);
         assert_eq!(unexplained(&of_type(2)), None);
-        assert_eq!(unexplained(&of_type(3)).unwrap(), "a hook of type 3");
+        assert_eq!(unexplained(&of_type(3)).unwrap(), "hook of type 3");
         assert_eq!(unexplained(&function("selinux_ip_forward\0")).unwrap(), "selinux_ip_forward");
         assert_eq!(
             unexplained(&[function("ip_vs_in_hook\0"), module("ip_vs\0")].concat()).unwrap(),
             "ip_vs_in_hook [ip_vs]"
         );
-        assert_eq!(unexplained(&[]).unwrap(), "a function without a name");
+        assert_eq!(unexplained(&[]).unwrap(), "unnamed function");
     }
 
     #[test]
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_the_list_says_so() {
-        // Root or not: the kernel has the list and may refuse it, or has none.
+        // Without privileges, the kernel may refuse the list or have none.
         if let Ok(Some(hooks)) = unexplained_hooks() {
             assert!(hooks.iter().all(|hook| !hook.function.is_empty()));
         }

@@ -1,4 +1,4 @@
-//! Objects of nftables as messages, for who decodes them on its own.
+//! nftables objects as raw messages, for callers with their own decoder.
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
@@ -13,8 +13,8 @@ const NFTA_GEN_ID: u16 = 1;
 
 /// A socket to nftables of one network namespace.
 ///
-/// Who reads after each change keeps it: after a change the kernel has the closing of such a
-/// socket wait for a grace period of RCU (`nft_rcv_nl_event`), some milliseconds.
+/// Keep it open for repeated reads: after a change of rules, closing such a socket waits for an RCU
+/// grace period in the kernel (`nft_rcv_nl_event`), some milliseconds.
 pub struct Nftables {
     lists: Lists,
 }
@@ -26,20 +26,20 @@ impl std::fmt::Debug for Nftables {
 }
 
 impl Nftables {
-    /// Of the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// If no file descriptor is available.
     pub fn open() -> Result<Nftables> {
         Ok(Nftables { lists: Lists::open(NETLINK_NETFILTER, "nftables")? })
     }
 
-    /// Asks for all objects of a kind (`NFT_MSG_GET…`) of a family (`NFPROTO_…`, 0: all), with
-    /// attributes that narrow the question. Each answer's type (`NFT_MSG_NEW…`) and payload,
-    /// which begins with `struct nfgenmsg`, go to `each`. An interrupted dump is asked again.
+    /// Lists all objects of a kind (`NFT_MSG_GET…`) and family (`NFPROTO_…`, 0: all), with
+    /// attributes that narrow the request. Passes each answer's type (`NFT_MSG_NEW…`) and payload,
+    /// which begins with `struct nfgenmsg`, to `each`. Repeats an interrupted dump.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn objects(
         &mut self,
         ask: u16,
@@ -51,16 +51,17 @@ impl Nftables {
         let payload = [&[family, 0, 0, 0][..], attributes].concat();
         let request = (NFNL_SUBSYS_NFTABLES << 8 | ask, &payload[..]);
         self.lists.dump(request, object, |kind, payload| {
+            // Skip messages of other subsystems.
             if kind >> 8 == NFNL_SUBSYS_NFTABLES {
                 each(kind & 0xff, payload);
             }
         })
     }
 
-    /// The generation: each change of the rules adds one to it.
+    /// Returns the generation. Each change of the rules increments it.
     ///
     /// # Errors
-    /// When the kernel refuses, for instance as it has no nftables.
+    /// If the kernel refuses, for instance because it has no nftables.
     pub fn generation(&mut self) -> Result<u32> {
         const OBJECT: &str = "nftables generation";
         let request = (NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN, &[0; 4][..]);
@@ -73,7 +74,7 @@ impl Nftables {
                 Ok(u32::from_be_bytes(*number))
             }
             _ => Err(Error::Answer {
-                operation: "ask for",
+                operation: "request",
                 object: OBJECT.to_owned(),
                 expected: "NFT_MSG_NEWGEN",
                 got: format!("message of type {kind:?}"),

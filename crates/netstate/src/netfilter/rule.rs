@@ -1,4 +1,4 @@
-//! Rules of nftables, as the kernel has them.
+//! nftables rules as the kernel stores them.
 
 use super::{dump_all, family};
 use crate::dump::{attribute, attributes, text};
@@ -13,33 +13,33 @@ const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_EXPR_NAME: u16 = 1;
 const NFTA_EXPR_DATA: u16 = 2;
 
-/// A rule of nftables, with the chain that it is in.
+/// An nftables rule and its chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Address family, as [`BaseChain`](super::BaseChain) has it.
+    /// Address family, as in [`BaseChain`](super::BaseChain).
     pub family: &'static str,
-    /// Name of its table.
+    /// Table of the rule.
     pub table: String,
-    /// Name of its chain.
+    /// Chain of the rule.
     pub chain: String,
-    /// What it matches and does, in the order of evaluation.
+    /// Expressions in the order of evaluation.
     pub expressions: Vec<Expression>,
 }
 
-/// A rule's expression: `cmp`, `payload`, `counter` …
+/// An expression of a rule: `cmp`, `payload`, `counter` …
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expression {
     /// Kind of the expression, as the kernel names it.
     pub name: String,
-    /// Its attributes (`NFTA_EXPR_DATA`).
+    /// Attributes (`NFTA_EXPR_DATA`).
     pub data: Vec<u8>,
 }
 
-/// Rules of every chain in the calling thread's namespace, ARP's left out, a chain's in
-/// order.
+/// Lists the rules of all chains in the calling thread's namespace, in order within each chain.
+/// Leaves out ARP.
 ///
 /// # Errors
-/// When the kernel refuses the dump for another reason than not having nftables.
+/// If the kernel refuses the dump, unless it has no nftables.
 pub fn rules() -> Result<Vec<Rule>> {
     let mut rules = Vec::new();
     dump_all(NFT_MSG_GETRULE, "nftables rules", |kind, payload| {
@@ -50,7 +50,7 @@ pub fn rules() -> Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// A rule from an answer (`struct nfgenmsg` and attributes).
+/// Decodes a rule from an answer (`struct nfgenmsg` and attributes).
 pub(super) fn rule(payload: &[u8]) -> Option<Rule> {
     let family = family(payload)?;
     let rule = payload.get(4..)?;

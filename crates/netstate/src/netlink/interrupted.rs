@@ -1,4 +1,4 @@
-//! Dumps that the kernel itself marks as interrupted: a link comes or goes between two
+//! Tests dumps that the kernel marks as interrupted: a link is added or removed between two
 //! datagrams of a list of links.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,9 +12,9 @@ use super::*;
 use crate::MacAddr;
 use crate::dump;
 
-/// A datagram tells of some twenty.
+/// One datagram holds about twenty links.
 const LINKS: u8 = 200;
-/// Name of the link that comes and goes during a list.
+/// Name of the link that is added or removed during a list.
 const CHANGED: &str = "changed";
 
 fn mac(last: u8) -> MacAddr {
@@ -31,7 +31,7 @@ fn namespace() -> NetNs {
     namespace
 }
 
-/// Adds the link if it is not there, else deletes it.
+/// Adds the link, or deletes it if it exists.
 fn change(netlink: &Netlink, there: &AtomicBool) {
     match there.fetch_not(Relaxed) {
         true => netlink.delete_link(CHANGED).unwrap(),
@@ -59,7 +59,7 @@ fn a_list_during_which_a_link_comes_or_goes_is_told_to_be_interrupted() {
         once.store(false, Relaxed);
         assert_eq!(list(&change_once), Outcome::Interrupted);
         assert_eq!(list(&|| ()), Outcome::Whole);
-        // By bytes.
+        // The same for dumps as bytes.
         let list = |each: &(dyn Fn() + Sync)| {
             // RTM_GETLINK, struct ifinfomsg.
             let request = (18, &[0; 16][..]);
@@ -72,7 +72,7 @@ fn a_list_during_which_a_link_comes_or_goes_is_told_to_be_interrupted() {
     }
 }
 
-/// At most one change comes during each call: the second attempt is whole.
+/// At most one change happens during each call, so the second attempt is complete.
 #[test]
 fn an_interrupted_list_is_asked_for_again_and_is_whole_then() {
     require!(need::networks());

@@ -1,5 +1,5 @@
-//! The attributes of VXLAN devices, bridges and their ports: each is followed, or harmless
-//! for what goes to one address, or told of by its number.
+//! Attributes of VXLAN devices, bridges and their ports. Each is supported, irrelevant for unicast
+//! packets, or reported by number.
 
 use netlink_packet_core::Nla as _;
 use netlink_packet_route::link::{
@@ -8,13 +8,13 @@ use netlink_packet_route::link::{
 
 use super::{BridgeDevice, BridgePort, VxlanDevice};
 
-/// `IFLA_BR_PAD`, `IFLA_BRPORT_PAD`: fill up to 8 bytes.
+/// `IFLA_BR_PAD`, `IFLA_BRPORT_PAD`: padding to 8 bytes.
 const BR_PAD: u16 = 40;
 const BRPORT_PAD: u16 = 26;
 
 pub(super) fn vxlan(data: Vec<InfoVxlan>) -> VxlanDevice {
-    // What the kernel leaves out of a dump is off, IPv4 checksums apart: they are
-    // told as "on" or not at all by some versions.
+    // Options missing from a dump are off, except IPv4 checksums: some versions report them as "on"
+    // or not at all.
     let mut device = VxlanDevice { df: Some(false), ..VxlanDevice::default() };
     let (mut checksum4, mut checksum6) = (false, true);
     for attribute in data {
@@ -53,20 +53,20 @@ pub(super) fn vxlan(data: Vec<InfoVxlan>) -> VxlanDevice {
             InfoVxlan::TtlInheritFlag => option("ttl inherit", true),
             InfoVxlan::Gbp => option("gbp", true),
             InfoVxlan::Gpe => option("gpe", true),
-            // Without remcsumtx and remcsumrx it says nothing.
+            // No effect without remcsumtx and remcsumrx.
             InfoVxlan::RemCsumNoPartial
-            // The address of what has no entry is among the entries.
+            // The default remote is also listed as an entry.
             | InfoVxlan::Group(_)
-            // Of what is learned: one entry more or less is told.
+            // Affects learning only; changes of entries are notified.
             | InfoVxlan::Limit(_)
-            // Of what has no entry the kernel tells; that is the slow path's.
+            // Notifications about missing entries; such packets take the slow path.
             | InfoVxlan::L2Miss(_)
             | InfoVxlan::L3Miss(_)
             // A remote VTEP that is the host itself has no unicast route.
             | InfoVxlan::Localbypass(_)
-            // Bits that the device puts up with; none may be set on the fast path.
+            // Reserved bits that the device tolerates; the fast path rejects any.
             | InfoVxlan::ReservedBits(_)
-            // Of groups' packets.
+            // Affects multicast packets only.
             | InfoVxlan::McRoute(_) => {}
             other => device.unknown.push(other.kind()),
         }
@@ -87,18 +87,18 @@ pub(super) fn bridge(data: &[InfoBridge]) -> BridgeDevice {
             InfoBridge::MultiBoolOpt(options) => {
                 let mst = BridgeBooleanOptionFlags::MstEnable;
                 device.options.extend(on_then(options.value.contains(mst), "mst_enable"));
-                // Of link-local addresses, of groups, of messages, and of VLANs, which
-                // vlan_filtering would have to turn on.
+                // Affects link-local addresses, multicast, notifications, and VLANs, which need
+                // vlan_filtering.
                 let known = mst
                     | BridgeBooleanOptionFlags::NoLinkLocalLearn
                     | BridgeBooleanOptionFlags::VlanMulticastSnooping
                     | BridgeBooleanOptionFlags::MdbOffloadFailNotif
                     | BridgeBooleanOptionFlags::FdbLocalVlan0;
                 let rest = options.value.bits() & !known.bits();
-                device.options.extend(on_then(rest != 0, "of a bit that is not known"));
+                device.options.extend(on_then(rest != 0, "with an unknown number"));
             }
-            // What it does to groups' and link-local addresses, ARP, VLANs without their
-            // filtering, and spanning tree, whose outcome are the ports' states.
+            // Affects multicast and link-local addresses, ARP, VLANs without filtering, and
+            // spanning tree, whose result is in the ports' states.
             InfoBridge::GroupAddr(_)
             | InfoBridge::FdbFlush
             | InfoBridge::HelloTimer(_)
@@ -140,7 +140,7 @@ pub(super) fn bridge(data: &[InfoBridge]) -> BridgeDevice {
             | InfoBridge::MulticastMldVersion(_)
             | InfoBridge::VlanStatsPerPort(_)
             | InfoBridge::MulticastQuerierState(_)
-            // One learned entry more or less is told.
+            // Affects learning only; changes of entries are notified.
             | InfoBridge::FdbNLearned(_)
             | InfoBridge::FdbMaxLearned(_)
             | InfoBridge::StpMode(_) => {}
@@ -168,8 +168,8 @@ pub(super) fn port(data: &[InfoBridgePort]) -> BridgePort {
             InfoBridgePort::BackupNextHopId(id) => option("backup_nhid", *id != 0),
             InfoBridgePort::MrpRingOpen(on) => option("mrp_ring_open", *on),
             InfoBridgePort::MrpInOpen(on) => option("mrp_in_open", *on),
-            // What it does to spanning tree's own frames, to groups, broadcasts, ARP and
-            // addresses without an entry.
+            // Affects spanning tree frames, multicast, broadcast, ARP and addresses without an
+            // entry.
             InfoBridgePort::Priority(_)
             | InfoBridgePort::Cost(_)
             | InfoBridgePort::Guard(_)
@@ -200,7 +200,7 @@ pub(super) fn port(data: &[InfoBridgePort]) -> BridgePort {
             | InfoBridgePort::MulticastEhtHostsCnt(_)
             | InfoBridgePort::MulticastNGroups(_)
             | InfoBridgePort::MulticastMaxGroups(_)
-            // With neigh_suppress only.
+            // Only effective with neigh_suppress.
             | InfoBridgePort::NeighForwardGrat(_) => {}
             other if other.kind() == BRPORT_PAD => {}
             other => port.unknown.push(other.kind()),

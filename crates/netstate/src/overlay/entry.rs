@@ -1,5 +1,5 @@
-//! Forwarding entries of bridges and VXLAN devices, neighbours, and the changes of single
-//! ones.
+//! Forwarding entries of bridges and VXLAN devices, neighbours, and notified changes of single
+//! entries.
 
 use std::net::IpAddr;
 
@@ -13,51 +13,52 @@ use packet::ethernet::MacAddr;
 use super::{BridgeEntry, Overlay, VxlanEntry, remote};
 use crate::netlink::{Netlink, Result};
 
-/// The forwarding table that an entry is in.
+/// A forwarding table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Table {
-    /// A bridge's, by index.
+    /// A bridge's table, by index.
     Bridge(u32),
-    /// A device's own, by index; only those of VXLAN devices say where frames go.
+    /// A device's own table, by index. Only tables of VXLAN devices define destinations.
     Device(u32),
 }
 
-/// A forwarding entry of which the kernel has told that it is new, another or gone.
+/// A forwarding entry that the kernel notified as added, changed or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryChange {
-    /// Table that has the entry.
+    /// Table of the entry.
     pub table: Table,
-    /// Hardware address that the entry is of.
+    /// Hardware address of the entry.
     pub mac: MacAddr,
-    /// It is no more.
+    /// The entry was removed.
     pub gone: bool,
 }
 
-/// A change of which the kernel has told.
+/// A change that the kernel notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Of a forwarding entry.
+    /// A forwarding entry changed.
     Entry(EntryChange),
-    /// Of a neighbour, perhaps of its state only.
+    /// A neighbour changed, perhaps only its state.
     Neighbour {
-        /// Interface index of the device that has the neighbour.
+        /// Interface index of the neighbour's link.
         link: u32,
         /// IP address of the neighbour.
         address: IpAddr,
-        /// Where the kernel sends to, by what was told; none: nowhere.
+        /// Address that the kernel sends to, according to the notification; none: it does not send.
         mac: Option<MacAddr>,
     },
 }
 
-/// What a message of the kernel says of an entry.
+/// The content of an entry in a message.
 struct Entry {
     table: Table,
     mac: MacAddr,
-    /// Of a VLAN; not asked where VLANs are not filtered.
+    /// Whether it belongs to a VLAN. Such entries are skipped, as bridges with VLAN filtering are
+    /// not supported.
     vlan: bool,
-    /// Destination where `table` is a bridge's.
+    /// Destination, for a bridge's table.
     local: BridgeEntry,
-    /// In a VXLAN device.
+    /// Destination, for a VXLAN device's table.
     remote: VxlanEntry,
 }
 
@@ -92,8 +93,7 @@ impl Entry {
 }
 
 impl Change {
-    /// What a notification tells: of an entry that is not read here there is nothing to
-    /// tell. `None`: it tells nothing that is understood.
+    /// Parses a notification. `Some(None)`: an entry that is not read here. `None`: unsupported.
     pub(crate) fn read(message: &NeighbourMessage, gone: bool) -> Option<Option<Change>> {
         match message.header.family {
             AddressFamily::Bridge => {
@@ -113,13 +113,13 @@ impl Change {
     }
 }
 
-/// Link, address and, where the kernel sends to it, the address there.
+/// Returns link, address and, if the kernel sends to the neighbour, its hardware address.
 fn neighbour(message: &NeighbourMessage) -> Option<(u32, IpAddr, Option<MacAddr>)> {
     use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
     let (mut address, mut mac) = (None, None);
     for attribute in &message.attributes {
         match attribute {
-            // Groups have entries of IPv6, too.
+            // IPv6 multicast groups have entries, too.
             NeighbourAttribute::Destination(to) => {
                 address = remote(to).filter(|to| !to.is_multicast());
             }
@@ -129,23 +129,24 @@ fn neighbour(message: &NeighbourMessage) -> Option<(u32, IpAddr, Option<MacAddr>
             _ => {}
         }
     }
-    // NUD_VALID: the kernel sends to the address in these.
+    // NUD_VALID: states in which the kernel sends to the neighbour.
     let valid = [Permanent, Noarp, Reachable, Probe, Stale, Delay].contains(&message.header.state);
     Some((message.header.ifindex, address?, mac.filter(|_| valid)))
 }
 
 impl Overlay {
-    /// Adds what a message says of a neighbour.
+    /// Adds the neighbour in a message.
     pub(super) fn neighbour(&mut self, message: &NeighbourMessage) {
         if let Some((link, address, Some(mac))) = neighbour(message) {
             self.neighbours.insert((link, address), mac);
         }
     }
 
-    /// Adds what a message says.
+    /// Adds the forwarding entry in a message.
     pub(super) fn forwarding(&mut self, message: &NeighbourMessage) {
         let Some(Entry { table, mac, vlan, local, remote }) = Entry::read(message) else { return };
         match table {
+            // Entries of VLANs belong to bridges with VLAN filtering.
             Table::Bridge(bridge) if !vlan => {
                 self.bridge_fdb.insert((bridge, mac), local);
             }
@@ -158,21 +159,22 @@ impl Overlay {
         }
     }
 
-    /// Brings an entry up to date of which the kernel has told, in the namespace that
-    /// `netlink` is in. Of an address that may have several destinations (zero, groups)
-    /// the kernel names the first only: those are not for this.
+    /// Updates an entry after a notification. `netlink` is in the entry's namespace. Not for
+    /// addresses with several destinations (zero, multicast), of which the kernel notifies only the
+    /// first.
     ///
-    /// What is gone is believed, as a VXLAN device tells of it just before; for all else
-    /// the kernel is asked, since notifications of learned entries may come in another
-    /// order than the changes.
+    /// A removal is applied directly, because a VXLAN device notifies it just before. Otherwise the
+    /// kernel is queried, because notifications of learned entries may arrive in another order than
+    /// the changes.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn follow(&mut self, netlink: &Netlink, change: &EntryChange) -> Result<()> {
         match change.table {
             Table::Bridge(bridge) => drop(self.bridge_fdb.remove(&(bridge, change.mac))),
             Table::Device(index) => drop(self.vxlan_fdb.remove(&(index, change.mac))),
         }
+        // Removals need no query.
         if change.gone {
             return Ok(());
         }
@@ -196,7 +198,7 @@ impl Overlay {
             }
         });
         match answer {
-            // It went meanwhile.
+            // The entry was removed meanwhile.
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(()),
             answer => answer,
         }

@@ -1,4 +1,4 @@
-//! Routes and rules of routing, as far as they are unusual, and the way to an address.
+//! Unusual routes and routing rules, and the route to an address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,32 +15,32 @@ use crate::netlink::{Netlink, Result};
 /// `IPPROTO_UDP`.
 const UDP: u8 = 17;
 
-/// What a tunnel's datagrams are, as far as their route depends on it: what a VXLAN device
-/// asks with (`udp_tunnel_dst_lookup`, `udp_tunnel6_dst_lookup`).
+/// The fields of a tunnel's outer packets that affect their route: the input of a VXLAN device's
+/// lookup (`udp_tunnel_dst_lookup`, `udp_tunnel6_dst_lookup`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Query {
     /// Underlay address of the remote end.
     pub to: IpAddr,
-    /// Own address, where the device has one.
+    /// Local address, if the device has one.
     pub from: Option<IpAddr>,
-    /// Type of service; the two bits of ECN play no part.
+    /// Type of service. The two ECN bits are ignored.
     pub tos: u8,
-    /// UDP port of the other end.
+    /// UDP port of the remote end.
     pub port: u16,
-    /// Link that the entry binds the datagrams to (`via`). A device's own link (`dev`) is
-    /// none: the kernel's question leaves it out.
+    /// Link to which the entry binds the packets (`via`). Do not use the device's own link (`dev`):
+    /// the kernel's lookup leaves it out.
     pub link: Option<u32>,
 }
 
 /// `INET_DSCP_MASK`.
 const DSCP: u8 = 0xfc;
 
-/// What a route look-up answers.
+/// Result of a route lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Link to leave by.
+    /// Output link.
     pub link: u32,
-    /// Next hop, where it is not the destination.
+    /// Next hop, if it is not the destination.
     pub via: Option<IpAddr>,
     /// Source address that the kernel prefers.
     pub source: Option<IpAddr>,
@@ -48,16 +48,15 @@ pub struct Found {
     pub mtu: Option<u32>,
     /// Hop limit of the route.
     pub ttl: Option<u8>,
-    /// What else it says that is not followed here, as `ip route` names it.
+    /// An unsupported property of the route, described.
     pub odd: Option<String>,
-    /// Packets of the other end that come by the link are taken here (`ip route get … iif`):
-    /// the address is this host's and routed so, and the sender passes `rp_filter`.
+    /// The host accepts packets from the remote end on this link (`ip route get … iif`): the
+    /// address is local and routed so, and the sender passes `rp_filter`.
     pub comes_back: bool,
 }
 
 impl Overlay {
-    /// Why no single next hop tells the way to an address, where a route may cover it
-    /// of which that is so.
+    /// Returns the reason if a route that is more than a single next hop may cover an address.
     pub fn odd_route(&self, to: IpAddr) -> Option<&'static str> {
         let covers = |network: IpAddr, length: u8| match (network, to) {
             (IpAddr::V4(network), IpAddr::V4(to)) => {
@@ -68,6 +67,7 @@ impl Overlay {
                 let differ = u128::from(network) ^ u128::from(to);
                 differ.checked_shr(128 - u32::from(length)).unwrap_or(0) == 0
             }
+            // The families differ.
             _ => false,
         };
         let mut covering = self.odd_routes.iter().filter(|(to, length, _)| covers(*to, *length));
@@ -76,7 +76,7 @@ impl Overlay {
 }
 
 impl Netlink {
-    /// Rules and routes, as far as they are unusual.
+    /// Reads unusual rules and routes.
     pub(super) fn routing(&self, family: AddressFamily, all: &mut Overlay) -> Result<()> {
         let four = family == AddressFamily::Inet;
         let mut rules = RuleMessage::default();
@@ -95,11 +95,11 @@ impl Netlink {
         })
     }
 
-    /// Asks the kernel for the way of datagrams, and whether their answers are taken: `None`
-    /// where the way is not unicast or there is none.
+    /// Looks up the route of outer packets, and whether replies are accepted. `None` if there is no
+    /// unicast route.
     ///
     /// # Errors
-    /// When the kernel refuses for another reason.
+    /// If the kernel refuses for another reason.
     pub fn route_to(&self, query: &Query) -> Result<Option<Found>> {
         let Query { to, from, tos, port, link } = *query;
         let mut message = RouteMessage::default();
@@ -123,7 +123,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Whether datagrams from an address that come by a link are this host's.
+    /// Whether the host accepts packets from an address on a link.
     fn is_taken(&self, from: IpAddr, to: IpAddr, link: u32, port: u16) -> Result<bool> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(to);
@@ -140,7 +140,7 @@ impl Netlink {
         Ok(answer.is_some_and(|route| route.header.kind == RouteType::Local))
     }
 
-    /// What a route look-up answers; `None`: there is no way.
+    /// Looks up a route; `None`: there is no route.
     fn look_up(&self, message: RouteMessage, object: IpAddr) -> Result<Option<RouteMessage>> {
         let mut found = None;
         let request = RouteNetlinkMessage::GetRoute(message);
@@ -168,6 +168,7 @@ impl Netlink {
 }
 
 fn way(route: RouteMessage) -> Option<Found> {
+    // Local, broadcast and prohibiting routes lead to no remote VTEP.
     if route.header.kind != RouteType::Unicast {
         return None;
     }
@@ -185,7 +186,7 @@ fn way(route: RouteMessage) -> Option<Found> {
             RouteAttribute::Oif(index) => found.link = index,
             RouteAttribute::Gateway(via) => found.via = address(&via),
             RouteAttribute::PrefSource(source) => found.source = address(&source),
-            // An IPv4 destination by way of an IPv6 neighbour (RFC 5549).
+            // An IPv4 destination through an IPv6 next hop (RFC 5549) is not supported.
             RouteAttribute::Via(_) => return None,
             RouteAttribute::Metrics(metrics) => {
                 for metric in metrics {
@@ -197,11 +198,11 @@ fn way(route: RouteMessage) -> Option<Found> {
                 }
             }
             RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => {
-                found.odd = Some("encap".to_owned());
+                found.odd = Some("an encapsulation".to_owned());
             }
-            RouteAttribute::MultiPath(_) => found.odd = Some("nexthop".to_owned()),
-            RouteAttribute::NhId(_) => found.odd = Some("nhid".to_owned()),
-            // What the kernel tells of its answer, not of what becomes of packets.
+            RouteAttribute::MultiPath(_) => found.odd = Some("several next hops".to_owned()),
+            RouteAttribute::NhId(_) => found.odd = Some("a next hop object".to_owned()),
+            // Properties of the lookup or the route that do not affect packets.
             RouteAttribute::Destination(_)
             | RouteAttribute::Source(_)
             | RouteAttribute::Table(_)
@@ -216,20 +217,21 @@ fn way(route: RouteMessage) -> Option<Found> {
             | RouteAttribute::Sport(_)
             | RouteAttribute::Dport(_)
             | RouteAttribute::Flowlabel(_) => {}
-            // A class for `tc`, which only the slow path gives to packets.
-            RouteAttribute::Realm(_) => found.odd = Some("realm".to_owned()),
-            other => found.odd = Some(format!("attribute {other:?}")),
+            // A class for `tc`, which only the slow path sets on packets.
+            RouteAttribute::Realm(_) => found.odd = Some("a realm".to_owned()),
+            other => found.odd = Some(format!("unknown attribute {other:?}")),
         }
     }
+    // The answer names no device.
     (found.link != 0).then_some(found)
 }
 
-/// A metric that may change what becomes of a datagram. The others are read by TCP alone,
-/// of connections that end here.
+/// Describes a metric that may affect outer packets. Only TCP connections of the host itself use
+/// the other metrics.
 fn odd_metric(metric: &RouteMetric) -> Option<String> {
     match metric {
-        RouteMetric::Lock(_) => Some("lock".to_owned()),
-        RouteMetric::Features(_) => Some("features".to_owned()),
+        RouteMetric::Lock(_) => Some("a locked metric".to_owned()),
+        RouteMetric::Features(_) => Some("a features metric".to_owned()),
         RouteMetric::Window(_)
         | RouteMetric::Rtt(_)
         | RouteMetric::RttVar(_)
@@ -243,7 +245,7 @@ fn odd_metric(metric: &RouteMetric) -> Option<String> {
         | RouteMetric::QuickAck(_)
         | RouteMetric::CcAlgo(_)
         | RouteMetric::FastopenNoCookie(_) => None,
-        other => Some(format!("metric {other:?}")),
+        other => Some(format!("unknown metric {other:?}")),
     }
 }
 
@@ -255,12 +257,12 @@ fn address(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Of a whole address.
+/// Returns the prefix length of a host route.
 fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// A rule that is none of the three of a new namespace (`fib_default_rules_init`).
+/// Describes a rule that is not one of the three default rules (`fib_default_rules_init`).
 fn unusual(rule: &RuleMessage) -> Option<String> {
     let (mut priority, mut table) = (0, u32::from(rule.header.table));
     let mut selects = rule.header.dst_len > 0 || rule.header.src_len > 0 || rule.header.tos > 0;
@@ -273,6 +275,7 @@ fn unusual(rule: &RuleMessage) -> Option<String> {
             _ => selects = true,
         }
     }
+    // The default rules select all packets.
     let usual = !selects && [(0, 255), (32766, 254), (32767, 253)].contains(&(priority, table));
     (!usual).then(|| format!("rule {priority} (table {table})"))
 }
@@ -281,7 +284,7 @@ fn odd(route: &RouteMessage) -> Option<(IpAddr, u8, &'static str)> {
     let four = route.header.address_family == AddressFamily::Inet;
     let mut to: IpAddr =
         if four { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // Packets that come in may have any.
+    // Received packets may have any type of service.
     let mut why = (four && route.header.tos != 0).then_some("a type of service");
     for attribute in &route.attributes {
         match attribute {
@@ -295,7 +298,7 @@ fn odd(route: &RouteMessage) -> Option<(IpAddr, u8, &'static str)> {
     Some((to, route.header.destination_prefix_length, why?))
 }
 
-/// The link of a route whose metrics have an MTU.
+/// Returns the link of a route whose metrics have an MTU.
 fn has_mtu(route: &RouteMessage) -> Option<u32> {
     let (mut link, mut has) = (None, false);
     for attribute in &route.attributes {
