@@ -1,27 +1,27 @@
-//! Offloads that were reported to be broken: what, where, by whom, and when the
-//! report was last looked at. Short on purpose: an entry has to be reported with
-//! what it applies to, and to be recognisable from a host.
+//! Reported offload defects: feature, conditions, source and date of the last check. The list is
+//! short on purpose: an entry needs a report that names its conditions, and the conditions must be
+//! recognisable on a host.
 
 use netstate::interface::Vxlan;
 
 use crate::finding::Severity;
 use crate::view::Spot;
 
-/// A tunnel over one underlay device, and what they are on.
+/// A tunnel over one underlay device, with driver, kernel and hypervisor.
 pub struct Case<'a> {
     /// Attributes of the tunnel's device.
     pub vxlan: &'a Vxlan,
-    /// Underlay device that the tunnel's outer packets leave by.
+    /// Underlay device of the tunnel's outer packets.
     pub nic: Spot<'a>,
-    /// Name of that device's driver, as `ethtool -i` has it.
+    /// Name of the underlay device's driver, as in `ethtool -i`.
     pub driver: Option<&'a str>,
-    /// Kernel: major and minor number, where its release begins with them.
+    /// Kernel version, major and minor; `None` if the release has another form.
     pub kernel: Option<(u32, u32)>,
     /// Hypervisor, `""` on bare metal.
     pub hypervisor: &'a str,
 }
 
-/// Which device of a case has the feature.
+/// The device of a case that has the feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefectiveDevice {
     /// The VXLAN device itself.
@@ -36,26 +36,26 @@ pub struct Defect {
     pub feature: &'static str,
     /// Device on which the feature is to be switched off.
     pub device: DefectiveDevice,
-    /// Where it is met.
+    /// Whether a case meets the report's conditions.
     pub applies: fn(&Case<'_>) -> bool,
     /// What users observe, as a clause for the finding.
     pub symptom: &'static str,
     /// Issues of the report: `projectcalico/calico#3145`.
     pub source: &'static str,
-    /// When that was last looked at.
+    /// Month in which the report was last checked.
     pub as_of: &'static str,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// Share of the tunnel's packets that suffer, by the report.
+    /// Share of the tunnel's packets that are affected, according to the report.
     pub cost: f64,
 }
 
 const CHECKSUM: &str = "tx-checksum-ip-generic";
 
-/// Every defect that is known here, each with the report it is from.
+/// All known defects.
 pub const DEFECTS: &[Defect] = &[
-    // NAT rewrote the checksum field of UDP without checksum; mended by "netfilter:
-    // nat: never update the UDP checksum when it's 0" in Linux 5.7.
+    // NAT rewrote the checksum field of UDP packets without checksum. Fixed by "netfilter: nat:
+    // never update the UDP checksum when it's 0" in Linux 5.7.
     Defect {
         feature: CHECKSUM,
         device: DefectiveDevice::Tunnel,
@@ -65,8 +65,8 @@ pub const DEFECTS: &[Defect] = &[
                 && !case.vxlan.checksum
                 && chains.iter().any(|chain| chain.table.to_ascii_lowercase().contains("nat"))
         },
-        symptom: "masqueraded tunnel packets have wrong checksums: connections begin after 1, 3 \
-                  or 63 s",
+        symptom: "masqueraded tunnel packets have wrong checksums: connections start after 1, 3 or \
+            63 s",
         source: "projectcalico/calico#3145, kubernetes/kubernetes#88986",
         as_of: "2026-11",
         severity: Severity::Error,
@@ -80,8 +80,8 @@ pub const DEFECTS: &[Defect] = &[
                 && case.driver == Some("vmxnet3")
                 && [4789, 8472].contains(&case.vxlan.port)
         },
-        symptom: "the virtual switch drops all but ICMP on the well-known ports; others \
-                  (4799) work",
+        symptom: "the virtual switch drops all packets except ICMP on the well-known ports; other \
+            ports (4799) work",
         source: "projectcalico/calico#9433, #7040, #4727",
         as_of: "2026-11",
         severity: Severity::Warn,
@@ -94,7 +94,7 @@ pub const DEFECTS: &[Defect] = &[
             case.kernel.is_some_and(|kernel| kernel >= (6, 12))
                 && case.nic.interface.kind.as_deref() == Some("bond")
         },
-        symptom: "50 to 300 Mbit/s over a bond where 9 Gbit/s are possible",
+        symptom: "50 to 300 Mbit/s over a bond capable of 9 Gbit/s",
         source: "projectcalico/calico#11435",
         as_of: "2026-11",
         severity: Severity::Info,
@@ -104,7 +104,7 @@ pub const DEFECTS: &[Defect] = &[
         feature: "tx-checksum-ipv4",
         device: DefectiveDevice::Nic,
         applies: |case| case.driver == Some("ice"),
-        symptom: "outer UDP checksums of tunnels are computed wrongly; one stream is slow",
+        symptom: "outer UDP checksums of tunnels are wrong; a single stream is slow",
         source: "metal-stack/metal-images#429",
         as_of: "2026-11",
         severity: Severity::Info,

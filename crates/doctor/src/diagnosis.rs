@@ -1,4 +1,4 @@
-//! All checks on one host.
+//! Runs all checks on one host.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +10,13 @@ use crate::view::View;
 
 /// Version of the JSON form.
 pub const FORMAT: u32 = 1;
-/// Most findings of one check, those that cost most. A saved host may have a hundred
-/// thousand devices that are all wrong.
+/// Most findings reported per check, those with the highest cost. A saved host may have a hundred
+/// thousand misconfigured devices.
 pub const MOST_OF_A_CHECK: usize = 2000;
-/// Most notes of one check about what it could not look at.
+/// Most notes per check about objects that it could not examine.
 const MOST_SKIPPED: usize = 2000;
 
-/// Findings of all checks on one host, and what was left out.
+/// Findings of all checks on one host, and objects that could not be read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
@@ -24,33 +24,33 @@ pub struct Diagnosis {
     /// Version of this form: 1.
     #[cfg_attr(feature = "schema", schemars(extend("const" = FORMAT)))]
     pub format: u32,
-    /// When the host was read, seconds since 1970.
+    /// Time of reading, seconds since 1970.
     pub taken_s: u64,
     /// Time between the two readings, s.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub interval_s: f64,
-    /// Namespaces that were read.
+    /// Number of namespaces that were read.
     pub namespaces: usize,
-    /// Checks that were run.
+    /// Number of checks that were run.
     pub checks: usize,
-    /// Paths of packets, tenant to NIC.
+    /// Packet paths, from tenant to NIC.
     pub paths: Vec<Path>,
-    /// Findings, what costs most first.
+    /// Findings, highest cost first.
     pub findings: Vec<Finding>,
-    /// What checks could not look at.
+    /// Objects that checks could not examine.
     pub skipped: Vec<Skipped>,
-    /// What could not be read at all.
+    /// Objects that could not be read at all.
     pub left_out: Vec<LeftOut>,
 }
 
 impl Diagnosis {
-    /// The worst severity of all findings.
+    /// Returns the highest severity of all findings.
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 }
 
-/// Runs every check; keeps [`MOST_OF_A_CHECK`] findings of each at most.
+/// Runs every check, and keeps at most [`MOST_OF_A_CHECK`] findings of each.
 pub fn diagnose(host: &Host) -> Diagnosis {
     let view = View::new(host);
     let mut outcome = Outcome::default();
@@ -58,12 +58,13 @@ pub fn diagnose(host: &Host) -> Diagnosis {
     for check in CHECKS {
         let (found, notes) = (outcome.findings.len(), outcome.skipped.len());
         outcome.run(check, &view);
+        // Sort first, so that truncating drops the cheapest findings.
         outcome.findings[found..].sort_by(rank);
         let mut more = |what: &str, count: usize, most: usize| {
             if count > most {
                 left_out.push(LeftOut {
                     object: format!("{} {what}", count - most),
-                    reason: format!("of {}, of which {most} are told", check.code),
+                    reason: format!("of {}: only {most} are reported", check.code),
                 });
             }
         };
@@ -75,12 +76,13 @@ pub fn diagnose(host: &Host) -> Diagnosis {
     let Outcome { mut findings, mut skipped, .. } = outcome;
     findings.sort_by(rank);
     skipped.sort();
+    // Several places of a check may need the same reading.
     skipped.dedup();
     let Paths { paths, cut } = paths(&view);
     if cut {
         left_out.push(LeftOut {
             object: "paths".to_owned(),
-            reason: format!("at most {MOST_PATHS} are followed, and as far as that takes"),
+            reason: format!("the search stops at {MOST_PATHS} paths"),
         });
     }
     Diagnosis {
@@ -96,7 +98,7 @@ pub fn diagnose(host: &Host) -> Diagnosis {
     }
 }
 
-/// What costs most first.
+/// Orders findings by cost, highest first.
 fn rank(a: &Finding, b: &Finding) -> std::cmp::Ordering {
     let rank = b.cost.share.total_cmp(&a.cost.share);
     rank.then(b.severity.cmp(&a.severity))

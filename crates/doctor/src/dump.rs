@@ -1,9 +1,9 @@
 //! A host in a file: `host.json` in a tar archive, compressed by zstd.
 //!
-//! A saved host may come from anybody. It is read as a stream, from one end to the other,
-//! and within limits: what the decompressor may hold, how much comes out of it, how many
-//! entries, how long their headers, and what the values will take. What passes a limit is
-//! an error that names the part, the limit and what came; nothing is cut off silently.
+//! A saved host may come from an untrusted party. It is read as a stream, within limits on the
+//! decompressor's memory, its output, the number of entries, the length of their headers, and the
+//! memory of the parsed values. Exceeding a limit is an error that names the part, the limit and
+//! the value; nothing is truncated silently.
 
 use std::cell::Cell;
 use std::io::{self, BufReader, Read, Write};
@@ -13,22 +13,22 @@ use tar::{Entry, EntryType};
 
 use crate::host::{FORMAT, Host};
 
-/// The file in the archive.
+/// Name of the file in the archive.
 const MEMBER: &str = "host.json";
-/// Most bytes of the host's text: that of some five thousand namespaces.
+/// Most bytes of the JSON text, enough for some five thousand namespaces.
 pub const MOST_BYTES: u64 = 64 << 20;
 /// Most bytes of the whole archive, unpacked.
 pub const MOST_UNPACKED: u64 = MOST_BYTES + (8 << 20);
-/// Most entries; the program's own archives have one.
+/// Most entries of an archive. Archives written by this program have one.
 pub const MOST_ENTRIES: usize = 64;
 /// Most bytes of one extension header (GNU's long names and links, PAX).
 pub const MOST_EXTENSION: u64 = 64 << 10;
-/// The decompressor's window, as a power of two: 8 MiB, which RFC 8878 tells every
-/// decoder to have and none to exceed unasked.
+/// Window of the decompressor, as a power of two: 8 MiB, which RFC 8878 recommends every decoder to
+/// support and no encoder to exceed.
 const WINDOW_LOG: u32 = 23;
 
-/// Limits of the host's text. Weights are what the types take, with their allocations: an
-/// object may be a device, whose structure is the largest that can be written in few bytes.
+/// Limits of the JSON text. Weights are the sizes of the types including allocations. An object may
+/// be a device, the largest structure that can be written in few bytes.
 pub const LIMITS: Limits = Limits {
     bytes: MOST_BYTES,
     string: 16 << 10,
@@ -38,23 +38,20 @@ pub const LIMITS: Limits = Limits {
     weights: Weights { object: 768, list: 64, string: 64, word: 8 },
 };
 
-/// Why a file is no saved host.
+/// Why a file is not a saved host.
 #[derive(Debug, thiserror::Error)]
 pub enum DumpError {
     /// The archive cannot be read or written.
     #[error("not a saved host (a tar archive compressed by zstd): {0}")]
     Archive(#[from] io::Error),
-    /// It is larger than any that is read.
-    #[error("not a saved host: at most {MOST_UNPACKED} bytes are unpacked, more came")]
+    /// The archive unpacks to more than [`MOST_UNPACKED`] bytes.
+    #[error("not a saved host: unpacks to more than {MOST_UNPACKED} bytes")]
     Unpacked,
     /// The archive has more entries than [`MOST_ENTRIES`].
-    #[error("not a saved host: at most {MOST_ENTRIES} entries are read, more came")]
+    #[error("not a saved host: more than {MOST_ENTRIES} entries")]
     Entries,
-    /// A long extension header.
-    #[error(
-        "not a saved host: an extension header of at most {MOST_EXTENSION} bytes expected, \
-         one of {got} came"
-    )]
+    /// An extension header is longer than [`MOST_EXTENSION`].
+    #[error("not a saved host: extension header of {got} bytes, at most {MOST_EXTENSION} are read")]
     Extension {
         /// Bytes.
         got: u64,
@@ -62,19 +59,19 @@ pub enum DumpError {
     /// The archive has no entry `host.json`.
     #[error("not a saved host: the archive has no {MEMBER}")]
     Empty,
-    /// Two of them: which is read would depend on the reader.
+    /// The archive has two of them; different readers would use different ones.
     #[error("not a saved host: the archive has {MEMBER} twice")]
     Twice,
-    /// Something of that name that is no file.
+    /// The entry with that name is not a file.
     #[error("{MEMBER}: expected a regular file, got a {got}")]
     Kind {
         /// Kind of the entry, in words (`directory`).
         got: String,
     },
-    /// The text is not JSON of a host.
+    /// The text is not the JSON form of a host.
     #[error("{MEMBER}: {}", short(&.0.to_string()))]
     Json(#[from] serde_json::Error),
-    /// A limit of its text.
+    /// The text exceeds a limit.
     #[error("{MEMBER}: {0}")]
     Limit(#[from] Exceeded),
     /// The text was written in another format.
@@ -91,7 +88,8 @@ pub enum DumpError {
     },
 }
 
-/// The parser's words quote names of the file, which may be long; where it is comes last.
+/// Shortens a parser's message in the middle: it may quote long names of the file, and the position
+/// comes last.
 fn short(text: &str) -> String {
     const HALF: usize = 120;
     if text.chars().count() <= 2 * HALF {
@@ -105,10 +103,11 @@ fn short(text: &str) -> String {
 /// Saves a host.
 ///
 /// # Errors
-/// What writing answers, and [`DumpError::Size`] or [`DumpError::Limit`] for a host that
-/// [`read`] would refuse: better now than where it is needed.
+/// Write errors, and [`DumpError::Size`] or [`DumpError::Limit`] for a host that [`read`] would
+/// refuse: the user learns it when saving, not when reading.
 pub fn write(host: &Host, to: impl Write) -> Result<(), DumpError> {
     let text = serde_json::to_vec(host)?;
+    // `read` would refuse it.
     if text.len() as u64 > MOST_BYTES {
         return Err(DumpError::Size { got: text.len() as u64 });
     }
@@ -127,21 +126,22 @@ pub fn write(host: &Host, to: impl Write) -> Result<(), DumpError> {
 /// Reads a saved host.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Why the file is not a saved host.
 pub fn read(from: impl Read) -> Result<Host, DumpError> {
     let mut decoder = zstd::Decoder::new(from)?;
     decoder.window_log_max(WINDOW_LOG)?;
     let passed = Cell::new(false);
     let unpacked = Unpacked { inner: decoder, left: MOST_UNPACKED, passed: &passed };
     let result = members(&mut tar::Archive::new(unpacked));
-    // Else it would be called an archive that ends too early, or text that does.
+    // Without this check the error would be a truncated archive or text.
     if passed.get() { Err(DumpError::Unpacked) } else { result }
 }
 
-/// Reads the only member that is wanted, and looks at the headers of all.
+/// Reads the member `host.json`, and checks the headers of all entries.
 fn members(archive: &mut tar::Archive<impl Read>) -> Result<Host, DumpError> {
     let mut host = None;
-    // Raw: the library would keep extension headers whole, and read maps of sparse files.
+    // Raw, because otherwise the library keeps whole extension headers in memory and reads maps of
+    // sparse files.
     for (number, entry) in archive.entries()?.raw(true).enumerate() {
         let entry = entry?;
         if number >= MOST_ENTRIES {
@@ -149,22 +149,22 @@ fn members(archive: &mut tar::Archive<impl Read>) -> Result<Host, DumpError> {
         }
         let kind = entry.header().entry_type();
         if is_extension(kind) {
-            // What it says of the next entry (another name, times, an owner) is not asked
-            // for. Another size leaves the next header in the wrong place, which its
-            // checksum shows.
+            // Its contents (another name, times, an owner) are not needed. If it changes the next
+            // entry's size, the next header is misplaced and its checksum fails.
             if entry.size() > MOST_EXTENSION {
                 return Err(DumpError::Extension { got: entry.size() });
             }
             continue;
         }
-        // Other members are skipped, `../host.json` among them: nothing is unpacked by its
-        // name.
+        // Skip other members, including `../host.json`: nothing is unpacked under its own name.
         if entry.path_bytes().as_ref() != MEMBER.as_bytes() {
             continue;
         }
+        // A link would make the contents depend on the machine that reads it.
         if !matches!(kind, EntryType::Regular | EntryType::Continuous) {
             return Err(DumpError::Kind { got: kind_words(kind) });
         }
+        // Different readers would use different ones.
         if host.is_some() {
             return Err(DumpError::Twice);
         }
@@ -202,7 +202,7 @@ fn kind_words(kind: EntryType) -> String {
     words.to_owned()
 }
 
-/// The decompressor's output, up to a limit.
+/// Output of the decompressor, up to a limit.
 struct Unpacked<'a, R> {
     inner: R,
     left: u64,
@@ -216,7 +216,7 @@ impl<R: Read> Read for Unpacked<'_, R> {
             Some(left) => self.left = left,
             None => {
                 self.passed.set(true);
-                return Err(io::Error::other("more than is unpacked"));
+                return Err(io::Error::other("larger than the limit"));
             }
         }
         Ok(count)
@@ -226,14 +226,14 @@ impl<R: Read> Read for Unpacked<'_, R> {
 /// Reads the text of a saved host.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why the text is not a saved host.
 pub fn parse(text: &[u8]) -> Result<Host, DumpError> {
     from_reader(text)
 }
 
 fn from_reader(from: impl Read) -> Result<Host, DumpError> {
     let mut bounded = Bounded::new(from, LIMITS);
-    // The version comes first, so that another one is known by its beginning: it may have
+    // Check the version at the beginning of the text first, because another version may have
     // another form.
     let mut beginning = Vec::new();
     (&mut bounded)
@@ -258,7 +258,7 @@ fn from_reader(from: impl Read) -> Result<Host, DumpError> {
     Ok(host)
 }
 
-/// `{"format":1,…`
+/// Returns the number in `{"format":1,…`.
 fn version(beginning: &[u8]) -> Option<u32> {
     let text = String::from_utf8_lossy(beginning);
     let text = text.trim_start().strip_prefix('{')?.trim_start();

@@ -1,10 +1,10 @@
-//! What a check found.
+//! Findings of checks.
 
 use serde::{Deserialize, Serialize};
 
 use settings::Change;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -17,64 +17,63 @@ pub enum Severity {
     Error,
 }
 
-/// How sure it is that this is the case, and matters here.
+/// Confidence that a finding is true and matters on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// It may be so on purpose, or depend on what cannot be seen from here.
+    /// The state may be intended, or its effect may depend on things that doctor cannot see.
     Low,
-    /// It is so; what it costs depends on the traffic.
+    /// The state is certain; its cost depends on the traffic.
     Medium,
-    /// It is so, and has that effect.
+    /// State and effect are certain.
     High,
 }
 
-/// One thing that was read.
+/// A value that was read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Evidence {
-    /// Value with its name, as the source has it.
+    /// Value with its name, as in the source.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub what: String,
-    /// Where: a file, or the request to the kernel.
+    /// Source: a file, or the request to the kernel.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub source: String,
 }
 
-/// Share of traffic or CPU time that a finding costs, and how it is known.
+/// Share of traffic or CPU time that a finding costs, measured or estimated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Cost {
-    /// Share of the path's traffic or of a CPU's time that is lost, 0 to 1: by
-    /// this findings are ranked.
+    /// Lost share of the path's traffic or of a CPU's time, 0 to 1. Findings are ranked by it.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
     pub share: f64,
-    /// Counted here and now; else an estimate.
+    /// True if counted on this host between the two readings; false for an estimate.
     pub measured: bool,
-    /// Of what, and for an estimate where it comes from.
+    /// The traffic or time that the share refers to, and the source of an estimate.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub what: String,
 }
 
-/// What can be done.
+/// Remedy for a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Fix {
-    /// The changes, in this order, where `overlane doctor fix` can make them. Those that
-    /// belong together are in one fix; none: by hand only.
+    /// Changes that `overlane doctor fix` makes, in this order. Changes that depend on each other
+    /// are in one fix. Empty: the command must be run by hand.
     #[serde(skip)]
     pub changes: Vec<Change>,
-    /// A command for a shell, as root.
+    /// Shell command, to be run as root.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub command: String,
-    /// What it may break.
+    /// Possible side effects.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub risk: String,
-    /// The command that gives back what was there.
+    /// Command that restores the previous state.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub undo: String,
 }
@@ -84,32 +83,32 @@ pub struct Fix {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Finding {
-    /// The check's code, for good (`OV013`).
+    /// Code of the check (`OV013`). A code never changes its meaning.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = r"^OV[0-9]{3}$")))]
     pub code: String,
     /// Title of the check, the same for all its findings.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub title: String,
-    /// How bad it is.
+    /// Severity of a finding.
     pub severity: Severity,
-    /// Label of the namespace; `machine` for what has none.
+    /// Label of the namespace, or `machine` for a finding outside namespaces.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub namespace: String,
-    /// Device, or what else it is about.
+    /// Device or other object of the finding.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub object: String,
-    /// Readings that the finding follows from; at least one.
+    /// Values that prove the finding; at least one.
     #[cfg_attr(feature = "schema", schemars(extend("minItems" = 1)))]
     pub evidence: Vec<Evidence>,
-    /// Cost by which findings are ranked.
+    /// Cost, by which findings are ranked.
     pub cost: Cost,
-    /// How sure it is.
+    /// Confidence of the finding.
     pub confidence: Confidence,
-    /// What can be done; `None` where no command does it.
+    /// Remedy; `None` if no command helps.
     pub fix: Option<Fix>,
 }
 
-/// What a check could not look at.
+/// An object that a check could not examine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
@@ -120,32 +119,32 @@ pub struct Skipped {
     /// Namespace and device, or `machine`.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub object: String,
-    /// Why it could not be looked at, in words.
+    /// Why it could not be examined, in words.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub reason: String,
 }
 
 impl Cost {
-    /// Counted here and now.
+    /// A cost counted on this host.
     pub fn measured(share: f64, what: impl Into<String>) -> Cost {
         Cost { share: share.clamp(0.0, 1.0), measured: true, what: what.into() }
     }
 
-    /// An estimate; `what` says where it comes from.
+    /// An estimated cost; `what` names its source.
     pub fn estimated(share: f64, what: impl Into<String>) -> Cost {
         Cost { share: share.clamp(0.0, 1.0), measured: false, what: what.into() }
     }
 
-    /// `part` of `whole` packets, counted here and now.
+    /// A counted cost of `part` among `whole` packets.
     pub fn of_packets(part: u64, whole: u64, what: &str) -> Cost {
-        // Ranks only: 52 bits are enough.
+        // Precise enough: the share only ranks findings, and 52 bits suffice.
         let share = if whole == 0 { 1.0 } else { part as f64 / whole as f64 };
         Cost::measured(share, format!("{part} of {whole} {what}"))
     }
 }
 
 impl Finding {
-    /// Appends a reading and the file or request that it is from.
+    /// Appends a value and its source, a file or a request.
     #[must_use]
     pub fn evidence(mut self, what: impl Into<String>, source: impl Into<String>) -> Finding {
         self.evidence.push(Evidence { what: what.into(), source: source.into() });
@@ -159,28 +158,28 @@ impl Finding {
         self
     }
 
-    /// Another severity than the check's.
+    /// Overrides the check's severity.
     #[must_use]
     pub fn severity(mut self, severity: Severity) -> Finding {
         self.severity = severity;
         self
     }
 
-    /// Another confidence than high.
+    /// Sets the confidence; a new finding has high confidence.
     #[must_use]
     pub fn confidence(mut self, confidence: Confidence) -> Finding {
         self.confidence = confidence;
         self
     }
 
-    /// A change that can be made, and taken back.
+    /// Sets a fix of one reversible change.
     #[must_use]
     pub fn set(self, change: Change, risk: &str) -> Finding {
         self.set_all(vec![change], risk)
     }
 
-    /// Changes that belong together: made in this order, and taken back in the other. None
-    /// make no fix.
+    /// Sets a fix of several changes, made in this order and undone in reverse. Without changes
+    /// there is no fix.
     #[must_use]
     pub fn set_all(mut self, changes: Vec<Change>, risk: &str) -> Finding {
         if changes.is_empty() {
@@ -193,7 +192,7 @@ impl Finding {
         self
     }
 
-    /// What can be done by hand only.
+    /// Sets a command to be run by hand.
     #[must_use]
     pub fn by_hand(mut self, command: String, risk: &str, undo: String) -> Finding {
         self.fix = Some(Fix { changes: Vec::new(), command, risk: risk.to_owned(), undo });

@@ -1,9 +1,8 @@
-//! A host as the checks see it: everything they read, at one moment, with what
-//! moved until a second one. It can be saved and read again; the checks do not
-//! know the difference.
+//! A host as the checks see it: all state they read, and the changes until a second reading. It can
+//! be saved and read again; the checks work the same on both.
 //!
-//! What could not be read is here too, with the reason: a check that needs it
-//! says so instead of passing.
+//! State that could not be read is recorded with the reason, and a check that needs it reports that
+//! instead of passing.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,10 +25,10 @@ use netstate::softnet::SoftnetStat;
 use netstate::udp_socket::UdpSocket;
 use serde::{Deserialize, Serialize};
 
-/// Version of the saved form; another one is refused.
+/// Version of the saved form. Other versions are refused.
 pub const FORMAT: u32 = 1;
 
-/// A host as it was read: what every check may look at.
+/// State read from one host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
@@ -37,17 +36,17 @@ pub struct Host {
     pub format: u32,
     /// Version of the program that read it.
     pub program: String,
-    /// When, seconds since 1970.
+    /// Time of the first reading, seconds since 1970.
     pub taken_s: u64,
     /// Time between the two readings, s.
     pub interval_s: f64,
-    /// What has no namespace.
+    /// State outside network namespaces.
     pub machine: Machine,
     /// Network namespaces, the reader's own first.
     pub namespaces: Vec<Namespace>,
-    /// Namespaces and processes that could not be looked into.
+    /// Namespaces and processes that could not be read.
     pub left_out: Vec<LeftOut>,
-    /// Hosts at the other end of tunnels that were asked.
+    /// Hosts at the other end of tunnels, read with `--peer`.
     #[serde(default)]
     pub far_ends: Vec<FarEnd>,
 }
@@ -56,13 +55,13 @@ pub struct Host {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FarEnd {
-    /// The address that it was asked at.
+    /// Address used for `--peer`.
     pub address: IpAddr,
-    /// VXLAN devices of that host, as it told them.
+    /// VXLAN devices that the host reported.
     pub tunnels: Vec<Interface>,
 }
 
-/// What could not be looked into.
+/// An object that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -75,18 +74,18 @@ pub struct LeftOut {
     pub reason: String,
 }
 
-/// Something that was read, or why it was not.
+/// A value that was read, or the reason why it was not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reading<T> {
     /// The value that was read.
     Read(T),
-    /// Why it was not.
+    /// Why it could not be read.
     Unread(String),
 }
 
 impl<T> Reading<T> {
-    /// From a result: the error is the reason.
+    /// Converts a result; the error becomes the reason.
     pub fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Reading<T> {
         match result {
             Ok(value) => Reading::Read(value),
@@ -94,15 +93,15 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The value; `None` where it was not read.
+    /// The value; `None` if it was not read.
     pub fn get(&self) -> Option<&T> {
         self.as_result().ok()
     }
 
-    /// What was read, or why not.
+    /// The value, or the reason as the error.
     ///
     /// # Errors
-    /// The reason.
+    /// Why it was not read.
     pub fn as_result(&self) -> Result<&T, &str> {
         match self {
             Reading::Read(value) => Ok(value),
@@ -117,11 +116,11 @@ impl<T> Reading<T> {
 pub struct Pair<T> {
     /// Value of the first reading.
     pub before: T,
-    /// [`Host::interval_s`] later.
+    /// Value [`Host::interval_s`] later.
     pub after: T,
 }
 
-/// What has no namespace.
+/// State outside network namespaces.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -129,29 +128,29 @@ pub struct Machine {
     pub facts: Reading<MachineFacts>,
     /// Settings by their path below `/proc/sys`.
     pub sysctls: BTreeMap<String, Reading<String>>,
-    /// The network softirq, by CPU.
+    /// Counters of the network softirq, by CPU (`/proc/net/softnet_stat`).
     pub softnet: Reading<Pair<SoftnetStat>>,
     /// CPU time by kind, by CPU, in ticks.
     pub cpu: Reading<Pair<CpuStat>>,
-    /// How often each interrupt came, by CPU.
+    /// Count of each interrupt, by CPU.
     #[serde(default = "not_saved")]
     pub interrupts: Reading<Pair<Interrupts>>,
-    /// CPUs of each NUMA node, as the kernel lists them; empty where it knows none.
+    /// CPUs of each NUMA node, as the kernel lists them; empty if it reports no nodes.
     #[serde(default)]
     pub nodes: BTreeMap<u32, String>,
-    /// What sets the CPUs' frequency; `None` where the kernel does not.
+    /// CPU frequency scaling; `None` if the kernel does none.
     #[serde(default)]
     pub scaling: Option<Scaling>,
     /// Statistics of the IPv4 neighbour table (`/proc/net/stat/arp_cache`).
     pub arp: Reading<Pair<NeighbourTable>>,
-    /// Open vSwitch's datapath is in the kernel (built in, or its module loaded).
+    /// Whether the kernel has Open vSwitch's datapath (built in, or its module loaded).
     pub kernel_openvswitch: bool,
-    /// `/dev/vhost-net` is there.
+    /// Whether `/dev/vhost-net` exists.
     #[serde(default)]
     pub kernel_vhost_net: bool,
 }
 
-/// What sets the CPUs' frequency (`/sys/devices/system/cpu/cpufreq`).
+/// CPU frequency scaling (`/sys/devices/system/cpu/cpufreq`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scaling {
@@ -171,22 +170,22 @@ fn not_saved<T>() -> Reading<T> {
 pub struct Namespace {
     /// Inode number, as `lsns` prints it.
     pub inode: u64,
-    /// The number that no other namespace of this boot has; `None` before Linux 5.14.
+    /// Number that is unique among the namespaces of this boot; `None` before Linux 5.14.
     #[serde(default)]
     pub cookie: Option<u64>,
-    /// What to call it: a name of its own on this host.
+    /// Label, unique on this host.
     pub label: String,
     /// A path that opens it, for `nsenter --net=`; `None`: the reader's own.
     pub path: Option<String>,
     /// Processes in it, the first few.
     pub members: Vec<Member>,
-    /// How many there are.
+    /// Number of processes in it.
     pub member_count: usize,
-    /// Processes of this namespace that hold TAP devices.
+    /// Processes of this namespace that have TAP devices open.
     pub holders: Vec<Holder>,
     /// Links (`RTM_GETLINK`).
     pub interfaces: Reading<Vec<Interface>>,
-    /// What each link's driver says, by index.
+    /// Data from each link's driver, by index.
     pub devices: BTreeMap<u32, Device>,
     /// Counters of the second reading, by index.
     pub later: Reading<BTreeMap<u32, Counters>>,
@@ -198,16 +197,16 @@ pub struct Namespace {
     pub fdb: Reading<Vec<FdbEntry>>,
     /// Queueing disciplines with their counters (`RTM_GETQDISC`).
     pub qdiscs: Reading<Pair<Vec<Qdisc>>>,
-    /// UDP sockets, the kernel's own among them.
+    /// UDP sockets, including the kernel's own.
     pub udp_sockets: Reading<Vec<UdpSocket>>,
     /// Protocol counters (`/proc/net/snmp`, `netstat`, `snmp6`).
     pub snmp: Reading<Pair<snmp::Counters>>,
-    /// Connection tracking: entries, their limit, and what was refused.
+    /// Connection tracking: entries, their limit and drops.
     pub conntrack: Reading<Pair<Conntrack>>,
     /// Memory for fragments, by the second reading.
     #[serde(default = "not_saved")]
     pub reassembly: Reading<Reassembly>,
-    /// Packet filter chains that packets are handed to.
+    /// Base chains of the packet filters.
     pub chains: Reading<Vec<Chain>>,
     /// Packet filter rules that clamp the maximum segment size of TCP.
     #[serde(default = "not_saved")]
@@ -215,10 +214,9 @@ pub struct Namespace {
     /// Datapaths of Open vSwitch.
     #[serde(default = "not_saved")]
     pub datapaths: Reading<Pair<Datapaths>>,
-    /// Settings by their path below `/proc/sys`; what the kernel does not have is
-    /// left out.
+    /// Settings by their path below `/proc/sys`. Settings that the kernel lacks are left out.
     pub sysctls: BTreeMap<String, String>,
-    /// VXLAN devices of the namespace, and the ways to their remotes.
+    /// VXLAN devices of the namespace, with the routes to their remotes.
     pub tunnels: Vec<Tunnel>,
 }
 
@@ -227,7 +225,7 @@ impl From<&Namespace> for settings::Namespace {
         settings::Namespace {
             inode: namespace.inode,
             cookie: namespace.cookie,
-            // Asked for when the change is made.
+            // Determined when the change is made.
             first: false,
             path: namespace.path.clone(),
             label: namespace.label.clone(),
@@ -235,7 +233,7 @@ impl From<&Namespace> for settings::Namespace {
     }
 }
 
-/// A packet filter's base chain.
+/// Base chain of a packet filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chain {
@@ -247,33 +245,33 @@ pub struct Chain {
     pub chain: String,
 }
 
-/// What a link's driver says.
+/// Data from a link's driver.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// The namespace (inode) of [`Interface::link`], where it is another one.
+    /// Inode of the namespace of [`Interface::link`], if it is another namespace.
     pub link_namespace: Option<u64>,
     /// Name of the driver (`ETHTOOL_GDRVINFO`).
     pub driver: Option<String>,
-    /// Features by the kernel's names; why there are none.
+    /// Features by the kernel's names, or why they could not be read.
     pub features: Option<Reading<BTreeMap<String, Feature>>>,
-    /// Rings, where the driver has any.
+    /// Rings, if the driver reports them.
     pub rings: Option<Rings>,
-    /// Queues, where the driver can say.
+    /// Queues, if the driver reports them.
     pub channels: Option<Channels>,
-    /// CPUs that each receive queue's packets are spread over (`rps_cpus`), as
-    /// the kernel's hexadecimal masks.
+    /// CPUs over which each receive queue spreads its packets (`rps_cpus`), as the kernel's
+    /// hexadecimal masks.
     pub rps: Option<Vec<String>>,
     /// `tun_flags` of a TAP or TUN (`IFF_…` of `linux/if_tun.h`).
     pub tun_flags: Option<u32>,
-    /// Times that a transmit queue stood still (`tx_timeout`), all together.
+    /// Number of transmit timeouts of all queues (`tx_timeout`).
     pub tx_timeouts: Option<u64>,
     /// Interrupts of the hardware behind it.
     pub interrupts: Option<Vec<Interrupt>>,
     /// NUMA node of the hardware behind it.
     pub numa_node: Option<u32>,
-    /// What its receive queues are chosen by for UDP over IPv4 (`RXH_…` of
-    /// `linux/ethtool.h`), where the driver can say.
+    /// Fields hashed to choose a receive queue for UDP over IPv4 (`RXH_…` of `linux/ethtool.h`), if
+    /// the driver reports them.
     pub udp4_hash: Option<u64>,
 }
 
@@ -289,7 +287,7 @@ pub struct Interrupt {
     pub cpus: String,
 }
 
-/// State of an offload feature, as `ethtool -k` tells it.
+/// State of an offload feature, as in `ethtool -k`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Feature {
@@ -310,13 +308,13 @@ impl Feature {
     }
 }
 
-/// How many there are, and how many there can be.
+/// Current and largest possible number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Amount {
-    /// How many are in use.
+    /// Number in use.
     pub now: u32,
-    /// How many the device can have.
+    /// Largest number that the device supports.
     pub most: u32,
 }
 
@@ -334,22 +332,22 @@ pub struct Rings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channels {
-    /// Receive queues of their own.
+    /// Separate receive queues.
     pub rx: Amount,
-    /// Transmit queues of their own.
+    /// Separate transmit queues.
     pub tx: Amount,
-    /// Queues for both ways.
+    /// Queues for both directions.
     pub combined: Amount,
 }
 
-/// A VXLAN device's ways to its remotes.
+/// Routes of a VXLAN device to its remotes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tunnel {
     /// Index of the VXLAN device in its namespace.
     pub link: u32,
-    /// Namespace (inode) of the underlay: where the device was made.
+    /// Inode of the underlay's namespace, in which the device was created.
     pub underlay: u64,
-    /// By remote: the way, as the kernel routes now.
+    /// Route to each remote, as the kernel routes now.
     pub ways: Vec<(IpAddr, Reading<Way>)>,
 }

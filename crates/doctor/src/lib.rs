@@ -1,9 +1,9 @@
-//! What slows or breaks a host's virtual networks.
+//! Finds faults that slow or break a host's virtual networks.
 //!
-//! [`collect()`] reads a [`Host`]: everything that the checks need, twice, so that
-//! it shows what moves. [`diagnose`] runs every check on it, and finds the paths
-//! of packets by the way. A host can be saved ([`dump`]) and diagnosed elsewhere.
-//! Nothing here prints, or changes anything: changes are those of the crate `settings`.
+//! [`collect()`] reads a [`Host`]: all state that the checks need, twice, to see which counters
+//! increase. [`diagnose`] runs every check on it and finds packet paths. A host can be saved
+//! ([`dump`]) and diagnosed elsewhere. Nothing here prints or changes anything; the crate
+//! `settings` makes changes.
 
 #![forbid(unsafe_code)]
 

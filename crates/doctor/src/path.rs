@@ -1,9 +1,7 @@
-//! The ways that packets take, found by following links: from a tenant's device
-//! to the NIC.
+//! Packet paths from a tenant's device to the NIC, found by following links.
 //!
-//! Nothing says which namespace is a tenant's. One with a single device is; one
-//! with several is, unless it has a bridge, a tunnel or hardware, or joins such
-//! tenants.
+//! The kernel does not mark tenants' namespaces. A namespace with a single device is a tenant's. A
+//! namespace with several is, unless it has a bridge, a tunnel or hardware, or connects tenants.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -18,7 +16,7 @@ use crate::view::{Place, Spot, View};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Path {
-    /// In the order in which packets pass them.
+    /// Devices and programs, in the order in which packets pass them.
     #[cfg_attr(feature = "schema", schemars(extend("minItems" = 2)))]
     pub hops: Vec<Hop>,
 }
@@ -34,15 +32,15 @@ pub struct Hop {
     /// Name of the device, or command of the program.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub device: String,
-    /// Kind of device, VNI of a tunnel, or what a program does.
+    /// Kind of device with the VNI for a tunnel; role of a program.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub kind: String,
     /// Layer-3 MTU, bytes; `None` for a program.
     pub mtu: Option<u32>,
     /// Receive and transmit queues in use.
     pub queues: Option<(u32, u32)>,
-    /// Offloads that are on, of those that matter on a path: `tso`, `gso`, `gro`,
-    /// `tnl` (UDP tunnel segmentation), `csum`.
+    /// Enabled offloads among those that matter on a path: `tso`, `gso`, `gro`, `tnl` (UDP tunnel
+    /// segmentation), `csum`.
     pub offloads: Vec<HopOffload>,
 }
 
@@ -57,7 +55,7 @@ pub enum HopOffload {
     Gso,
     /// Merging of received packets, in software (`rx-gro`).
     Gro,
-    /// Segmentation of what a UDP tunnel carries.
+    /// Segmentation of packets in a UDP tunnel (`tx-udp_tnl-segmentation`).
     Tnl,
     /// Checksums of sent packets by the device (`tx-checksum-ip-generic`).
     Csum,
@@ -67,7 +65,7 @@ impl HopOffload {
     const ALL: [HopOffload; 5] =
         [HopOffload::Tso, HopOffload::Gso, HopOffload::Gro, HopOffload::Tnl, HopOffload::Csum];
 
-    /// Its name in JSON and tables.
+    /// Name in JSON and tables.
     pub fn name(self) -> &'static str {
         match self {
             HopOffload::Tso => "tso",
@@ -78,7 +76,7 @@ impl HopOffload {
         }
     }
 
-    /// The feature that stands for it, as the kernel names it.
+    /// Kernel name of the feature.
     fn feature(self) -> &'static str {
         match self {
             HopOffload::Tso => "tx-tcp-segmentation",
@@ -90,24 +88,24 @@ impl HopOffload {
     }
 }
 
-/// Longer than any real path; a saved host may go in circles.
+/// Longer than any real path. Links of a saved host may form a cycle.
 const MOST_HOPS: usize = 32;
-/// Most paths that are told; more than ten thousand tenants have.
+/// Most reported paths, more than ten thousand tenants have.
 pub const MOST_PATHS: usize = 20_000;
-/// Most devices that are looked at on the way: where each of some bridges leads to the
-/// next by several ports, there are as many paths as products of their numbers.
+/// Most devices visited. If each of several bridges leads to the next by several ports, the number
+/// of paths is the product of the numbers of ports.
 const MOST_STEPS: u64 = 5_000_000;
 
 /// Paths of a host.
 #[derive(Debug)]
 pub struct Paths {
-    /// Paths that were found, at most [`MOST_PATHS`].
+    /// Paths found, at most [`MOST_PATHS`].
     pub paths: Vec<Path>,
-    /// There are more, or may be.
+    /// The search stopped at a limit, so there may be more paths.
     pub cut: bool,
 }
 
-/// Every path of a host, up to [`MOST_PATHS`].
+/// Returns the paths of a host, at most [`MOST_PATHS`].
 pub fn paths(view: &View) -> Paths {
     let walker = Walker::new(view);
     let mut paths = Vec::new();
@@ -123,7 +121,7 @@ pub fn paths(view: &View) -> Paths {
             walker.from(spot, &mut paths);
         }
     }
-    // Two tenants of one wire see it from both ends.
+    // Two tenants of one link yield the same path in both directions: keep one.
     let mut seen = BTreeSet::new();
     paths.retain(|path: &Path| {
         let names: Vec<(&str, &str)> =
@@ -137,17 +135,17 @@ pub fn paths(view: &View) -> Paths {
     Paths { paths, cut }
 }
 
-/// The process that holds a TAP.
+/// Returns the process that has a TAP open.
 fn holder<'a>(tap: Spot<'a>) -> Option<&'a netstate::namespace::Holder> {
     tap.namespace.holders.iter().find(|holder| holder.device == tap.name())
 }
 
-/// Programs that move packets between devices, instead of being a guest.
+/// Whether a program moves packets between devices and is no guest.
 fn forwards(command: &str) -> bool {
     ["ovs-vswitchd", "overlane"].contains(&command)
 }
 
-/// Whether packets of a namespace are switched by Open vSwitch in user space.
+/// Whether Open vSwitch in user space switches packets of a namespace.
 pub fn has_userspace_switch(namespace: &Namespace) -> bool {
     let holds = namespace.holders.iter().any(|holder| holder.command == "ovs-vswitchd");
     holds || namespace.members.iter().any(|member| member.command == "ovs-vswitchd")
@@ -157,9 +155,9 @@ struct Walker<'v, 'a> {
     view: &'v View<'a>,
     /// Positions of namespaces that are tenants.
     tenants: BTreeSet<usize>,
-    /// Devices that may still be looked at.
+    /// Devices that may still be visited.
     left: Cell<u64>,
-    /// A walk ended before its end.
+    /// Whether a walk stopped at a limit.
     cut: Cell<bool>,
 }
 
@@ -192,14 +190,14 @@ impl<'v, 'a> Walker<'v, 'a> {
         Walker { view, tenants, left: Cell::new(MOST_STEPS), cut: Cell::new(false) }
     }
 
-    /// Whether enough was looked at.
+    /// Whether a limit is reached.
     fn is_tired(&self, paths: &[Path]) -> bool {
         let tired = self.left.get() == 0 || paths.len() > MOST_PATHS;
         self.cut.set(self.cut.get() || tired);
         tired
     }
 
-    /// Notes that so many devices are looked at.
+    /// Counts visited devices towards the limit.
     fn looks_at(&self, devices: usize) {
         self.left.set(self.left.get().saturating_sub(devices as u64));
     }
@@ -237,8 +235,9 @@ impl<'v, 'a> Walker<'v, 'a> {
             if ends_in_switch {
                 hops.push(switch(spot.namespace));
             }
+            // A single device is no path.
             if hops.len() > 1 {
-                // What it takes to be told is some fifty times what a look takes.
+                // Reporting a path costs some fifty times as much as visiting its devices.
                 self.looks_at(50 * hops.len());
                 paths.push(Path { hops });
             }
@@ -246,16 +245,17 @@ impl<'v, 'a> Walker<'v, 'a> {
         for onward in next {
             self.walk(onward, trail, seen, paths);
         }
+        // Undo this step, so that other paths may use the device.
         trail.pop();
         seen.remove(&spot.place);
     }
 
-    /// Where packets go on from a device, away from the tenant.
+    /// Returns the next devices of packets, away from the tenant.
     fn next(&self, spot: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
         let view = self.view;
         match spot.kind() {
             "veth" => {
-                // The other end is in a namespace that was not read.
+                // The peer is in a namespace that was not read: the path ends here.
                 let Some(peer) = view.peer(spot) else { return Vec::new() };
                 if seen.contains(&peer.place) {
                     self.onward(spot, seen)
@@ -277,7 +277,8 @@ impl<'v, 'a> Walker<'v, 'a> {
         }
     }
 
-    /// From a tenant's end to the host's; a wire's end is where a path ends.
+    /// Crosses a veth pair from the tenant's end to the host's. A path ends at the end of a link
+    /// that leads to no tenant.
     fn far(&self, spot: Spot<'a>, peer: Spot<'a>) -> Vec<Spot<'a>> {
         let from_tenant = self.is_tenant(spot.namespace);
         (from_tenant || self.view.bridge(spot).is_none() && self.leads_to_tenant(spot))
@@ -290,18 +291,19 @@ impl<'v, 'a> Walker<'v, 'a> {
         self.view.peer(spot).is_some_and(|peer| self.is_tenant(peer.namespace))
     }
 
-    /// From a host's device: by its bridge, or by routing.
+    /// Continues from a host's device through its bridge, or by routing.
     fn onward(&self, spot: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
         if let Some(bridge) = self.view.bridge(spot) {
             return if seen.contains(&bridge.place) { Vec::new() } else { vec![bridge] };
         }
+        // The path ends at hardware, and at another tenant.
         if spot.is_physical() || self.is_tenant(spot.namespace) {
             return Vec::new();
         }
         self.routed(spot, seen)
     }
 
-    /// Ports that lead away from tenants; without any, the namespace routes.
+    /// Returns the bridge ports that lead away from tenants. Without any, the namespace routes.
     fn uplinks(&self, bridge: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
         self.looks_at(self.view.ports(bridge).count());
         let ports = self.view.ports(bridge).filter(|port| !seen.contains(&port.place));
@@ -310,8 +312,8 @@ impl<'v, 'a> Walker<'v, 'a> {
         if uplinks.is_empty() { self.routed(bridge, seen) } else { uplinks }
     }
 
-    /// Devices with an address by which a namespace that forwards sends on:
-    /// tunnels where there are any, else NICs.
+    /// Returns the devices with an address to which a namespace that forwards sends packets: its
+    /// tunnels, or without tunnels its NICs.
     fn routed(&self, from: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
         let forwards = |key: &str| from.namespace.sysctls.get(key).is_some_and(|on| on != "0");
         if !forwards("net/ipv4/ip_forward") && !forwards("net/ipv6/conf/all/forwarding") {
@@ -340,7 +342,7 @@ impl<'v, 'a> Walker<'v, 'a> {
 fn hop(spot: Spot<'_>) -> Hop {
     let features = match spot.device.and_then(|device| device.features.as_ref()) {
         Some(Reading::Read(features)) => Some(features),
-        // Not read: the hop is told without offloads.
+        // Without features the hop is reported without offloads.
         _ => None,
     };
     let is_on =

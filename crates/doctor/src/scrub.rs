@@ -1,13 +1,12 @@
-//! Takes out of a saved host what says whose it is, so that it can be shown.
+//! Removes data from a saved host that identifies its owner, so that the host can be published.
 //!
-//! Every field is named here, so that a new one does not compile before somebody has
-//! decided what becomes of it. Addresses and names get pseudonyms, the same wherever they
-//! are; texts that are one of a list (kinds, drivers, features) stay if they are on it;
-//! other texts are parsed and written anew, or left out. The diagnosis finds the same, on
-//! objects of other names.
+//! Every field is named here, so that a new field does not compile until it is handled. Addresses
+//! and names get pseudonyms, which are the same everywhere. Texts from a list (kinds, drivers,
+//! features) stay if they are on it. Other texts are parsed and rebuilt, or removed. The diagnosis
+//! stays the same, on objects with other names.
 //!
-//! What stays: numbers (counters, sizes, indexes, ports, VNIs, process IDs, times), and
-//! what a list has. `docs/src/design/hostile-files.md` has the table.
+//! Numbers stay (counters, sizes, indexes, ports, VNIs, process IDs, times), and listed words.
+//! `docs/src/design/hostile-files.md` has the table.
 
 mod address;
 mod name;
@@ -33,18 +32,18 @@ use crate::host::{
 use address::Addresses;
 use name::Names;
 
-/// How often another key is tried where a pseudonym happens to be a real address of the
-/// host. It is no secret then, but a reader could take one for the other.
+/// Attempts with another key if a pseudonym happens to be a real address of the host. That reveals
+/// nothing, but a reader could confuse the two.
 const ATTEMPTS: usize = 8;
-/// Most rules that one which compares with beginnings becomes.
+/// Most rules that replace one rule which matches name prefixes.
 const MOST_RULES: usize = 1000;
-/// The label of the reader's own namespace.
+/// Label of the reader's own namespace.
 const HERE: &str = "here";
 
-/// A host that does not say whose it is. Pseudonyms are drawn anew each time.
+/// Returns a copy of the host that does not identify its owner. Pseudonyms are random each time.
 ///
 /// # Errors
-/// When it cannot be written as JSON and read back.
+/// If the result cannot be written as JSON and read back.
 pub fn scrub(host: &Host) -> Result<Host, serde_json::Error> {
     let mut scrubbed = None;
     for _ in 0..ATTEMPTS {
@@ -57,11 +56,11 @@ pub fn scrub(host: &Host) -> Result<Host, serde_json::Error> {
             break;
         }
     }
-    // What is shown must be a host that can be read.
+    // Check that the result can be read.
     serde_json::from_slice(&serde_json::to_vec(&scrubbed)?)
 }
 
-/// What stands for what.
+/// Pseudonyms of one host.
 #[derive(Debug, Default)]
 struct Scrubber {
     addresses: Addresses,
@@ -72,7 +71,7 @@ struct Scrubber {
     chains: Names,
     datapaths: Names,
     interrupts: BTreeMap<String, String>,
-    /// How many names of interrupts became this one.
+    /// Number of interrupt names with the same pseudonym.
     alike: BTreeMap<String, u32>,
     inodes: BTreeMap<u64, u64>,
 }
@@ -90,7 +89,7 @@ impl Scrubber {
             labels: Names::of(host.namespaces.iter().map(|one| one.label.clone())),
             ..Scrubber::default()
         };
-        // Names of devices first: holders, settings, rules and interrupts mean them.
+        // Device names first, because holders, settings, rules and interrupts refer to them.
         for link in interfaces(host) {
             scrubber.device_name(&link.name, link.kind.as_deref());
         }
@@ -114,7 +113,7 @@ impl Scrubber {
         } = host;
         *program = name::release(program);
         if program == "other" {
-            // Versions of this program begin with a number below 10, too.
+            // Versions of this program also start with a number below 10.
             *program = "0".to_owned();
         }
         for namespace in &*namespaces {
@@ -124,7 +123,7 @@ impl Scrubber {
         namespaces.iter_mut().for_each(|namespace| self.namespace(namespace));
         for LeftOut { object, reason } in left_out {
             let count = object.strip_suffix(" processes").and_then(|n| n.parse::<u32>().ok());
-            // It may be a label, a path or a command.
+            // The object may be a label, a path or a command, so remove it.
             *object = count.map_or("an object".to_owned(), |count| format!("{count} processes"));
             *reason = name::reason(reason);
         }
@@ -170,7 +169,7 @@ impl Scrubber {
             Some((key, value))
         });
         *sysctls = kept.collect();
-        // Numbers by CPU.
+        // Numbers by CPU identify nobody.
         read(softnet, |_| {});
         read(cpu, |_| {});
         read(arp, |_| {});
@@ -191,23 +190,24 @@ impl Scrubber {
         }
     }
 
-    /// Interrupts keep to be as many as they were.
+    /// Returns the pseudonym of an interrupt. Different interrupts stay different.
     fn interrupt_name(&mut self, name: &str) -> String {
         if let Some(known) = self.interrupts.get(name) {
             return known.clone();
         }
         let mut other = name::interrupt(name, &self.devices);
+        // Reduced names may coincide.
         let count = self.alike.entry(other.clone()).or_insert(0_u32);
         *count += 1;
         if *count > 1 {
-            // No name that was parsed has this mark.
+            // No parsed name contains this mark.
             other = format!("{other}#{count}");
         }
         self.interrupts.insert(name.to_owned(), other.clone());
         other
     }
 
-    /// Numbers as the kernel gives them to namespaces, others than these.
+    /// Returns another number in the kernel's range for namespaces.
     fn inode(&mut self, inode: u64) -> u64 {
         let next = 4_026_600_001 + self.inodes.len() as u64;
         *self.inodes.entry(inode).or_insert(next)
@@ -239,11 +239,11 @@ impl Scrubber {
             sysctls,
             tunnels,
         } = namespace;
-        // Rules that compare with a beginning mean these.
+        // Rules that match name prefixes refer to these names.
         let names: Vec<String> =
             interfaces.get().into_iter().flatten().map(|link| link.name.clone()).collect();
         *inode = self.inode(*inode);
-        // It serves changes on this machine, which a scrubbed host is not for.
+        // The cookie serves changes on this machine, and a scrubbed host is for reading only.
         *cookie = None;
         *label = self.labels.get(label, "ns", label == HERE);
         if let Some(path) = path {
@@ -393,7 +393,7 @@ impl Scrubber {
         *link_namespace = link_namespace.map(|inode| self.inode(inode));
         *driver = driver.as_deref().map(|driver| name::word(driver, words::DRIVERS));
         if let Some(features) = features {
-            // No check asks for one that the list does not have.
+            // No check uses a feature that is not on the list.
             read(features, |all| all.retain(|name, _| words::FEATURES.contains(&name.as_str())));
         }
         for mask in rps.iter_mut().flatten() {
@@ -409,7 +409,7 @@ impl Scrubber {
         self.programs.get(command, "program", words::PROGRAMS.contains(&command))
     }
 
-    /// A check tells tables of address translation by their name.
+    /// Keeps `nat` in the pseudonym: checks recognise address translation by the table's name.
     fn table(&mut self, table: &str) -> String {
         let stem = if table.to_ascii_lowercase().contains("nat") { "nat-table" } else { "table" };
         self.tables.get(table, stem, words::TABLES.contains(&table))
@@ -427,8 +427,8 @@ impl Scrubber {
         self.datapaths.get(name, stem, ["system@ovs-system", "netdev@ovs-netdev"].contains(&name))
     }
 
-    /// A rule that compares with the beginning of names becomes one for each device of the
-    /// namespace that it means: pseudonyms begin otherwise.
+    /// Replaces a rule that matches a name prefix by one rule for each matching device of the
+    /// namespace, because pseudonyms have other prefixes.
     fn clamp(&mut self, clamp: &Clamp, names: &[String]) -> Vec<Clamp> {
         let Clamp { family, table, chain, input, output, mss } = clamp;
         let mut matches = |wanted: &Option<Match>| -> Vec<Option<Match>> {
@@ -440,7 +440,7 @@ impl Scrubber {
                     let meant = names.iter().filter(|name| name.starts_with(beginning.as_str()));
                     let mut all: Vec<_> =
                         meant.map(|name| Some(Match::Name(self.device_name(name, None)))).collect();
-                    // A rule that means no device must not come to mean all of them.
+                    // A rule that matches no device must not match all of them.
                     if all.is_empty() {
                         all.push(Some(Match::Name("none".to_owned())));
                     }
@@ -466,7 +466,7 @@ impl Scrubber {
             .collect()
     }
 
-    /// The path of a setting, with its device's pseudonym; `None` for one that this
+    /// Returns the path of a setting with its device's pseudonym; `None` for a setting that this
     /// program does not read.
     fn setting(&mut self, key: &str) -> Option<String> {
         const BEFORE: &str = "net/ipv4/conf/";
@@ -479,7 +479,7 @@ impl Scrubber {
     }
 }
 
-/// What was read; a reason not to is cut down to the error.
+/// Scrubs a value, or shortens the reason for its absence to the error.
 fn read<T>(reading: &mut Reading<T>, mut scrub: impl FnMut(&mut T)) {
     match reading {
         Reading::Read(value) => scrub(value),
@@ -487,7 +487,7 @@ fn read<T>(reading: &mut Reading<T>, mut scrub: impl FnMut(&mut T)) {
     }
 }
 
-/// The value of a setting, `None` for one that is not of its form.
+/// Returns the value of a setting; `None` if it has an unexpected form.
 fn value(key: &str, value: &str) -> Option<String> {
     if key.ends_with("_cpu_bitmap") { Some(name::mask(value)) } else { name::numbers(value) }
 }

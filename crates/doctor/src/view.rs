@@ -1,7 +1,7 @@
-//! A host with its links followed: which device is whose peer, port, underlay.
+//! A host with resolved links: each device's peer, ports and underlay.
 //!
-//! A saved host may say anything: every look-up can fail, none panics, no walk goes on
-//! for ever, and what is asked for each device is indexed: none looks at all others.
+//! A saved host may hold any values. Every look-up can fail, none panics, and every walk ends.
+//! Look-ups per device use an index, so that none scans all devices.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use netstate::route::Way;
 
 use crate::host::{Device, Feature, Host, Interrupt, Namespace, Reading, Tunnel};
 
-/// Where a device is.
+/// Position of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Index into [`Host::namespaces`].
@@ -26,33 +26,33 @@ pub struct Place {
 pub struct Spot<'a> {
     /// Namespace and index of the device.
     pub place: Place,
-    /// The namespace that it is in.
+    /// Namespace of the device.
     pub namespace: &'a Namespace,
-    /// What the kernel says of the link.
+    /// Link as the kernel reports it.
     pub interface: &'a Interface,
-    /// What its driver says, where it was asked.
+    /// Data from its driver, if read.
     pub device: Option<&'a Device>,
 }
 
-/// A VXLAN device's way to one remote.
+/// Route of a VXLAN device to one remote.
 #[derive(Debug, Clone, Copy)]
 pub struct Underlay<'a> {
     /// Underlay address of the remote VTEP.
     pub remote: IpAddr,
-    /// The route that its outer packets take.
+    /// Route of the outer packets.
     pub way: &'a Way,
-    /// The device it leaves by.
+    /// Output device of the route.
     pub nic: Spot<'a>,
 }
 
 /// The interrupt of a receive queue.
 #[derive(Debug, Clone)]
 pub struct QueueInterrupt<'a> {
-    /// What is known of it.
+    /// Interrupt as the kernel reports it.
     pub interrupt: &'a Interrupt,
     /// CPUs that take it.
     pub cpus: BTreeSet<u32>,
-    /// Times that it came between the two readings.
+    /// Number of interrupts between the two readings.
     pub moved: u64,
 }
 
@@ -77,7 +77,7 @@ impl<'a> From<Spot<'a>> for settings::Target<'a> {
 }
 
 impl<'a> Spot<'a> {
-    /// Kind, `""` where the driver tells none.
+    /// Kind of the link (`IFLA_INFO_KIND`), `""` if the driver has none.
     pub fn kind(&self) -> &'a str {
         self.interface.kind.as_deref().unwrap_or_default()
     }
@@ -87,7 +87,7 @@ impl<'a> Spot<'a> {
         &self.interface.name
     }
 
-    /// A feature; `Ok(None)`: the kernel has no feature of this name.
+    /// Returns a feature. `Ok(None)`: the kernel has no feature of this name.
     ///
     /// # Errors
     /// Why features could not be read.
@@ -99,22 +99,22 @@ impl<'a> Spot<'a> {
         }
     }
 
-    /// Attributes of a VXLAN device; `None` of any other.
+    /// Attributes of a VXLAN device; `None` for other devices.
     pub fn vxlan(&self) -> Option<&'a Vxlan> {
         self.interface.vxlan.as_ref()
     }
 
-    /// A device that is hardware, or a hypervisor's.
+    /// Whether a device is hardware, real or emulated by a hypervisor.
     pub fn is_physical(&self) -> bool {
         self.interface.bus.is_some()
     }
 
-    /// Made to carry packets of others: neither a bridge nor a tunnel.
+    /// Whether a device can be the underlay of tunnels, unlike a bridge or a tunnel.
     pub fn is_nic(&self) -> bool {
         self.is_physical() || self.kind() == "veth"
     }
 
-    /// Counters since the first reading; `None` where there is no second.
+    /// Counter increases since the first reading; `None` without a second reading.
     pub fn moved(&self) -> Option<netstate::interface::Counters> {
         let later = self.namespace.later.get()?.get(&self.interface.index)?;
         Some(later.since(&self.interface.counters))
@@ -122,7 +122,7 @@ impl<'a> Spot<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Follows the links of a host.
+    /// Resolves the links of a host.
     pub fn new(host: &'a Host) -> View<'a> {
         let mut view = View {
             host,
@@ -134,7 +134,7 @@ impl<'a> View<'a> {
             segments: HashMap::new(),
         };
         for (at, namespace) in host.namespaces.iter().enumerate() {
-            // A saved host may have a number twice. The first counts, here and below.
+            // A saved host may contain a number twice. The first one counts, here and below.
             view.namespaces.entry(namespace.inode).or_insert(at);
             for (position, link) in namespace.interfaces.get().into_iter().flatten().enumerate() {
                 let place = Place { namespace: at, index: link.index };
@@ -159,7 +159,7 @@ impl<'a> View<'a> {
         view
     }
 
-    /// The host that this is a view of.
+    /// Returns the host behind the view.
     pub fn host(&self) -> &'a Host {
         self.host
     }
@@ -189,12 +189,12 @@ impl<'a> View<'a> {
         self.namespaces.get(&inode).copied()
     }
 
-    /// The link that belongs to a device: a veth's peer, what a VLAN is on.
+    /// Returns the device that `IFLA_LINK` names: a veth's peer, or the device below a VLAN.
     pub fn link(&self, spot: Spot<'a>) -> Option<Spot<'a>> {
         let index = spot.interface.link?;
         let namespace = match spot.interface.link_netns {
             None => spot.place.namespace,
-            // Where that is not known, the index means another device here.
+            // Without the namespace, the index would name an unrelated device here.
             Some(_) => self.namespace(spot.device?.link_namespace?)?,
         };
         self.spot(Place { namespace, index })
@@ -223,12 +223,12 @@ impl<'a> View<'a> {
         self.devices().filter_map(|spot| Some((spot, spot.vxlan()?)))
     }
 
-    /// What was found of a VXLAN device's ways.
+    /// Routes of a VXLAN device, if they were read.
     pub fn ways(&self, tunnel: Spot<'a>) -> Option<&'a Tunnel> {
         tunnel.namespace.tunnels.get(*self.tunnels.get(&tunnel.place)?)
     }
 
-    /// The ways of a VXLAN device to its remotes, those without a route left out.
+    /// Returns a VXLAN device's routes to its remotes. Remotes without a route are left out.
     pub fn underlays(&self, tunnel: Spot<'a>) -> Vec<Underlay<'a>> {
         let Some(found) = self.ways(tunnel) else { return Vec::new() };
         let Some(namespace) = self.namespace(found.underlay) else { return Vec::new() };
@@ -240,7 +240,7 @@ impl<'a> View<'a> {
         ways.collect()
     }
 
-    /// Devices by which VXLAN packets leave, each once.
+    /// Returns the output devices of VXLAN packets, each once.
     pub fn underlay_nics(&self) -> Vec<Spot<'a>> {
         let mut seen = BTreeSet::new();
         let mut nics = Vec::new();
@@ -254,7 +254,8 @@ impl<'a> View<'a> {
         nics
     }
 
-    /// NICs that carry overlays: those under tunnels, and hardware that is a bridge's port.
+    /// Returns the NICs that carry overlays: NICs under tunnels, and hardware that is a bridge
+    /// port.
     pub fn carrying_nics(&self) -> Vec<Spot<'a>> {
         let mut nics = self.underlay_nics();
         nics.extend(
@@ -265,8 +266,8 @@ impl<'a> View<'a> {
         nics
     }
 
-    /// The interrupts of a device's receive queues, with what came between the
-    /// two readings; drivers that name theirs otherwise have none.
+    /// Returns the interrupts of a device's receive queues, with their counts between the two
+    /// readings. Empty for drivers with other interrupt names.
     pub fn receive_interrupts(&self, spot: Spot<'a>) -> Vec<QueueInterrupt<'a>> {
         let Some(pair) = self.host.machine.interrupts.get() else { return Vec::new() };
         let own = spot.device.and_then(|device| device.interrupts.as_deref()).unwrap_or_default();
@@ -278,7 +279,7 @@ impl<'a> View<'a> {
         own.map(|interrupt| QueueInterrupt {
             interrupt,
             cpus: parse_list(&interrupt.cpus).unwrap_or_default(),
-            // Readings of a file may say anything.
+            // A saved host may hold any counts: saturate instead of overflowing.
             moved: pair
                 .after
                 .since(&pair.before, &interrupt.name)
@@ -288,13 +289,13 @@ impl<'a> View<'a> {
         .collect()
     }
 
-    /// Devices on one layer-2 segment have one of these in common: joined by veth
-    /// pairs and bridges, as far as they are seen from here.
+    /// Returns a place that all devices of one layer-2 segment have in common. Veth pairs and
+    /// bridges join segments, as far as they were read.
     pub fn segment(&self, spot: Spot<'a>) -> Place {
         self.segments.get(&spot.place).copied().unwrap_or(spot.place)
     }
 
-    /// Where an address is, on the segment of `near`.
+    /// Returns the devices with an address on the segment of `near`.
     pub fn neighbour_with(&self, near: Spot<'a>, address: IpAddr) -> Vec<Spot<'a>> {
         let segment = self.segment(near);
         let places = self.addressed.get(&address).into_iter().flatten();
@@ -320,6 +321,7 @@ impl<'a> View<'a> {
         for spot in self.devices() {
             let mut waiting = vec![spot.place];
             while let Some(place) = waiting.pop() {
+                // Visited already: links may form a cycle.
                 if segments.contains_key(&place) {
                     continue;
                 }

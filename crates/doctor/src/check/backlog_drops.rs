@@ -6,10 +6,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV025",
     title: "The backlog overflows",
     severity: Severity::Error,
-    explanation: "Packets were dropped between the two readings because a CPU's backlog was \
-        full. veth, tunnels and receive packet steering put packets there; it holds \
-        net.core.netdev_max_backlog of them. A larger backlog takes larger bursts; a \
-        CPU that cannot keep up needs fewer packets (GRO, TSO) or help (RPS).",
+    explanation: "Packets were dropped between the two readings because a CPU's backlog queue was \
+        full. veth, tunnels and receive packet steering use that queue; \
+        net.core.netdev_max_backlog is its length. A longer queue absorbs larger bursts. A CPU \
+        that cannot keep up needs fewer packets (GRO, TSO) or help from other CPUs (RPS).",
     run,
 };
 

@@ -1,4 +1,4 @@
-//! OV014: Ports of one bridge differ in MTU.
+//! OV014: ports of one bridge have different MTUs.
 
 use super::overlay_extent::lowered;
 use super::{Check, Cost, Outcome, Severity, View};
@@ -7,15 +7,16 @@ pub(super) const CHECK: Check = Check {
     code: "OV014",
     title: "Ports of a bridge have different MTUs",
     severity: Severity::Warn,
-    explanation: "A bridge drops what does not fit the port it leaves by, without telling the \
-        sender (a bridge is no router: no ICMP). The bridge's own MTU follows the \
-        smallest port unless it was set, so that traffic of the host itself fits, \
-        while tenants on the larger ports send what is dropped.",
+    explanation: "A bridge drops a packet that is larger than the MTU of its output port. The \
+        sender gets no ICMP, because a bridge is no router. Unless the bridge's own MTU was set, \
+        it follows the smallest port: traffic of the host itself fits, but tenants on larger ports \
+        send packets that the bridge drops.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for bridge in view.devices().filter(|spot| spot.kind() == "bridge") {
+        // A port that is down forwards nothing.
         let ports: Vec<_> = view.ports(bridge).filter(|port| port.interface.up).collect();
         let Some(least) = ports.iter().map(|port| port.interface.mtu).min() else { continue };
         for port in ports.iter().filter(|port| port.interface.mtu > least) {
@@ -32,7 +33,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     .cost(Cost::estimated(0.8, "packets over the smaller MTU"))
                     .set_all(
                         lowered(view, *port, least),
-                        "devices of the segment that are not seen from here need the same MTU",
+                        "devices of the segment that doctor cannot see need the same MTU",
                     ),
             );
         }

@@ -7,13 +7,12 @@ pub(super) const CHECK: Check = Check {
     code: "OV043",
     title: "Bridged frames go through iptables for nothing",
     severity: Severity::Warn,
-    explanation: "Frames that cross a bridge of the namespace are handed to the IP packet \
-        filter, connection tracking included, but the namespace has no rules there. \
-        Container engines switch it on for their own rules; a namespace that only \
-        bridges pays for it with every frame. It is the kernel's default for a new \
-        namespace: one without processes, as an engine makes it for an overlay \
-        network and makes it anew, has it until somebody takes it back each time, \
-        which is a remark.",
+    explanation: "The kernel passes frames that cross a bridge of this namespace to the IP packet \
+        filter, including connection tracking, but the namespace has no rules there. Container \
+        engines enable this for their own rules; a namespace that only bridges pays for it with \
+        every frame. It is the kernel's default for a new namespace. In a namespace without \
+        processes, such as a container engine creates for an overlay network, a fix lasts only \
+        until the engine creates the namespace again. There it is reported as a remark.",
     run,
 };
 
@@ -27,10 +26,12 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let bridges: Vec<_> = view
             .devices_of(at)
             .filter(|spot| spot.kind() == "bridge")
+            // A single port has nothing to bridge to.
             .filter(|spot| view.ports(*spot).count() > 1)
             .collect();
         let Some(bridge) = bridges.first().filter(|_| on && !filters) else { continue };
-        // Docker's sandboxes: nobody there has chosen it, and a fix does not last.
+        // Docker's sandboxes have the kernel's default and are created anew, so a fix does not
+        // last.
         let default = namespace.member_count == 0;
         let severity = if default { Severity::Info } else { CHECK.severity };
         outcome.add(
@@ -46,7 +47,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .confidence(Confidence::Medium)
                 .set(
                     Change::sysctl(namespace, KEY, "1", "0"),
-                    "rules that somebody adds later do not see bridged frames",
+                    "rules that are added later do not see bridged frames",
                 ),
         );
     }

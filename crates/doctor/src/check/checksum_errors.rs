@@ -1,4 +1,4 @@
-//! OV009: Checksum error counters move.
+//! OV009: checksum error counters increase.
 
 use super::{Check, Outcome, Severity, View};
 
@@ -7,11 +7,10 @@ pub(super) const CHECK: Check = Check {
     title: "Packets arrive with wrong checksums",
     severity: Severity::Error,
     explanation: "Packets were dropped between the two readings because their IP, UDP or TCP \
-        checksum was wrong. On an overlay that is mostly a NIC or hypervisor that \
-        should finish a checksum and does not: VXLAN behind NAT (flannel- \
-        io/flannel#1279, kubernetes/kubernetes#88986), vmxnet3 on port 4789 \
-        (projectcalico/calico#4727). Switch off tx-udp_tnl-csum-segmentation, then tx- \
-        checksumming, at the sender.",
+        checksum was wrong. On an overlay the usual cause is a NIC or hypervisor that does not \
+        finish a checksum it should finish: VXLAN behind NAT (flannel-io/flannel#1279, \
+        kubernetes/kubernetes#88986), vmxnet3 on port 4789 (projectcalico/calico#4727). Switch off \
+        tx-udp_tnl-csum-segmentation at the sender, then tx-checksumming.",
     run,
 };
 

@@ -8,10 +8,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV028",
     title: "The connection table is nearly full",
     severity: Severity::Error,
-    explanation: "The namespace's connection tracking table is nearly at nf_conntrack_max. When \
-        it is full, packets of new connections are dropped. Every namespace has a \
-        table and a limit of its own; the limit of all but the first follows the \
-        first's.",
+    explanation: "The namespace's connection tracking table is close to nf_conntrack_max. When it \
+        is full, packets of new connections are dropped. Each namespace has its own table. The \
+        limit of the first namespace applies to all of them.",
     run,
 };
 
@@ -31,10 +30,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             CHECK
                 .in_namespace(namespace, "conntrack")
                 .evidence(format!("{count} of {max} entries"), "nf_conntrack_count, _max")
-                .cost(Cost::estimated(0.9 * share, "new connections, once it is full"))
+                .cost(Cost::estimated(0.9 * share, "new connections, once the table is full"))
                 .set(
                     Change::machine(KEY, max, max.saturating_mul(4)),
-                    "an entry takes about 300 bytes; the setting is the whole machine's",
+                    "an entry takes about 300 bytes; the setting applies to the whole machine",
                 ),
         );
     }

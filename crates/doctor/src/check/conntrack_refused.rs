@@ -7,17 +7,17 @@ pub(super) const CHECK: Check = Check {
     code: "OV029",
     title: "Connection tracking drops packets",
     severity: Severity::Error,
-    explanation: "Between the two readings connection tracking dropped packets: the table was \
-        full (early_drop, drop), or two packets of one new connection raced \
-        (insert_failed: DNS over UDP through DNAT is known for it).",
+    explanation: "Connection tracking dropped packets between the two readings. Either the table \
+        was full (early_drop, drop), or two packets of one new connection raced (insert_failed, \
+        known from DNS over UDP through DNAT).",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for namespace in &view.host().namespaces {
-        // A namespace without connection tracking refuses nothing.
+        // Without connection tracking, a namespace drops nothing for it.
         let Reading::Read(pair) = &namespace.conntrack else { continue };
-        // This kernel does not count what is refused.
+        // This kernel does not count drops by connection tracking.
         let Some(moved) = pair.after.since(&pair.before) else { continue };
         let counts = [
             ("insert_failed", moved.insert_failed),

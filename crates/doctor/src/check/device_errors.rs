@@ -1,4 +1,4 @@
-//! OV050: Receive or transmit errors of a device move.
+//! OV050: receive or transmit errors of a device increase.
 
 use super::{Check, Cost, Outcome, Severity, View};
 
@@ -6,17 +6,18 @@ pub(super) const CHECK: Check = Check {
     code: "OV050",
     title: "A device counts errors",
     severity: Severity::Warn,
-    explanation: "A device counted errors between the two readings. On hardware: cable, optics, \
-        duplex. On a VXLAN device rx_errors are packets with reserved bits or options \
-        that it does not take, tx_errors those it could not route.",
+    explanation: "A device counted errors between the two readings. On hardware, suspect cable, \
+        optics or duplex. On a VXLAN device, rx_errors are packets with reserved bits or options \
+        that the device does not accept, and tx_errors are packets that it could not route.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for spot in view.devices() {
+        // Without a second reading, current errors are unknown.
         let Some(moved) = spot.moved() else { continue };
         let errors = moved.rx_errors.saturating_add(moved.tx_errors);
-        // What a full ring costs is OV022's.
+        // OV022 reports drops at a full ring.
         let missed = moved.rx_missed.saturating_add(moved.rx_fifo);
         if errors.saturating_sub(missed) == 0 {
             continue;

@@ -1,4 +1,4 @@
-//! OV038: An address twice on one layer-2 segment.
+//! OV038: two devices of one layer-2 segment have the same IP address.
 
 use super::{Check, Cost, Outcome, Severity, Spot, View, shared_between};
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV038",
     title: "Two devices have one IP address",
     severity: Severity::Error,
-    explanation: "Two devices that are on one layer-2 segment, as far as it is seen from here, \
-        have the same IP address. Neighbours send to whichever answered last; for \
-        VTEPs half of the overlay's packets go to the wrong host.",
+    explanation: "Two devices on one layer-2 segment, as far as doctor can see it, have the same \
+        IP address. Neighbours send to the device that answered last. If the address belongs to \
+        VTEPs, half of the overlay's packets reach the wrong host.",
     run,
 };
 
@@ -21,17 +21,18 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         for known in namespace.addresses.get().into_iter().flatten() {
             let place = Place { namespace: at, index: known.link };
-            // Loopback's addresses are in every namespace.
+            // Every namespace has the loopback addresses.
             let Some(spot) = view.spot(place).filter(|spot| !spot.interface.loopback) else {
                 continue;
             };
-            // A device that is down answers nobody.
+            // A device that is down does not answer ARP.
             if spot.interface.up {
                 owners.entry((view.segment(spot), known.address)).or_default().push(spot);
             }
         }
     }
     for ((_, address), spots) in owners {
+        // One owner, or several in one namespace.
         let Some((first, other)) = shared_between(&spots) else { continue };
         outcome.add(
             CHECK

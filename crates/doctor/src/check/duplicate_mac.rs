@@ -1,4 +1,4 @@
-//! OV039: A hardware address twice on one layer-2 segment.
+//! OV039: two devices of one layer-2 segment have the same MAC address.
 
 use super::{Check, Cost, Outcome, Severity, Spot, View, shared_between};
 use std::collections::BTreeMap;
@@ -11,23 +11,23 @@ pub(super) const CHECK: Check = Check {
     code: "OV039",
     title: "Two devices have one hardware address",
     severity: Severity::Error,
-    explanation: "Two devices that are on one layer-2 segment, as far as it is seen from here, \
-        have the same hardware address: bridges learn it now at one port, now at the \
-        other, and packets go astray. Cloned machines and containers with fixed \
-        addresses do that.",
+    explanation: "Two devices on one layer-2 segment, as far as doctor can see it, have the same \
+        hardware address. Bridges learn it at one port, then at the other, so packets reach the \
+        wrong device. The usual causes are cloned machines and containers with fixed addresses.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     let mut owners: BTreeMap<(Place, MacAddr), Vec<Spot<'_>>> = BTreeMap::new();
     for spot in view.devices() {
-        // A bridge takes the address of a port; ports do not send by their own.
+        // A bridge takes over the address of a port, and ports do not send with their own address.
         let sends = spot.interface.up && spot.interface.master.is_none();
         if let Some(mac) = spot.interface.mac.filter(|mac| sends && mac.is_unicast()) {
             owners.entry((view.segment(spot), mac)).or_default().push(spot);
         }
     }
     for ((_, mac), spots) in owners {
+        // One owner, or several in one namespace.
         let Some((first, other)) = shared_between(&spots) else { continue };
         outcome.add(
             CHECK

@@ -6,10 +6,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV061",
     title: "An enic has too few interrupts for its queues",
     severity: Severity::Warn,
-    explanation: "Cisco's VIC (driver enic) wants an interrupt for each receive and each transmit \
-        queue and two more, and a completion queue for each. With fewer the driver uses \
-        fewer queues than the adapter's policy names. They are set in the adapter policy \
-        of UCS Manager or CIMC: interrupts RX + TX + 2, completion queues RX + TX.",
+    explanation: "Cisco's VIC (driver enic) needs one interrupt for each receive and transmit \
+        queue, two more interrupts, and one completion queue for each queue. With fewer, the \
+        driver uses fewer queues than the adapter policy allows. Set them in the adapter policy of \
+        UCS Manager or CIMC: interrupts RX + TX + 2, completion queues RX + TX.",
     run,
 };
 
@@ -19,6 +19,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         else {
             continue;
         };
+        // Without both numbers there is nothing to compare.
         let (Some(channels), Some(interrupts)) = (device.channels, &device.interrupts) else {
             continue;
         };
@@ -33,7 +34,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .on(spot)
                 .evidence(format!("{rx} receive and {tx} transmit queues"), "ETHTOOL_GCHANNELS")
                 .evidence(
-                    format!("{have} interrupts, {wanted} wanted"),
+                    format!("{have} interrupts, {wanted} needed"),
                     "/sys/class/net/…/device/msi_irqs",
                 )
                 .cost(Cost::estimated(0.3, "packets of several flows"))

@@ -10,33 +10,33 @@ pub(super) const CHECK: Check = Check {
     code: "OV063",
     title: "The other end of a tunnel disagrees",
     severity: Severity::Error,
-    explanation: "The host at the other end (asked by --peer) has no VXLAN device of this VNI and \
-        UDP port, or one with a smaller MTU, or one of the two ends sends outer \
-        checksums and the other does not. Wrong VNI or port: nothing arrives. A \
-        smaller MTU there: packets over it are dropped without an answer. No outer \
-        checksums: the receiver merges nothing (OV003).",
+    explanation: "The host at the other end, asked by --peer, is configured differently. A \
+        different VNI or UDP port: no packet arrives. A smaller MTU there: packets larger than it \
+        are dropped without ICMP. Outer checksums at one end only: the end that receives none \
+        cannot merge packets (OV003).",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for far in &view.host().far_ends {
         let mut concerned = false;
-        // An external device gets the remote, the VNI and more with each packet.
+        // An external device gets remote and VNI with each packet, so there is nothing to compare.
         for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
             if view.underlays(tunnel).iter().any(|underlay| far.is_at(underlay.remote)) {
                 concerned = true;
                 outcome.findings.extend(judge(tunnel, vxlan, far));
             }
         }
+        // Otherwise a mistyped address would look like agreement.
         if !concerned {
-            let why = "no tunnel that was looked at has this host as its remote";
+            let why = "no tunnel of this host has it as its remote";
             outcome.skip(&far.address.to_string(), why);
         }
     }
 }
 
 fn judge(tunnel: Spot<'_>, vxlan: &Vxlan, far: &FarEnd) -> Option<Finding> {
-    // Takes any VNI, and tells none.
+    // An external device accepts any VNI, and has none to compare.
     if far.vxlans().any(|(_, other)| other.external && other.port == vxlan.port) {
         return None;
     }
@@ -60,6 +60,7 @@ fn judge(tunnel: Spot<'_>, vxlan: &Vxlan, far: &FarEnd) -> Option<Finding> {
         let cost = Cost::estimated(1.0, "all packets to this remote");
         return Some(finding.evidence(what, source).cost(cost));
     }
+    // A larger MTU there is no problem for packets from here.
     if tunnel.interface.mtu > link.mtu {
         let (what, source) = there(format!("MTU of {} there: {}", link.name, link.mtu));
         let cost = Cost::estimated(0.5, "packets over the smaller MTU");
@@ -67,7 +68,7 @@ fn judge(tunnel: Spot<'_>, vxlan: &Vxlan, far: &FarEnd) -> Option<Finding> {
     }
     if (vxlan.checksum, vxlan.checksum6) != (other.checksum, other.checksum6) {
         let word = |on| if on { "sent" } else { "not sent" };
-        // With neither address the tunnel is IPv4's.
+        // If neither end has an address configured, the tunnel runs over IPv4.
         let ipv4 = other.local.or(vxlan.local).is_none_or(|local| local.is_ipv4());
         let (ours, theirs) = match ipv4 {
             true => (vxlan.checksum, other.checksum),
@@ -79,7 +80,7 @@ fn judge(tunnel: Spot<'_>, vxlan: &Vxlan, far: &FarEnd) -> Option<Finding> {
             link.name,
             word(theirs)
         ));
-        let cost = Cost::estimated(0.2, "CPU time of the end that gets none");
+        let cost = Cost::estimated(0.2, "CPU time of the end that receives none");
         let finding = finding.evidence(what, source).cost(cost).severity(Severity::Info);
         return (ours != theirs).then_some(finding);
     }
@@ -87,8 +88,8 @@ fn judge(tunnel: Spot<'_>, vxlan: &Vxlan, far: &FarEnd) -> Option<Finding> {
 }
 
 impl FarEnd {
-    /// Whether a remote is this host: its VTEP may have another address than
-    /// what it was asked at.
+    /// Whether a remote is this host. The address used for --peer may differ from the VTEP's
+    /// address.
     fn is_at(&self, remote: std::net::IpAddr) -> bool {
         self.address == remote || self.vxlans().any(|(_, vxlan)| vxlan.local == Some(remote))
     }

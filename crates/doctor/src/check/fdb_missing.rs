@@ -1,4 +1,4 @@
-//! OV035: A VXLAN device knows a neighbour's address but not where to send it.
+//! OV035: a VXLAN device has a neighbour's MAC address but no remote for it.
 
 use super::{Check, Cost, Outcome, Severity, View};
 use netstate::MacAddr;
@@ -8,10 +8,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV035",
     title: "A forwarding entry is missing",
     severity: Severity::Error,
-    explanation: "The namespace has a fixed neighbour entry on the VXLAN device, but the device \
-        has no forwarding entry for that hardware address and no default remote: \
-        packets to it are dropped (rx of nobody, tx_dropped here). A control plane set \
-        one and not the other.",
+    explanation: "The namespace has a permanent neighbour entry on the VXLAN device, but the \
+        device has no forwarding entry for that hardware address and no default remote. It drops \
+        packets to that address and counts them in tx_dropped. A control plane set the neighbour \
+        entry without the forwarding entry.",
     run,
 };
 
@@ -28,6 +28,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .filter(|entry| entry.link == tunnel.interface.index && entry.remote.is_some())
             .collect();
         let has_default = own.iter().any(|entry| entry.mac == Some(MacAddr::default()));
+        // Packets without an entry go to the default remote.
         if has_default || vxlan.remote.is_some() {
             continue;
         }
@@ -36,6 +37,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             known.link == tunnel.interface.index && known.knowledge == Knowledge::Permanent
         });
         for known in fixed {
+            // The device handles multicast without an entry per address.
             let Some(mac) = known.mac.filter(|mac| mac.is_unicast()) else { continue };
             if own.iter().any(|entry| entry.mac == Some(mac)) {
                 continue;
@@ -44,7 +46,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 CHECK
                     .on(tunnel)
                     .evidence(format!("neighbour {} is at {mac}", known.address), "RTM_GETNEIGH")
-                    .evidence(format!("no forwarding entry for {mac}, no default"), "RTM_GETNEIGH")
+                    .evidence(
+                        format!("no forwarding entry for {mac}, no default remote"),
+                        "RTM_GETNEIGH",
+                    )
                     .cost(Cost::estimated(1.0, "all packets to this neighbour")),
             );
         }

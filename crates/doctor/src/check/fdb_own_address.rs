@@ -6,15 +6,16 @@ pub(super) const CHECK: Check = Check {
     code: "OV037",
     title: "A forwarding entry points back to this host",
     severity: Severity::Warn,
-    explanation: "A forwarding entry of the VXLAN device sends to an address of this very host: \
-        frames come back, or are delivered to the wrong device. A control plane took \
-        this host for a remote one, or a host was cloned.",
+    explanation: "A forwarding entry of the VXLAN device sends to an address of this host. Frames \
+        come back, or reach the wrong device. Either a control plane took this host for a remote \
+        one, or a host was cloned.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
         let Some(ways) = view.ways(tunnel) else { continue };
+        // The underlay's namespace was not read.
         let Some(at) = view.namespace(ways.underlay) else { continue };
         let Some(namespace) = view.host().namespaces.get(at) else { continue };
         let Some(own) = outcome.need(&namespace.label, &namespace.addresses) else { continue };

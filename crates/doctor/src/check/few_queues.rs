@@ -8,20 +8,22 @@ pub(super) const CHECK: Check = Check {
     code: "OV055",
     title: "A NIC uses fewer queues than there are CPUs",
     severity: Severity::Info,
-    explanation: "The NIC can have more queues than it uses, and there are CPUs without one: fewer \
-        CPUs share the work of receiving. It is a warning where one CPU is busy with \
-        softirqs nearly all the time while others idle. More queues cost memory and \
-        interrupts; a machine that shares few flows gains nothing.",
+    explanation: "The NIC uses fewer queues than it could, and some CPUs have none, so fewer CPUs \
+        share the work of receiving. It is a warning if one CPU spends nearly all its time in \
+        softirqs while others idle. More queues cost memory and interrupts, and do not help a \
+        machine with few flows.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
+    // Without the number of CPUs there is no target.
     let Some(facts) = view.host().machine.facts.get() else { return };
     let cpus = u32::try_from(facts.online_cpus).unwrap_or(u32::MAX);
     let busy = outcome.busy_with_softirqs(view);
     for spot in view.devices().filter(|spot| spot.is_physical() && spot.interface.up) {
+        // The driver does not report its queues.
         let Some(channels) = spot.device.and_then(|device| device.channels) else { continue };
-        // A driver has receive queues of their own, or queues for both ways.
+        // A driver has either combined queues or separate receive queues.
         let (count, word) = if channels.combined.most > 0 {
             (channels.combined, "combined")
         } else {
@@ -51,7 +53,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         };
         outcome.add(finding.by_hand(
             command(wanted),
-            "most drivers take the link down for a moment",
+            "most drivers briefly take the link down",
             command(count.now),
         ));
     }

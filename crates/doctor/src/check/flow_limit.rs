@@ -7,11 +7,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV062",
     title: "The flow limit drops packets",
     severity: Severity::Warn,
-    explanation: "Between the two readings packets were dropped at the flow limit: a CPU's backlog \
-        queue was half full, and one flow had most of it. A tunnel is one flow to the \
-        outer device when its source port does not change (no hash of the inner flow), \
-        so that the limit hits every tenant. It is on only where \
-        net.core.flow_limit_cpu_bitmap says so.",
+    explanation: "Packets were dropped at the flow limit between the two readings: a CPU's backlog \
+        queue was half full and one flow had most of it. If a tunnel's source port does not depend \
+        on the inner flow, the outer device sees the tunnel as one flow, and the limit affects \
+        every tenant. The limit is active on the CPUs of net.core.flow_limit_cpu_bitmap only.",
     run,
 };
 
@@ -31,7 +30,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     outcome.add(match machine.sysctls.get(KEY).and_then(|value| value.get()) {
         Some(now) => finding
             .set(Change::machine(KEY, now, "0"), "one flow may then fill the whole backlog queue"),
-        // Without the present value there is none to go back to.
+        // An undo needs the present value, and it could not be read.
         None => finding,
     });
 }

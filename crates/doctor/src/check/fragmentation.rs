@@ -1,4 +1,4 @@
-//! OV016: Fragmentation counters move.
+//! OV016: fragmentation counters increase.
 
 use super::{Check, Outcome, Severity, View};
 
@@ -6,10 +6,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV016",
     title: "Packets are cut into fragments or dropped for size",
     severity: Severity::Warn,
-    explanation: "Between the two readings packets were fragmented, or dropped because they must \
-        not be (FragFails): something sends more than the MTU of the way on. Fragments \
-        are reassembled in software, defeat receive offloads and RSS, and are dropped \
-        by many firewalls.",
+    explanation: "Between the two readings packets were fragmented, or dropped because fragmenting \
+        them was forbidden (FragFails). A sender uses packets larger than an MTU on the path. \
+        Fragments are reassembled in software, defeat receive offloads and RSS, and are dropped by \
+        many firewalls.",
     run,
 };
 

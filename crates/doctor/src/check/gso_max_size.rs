@@ -7,10 +7,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV007",
     title: "GSO packets are limited below 64 KiB",
     severity: Severity::Warn,
-    explanation: "The kernel hands a device GSO packets of at most gso_max_size bytes and \
-        gso_max_segs segments. A limit below 64 KiB on any device of a path cuts \
-        earlier, and more headers are built for the same data. Right where the \
-        hardware takes no more (tso_max_size).",
+    explanation: "The kernel gives a device GSO packets of at most gso_max_size bytes and \
+        gso_max_segs segments. If any device on a path limits them below 64 KiB, they are cut \
+        earlier and more headers are built for the same data. Correct if the hardware accepts no \
+        more (tso_max_size).",
     run,
 };
 
@@ -20,10 +20,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     const USUAL_SEGS: u32 = 65_535;
     for spot in view.devices() {
         let link = spot.interface;
-        // tso_max_size is told since Linux 5.19, a size of IPv4's own since 6.3.
+        // The kernel reports tso_max_size since 5.19, and a separate IPv4 size since 6.3.
         let most = link.tso_max_size.unwrap_or(USUAL_SIZE).min(USUAL_SIZE);
         let size = link.gso_ipv4_max_size.or(link.gso_max_size);
-        // A VXLAN device and a bridge take over the limits of what is below or in them.
+        // A VXLAN device inherits the limits of its lower device, a bridge those of its ports.
         let finding = match (size, link.gso_max_segs) {
             (Some(size), _) if size < most => CHECK
                 .on(spot)

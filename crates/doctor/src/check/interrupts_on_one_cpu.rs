@@ -6,19 +6,20 @@ pub(super) const CHECK: Check = Check {
     code: "OV058",
     title: "Several receive queues interrupt one CPU",
     severity: Severity::Warn,
-    explanation: "Interrupts of several receive queues of a NIC came between the two readings, and \
-        the same single CPU takes them all, while the machine has others: several queues \
-        then bring nothing. irqbalance may have stopped, or pinned them.",
+    explanation: "Several receive queues of a NIC raised interrupts between the two readings, and \
+        one CPU takes all of them although the machine has more. Several queues then bring \
+        nothing. irqbalance may have stopped, or may have pinned them.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    /// Interrupts from which a queue is in use.
+    /// A queue with at least this many interrupts is in use.
     const IN_USE: u64 = 20;
     let cpus = view.host().machine.facts.get().map_or(1, |facts| facts.online_cpus);
     for spot in view.devices().filter(|spot| spot.is_physical() && cpus > 1) {
         let mut queues = view.receive_interrupts(spot);
         queues.retain(|queue| queue.moved >= IN_USE);
+        // No queue is in use.
         let [first, others @ ..] = &queues[..] else { continue };
         let one = first.cpus.len() == 1 && others.iter().all(|queue| queue.cpus == first.cpus);
         let (Some(other), true) = (others.first(), one) else { continue };

@@ -1,4 +1,4 @@
-//! OV054: An offload is known to be broken here.
+//! OV054: an offload has a reported defect with this driver, kernel or hypervisor.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
 use std::collections::BTreeSet;
@@ -13,14 +13,15 @@ pub(super) const CHECK: Check = Check {
     code: "OV054",
     title: "An offload is known to be broken here",
     severity: Severity::Warn,
-    explanation: "This combination of driver, kernel or hypervisor is in a small list of reported \
-        defects: an offload that is announced and done wrong, or that costs more than it \
-        saves. Each entry says where it was reported and when it was last looked at. A \
-        report is not a proof: overlane try measures it here.",
+    explanation: "This combination of driver, kernel or hypervisor is in a short list of reported \
+        defects: an offload that works incorrectly, or that costs more than it saves. Each entry \
+        names the report and the date it was last checked. A report is no proof for this machine; \
+        overlane try measures it here.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
+    // Defects are bound to kernel and hypervisor.
     let Some(facts) = view.host().machine.facts.get() else { return };
     let kernel = kernel_version(&facts.kernel_release);
     let mut seen = BTreeSet::new();
@@ -58,10 +59,10 @@ fn finding(spot: Spot<'_>, defect: &Defect, facts: &MachineFacts) -> Finding {
             "ETHTOOL_GFEATURES, uname",
         )
         .evidence(defect.symptom, format!("{} (as of {})", defect.source, defect.as_of))
-        .cost(Cost::estimated(defect.cost, "packets of this tunnel, by the report"))
+        .cost(Cost::estimated(defect.cost, "packets of this tunnel, according to the report"))
         .confidence(Confidence::Low)
         .set(
             Change::feature(spot, defect.feature, false),
-            "where the defect is mended it costs CPU time; overlane try tells",
+            "if the defect is fixed here, this costs CPU time; measure it with overlane try",
         )
 }

@@ -7,10 +7,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV008",
     title: "LRO is on where packets are forwarded",
     severity: Severity::Error,
-    explanation: "Large receive offload merges received packets without keeping what is needed \
-        to cut them again: forwarded or bridged, they are dropped or sent with wrong \
-        checksums. The kernel switches it off when forwarding begins, but not where a \
-        driver or administrator switches it on later.",
+    explanation: "Large receive offload merges received packets and discards the information \
+        needed to cut them again. If they are forwarded or bridged, they are dropped or sent with \
+        wrong checksums. The kernel switches LRO off when forwarding is enabled, but does not stop \
+        a driver or administrator from enabling it later.",
     run,
 };
 
@@ -20,6 +20,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let on_path = view.bridge(spot).is_some()
             || forwards("net/ipv4/ip_forward")
             || forwards("net/ipv6/conf/all/forwarding");
+        // Unread features prove nothing.
         let lro = spot.feature("rx-lro").ok().flatten();
         if !on_path || !lro.is_some_and(|lro| lro.is_on()) {
             continue;
@@ -33,7 +34,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .confidence(Confidence::Medium)
                 .set(
                     Change::feature(spot, "rx-lro", false),
-                    "received streams of this host itself cost more CPU; GRO takes over",
+                    "streams that this host itself receives cost more CPU; GRO merges them instead",
                 ),
         );
     }

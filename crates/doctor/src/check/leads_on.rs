@@ -1,24 +1,23 @@
-//! Where a device leads: the tunnel behind it, and what carries the tunnel. Shared by checks.
+//! Follows a device to its tunnel and underlay. Shared by checks.
 
 use netstate::interface::{Vxlan, vxlan_overhead};
 
 use super::View;
 use crate::view::{Place, Spot};
 
-/// The VXLAN device that leads on from a device: itself, or a port of the bridge
-/// that it is.
+/// Returns the VXLAN device behind a device: the device itself, or a port of the bridge that it is.
 pub(super) fn tunnel<'a>(view: &View<'a>, spot: Spot<'a>) -> Option<Spot<'a>> {
     std::iter::once(spot).chain(view.ports(spot)).find(|spot| spot.vxlan().is_some())
 }
 
-/// Devices that may carry a tunnel's packets.
+/// Returns the devices that may carry a tunnel's packets.
 pub(super) fn underlays(view: &View<'_>, tunnel: Spot<'_>) -> Vec<Place> {
     let ways = view.underlays(tunnel).into_iter().map(|underlay| underlay.nic);
     ways.chain(view.link(tunnel)).map(|nic| nic.place).collect()
 }
 
-/// The VXLAN devices of the same VNI and port at a tunnel's remotes, where the
-/// remotes are on this machine.
+/// Returns the VXLAN devices of the same VNI and port at a tunnel's remotes, if the remotes are on
+/// this machine.
 pub(super) fn far_ends<'a>(view: &View<'a>, tunnel: Spot<'a>, vxlan: &Vxlan) -> Vec<Spot<'a>> {
     let mut ends: Vec<Spot<'a>> = Vec::new();
     for underlay in view.underlays(tunnel) {
@@ -37,9 +36,11 @@ pub(super) fn far_ends<'a>(view: &View<'a>, tunnel: Spot<'a>, vxlan: &Vxlan) -> 
     ends
 }
 
-/// What a tunnel's ways have room for, bytes of layer 3; none where none is known.
+/// Returns the largest layer-3 packet in bytes that fits all of a tunnel's routes. `None` if no
+/// route is known.
 pub(super) fn room(view: &View<'_>, tunnel: Spot<'_>) -> Option<u32> {
     let underlays = view.underlays(tunnel).into_iter();
+    // Loopback has no wire whose MTU could limit packets.
     let wires = underlays.filter(|underlay| !underlay.nic.interface.loopback);
     wires
         .map(|underlay| underlay.nic.interface.mtu.saturating_sub(vxlan_overhead(underlay.remote)))

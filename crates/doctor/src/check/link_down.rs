@@ -7,10 +7,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV051",
     title: "A device of a path is down",
     severity: Severity::Error,
-    explanation: "A device that packets of an overlay have to cross is down or has no carrier: a \
-        bridge with ports, a port of a bridge, or the NIC under a tunnel. A TAP \
-        without carrier has nobody behind it; a veth without carrier has a peer that \
-        is down.",
+    explanation: "A device that an overlay's packets must cross is down or has no carrier: a \
+        bridge with ports, a port of a bridge, or the NIC under a tunnel. A TAP without carrier \
+        has no program attached. A veth without carrier has a peer that is down.",
     run,
 };
 
@@ -20,14 +19,15 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let bridge = spot.kind() == "bridge" && view.ports(spot).next().is_some();
         let port = view.bridge(spot).is_some();
         let nic = nics.iter().any(|nic| nic.place == spot.place);
+        // Other devices carry no overlay.
         if !bridge && !port && !nic || spot.interface.up && spot.interface.carrier {
             continue;
         }
-        // Nobody listens on its port then: OV033.
+        // OV033 reports it: without the device nothing listens on its port.
         if spot.vxlan().is_some() && !spot.interface.up {
             continue;
         }
-        // A bridge whose ports have no carrier has none: said of the ports.
+        // A bridge has no carrier if its ports have none, and the ports are reported.
         if bridge && spot.interface.up {
             continue;
         }
@@ -37,8 +37,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .evidence(state, "IFLA_FLAGS, IFLA_OPERSTATE")
             .cost(Cost::estimated(1.0, "all packets of this device"))
             .confidence(Confidence::Medium);
-        // A device whose other end is down, or which nobody has open, is often left
-        // over on purpose.
+        // A device whose peer is down, or that no program has open, is often left over on purpose.
         outcome.add(match spot.interface.up {
             true => finding.severity(Severity::Warn),
             false => finding.set(Change::up(spot), "it may have been set down on purpose"),

@@ -6,13 +6,12 @@ pub(super) const CHECK: Check = Check {
     code: "OV065",
     title: "Open vSwitch loses packets of new flows",
     severity: Severity::Error,
-    explanation: "Between the two readings a datapath of Open vSwitch dropped packets that it \
-        knew no flow for, as it could not ask the daemon about them (an upcall): \
-        ovs-vswitchd stands still, has too few threads for the rate of new flows, or \
-        has a port in the datapath that no bridge has. New connections begin late or \
-        not at all, established ones go on. Look at its log, at ovs-appctl \
-        upcall/show and coverage/show, and at what makes so many new flows: rules \
-        that match ports or addresses which nothing needs.",
+    explanation: "Between the two readings an Open vSwitch datapath dropped packets without a flow \
+        because it could not pass them to the daemon (an upcall). ovs-vswitchd hangs, has too few \
+        threads for the rate of new flows, or has a datapath port that belongs to no bridge. New \
+        connections start late or not at all; established ones continue. Check its log, ovs-appctl \
+        upcall/show and coverage/show. Check also why so many new flows appear: rules may match \
+        ports or addresses unnecessarily.",
     run,
 };
 
@@ -24,7 +23,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         }
         for after in &pair.after.known {
             let before = pair.before.known.iter().find(|before| before.name == after.name);
-            // A datapath that was made meanwhile has no first reading.
+            // A datapath created between the readings has no first reading.
             let Some(before) = before else { continue };
             let [hit, missed, lost] = [
                 after.hit.saturating_sub(before.hit),

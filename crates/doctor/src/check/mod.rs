@@ -1,4 +1,4 @@
-//! One file per check, and this list of them.
+//! The list of checks. Each check has its own file.
 
 use netstate::snmp;
 
@@ -76,18 +76,18 @@ mod vxlan_gro;
 mod vxlan_listener;
 mod vxlan_port;
 
-/// A check: one kind of fault, and how it is found on a host that was read.
+/// A check: one kind of fault, and the function that finds it.
 #[derive(Debug)]
 pub struct Check {
-    /// Its code, for good.
+    /// Code, which never changes its meaning.
     pub code: &'static str,
-    /// What is wrong where it finds something.
+    /// Title of its findings.
     pub title: &'static str,
-    /// How bad that is, unless a finding says otherwise.
+    /// Default severity of its findings.
     pub severity: Severity,
-    /// What it means, why it costs, when it is right to be so.
+    /// Explanation: meaning, cost, and when the state is correct.
     pub explanation: &'static str,
-    /// Looks at the host, and adds what it finds and what it could not look at.
+    /// Examines the host, and adds findings and objects that could not be examined.
     pub run: fn(&View<'_>, &mut Outcome),
 }
 
@@ -161,22 +161,22 @@ pub const CHECKS: &[Check] = &[
     tap_without_vhost::CHECK,
 ];
 
-/// A check by code, in any case.
+/// Returns a check by code, ignoring case.
 pub fn find(code: &str) -> Option<&'static Check> {
     CHECKS.iter().find(|check| check.code.eq_ignore_ascii_case(code))
 }
 
-/// What the checks have found so far.
+/// Results of the checks that ran.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What is wrong, in the order in which checks ran.
+    /// Findings, in the order of the checks.
     pub findings: Vec<Finding>,
-    /// What could not be looked at.
+    /// Objects that could not be examined.
     pub skipped: Vec<Skipped>,
     code: &'static str,
 }
 
-/// What machine-wide findings are filed under.
+/// Namespace label of findings on the machine.
 pub const MACHINE: &str = "machine";
 
 impl Check {
@@ -185,7 +185,7 @@ impl Check {
         self.in_namespace(spot.namespace, spot.name())
     }
 
-    /// A finding on something else in a namespace.
+    /// A finding on another object of a namespace.
     fn in_namespace(&self, namespace: &Namespace, object: impl Into<String>) -> Finding {
         Finding {
             code: self.code.to_owned(),
@@ -200,8 +200,8 @@ impl Check {
         }
     }
 
-    /// A finding on what was counted between the two readings, and its source:
-    /// the cost is all of it among `whole` packets. `None` where nothing was.
+    /// A finding on counters that increased between the two readings. The cost is their sum
+    /// relative to `whole` packets. `None` if none increased.
     fn counted(
         &self,
         (namespace, object): (&Namespace, &str),
@@ -218,6 +218,7 @@ impl Check {
             .fold(finding, |finding, (name, count)| {
                 finding.evidence(format!("{name} +{count}"), source)
             });
+        // Counters that did not increase are no finding.
         (all > 0).then_some(finding)
     }
 
@@ -238,7 +239,7 @@ impl Check {
 }
 
 impl Outcome {
-    /// Runs one check; its findings and notes are appended.
+    /// Runs one check and appends its results.
     pub fn run(&mut self, check: &Check, view: &View<'_>) {
         self.code = check.code;
         (check.run)(view, self);
@@ -248,7 +249,7 @@ impl Outcome {
         self.findings.push(finding);
     }
 
-    /// What was read, or a note that the check could not look.
+    /// Returns the value. If it was not read, adds a note and returns `None`.
     fn need<'r, T>(&mut self, object: &str, reading: &'r Reading<T>) -> Option<&'r T> {
         self.need_result(object, reading.as_result())
     }
@@ -263,7 +264,7 @@ impl Outcome {
         }
     }
 
-    /// Notes that the check could not look at something.
+    /// Notes that the check could not examine an object.
     fn skip(&mut self, object: &str, reason: &str) {
         self.skipped.push(Skipped {
             code: self.code.to_owned(),
@@ -272,19 +273,19 @@ impl Outcome {
         });
     }
 
-    /// Whether a feature is off, though the kernel knows it; and whether it can be
-    /// switched on.
+    /// Returns `Some` if a feature exists and is off.
     fn off(&mut self, spot: Spot<'_>, feature: &str) -> Option<Off> {
         let object = format!("{} {}", spot.namespace.label, spot.name());
         let state = self.need_result(&object, spot.feature(feature))??;
         match state {
             crate::host::Feature::Off => Some(Off { fixed: false }),
             crate::host::Feature::OffFixed => Some(Off { fixed: true }),
+            // The feature is on, or the kernel does not have it.
             _ => None,
         }
     }
 
-    /// A namespace's counters of both readings.
+    /// Returns both readings of a namespace's counters.
     fn moving<'n, T>(
         &mut self,
         namespace: &'n Namespace,
@@ -293,15 +294,15 @@ impl Outcome {
         self.need(&namespace.label, reading)
     }
 
-    /// A CPU that does little but softirqs while another idles.
+    /// Returns a CPU that spends nearly all its time in softirqs while another is idle.
     fn busy_with_softirqs(&mut self, view: &View<'_>) -> Option<Busy> {
-        /// Below as many ticks a share means nothing.
+        /// With fewer ticks a share means nothing.
         const ENOUGH: u64 = 20;
         let pair = self.need(MACHINE, &view.host().machine.cpu)?;
         let mut busy = None;
         let mut idle = false;
         for (number, after) in &pair.after.cpus {
-            // A CPU that came online meanwhile has no first reading.
+            // A CPU that came online between the readings has no first reading.
             let Some(before) = pair.before.cpus.get(number) else { continue };
             let moved = after.since(before);
             if moved.total() < ENOUGH {
@@ -313,11 +314,12 @@ impl Outcome {
             }
             idle |= share(moved.idle.saturating_add(moved.iowait)) >= Busy::IDLE;
         }
+        // Without an idle CPU, spreading the work would not help.
         let cpu = busy.filter(|_| idle)?;
         Some(Busy { cpu, cpus: pair.after.cpus.len() })
     }
 
-    /// What each namespace's protocol counters moved by, where they were read.
+    /// Returns the increases of each namespace's protocol counters, if read.
     fn moved<'v>(&mut self, view: &View<'v>) -> Vec<(&'v Namespace, snmp::Counters)> {
         let namespaces = view.host().namespaces.iter();
         namespaces
@@ -330,7 +332,7 @@ impl Outcome {
 }
 
 impl Finding {
-    /// A larger value of a setting of the machine, where its value was read.
+    /// Adds a fix that raises a setting of the machine, if its value was read.
     #[must_use]
     fn raise(
         self,
@@ -342,21 +344,21 @@ impl Finding {
         let setting = view.host().machine.sysctls.get(key);
         match setting.and_then(|value| value.get()?.parse().ok()) {
             Some(now) => self.set(Change::machine(key, now, larger(now)), risk),
-            // Without the present value there is none to go back to.
+            // An undo needs the present value, and it could not be read.
             None => self,
         }
     }
 }
 
-/// The first of several devices that share what only one may have, and one of the
-/// others. Two devices of one namespace may share it on purpose.
+/// Returns the first of several devices that share a unique value, and one in another namespace.
+/// Two devices of one namespace may share it on purpose.
 fn shared_between<'s, 'v>(owners: &'s [Spot<'v>]) -> Option<(&'s Spot<'v>, &'s Spot<'v>)> {
     let (first, others) = owners.split_first()?;
     let other = others.iter().find(|other| other.place.namespace != first.place.namespace)?;
     Some((first, other))
 }
 
-/// A CPU that is the bottleneck of receiving.
+/// A CPU that limits receiving.
 #[derive(Debug, Clone, Copy)]
 struct Busy {
     cpu: usize,
@@ -365,9 +367,9 @@ struct Busy {
 }
 
 impl Busy {
-    /// Share of a CPU's time in softirqs from which it is the bottleneck.
+    /// Share of time in softirqs from which a CPU limits receiving.
     const SHARE: f64 = 0.9;
-    /// Share of idle time from which another could help.
+    /// Share of idle time from which another CPU could help.
     const IDLE: f64 = 0.5;
 
     fn evidence(cpu: usize) -> String {

@@ -10,12 +10,12 @@ pub(super) const CHECK: Check = Check {
     code: "OV019",
     title: "NAT between different MTUs without MSS clamp",
     severity: Severity::Warn,
-    explanation: "Packets are forwarded behind address translation from devices with a larger \
-        MTU to one with a smaller. The sender learns of the smaller MTU by ICMP only, \
-        which must find its way back through the translation and every firewall; where \
-        it does not, connections stall. Clamping the TCP MSS (tcp option maxseg size \
-        set rt mtu, or TCPMSS) or an equal MTU avoids it. Where all behind the smaller \
-        device have its MTU themselves (pods on a bridge), they announce an MSS that fits.",
+    explanation: "Packets are forwarded behind address translation from devices with a larger MTU \
+        to a device with a smaller one. The sender learns the smaller MTU by ICMP only, which must \
+        pass the translation and every firewall on its way back. If it does not, connections \
+        stall. Clamp the TCP MSS (tcp option maxseg size set rt mtu, or TCPMSS), or use one MTU. \
+        There is no problem if all hosts behind the smaller device have its MTU, such as pods on a \
+        bridge: they announce an MSS that fits.",
     run,
 };
 
@@ -25,14 +25,15 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             continue;
         }
         let Some(chains) = outcome.need(&namespace.label, &namespace.chains) else { continue };
+        // Without NAT, OV064 checks it.
         if !translates(chains) {
             continue;
         }
         let routed = routed(view, at);
         let small = routed.iter().filter(|spot| !announces(view, **spot));
         let Some(least) = small.min_by_key(|spot| spot.interface.mtu) else { continue };
-        // What only carries a tunnel is no sender's way into it; behind a bridge without
-        // ports nobody is.
+        // A device that only carries a tunnel brings no packets into it; nor does a bridge without
+        // ports.
         let carry = tunnel(view, *least).map(|tunnel| underlays(view, tunnel)).unwrap_or_default();
         let senders = routed.iter().filter(|spot| {
             !carry.contains(&spot.place)
@@ -57,25 +58,26 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     }
 }
 
-/// Whether whoever is behind a device has no larger MTU than it, and so announces an MSS
-/// that fits: a bridge whose ports all lead to ends (pods, containers) of at most its MTU.
-/// The other ends of an overlay's segment have the same MTU as this one.
+/// Whether the hosts behind a device have at most its MTU, and so announce an MSS that fits: it is
+/// a bridge whose ports all lead to end hosts (pods, containers). The other ends of an overlay's
+/// segment have the same MTU as this one.
 fn announces(view: &View<'_>, spot: Spot<'_>) -> bool {
     let is_end = |port: Spot<'_>| {
         let most = spot.interface.mtu;
         match view.peer(port) {
             Some(end) => end.interface.mtu <= most && !forwards(end.namespace),
-            // A pair is made with one MTU; its other end is in a namespace that was not read.
+            // The peer was not read. Both ends of a pair are created with the same MTU.
             None => port.kind() == "veth" && port.interface.mtu <= most,
         }
     };
     spot.kind() == "bridge" && view.ports(spot).all(|port| port.vxlan().is_some() || is_end(port))
 }
 
-/// What a rule that clamps costs.
-pub(super) const CLAMP_RISK: &str = "connection requests through it are looked at by a rule more";
+/// Risk of an MSS clamp.
+pub(super) const CLAMP_RISK: &str =
+    "each connection request through the device passes one more rule";
 
-/// The commands that clamp the MSS of what is forwarded by a device, and that take it back.
+/// Returns the command that clamps the MSS of packets forwarded by a device, and its undo.
 pub(super) fn clamp(small: Spot<'_>) -> (String, String) {
     let (name, path) = (small.name(), small.namespace.path.as_deref());
     let rules = format!(
@@ -92,19 +94,19 @@ pub(super) fn forwards(namespace: &Namespace) -> bool {
     namespace.sysctls.get("net/ipv4/ip_forward").is_some_and(|on| on != "0")
 }
 
-/// Whether a namespace translates addresses, by the names of its tables.
+/// Whether a namespace translates addresses, judged by the names of its tables.
 pub(super) fn translates(chains: &[Chain]) -> bool {
     chains
         .iter()
         .any(|chain| chain.table.to_ascii_lowercase().contains("nat") && chain.family != "bridge")
 }
 
-/// Devices of a namespace that are up and have an IPv4 address: packets are routed
+/// Returns the devices of a namespace that are up and have an IPv4 address. Packets are routed
 /// between them.
 pub(super) fn routed<'a>(view: &View<'a>, at: usize) -> Vec<Spot<'a>> {
     let namespace = view.host().namespaces.get(at);
     let addresses = namespace.and_then(|namespace| namespace.addresses.get());
-    // Every device that is up has one of IPv6.
+    // Every device that is up has an IPv6 address, so IPv6 proves nothing.
     let addresses = addresses.into_iter().flatten().filter(|known| known.address.is_ipv4());
     let addressed: std::collections::BTreeSet<u32> = addresses.map(|known| known.link).collect();
     view.devices_of(at)
@@ -112,12 +114,12 @@ pub(super) fn routed<'a>(view: &View<'a>, at: usize) -> Vec<Spot<'a>> {
         .collect()
 }
 
-/// Whether no rule clamps the MSS of what is forwarded by a device to what fits
-/// its MTU. Where rules could not be read that is noted, and nothing claimed.
+/// Whether no rule clamps the MSS of packets forwarded by a device to its MTU. If the rules could
+/// not be read, adds a note and returns false.
 ///
-/// A rule for packets in one direction is enough: what it is written into tells
-/// the sender of the other, whose packets are the ones that do not fit; the first
-/// hop of this direction is this host, whose ICMP nothing lies before.
+/// One direction is enough. The MSS in a SYN limits the packets of the opposite sender, which are
+/// the ones that do not fit. Towards the small device, this host is the first hop and sends the
+/// ICMP itself.
 pub(super) fn unclamped(outcome: &mut Outcome, small: Spot<'_>) -> bool {
     /// IPv4 and TCP header.
     const HEADERS: u32 = 40;
@@ -129,15 +131,17 @@ pub(super) fn unclamped(outcome: &mut Outcome, small: Spot<'_>) -> bool {
             device.map(|device| device.is(small.name(), small.interface.index))
         };
         let matches = match (of(&clamp.input), of(&clamp.output)) {
+            // A rule without devices matches all packets.
             (None, None) => true,
             (input, output) => input == Some(true) || output == Some(true),
         };
+        // A fixed MSS fits only if its packets fit the MTU.
         let fits = clamp.mss.is_none_or(|mss| u32::from(mss) + HEADERS <= small.interface.mtu);
         matches && fits && !clamp.family.starts_with("ip6")
     })
 }
 
-/// The evidence of it.
+/// Evidence that [`unclamped`] holds.
 pub(super) fn no_clamp(small: Spot<'_>) -> String {
     format!("no rule clamps the MSS on {}", small.name())
 }

@@ -10,11 +10,11 @@ pub(super) const CHECK: Check = Check {
     code: "OV041",
     title: "A neighbour does not answer",
     severity: Severity::Info,
-    explanation: "Somebody in the namespace sends to an address that does not answer ARP or \
-        neighbour discovery. The host may be gone or never have been; on an overlay it \
-        can also be a forwarding entry that sends its packets to the wrong VTEP. A VXLAN \
-        device without a default remote can ask nobody: there the control plane has not set \
-        the neighbour's entry, or somebody has removed it, and what is routed to it is lost.",
+    explanation: "A program in the namespace sends to an address that does not answer ARP or \
+        neighbour discovery. The host may be gone, or may never have existed. On an overlay, a \
+        forwarding entry may send its packets to the wrong VTEP. A VXLAN device without a default \
+        remote cannot ask at all: the control plane did not set the neighbour entry, or it was \
+        removed, and packets to the address are lost.",
     run,
 };
 
@@ -22,6 +22,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         for known in namespace.neighbours.get().into_iter().flatten() {
             let place = Place { namespace: at, index: known.link };
+            // The device was not read.
             let Some(spot) = view.spot(place) else { continue };
             if known.knowledge != Knowledge::Failed {
                 continue;
@@ -32,7 +33,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 finding
                     .evidence("the device has no default remote to ask", "RTM_GETNEIGH")
                     .severity(Severity::Error)
-                    .cost(Cost::estimated(0.9, "packets to and by way of this address"))
+                    .cost(Cost::estimated(0.9, "packets to or through this address"))
             } else {
                 finding
                     .cost(Cost::estimated(0.01, "packets to this address"))
@@ -42,10 +43,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     }
 }
 
-/// Whether a device is a VXLAN one that sends requests for a hardware address nowhere.
+/// Whether a device is a VXLAN device that has no remote to send an ARP request to.
 fn can_ask_nobody(spot: Spot<'_>) -> bool {
     let Some(vxlan) = spot.vxlan().filter(|vxlan| !vxlan.external) else { return false };
-    // What was not read proves nothing: the milder finding stands.
+    // Unread forwarding entries prove nothing: keep the milder finding.
     let Some(fdb) = spot.namespace.fdb.get() else { return false };
     let has_default = fdb.iter().any(|entry| {
         entry.link == spot.interface.index

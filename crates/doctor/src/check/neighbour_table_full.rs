@@ -6,10 +6,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV040",
     title: "The neighbour table overflows",
     severity: Severity::Error,
-    explanation: "The kernel's IPv4 neighbour table, one for all namespaces, had no room for a \
-        new entry, or is within a tenth of net.ipv4.neigh.default.gc_thresh3. Hosts \
-        that are not in it cannot be reached (\"Neighbour table overflow\" in the \
-        log). Hosts with many containers or remotes need a larger limit.",
+    explanation: "The kernel's IPv4 neighbour table, shared by all namespaces, had no room for a \
+        new entry, or is within a tenth of net.ipv4.neigh.default.gc_thresh3. Hosts without an \
+        entry cannot be reached (\"Neighbour table overflow\" in the log). Hosts with many \
+        containers or remotes need a larger limit.",
     run,
 };
 
@@ -30,7 +30,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             format!("{} entries, table_fulls +{fulls}", pair.after.entries),
             "/proc/net/stat/arp_cache",
         )
-        .cost(Cost::estimated(0.7, "packets to hosts that are not in it"));
+        .cost(Cost::estimated(0.7, "packets to hosts without an entry"));
     if let Some(limit) = limit {
         finding = finding.evidence(format!("{KEY} = {limit}"), "/proc/sys");
     }
@@ -38,6 +38,6 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         view,
         KEY,
         |limit| limit.saturating_mul(4),
-        "an entry takes about 400 bytes; gc_thresh2 should follow",
+        "an entry takes about 400 bytes; raise gc_thresh2, too",
     ));
 }

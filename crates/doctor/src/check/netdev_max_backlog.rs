@@ -7,9 +7,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV027",
     title: "The backlog is smaller than by default",
     severity: Severity::Warn,
-    explanation: "net.core.netdev_max_backlog is below the kernel's default of 1000 packets. \
-        Every packet that goes through veth, a tunnel or receive packet steering waits \
-        in that queue; a burst of small packets overflows it.",
+    explanation: "net.core.netdev_max_backlog is below the kernel's default of 1000 packets. Every \
+        packet through a veth, a tunnel or receive packet steering waits in that queue, and a \
+        burst of small packets overflows it.",
     run,
 };
 
@@ -17,6 +17,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     /// net/core/hotdata.c, `max_backlog`.
     const DEFAULT: u32 = 1000;
     const KEY: &str = "net/core/netdev_max_backlog";
+    // A host saved by an older version may lack the setting.
     let Some(setting) = view.host().machine.sysctls.get(KEY) else { return };
     let Some(value) = outcome.need("machine", setting) else { return };
     let Some(now) = value.parse::<u32>().ok().filter(|now| *now < DEFAULT) else { return };

@@ -7,10 +7,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV004",
     title: "GRO is off on the NIC",
     severity: Severity::Warn,
-    explanation: "Generic receive offload is off on a NIC that carries overlays: each received \
-        packet goes through tunnel, bridge and tenant on its own instead of as one \
-        GSO packet of up to 64 KiB. Right for a NIC that only forwards small \
-        packets.",
+    explanation: "Generic receive offload is off on a NIC that carries overlays. Each received \
+        packet crosses tunnel, bridge and tenant separately instead of as part of a GSO packet of \
+        up to 64 KiB. Correct for a NIC that only forwards small packets.",
     run,
 };
 

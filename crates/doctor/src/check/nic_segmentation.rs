@@ -8,15 +8,15 @@ pub(super) const CHECK: Check = Check {
     title: "The NIC takes no GSO packets",
     severity: Severity::Warn,
     explanation: "TCP segmentation offload or scatter-gather is off on a NIC that carries \
-        overlays: everything is cut in software before the driver. Generic \
-        segmentation alone concerns the host's own connections: what tenants send is \
-        cut by the other features.",
+        overlays, so the kernel cuts every GSO packet in software before the driver. Generic \
+        segmentation alone affects only the host's own connections: for tenants' packets the other \
+        features decide.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for nic in view.carrying_nics() {
-        // Without the first the kernel lets none be switched on.
+        // The kernel enables the later features only if the first is on.
         for feature in ["tx-scatter-gather", "tx-tcp-segmentation", GENERIC] {
             let Some(off) = outcome.off(nic, feature) else { continue };
             let finding = CHECK
@@ -27,7 +27,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 true => finding.severity(Severity::Info),
                 false => finding.set(
                     Change::feature(nic, feature, true),
-                    "where a driver's error made somebody switch it off, it comes back",
+                    "a driver defect that it was switched off for returns",
                 ),
             };
             outcome.add(match feature {

@@ -8,20 +8,21 @@ pub(super) const CHECK: Check = Check {
     code: "OV059",
     title: "Interrupts are taken on another NUMA node",
     severity: Severity::Warn,
-    explanation: "The NIC is attached to one NUMA node and the CPUs that take its interrupts are \
-        on another: each packet crosses the link between them before it is looked at. \
-        Pin its interrupts, and what receives, to CPUs of its own node.",
+    explanation: "The NIC is attached to one NUMA node, but CPUs of another node take its \
+        interrupts. Each packet crosses the link between the nodes before it is processed. Pin the \
+        interrupts, and the programs that receive, to CPUs of the NIC's node.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     let nodes = &view.host().machine.nodes;
     for spot in view.devices().filter(|_| nodes.len() > 1) {
+        // The firmware names no node for the device.
         let Some(node) = spot.device.and_then(|device| device.numa_node) else { continue };
         let Some(near) = nodes.get(&node).and_then(|list| parse_list(list)) else { continue };
         let mut queues = view.receive_interrupts(spot);
         queues.retain(|queue| queue.moved > 0 && !queue.cpus.is_empty());
-        // A node may have memory and no CPUs.
+        // A node may have memory and no CPUs. Then there is no better CPU.
         if near.is_empty() || queues.is_empty() {
             continue;
         }
@@ -38,7 +39,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 )
                 .evidence(
                     format!(
-                        "{} of {all} receive queues interrupt others: {} on CPU {cpus}",
+                        "{} of {all} receive queues interrupt other CPUs: {} on CPU {cpus}",
                         far.len(),
                         first.interrupt.name
                     ),

@@ -1,6 +1,6 @@
-//! Devices that need one MTU: those of a layer-2 segment, and those of an overlay as far as it
-//! is seen from here. A change of one of them alone makes the finding of another check true,
-//! so that they are proposed together.
+//! Devices that need one MTU: the devices of a layer-2 segment, and the devices of an overlay as
+//! far as doctor can see it. Changing one of them alone would cause a finding of another check, so
+//! they are changed together.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use super::leads_on::{far_ends, room};
 use super::nat_mtu::{forwards, routed};
 use crate::view::{Place, Spot};
 
-/// Devices of an extent, at most. Beyond, a fix is of the device and its peer only: a saved
-/// host may have a hundred thousand devices on one bridge, each of them with a finding.
+/// Most devices of an extent. Beyond it, a fix covers only the device and its peer: a saved host
+/// may have a hundred thousand devices on one bridge, each with a finding.
 const MOST: usize = 128;
 
-/// The devices of a device's segment; where a tunnel is one of them, those at its other ends;
-/// where a tunnel is routed to, the bridges that its packets come from.
+/// Returns the devices of a device's segment. For a tunnel among them, adds the devices at its
+/// other ends, and, if packets are routed to it, the bridges that they come from.
 pub(super) fn extent<'a>(view: &View<'a>, of: Spot<'a>) -> Vec<Spot<'a>> {
     let mut found: BTreeMap<Place, Spot<'a>> = BTreeMap::new();
     let mut left = vec![of];
@@ -26,10 +26,11 @@ pub(super) fn extent<'a>(view: &View<'a>, of: Spot<'a>) -> Vec<Spot<'a>> {
         }
         left.extend(view.peer(spot));
         left.extend(view.bridge(spot));
-        // One more than are kept is enough to see that there are too many.
+        // One more than the limit is enough to see that there are too many.
         left.extend(view.ports(spot).take(MOST + 1));
         if let Some(vxlan) = spot.vxlan() {
             left.extend(far_ends(view, spot, vxlan).into_iter().take(MOST + 1));
+            // Routed packets come from bridges in the tunnel's namespace.
             if forwards(spot.namespace) {
                 left.extend(behind(view, spot));
             }
@@ -41,8 +42,8 @@ pub(super) fn extent<'a>(view: &View<'a>, of: Spot<'a>) -> Vec<Spot<'a>> {
     found.into_values().collect()
 }
 
-/// Bridges of a tunnel's namespace from which packets are routed into it: whoever set them up
-/// gave them the tunnel's MTU. Others (those of Docker, say) have that of the underlay.
+/// Returns the bridges of a tunnel's namespace from which packets are routed into it. They were set
+/// up with the tunnel's MTU; other bridges, such as Docker's, have the underlay's.
 fn behind<'a>(view: &View<'a>, tunnel: Spot<'a>) -> impl Iterator<Item = Spot<'a>> {
     let routed = routed(view, tunnel.place.namespace);
     let is_routed = routed.iter().any(|spot| spot.place == tunnel.place);
@@ -52,15 +53,16 @@ fn behind<'a>(view: &View<'a>, tunnel: Spot<'a>) -> impl Iterator<Item = Spot<'a
         .filter(move |spot| is_routed && spot.kind() == "bridge" && spot.interface.mtu == mtu)
 }
 
-/// Changes that leave no device of the extent above an MTU.
+/// Returns the changes after which no device of the extent is above an MTU.
 pub(super) fn lowered(view: &View<'_>, of: Spot<'_>, to: u32) -> Vec<Change> {
     changes(extent(view, of).into_iter().filter(|spot| spot.interface.mtu > to), to)
 }
 
-/// Changes that raise a tunnel and all of its extent to an MTU, or to what the ways of all
-/// its ends have room for. None where the extent has a NIC, whose other end is not seen.
+/// Returns the changes that raise a tunnel and its extent to an MTU, limited by the routes of all
+/// its ends. Empty if the extent has a NIC, because the other end of its link is unknown.
 pub(super) fn raised(view: &View<'_>, tunnel: Spot<'_>, to: u32) -> Vec<Change> {
     let extent = extent(view, tunnel);
+    // Raising the MTU of one end of a wire alone would lose packets.
     if extent.iter().any(Spot::is_physical) {
         return Vec::new();
     }
@@ -69,8 +71,8 @@ pub(super) fn raised(view: &View<'_>, tunnel: Spot<'_>, to: u32) -> Vec<Change> 
     changes(extent.into_iter().filter(|spot| spot.interface.mtu < to), to)
 }
 
-/// Bridges first: one that nobody gave an MTU follows its ports, and then has no longer the
-/// value that was read.
+/// Changes bridges first: a bridge whose MTU was never set follows its ports, and would then no
+/// longer have the value that was read.
 fn changes<'a>(of: impl Iterator<Item = Spot<'a>>, to: u32) -> Vec<Change> {
     let (mut bridges, others): (Vec<_>, Vec<_>) = of.partition(|spot| spot.kind() == "bridge");
     bridges.extend(others);

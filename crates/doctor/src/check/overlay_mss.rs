@@ -8,12 +8,11 @@ pub(super) const CHECK: Check = Check {
     code: "OV064",
     title: "Routed into a smaller MTU without MSS clamp",
     severity: Severity::Warn,
-    explanation: "The namespace routes packets from a device with a larger MTU into a VXLAN overlay, \
-        whose MTU is smaller by the tunnel's headers, and no rule lowers the TCP MSS. Senders \
-        learn of the overlay's MTU by ICMP only (fragmentation needed); where a firewall on the \
-        way drops that, connections open and then stall with the first large answer. \
-        Clamping the MSS on the overlay's device, or an equal MTU, avoids it. Where it \
-        also translates addresses, OV019 looks.",
+    explanation: "The namespace routes packets from a device with a larger MTU into a VXLAN \
+        overlay, whose MTU is smaller by the tunnel's headers, and no rule lowers the TCP MSS. \
+        Senders learn the overlay's MTU by ICMP only (fragmentation needed). If a firewall drops \
+        that, connections open and stall at the first large answer. Clamp the MSS on the overlay's \
+        device, or use one MTU. OV019 covers namespaces that also translate addresses.",
     run,
 };
 
@@ -28,8 +27,8 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             continue;
         };
         let underlays = underlays(view, tunnel);
-        // What only carries the tunnel is no sender's way into it; where that is not
-        // known, any device may be it.
+        // A device that only carries the tunnel brings no packets into it. If the underlay is
+        // unknown, that could be any device.
         if underlays.is_empty() {
             continue;
         }

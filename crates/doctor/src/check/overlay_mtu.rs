@@ -10,33 +10,33 @@ pub(super) const CHECK: Check = Check {
     code: "OV013",
     title: "The overlay MTU does not fit the underlay",
     severity: Severity::Error,
-    explanation: "A full-size packet of the overlay and the VXLAN headers (50 bytes over IPv4, \
-        70 over IPv6) are more than the underlay's MTU. Small packets and handshakes \
-        pass; full-size ones are dropped or fragmented, so that connections stall as \
-        soon as they carry data. GSO packets hide nothing: each of their segments is \
-        over the MTU.",
+    explanation: "A full-size packet of the overlay plus the VXLAN headers (50 bytes over IPv4, 70 \
+        over IPv6) exceeds the underlay's MTU. Small packets and handshakes pass. Full-size \
+        packets are dropped or fragmented, so connections stall as soon as they carry data. GSO \
+        does not help: each segment exceeds the MTU.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
-        // An external device gets the remote with each packet: the underlay is not known here.
+        // An external device gets the remote with each packet, so the underlay is unknown.
         if vxlan.external {
             continue;
         }
-        // The worst of its underlays.
+        // The underlay with the least room decides.
         let worst = view
             .underlays(tunnel)
             .into_iter()
-            // To a remote on this host nothing leaves by a wire.
+            // Packets to a remote on this host leave by no wire.
             .filter(|underlay| !underlay.nic.interface.loopback)
             .map(|underlay| {
                 let link = underlay.nic.interface.mtu;
-                // A route, or the path MTU that was learned, may be smaller than the device's.
+                // The route, or a learned path MTU, may be smaller than the device's MTU.
                 let mtu = underlay.way.mtu.filter(|mtu| *mtu < link).unwrap_or(link);
                 (mtu.saturating_sub(vxlan_overhead(underlay.remote)), mtu, underlay)
             })
             .min_by_key(|(room, ..)| *room);
+        // No remote is known, or all are on this host.
         let Some((room, underlay_mtu, underlay)) = worst else { continue };
         let mtu = tunnel.interface.mtu;
         if mtu <= room {
@@ -47,7 +47,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .evidence(format!("MTU of {}: {mtu}", tunnel.name()), "IFLA_MTU")
             .evidence(
                 format!(
-                    "MTU to {} by {} {}: {underlay_mtu}; less {} for VXLAN: {room}",
+                    "MTU to {} through {} {}: {underlay_mtu}; less {} for VXLAN: {room}",
                     underlay.remote,
                     underlay.nic.namespace.label,
                     underlay.nic.name(),
@@ -57,7 +57,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             )
             .cost(Cost::estimated(1.0, "all packets of full size"));
         let changes = lowered(view, tunnel, room);
-        // The kernel would not put the earlier value back.
+        // The kernel would reject the earlier value, so there is no undo.
         let one_way = extent(view, tunnel).into_iter().find_map(|spot| {
             let links = spot.namespace.interfaces.get().map_or(&[][..], Vec::as_slice);
             let is_changed = spot.interface.mtu > room;
@@ -69,15 +69,15 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 let commands: Vec<String> = changes.iter().map(Change::command).collect();
                 finding.by_hand(
                     commands.join(" && "),
-                    "devices of the overlay that are not seen from here need the same MTU; cannot \
-                     be undone while the underlay's MTU is what it is",
+                    "devices of the overlay that doctor cannot see need the same MTU; cannot be \
+                     undone while the underlay keeps its MTU",
                     format!("not possible: {reason}"),
                 )
             }
             None => finding.set_all(
                 changes,
-                "devices of the overlay that are not seen from here need the same MTU; open \
-                 connections go on",
+                "devices of the overlay that doctor cannot see need the same MTU; open connections \
+                 continue",
             ),
         });
     }

@@ -1,4 +1,4 @@
-//! OV018: The VXLAN devices of both ends, where both are seen, have different MTUs.
+//! OV018: the VXLAN devices of both ends have different MTUs, where doctor sees both.
 
 use super::leads_on::far_ends;
 use super::overlay_extent::lowered;
@@ -8,9 +8,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV018",
     title: "Both ends of a tunnel differ in MTU",
     severity: Severity::Warn,
-    explanation: "The VXLAN device here and the one at the remote VTEP have different MTUs. What \
-        fits here may not fit the devices behind the remote end, and is dropped there \
-        without an error.",
+    explanation: "The VXLAN device here and the one at the remote VTEP have different MTUs. \
+        Packets that fit here may exceed the MTU of devices behind the remote end, where they are \
+        dropped without an error.",
     run,
 };
 
@@ -37,7 +37,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     .confidence(Confidence::Medium)
                     .set_all(
                         lowered(view, tunnel, theirs),
-                        "devices of the overlay that are not seen from here need the same MTU",
+                        "devices of the overlay that doctor cannot see need the same MTU",
                     ),
             );
         }

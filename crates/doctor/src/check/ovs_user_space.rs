@@ -7,9 +7,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV047",
     title: "Open vSwitch forwards in user space",
     severity: Severity::Info,
-    explanation: "Open vSwitch moves every packet through its daemon (datapath_type netdev), \
-        without DPDK that is several times slower than its datapath in the kernel. \
-        Right where the kernel has none; by accident where its module is there.",
+    explanation: "Open vSwitch passes every packet through its daemon (datapath_type netdev). \
+        Without DPDK that is several times slower than its datapath in the kernel. Correct if the \
+        kernel has no such datapath; probably a mistake if its module is loaded.",
     run,
 };
 
@@ -25,24 +25,25 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let links = namespace.interfaces.get().into_iter().flatten();
         let bridges: Vec<&str> =
             links.map(|link| link.name.as_str()).filter(|name| held.contains(name)).collect();
+        // No daemon holds a TAP here, so the datapath is in the kernel or there is none.
         let Some(first) = bridges.first() else { continue };
         let finding = CHECK
             .in_namespace(namespace, *first)
             .evidence(format!("TAP devices held by ovs-vswitchd: {}", bridges.join(", ")), "/proc");
         outcome.add(match in_kernel {
             true => finding
-                .evidence("module openvswitch is there", "/sys/module")
+                .evidence("module openvswitch is loaded", "/sys/module")
                 .severity(Severity::Warn)
                 .cost(Cost::estimated(0.8, "throughput of all ports"))
                 .confidence(Confidence::Medium)
                 .by_hand(
                     format!("ovs-vsctl set bridge {} datapath_type=system", command::quote(first)),
-                    "the bridge is made anew: its traffic stops for a moment",
+                    "the bridge is created again: its traffic stops briefly",
                     format!("ovs-vsctl set bridge {} datapath_type=netdev", command::quote(first)),
                 ),
             false => finding
                 .evidence("the kernel has no openvswitch", "/sys/module")
-                .cost(Cost::estimated(0.8, "throughput of all ports; not to be helped here")),
+                .cost(Cost::estimated(0.8, "throughput of all ports; no remedy on this kernel")),
         });
     }
 }

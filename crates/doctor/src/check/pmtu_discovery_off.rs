@@ -7,9 +7,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV020",
     title: "Path MTU discovery is switched off",
     severity: Severity::Warn,
-    explanation: "With net.ipv4.ip_no_pmtu_disc set the kernel sends without the don't-fragment \
-        flag: routers on the way cut packets that are too large, instead of telling. \
-        Connections over an overlay with a smaller MTU then run on fragments.",
+    explanation: "With net.ipv4.ip_no_pmtu_disc set, the kernel sends without the don't-fragment \
+        flag. Routers on the path fragment packets that are too large instead of reporting them. \
+        Connections over an overlay with a smaller MTU then consist of fragments.",
     run,
 };
 
@@ -27,7 +27,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .confidence(Confidence::Medium)
                 .set(
                     Change::sysctl(namespace, KEY, value, "0"),
-                    "paths on which ICMP is blocked stall instead of being slow",
+                    "connections over paths that block ICMP stall instead of being slow",
                 ),
         );
     }

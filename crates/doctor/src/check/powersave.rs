@@ -6,15 +6,16 @@ pub(super) const CHECK: Check = Check {
     code: "OV060",
     title: "CPUs run at their lowest frequency",
     severity: Severity::Warn,
-    explanation: "The governor powersave holds a CPU at its lowest frequency where the driver only \
-        does as it is told (acpi-cpufreq, cppc_cpufreq, intel_cpufreq): every packet \
-        takes longer. With intel_pstate or amd-pstate-epp, which choose by themselves, a \
-        governor of this name is the usual one and no finding.",
+    explanation: "The governor powersave keeps a CPU at its lowest frequency if the driver follows \
+        the governor (acpi-cpufreq, cppc_cpufreq, intel_cpufreq), so every packet takes longer. \
+        The drivers intel_pstate and amd-pstate-epp choose the frequency themselves; with them \
+        powersave is the usual governor and no finding.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     const CHOOSE_THEMSELVES: [&str; 3] = ["intel_pstate", "amd-pstate-epp", "amd_pstate_epp"];
+    // The kernel does not control the frequency.
     let Some(scaling) = &view.host().machine.scaling else { return };
     let Some(policies) = scaling.governors.get("powersave") else { return };
     if CHOOSE_THEMSELVES.contains(&scaling.driver.as_str()) {
@@ -31,7 +32,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .cost(Cost::estimated(0.5, "CPU time"))
             .by_hand(
                 "cpupower frequency-set -g performance".to_owned(),
-                "power and heat",
+                "higher power consumption and temperature",
                 "cpupower frequency-set -g powersave".to_owned(),
             ),
     );

@@ -1,4 +1,4 @@
-//! OV048: Drops of a queueing discipline move.
+//! OV048: drops of a queueing discipline increase.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
 use crate::view::Place;
@@ -7,9 +7,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV048",
     title: "A queueing discipline drops packets",
     severity: Severity::Warn,
-    explanation: "Packets were dropped between the two readings in a queueing discipline: the \
-        device sends more slowly than it is given packets, or the discipline shapes on \
-        purpose. Drops are how TCP learns the rate; UDP just loses them.",
+    explanation: "A queueing discipline dropped packets between the two readings. Either the \
+        device sends more slowly than packets arrive, or the discipline shapes traffic on purpose. \
+        TCP learns its rate from drops; UDP loses the packets.",
     run,
 };
 
@@ -21,7 +21,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 (before.link, before.handle, &before.kind)
                     == (after.link, after.handle, &after.kind)
             });
-            // A discipline that was set meanwhile has no first reading.
+            // A discipline set between the readings has no first reading.
             let Some(before) = before else { continue };
             // The kernel's counter has 32 bits, and wraps (`struct gnet_stats_queue`).
             let dropped = after.drops.wrapping_sub(before.drops);

@@ -1,4 +1,4 @@
-//! OV057: One of several receive queues takes nearly all.
+//! OV057: one of several receive queues takes nearly all packets.
 
 use super::{Busy, Check, Confidence, Cost, Outcome, Severity, View};
 use crate::view::QueueInterrupt;
@@ -7,15 +7,16 @@ pub(super) const CHECK: Check = Check {
     code: "OV057",
     title: "One of several receive queues takes nearly all",
     severity: Severity::Warn,
-    explanation: "A NIC with several receive queues gets nearly all its interrupts on one, and a \
-        CPU spends nearly all its time in softirqs while others idle. With one flow that \
-        is as it must be: a flow stays on a queue. With many, the hash does not tell \
-        them apart (OV056 for tunnels), or the indirection table (ethtool -x) names that \
-        queue only.",
+    explanation: "A NIC with several receive queues raises nearly all its interrupts on one of \
+        them, and a CPU spends nearly all its time in softirqs while others idle. That is normal \
+        for a single flow, which stays on one queue. With many flows, either the hash does not \
+        distinguish them (OV056 for tunnels), or the indirection table (ethtool -x) names only \
+        that queue.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
+    // Uneven queues cost nothing while no CPU is saturated.
     let Some(busy) = outcome.busy_with_softirqs(view) else { return };
     for spot in view.devices().filter(|spot| spot.is_physical()) {
         let Some((most, all)) = uneven(&view.receive_interrupts(spot)) else { continue };
@@ -30,8 +31,8 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     }
 }
 
-/// The interrupts of the queue that takes nearly all, and of all, where there are
-/// several queues and enough interrupts to tell.
+/// Returns the interrupts of the queue that takes nearly all, and of all queues. `None` for a
+/// single queue or too few interrupts to judge.
 pub(super) fn uneven(queues: &[QueueInterrupt<'_>]) -> Option<(u64, u64)> {
     const ENOUGH: u64 = 100;
     let all: u64 = queues.iter().map(|queue| queue.moved).sum();

@@ -1,22 +1,22 @@
-//! OV021: Reassembly failures move.
+//! OV021: reassembly failures increase.
 
 use super::{Check, Outcome, Severity, View, reassembly_memory};
 
 pub(super) const CHECK: Check = Check {
     code: "OV021",
-    title: "Fragments cannot be put together",
+    title: "Fragments cannot be reassembled",
     severity: Severity::Warn,
-    explanation: "Between the two readings reassemblies were given up: fragments are lost, or \
-        come faster than their memory (net.ipv4.ipfrag_high_thresh) allows. Each lost \
-        fragment costs its whole packet. Somebody sends more than an MTU on the way: \
-        see OV013, OV016. Where the memory is full, OV066 says so instead.",
+    explanation: "Reassemblies failed between the two readings: fragments are lost, or arrive \
+        faster than their memory (net.ipv4.ipfrag_high_thresh) allows. Each lost fragment costs \
+        its whole packet. A sender uses packets larger than an MTU on the path: see OV013 and \
+        OV016. If the memory is nearly full, OV066 reports it instead.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (namespace, moved) in outcome.moved(view) {
         if reassembly_memory::is_nearly_full(namespace) {
-            // They fail for that: OV066 says it, with the count.
+            // The memory is the cause, and OV066 reports it with the count.
             continue;
         }
         let failed =

@@ -8,18 +8,18 @@ pub(super) const CHECK: Check = Check {
     code: "OV066",
     title: "The memory for fragments is nearly full",
     severity: Severity::Error,
-    explanation: "More than 85% of the memory in which a namespace keeps fragments until their \
-        packet is whole is in use (net.ipv4.ipfrag_high_thresh, net.ipv6.ip6frag_high_thresh; \
-        FRAG in /proc/net/sockstat). Beyond it no fragmented packet is put together, not \
-        even one whose fragments all arrive. It is full of packets of which a fragment was \
-        lost: each keeps its place for net.ipv4.ipfrag_time (30 s). Large datagrams sent \
-        faster than the path carries them do that, as do fragments of somebody who means \
-        harm. Look for who sends more than an MTU (OV013, OV016) and where fragments are \
-        lost first; more memory helps against bursts only.",
+    explanation: "More than 85% of the namespace's memory for incomplete fragmented packets is in \
+        use (net.ipv4.ipfrag_high_thresh, net.ipv6.ip6frag_high_thresh; FRAG in \
+        /proc/net/sockstat). When it is full, no fragmented packet is reassembled, not even if all \
+        its fragments arrive. The memory holds packets that lost a fragment, each for \
+        net.ipv4.ipfrag_time (30 s). The cause is large datagrams sent faster than the path \
+        carries them, or an attacker who sends fragments. First find the sender of packets larger \
+        than an MTU (OV013, OV016) and the place where fragments are lost. More memory helps \
+        against bursts only.",
     run,
 };
 
-/// Share of the memory from which on it counts as nearly full.
+/// Share of the memory in use from which it counts as nearly full.
 const NEARLY: f64 = 0.85;
 
 /// Whether the memory of one of the address families is nearly full.
@@ -31,7 +31,7 @@ pub(super) fn is_nearly_full(namespace: &Namespace) -> bool {
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for namespace in &view.host().namespaces {
-        // Not in what older versions have saved; else the namespace itself is not read.
+        // Hosts saved by older versions lack it. Otherwise the namespace itself could not be read.
         let Reading::Read(memory) = &namespace.reassembly else { continue };
         let failed = namespace.snmp.get().map(|pair| {
             let moved = pair.after.since(&pair.before);
@@ -42,7 +42,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             ("IPv6", "net/ipv6/ip6frag_high_thresh", memory.v6, "Ip6 ReasmFails"),
         ];
         for (at, (version, key, memory, counter)) in versions.into_iter().enumerate() {
-            // A limit of 0 is how reassembly is switched off.
+            // A limit of 0 switches reassembly off.
             let Some(memory) = memory.filter(|memory| memory.limit > 0) else { continue };
             if memory.share() < NEARLY {
                 continue;
@@ -61,7 +61,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             let (from, to) = (memory.limit.to_string(), memory.limit.saturating_mul(4).to_string());
             outcome.add(finding.set(
                 Change::sysctl(namespace, key, &from, &to),
-                "whoever sends incomplete packets takes that much more memory",
+                "a sender of incomplete packets can occupy that much more memory",
             ));
         }
     }

@@ -7,10 +7,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV022",
     title: "The receive ring overflows and could be larger",
     severity: Severity::Warn,
-    explanation: "The NIC dropped packets for want of receive buffers between the two readings \
-        (rx_missed, rx_fifo), and its ring is smaller than the driver allows. A larger \
-        ring takes larger bursts, at the price of memory and of latency when it is \
-        full.",
+    explanation: "The NIC dropped packets between the two readings because it had no receive \
+        buffer (rx_missed, rx_fifo), and its ring is smaller than the driver allows. A larger ring \
+        absorbs larger bursts, but costs memory, and latency when it is full.",
     run,
 };
 
@@ -19,6 +18,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let Some(rings) = spot.device.and_then(|device| device.rings) else { continue };
         let Some(moved) = spot.moved() else { continue };
         let missed = moved.rx_missed.saturating_add(moved.rx_fifo);
+        // A ring at its maximum cannot be raised.
         if missed == 0 || rings.rx.now >= rings.rx.most {
             continue;
         }
@@ -33,7 +33,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .cost(Cost::of_packets(missed, moved.rx_packets.saturating_add(missed), "packets"))
                 .set(
                     Change::receive_ring(spot, rings.rx.now, rings.rx.most),
-                    "some drivers take the link down for a moment",
+                    "some drivers briefly take the link down",
                 ),
         );
     }

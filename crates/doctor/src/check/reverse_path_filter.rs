@@ -1,4 +1,4 @@
-//! OV042: IPReversePathFilter moves.
+//! OV042: IPReversePathFilter increases.
 
 use super::{Check, Cost, Outcome, Severity, View};
 use settings::Change;
@@ -7,10 +7,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV042",
     title: "The reverse-path filter drops packets",
     severity: Severity::Warn,
-    explanation: "Between the two readings packets were dropped because their source would not \
-        be routed back by the device they came in at (rp_filter 1) or by none (2). \
-        Several NICs, policy routing and tunnels with asymmetric ways need the loose \
-        mode, or none.",
+    explanation: "The reverse-path filter dropped packets between the two readings: the route back \
+        to their source does not use the device they arrived on (rp_filter 1), or there is no such \
+        route (rp_filter 2). Several NICs, policy routing and tunnels with asymmetric paths need \
+        the loose mode (2), or none (0).",
     run,
 };
 
@@ -28,7 +28,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             .in_namespace(namespace, "received packets")
             .evidence(format!("IPReversePathFilter +{dropped}"), "/proc/net/netstat")
             .cost(Cost::of_packets(dropped, received.max(dropped), "packets"));
-        // The stricter of `all` and the device's own is in effect.
+        // The kernel applies the larger of `all` and the device's own value.
         for (key, value) in &namespace.sysctls {
             if key.ends_with("/rp_filter") && value != "0" {
                 finding = finding.evidence(format!("{key} = {value}"), "/proc/sys");

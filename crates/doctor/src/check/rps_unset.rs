@@ -8,16 +8,17 @@ pub(super) const CHECK: Check = Check {
     title: "One CPU does all receiving",
     severity: Severity::Warn,
     explanation: "One CPU spends nearly all its time in softirqs while others idle, and a device \
-        with a single receive queue (veth, TAP, a small virtio) has no receive packet \
-        steering: everything it receives stays on one CPU. Steering (rps_cpus) spreads \
-        flows over CPUs.",
+        with a single receive queue (veth, TAP, a small virtio NIC) has no receive packet \
+        steering, so one CPU processes everything it receives. Steering (rps_cpus) spreads flows \
+        over CPUs.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
+    // Steering costs CPU time, so suggest it only if a CPU is saturated.
     let Some(Busy { cpu, cpus }) = outcome.busy_with_softirqs(view) else { return };
-    // The device that receives most without steering; of those that the same packets
-    // cross, the first.
+    // Choose the device that receives most without steering. If several see the same packets,
+    // prefer the NIC, which comes first.
     let unsteered = view.devices().filter_map(|spot| {
         let rps = spot.device?.rps.as_ref()?;
         let none = |mask: &String| mask.chars().all(|digit| "0,".contains(digit));
@@ -31,6 +32,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     let about_as_many = unsteered.into_iter().filter(|(packets, _)| *packets >= most - most / 10);
     let first = about_as_many.max_by_key(|(packets, spot)| (is_nic(*spot), *packets));
     let Some((_, spot)) = first else { return };
+    // A mask of one 32-bit word is enough to spread the load.
     let mask = (0..cpus.min(32)).fold(0_u32, |mask, cpu| mask | 1 << cpu);
     outcome.add(
         CHECK

@@ -7,14 +7,14 @@ pub(super) const CHECK: Check = Check {
     title: "Softirqs stop with work left",
     severity: Severity::Info,
     explanation: "The network softirq used up its budget (net.core.netdev_budget packets or \
-        netdev_budget_usecs) with packets left, more than ten times a second. That is \
-        a sign of load, not a loss: the rest is done a moment later. A larger budget \
-        trades fairness towards other work for throughput.",
+        netdev_budget_usecs) with packets left, more than ten times a second. That is a sign of \
+        load, not of loss: the remaining packets are processed shortly after. A larger budget \
+        improves throughput at the expense of other work.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    /// Now and then is normal on a busy machine.
+    /// Lower rates are normal on a busy machine.
     const OFTEN_PER_S: f64 = 10.0;
     let Some(pair) = outcome.need("machine", &view.host().machine.softnet) else { return };
     let moved = pair.after.since(&pair.before);

@@ -6,21 +6,21 @@ pub(super) const CHECK: Check = Check {
     code: "OV024",
     title: "The hypervisor takes CPU time",
     severity: Severity::Warn,
-    explanation: "The hypervisor ran something else while this machine had work, for more than \
-        5% of the CPUs' time. Softirqs then come late and queues overflow, whatever \
-        the settings are. Only the hypervisor's side can change it.",
+    explanation: "The hypervisor ran something else for more than 5% of the CPUs' time while this \
+        machine had work. Softirqs then run late and queues overflow, whatever the settings. Only \
+        the hypervisor's administrator can change it.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     /// Below this it is noise on any shared machine.
     const LIMIT: f64 = 0.05;
-    /// Ticks of all CPUs between the two readings. Of so many, one or two are at most 5%. One CPU
+    /// Fewest ticks of all CPUs between the two readings: one or two of 40 are at most 5%. One CPU
     /// has 100 a second.
     const LEAST: u64 = 40;
     let Some(pair) = outcome.need("machine", &view.host().machine.cpu) else { return };
     let moved = pair.after.total.since(&pair.before.total);
-    // Of few ticks, one is a large share.
+    // Among few ticks, one is already a large share.
     if moved.total() < LEAST {
         return;
     }

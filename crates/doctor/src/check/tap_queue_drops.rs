@@ -6,16 +6,17 @@ use settings::{Attribute, Change};
 
 pub(super) const CHECK: Check = Check {
     code: "OV046",
-    title: "A TAP drops what its program does not read",
+    title: "A TAP drops packets its program does not read",
     severity: Severity::Warn,
-    explanation: "Packets were dropped between the two readings because the TAP's ring \
-        (txqueuelen packets) was full: the program behind it does not read fast \
-        enough, or nobody has the device open. A longer queue takes larger bursts.",
+    explanation: "Packets were dropped between the two readings because the TAP's ring (txqueuelen \
+        packets) was full: the program behind it does not read fast enough, or no program has the \
+        device open. A longer queue absorbs larger bursts.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for tap in taps(view) {
+        // Without a second reading, current drops are unknown.
         let Some(moved) = tap.moved() else { continue };
         if moved.tx_dropped == 0 {
             continue;

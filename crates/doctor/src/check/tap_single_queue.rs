@@ -8,11 +8,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV045",
     title: "A TAP has a single queue",
     severity: Severity::Info,
-    explanation: "The TAP device has one queue, so that one thread of the program behind it \
-        moves all packets, and one CPU at a time takes them. Machines with more CPUs \
-        gain from IFF_MULTI_QUEUE and a thread a queue, if several flows are under \
-        way. A guest may leave queues unused that its TAP device could have: ethtool -L in \
-        the guest takes them.",
+    explanation: "The TAP device has one queue, so one thread of the program behind it moves all \
+        packets, on one CPU at a time. With several CPUs and several flows, IFF_MULTI_QUEUE with a \
+        thread per queue is faster. If the TAP device has several queues but the guest uses one, \
+        enable them with ethtool -L in the guest.",
     run,
 };
 
@@ -22,16 +21,17 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     let cpus = view.host().machine.facts.get().map_or(1, |facts| facts.online_cpus);
     for tap in taps(view) {
         let flags = tap.device.and_then(|device| device.tun_flags).unwrap_or_default();
-        // A TAP that nobody holds moves nothing.
+        // A TAP that no process has open carries no packets.
         let Some(held) = holder(tap).filter(|_| cpus > 1) else { continue };
         let found = match flags & IFF_MULTI_QUEUE {
             0 => (format!("tun_flags {flags:#x}: no IFF_MULTI_QUEUE"), "/sys/class/net"),
-            // What QEMU has not attached, the guest does not use; other programs know how many
-            // threads they have.
+            // A queue that QEMU has not attached is unused by the guest. Other programs choose
+            // their number of threads themselves.
             _ if held.queues == 1 && is_qemu(&held.command) => {
                 let by = format!("{}/{}", held.command, held.pid);
                 (format!("IFF_MULTI_QUEUE, and one queue attached by {by}"), "/proc")
             }
+            // Several queues are attached, or the program is not QEMU.
             _ => continue,
         };
         outcome.add(

@@ -7,17 +7,17 @@ pub(super) const CHECK: Check = Check {
     code: "OV044",
     title: "A TAP carries no GSO packets",
     severity: Severity::Warn,
-    explanation: "The TAP device was opened without IFF_VNET_HDR: neither GSO packets nor \
-        unfinished checksums can cross it, so that every packet of at most an MTU \
-        takes its own system calls and its own sum. The program behind it (QEMU, a \
-        tunnel endpoint) has to ask for it when it opens the device.",
+    explanation: "The TAP device was opened without IFF_VNET_HDR, so neither GSO packets nor \
+        unfinished checksums can cross it: every packet of at most an MTU costs its own system \
+        calls and checksum. The program behind it (QEMU, a tunnel endpoint) has to request the \
+        header when it opens the device.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for tap in taps(view) {
         let Some(flags) = tap.device.and_then(|device| device.tun_flags) else { continue };
-        // Open vSwitch's own ports: OV047 speaks of those.
+        // OV047 reports Open vSwitch's own ports.
         let held = holder(tap);
         if flags & IFF_VNET_HDR != 0 || held.is_some_and(|held| held.command == "ovs-vswitchd") {
             continue;
@@ -47,7 +47,7 @@ pub(super) fn taps<'a>(view: &View<'a>) -> Vec<Spot<'a>> {
     view.devices().filter(is_tap).collect()
 }
 
-/// The process that holds a TAP.
+/// Returns the process that has a TAP open.
 pub(super) fn holder<'a>(tap: Spot<'a>) -> Option<&'a Holder> {
     tap.namespace.holders.iter().find(|holder| holder.device == tap.name())
 }

@@ -1,4 +1,4 @@
-//! OV011: Transmit checksum offload off at a tenant.
+//! OV011: transmit checksum offload is off on a tenant's device.
 
 use super::tenant_segmentation::ends;
 use super::{Check, Cost, Outcome, Severity, View};
@@ -7,12 +7,12 @@ use settings::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV011",
-    title: "A tenant sums up every packet itself",
+    title: "A tenant computes all checksums in software",
     severity: Severity::Warn,
-    explanation: "Transmit checksum offload is off at a tenant's veth device: the CPU sums up \
-        every packet, though nobody between here and the NIC needs the sum, and super- \
-        packets are no longer built (TSO depends on it). Known as a workaround for \
-        switches in user space and for broken NICs.",
+    explanation: "Transmit checksum offload is off on a tenant's veth device. The CPU computes a \
+        checksum for every packet, although nothing before the NIC needs it, and no GSO packets \
+        are built, because TSO depends on checksum offload. It is a known workaround for switches \
+        in user space and for broken NICs.",
     run,
 };
 
@@ -28,10 +28,11 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             true => finding,
             false => finding.set(
                 Change::feature(tenant, FEATURE, true),
-                "where a checksum error made somebody switch it off, it comes back",
+                "a checksum error that it was switched off for returns",
             ),
         };
-        // Open vSwitch in user space may take finished packets only: then it is off on purpose.
+        // Open vSwitch in user space may accept only packets with finished checksums. Then it is
+        // off on purpose.
         let switched = view.peer(tenant).is_some_and(|port| has_userspace_switch(port.namespace));
         outcome.add(if switched { finding.severity(Severity::Info) } else { finding });
     }

@@ -1,4 +1,4 @@
-//! OV006: TSO or GSO off at a tenant.
+//! OV006: TSO or GSO is off on a tenant's device.
 
 use super::{Check, Cost, Outcome, Severity, Spot, View};
 use crate::path::has_userspace_switch;
@@ -8,16 +8,16 @@ pub(super) const CHECK: Check = Check {
     code: "OV006",
     title: "A tenant sends no GSO packets",
     severity: Severity::Warn,
-    explanation: "TCP segmentation offload or GSO is off at a tenant's device: its kernel cuts \
-        everything to wire-size packets at once, and veth, bridge and tunnel handle \
-        each of them. Often left over from working around a checksum error. Right \
-        where a switch in user space cannot take GSO packets.",
+    explanation: "TCP segmentation offload or GSO is off on a tenant's device. Its kernel cuts \
+        everything into wire-size packets at once, and veth, bridge and tunnel process each of \
+        them. It is often left over from a workaround for a checksum error. Correct if a switch in \
+        user space cannot handle GSO packets.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for tenant in ends(view) {
-        // Without checksum offload there is no TSO either: OV011.
+        // Without checksum offload there is no TSO either. OV011 reports it.
         let sums = tenant.feature("tx-checksum-ip-generic").ok().flatten();
         if sums.is_some_and(|sums| !sums.is_on()) {
             continue;
@@ -32,13 +32,13 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 true => finding,
                 false => finding.set(
                     Change::feature(tenant, feature, true),
-                    "where a checksum error made somebody switch it off, it comes back",
+                    "a checksum error that it was switched off for returns",
                 ),
             };
             let switched =
                 view.peer(tenant).is_some_and(|port| has_userspace_switch(port.namespace));
             outcome.add(match switched {
-                // Open vSwitch in user space without userspace-tso drops them.
+                // Open vSwitch in user space drops GSO packets without userspace-tso.
                 true => finding.severity(Severity::Info),
                 false => finding,
             });
@@ -46,7 +46,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     }
 }
 
-/// Tenants' ends of veth pairs: the other end is a port, or routes.
+/// Returns the tenants' ends of veth pairs: the other end is a bridge or switch port.
 pub(super) fn ends<'a>(view: &View<'a>) -> Vec<Spot<'a>> {
     let walks = view.devices().filter(|spot| {
         spot.kind() == "veth" && spot.interface.master.is_none() && spot.interface.up
@@ -55,7 +55,7 @@ pub(super) fn ends<'a>(view: &View<'a>) -> Vec<Spot<'a>> {
     let is_end = |spot: &Spot<'a>| {
         let Some(peer) = view.peer(*spot) else { return false };
         let joined = view.bridge(peer).is_some() || has_userspace_switch(peer.namespace);
-        // A veth under a tunnel is the NIC of a host that is a namespace, and no tenant's.
+        // A veth under a tunnel is the NIC of a host that is a namespace, not a tenant's device.
         joined && nics.iter().all(|nic| nic.place != spot.place)
     };
     walks.filter(is_end).collect()

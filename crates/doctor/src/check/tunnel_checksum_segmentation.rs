@@ -1,4 +1,4 @@
-//! OV002: Outer checksums are sent, but the NIC cuts only packets without.
+//! OV002: outer checksums are sent, but the NIC segments only packets without them.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
 use settings::Change;
@@ -7,10 +7,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV002",
     title: "Tunnel segmentation with checksums is off",
     severity: Severity::Warn,
-    explanation: "The VXLAN device sends outer UDP checksums, and the NIC has tx-udp_tnl- \
-        segmentation on but tx-udp_tnl-csum-segmentation off: packets with an outer \
-        checksum are cut by the CPU after all. Either switch the feature on, or the \
-        outer checksums off (udpcsum), if the receivers' GRO does not need them.",
+    explanation: "The VXLAN device sends outer UDP checksums, and the NIC has \
+        tx-udp_tnl-segmentation on but tx-udp_tnl-csum-segmentation off, so the CPU cuts packets \
+        with an outer checksum. Switch the feature on, or switch the outer checksums off (udpcsum) \
+        if the receivers' GRO does not need them.",
     run,
 };
 
@@ -21,11 +21,11 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         for underlay in view.underlays(tunnel) {
             let nic = underlay.nic;
             let sends = if underlay.remote.is_ipv4() { vxlan.checksum } else { vxlan.checksum6 };
-            // To a remote on this host nothing reaches a NIC.
+            // Packets to a remote on this host reach no NIC.
             if !sends || nic.interface.loopback || !seen.insert(nic.place) {
                 continue;
             }
-            // Without any tunnel segmentation there is OV001.
+            // Without any tunnel segmentation, OV001 reports it.
             let plain = nic.feature("tx-udp_tnl-segmentation").ok().flatten();
             let Some(off) = outcome.off(nic, FEATURE) else { continue };
             if !plain.is_some_and(|plain| plain.is_on()) {

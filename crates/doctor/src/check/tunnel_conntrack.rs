@@ -10,9 +10,9 @@ pub(super) const CHECK: Check = Check {
     title: "The tunnel's own packets are tracked",
     severity: Severity::Info,
     explanation: "The namespace of the tunnel's underlay has packet filter chains that need \
-        connection tracking, so that every outer packet of the tunnel is looked up in \
-        the connection table, and each source port of the tunnel takes an entry. A \
-        notrack rule for the tunnel's port saves both.",
+        connection tracking. Every outer packet of the tunnel is looked up in the connection \
+        table, and each source port of the tunnel takes an entry. A notrack rule for the tunnel's \
+        port avoids both.",
     run,
 };
 
@@ -22,11 +22,13 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let Some(ways) = view.ways(tunnel) else { continue };
         let Some(at) = view.namespace(ways.underlay) else { continue };
         let Some(namespace) = view.host().namespaces.get(at) else { continue };
+        // Tunnels on one port share the rule, so report it once.
         if !seen.insert((at, vxlan.port)) {
             continue;
         }
         let Reading::Read(pair) = &namespace.conntrack else { continue };
         let Some(chains) = outcome.need(&namespace.label, &namespace.chains) else { continue };
+        // Without NAT rules or entries, nothing shows that packets are tracked.
         if !translates(chains) || pair.after.count == 0 {
             continue;
         }
@@ -42,7 +44,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     inside(namespace.path.as_deref(), &format!("nft 'table inet overlane_notrack {{ chain in {{ type filter hook prerouting \
                              priority raw; udp dport {port} notrack; }}; chain out {{ type filter \
                              hook output priority raw; udp dport {port} notrack; }}; }}'")),
-    "rules that match the tunnel by connection state no longer do",
+    "rules no longer match the tunnel by connection state",
     inside(namespace.path.as_deref(), "nft delete table inet overlane_notrack"),
 ),
         );

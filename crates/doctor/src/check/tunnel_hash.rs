@@ -12,19 +12,20 @@ pub(super) const CHECK: Check = Check {
     title: "Tunnel packets all go to one receive queue",
     severity: Severity::Warn,
     explanation: "The NIC chooses a receive queue for UDP by IP addresses alone, so all VXLAN \
-        packets of one pair of hosts go to one queue and one CPU. VXLAN carries the flow \
-        in its source port (RFC 7348, 5): hash the ports, too. Fragments of one datagram \
-        may then be received out of order.",
+        packets between two hosts use one queue and one CPU. VXLAN carries a hash of the inner \
+        flow in its source port (RFC 7348, section 5): hash the ports, too. Fragments of one \
+        datagram may then be received out of order.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for nic in view.underlay_nics() {
+        // The driver does not report its hash.
         let Some(fields) = nic.device.and_then(|device| device.udp4_hash) else { continue };
         if fields & HASH_PORTS == HASH_PORTS {
             continue;
         }
-        // The hash costs something only where one queue does take nearly all.
+        // The hash only matters if one queue takes nearly all packets.
         let Some((most, all)) = uneven(&view.receive_interrupts(nic)) else { continue };
         let command = |fields: &str| {
             let command = format!("ethtool -N {} rx-flow-hash udp4 {fields}", quote(nic.name()));

@@ -6,17 +6,16 @@ pub(super) const CHECK: Check = Check {
     code: "OV003",
     title: "Outer UDP checksums are off",
     severity: Severity::Warn,
-    explanation: "The VXLAN device sends outer UDP checksums of zero. A receiver whose NIC does \
-        not look into tunnels then has to sum up the inner packets itself before GRO \
-        can merge them, and kernels before 5.x did not merge them at all (antrea- \
-        io/antrea#1048: 2.6 against 5.2 Gb/s). Right where the NIC can only cut \
-        tunnelled packets without outer checksum.",
+    explanation: "The VXLAN device sends outer UDP checksums of zero. If a receiver's NIC cannot \
+        parse tunnels, its CPU must verify the inner checksums before GRO can merge packets, and \
+        kernels before 5.x did not merge them at all (antrea-io/antrea#1048: 2.6 against 5.2 \
+        Gb/s). Correct if the NIC can segment tunnelled packets only without an outer checksum.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
-        // An external device is told with each packet whether to sum it.
+        // An external device gets this setting with each packet.
         if vxlan.checksum || vxlan.external {
             continue;
         }
@@ -24,7 +23,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let Some(first) = underlays.iter().find(|underlay| underlay.remote.is_ipv4()) else {
             continue;
         };
-        // A NIC that cuts only packets without outer checksum: on purpose.
+        // On purpose: this NIC segments only packets without an outer checksum.
         let cuts = |feature| first.nic.feature(feature).ok().flatten();
         if cuts("tx-udp_tnl-segmentation").is_some_and(|feature| feature.is_on())
             && cuts("tx-udp_tnl-csum-segmentation").is_some_and(|feature| !feature.is_on())
@@ -35,7 +34,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             CHECK
                 .on(tunnel)
                 .evidence("noudpcsum", "IFLA_VXLAN_UDP_CSUM")
-                .cost(Cost::estimated(0.2, "the receiver's throughput, by kernel and NIC there"))
+                .cost(Cost::estimated(
+                    0.2,
+                    "the receiver's throughput, depending on its kernel and NIC",
+                ))
                 .confidence(Confidence::Medium),
         );
     }

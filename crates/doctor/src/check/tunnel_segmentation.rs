@@ -9,24 +9,25 @@ pub(super) const CHECK: Check = Check {
     code: "OV001",
     title: "Tunnelled GSO packets are cut by the CPU",
     severity: Severity::Warn,
-    explanation: "The NIC under a VXLAN device cuts no tunnelled packets: tx-udp_tnl-segmentation \
-        is off, or tx-udp_tnl-csum-segmentation, too, which those with an outer \
-        checksum need. So the kernel cuts every tunnelled GSO packet into wire-size packets before the driver \
-        sees it (software GSO), and pays for each of them. Right where the NIC's own \
-        cutting is broken, or where it is fixed off because the hardware cannot.",
+    explanation: "The NIC under a VXLAN device does not segment tunnelled packets: \
+        tx-udp_tnl-segmentation is off, or tx-udp_tnl-csum-segmentation, which packets with an \
+        outer checksum need. So the kernel cuts every tunnelled GSO packet into wire-size packets \
+        before the driver (software GSO), and pays for each of them. Correct if the NIC's own \
+        segmentation is broken, or fixed off because the hardware cannot do it.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for nic in view.underlay_nics() {
-        // Whether it cuts nothing tunnelled at all is asked of both: OV002 speaks of a
-        // NIC that does for other tunnels.
+        // Both features decide whether it segments no tunnelled packets at all. OV002 reports a NIC
+        // that does for other tunnels.
         let Some(off) = outcome.off(nic, PLAIN) else { continue };
         let sums = nic.feature(WITH_CHECKSUM).ok().flatten();
         let sums = sums.is_some_and(|feature| feature.is_on());
         for (feature, by) in needed(view, nic) {
             let off = match feature {
                 PLAIN => off,
+                // Packets with checksum are segmented by the NIC.
                 _ if sums => continue,
                 _ => match outcome.off(nic, feature) {
                     Some(off) => off,
@@ -44,7 +45,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                      --offload full,no-tunnel measures it here",
                 ));
             outcome.add(match off.fixed {
-                // Nothing can be done but know it.
+                // The driver does not let it be switched on: for information only.
                 true => finding.severity(Severity::Info),
                 false => finding.confidence(Confidence::Medium).set(
                     Change::feature(nic, feature, true),
@@ -55,12 +56,11 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     }
 }
 
-/// What the NIC cuts tunnelled GSO packets by: those without an outer checksum, and
-/// those with one.
+/// NIC features that segment tunnelled GSO packets without and with an outer checksum.
 const PLAIN: &str = "tx-udp_tnl-segmentation";
 const WITH_CHECKSUM: &str = "tx-udp_tnl-csum-segmentation";
 
-/// The features that the tunnels over a NIC need, with what tells.
+/// Returns the features that the tunnels over a NIC need, each with its evidence.
 fn needed(view: &View<'_>, nic: Spot<'_>) -> BTreeMap<&'static str, String> {
     let mut needed = BTreeMap::new();
     for (tunnel, vxlan) in view.tunnels() {
@@ -70,7 +70,7 @@ fn needed(view: &View<'_>, nic: Spot<'_>) -> BTreeMap<&'static str, String> {
             }
             let ipv4 = underlay.remote.is_ipv4();
             let sends = if ipv4 { vxlan.checksum } else { vxlan.checksum6 };
-            // Of an external one each packet tells.
+            // For an external device, each packet carries this setting: assume none.
             let (feature, what) = match sends && !vxlan.external {
                 true => (WITH_CHECKSUM, "sends outer checksums"),
                 false => (PLAIN, "sends no outer checksums"),

@@ -5,11 +5,11 @@ use settings::{Attribute, Change};
 
 pub(super) const CHECK: Check = Check {
     code: "OV052",
-    title: "A transmit queue holds hardly any packet",
+    title: "A transmit queue is very short",
     severity: Severity::Warn,
-    explanation: "The device's transmit queue (txqueuelen) holds fewer than 100 packets, and a \
-        TAP device or a pfifo queue takes its length from it: bursts that a CPU hands \
-        over at once, such as the packets of one cut GSO packet, overflow it.",
+    explanation: "The device's transmit queue (txqueuelen) holds fewer than 100 packets, and a TAP \
+        device or a pfifo queue takes its length from it. Bursts that a CPU sends at once overflow \
+        it, such as the segments of one GSO packet.",
     run,
 };
 
@@ -22,8 +22,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let length = spot.interface.tx_queue_len;
         let queues = match spot.interface.qdisc.as_deref() {
             Some("pfifo_fast" | "pfifo" | "mq") => true,
-            // Other disciplines have limits of their own. A TAP's ring has this length in any
-            // case.
+            // Other disciplines have their own limits. A TAP's ring always has this length.
             _ => spot.kind() == "tun",
         };
         if !queues || length >= LEAST {

@@ -4,18 +4,19 @@ use super::{Check, Confidence, Cost, Outcome, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV049",
-    title: "A transmit queue stood still",
+    title: "A transmit queue hung",
     severity: Severity::Error,
-    explanation: "The kernel's watchdog found a transmit queue of the device that had not moved \
-        for seconds, and had the driver reset it. Packets are lost meanwhile. A \
-        driver, firmware or hypervisor error; some drivers have it with tunnel \
-        offloads only.",
+    explanation: "The kernel's watchdog found a transmit queue of the device that made no progress \
+        for seconds, and had the driver reset it. Packets are lost meanwhile. The cause is a \
+        driver, firmware or hypervisor defect. With some drivers it appears with tunnel offloads \
+        only.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for spot in view.devices() {
         let timeouts = spot.device.and_then(|device| device.tx_timeouts).unwrap_or_default();
+        // No timeout, or the driver has no such counter.
         if timeouts == 0 {
             continue;
         }
@@ -26,7 +27,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     format!("{timeouts} timeouts since the driver was loaded"),
                     "/sys/class/net/…/tx_timeout",
                 )
-                .cost(Cost::estimated(0.3, "packets while a queue stands still"))
+                .cost(Cost::estimated(0.3, "packets while a queue hangs"))
                 .confidence(Confidence::Medium),
         );
     }

@@ -1,4 +1,4 @@
-//! OV031: UDP receive buffer errors move.
+//! OV031: UDP receive buffer errors increase.
 
 use super::{Check, Outcome, Severity, View};
 
@@ -7,9 +7,8 @@ pub(super) const CHECK: Check = Check {
     title: "UDP receive buffers overflow",
     severity: Severity::Warn,
     explanation: "Datagrams were dropped between the two readings because a socket's receive \
-        buffer was full: the program does not read fast enough for the bursts it gets. \
-        A larger buffer helps against bursts, not against a program that is too slow \
-        on average.",
+        buffer was full: the program does not read bursts fast enough. A larger buffer helps \
+        against bursts, not if the program is too slow on average.",
     run,
 };
 
@@ -28,7 +27,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 view,
                 "net/core/rmem_default",
                 |now| now.saturating_mul(4),
-                "every new socket may use as much memory; programs that set their own size need \
+                "every new socket may use this much memory; programs that set their own size need \
                  net.core.rmem_max instead",
             )
         }));

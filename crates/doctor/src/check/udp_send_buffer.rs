@@ -1,4 +1,4 @@
-//! OV032: UDP send buffer errors move.
+//! OV032: UDP send buffer errors increase.
 
 use super::{Check, Outcome, Severity, View};
 
@@ -6,9 +6,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV032",
     title: "UDP send buffers overflow",
     severity: Severity::Warn,
-    explanation: "Datagrams were not sent between the two readings for want of send buffer, or \
-        dropped at the local queue: a program sends faster than the device takes. A \
-        user-space tunnel endpoint shows it when its NIC is slower than its tenants.",
+    explanation: "Datagrams were not sent between the two readings because the send buffer was \
+        full, or were dropped at the local queue: a program sends faster than the device. A \
+        user-space tunnel endpoint shows it if its NIC is slower than its tenants.",
     run,
 };
 
@@ -27,7 +27,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 view,
                 "net/core/wmem_default",
                 |now| now.saturating_mul(4),
-                "every new socket may use as much memory; programs that set their own size need \
+                "every new socket may use this much memory; programs that set their own size need \
                  net.core.wmem_max instead",
             )
         }));

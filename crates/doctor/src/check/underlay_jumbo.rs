@@ -6,19 +6,19 @@ use super::{Check, Confidence, Cost, Outcome, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV017",
-    title: "The overlay leaves room of the underlay unused",
+    title: "The overlay MTU could be larger",
     severity: Severity::Info,
-    explanation: "The underlay carries larger packets than the overlay uses. With larger packets \
-        fewer are needed for the same data, which matters most where GSO packets are \
-        cut early (no TSO, no GRO). Every device of the overlay, and every host of it, \
-        has to change together.",
+    explanation: "The underlay carries larger packets than the overlay uses. Larger packets need \
+        fewer headers for the same data, which matters most if GSO packets are cut early (no TSO, \
+        no GRO). All devices and hosts of the overlay must change together.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    /// Less than this is not worth the change.
+    /// A smaller gain in bytes is not worth the change.
     const WORTH: u32 = 500;
     for (tunnel, vxlan) in view.tunnels() {
+        // The underlay's MTU is unknown.
         let Some(room) = room(view, tunnel) else { continue };
         let mtu = tunnel.interface.mtu;
         if vxlan.external || room < mtu.saturating_add(WORTH) {
@@ -33,7 +33,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                 .confidence(Confidence::Low)
                 .set_all(
                     raised(view, tunnel, room),
-                    "packets are lost until every device and host of the overlay has it",
+                    "packets are lost until every device and host of the overlay has this MTU",
                 ),
         );
     }

@@ -5,19 +5,20 @@ use settings::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV015",
-    title: "Both ends of a veth pair differ in MTU",
+    title: "The ends of a veth pair have different MTUs",
     severity: Severity::Warn,
-    explanation: "A veth device drops what is over the MTU of its other end. The end with the \
-        larger MTU sends packets that never arrive, without an error; TCP only works \
-        where its MSS is agreed on by the end with the smaller MTU.",
+    explanation: "A veth device drops packets larger than the MTU of its peer. The end with the \
+        larger MTU sends packets that never arrive, without an error. TCP works only if the end \
+        with the smaller MTU takes part in agreeing on the MSS.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for spot in view.devices() {
+        // The peer is in a namespace that was not read.
         let Some(peer) = view.peer(spot) else { continue };
         let (mtu, other) = (spot.interface.mtu, peer.interface.mtu);
-        // Said once, of the end that sends too large packets.
+        // Reported once, for the end that sends packets that are too large.
         if mtu <= other {
             continue;
         }

@@ -1,4 +1,4 @@
-//! OV034: A remote VTEP that is seen from here has no device of the same VNI.
+//! OV034: a remote VTEP that doctor sees has no device with the same VNI.
 
 use super::{Check, Cost, Outcome, Severity, View};
 
@@ -6,15 +6,15 @@ pub(super) const CHECK: Check = Check {
     code: "OV034",
     title: "The remote end does not know the VNI",
     severity: Severity::Error,
-    explanation: "The remote VTEP, which is seen from here, listens on the tunnel's port but has \
-        no VXLAN device of this VNI: it drops every packet without an answer. Both \
-        ends of an overlay need the same VNI.",
+    explanation: "The remote VTEP, which doctor can see, listens on the tunnel's port but has no \
+        VXLAN device with this VNI, so it drops every packet silently. Both ends of an overlay \
+        need the same VNI.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
-        // An external device has the VNI of each packet.
+        // An external device gets the VNI with each packet.
         if vxlan.external {
             continue;
         }
@@ -28,7 +28,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     })
                     .collect();
                 let known = there.iter().any(|(_, other)| other.external || other.vni == vxlan.vni);
-                // Without a kernel device it is an endpoint in user space, or OV033.
+                // Without a kernel device, it is an endpoint in user space, or OV033 reports it.
                 if there.is_empty() || known {
                     continue;
                 }

@@ -7,14 +7,15 @@ pub(super) const CHECK: Check = Check {
     code: "OV036",
     title: "A remote end of the tunnel cannot be reached",
     severity: Severity::Error,
-    explanation: "The VXLAN device sends to a remote VTEP to which the underlay has no route, or \
-        whose next hop does not answer ARP or neighbour discovery. The forwarding \
-        entry is stale, the remote host is gone, or the underlay is broken.",
+    explanation: "The VXLAN device sends to a remote VTEP, but the underlay has no route to it, or \
+        the next hop does not answer ARP or neighbour discovery. The forwarding entry is stale, \
+        the remote host is gone, or the underlay is broken.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, _) in view.tunnels() {
+        // Its routes were not read.
         let Some(ways) = view.ways(tunnel) else { continue };
         for (remote, way) in &ways.ways {
             if let Err(reason) = way.as_result() {
@@ -41,7 +42,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     .on(tunnel)
                     .evidence(
                         format!(
-                            "{next}, next hop to {} by {} {}, does not answer",
+                            "{next}, next hop to {} through {} {}, does not answer",
                             underlay.remote,
                             underlay.nic.namespace.label,
                             underlay.nic.name()

@@ -7,9 +7,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV005",
     title: "GRO is off on a VXLAN device",
     severity: Severity::Warn,
-    explanation: "Generic receive offload is off on the VXLAN device: what the NIC could not \
-        merge before decapsulation (no checksum, another port) is not merged after it \
-        either, and bridge and tenant see every packet on its own.",
+    explanation: "Generic receive offload is off on the VXLAN device. Packets that the NIC could \
+        not merge before decapsulation (no checksum, another port) are not merged after it either, \
+        so bridge and tenant process every packet separately.",
     run,
 };
 
@@ -19,7 +19,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let finding = CHECK
             .on(tunnel)
             .evidence("rx-gro: off", "ETHTOOL_GFEATURES")
-            .cost(Cost::estimated(0.3, "the receiver's throughput, where the NIC merges nothing"))
+            .cost(Cost::estimated(0.3, "the receiver's throughput, if the NIC merges nothing"))
             .confidence(Confidence::Medium);
         outcome.add(match off.fixed {
             true => finding,

@@ -7,16 +7,17 @@ pub(super) const CHECK: Check = Check {
     code: "OV033",
     title: "Nobody listens on the tunnel's port",
     severity: Severity::Error,
-    explanation: "A VXLAN device receives by a UDP socket of its underlay's namespace, which the \
-        kernel opens when the device is set up. There is none: the device is down, or \
-        a remote VTEP, where it is seen from here, has no device on that port. Packets \
-        are answered by ICMP port unreachable, or dropped.",
+    explanation: "A VXLAN device receives through a UDP socket of its underlay's namespace, which \
+        the kernel opens when the device is set up. There is none: the device is down, or a remote \
+        VTEP that doctor can see has no device on that port. Packets are dropped or answered by \
+        ICMP port unreachable.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
     for (tunnel, vxlan) in view.tunnels() {
         let Some(ways) = view.ways(tunnel) else { continue };
+        // The underlay's namespace was not read.
         let Some(at) = view.namespace(ways.underlay) else { continue };
         let Some(namespace) = view.host().namespaces.get(at) else { continue };
         let Some(sockets) = outcome.need(&namespace.label, &namespace.udp_sockets) else {
@@ -42,7 +43,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             for remote in view.neighbour_with(underlay.nic, underlay.remote) {
                 let theirs = remote.namespace.udp_sockets.get();
                 let silent = theirs.is_some_and(|all| {
-                    // A tunnel endpoint in user space listens as any program does.
+                    // A tunnel endpoint in user space listens like any program.
                     all.iter().all(|socket| socket.port != vxlan.port)
                 });
                 if silent {

@@ -1,4 +1,4 @@
-//! OV053: A VXLAN device uses another port than IANA's.
+//! OV053: a VXLAN device does not use IANA's port.
 
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
 
@@ -7,9 +7,9 @@ pub(super) const CHECK: Check = Check {
     title: "The tunnel uses a port that NICs do not know",
     severity: Severity::Info,
     explanation: "The VXLAN device uses another UDP port than 4789 (8472 is Linux's old default, \
-        and flannel's). NICs and their drivers look into tunnels only on ports they \
-        were told of; most are told by the kernel, but some hypervisors know 4789 \
-        only, and then offload nothing.",
+        and flannel's). NICs and their drivers parse tunnels only on ports they know. The kernel \
+        configures them in most cases, but some hypervisors know 4789 only, and offload nothing on \
+        other ports.",
     run,
 };
 
@@ -17,7 +17,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     /// RFC 7348, section 8.
     const IANA: u16 = 4789;
     for (tunnel, vxlan) in view.tunnels() {
-        // Only hardware looks into tunnels by their port.
+        // Only hardware recognizes tunnels by their port.
         if vxlan.port == IANA || view.underlays(tunnel).iter().all(|u| !u.nic.is_physical()) {
             continue;
         }

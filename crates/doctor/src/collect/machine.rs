@@ -1,4 +1,4 @@
-//! What has no namespace: CPUs, softirqs, tables and settings of the machine.
+//! Machine-wide state: CPUs, softirqs, tables and settings.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,11 @@ pub(super) const SYSCTLS: [&str; 8] = [
     "net/core/wmem_default",
 ];
 
-/// Reads in the machine's first namespace, where some of its settings and counters are
-/// only; in the caller's where it cannot be entered.
+/// Reads in the machine's first namespace, which alone has some settings and counters. If it cannot
+/// be entered, reads in the caller's namespace.
 fn in_the_first<T: Send>(read: impl Fn() -> T + Send + Sync) -> T {
     let there = first().and_then(|netns| netns.run(&read).ok());
+    // An ordinary user cannot enter the first namespace.
     there.unwrap_or_else(read)
 }
 
@@ -49,7 +50,7 @@ impl Early {
         })
     }
 
-    /// Reads once more, and what does not move.
+    /// Takes the second reading, and reads the state without counters.
     pub(super) fn finish(self) -> Machine {
         let later = Early::read();
         let sysctls: BTreeMap<String, Reading<String>> = in_the_first(|| {
@@ -83,7 +84,7 @@ fn interrupts() -> Result<Interrupts, ProcError> {
     Interrupts::read(PROC_INTERRUPTS, &ProcFile::open(PROC_INTERRUPTS)?)
 }
 
-/// Entries of a directory whose names begin with `prefix`, without it.
+/// Returns the numbers of directory entries named `prefix` and a number.
 fn numbered(directory: &str, prefix: &str) -> Vec<u32> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -102,6 +103,7 @@ fn scaling() -> Option<Scaling> {
     let mut found: Option<Scaling> = None;
     for policy in numbered(POLICIES, "policy") {
         let read = |name: &str| read_value(format!("{POLICIES}/policy{policy}/{name}")).ok();
+        // The policy could not be read.
         let (Some(driver), Some(governor)) = (read("scaling_driver"), read("scaling_governor"))
         else {
             continue;
@@ -112,7 +114,7 @@ fn scaling() -> Option<Scaling> {
     found
 }
 
-/// Both readings, or why there are not two.
+/// Combines both readings, or returns the error of one.
 pub(super) fn pair<T, E: std::fmt::Display>(
     before: Result<T, E>,
     after: Result<T, E>,

@@ -1,4 +1,4 @@
-//! Reading a host. Nothing is changed; nothing is asked of another machine.
+//! Reads a host. Changes nothing, and contacts no other machine.
 
 mod machine;
 mod namespace;
@@ -15,13 +15,12 @@ use sys::nsfs::Owner;
 
 use crate::host::{FORMAT, Host, LeftOut, Namespace};
 
-/// What is to be read.
+/// Namespaces to read.
 #[derive(Debug)]
 pub enum Scope {
     /// Every namespace of the machine that this process may enter.
     All,
-    /// These, with what to call them; holders of their TAP devices are looked for
-    /// among all processes.
+    /// These, with their labels. Holders of their TAP devices are searched among all processes.
     Some(Vec<(String, NetNs)>),
 }
 
@@ -41,36 +40,36 @@ struct Subject {
     path: Option<PathBuf>,
     members: Vec<Member>,
     holders: Vec<Holder>,
-    /// Someone below the reader's user namespace made it, and what is in it.
+    /// Whether another user created it in a user namespace below the reader's, and controls its
+    /// contents.
     is_strangers: bool,
 }
 
-/// How long namespaces may take that other users made: each may have as much in it as they
-/// like.
+/// Time limit for namespaces that other users created, because they may hold any amount of state.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Whether a check reads a setting of this path (`net/ipv4/ip_forward`), those of single
-/// devices aside.
+/// Whether a check reads the setting with this path (`net/ipv4/ip_forward`). Settings of single
+/// devices do not count.
 pub(crate) fn is_setting(path: &str) -> bool {
     machine::SYSCTLS.contains(&path) || namespace::SYSCTLS.contains(&path)
 }
 
-/// As many processes of a namespace as a reader wants to see.
+/// Processes listed per namespace, enough for a reader.
 const MEMBERS_SHOWN: usize = 4;
 
 /// Reads the host twice, `interval` apart.
 ///
 /// # Errors
-/// Where `/proc` is not mounted or descriptors have run out. What else cannot be
-/// read is in the answer, with its reason.
+/// If `/proc` is not mounted or descriptors run out. Other failures are part of the result, with
+/// their reasons.
 pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
-    // A descriptor a namespace, of which there may be thousands.
+    // Each namespace needs a descriptor, and there may be thousands.
     sys::limit::raise_descriptors();
     let (mut subjects, mut left_out) = subjects(scope)?;
     let taken_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let begun = Instant::now();
     let early_machine = machine::Early::read();
-    // Those of other users come last in the list, and are read last.
+    // Namespaces of other users are last in the list, and are read last.
     let strangers = subjects.iter().position(|subject| subject.is_strangers);
     let strangers = strangers.unwrap_or(subjects.len());
     let mut namespaces = on_all_cpus(&subjects[..strangers], namespace::read);
@@ -82,10 +81,14 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     }
     let unread = subjects.len() - namespaces.len();
     if unread > 0 {
+        // Both lists are walked in parallel below.
         subjects.truncate(namespaces.len());
         left_out.push(LeftOut {
             object: format!("{unread} network namespaces of other users"),
-            reason: format!("reading those before them took {} ms", PATIENCE.as_millis()),
+            reason: format!(
+                "time limit of {} ms for other users' namespaces reached",
+                PATIENCE.as_millis()
+            ),
         });
     }
     resolve_links(&subjects, &mut namespaces);
@@ -109,7 +112,7 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     })
 }
 
-/// The namespaces of a scope, the reader's own first.
+/// Returns the namespaces of a scope, the reader's own first.
 fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> {
     let own = NetNs::current()?.inode();
     let machine = discover()?;
@@ -123,7 +126,7 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
         });
     }
     left_out.extend(machine.left_out.iter().map(|text| {
-        let (object, reason) = text.split_once(": ").unwrap_or((text, "there was too much"));
+        let (object, reason) = text.split_once(": ").unwrap_or((text, "limit reached"));
         LeftOut { object: object.to_owned(), reason: reason.to_owned() }
     }));
     let mut holders: BTreeMap<u64, Vec<Holder>> = BTreeMap::new();
@@ -141,12 +144,11 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
                     holders: holders.remove(&netns.inode()).unwrap_or_default(),
                     netns,
                     label,
-                    // It was asked for by name.
+                    // The caller named it, so the time limit does not apply.
                     is_strangers: false,
                 });
             }
-            // A holder may be in another namespace than its device, as a test's
-            // own process is.
+            // A holder may be in another namespace than its device, like a test's own process.
             for (_, strangers) in holders {
                 for subject in &mut subjects {
                     subject.holders.extend(strangers.iter().cloned());
@@ -182,8 +184,8 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
     Ok((subjects, left_out))
 }
 
-/// Namespaces mounted under one name in several mount namespaces get their
-/// numbers too.
+/// Appends the inode number to the labels of namespaces that are mounted under one name in several
+/// mount namespaces.
 fn tell_apart(subjects: &mut [Subject]) {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for subject in &*subjects {
@@ -196,11 +198,11 @@ fn tell_apart(subjects: &mut [Subject]) {
     }
 }
 
-/// Which namespace each link's other link is in. The kernel tells a number that
-/// the link's namespace gave it; so each candidate is asked for its number there,
-/// those first that have a link which points back.
+/// Finds the namespace of each link's other end. The kernel reports a number that is valid in the
+/// link's namespace only, so each candidate's number there is queried. Candidates with a link that
+/// points back come first.
 fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
-    // (index, index of its link) of every link of every namespace.
+    // Key: index of a link and index of its other end.
     let mut ends: BTreeMap<(u32, u32), Vec<usize>> = BTreeMap::new();
     for (at, namespace) in namespaces.iter().enumerate() {
         for interface in namespace.interfaces.get().into_iter().flatten() {
@@ -210,18 +212,20 @@ fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
         }
     }
     for at in 0..namespaces.len() {
+        // Key: the kernel's number of the other namespace.
         let mut wanted: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
         for interface in namespaces[at].interfaces.get().into_iter().flatten() {
             if let Some(number) = interface.link_netns {
-                // A VXLAN device that is bound to no link still has a namespace.
+                // A VXLAN device that is bound to no link still has an underlay namespace.
                 let link = interface.link.unwrap_or(0);
                 wanted.entry(number).or_default().push((interface.index, link));
             }
         }
+        // All links stay within this namespace.
         if wanted.is_empty() {
             continue;
         }
-        // Without a socket there its links stay unresolved, and paths end at them.
+        // Without a socket in the namespace its links stay unresolved, and paths end at them.
         let Ok(netlink) = netstate::Netlink::open_in(&subjects[at].netns) else { continue };
         let likely: Vec<usize> = wanted
             .values()
@@ -233,7 +237,7 @@ fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
             if wanted.is_empty() || std::mem::replace(&mut asked[candidate], true) {
                 continue;
             }
-            // Without a number there, no link of that namespace leads to the candidate.
+            // Without a number for the candidate, no link of this namespace leads to it.
             let Ok(Some(number)) = netlink.number_of(&subjects[candidate].netns) else { continue };
             for (index, _) in wanted.remove(&number).unwrap_or_default() {
                 namespaces[at].devices.entry(index).or_default().link_namespace =
@@ -243,7 +247,7 @@ fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
     }
 }
 
-/// `work` for each subject, as many at a time as there are CPUs, in order.
+/// Runs `work` for each subject on as many threads as there are CPUs. Results keep the order.
 fn on_all_cpus<T: Send>(subjects: &[Subject], work: impl Fn(&Subject) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(subjects.len());
     let next = AtomicUsize::new(0);
@@ -255,7 +259,7 @@ fn on_all_cpus<T: Send>(subjects: &[Subject], work: impl Fn(&Subject) -> T + Syn
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(subject) = subjects.get(at) else { break };
                     let answer = work(subject);
-                    // A panic of another thread is passed on by the scope.
+                    // The scope propagates another thread's panic.
                     done.lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner)
                         .push((at, answer));

@@ -1,4 +1,4 @@
-//! One network namespace, read by a thread that is in it.
+//! Reads one network namespace, on a thread inside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -41,14 +41,14 @@ pub(super) fn read(subject: &Subject) -> Namespace {
     }
 }
 
-/// A namespace that cannot be entered.
+/// Returns a namespace in which nothing was read.
 fn unread(subject: &Subject, reason: &str) -> Namespace {
     fn not<T>(reason: &str) -> Reading<T> {
         Reading::Unread(reason.to_owned())
     }
     Namespace {
         inode: subject.netns.inode(),
-        // Where it cannot be told, only the path and inode say which namespace it is.
+        // Without the cookie, only path and inode identify the namespace.
         cookie: subject.netns.cookie().ok().flatten(),
         label: subject.label.clone(),
         path: subject.path.as_ref().map(|path| path.display().to_string()),
@@ -85,7 +85,7 @@ fn inside(subject: &Subject) -> Namespace {
         }
         Err(error) => {
             let mut lost = unread(subject, &error.to_string());
-            // Settings are files, which can be read without a socket.
+            // Settings are files and need no socket.
             lost.sysctls = sysctls(&[]);
             return lost;
         }
@@ -99,7 +99,7 @@ fn inside(subject: &Subject) -> Namespace {
     namespace.sysctls = sysctls(interfaces);
     namespace.udp_sockets = Reading::from_result(netstate::udp_socket::read());
     (namespace.chains, namespace.clamps) = filters();
-    // The pairs' first halves, completed by [`Later::join`].
+    // First halves of the pairs; [`Later::join`] adds the second.
     let Moving { snmp, conntrack, qdiscs, datapaths, .. } = moving(subject);
     let twice = |value| Pair { before: value, after: snmp::Counters::default() };
     namespace.snmp = Reading::from_result(snmp.map(twice));
@@ -114,7 +114,7 @@ fn inside(subject: &Subject) -> Namespace {
     namespace
 }
 
-/// Packet filter chains, and the rules in them that clamp.
+/// Reads packet filter chains, and the rules that clamp the MSS.
 fn filters() -> (Reading<Vec<Chain>>, Reading<Vec<Clamp>>) {
     let chains = match base_chains() {
         Ok(chains) => chains,
@@ -123,7 +123,8 @@ fn filters() -> (Reading<Vec<Chain>>, Reading<Vec<Clamp>>) {
             return (Reading::Unread(reason.clone()), Reading::Unread(reason));
         }
     };
-    // Without a chain no rule is asked for: there may be thousands of namespaces.
+    // Without chains there are no rules: save the request, because there may be thousands of
+    // namespaces.
     let nft = if chains.is_empty() { Ok(Vec::new()) } else { nft_clamps(&chains) };
     let clamps = nft.and_then(|mut clamps| {
         clamps.extend(legacy_clamps()?);
@@ -142,7 +143,7 @@ fn filters() -> (Reading<Vec<Chain>>, Reading<Vec<Clamp>>) {
     (Reading::Read(nft.chain(legacy).collect()), Reading::from_result(clamps))
 }
 
-/// What is read twice.
+/// Counters that are read twice.
 struct Moving {
     snmp: Result<snmp::Counters, String>,
     conntrack: Result<Conntrack, String>,
@@ -182,7 +183,7 @@ fn moving(subject: &Subject) -> Moving {
     }
 }
 
-/// Second reading of the counters that move, or why there is none.
+/// Second reading of the counters, or why it failed.
 pub(super) struct Later(Result<Moving, String>);
 
 pub(super) fn read_later(subject: &Subject) -> Later {
@@ -190,7 +191,7 @@ pub(super) fn read_later(subject: &Subject) -> Later {
 }
 
 impl Later {
-    /// Completes what the first reading began.
+    /// Adds the second reading.
     pub(super) fn join(self, namespace: &mut Namespace) {
         fn second<T>(pair: &mut Reading<Pair<T>>, after: Result<T, String>) {
             if let Reading::Read(halves) = pair {
@@ -228,7 +229,7 @@ fn sysctls(interfaces: &[Interface]) -> BTreeMap<String, String> {
         .filter(|interface| !interface.loopback)
         .map(|interface| format!("net/ipv4/conf/{}/rp_filter", interface.name));
     for path in SYSCTLS.into_iter().map(str::to_owned).chain(own) {
-        // What the kernel does not have is no setting of this namespace.
+        // The kernel lacks this setting.
         if let Ok(value) = read_value(format!("/proc/sys/{path}")) {
             all.insert(path, value);
         }
@@ -248,7 +249,7 @@ fn device(
             device.features = Some(Reading::from_result(ethtool.features(name).map(|features| {
                 features.into_iter().map(|(name, state)| (name, feature(state))).collect()
             })));
-            // Absent where the driver has none: that is an answer.
+            // The driver may not support it, which is a valid state.
             device.driver = ethtool.driver(name).ok();
             device.rings = ethtool
                 .rings(name)
@@ -263,7 +264,7 @@ fn device(
         }
         Err(reason) => device.features = Some(Reading::Unread(reason.clone())),
     }
-    // Without sysfs all of it is absent, as where a driver has none.
+    // Without sysfs these stay empty, as for a driver without support.
     if let Ok(sysfs) = sysfs {
         let class = format!("class/net/{name}");
         let queues = sysfs.list(&format!("{class}/queues")).unwrap_or_default();
@@ -282,7 +283,7 @@ fn device(
         device.tx_timeouts = (!timeouts.is_empty()).then(|| timeouts.iter().sum());
         if interface.bus.is_some() {
             device.interrupts = interrupts(sysfs, &class);
-            // -1 where the firmware tells none.
+            // -1, which does not parse, if the firmware names no node.
             let node = sysfs.read(&format!("{class}/device/numa_node"));
             let node = node.or_else(|_| sysfs.read(&format!("{class}/device/../numa_node")));
             device.numa_node = node.ok().and_then(|node| node.parse().ok());
@@ -296,8 +297,8 @@ fn device(
     device
 }
 
-/// The interrupts of the hardware behind a device: its own, or where it is one of
-/// several functions of a bus device (virtio), that one's.
+/// Returns the interrupts of the hardware behind a device. A virtio device has none of its own, but
+/// its parent bus device has.
 fn interrupts(sysfs: &Sysfs, class: &str) -> Option<Vec<Interrupt>> {
     let places = [format!("{class}/device/msi_irqs"), format!("{class}/device/../msi_irqs")];
     let numbers = places.iter().find_map(|place| sysfs.list(place).ok())?;
@@ -305,12 +306,12 @@ fn interrupts(sysfs: &Sysfs, class: &str) -> Option<Vec<Interrupt>> {
     numbers.sort_unstable();
     let interrupt = |number: u32| {
         let directory = format!("/proc/irq/{number}");
-        // Its handler has a directory of its name; without one it is not in use.
+        // The handler has a directory of its name. Without a handler the interrupt is not in use.
         let mut entries = std::fs::read_dir(&directory).ok()?.flatten();
         let handler = entries.find(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
         let name = handler.file_name().into_string().ok()?;
         let cpus = read_value(format!("{directory}/effective_affinity_list"))
-            // Not every architecture tells the effective one.
+            // Not every architecture reports the effective affinity.
             .or_else(|_| read_value(format!("{directory}/smp_affinity_list")))
             .ok()?;
         Some(Interrupt { number, name: name.split_whitespace().last()?.to_owned(), cpus })
@@ -331,7 +332,7 @@ fn amount(amount: sys::ethtool::Amount) -> Amount {
     Amount { now: amount.now, most: amount.most }
 }
 
-/// The ways to the remotes of VXLAN devices, asked in the underlay's namespace.
+/// Reads the routes to the remotes of VXLAN devices, in the underlay's namespace.
 pub(super) fn read_tunnels(subjects: &[Subject], namespaces: &mut [Namespace]) {
     for namespace in namespaces {
         let interfaces = namespace.interfaces.get().map(Vec::as_slice).unwrap_or_default();
@@ -347,6 +348,7 @@ pub(super) fn read_tunnels(subjects: &[Subject], namespaces: &mut [Namespace]) {
                     remotes.extend(entry.remote);
                 }
             }
+            // An unspecified remote stands for none.
             remotes.retain(|remote| !remote.is_unspecified());
             let netlink = subjects
                 .iter()
@@ -359,9 +361,11 @@ pub(super) fn read_tunnels(subjects: &[Subject], namespaces: &mut [Namespace]) {
                 .into_iter()
                 .map(|remote| {
                     let way = netlink.as_ref().map_err(Clone::clone).and_then(|netlink| {
+                        // A local address of the other family cannot be the source.
                         let from = vxlan.local.filter(|local| local.is_ipv4() == remote.is_ipv4());
                         match netlink.way_to(remote, from) {
-                            // An address that is not there (any more) is another matter.
+                            // The local address no longer exists. Another check reports that; find
+                            // the route without it.
                             Err(error)
                                 if from.is_some() && error.errno() == Some(Errno::EINVAL) =>
                             {

@@ -1,11 +1,10 @@
-//! Pseudonyms of addresses: equal ones stay equal, and two addresses share as long a
-//! prefix as before, so that networks of every length stay networks.
+//! Pseudonyms of addresses. Equal addresses stay equal, and two addresses share a prefix of the
+//! same length as before, so that networks of every length stay networks.
 //!
-//! A bit of an address is flipped, or not, by a hash of all bits before it (the scheme of
-//! J. Xu, J. Fan, M. Ammar and S. Moon, "Prefix-preserving IP address anonymization", ICNP
-//! 2002, with SipHash and a key that is drawn for one scrubbing and thrown away). Where
-//! the beginning of an address says what it is (private, link-local, multicast), those bits
-//! stay.
+//! Each bit is flipped or kept according to a hash of all bits before it. The scheme is from J. Xu,
+//! J. Fan, M. Ammar and S. Moon, "Prefix-preserving IP address anonymization", ICNP 2002, with
+//! SipHash and a random key that is discarded afterwards. Leading bits that give an address its
+//! meaning (private, link-local, multicast) stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -13,10 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netstate::MacAddr;
 
-/// Networks whose beginning has a meaning (IANA's special-purpose address registries):
-/// an address within stays within, one outside stays outside.
+/// Networks with a special meaning (IANA's special-purpose address registries). An address inside
+/// stays inside, and one outside stays outside.
 const SPECIAL_V4: [([u8; 4], u32); 12] = [
-    // The way to an address that stays as it is: it is the same for its neighbours.
+    // Prefixes of addresses that stay unchanged: neighbours must keep sharing them.
     ([0, 0, 0, 0], 32),
     ([255, 255, 255, 255], 32),
     ([0, 0, 0, 0], 8),
@@ -32,32 +31,31 @@ const SPECIAL_V4: [([u8; 4], u32); 12] = [
 ];
 
 const SPECIAL_V6: [(Ipv6Addr, u32); 5] = [
-    // ::, ::1, and those that hold IPv4 addresses.
+    // `::`, `::1`, and prefixes that embed IPv4 addresses.
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 96),
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96),
     (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 64),
-    // Solicited nodes (RFC 4291): the end is that of an address.
+    // Solicited-node groups (RFC 4291) end with the last bits of an address.
     (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0), 104),
 ];
 
-/// The first bits of any IPv6 address stay: they tell the registry and the kind.
+/// Leading bits of an IPv6 address that stay: they show registry and kind.
 const KEPT_V6: u32 = 16;
 
-/// What stands for which address.
+/// Pseudonyms of addresses.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     key: RandomState,
     macs: BTreeMap<MacAddr, MacAddr>,
-    /// Addresses that were replaced, and their pseudonyms.
+    /// Replaced addresses.
     real: BTreeSet<IpAddr>,
     given: BTreeSet<IpAddr>,
     taken: BTreeSet<MacAddr>,
 }
 
 impl Addresses {
-    /// Whether a pseudonym is also a real address of this host: with another key it may
-    /// not be.
+    /// Whether a pseudonym is also a real address of this host. Another key may avoid that.
     pub(super) fn overlap(&self) -> bool {
         self.given.intersection(&self.real).next().is_some()
             || self.taken.iter().any(|mac| self.macs.contains_key(mac))
@@ -107,7 +105,7 @@ impl Addresses {
         Ipv6Addr::from(self.flipped(6, bits, 128, kept))
     }
 
-    /// Flips each bit by a hash of those before it, where they are not `kept`.
+    /// Flips each bit according to a hash of the bits before it, unless it is `kept`.
     fn flipped(&self, kind: u8, bits: u128, width: u32, kept: impl Fn(u128, u32) -> bool) -> u128 {
         (0..width).fold(0, |done, length| {
             let prefix = first(bits, width, length);
@@ -117,9 +115,10 @@ impl Addresses {
         })
     }
 
-    /// The pseudonym of a MAC address: locally administered, of the same kind of group.
+    /// Returns the pseudonym of a MAC address: locally administered, and unicast or multicast as
+    /// before.
     pub(super) fn mac(&mut self, mac: MacAddr) -> MacAddr {
-        // Nobody's, everybody's, and what IEEE 802.1 reserves.
+        // All zeros, broadcast, and addresses reserved by IEEE 802.1 stay.
         if mac.0 == [0; 6] || mac.0 == [0xff; 6] || mac.0[..5] == [0x01, 0x80, 0xc2, 0, 0] {
             return mac;
         }
@@ -127,7 +126,7 @@ impl Addresses {
             return *known;
         }
         let kept: &[u8] = match mac.0 {
-            // Groups of IPv6 and IPv4 (RFC 2464, RFC 1112): the rest is that of an address.
+            // IPv6 and IPv4 groups (RFC 2464, RFC 1112): the rest derives from an IP address.
             [0x33, 0x33, ..] => &[0x33, 0x33],
             [0x01, 0x00, 0x5e, ..] => &[0x01, 0x00, 0x5e],
             [first, ..] if first & 1 == 1 => &[0x03],
@@ -140,7 +139,7 @@ impl Addresses {
             MacAddr(other)
         });
         let mut free = other.filter(|other| !self.taken.contains(other));
-        // A group of IPv4 has 2^24 addresses, more than a dump has entries.
+        // Even IPv4 groups leave 2^24 pseudonyms, more than a saved host has entries.
         let other = free.next().unwrap_or(MacAddr([0x02, 0, 0, 0, 0, 0]));
         self.taken.insert(other);
         self.macs.insert(mac, other);
@@ -148,12 +147,12 @@ impl Addresses {
     }
 }
 
-/// The first `length` bits of `width`, as a number.
+/// Returns the first `length` bits of `width`, as a number.
 fn first(bits: u128, width: u32, length: u32) -> u128 {
     if length == 0 { 0 } else { bits >> (width - length) }
 }
 
-/// Addresses that are the same on every host.
+/// Whether an address is the same on every host.
 fn says_all_v4(address: Ipv4Addr) -> bool {
     let octets = address.octets();
     address.is_unspecified()
@@ -168,8 +167,8 @@ fn says_all_v6(address: Ipv6Addr) -> bool {
     address.is_unspecified() || address.is_loopback() || is_known_group
 }
 
-/// Whether a well-known group, which stays as it is, begins with these bits. Otherwise an
-/// address beside it would no longer share as many bits with it.
+/// Whether a well-known group, which stays unchanged, begins with these bits. They are kept, so
+/// that neighbouring addresses still share as many bits with it.
 fn leads_to_known_group(prefix: u128, length: u32) -> bool {
     let segments = Ipv6Addr::from(prefix << (128 - length)).segments();
     length < 112 && segments[0] >> 8 == 0xff && segments[1..7] == [0; 6]
@@ -233,8 +232,7 @@ mod tests {
         ]
     }
 
-    /// An address that is the same on every host keeps its distance to its neighbours,
-    /// whatever the key.
+    /// An unchanged address shares as many bits with its neighbours as before, for any key.
     #[test]
     fn neighbours_of_addresses_that_stay_keep_their_prefix() {
         for (a, b) in [

@@ -1,4 +1,4 @@
-//! Pseudonyms of names, and what is left of texts.
+//! Pseudonyms of names, and shortened texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,23 +6,23 @@ use netstate::cpu::parse_list;
 
 use super::words;
 
-/// Names of one kind, and what stands for each.
+/// Names of one kind and their pseudonyms.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: BTreeMap<String, String>,
-    /// Numbers that were tried.
+    /// Last number used.
     last: usize,
     /// Real names, which no pseudonym may be.
     real: BTreeSet<String>,
 }
 
 impl Names {
-    /// Names that are there.
+    /// Starts with the real names, which no pseudonym may equal.
     pub(super) fn of(real: impl IntoIterator<Item = String>) -> Names {
         Names { real: real.into_iter().collect(), ..Names::default() }
     }
 
-    /// The pseudonym of a name: `stem` and a number, unless it stays.
+    /// Returns the pseudonym of a name, `stem` and a number, or the name itself if it stays.
     pub(super) fn get(&mut self, name: &str, stem: &str, stays: bool) -> String {
         if stays || name.is_empty() {
             return name.to_owned();
@@ -41,16 +41,16 @@ impl Names {
         other
     }
 
-    /// The pseudonym of a name that has one, or stays.
+    /// Returns the pseudonym of a name, if it has one.
     pub(super) fn known(&self, name: &str) -> Option<&str> {
         self.known.get(name).map(String::as_str)
     }
 
-    /// Real names that others begin with, longest first.
+    /// Returns the longest replaced name that `text` begins with.
     pub(super) fn beginning_of(&self, text: &str) -> Option<&str> {
         let begins = |name: &&String| {
             let rest = text.strip_prefix(name.as_str());
-            // `eth1` is no beginning of `eth10`.
+            // `eth1` does not match `eth10`.
             rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
         };
         let names = self.known.keys().filter(begins);
@@ -58,13 +58,12 @@ impl Names {
     }
 }
 
-/// A word of a list, or `other`.
+/// Returns the text if it is on the list, else `other`.
 pub(super) fn word(text: &str, list: &[&str]) -> String {
     (if list.contains(&text) { text } else { "other" }).to_owned()
 }
 
-/// Device names that a kernel, an engine or this program's tests give, with a small
-/// number: `eth0`, `br0`, `docker0`.
+/// Whether a device name is a common default with a small number: `eth0`, `br0`, `docker0`.
 pub(super) fn is_common_device(name: &str) -> bool {
     const STEMS: &[&str] = &[
         "lo",
@@ -118,7 +117,7 @@ pub(super) fn is_common_device(name: &str) -> bool {
     WHOLE.contains(&name) || (1..=3).contains(&digits) && STEMS.contains(&stem)
 }
 
-/// The stem of a device's pseudonym.
+/// Returns the stem of a device's pseudonym.
 pub(super) fn stem(kind: Option<&str>) -> &'static str {
     match kind {
         Some("veth") => "veth",
@@ -130,8 +129,8 @@ pub(super) fn stem(kind: Option<&str>) -> &'static str {
     }
 }
 
-/// Words of a list that a text has, in its order; numbers of at most two digits, with one
-/// dot at most, where `numbers`; `other` where nothing is left.
+/// Returns the words of a text that are on the list, and with `numbers` one number of at most two
+/// digits, or two such numbers joined by a dot. `other` if nothing is left.
 pub(super) fn words_of(text: &str, list: &[&str], numbers: bool) -> String {
     let small =
         |part: &str| (1..=2).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
@@ -139,7 +138,7 @@ pub(super) fn words_of(text: &str, list: &[&str], numbers: bool) -> String {
         Some((major, minor)) => small(major) && small(minor),
         None => small(word),
     };
-    // One: several could be parts of an address.
+    // Keep only one, because several could be parts of an address.
     let mut numbers = numbers;
     let kept = text
         .split_whitespace()
@@ -148,14 +147,14 @@ pub(super) fn words_of(text: &str, list: &[&str], numbers: bool) -> String {
     if kept.is_empty() { "other".to_owned() } else { kept }
 }
 
-/// The hypervisor of the list that a text names.
+/// Returns the listed hypervisor that a text names.
 pub(super) fn hypervisor(text: &str) -> String {
     let text = text.to_ascii_lowercase();
     let mut known = words::HYPERVISORS.iter();
     known.find(|name| text.contains(&name.to_ascii_lowercase())).unwrap_or(&"unknown").to_string()
 }
 
-/// The numbers that a kernel's release begins with: `6.18.44`.
+/// Returns the numbers at the start of a kernel release: `6.18.44`.
 pub(super) fn release(text: &str) -> String {
     let mut parts = text.split('.').map(|part| {
         let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
@@ -171,12 +170,12 @@ pub(super) fn release(text: &str) -> String {
             break;
         }
     }
-    // Four numbers are an address, and so may a first one be that no kernel has had.
+    // Four numbers could be an address, and so could a first number that no kernel has had.
     let is_kernel = kept.first().and_then(|major| major.parse().ok()).is_some_and(|n: u16| n < 10);
     if is_kernel && parts.next().is_none() { kept.join(".") } else { "other".to_owned() }
 }
 
-/// Why something was not read: the system's error, if it is one that is known.
+/// Shortens the reason why a value was not read to the system error, if known.
 pub(super) fn reason(text: &str) -> String {
     const OURS: &[&str] = &[
         "the host was saved by an earlier version",
@@ -205,12 +204,13 @@ pub(super) fn reason(text: &str) -> String {
         || text.split(|c: char| !c.is_ascii_alphanumeric()).find(|w| words::ERRORS.contains(w));
     match phrase.copied().or_else(name) {
         Some(error) => format!("not read: {error}"),
-        None => "not read, for a reason that was taken out".to_owned(),
+        None => "not read, reason removed".to_owned(),
     }
 }
 
-/// Numbers as the kernel prints settings: decimal, of at most ten digits each. A large one
-/// could be an address as a number: sizes are multiples of a page, and are rounded to one.
+/// Returns numbers as the kernel prints settings: decimal, of at most ten digits each. A large
+/// number could encode an address, so it is rounded to a multiple of the page size, which sizes are
+/// anyway.
 pub(super) fn numbers(text: &str) -> Option<String> {
     let number = |word: &str| {
         let digits = word.strip_prefix('-').unwrap_or(word);
@@ -225,7 +225,7 @@ fn rounded(number: i64) -> i64 {
     if number.abs() < 1_000_000 { number } else { number / 4096 * 4096 }
 }
 
-/// A mask of CPUs with as many of them, the lowest; `0` for another text.
+/// Returns a CPU mask with the same number of bits, the lowest ones; `0` for another text.
 pub(super) fn mask(text: &str) -> String {
     let groups = text.trim().split(',');
     let count = groups.map(|group| u32::from_str_radix(group, 16).map(u32::count_ones));
@@ -240,7 +240,7 @@ pub(super) fn mask(text: &str) -> String {
     }
 }
 
-/// A list of CPUs, written anew; `other` for another text, which is no list either.
+/// Returns a rebuilt list of CPUs; `other` for a text that is no such list.
 pub(super) fn cpus(text: &str) -> String {
     let Some(cpus) = parse_list(text) else { return "other".to_owned() };
     let mut ranges: Vec<(u32, u32)> = Vec::new();
@@ -256,8 +256,8 @@ pub(super) fn cpus(text: &str) -> String {
     ranges.iter().map(range).collect::<Vec<_>>().join(",")
 }
 
-/// What is left of an interrupt's name: words of drivers, small numbers, and its device's
-/// pseudonym. `view` tells receive queues by a part of it, which stays.
+/// Returns an interrupt's name reduced to known driver words, small numbers, and its device's
+/// pseudonym. `view` recognises receive queues by a part of the name, which stays.
 pub(super) fn interrupt(text: &str, devices: &Names) -> String {
     const PARTS: [&str; 4] = ["mlx5_comp", "input", "ntfy", "rx"];
     let (mut out, rest) = match devices.beginning_of(text) {
@@ -271,7 +271,7 @@ pub(super) fn interrupt(text: &str, devices: &Names) -> String {
         let digits = word.len() - stem.len();
         let is_number = stem.is_empty() && (1..=3).contains(&digits);
         let is_known = words::INTERRUPTS.contains(&stem) && digits <= 4;
-        // Numbers in a row could be an address.
+        // Consecutive numbers could be an address.
         if word.is_empty() || is_known || is_number && !after_number {
             out.push_str(word);
         } else {

@@ -1,5 +1,4 @@
-//! Words that say nothing of whose host it is: they stay. Everything else gets a
-//! pseudonym or is left out.
+//! Words that identify nobody and therefore stay. All other words get a pseudonym or are removed.
 
 /// Features by the kernel's names (`net/ethtool/common.c`, `netdev_features_strings`).
 pub(super) const FEATURES: &[&str] = &[
@@ -222,7 +221,7 @@ pub(super) const KINDS: &[&str] = &[
     "xfrm",
 ];
 
-/// Kinds of queueing disciplines that are shown as they are.
+/// Kinds of queueing disciplines.
 pub(super) const QDISCS: &[&str] = &[
     "atm",
     "bfifo",
@@ -268,7 +267,7 @@ pub(super) const QDISCS: &[&str] = &[
     "teql0",
 ];
 
-/// Commands of programs that many hosts run; the kernel keeps 15 bytes of one.
+/// Common program names, cut to the kernel's 15 bytes.
 pub(super) const PROGRAMS: &[&str] = &[
     "NetworkManager",
     "agetty",
@@ -449,7 +448,7 @@ pub(super) const SCALING: &[&str] = &[
     "virtual-cpufreq",
 ];
 
-/// Hypervisors; each stands for what holds it, in any case.
+/// Hypervisors. A text that contains one, in any case, is replaced by it.
 pub(super) const HYPERVISORS: &[&str] = &[
     "ACRN",
     "Amazon",
@@ -684,7 +683,7 @@ pub(super) const INTERRUPTS: &[&str] = &[
     "xhci_hcd",
 ];
 
-/// Errors of the system that may be the reason why something was not read.
+/// System errors that may be the reason why a value was not read.
 pub(super) const ERRORS: &[&str] = &[
     "EACCES",
     "EADDRNOTAVAIL",
