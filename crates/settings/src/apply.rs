@@ -1,4 +1,4 @@
-//! Reading and writing one setting, where it is.
+//! Reads and writes a setting in its namespace.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,7 @@ use crate::identity::{find, renamed, within};
 pub struct Value(String);
 
 impl Value {
-    /// Whether it is the same as another one, which may be written otherwise
+    /// Whether it means the same value as another text, which may be formatted differently
     /// ([`Change::is_so`]).
     pub fn is(&self, other: &str) -> bool {
         same(&self.0, other)
@@ -34,46 +34,46 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// Reads the setting now.
+/// Reads the setting's present value.
 ///
 /// # Errors
-/// [`Error::Gone`] when the namespace or device is not there any more.
+/// [`Error::Gone`] if the namespace or device no longer exists.
 pub fn read(change: &Change) -> Result<Value, Error> {
     within(change, |netns| read_here(change, netns)).map(Value)
 }
 
-/// Writes the setting; a command is run where the caller is.
+/// Writes the setting. A command runs in the current directory.
 ///
 /// # Errors
-/// As [`read`], and what the kernel answers; [`Error::Command`].
+/// As [`read`], and errors of the kernel; [`Error::Command`].
 pub fn write(change: &Change, value: &str) -> Result<(), Error> {
     write_from(change, value, Path::new("."))
 }
 
-/// As [`write()`]; a command is run in `directory`.
+/// As [`write()`], but a command runs in `directory`.
 pub(crate) fn write_from(change: &Change, value: &str, directory: &Path) -> Result<(), Error> {
     within(change, |netns| write_here(change, netns, value, directory))
 }
 
-/// Guards a change before it is made: the setting is what was read, and the kernel would
-/// take that value again.
+/// Checks before a change that the setting still has the value that was read, and that the kernel
+/// would accept that value again.
 ///
 /// # Errors
 /// [`Error::Changed`], [`Error::OneWay`]; as [`read`].
 pub(crate) fn check(change: &Change) -> Result<(), Error> {
     let now = read(change)?;
-    // Somebody has changed it since: the way back would lead to a value that was not there.
+    // Someone changed the setting since it was read, so an undo would restore a stale value.
     if !now.is(&change.from) {
         return Err(changed(change, &change.from, &now));
     }
     can_be_taken_back(change)
 }
 
-/// Writes the new value and reads it back. A command is run in `directory`; what it did
-/// cannot be read.
+/// Writes the new value and reads it back. A command runs in `directory`, and its effect cannot be
+/// read.
 ///
 /// # Errors
-/// As [`write()`]; [`Error::NotTaken`], whose words promise that the caller takes it back.
+/// As [`write()`]; [`Error::NotTaken`], whose text promises that the caller undoes the change.
 pub(crate) fn make(change: &Change, directory: &Path) -> Result<(), Error> {
     write_from(change, &change.to, directory)?;
     if change.setting == Setting::Command {
@@ -87,8 +87,8 @@ pub(crate) fn make(change: &Change, directory: &Path) -> Result<(), Error> {
     Err(Error::NotTaken { object, wanted, got: got.to_string() })
 }
 
-/// Puts the earlier value of a setting back, unless somebody else has changed it; whether
-/// there was anything to put back.
+/// Restores the earlier value, unless someone else changed the setting. Returns whether there was
+/// anything to restore.
 ///
 /// # Errors
 /// [`Error::Changed`]; as [`read`] and [`write()`].
@@ -97,7 +97,7 @@ pub(crate) fn put_back(change: &Change) -> Result<bool, Error> {
     if now.is(&change.from) {
         return Ok(false);
     }
-    // A third value is what somebody wanted since. It is not overwritten.
+    // Someone set a third value since. Do not overwrite it.
     if !now.is(&change.to) {
         return Err(changed(change, &change.to, &now));
     }
@@ -114,21 +114,21 @@ fn changed(change: &Change, expected: &str, got: &Value) -> Error {
     Error::Changed { object, expected, got: got.to_string() }
 }
 
-/// Whether the kernel would take the earlier value again, as far as that can be known
-/// before.
+/// Checks that the kernel would accept the earlier value again, as far as that can be known.
 ///
 /// # Errors
-/// [`Error::OneWay`] where it would not; as [`read`].
+/// [`Error::OneWay`] if it would not; as [`read`].
 fn can_be_taken_back(change: &Change) -> Result<(), Error> {
     let Setting::Link { device, attribute: Attribute::Mtu } = &change.setting else {
         return Ok(());
     };
     within(change, |_| {
         let links = Netlink::open()?.links()?;
-        // The caller has just read the setting. A device that is gone since is the write's
-        // error.
+        // The caller has just read the setting. If the device disappeared since, the write reports
+        // it.
         let reason = match links.iter().find(|link| link.index == device.index) {
             Some(link) => mtu_is_above(link, &links, &change.from),
+            // The write reports a device that is gone.
             None => None,
         };
         reason.map_or(Ok(()), |reason| {
@@ -138,38 +138,38 @@ fn can_be_taken_back(change: &Change) -> Result<(), Error> {
     })
 }
 
-/// Why a device would not take this MTU: one that was made on another device may have
-/// its MTU at the most, less what it adds (`vxlan_change_mtu`, `macvlan_change_mtu`,
-/// `vlan_dev_change_mtu`). It keeps a larger one when that device's is lowered later.
+/// Returns why a device would reject this MTU. The limit of a device on top of another one is that
+/// device's MTU, minus its own headers (`vxlan_change_mtu`, `macvlan_change_mtu`,
+/// `vlan_dev_change_mtu`). It keeps a larger MTU if the lower device's MTU is reduced later.
 pub fn mtu_is_above(link: &Interface, links: &[Interface], mtu: &str) -> Option<String> {
     let mtu: u32 = mtu.parse().ok()?;
-    // The device below is in another namespace: its MTU was not read, the kernel judges.
+    // The lower device is in another namespace and its MTU was not read: leave it to the kernel.
     if link.link_netns.is_some() {
         return None;
     }
     let (index, added) = match link.kind.as_deref()? {
         "vxlan" => {
             let vxlan = link.vxlan.as_ref()?;
-            // With neither address it is IPv4's.
+            // Without an address the tunnel runs over IPv4.
             let any = vxlan.remote.or(vxlan.local).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
             (vxlan.device?, vxlan_overhead(any))
         }
         "macvlan" | "ipvlan" | "vlan" => (link.link?, 0),
-        // Nothing is known of other kinds: the kernel judges when it is written.
+        // Limits of other kinds are unknown: leave it to the kernel.
         _ => return None,
     };
     let below = links.iter().find(|link| link.index == index)?;
     let most = below.mtu.saturating_sub(added);
-    (mtu > most).then(|| format!("{} has {}: at most {most}", below.name, below.mtu))
+    (mtu > most).then(|| format!("MTU of {} is {}: at most {most}", below.name, below.mtu))
 }
 
-/// Runs a command for a shell to its end, in the calling thread's namespaces.
+/// Runs a shell command to its end, in the calling thread's namespaces.
 fn run(command: &str, directory: &Path) -> Result<(), Error> {
-    /// As much of what it said as a message can hold, bytes.
+    /// Most bytes of its error output in a message.
     const SAID: usize = 300;
     let mut shell = std::process::Command::new("/bin/sh");
     shell.args(["-c", command]).current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null());
-    // What it leaves running must neither hold a pipe open nor write to a terminal.
+    // Background processes of the command must neither hold a pipe open nor write to a terminal.
     let log = sys::memfd::create("overlane-command")?;
     let written = std::fs::File::from(log);
     let copy = written.try_clone().map_err(|e| sys::Error::io("dup", "command's log", &e))?;
@@ -180,11 +180,12 @@ fn run(command: &str, directory: &Path) -> Result<(), Error> {
         said,
     };
     let status = status.map_err(|error| failed(error.to_string(), None))?;
+    // Output of a successful command is not needed.
     if status.success() {
         return Ok(());
     }
     let mut said = vec![0; SAID];
-    // Without its words the status has to do.
+    // If its output cannot be read, the status must suffice.
     let length = written.read_at(&mut said, 0).unwrap_or(0);
     let said = String::from_utf8_lossy(&said[..length]).trim().to_owned();
     Err(failed(status.to_string(), (!said.is_empty()).then_some(said)))
@@ -319,10 +320,10 @@ fn rps_file(device: &Device, queue: u32) -> String {
     format!("class/net/{}/queues/rx-{queue}/rps_cpus", device.name)
 }
 
-/// The change with its device under the name that it has now, and that device; `None`
-/// where it is of none.
+/// Returns the change with its device's present name, and the device, if it has one.
 fn named(change: &Change) -> Result<(Change, Option<Interface>), Error> {
     let mut change = change.clone();
+    // A setting without a device has no name to update.
     let Some(device) = change.setting.device().cloned() else { return Ok((change, None)) };
     let link = find(&change, &device)?;
     if let Setting::Sysctl { path, .. } | Setting::Sysfs { path, .. } = &mut change.setting {

@@ -1,5 +1,4 @@
-//! One setting of a host, and what it is to be changed to: as a command for
-//! people, and as a value that can be kept in a journal.
+//! A change of one setting: as a command for people, and as a value for the journal.
 
 use netstate::interface::Interface;
 use netstate::namespace::first;
@@ -12,60 +11,60 @@ use crate::command::{inside, quote};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Where; `None`: the machine as a whole.
+    /// Namespace; `None` for a setting of the whole machine.
     pub place: Option<Namespace>,
-    /// The setting, with the device or path that it is of.
+    /// Setting, with its device or path.
     pub setting: Setting,
-    /// The value that was read.
+    /// Value that was read.
     pub from: String,
-    /// The value to be.
+    /// New value.
     pub to: String,
 }
 
-/// A namespace, so that it is known again.
+/// A namespace, with the data that identifies it later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {
-    /// Inode number; another namespace may get it after this one is gone.
+    /// Inode number. The kernel reuses it after the namespace is gone.
     pub inode: u64,
-    /// The number that no other namespace of the same boot has (`SO_NETNS_COOKIE`); `None`
-    /// before Linux 5.14, and in entries of before.
+    /// Number that is unique in one boot (`SO_NETNS_COOKIE`). `None` before Linux 5.14, and in
+    /// entries of earlier versions.
     #[serde(default)]
     pub cookie: Option<u64>,
-    /// It is the machine's first one, which is there again after a reboot.
+    /// Whether it is the machine's first namespace, which exists again after a reboot.
     #[serde(default)]
     pub first: bool,
-    /// A path that opens it; `None`: the caller's own.
+    /// Path that opens it; `None` for the caller's own.
     pub path: Option<String>,
-    /// What it is called.
+    /// Label.
     pub label: String,
 }
 
 impl Namespace {
-    /// That of a namespace that is open, which `path` opens again.
+    /// Describes an open namespace; `path` opens it again.
     ///
     /// # Errors
-    /// When it cannot be entered.
+    /// If the namespace cannot be entered.
     pub fn of(netns: &NetNs, path: Option<String>, label: &str) -> Result<Namespace, sys::Error> {
         let (cookie, first) = (netns.cookie()?, is_first(netns));
         Ok(Namespace { inode: netns.inode(), cookie, first, path, label: label.to_owned() })
     }
 
-    /// The caller's own.
+    /// Describes the caller's own namespace.
     ///
     /// # Errors
-    /// Where `/proc` is not mounted.
+    /// If `/proc` is not mounted.
     pub fn here() -> Result<Namespace, sys::Error> {
         Namespace::of(&NetNs::current()?, None, "here")
     }
 }
 
-/// A device that was read, and where it is.
+/// A device that was read, and its namespace.
 #[derive(Debug, Clone)]
 pub struct Target<'a> {
     /// Network namespace in which the setting is read and written.
     pub namespace: Namespace,
-    /// The device as it was read.
+    /// Device as it was read.
     pub interface: &'a Interface,
 }
 
@@ -85,16 +84,15 @@ impl Target<'_> {
     }
 }
 
-/// One thing of a host that can be read, written and given back.
+/// A property of a host that can be read, written and restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Setting {
-    /// By its path below `/proc/sys`.
+    /// A sysctl, by its path below `/proc/sys`.
     Sysctl {
-        /// As `net/ipv4/ip_forward`.
+        /// For example `net/ipv4/ip_forward`.
         path: String,
-        /// The device that it is of, as `net/ipv4/conf/eth0/rp_filter` is; known when the
-        /// change is made.
+        /// Device in the path, as in `net/ipv4/conf/eth0/rp_filter`. Set when the change is made.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<Device>,
     },
@@ -102,7 +100,7 @@ pub enum Setting {
     Feature {
         /// Device that has the feature.
         device: Device,
-        /// As the kernel names it.
+        /// Kernel name of the feature.
         feature: String,
     },
     /// An attribute of a link.
@@ -133,20 +131,20 @@ pub enum Setting {
     Coalesce {
         /// Device whose interrupts are moderated.
         device: Device,
-        /// As `ethtool -C` names it.
+        /// Name as in `ethtool -C`.
         parameter: String,
     },
     /// A file below `/sys`.
     Sysfs {
-        /// The device that it is of, if it is below `class/net`.
+        /// Device, if the path is below `class/net`.
         device: Option<Device>,
-        /// As `class/net/eth0/gro_flush_timeout`.
+        /// For example `class/net/eth0/gro_flush_timeout`.
         path: String,
     },
-    /// Whatever a command for a shell does: `to` is that command, `from` the one that
-    /// takes it back. What it changes cannot be read.
+    /// The effect of a shell command: `to` is the command, `from` its inverse. It has no value that
+    /// could be read.
     Command,
-    /// CPUs that a receive queue's packets are spread over, as a hexadecimal mask.
+    /// CPUs over which a receive queue spreads its packets, as a hexadecimal mask.
     Rps {
         /// Device that has the queue.
         device: Device,
@@ -156,7 +154,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The device that it is of.
+    /// Returns the setting's device.
     pub fn device(&self) -> Option<&Device> {
         match self {
             Setting::Sysctl { device, .. } | Setting::Sysfs { device, .. } => device.as_ref(),
@@ -186,27 +184,28 @@ impl Setting {
     }
 }
 
-/// A device, so that it is known again.
+/// A device, with the data that identifies it later.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// Name when the change was made; a device may be renamed since.
+    /// Name when the change was made. The device may have been renamed since.
     pub name: String,
-    /// Index; a device made anew under the same name has another, unless it was asked for.
+    /// Index. A new device of the same name has another index, unless its creator requested this
+    /// one.
     pub index: u32,
-    /// Kind (`veth`, `vxlan` …), where the driver tells one.
+    /// Kind (`veth`, `vxlan` …), if the driver has one.
     #[serde(default)]
     pub kind: Option<String>,
     /// Link-layer address when the change was made, as text.
     #[serde(default)]
     pub address: Option<String>,
-    /// The address that it was made with, where its driver keeps one.
+    /// Permanent address, if the driver has one.
     #[serde(default)]
     pub permanent: Option<String>,
 }
 
 impl Device {
-    /// A device that was read.
+    /// Describes a device that was read.
     pub fn of(link: &Interface) -> Device {
         Device {
             name: link.name.clone(),
@@ -238,11 +237,11 @@ pub enum Attribute {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Queues {
-    /// Receive queues of their own.
+    /// Separate receive queues.
     Rx,
-    /// Transmit queues of their own.
+    /// Separate transmit queues.
     Tx,
-    /// Queues for both ways.
+    /// Queues for both directions.
     Combined,
 }
 
@@ -263,14 +262,14 @@ impl Attribute {
             Attribute::Txqueuelen => "txqueuelen",
             Attribute::GsoMaxSize => "gso_max_size",
             Attribute::GsoMaxSegs => "gso_max_segs",
-            // ip-link(8) has no word in front of `up` and `down`.
+            // ip-link(8) takes `up` and `down` without an attribute name.
             Attribute::State => "",
         }
     }
 }
 
 impl Change {
-    /// Of a device's feature.
+    /// Changes a device's feature.
     pub fn feature<'a>(at: impl Into<Target<'a>>, feature: &str, on: bool) -> Change {
         let word = |on| if on { "on" } else { "off" };
         at.into().change(word(!on), word(on), |device| Setting::Feature {
@@ -279,12 +278,12 @@ impl Change {
         })
     }
 
-    /// Of a link's attribute, in the unit that [`Attribute`] names.
+    /// Changes a link's attribute, in the unit of [`Attribute`].
     pub fn link<'a>(at: impl Into<Target<'a>>, attribute: Attribute, from: u32, to: u32) -> Change {
         at.into().change(from, to, |device| Setting::Link { device, attribute })
     }
 
-    /// Of a link's layer-3 MTU, bytes.
+    /// Changes a link's layer-3 MTU, bytes.
     pub fn mtu<'a>(at: impl Into<Target<'a>>, to: u32) -> Change {
         let at = at.into();
         let from = at.interface.mtu;
@@ -297,24 +296,24 @@ impl Change {
         at.into().change("down", "up", |device| Setting::Link { device, attribute })
     }
 
-    /// Of a device's receive ring, in descriptors.
+    /// Changes a device's receive ring, in descriptors.
     pub fn receive_ring<'a>(at: impl Into<Target<'a>>, from: u32, to: u32) -> Change {
         at.into().change(from, to, |device| Setting::ReceiveRing { device })
     }
 
-    /// Of the CPUs of a device's first receive queue, as hexadecimal masks.
+    /// Changes the CPUs of a device's first receive queue, as hexadecimal masks.
     pub fn rps<'a>(at: impl Into<Target<'a>>, from: &str, to: &str) -> Change {
         at.into().change(from, to, |device| Setting::Rps { device, queue: 0 })
     }
 
-    /// Of a namespace's sysctl, by its path below `/proc/sys`.
+    /// Changes a namespace's sysctl, by its path below `/proc/sys`.
     pub fn sysctl(place: impl Into<Namespace>, path: &str, from: &str, to: &str) -> Change {
         let setting = Setting::Sysctl { path: path.to_owned(), device: None };
         let (from, to) = (from.to_owned(), to.to_owned());
         Change { place: Some(place.into()), setting, from, to }
     }
 
-    /// Of a sysctl of the machine.
+    /// Changes a sysctl of the machine.
     pub fn machine(path: &str, from: impl ToString, to: impl ToString) -> Change {
         Change {
             place: None,
@@ -324,26 +323,26 @@ impl Change {
         }
     }
 
-    /// Any command, and the one that takes it back, in the caller's namespace.
+    /// Runs a command in the caller's namespace; `inverse` undoes it.
     ///
     /// # Errors
-    /// Where the namespace cannot be told.
+    /// If the namespace is unknown.
     pub fn command_with_inverse(command: &str, inverse: &str) -> Result<Change, sys::Error> {
         let (from, to) = (inverse.to_owned(), command.to_owned());
         Ok(Change { place: Some(Namespace::here()?), setting: Setting::Command, from, to })
     }
 
-    /// Whether the value that was read is the one to be: nothing is left to change.
+    /// Whether the setting already has the new value.
     pub fn is_so(&self) -> bool {
         same(&self.from, &self.to)
     }
 
-    /// The command that makes it.
+    /// Returns the command that makes the change.
     pub fn command(&self) -> String {
         self.command_to(&self.to)
     }
 
-    /// The command that takes it back.
+    /// Returns the command that undoes the change.
     pub fn undo(&self) -> String {
         self.command_to(&self.from)
     }
@@ -382,7 +381,7 @@ impl Change {
             Setting::Command => value.to_owned(),
         };
         match (&self.place, &self.setting) {
-            // For a shell, which the namespace's program is not.
+            // Needs a shell, because nsenter runs a program, not a command line.
             (Some(Namespace { path: Some(path), .. }), Setting::Command) => {
                 inside(Some(path), &format!("sh -c {}", quote(&command)))
             }
@@ -391,7 +390,8 @@ impl Change {
         }
     }
 
-    /// Writes a file below `/sys`, which shows the devices of whoever mounted it.
+    /// Returns a command that writes a file below `/sys`. A sysfs mount shows the devices of the
+    /// namespace that mounted it.
     fn write_file(&self, path: &str, value: &str) -> String {
         let write = format!("echo {} > {}", quote(value), quote(&format!("/sys/{path}")));
         match self.place.as_ref().and_then(|place| place.path.as_ref()) {
@@ -403,7 +403,7 @@ impl Change {
         }
     }
 
-    /// What it changes, in words.
+    /// Names the setting and its namespace, in words.
     pub fn object(&self) -> String {
         let place = self.place.as_ref().map_or("machine", |place| place.label.as_str());
         match &self.setting {
@@ -436,14 +436,14 @@ impl Change {
     }
 }
 
-/// Whether it is the machine's first one. Both are open, so that equal inode numbers are
-/// of one namespace.
+/// Whether this is the machine's first namespace. Both are open, so equal inode numbers mean one
+/// namespace.
 pub(crate) fn is_first(netns: &NetNs) -> bool {
     first().is_some_and(|first| first.inode() == netns.inode())
 }
 
-/// Whether two texts are the same value: the kernel pads masks with zeros and separates
-/// columns with tabs.
+/// Whether two texts mean the same value: the kernel pads masks with zeros and separates columns
+/// with tabs.
 pub(crate) fn same(one: &str, other: &str) -> bool {
     let plain = |text: &str| {
         let words: Vec<&str> = text.split_ascii_whitespace().collect();

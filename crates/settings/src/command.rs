@@ -1,6 +1,6 @@
-//! Commands for people to copy.
+//! Formats shell commands for people to copy.
 
-/// A word of a shell command: a device may be called `$(reboot)`.
+/// Quotes a word for a shell. A device may be named `$(reboot)`.
 pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_.-@:/+,=%".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -9,8 +9,7 @@ pub fn quote(word: &str) -> String {
     }
 }
 
-/// A command that is to run in the namespace that a path opens; `None`: the
-/// caller's own.
+/// Returns a command that runs in the namespace at a path; `None`: the caller's own.
 pub fn inside(path: Option<&str>, command: &str) -> String {
     match path {
         Some(path) => format!("nsenter --net={} {command}", quote(path)),

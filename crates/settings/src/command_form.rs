@@ -1,11 +1,11 @@
-//! A request in the form of a command, as one would type it to a shell.
+//! Parses requests in the form of shell commands.
 //!
 //! - `ethtool -K`, `-G`, `-L` and `-C`;
 //! - `sysctl -w`;
 //! - `ip link set` of attributes;
 //! - `echo VALUE > /sys/…`.
 //!
-//! Each is also read behind `nsenter --net=`, `ip netns exec` and `ip -n`.
+//! Each is also accepted after `nsenter --net=`, `ip netns exec` and `ip -n`.
 
 use netstate::proc::sysctl_path;
 use sys::netns::NetNs;
@@ -14,14 +14,14 @@ use crate::change::{Attribute, Device, Namespace, Queues, Setting};
 use crate::resolve::{Desired, ProposalError, Resolver, Result, number, number_wanted};
 use crate::shell::{Word, words};
 
-/// What an option of ethtool(8) makes of a name and a value.
+/// Converts a name and a value of an ethtool(8) option.
 type Pair = fn(&Resolver, &Device, &str, &str) -> Result<Vec<Desired>>;
 
-/// What a command asks for, in the namespace that `resolver` is for or in the one that it
-/// names itself.
+/// Adds the settings of a command, in the resolver's namespace or in the namespace that the command
+/// names.
 ///
 /// # Errors
-/// [`ProposalError::Unknown`] where what takes it back is not known; [`ProposalError::Wrong`].
+/// [`ProposalError::Unknown`] if the inverse is unknown; [`ProposalError::Wrong`].
 pub(crate) fn read(resolver: &mut Resolver, command: &str) -> Result<()> {
     resolver.read(&words(command).map_err(ProposalError::Unknown)?)
 }
@@ -38,14 +38,12 @@ impl Resolver {
         let line = plain(all).ok_or_else(unknown)?;
         let program = line.first().map_or("", |word| word.rsplit('/').next().unwrap_or(word));
         match (program, line.get(1..).unwrap_or_default()) {
-            // With an option, sudo does something else (`-u`, `-i`) than run what follows as
-            // root.
+            // Options of sudo (`-u`, `-i`) change more than the user, so the effect is unknown.
             ("sudo", rest) if rest.first().is_some_and(|word| !word.starts_with('-')) => {
                 self.read(&all[1..])
             }
             ("nsenter", [net, rest @ ..]) if !rest.is_empty() => {
-                // Any other option enters further namespaces, or names the process instead of a
-                // path.
+                // Other options enter further namespaces, or name the process instead of a path.
                 let path = net.strip_prefix("--net=").ok_or_else(unknown)?;
                 self.enter(path)?;
                 self.read(&all[2..])
@@ -72,12 +70,13 @@ impl Resolver {
 
     fn enter(&mut self, path: &str) -> Result<()> {
         let netns = NetNs::open(path.as_ref())?;
+        // The last part of the path is the name users know.
         let label = path.rsplit('/').next().unwrap_or(path);
         self.namespace = Namespace::of(&netns, Some(path.to_owned()), label)?;
         Ok(())
     }
 
-    /// `ip [link] set [dev] NAME ATTRIBUTE VALUE …`; `None` where it is another.
+    /// Parses `ip [link] set [dev] NAME ATTRIBUTE VALUE …`; `None` for another command.
     fn link(&mut self, words: &[&str]) -> Option<Result<()>> {
         let rest = match words {
             ["link" | "l", "set" | "s", "dev", rest @ ..] => rest,
@@ -111,7 +110,7 @@ impl Resolver {
             };
             wanted.push((attribute, value));
         }
-        // Nothing of it is a setting that is known: the shell runs the command.
+        // It contains no known setting: the shell runs the command.
         if wanted.is_empty() {
             return None;
         }
@@ -122,7 +121,7 @@ impl Resolver {
         }))
     }
 
-    /// `ethtool -K|-G|-L|-C DEVICE NAME VALUE …`; `None` where it is another.
+    /// Parses `ethtool -K|-G|-L|-C DEVICE NAME VALUE …`; `None` for another command.
     fn ethtool(&mut self, option: &str, device: &str, words: &[&str]) -> Option<Result<()>> {
         let set: Pair = match option {
             "-K" | "--features" | "--offload" => Resolver::features,
@@ -148,18 +147,18 @@ impl Resolver {
         Some(pairs().map(|desired| self.desired.extend(desired)))
     }
 
-    /// `sysctl -w KEY=VALUE …`; `None` where it is another.
+    /// Parses `sysctl -w KEY=VALUE …`; `None` for another command.
     fn sysctl(&mut self, words: &[&str]) -> Option<Result<()>> {
         let mut desired = Vec::new();
         for word in words.iter().filter(|word| !["-w", "-q", "-wq", "-qw"].contains(*word)) {
-            // Without `=` it is another option, or a key that is to be read.
+            // Without `=` the word is another option, or a key to read.
             let (key, value) = word.split_once('=')?;
             let Some(path) = sysctl_path(key.trim()) else {
-                return Some(Err(ProposalError::Wrong(format!("sysctl: {key:?} is no key"))));
+                return Some(Err(ProposalError::Wrong(format!("sysctl: {key:?} is not a key"))));
             };
             desired.push((Setting::Sysctl { path, device: None }, value.trim().to_owned()));
         }
-        // Without an assignment it reads only, and changes nothing.
+        // Without an assignment the command only reads.
         if desired.is_empty() {
             return None;
         }
@@ -167,9 +166,9 @@ impl Resolver {
         Some(Ok(()))
     }
 
-    /// `echo VALUE > /sys/…`.
+    /// Parses `echo VALUE > /sys/…`.
     fn echo(&mut self, file: &str, value: &str) -> Result<()> {
-        // A `..` leads to a file under a name that is not its own.
+        // With `..` one file would have several names.
         let path = file.strip_prefix("/sys/").filter(|path| !path.split('/').any(|p| p == ".."));
         let path = path.ok_or_else(|| ProposalError::Unknown(format!("echo {value} > {file}")))?;
         let parts: Vec<&str> = path.split('/').collect();
@@ -190,7 +189,7 @@ impl Resolver {
     }
 }
 
-/// The words of a simple command; `None` with anything else in it.
+/// Returns the words of a simple command; `None` if it redirects output.
 fn plain(words: &[Word]) -> Option<Vec<&str>> {
     words
         .iter()

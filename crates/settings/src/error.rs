@@ -1,4 +1,4 @@
-//! What can go wrong with one setting.
+//! Errors of reading and writing a setting.
 
 use netstate::proc::ProcError;
 use sys::errno::Errno;
@@ -9,63 +9,63 @@ pub enum Error {
     /// A system call failed; it names the operation and the object.
     #[error(transparent)]
     Sys(#[from] sys::Error),
-    /// A process that gives a setting of the machine back.
+    /// The guard process of a machine setting failed.
     #[error(transparent)]
     Guard(#[from] sys::guard::GuardError),
-    /// A question to the kernel about the present value failed.
+    /// A netlink request failed.
     #[error(transparent)]
     Netlink(#[from] netstate::Error),
-    /// A file of `/proc`.
+    /// A file of `/proc` could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// What it is a setting of is not there any more.
+    /// The setting's namespace or device no longer exists.
     #[error("{object}: {reason}")]
     Gone {
         /// The setting and its namespace, in words.
         object: String,
-        /// Namespace or device that is gone.
+        /// The namespace or device that no longer exists.
         reason: String,
     },
-    /// What it is a setting of may not be the one that was changed.
+    /// The setting's namespace or device may not be the one that was changed.
     #[error("{object}: {reason}")]
     Unknown {
         /// The setting and its namespace, in words.
         object: String,
-        /// What cannot be told.
+        /// What is unknown.
         reason: String,
     },
-    /// A command that failed, or could not be run.
+    /// A command failed, or could not be run.
     #[error("{command}: {status}{}", .said.as_ref().map(|said| format!(": {said}")).unwrap_or_default())]
     Command {
-        /// The command as it was given to the shell.
+        /// Command as passed to the shell.
         command: String,
-        /// How it ended: exit code or signal, in words.
+        /// Exit code or signal, in words.
         status: String,
-        /// The end of what it wrote to standard error.
+        /// Beginning of its standard error output.
         said: Option<String>,
     },
-    /// A value that could not be put back.
-    #[error("{object}: not changed, as {from} could not be put back: {reason}")]
+    /// The change could not be undone later, so it was not made.
+    #[error("{object}: not changed, because {from} could not be restored: {reason}")]
     OneWay {
         /// The setting and its namespace, in words.
         object: String,
-        /// The value there is.
+        /// Present value.
         from: String,
-        /// What the kernel would say to it.
+        /// Reason why the kernel would reject it.
         reason: String,
     },
-    /// The setting is no longer what the change started from.
-    #[error("{object}: is {got}, expected {expected}: somebody else has changed it meanwhile")]
+    /// The setting no longer has the expected value.
+    #[error("{object}: is {got}, expected {expected}: changed by someone else meanwhile")]
     Changed {
         /// The setting and its namespace, in words.
         object: String,
-        /// What it should have been.
+        /// Expected value.
         expected: String,
-        /// Value that it has now.
+        /// Present value.
         got: String,
     },
-    /// The kernel took the value without an error, and did not keep it.
-    #[error("{object}: set to {wanted}, reads {got}; taken back")]
+    /// The kernel accepted the value without an error, but did not keep it.
+    #[error("{object}: set to {wanted}, reads {got}; undone")]
     NotTaken {
         /// The setting and its namespace, in words.
         object: String,
@@ -74,30 +74,30 @@ pub enum Error {
         /// Value that was read back.
         got: String,
     },
-    /// More than the device can have (`ethtool -g`, `-l`).
-    #[error("{object}: {wanted} wanted, the device can have {most}")]
+    /// The value exceeds the device's limit (`ethtool -g`, `-l`).
+    #[error("{object}: {wanted} requested, the device supports at most {most}")]
     TooMany {
         /// The setting and its namespace, in words.
         object: String,
-        /// What was to be written.
+        /// Requested value.
         wanted: u32,
-        /// The most that its driver names.
+        /// Limit reported by the driver.
         most: u32,
     },
-    /// Another form than expected.
+    /// A value has an unexpected form.
     #[error("{object}: expected {expected}, got {got:?}")]
     Form {
         /// The setting and its namespace, in words.
         object: String,
-        /// Form that was expected.
+        /// Expected form.
         expected: &'static str,
-        /// Text that was read.
+        /// Text read.
         got: String,
     },
 }
 
 impl Error {
-    /// Whether the kernel has no such setting here.
+    /// Whether the setting does not exist here.
     pub fn is_absent(&self) -> bool {
         matches!(self, Error::Proc(ProcError::Read(error)) if error.errno == Errno::ENOENT)
     }

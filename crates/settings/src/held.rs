@@ -1,8 +1,8 @@
-//! Changes that this process takes back itself, when told to or at its end: those of
-//! namespaces that end with it, and those of the machine that a guard process keeps.
+//! Changes that this process undoes itself, on request or at its end: changes in namespaces that
+//! end with it, and changes of the machine that a guard process undoes.
 //!
-//! The journal is for hosts that outlive the process. A test host's namespace is held by
-//! its makers' descriptors alone: what was changed in it is gone with a killed process.
+//! The journal is for hosts that outlive the process. A test host's namespace exists only through
+//! its creator's descriptors, so if the process is killed, its changes are gone, too.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use sys::netns::NetNs;
 use crate::apply::{self, Error};
 use crate::change::{Change, Setting, same};
 
-/// How long another process may have the machine's settings.
+/// Longest wait for another process that changed the machine's settings.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two attempts to get them.
+/// Interval between attempts.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Changes in effect, in the order in which they were made; dropping it takes them back,
-/// as [`restore`](Held::restore) does.
+/// Changes in effect, in the order in which they were made. Dropping it undoes them, like
+/// [`restore`](Held::restore).
 #[derive(Debug, Default)]
 pub struct Held {
     made: Vec<Made>,
@@ -33,9 +33,9 @@ enum Made {
 }
 
 impl Held {
-    /// Makes a change in a namespace that ends with this process. The change is of the
-    /// namespace's own ([`Change::place`] without a path). One that is so already is not
-    /// made: an earlier one has brought it along, as features do.
+    /// Makes a change in a namespace that ends with this process. [`Change::place`] must have no
+    /// path. If the setting already has the value, nothing is done: an earlier change may have
+    /// included it, as features do.
     ///
     /// # Errors
     /// As [`apply::write()`]; [`Error::Changed`], [`Error::OneWay`], [`Error::NotTaken`].
@@ -47,6 +47,7 @@ impl Held {
             apply::check(&change)?;
             Ok::<_, Error>(Some(apply::make(&change, Path::new("/"))))
         })??;
+        // Nothing was changed, so nothing must be undone.
         let Some(result) = made else { return Ok(()) };
         match result {
             Ok(()) => {
@@ -54,25 +55,26 @@ impl Held {
                 Ok(())
             }
             Err(error) => {
-                // Whatever the kernel made of it; the first error says more.
+                // Restore the value in any case. The first error says more than a second one.
                 let _ = netns.run(|| apply::write(&change, &change.from));
                 Err(error)
             }
         }
     }
 
-    /// Writes a sysctl of the machine, by its path below `/proc/sys`. A process of its own
-    /// gives the earlier value back even if this one is killed. Where another run has a
-    /// setting of the machine, it is waited for.
+    /// Writes a sysctl of the machine, by its path below `/proc/sys`. A guard process restores the
+    /// earlier value even if this one is killed. Waits while another run has changed a setting of
+    /// the machine.
     ///
     /// # Errors
-    /// As the file's; [`GuardError::Busy`] when the other run has it for more than a minute;
+    /// Errors of the file; [`GuardError::Busy`] if the other run keeps it for more than a minute;
     /// [`Error::NotTaken`].
     pub fn make_of_machine(&mut self, path: &str, value: &str) -> Result<(), Error> {
         let file = PathBuf::from(format!("/proc/sys/{path}"));
         let begun = Instant::now();
         let guard = loop {
             match Guard::change(&file, value) {
+                // Another run has changed a setting of the machine: wait for its end.
                 Err(GuardError::Busy) if begun.elapsed() < PATIENCE => {
                     std::thread::sleep(AGAIN);
                 }
@@ -80,8 +82,7 @@ impl Held {
             }
         };
         let got = netstate::proc::read_value(&file)?;
-        // Neither the earlier value nor the one asked for: the kernel has made something else
-        // of it.
+        // The kernel stored neither the earlier value nor the requested one.
         if !same(&got, value) {
             guard.restore()?;
             let setting = Setting::Sysctl { path: path.to_owned(), device: None };
@@ -93,10 +94,10 @@ impl Held {
         Ok(())
     }
 
-    /// Takes all of it back, the last change first, also where one fails.
+    /// Undoes all changes in reverse order, continuing after a failure.
     ///
     /// # Errors
-    /// The first that failed.
+    /// The first failure.
     pub fn restore(mut self) -> Result<(), Error> {
         self.take_back()
     }
@@ -118,7 +119,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Whoever wants to know calls restore.
+        // Callers that need the error call restore.
         let _ = self.take_back();
     }
 }

@@ -1,9 +1,9 @@
-//! Which namespace, and which device, a change is of: what is there now under its name
-//! may be another one.
+//! Identifies the namespace and the device of a change, because another one may have taken over the
+//! name.
 //!
-//! A namespace is known by its cookie, which the kernel gives once in a boot; its inode
-//! number only leads to it. A device is known by its index within that namespace and by
-//! its address; its name may have been changed.
+//! A namespace is identified by its cookie, which is unique in one boot; the inode number only
+//! helps to find it. A device is identified by its index in that namespace and by its address,
+//! because it may have been renamed.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -24,21 +24,21 @@ use crate::error::Error;
 /// Path of the machine's first namespace (see [`first`]).
 const FIRST: &str = "/proc/2/ns/net";
 
-/// The machine's first one, as a place; `None` where it cannot be told.
+/// Returns the machine's first namespace as a place; `None` if it is unknown.
 pub(crate) fn first_place(label: &str) -> Option<Namespace> {
     let place = Namespace::of(&first()?, Some(FIRST.to_owned()), label);
     place.ok()
 }
 
-/// A namespace, by the path that it had or, where another one is there by now, by
-/// whatever else leads to it; `None`: it is gone.
+/// Opens a namespace by its path or, if the path now leads to another namespace, by searching all
+/// namespaces. `None` if it is gone.
 pub(crate) fn open(place: &Namespace) -> Result<Option<NetNs>, sys::Error> {
     let is_it = |netns: &NetNs| match place.cookie {
         _ if netns.inode() != place.inode => Ok(false),
-        // The inode number of one that is gone is given to another.
+        // The kernel reuses inode numbers of namespaces that are gone.
         Some(cookie) => Ok::<_, sys::Error>(netns.cookie()? == Some(cookie)),
-        // No cookie: an entry of before, or a kernel before 5.14. [`pin`] and [`sure`] refuse
-        // where that is not enough.
+        // No cookie: the entry is from an earlier version or the kernel is older than 5.14. [`pin`]
+        // and [`sure`] refuse if that is not enough.
         None => Ok(true),
     };
     let netns = match &place.path {
@@ -57,18 +57,18 @@ pub(crate) fn open(place: &Namespace) -> Result<Option<NetNs>, sys::Error> {
     })
 }
 
-/// The namespace that a path leads to; `None`: something else by now. The path may lead
-/// through another process's root, where its owner chooses what is there: that is looked
-/// at before it is opened.
+/// Opens the namespace at a path; `None` if the path now leads to something else. The path may lead
+/// through another process's root, where an untrusted user controls the file, so its type is
+/// checked before it is opened.
 fn open_path(path: &str) -> Result<Option<NetNs>, sys::Error> {
     let failed = |operation| move |errno| sys::Error::new(operation, path, errno);
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let seen = match nix::fcntl::open(path, flags, Mode::empty()) {
-        // The name is gone, or the process (`ESRCH`) through which it led.
+        // The name is gone, or the process in the path (`ESRCH`).
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ESRCH | Errno::ELOOP) => return Ok(None),
         seen => seen.map_err(failed("open"))?,
     };
-    // Something else took the name: it is no namespace, whatever it holds.
+    // Another file has the name now: it is no namespace.
     if fstatfs(&seen).map_err(failed("fstatfs"))?.filesystem_type() != NSFS_MAGIC {
         return Ok(None);
     }
@@ -77,7 +77,7 @@ fn open_path(path: &str) -> Result<Option<NetNs>, sys::Error> {
     NetNs::from_fd(opened.into()).map(Some)
 }
 
-/// Runs in the change's namespace.
+/// Runs a function in the change's namespace.
 pub(crate) fn within<T: Send>(
     change: &Change,
     work: impl FnOnce(&NetNs) -> Result<T, Error> + Send,
@@ -89,23 +89,23 @@ pub(crate) fn within<T: Send>(
     netns.run(|| work(&netns))?
 }
 
-/// The namespace that a setting of the machine is written in: those of the network can
-/// be read in some, and written in the first only.
+/// Returns the namespace in which to write a setting of the machine. Some network settings can be
+/// read in several namespaces, but written in the first one only.
 fn of_the_machine(setting: &Setting) -> Result<NetNs, Error> {
     match setting {
         Setting::Sysctl { path, .. } if path.starts_with("net/") => {
-            // Without the right to it the answer is the file's.
+            // If it cannot be entered, the file's own error is reported.
             first().map_or_else(|| Ok(NetNs::current()?), Ok)
         }
         _ => Ok(NetNs::current()?),
     }
 }
 
-/// The change with everything in it that its namespace and device are known again by.
+/// Adds to a change the data that identifies its namespace and device later.
 ///
 /// # Errors
-/// [`Error::Gone`]; [`Error::Unknown`] where this kernel cannot tell a namespace from
-/// one that is made later.
+/// [`Error::Gone`]; [`Error::Unknown`] if this kernel cannot distinguish a namespace from one
+/// created later.
 pub(crate) fn pin(change: &Change) -> Result<Change, Error> {
     let mut pinned = change.clone();
     if let Some(place) = &mut pinned.place {
@@ -113,15 +113,15 @@ pub(crate) fn pin(change: &Change) -> Result<Change, Error> {
         *place = Namespace::of(&netns, place.path.clone(), &place.label)?;
         if place.cookie.is_none() && !place.first {
             let object = change.object();
-            let reason = "this kernel does not tell a namespace from one that is made later \
-                          (SO_NETNS_COOKIE, Linux 5.14)";
+            let reason = "this kernel cannot distinguish a namespace from one created later \
+                (SO_NETNS_COOKIE, Linux 5.14)";
             return Err(Error::Unknown { object, reason: reason.to_owned() });
         }
     }
     let known = within(&pinned, |_| {
         let device = match &pinned.setting {
             Setting::Sysctl { path, .. } => match device_in(path) {
-                // Where there is no such device the kernel says so.
+                // If the device does not exist, the kernel reports it.
                 Some(name) => {
                     Netlink::open()?.links()?.iter().find(|l| l.name == name).map(Device::of)
                 }
@@ -129,9 +129,10 @@ pub(crate) fn pin(change: &Change) -> Result<Change, Error> {
             },
             setting => setting.device().cloned(),
         };
+        // The setting belongs to no device.
         let Some(device) = device else { return Ok(None) };
         let link = find(change, &device)?;
-        // Many drivers keep none. The link-layer address has to do then.
+        // Many drivers have no permanent address. Then the link-layer address must suffice.
         let permanent = Ethtool::open()?.permanent_address(&link.name).ok().flatten();
         Ok(Some(Device { permanent, ..Device::of(&link) }))
     })?;
@@ -141,11 +142,11 @@ pub(crate) fn pin(change: &Change) -> Result<Change, Error> {
     Ok(pinned)
 }
 
-/// Whether the change's namespace can only be the one that it was made in.
+/// Checks that the change's namespace is certainly the one it was made in.
 ///
 /// # Errors
-/// [`Error::Unknown`] where its entry has no cookie, and it is not the machine's first
-/// one; [`Error::Gone`].
+/// [`Error::Unknown`] if its entry has no cookie and it is not the machine's first namespace;
+/// [`Error::Gone`].
 pub(crate) fn sure(change: &Change) -> Result<(), Error> {
     let Some(place) = change.place.as_ref().filter(|place| place.cookie.is_none()) else {
         return Ok(());
@@ -154,27 +155,27 @@ pub(crate) fn sure(change: &Change) -> Result<(), Error> {
     if is_first(&netns) { Ok(()) } else { Err(unsure(change, place)) }
 }
 
-/// What is said where an entry does not tell its namespace from another.
+/// Error for an entry that does not identify its namespace.
 pub(crate) fn unsure(change: &Change, place: &Namespace) -> Error {
     let reason = format!(
-        "its entry is of an earlier version, and does not tell namespace net:[{}] from one \
-         that was made later",
+        "its entry is from an earlier version, which does not distinguish namespace net:[{}] from \
+         one created later",
         place.inode
     );
     Error::Unknown { object: change.object(), reason }
 }
 
-/// What is said of a namespace that is gone.
+/// Error for a namespace that is gone.
 pub(crate) fn gone(change: &Change, place: &Namespace) -> Error {
     let cookie = place.cookie.map_or_else(String::new, |cookie| format!(" (cookie {cookie})"));
     let reason = format!("namespace net:[{}]{cookie} is gone", place.inode);
     Error::Gone { object: change.object(), reason }
 }
 
-/// The device, if it is still the same one; under the name that it has now.
+/// Returns the device if it is still the same, with its present name.
 ///
 /// # Errors
-/// [`Error::Gone`]; [`Error::Unknown`] where there is one that may be another.
+/// [`Error::Gone`]; [`Error::Unknown`] if the device may be another one.
 pub(crate) fn find(change: &Change, device: &Device) -> Result<Interface, Error> {
     let links = Netlink::open()?.links()?;
     let (name, index) = (&device.name, device.index);
@@ -183,14 +184,16 @@ pub(crate) fn find(change: &Change, device: &Device) -> Result<Interface, Error>
         let reason = format!("device {name} (index {index}) is gone");
         return Err(Error::Gone { object: change.object(), reason });
     };
+    // The index was reused by another kind of device.
     if device.kind.is_some() && link.kind != device.kind {
         let kind = |kind: &Option<String>| kind.clone().unwrap_or_else(|| "none".to_owned());
         let (was, is) = (kind(&device.kind), kind(&link.kind));
         let now = &link.name;
         return Err(unknown(format!(
-            "device {name} (index {index}, kind {was}): at that index is {now}, kind {is}"
+            "device {name} (index {index}, kind {was}): that index now belongs to {now}, kind {is}"
         )));
     }
+    // A permanent address identifies hardware better than a configurable one.
     if let Some(was) = &device.permanent {
         let is = Ethtool::open()?.permanent_address(&link.name)?;
         return match is.as_ref() == Some(was) {
@@ -200,13 +203,14 @@ pub(crate) fn find(change: &Change, device: &Device) -> Result<Interface, Error>
     }
     let is = link.mac.map(|mac| mac.to_string());
     match &device.address {
-        // Unless somebody gives them one, they have that of a port, or a random one.
+        // Without a configured address, these devices use a port's address or a random one, so it
+        // identifies nothing.
         _ if link.name == *name && takes_address(&link) => Ok(link),
         Some(was) if is.as_ref() == Some(was) => Ok(link),
         Some(was) => Err(unknown(other(device, &link, was, is.as_deref()))),
-        // Without an address to compare, index and name have to do.
+        // Without an address to compare, index and name must suffice.
         None if link.name == *name => Ok(link),
-        None => Err(unknown(format!("device {name} (index {index}) is called {}", link.name))),
+        None => Err(unknown(format!("device {name} (index {index}) is now named {}", link.name))),
     }
 }
 
@@ -215,7 +219,7 @@ fn other(device: &Device, link: &Interface, was: &str, is: Option<&str>) -> Stri
     let is = is.unwrap_or("none");
     format!(
         "device {name} (index {index}) had the address {was}; {now} at that index has {is}: \
-         it was made anew, or was given another address"
+         it was created again, or was given another address"
     )
 }
 
@@ -225,7 +229,7 @@ fn takes_address(link: &Interface) -> bool {
         .is_some_and(|kind| ["bridge", "bond", "team", "openvswitch"].contains(&kind))
 }
 
-/// Which part of a path is the device that the setting is of: `net/ipv4/conf/NAME/…`,
+/// Returns the position of the device's name in a path: `net/ipv4/conf/NAME/…`,
 /// `net/ipv6/neigh/NAME/…`, `class/net/NAME/…`.
 fn place_of_device(parts: &[&str]) -> Option<usize> {
     match parts {
@@ -237,14 +241,14 @@ fn place_of_device(parts: &[&str]) -> Option<usize> {
     }
 }
 
-/// The device that a sysctl is of.
+/// Returns the device in a sysctl's path.
 fn device_in(path: &str) -> Option<&str> {
     let parts: Vec<&str> = path.split('/').collect();
     place_of_device(&parts).filter(|at| *at == 3).map(|at| parts[at])
 }
 
-/// The path of a setting of a device, under the name that the device has now. Other parts of
-/// it may have the device's old name, too: a device may be called `conf`.
+/// Replaces the device's name in a path by its present name. Other parts may equal the old name and
+/// stay: a device may be named `conf`.
 pub(crate) fn renamed(path: &str, device: &Device, link: &Interface) -> String {
     let mut parts: Vec<&str> = path.split('/').collect();
     if let Some(at) = place_of_device(&parts).filter(|at| parts[*at] == device.name) {

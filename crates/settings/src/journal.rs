@@ -1,13 +1,13 @@
-//! Changes that were made, on disk, so that they can be taken back: also after
-//! this process was killed, or the machine started anew.
+//! Keeps changes on disk, so that they can be undone, also after this process was killed or the
+//! machine rebooted.
 //!
-//! An entry is written and synced before its change is made, marked as made
-//! afterwards, and removed after the change has been taken back. One that was
-//! never marked is of a process that ended in between: whether its change was
-//! made, only the setting tells. A lock keeps two processes from changing at once.
+//! An entry is written and synced before its change is made, marked as made afterwards, and removed
+//! after the change has been undone. An entry without the mark belongs to a process that ended in
+//! between, and only the setting shows whether its change was made. A lock keeps two processes from
+//! making changes at once.
 //!
-//! A file that is no entry of this version is left where it is, and told of: it stands
-//! in nobody's way. See `docs/src/design/journal.md`.
+//! A file that is not an entry of this version stays in place and is reported. It blocks nothing.
+//! See `docs/src/design/journal.md`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -31,64 +31,64 @@ pub use entry::{Entry, Until};
 use entry::{Mark, Problem};
 pub use error::JournalError;
 
-/// Where it is, unless told otherwise.
+/// Default directory.
 pub const DIRECTORY: &str = "/var/lib/overlane/journal";
-/// How long another process may have the journal, unless asked for more patience.
+/// Default limit on waiting for another process that has the journal open.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Numbers beyond this are nobody's, so that there is always a next one.
+/// Larger entry numbers are ignored, so that there is always a next one.
 const LAST_ID: u64 = 1 << 40;
-/// Where commands are run whose own directory cannot be used.
+/// Directory of commands whose own directory cannot be used.
 const ROOT: &str = "/";
 
-/// Called with the name of each step; an error makes the step fail. For tests.
+/// Called with the name of each step. An error makes the step fail. For tests.
 #[doc(hidden)]
 pub type Step = Box<dyn Fn(&'static str) -> std::io::Result<()> + Send + Sync>;
 
-/// What became of an undo.
+/// Result of an undo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undone {
-    /// The earlier value is there again.
+    /// The earlier value was restored.
     Restored,
-    /// It was there already: the change had never been made, or a reboot or
-    /// somebody else had taken it back.
+    /// The setting already had the earlier value: the change was never made, or a reboot or someone
+    /// else undid it.
     AlreadyThere {
-        /// Since then the machine was started anew.
+        /// Whether the machine rebooted since the change.
         rebooted: bool,
     },
-    /// The namespace or device is gone, and its settings with it.
+    /// The namespace or device no longer exists, nor does the setting.
     Gone(String),
-    /// The command that takes it back failed; but its maker was killed, or the machine
-    /// started anew, so that there may have been nothing to take back.
+    /// The inverse command failed. But the process that ran the command was killed, or the machine
+    /// rebooted, so there may have been nothing to undo.
     Unsure(String),
 }
 
-/// A file that is no entry which this program can take back.
+/// A file that this program cannot read as an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
     /// Path of the file.
     pub path: PathBuf,
-    /// Its number, where its name is that of an entry.
+    /// Entry number, if its name has the form of an entry's name.
     pub id: Option<u64>,
-    /// What is wrong with it.
+    /// Fault of the file.
     pub problem: String,
-    /// What to do about it, in words.
+    /// Recommended action, in words.
     pub remedy: &'static str,
 }
 
 impl std::fmt::Display for Left {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Whoever made it chose its name.
+        // The file's creator chose the name: escape it.
         let (path, problem) = (self.path.to_string_lossy(), self.problem.escape_debug());
         write!(f, "{}: {problem}: {}", path.escape_debug(), self.remedy)
     }
 }
 
-/// What is in the journal.
+/// Contents of the journal.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// Entries that can be taken back, oldest first.
+    /// Entries that can be undone, oldest first.
     pub entries: Vec<Entry>,
-    /// Files that are none, by name.
+    /// Other files, by name.
     pub left: Vec<Left>,
 }
 
@@ -100,17 +100,17 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens it, waiting up to a minute for whoever else has it.
+    /// Opens the journal. Waits up to a minute while another process has it.
     ///
     /// # Errors
-    /// When the directory cannot be made or locked; [`JournalError::Untrusted`] where somebody
-    /// else could write to it; [`JournalError::Locked`].
+    /// If the directory cannot be created or locked; [`JournalError::Untrusted`] if another user
+    /// could write to it; [`JournalError::Locked`].
     pub fn open(directory: &Path) -> Result<Journal, JournalError> {
         Journal::open_within(directory, PATIENCE)
     }
 
-    /// As [`Journal::open`], waiting for as long as it takes: for those who take back
-    /// what nobody else will.
+    /// As [`Journal::open`], but waits without limit. For callers that undo changes which nothing
+    /// else would undo.
     ///
     /// # Errors
     /// As [`Journal::open`].
@@ -118,7 +118,7 @@ impl Journal {
         Journal::open_within(directory, Duration::MAX)
     }
 
-    /// As [`Journal::open`], with another patience.
+    /// As [`Journal::open`], with another time limit.
     ///
     /// # Errors
     /// As [`Journal::open`].
@@ -147,14 +147,14 @@ impl Journal {
         Ok(Journal { directory, _lock: lock })
     }
 
-    /// Everything in it.
+    /// Returns all entries and other files.
     ///
     /// # Errors
-    /// When the directory cannot be listed.
+    /// If the directory cannot be listed.
     pub fn contents(&self) -> Result<Contents, JournalError> {
         let mut contents = Contents::default();
         let mut names = self.directory.names()?;
-        // The locks, and what is being written (`.new`), are no entries.
+        // Lock files and unfinished files (`.new`) are no entries.
         names.retain(|name| Path::new(name).extension() == Some(OsStr::new("json")));
         names.sort();
         for name in names {
@@ -171,25 +171,26 @@ impl Journal {
                 }
             }
         }
+        // Names sort like their numbers only up to eight digits.
         contents.entries.sort_by_key(|entry| entry.id);
         Ok(contents)
     }
 
-    /// Every entry, oldest first, without what is none.
+    /// Returns every entry, oldest first, without other files.
     ///
     /// # Errors
-    /// When the directory cannot be listed.
+    /// If the directory cannot be listed.
     pub fn entries(&self) -> Result<Vec<Entry>, JournalError> {
         Ok(self.contents()?.entries)
     }
 
-    /// Makes a change: journal first. A change that does not take is taken back, as is one
-    /// that cannot be marked as made.
+    /// Makes a change after writing its entry. Undoes a change that has no effect or whose entry
+    /// cannot be marked as made.
     ///
     /// # Errors
-    /// [`apply::Error::Changed`] when the setting is no longer what was read;
-    /// [`JournalError::File`] when the entry cannot be written: nothing is changed then; what the
-    /// kernel answers; [`apply::Error::NotTaken`]; [`JournalError::Left`].
+    /// [`apply::Error::Changed`] if the setting no longer has the value that was read;
+    /// [`JournalError::File`] if the entry cannot be written, in which case nothing is changed;
+    /// errors of the kernel; [`apply::Error::NotTaken`]; [`JournalError::Left`].
     pub fn make(
         &self,
         code: &str,
@@ -199,7 +200,7 @@ impl Journal {
         self.make_for(code, change, confirm_until, false)
     }
 
-    /// As [`Journal::make`], maybe for a trial.
+    /// As [`Journal::make`], optionally for a trial.
     pub(crate) fn make_for(
         &self,
         code: &str,
@@ -211,7 +212,7 @@ impl Journal {
         let mut directory = None;
         if change.setting == Setting::Command {
             directory =
-                // Where it cannot be told, or is no text, commands run in `/`.
+                // If the directory is unknown or not UTF-8, commands run in `/`.
                 std::env::current_dir().ok().and_then(|here| here.to_str().map(str::to_owned));
         } else {
             apply::check(change)?;
@@ -229,7 +230,7 @@ impl Journal {
             marks: true,
         };
         let file = self.put(&entry).inspect_err(|_| {
-            // It may be there by name: of a change that was never made.
+            // The file may exist although its change was never made.
             let _ = self.directory.remove(entry.name().as_ref());
         })?;
         let made = self
@@ -237,7 +238,7 @@ impl Journal {
             .step("change")
             .map_err(|error| self.file_error("change", &entry, error))
             .and_then(|()| Ok(apply::make(change, &entry.directory())?))
-            // One that is not marked would be taken for a killed process's.
+            // Without the mark it would look like a killed process's entry.
             .and_then(|()| self.directory.mark(&entry.name(), &file, Mark::Made.at(), b'1'));
         let error = match made {
             Ok(()) => {
@@ -252,17 +253,17 @@ impl Journal {
         }
     }
 
-    /// Takes a change back, and forgets it.
+    /// Undoes a change and removes its entry.
     ///
     /// # Errors
-    /// [`apply::Error::Changed`] when the setting is neither what the change made it
-    /// nor what it was before; [`apply::Error::Unknown`] when the namespace or device may be
-    /// another one; what the kernel answers. The entry then stays. [`JournalError::Stays`] when
-    /// only the entry does.
+    /// [`apply::Error::Changed`] if the setting has neither the new nor the earlier value;
+    /// [`apply::Error::Unknown`] if the namespace or device may be another one; errors of the
+    /// kernel. In these cases the entry stays. [`JournalError::Stays`] if only the entry could not
+    /// be removed.
     pub fn undo(&self, entry: &Entry) -> Result<Undone, JournalError> {
         let undone = match &entry.change {
             change if change.setting == Setting::Command => self.take_back_command(entry)?,
-            // What the kernel keeps it has lost; a value that is there now is another's.
+            // The reboot reset all kernel settings. A value that is set now is someone else's.
             _ if entry.rebooted() => Undone::AlreadyThere { rebooted: true },
             change => match identity::sure(change).and_then(|()| apply::put_back(change)) {
                 Ok(true) => Undone::Restored,
@@ -278,8 +279,8 @@ impl Journal {
         Ok(undone)
     }
 
-    /// Runs the command that takes another one back. Whether one of the two has done
-    /// its work nobody can read: where either was interrupted, a failure says nothing.
+    /// Runs the inverse of a command. Whether the command or its inverse took effect cannot be
+    /// read: if either was interrupted, a failure proves nothing.
     fn take_back_command(&self, entry: &Entry) -> Result<Undone, JournalError> {
         let mut change = entry.change.clone();
         let known = entry.made && !entry.rebooted();
@@ -291,20 +292,20 @@ impl Journal {
                     return Err(identity::unsure(&change, &place).into());
                 }
                 Some(_) => {
-                    let reason = "its namespace is gone since the machine was started anew";
+                    let reason = "its namespace is gone since the machine rebooted";
                     return Ok(Undone::Unsure(format!("{}: {reason}", entry.change.object())));
                 }
             }
         } else {
             match identity::sure(&change) {
+                // Without the namespace there is nothing left to undo.
                 Err(apply::Error::Gone { reason, .. }) => return Ok(Undone::Gone(reason)),
                 answer => answer?,
             }
         }
         if known {
-            // From here on nobody knows, should this process be killed. A disk that
-            // cannot be written to must not keep the host as it is: both commands bear
-            // being run twice.
+            // If this process is killed from here on, the state is unknown. A disk that cannot be
+            // written must not prevent the undo: both commands tolerate being run twice.
             let _ = self.set(entry, Mark::Made, false);
         }
         let step = self.directory.step("change back");
@@ -313,35 +314,35 @@ impl Journal {
             Ok(()) => Ok(Undone::Restored),
             Err(apply::Error::Gone { reason, .. }) => Ok(Undone::Gone(reason)),
             Err(error) if known => {
-                // This process lives to see that the change still stands: it is marked as
-                // before.
+                // This process has not been killed and the change is still in effect: restore the
+                // mark.
                 self.set(entry, Mark::Made, true)?;
                 Err(error.into())
             }
-            // There may have been nothing to take back. A failure that says nothing keeps no
-            // entry.
+            // There may have been nothing to undo, so the failure proves nothing and the entry is
+            // removed.
             Err(error) => Ok(Undone::Unsure(error.to_string())),
         }
     }
 
-    /// Removes an entry and leaves its setting as it is.
+    /// Removes an entry without changing its setting.
     ///
     /// # Errors
-    /// When its file cannot be removed.
+    /// If its file cannot be removed.
     pub fn forget(&self, entry: &Entry) -> Result<(), JournalError> {
         self.directory.remove(entry.name().as_ref())
     }
 
-    /// Lets a change stay that was to be taken back unless confirmed.
+    /// Keeps a change that would be undone unless confirmed.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the entry cannot be written.
     pub fn confirm(&self, entry: &Entry) -> Result<(), JournalError> {
         self.set(entry, Mark::Waits, false)
     }
 
-    /// Entries that must be taken back now: of makers and trials that died, and
-    /// those that nobody has confirmed in time. Latest first.
+    /// Returns the entries to undo now: entries of killed processes and trials, and entries whose
+    /// confirmation is overdue. Latest first.
     ///
     /// # Errors
     /// As [`Journal::entries`].
@@ -353,27 +354,28 @@ impl Journal {
         Ok(all)
     }
 
-    /// Lets a trial's change stay.
+    /// Keeps a trial's change.
     pub(crate) fn keep(&self, entry: &Entry) -> Result<(), JournalError> {
         self.set(entry, Mark::Trial, false)
     }
 
-    /// Whether a trial is running, whose entries are its own.
+    /// Whether a trial is running, which then owns the trial entries.
     ///
     /// # Errors
-    /// When its lock cannot be asked for.
+    /// If its lock cannot be examined.
     pub fn trial_runs(&self) -> Result<bool, JournalError> {
         Ok(self.lock_trial()?.is_none())
     }
 
-    /// The lock that a trial holds for as long as it lives; `None` while another does.
+    /// Takes the lock that a trial holds during its life; `None` while another trial holds it.
     pub(crate) fn lock_trial(&self) -> Result<Option<Flock<File>>, JournalError> {
         self.directory.lock("trial", Duration::ZERO)
     }
 
-    /// A number that no file has.
+    /// Returns an unused entry number.
     fn next_id(&self) -> Result<u64, JournalError> {
         let names = self.directory.names()?;
+        // Count unreadable entries, too, so that no number is used twice.
         let known = names.iter().filter_map(|name| id_in(name)).filter(|id| *id < LAST_ID);
         Ok(known.max().unwrap_or(0) + 1)
     }
@@ -382,7 +384,7 @@ impl Journal {
         let problem =
             |problem| JournalError::Entry { path: self.directory.file(entry.name()), problem };
         let text = entry.text().map_err(problem)?;
-        // What could not be read again would never be taken back.
+        // An entry too large to be read could never be undone.
         if text.len() >= LONGEST {
             return Err(problem(format!("{} bytes, an entry has at most {LONGEST}", text.len())));
         }
@@ -395,7 +397,7 @@ impl Journal {
             let file = self.directory.reopen(&name)?;
             return self.directory.mark(&name, &file, mark.at(), b'0' + u8::from(to));
         }
-        // One of before has no places for marks: it is written anew.
+        // An entry of an earlier version has no places for marks: write it in the new form.
         let mut entry = Entry { marks: true, ..entry.clone() };
         match mark {
             Mark::Made => entry.made = to,
@@ -416,16 +418,17 @@ impl Journal {
 }
 
 impl Entry {
-    /// Where its commands are run: where its maker was, unless others could put another
-    /// program there by now.
+    /// Returns the directory for its commands: the original one, unless another user could have put
+    /// a program there.
     fn directory(&self) -> PathBuf {
         let made_in = self.directory.as_ref().map(PathBuf::from);
         let trusted = made_in.filter(|directory| trust::open(directory, false).is_ok());
+        // A directory that others can write to could hold a forged program.
         trusted.unwrap_or_else(|| PathBuf::from(ROOT))
     }
 }
 
-/// The number in an entry's name.
+/// Returns the number in an entry's name.
 fn id_in(name: &OsStr) -> Option<u64> {
     let stem = name.to_str()?.strip_suffix(".json")?;
     stem.bytes().all(|byte| byte.is_ascii_digit()).then(|| stem.parse().ok())?
@@ -435,13 +438,13 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Empty where there is no `/proc`: then every boot looks alike, and only the
-/// setting's value counts.
+/// Returns the boot ID, or an empty text without `/proc`. Then all boots look the same, and only
+/// the setting's value counts.
 fn boot() -> String {
     read_value("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// A time from now, as entries have it.
+/// Returns a deadline from now, as entries store it.
 pub fn seconds_from_now(seconds: u64) -> Until {
     Until::after(seconds)
 }

@@ -1,11 +1,11 @@
-//! One setting of a host changed, and given back.
+//! Changes single settings of a host, and undoes the changes.
 //!
-//! A [`Change`] is a [`Setting`], where it is, the value that was read and the value to
-//! be. [`apply`] reads and writes one, in the namespace and on the device that it was made
-//! for and on no other. Two things keep the way back: the [`journal`] on disk, after a kill
-//! or a reboot too, and [`Held`] in this process, for namespaces that end with it. A
-//! [`trial`] makes and takes back again and again. [`proposal`] reads what somebody asks
-//! for, as named settings or as a command. Nothing here prints.
+//! A [`Change`] holds a [`Setting`], its place, the value that was read and the new value.
+//! [`apply`] reads and writes it, only in the namespace and on the device that it was made for. Two
+//! modules keep the earlier value: the [`journal`] on disk, which survives a kill and a reboot, and
+//! [`Held`] in this process, for namespaces that end with it. A [`trial`] makes and undoes changes
+//! repeatedly. [`proposal`] parses a request, given as named settings or as a command. Nothing here
+//! prints.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A request in the form of settings by name: `KIND[@DEVICE]=VALUE`.
+//! Parses requests in the form of named settings: `KIND[@DEVICE]=VALUE`.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ use crate::command_form::coalesce;
 use crate::offload::Offload;
 use crate::resolve::{Desired, ProposalError, Resolver, Result};
 
-/// What is said to what is none of these.
+/// Help text of an error for an unknown form.
 const ALLOWED: &str = "allowed are sysctl:KEY=VALUE,…, ring=N,…, queues=N,…, \
                        txqueuelen=N,…, rps=CPUS,…, offload=PROFILE,…, mtu=N,…, \
                        gso_max_size=N,…, gso_max_segs=N,…, feature:NAME=on|off, \
                        coalesce:NAME=N,… and sysfs:FILE=VALUE,…; KIND@DEVICE=… names a device";
-/// CPUs that there can be, as the kernel lists them.
+/// Possible CPUs, as the kernel lists them.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 
-/// A setting by name, and the value that it is to have.
+/// A named setting with its requested value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedSetting {
     kind: Kind,
-    /// What was written before the `=`.
+    /// Text before the `=`.
     name: String,
     device: Option<String>,
     value: String,
@@ -36,13 +36,13 @@ enum Kind {
     Ring,
     /// Number of queues in each direction.
     Queues,
-    /// A number of the link.
+    /// Numeric attribute of the link.
     Link(Attribute),
-    /// CPUs that received flows are spread over, from CPU 0; 0: none.
+    /// Number of CPUs, from CPU 0, over which received flows are spread; 0 for none.
     Rps,
-    /// Features that are switched together.
+    /// Offload profile, a group of features.
     Offload(Offload),
-    /// As ethtool(8) or the kernel names it.
+    /// Feature, by its name in ethtool(8) or the kernel.
     Feature(String),
     /// A parameter of interrupt moderation.
     Coalesce(String),
@@ -62,7 +62,7 @@ impl fmt::Display for NamedSetting {
     }
 }
 
-/// Whether a text is meant to name settings; else it is a command.
+/// Whether a text is a named setting and not a command.
 pub(crate) fn is_named(text: &str) -> bool {
     let Some((name, _)) = text.trim().split_once('=') else { return false };
     let kind = name.split_once('@').map_or(name, |(kind, _)| kind);
@@ -70,10 +70,10 @@ pub(crate) fn is_named(text: &str) -> bool {
         || PREFIXES.iter().any(|prefix| kind.starts_with(prefix)) && !name.contains(' ')
 }
 
-/// `KIND[@DEVICE]=VALUE,VALUE…`: a setting a value.
+/// Parses `KIND[@DEVICE]=VALUE,VALUE…`, one setting per value.
 ///
 /// # Errors
-/// [`ProposalError::Wrong`]: what is wrong with it, and what is allowed.
+/// [`ProposalError::Wrong`], which names the fault and the allowed forms.
 pub(crate) fn parse_list(text: &str) -> Result<Vec<NamedSetting>> {
     let text = text.trim();
     let (name, values) =
@@ -85,7 +85,7 @@ fn one(text: &str, name: &str, value: &str) -> Result<NamedSetting> {
     let wrong = |problem: String| Err(ProposalError::Wrong(problem));
     let number = |least: u32| {
         let number = value.parse().ok().filter(|number: &u32| *number >= least);
-        let problem = format!("{name}={value}: a number of at least {least}");
+        let problem = format!("{name}={value}: expected a number of at least {least}");
         number.map(|number| number.to_string()).ok_or(ProposalError::Wrong(problem))
     };
     let given = || match value {
@@ -93,9 +93,9 @@ fn one(text: &str, name: &str, value: &str) -> Result<NamedSetting> {
         value => Ok(value.to_owned()),
     };
     if let Some(key) = name.strip_prefix("sysctl:") {
-        // It takes no device: a key has its own, and an @ may be in that device's name.
+        // A sysctl takes no @DEVICE: the key names its device, whose name may contain an @.
         let Some(path) = sysctl_path(key) else {
-            return wrong(format!("sysctl: {key:?} is no key"));
+            return wrong(format!("sysctl: {key:?} is not a key"));
         };
         let (kind, value) = (Kind::Sysctl(path), given()?);
         return Ok(NamedSetting { kind, name: name.to_owned(), device: None, value });
@@ -121,12 +121,12 @@ fn one(text: &str, name: &str, value: &str) -> Result<NamedSetting> {
             Some(("feature", feature)) if ["on", "off"].contains(&value) => {
                 (Kind::Feature(feature.to_owned()), value.to_owned())
             }
-            Some(("feature", _)) => return wrong(format!("{name}={value}: wanted on or off")),
+            Some(("feature", _)) => return wrong(format!("{name}={value}: expected on or off")),
             Some(("coalesce", parameter)) if sys::ethtool::COALESCE.contains(&parameter) => {
                 (Kind::Coalesce(parameter.to_owned()), number(0)?)
             }
             Some(("coalesce", parameter)) => {
-                return wrong(format!("{name}: {parameter:?} is no parameter of ethtool -C"));
+                return wrong(format!("{name}: {parameter:?} is not a parameter of ethtool -C"));
             }
             Some(("sysfs", file))
                 if file.split('/').all(|part| !["", ".", ".."].contains(&part)) =>
@@ -134,7 +134,7 @@ fn one(text: &str, name: &str, value: &str) -> Result<NamedSetting> {
                 (Kind::Sysfs(file.to_owned()), given()?)
             }
             Some(("sysfs", file)) => {
-                return wrong(format!("{name}: {file:?} is no attribute of a device"));
+                return wrong(format!("{name}: {file:?} is not an attribute of a device"));
             }
             _ => return wrong(format!("{text:?}: {ALLOWED}")),
         },
@@ -143,7 +143,7 @@ fn one(text: &str, name: &str, value: &str) -> Result<NamedSetting> {
 }
 
 impl NamedSetting {
-    /// The path below `/proc/sys`, of a sysctl.
+    /// Returns the path below `/proc/sys` of a sysctl.
     pub fn sysctl_path(&self) -> Option<&str> {
         match &self.kind {
             Kind::Sysctl(path) => Some(path),
@@ -151,29 +151,28 @@ impl NamedSetting {
         }
     }
 
-    /// The changes that it stands for, as [`Request::changes`](crate::Request::changes)
-    /// has them.
+    /// Returns the changes of this setting, as [`Request::changes`](crate::Request::changes) does.
     ///
     /// # Errors
-    /// [`ProposalError`]; [`ProposalError::is_absent`] where the namespace has no such device or sysctl.
+    /// [`ProposalError`]; [`ProposalError::is_absent`] if the namespace has no such device or
+    /// sysctl.
     pub fn changes(&self, namespace: &Namespace, device: Option<&str>) -> Result<Vec<Change>> {
         let mut resolver = Resolver::new(namespace.clone());
         self.resolve(&mut resolver, device)?;
         resolver.changes()
     }
 
-    /// The device that it names.
+    /// Returns the named device, if any.
     pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }
 
-    /// The value that it is to have.
+    /// Returns the requested value.
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// Finds it in the resolver's namespace; `default` is the device that is meant where
-    /// none is named.
+    /// Resolves the setting in the resolver's namespace; `default` is the device if none is named.
     pub(crate) fn resolve(&self, resolver: &mut Resolver, default: Option<&str>) -> Result<()> {
         let desired = self.desired(resolver, default)?;
         resolver.desired.extend(desired);
@@ -187,14 +186,14 @@ impl NamedSetting {
         }
         let device = self.device.as_deref().or(default).ok_or_else(|| {
             ProposalError::Wrong(format!(
-                "{self}: of which device? {}@DEVICE={}",
+                "{self}: no device named; use {}@DEVICE={}",
                 self.name, self.value
             ))
         })?;
         let device = resolver.device(device)?;
         let one = |setting| Ok(vec![(setting, value())]);
         match &self.kind {
-            // Not reached: it has no device, and was answered above.
+            // Not reached: a sysctl returned above.
             Kind::Sysctl(_) => Ok(Vec::new()),
             Kind::Ring => Ok(vec![
                 (Setting::ReceiveRing { device: device.clone() }, value()),
@@ -203,7 +202,7 @@ impl NamedSetting {
             Kind::Queues => resolver.queues(&device, &self.value),
             Kind::Link(attribute) => one(Setting::Link { device, attribute: *attribute }),
             Kind::Rps => {
-                // `one` has taken numbers only.
+                // `one` accepted numbers only.
                 let cpus = self.value.parse().unwrap_or(u32::MAX);
                 Ok(vec![(Setting::Rps { device, queue: 0 }, mask(cpus.min(possible_cpus())))])
             }
@@ -218,13 +217,13 @@ impl NamedSetting {
     }
 }
 
-/// How many CPUs there can be: the kernel refuses a mask with more.
+/// Number of possible CPUs. The kernel refuses a mask with more.
 fn possible_cpus() -> u32 {
     let listed = read_value(POSSIBLE_CPUS).ok().and_then(|text| cpus_in(&text));
     listed.and_then(|cpus| cpus.last().map(|last| last + 1)).unwrap_or(u32::BITS)
 }
 
-/// The mask of the first CPUs, in hexadecimal words of 32 bits, the highest first.
+/// Returns the mask of the first CPUs, in hexadecimal words of 32 bits, highest first.
 fn mask(cpus: u32) -> String {
     let (whole, rest) = (cpus / 32, cpus % 32);
     let mut words = vec![format!("{:x}", (1u64 << rest) - 1)];

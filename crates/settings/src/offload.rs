@@ -1,9 +1,9 @@
-//! Offload profiles: features that are switched together.
+//! Offload profiles: groups of features.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What a NIC has switched on.
+/// Offloads that are switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Offload {
     /// TSO, GSO, tunnel segmentation, GRO.
@@ -14,8 +14,8 @@ pub enum Offload {
     None,
 }
 
-/// The features that a profile sets, as the kernel names them
-/// (`net/ethtool/common.c`, `netdev_features_strings`).
+/// Features that a profile sets, by the kernel's names (`net/ethtool/common.c`,
+/// `netdev_features_strings`).
 pub const OFFLOAD_FEATURES: [&str; 9] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -31,10 +31,10 @@ pub const OFFLOAD_FEATURES: [&str; 9] = [
 const TUNNEL: [&str; 2] = ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
 
 impl Offload {
-    /// Every profile, that with most offloads first.
+    /// Every profile, most offloads first.
     pub const ALL: [Offload; 3] = [Offload::Full, Offload::NoTunnel, Offload::None];
 
-    /// Its name in arguments and results.
+    /// Name in arguments and results.
     pub fn name(self) -> &'static str {
         match self {
             Offload::Full => "full",
@@ -51,7 +51,7 @@ impl Offload {
         }
     }
 
-    /// The features that it sets, and whether it wants them.
+    /// Returns the features that the profile sets, and whether each is on.
     pub fn features(self) -> Vec<(&'static str, bool)> {
         OFFLOAD_FEATURES.into_iter().map(|feature| (feature, self.wants(feature))).collect()
     }

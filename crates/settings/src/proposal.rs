@@ -1,9 +1,9 @@
-//! What somebody asks for, as changes whose earlier values are read before they are made:
-//! what takes it back is then known.
+//! Parses requests into changes. Earlier values are read before a change is made, so that every
+//! change can be undone.
 //!
-//! A [`Request`] has one of two forms: settings by name (`ring@eth0=4096`) or a command
-//! (`ethtool -G eth0 rx 4096 tx 4096`). A command that is not known is [`ProposalError::Unknown`]:
-//! it takes the command and its inverse.
+//! A [`Request`] has one of two forms: named settings (`ring@eth0=4096`) or a command (`ethtool -G
+//! eth0 rx 4096 tx 4096`). For a command with an unknown effect, [`ProposalError::Unknown`], the
+//! caller must also supply its inverse.
 
 use std::fmt;
 
@@ -33,25 +33,27 @@ impl fmt::Display for Request {
 }
 
 impl Request {
-    /// Settings by name or a command, with one value each.
+    /// Parses named settings or a command, with one value each.
     ///
     /// # Errors
-    /// [`ProposalError::Wrong`]. What a command does is not looked at yet.
+    /// [`ProposalError::Wrong`]. The effect of a command is not examined yet.
     pub fn parse(text: &str) -> Result<Request> {
         if !named_form::is_named(text) {
             return Ok(Request { text: text.trim().to_owned(), form: Form::Command });
         }
         match &mut Request::parse_list(text)?[..] {
             [request] => Ok(request.clone()),
-            _ => Err(ProposalError::Wrong(format!("{text:?}: one value can be tried at a time"))),
+            _ => Err(ProposalError::Wrong(format!(
+                "{text:?}: only one value can be tried at a time"
+            ))),
         }
     }
 
-    /// Settings by name: `KIND=VALUE,VALUE…`, a request a value; or several joined with
-    /// `+`, each with one value, as one request.
+    /// Parses named settings: `KIND=VALUE,VALUE…` yields one request per value. Several settings
+    /// joined with `+`, each with one value, form one request.
     ///
     /// # Errors
-    /// [`ProposalError::Wrong`]: what is wrong with it, and what is allowed.
+    /// [`ProposalError::Wrong`], which names the fault and the allowed forms.
     pub fn parse_list(text: &str) -> Result<Vec<Request>> {
         if text.contains('+') {
             let one = |text: &str| match &named_form::parse_list(text)?[..] {
@@ -70,7 +72,7 @@ impl Request {
             .collect())
     }
 
-    /// The settings by name that it is made of; none of a command.
+    /// Returns the named settings of the request; empty for a command.
     pub fn named(&self) -> &[NamedSetting] {
         match &self.form {
             Form::Named(named) => named,
@@ -78,8 +80,8 @@ impl Request {
         }
     }
 
-    /// The changes that it stands for, with the values that there are now. `namespace` is
-    /// the caller's; `device` is meant where the request names none.
+    /// Returns the changes of the request, with the present values. `namespace` is the caller's;
+    /// `device` is the default if the request names none.
     ///
     /// # Errors
     /// [`ProposalError`].
@@ -95,19 +97,19 @@ impl Request {
     }
 }
 
-/// The changes that a request stands for in the caller's namespace, with the values there
-/// are now. What is so already is left out.
+/// Returns the changes of a request in the caller's namespace, with the present values. Settings
+/// that already have the requested value are left out.
 ///
 /// # Errors
-/// [`ProposalError`]; [`ProposalError::AlreadySo`] where nothing is left.
+/// [`ProposalError`]; [`ProposalError::AlreadySo`] if nothing is left.
 pub fn changes(request: &str) -> Result<Vec<Change>> {
     differing(Request::parse(request)?.changes(&Namespace::here()?, None)?)
 }
 
-/// Those that change something.
+/// Returns the changes whose old and new values differ.
 ///
 /// # Errors
-/// [`ProposalError::AlreadySo`] where none does.
+/// [`ProposalError::AlreadySo`] if there are none.
 pub fn differing(changes: Vec<Change>) -> Result<Vec<Change>> {
     let (already, differing): (Vec<Change>, Vec<Change>) =
         changes.into_iter().partition(Change::is_so);
@@ -151,12 +153,12 @@ mod tests {
             ("queues=0", "a number of at least 1"),
             ("offload=some", "known: full, no-tunnel, none"),
             ("ring=1,2+queues=1", "one value each"),
-            ("sysctl:net/../kernel/panic=1", "is no key"),
+            ("sysctl:net/../kernel/panic=1", "is not a key"),
             ("sysctl:net.core.netdev_budget=", "a value is missing"),
             ("ring@=1", "the device is missing"),
-            ("feature:rx-gro=maybe", "wanted on or off"),
-            ("coalesce:rx-used=1", "no parameter"),
-            ("sysfs:../../x=1", "no attribute"),
+            ("feature:rx-gro=maybe", "expected on or off"),
+            ("coalesce:rx-used=1", "not a parameter"),
+            ("sysfs:../../x=1", "not an attribute"),
         ] {
             let problem = Request::parse_list(bad).unwrap_err().to_string();
             assert!(problem.contains(named), "{bad}: {problem}");

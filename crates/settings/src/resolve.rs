@@ -1,5 +1,5 @@
-//! Settings under the names that people give them, found in a namespace: devices, groups
-//! of features, kinds of queues.
+//! Resolves user-visible names of settings in a namespace: devices, groups of features, kinds of
+//! queues.
 
 use netstate::Netlink;
 use sys::ethtool::{Channels, Ethtool, Feature};
@@ -9,34 +9,33 @@ use crate::change::{Change, Device, Namespace, Queues, Setting};
 use crate::identity;
 use crate::offload::Offload;
 
-/// Why a request is not taken as changes.
+/// Why a request cannot be converted to changes.
 #[derive(Debug, thiserror::Error)]
 pub enum ProposalError {
-    /// What it does, and so what takes it back, is not known here.
-    #[error("{0}: what takes it back is not known")]
+    /// The effect is unknown, and so is the inverse.
+    #[error("{0}: no known way to undo it")]
     Unknown(String),
-    /// A form that is known, with words that are not.
+    /// A known form with invalid words.
     #[error("{0}")]
     Wrong(String),
     /// The namespace has no such device.
     #[error("{namespace}: no device {device:?}")]
     NoDevice {
-        /// What the namespace is called.
+        /// Label of the namespace.
         namespace: String,
-        /// Name of the device that was asked for.
+        /// Name of the requested device.
         device: String,
     },
-    /// Everything is so already.
+    /// All settings already have the requested values.
     #[error("nothing to change: {0}")]
     AlreadySo(String),
-    /// What there is now cannot be read.
+    /// A present value cannot be read.
     #[error(transparent)]
     Apply(#[from] apply::Error),
 }
 
 impl ProposalError {
-    /// Whether what is asked for is not there, in the namespace that was asked: a device,
-    /// or a sysctl.
+    /// Whether the requested device or sysctl does not exist in the namespace.
     pub fn is_absent(&self) -> bool {
         match self {
             ProposalError::NoDevice { .. } => true,
@@ -63,10 +62,10 @@ impl From<netstate::Error> for ProposalError {
 /// Result with [`ProposalError`].
 pub type Result<T> = std::result::Result<T, ProposalError>;
 
-/// A setting, and the value that it is to have.
+/// A setting and its requested value.
 pub(crate) type Desired = (Setting, String);
 
-/// Finds what is asked for in one namespace, and gathers it.
+/// Resolves and collects requested settings of one namespace.
 pub(crate) struct Resolver {
     pub(crate) namespace: Namespace,
     pub(crate) desired: Vec<Desired>,
@@ -77,7 +76,7 @@ impl Resolver {
         Resolver { namespace, desired: Vec::new() }
     }
 
-    /// The changes, with the values that there are now.
+    /// Returns the changes, with the present values.
     pub(crate) fn changes(self) -> Result<Vec<Change>> {
         let Resolver { namespace, desired } = self;
         let change = |(setting, to): Desired| {
@@ -92,13 +91,13 @@ impl Resolver {
         desired.into_iter().map(change).collect()
     }
 
-    /// Asks in the namespace.
+    /// Runs a query in the namespace.
     pub(crate) fn ask<T: Send>(&self, ask: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let gone = || ProposalError::Wrong(format!("namespace {} is gone", self.namespace.label));
         identity::open(&self.namespace)?.ok_or_else(gone)?.run(ask)?
     }
 
-    /// A device by its name.
+    /// Returns a device by name.
     pub(crate) fn device(&self, name: &str) -> Result<Device> {
         let device = self.ask(|| {
             let links = Netlink::open()?.links()?;
@@ -110,7 +109,7 @@ impl Resolver {
         })
     }
 
-    /// Features under one of ethtool(8)'s names, or the kernel's.
+    /// Returns features by a name of ethtool(8) or of the kernel.
     pub(crate) fn features(
         &self,
         device: &Device,
@@ -119,7 +118,7 @@ impl Resolver {
     ) -> Result<Vec<Desired>> {
         if !["on", "off"].contains(&value) {
             return Err(ProposalError::Wrong(format!(
-                "ethtool -K: {name} {value:?}: wanted on or off"
+                "ethtool -K: {name} {value:?}: expected on or off"
             )));
         }
         let known = self.ask(|| Ok(Ethtool::open()?.features(&device.name)?))?;
@@ -129,15 +128,15 @@ impl Resolver {
         if named.is_empty() {
             return Err(ProposalError::Wrong(format!("{}: no feature {name:?}", device.name)));
         }
-        // A group is switched as far as the device lets it be.
+        // Skip features of a group that the device does not let change.
         let is_so = |feature: &Feature| feature.active == (value == "on");
         let mut wanted: Vec<_> =
             named.into_iter().filter(|(_, feature)| feature.changeable || is_so(feature)).collect();
         if wanted.is_empty() {
             return Err(ProposalError::Wrong(format!("{name} of {} is fixed", device.name)));
         }
-        // The one that others of its group need has the shortest name, and is to be the
-        // first on and the last off (`netdev_fix_features`: ECN needs plain TSO).
+        // The feature that others of the group depend on has the shortest name. It must be switched
+        // on first and off last (`netdev_fix_features`: ECN needs plain TSO).
         wanted.sort_by_key(|(feature, _)| feature.len());
         if value == "off" {
             wanted.reverse();
@@ -149,7 +148,8 @@ impl Resolver {
         Ok(wanted.iter().map(|(feature, _)| (setting(feature), value.to_owned())).collect())
     }
 
-    /// As many queues each way as asked for: of the kind that the device has.
+    /// Returns the settings for this number of queues in each direction, of the kind that the
+    /// device has.
     pub(crate) fn queues(&self, device: &Device, value: &str) -> Result<Vec<Desired>> {
         let Channels { combined, .. } =
             self.ask(|| Ok(Ethtool::open()?.channels(&device.name)?))?;
@@ -161,14 +161,14 @@ impl Resolver {
         Ok(kinds.iter().map(desired).collect())
     }
 
-    /// The features of an offload profile, as far as the device has them.
+    /// Returns the features of an offload profile that the kernel knows.
     pub(crate) fn profile(&self, device: &Device, profile: Offload) -> Result<Vec<Desired>> {
         let known = self.ask(|| Ok(Ethtool::open()?.features(&device.name)?))?;
         let mut wanted = profile.features();
-        // Kernels differ in the features that they know.
+        // Kernels know different features.
         wanted.retain(|(feature, _)| known.contains_key(*feature));
-        // The kernel drops a feature together with the one that it needs, which has the
-        // shorter name: the needy go off first and on last.
+        // The kernel switches off a feature together with the one it depends on, which has the
+        // shorter name. So dependent features are switched off first and on last.
         wanted.sort_by_key(|(feature, on)| {
             let length = feature.len() as isize;
             (*on, if *on { length } else { -length })
@@ -182,15 +182,15 @@ impl Resolver {
 }
 
 pub(crate) fn number_wanted(name: &str, value: &str) -> ProposalError {
-    ProposalError::Wrong(format!("{name} {value:?}: wanted a number of 32 bits"))
+    ProposalError::Wrong(format!("{name} {value:?}: expected a 32-bit number"))
 }
 
 pub(crate) fn number(name: &str, value: &str) -> Result<String> {
     value.parse::<u32>().map(|n| n.to_string()).map_err(|_| number_wanted(name, value))
 }
 
-/// The kernel's features behind a name that ethtool(8) has for them
-/// (`off_flag_def` of its source); any other name is the kernel's own.
+/// Returns the kernel's features for a name of ethtool(8) (`off_flag_def` of its source). Other
+/// names are the kernel's own.
 fn kernel_names(name: &str) -> Vec<&str> {
     match name {
         "rx" | "rx-checksumming" => vec!["rx-checksum"],

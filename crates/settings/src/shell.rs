@@ -1,6 +1,6 @@
-//! The words of a command, where a shell would do nothing else with them.
+//! Splits commands into words, if a shell would do nothing else with them.
 
-/// A word, or where the output goes.
+/// A word or an output redirection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Word {
     /// A word, without its quotes.
@@ -10,7 +10,7 @@ pub(crate) enum Word {
 }
 
 impl Word {
-    /// Words as a line again, for messages.
+    /// Joins words to a line, for messages.
     pub(crate) fn line(words: &[Word]) -> String {
         let word = |word: &Word| match word {
             Word::Plain(word) => word.clone(),
@@ -20,11 +20,10 @@ impl Word {
     }
 }
 
-/// Takes a command apart.
+/// Splits a command into words.
 ///
 /// # Errors
-/// The command, where a shell would do more than take words apart: expand, join
-/// commands, read a file.
+/// The command, if a shell would do more than split it: expand, join commands, read a file.
 pub(crate) fn words(command: &str) -> Result<Vec<Word>, String> {
     let more = || command.to_owned();
     let mut words = Vec::new();
@@ -59,7 +58,7 @@ pub(crate) fn words(command: &str) -> Result<Vec<Word>, String> {
                     }
                 }
             }
-            // Right behind a word it may redirect another descriptor (`2>`).
+            // Directly after a word it may redirect another descriptor (`2>`).
             '>' if !to && word.is_none() => to = true,
             c if c.is_control() || "$`\\;|&<>*?[](){}~#!".contains(c) => return Err(more()),
             c => word.get_or_insert_default().push(c),

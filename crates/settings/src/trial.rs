@@ -1,9 +1,9 @@
-//! Changes on trial: made and taken back again and again, and kept only when asked.
+//! Changes on trial: made and undone repeatedly, and kept only on request.
 //!
-//! Each making and taking back goes through the [`Journal`], which is open for that
-//! moment only, so that others may use it meanwhile. What tells a trial under way from
-//! one whose process was killed is a lock of its own, which the kernel frees with the
-//! process: whoever opens the journal next takes back what such a one has left.
+//! Each step goes through the [`Journal`], which is open only during the step, so that other
+//! processes can use it. A separate lock distinguishes a running trial from one whose process was
+//! killed, because the kernel releases the lock with the process. The next process that opens the
+//! journal undoes the changes of a killed trial.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,22 +13,22 @@ use nix::fcntl::Flock;
 use crate::change::Change;
 use crate::journal::{Entry, Journal, JournalError};
 
-/// Changes that are tried together; dropping it takes them back.
+/// Changes that are tried together. Dropping it undoes them.
 #[derive(Debug)]
 pub struct Trial {
     directory: PathBuf,
     code: String,
     changes: Vec<Change>,
-    /// Those in effect, in the order in which they were made.
+    /// Changes in effect, in the order in which they were made.
     made: Vec<Entry>,
     _lock: Flock<File>,
 }
 
 impl Trial {
-    /// Nothing is changed yet; what an earlier trial has left is taken back.
+    /// Starts a trial without changing anything, and undoes changes that an earlier trial left.
     ///
     /// # Errors
-    /// [`JournalError::Busy`] while another one is running with this journal.
+    /// [`JournalError::Busy`] while another trial uses this journal.
     pub fn begin(
         directory: &Path,
         code: &str,
@@ -36,7 +36,7 @@ impl Trial {
     ) -> Result<Trial, JournalError> {
         let journal = Journal::open(directory)?;
         let lock = journal.lock_trial()?.ok_or_else(|| JournalError::Busy(directory.to_owned()))?;
-        // What an earlier trial has left would pass for the host's own state.
+        // Otherwise changes left by an earlier trial would count as the host's own state.
         for entry in journal.entries()?.iter().rev().filter(|entry| entry.trial) {
             journal.undo(entry)?;
         }
@@ -62,7 +62,7 @@ impl Trial {
             match journal.make_for(&self.code, change, None, true) {
                 Ok(entry) => self.made.push(entry),
                 Err(error) => {
-                    // That a change is left in effect is worse news than the one that failed.
+                    // A change that stays in effect is worse than the change that failed.
                     self.take_back_in(&journal)?;
                     return Err(error);
                 }
@@ -71,10 +71,10 @@ impl Trial {
         Ok(())
     }
 
-    /// Takes them back, the last one first, all of them even where one fails.
+    /// Undoes the changes in reverse order, continuing after a failure.
     ///
     /// # Errors
-    /// The first that failed; its entry stays in the journal.
+    /// The first failure. The entry of a change that could not be undone stays in the journal.
     pub fn take_back(&mut self) -> Result<(), JournalError> {
         if !self.is_made() {
             return Ok(());
@@ -90,11 +90,11 @@ impl Trial {
         first
     }
 
-    /// Ends the trial with the changes in effect, as entries that `undo` takes back.
-    /// A process killed in between keeps some and takes back others.
+    /// Ends the trial with the changes in effect, as entries that `undo` can undo. If the process
+    /// is killed meanwhile, some changes are kept and the others undone.
     ///
     /// # Errors
-    /// As [`Trial::make`], and when the journal cannot be written.
+    /// As [`Trial::make`], and if the journal cannot be written.
     pub fn keep(mut self) -> Result<Vec<Entry>, JournalError> {
         self.make()?;
         let journal = Journal::open(&self.directory)?;
@@ -107,7 +107,7 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // Whoever wants to know calls take_back; what fails stays in the journal.
+        // Callers that need the error call take_back. Failed entries stay in the journal.
         let _ = self.take_back();
     }
 }

@@ -1,7 +1,8 @@
-//! The journal's directory: whole files, on the disk before anything depends on them.
+//! The journal's directory: complete files, which are on disk before anything depends on them.
 //!
-//! Every file is reached by the directory's descriptor, so that nobody who moves a parent
-//! leads elsewhere. Nothing that is opened is followed, waited for, or a device.
+//! Every file is opened relative to the directory's descriptor, so that moving a parent directory
+//! redirects nothing. Symbolic links are not followed, FIFOs are not waited for, and devices are
+//! not opened.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -21,9 +22,9 @@ use super::{JournalError, Step};
 
 /// Largest file that is read, bytes.
 pub(super) const LONGEST: usize = 1 << 16;
-/// Files are filled up to a multiple of this, bytes: a block of most file systems.
+/// Files are padded to a multiple of this many bytes, the block size of most file systems.
 const BLOCK: usize = 4096;
-/// Between two attempts to get a lock.
+/// Interval between attempts to get a lock.
 const AGAIN: Duration = Duration::from_millis(20);
 
 pub(super) struct Directory {
@@ -54,7 +55,7 @@ impl Directory {
         self.path.join(name)
     }
 
-    /// What stands between a step and its failure in a test.
+    /// Fails a step on behalf of a test.
     pub(super) fn step(&self, step: &'static str) -> io::Result<()> {
         self.before.as_ref().map_or(Ok(()), |before| before(step))
     }
@@ -68,7 +69,7 @@ impl Directory {
         move |error| JournalError::File { operation, path: path.clone(), error }
     }
 
-    /// Names in it, in no order.
+    /// Returns the names in it, unsorted.
     pub(super) fn names(&self) -> Result<Vec<OsString>, JournalError> {
         let failed = self.failed("list", OsStr::new(""));
         let entries = fs::read_dir(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
@@ -76,9 +77,10 @@ impl Directory {
         names.collect::<io::Result<_>>().map_err(failed)
     }
 
-    /// The content of a file that only this user and root can write; else what is wrong.
+    /// Returns the content of a file that only this user and root can write, or the file's fault.
     pub(super) fn read(&self, name: &OsStr) -> Result<Vec<u8>, String> {
         let (mut file, stat) = self.regular(name, OFlag::O_RDONLY)?;
+        // Refuse before reading, so that a huge file takes no memory.
         if stat.st_size as u64 > LONGEST as u64 {
             return Err(format!("{} bytes, an entry has at most {LONGEST}", stat.st_size));
         }
@@ -90,7 +92,7 @@ impl Directory {
 
     fn regular(&self, name: &OsStr, access: OFlag) -> Result<(File, FileStat), String> {
         let said = |errno: Errno| errno.desc().to_owned();
-        // Opening alone can do something to a device, so that it is looked at first.
+        // Check the type first, because opening a device can have effects.
         let seen = fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(said)?;
         let what = match kind(&seen) {
             SFlag::S_IFREG => None,
@@ -106,6 +108,7 @@ impl Directory {
         let flags = access | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.fd, name, flags, Mode::empty()).map_err(said)?);
         let stat = fstat(&file).map_err(said)?;
+        // The checked file is not the opened one.
         if (stat.st_dev, stat.st_ino) != (seen.st_dev, seen.st_ino) {
             return Err("was replaced while it was opened".to_owned());
         }
@@ -115,8 +118,8 @@ impl Directory {
         }
     }
 
-    /// Makes a file with this content, or replaces it: whole or not at all, on the disk
-    /// when this returns, and with room for every later [`Directory::mark`].
+    /// Creates or replaces a file completely or not at all. On return it is on disk and has room
+    /// for every later [`Directory::mark`].
     pub(super) fn put(&self, name: &str, text: &[u8]) -> Result<File, JournalError> {
         let temporary = format!("{}.new", name.trim_end_matches(".json"));
         let written = self.write(&temporary, text).and_then(|file| {
@@ -127,7 +130,7 @@ impl Directory {
             Ok(file)
         });
         if written.is_err() {
-            // Nothing depends on it yet; what cannot be removed is no entry.
+            // Nothing depends on it yet, and a leftover is no entry.
             let _ = unlinkat(&self.fd, &*temporary, UnlinkatFlags::NoRemoveDir);
         }
         written
@@ -136,14 +139,14 @@ impl Directory {
     fn write(&self, name: &str, text: &[u8]) -> Result<File, JournalError> {
         let failed = |operation| self.failed(operation, name.as_ref());
         let mut content = text.to_vec();
-        // Filled to whole blocks, so that a later mark needs no room on a full disk.
+        // Pad to whole blocks, so that a later mark needs no space on a full disk.
         content.resize((text.len() + 1).next_multiple_of(BLOCK) - 1, b' ');
         content.push(b'\n');
         self.step("create").map_err(failed("create"))?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let file = openat(&self.fd, name, flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = File::from(file.map_err(|errno| failed("create")(errno.into()))?);
-        // In two parts, so that tests can make it end in the middle.
+        // Write two parts, so that tests can interrupt in the middle.
         let (first, second) = content.split_at(text.len() / 2);
         for part in [first, second] {
             self.step("write").map_err(failed("write"))?;
@@ -151,19 +154,19 @@ impl Directory {
         }
         self.step("sync").map_err(failed("sync"))?;
         file.sync_all().map_err(failed("sync"))?;
-        // A file system over a network may have taken what it did not keep.
+        // A network file system may not have kept the data.
         self.step("read back").map_err(failed("read back"))?;
         let mut kept = Vec::with_capacity(content.len());
         file.rewind().map_err(failed("read back"))?;
         file.read_to_end(&mut kept).map_err(failed("read back"))?;
         if kept != content {
-            let lost = io::Error::other("it is not what was written");
+            let lost = io::Error::other("content differs from what was written");
             return Err(failed("read back")(lost));
         }
         Ok(file)
     }
 
-    /// Changes one byte of a file where it is, which needs no room, and syncs it.
+    /// Changes one byte of a file in place, which needs no disk space, and syncs it.
     pub(super) fn mark(
         &self,
         name: &str,
@@ -177,8 +180,9 @@ impl Directory {
         self.step("sync mark").map_err(failed("sync"))?;
         file.sync_all().map_err(failed("sync"))?;
         match fstat(file) {
+            // The mark went to a file without a name, so the entry is lost.
             Ok(stat) if stat.st_nlink == 0 => {
-                let gone = io::Error::other("somebody has removed it meanwhile");
+                let gone = io::Error::other("removed by someone else meanwhile");
                 Err(failed("mark")(gone))
             }
             _ => Ok(()),
@@ -209,9 +213,9 @@ impl Directory {
         self.fd.sync_all().map_err(failed)
     }
 
-    /// Removes what processes that were killed have not finished. The lock is held.
+    /// Removes unfinished files of killed processes. The caller holds the lock.
     pub(super) fn sweep(&self) {
-        // What stays is no entry, and the next who comes tries again.
+        // Leftovers are no entries, and the next process tries again.
         for name in self.names().unwrap_or_default() {
             let path = Path::new(&name);
             let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
@@ -222,7 +226,7 @@ impl Directory {
         }
     }
 
-    /// A file's lock, within `wait`; `None` while another process has it.
+    /// Locks a file, waiting up to `wait`. `None` while another process holds it.
     pub(super) fn lock(
         &self,
         name: &str,
@@ -248,9 +252,9 @@ impl Directory {
         let plain = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let open = |flags| openat(&self.fd, name, plain | flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let file: OwnedFd = match open(OFlag::O_RDWR | OFlag::O_CREAT) {
-            // On a disk that nobody can write to, what is there can still be taken back.
+            // On a read-only disk, existing entries can still be undone.
             Err(Errno::EROFS) => match open(OFlag::O_RDONLY) {
-                // No lock file can be made there, so the directory itself is locked.
+                // No lock file can be created there: lock the directory itself.
                 Err(Errno::ENOENT) => {
                     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
                     openat(&self.fd, ".", flags, Mode::empty())?
@@ -261,7 +265,7 @@ impl Directory {
         };
         match kind(&fstat(&file)?) {
             SFlag::S_IFREG | SFlag::S_IFDIR => Ok(file.into()),
-            // A FIFO, socket or device under the lock's name is not the journal's.
+            // A FIFO, socket or device with the lock's name is not part of the journal.
             _ => Err(Errno::EINVAL),
         }
     }

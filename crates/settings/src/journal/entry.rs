@@ -1,5 +1,5 @@
-//! An entry, and how it is written: one JSON object, whose marks are single digits at
-//! fixed places in front, so that they are changed without writing the rest again.
+//! An entry and its file format: one JSON object. Its marks are single digits at fixed positions at
+//! the beginning, so that they can be changed in place.
 //!
 //! `{"format":2,"made":0,"waits":0,"trial":0,"sum":"…","entry":{…}}`
 
@@ -10,50 +10,50 @@ use sha2::{Digest, Sha256};
 use super::{boot, now_s};
 use crate::change::Change;
 
-/// Version of the form that is written.
+/// Version of the format that is written.
 const FORMAT: u64 = 2;
-/// What every file begins with; a mark is a zero or a one.
+/// Beginning of every file. A mark is 0 or 1.
 const HEAD: &str = r#"{"format":2,"made":0,"waits":0,"trial":0,"#;
-/// Where a sum's text is cut, characters: it finds damage, it keeps nobody out.
+/// Length of a checksum, characters. It detects damage, not tampering.
 const SUM: usize = 16;
 
-/// A change that was made, as the journal keeps it for `undo`.
+/// A change as the journal keeps it for `undo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number; later changes have higher ones.
+    /// Number; later changes have higher ones.
     pub id: u64,
-    /// The check whose finding it was.
+    /// Code of the check that found it.
     pub code: String,
-    /// What was changed, with the value to go back to.
+    /// Change, with the value to restore.
     pub change: Change,
-    /// Seconds since 1970.
+    /// Time of the change, seconds since 1970.
     pub made_s: u64,
-    /// `/proc/sys/kernel/random/boot_id`: a setting is gone with its boot.
+    /// `/proc/sys/kernel/random/boot_id`, because settings end with their boot.
     pub(super) boot: String,
-    /// The change was made, as far as its maker lived to see.
+    /// Whether the change is known to have been made.
     pub made: bool,
-    /// When it is to be taken back, unless confirmed.
+    /// Time at which it is undone unless confirmed.
     pub confirm_until: Option<Until>,
-    /// Of a [`crate::trial::Trial`]: not to outlive it.
+    /// Whether it belongs to a [`crate::trial::Trial`], and ends with it.
     pub trial: bool,
-    /// Where a command was run.
+    /// Directory in which a command was run.
     pub(super) directory: Option<String>,
-    /// It is in the form in which marks have their places.
+    /// Whether the file's format has places for marks.
     pub(super) marks: bool,
 }
 
-/// An end of waiting.
+/// A deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Until {
-    /// `CLOCK_BOOTTIME`, milliseconds: nobody sets it, and it goes on while the machine
-    /// sleeps. Of one boot.
+    /// `CLOCK_BOOTTIME`, milliseconds, valid within one boot. Nobody can set this clock, and it
+    /// continues during suspend.
     BootMs(u64),
-    /// Seconds since 1970, in entries of before.
+    /// Seconds since 1970, in entries of earlier versions.
     WallS(u64),
 }
 
-/// What is kept of an entry besides its marks.
+/// Data of an entry without its marks.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -78,7 +78,7 @@ struct File {
     entry: Kept,
 }
 
-/// Format 1 of an entry, which earlier versions have written.
+/// Format 1 of an entry, as earlier versions wrote it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct First {
@@ -95,7 +95,7 @@ struct First {
     trial: bool,
 }
 
-/// What became of an entry since it was written.
+/// State of an entry that changes after it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     Made,
@@ -104,7 +104,7 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// Its place in the file.
+    /// Offset in the file.
     pub(super) fn at(self) -> u64 {
         match self {
             Mark::Made => 19,
@@ -115,33 +115,33 @@ impl Mark {
 }
 
 impl Until {
-    /// A time from now.
+    /// Returns a deadline from now.
     pub fn after(seconds: u64) -> Until {
         Until::BootMs(boot_ms().saturating_add(seconds.saturating_mul(1000)))
     }
 }
 
 impl Entry {
-    /// Whether nobody has confirmed it yet.
+    /// Whether it still waits for confirmation.
     pub fn waits(&self) -> bool {
         self.confirm_until.is_some()
     }
 
-    /// Whether the machine was started anew since: a setting is gone then.
+    /// Whether the machine rebooted since, which resets settings.
     pub fn rebooted(&self) -> bool {
         self.boot != boot()
     }
 
-    /// Whether nobody has confirmed it in time.
+    /// Whether its confirmation is overdue.
     pub(super) fn is_late(&self) -> bool {
         match self.confirm_until {
             None => false,
-            // What it counts from is another moment.
+            // The deadline counts from the earlier boot.
             Some(_) if self.rebooted() => true,
             Some(Until::BootMs(until)) => boot_ms() >= until,
             Some(Until::WallS(until)) => {
                 let now = now_s();
-                // A clock that was set back would keep it waiting for longer.
+                // Otherwise a clock that was set back would extend the deadline.
                 now >= until || now < self.made_s
             }
         }
@@ -152,7 +152,7 @@ impl Entry {
     }
 
     /// # Errors
-    /// What cannot be written as text.
+    /// If a value cannot be written as text.
     pub(super) fn text(&self) -> Result<Vec<u8>, String> {
         let Entry { id, code, change, made_s, boot, .. } = self.clone();
         let (confirm_until, directory) = (self.confirm_until, self.directory.clone());
@@ -167,7 +167,7 @@ impl Entry {
         Ok(text)
     }
 
-    /// Reads one; else what is wrong with it, and what would help.
+    /// Parses an entry, or returns its fault and a remedy.
     pub(super) fn parse(name: &str, text: &[u8]) -> Result<Entry, Problem> {
         let damaged = |what: String| Problem { what, remedy: Problem::DAMAGED };
         if text.iter().all(u8::is_ascii_whitespace) {
@@ -176,7 +176,7 @@ impl Entry {
         let value: serde_json::Value =
             serde_json::from_slice(text).map_err(|error| damaged(format!("no JSON: {error}")))?;
         let read = match value.get("format").and_then(serde_json::Value::as_u64) {
-            None => return Err(damaged("no format is named".to_owned())),
+            None => return Err(damaged("no format given".to_owned())),
             Some(1) => Entry::first(value),
             Some(FORMAT) => Entry::second(value),
             Some(format) => {
@@ -187,7 +187,9 @@ impl Entry {
         let entry = read.map_err(damaged)?;
         match entry.name() == name {
             true => Ok(entry),
-            false => Err(damaged(format!("its number is {}, not that of its name", entry.id))),
+            false => {
+                Err(damaged(format!("its number is {}, which differs from its name", entry.id)))
+            }
         }
     }
 
@@ -195,7 +197,7 @@ impl Entry {
         let file: File = serde_json::from_value(value).map_err(|error| error.to_string())?;
         let expected = sum(&file.entry)?.0;
         if file.sum != expected {
-            return Err(format!("its sum is {expected}, expected {:?}", file.sum));
+            return Err(format!("its checksum is {expected}, expected {:?}", file.sum));
         }
         let set = |mark: u8| match mark {
             0 | 1 => Ok(mark == 1),
@@ -203,6 +205,7 @@ impl Entry {
         };
         let Kept { id, code, change, made_s, boot, confirm_until, directory } = file.entry;
         let (made, trial) = (set(file.made)?, set(file.trial)?);
+        // The mark overrides the deadline, which is never rewritten.
         let confirm_until = confirm_until.filter(|_| file.waits != 0);
         set(file.waits)?;
         let marks = true;
@@ -218,7 +221,7 @@ impl Entry {
     }
 }
 
-/// What is wrong with a file.
+/// Fault of a file, with a remedy.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) what: String,
@@ -226,10 +229,9 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub(super) const DAMAGED: &str = "what it would take back cannot be told: look at the file, \
-         then remove it";
-    const NEWER: &str = "a later version wrote it: let its `overlane undo` take it back";
-    pub(super) const ODD: &str = "no entry of this user: look at it, then remove it";
+    pub(super) const DAMAGED: &str = "its change is unknown: examine the file, then remove it";
+    const NEWER: &str = "written by a later version: run that version's `overlane undo`";
+    pub(super) const ODD: &str = "not an entry of this user: examine it, then remove it";
 }
 
 fn sum(kept: &Kept) -> Result<(String, String), String> {
@@ -239,7 +241,7 @@ fn sum(kept: &Kept) -> Result<(String, String), String> {
 }
 
 fn boot_ms() -> u64 {
-    // Every kernel has this clock; one that did not would have no deadlines.
+    // Every supported kernel has this clock. Without it, deadlines would not expire.
     clock_gettime(ClockId::CLOCK_BOOTTIME)
         .map_or(0, |now| now.tv_sec() as u64 * 1000 + now.tv_nsec() as u64 / 1_000_000)
 }
@@ -276,7 +278,7 @@ mod tests {
         assert_eq!(Entry::parse("00000007.json", &text).unwrap(), entry);
         let other = Entry::parse("00000008.json", &text).unwrap_err().what;
         assert!(other.contains("its number is 7"), "{other}");
-        // Any digit or letter that another took the place of.
+        // Any digit or letter replaced by another one.
         let damage = [("300", "301"), (":1,", ":0,"), ("budget", "budgeT"), ("OV001", "OV002")];
         for (at, (was, is)) in damage.into_iter().enumerate() {
             let damaged = String::from_utf8(text.clone()).unwrap().replacen(was, is, 1);
@@ -286,7 +288,7 @@ mod tests {
                 assert_eq!(read.unwrap(), entry);
             } else {
                 let problem = read.unwrap_err().what;
-                assert!(problem.contains("its sum is"), "{problem}");
+                assert!(problem.contains("its checksum is"), "{problem}");
             }
         }
         for length in 0..text.len() {

@@ -1,13 +1,13 @@
-//! What can go wrong with the journal.
+//! Errors of the journal.
 
 use std::path::PathBuf;
 
 use crate::apply;
 
-/// What went wrong with the journal itself, or with a change.
+/// An error of the journal itself, or of a change.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// A file of it.
+    /// An operation on a file failed.
     #[error("journal: {operation} {}: {error}", .path.display())]
     File {
         /// Operation that failed (`open`).
@@ -17,40 +17,40 @@ pub enum JournalError {
         /// Error of that operation.
         error: std::io::Error,
     },
-    /// An entry that cannot be written.
+    /// An entry cannot be written.
     #[error("journal: {}: {problem}", .path.display())]
     Entry {
         /// Path of the entry's file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault of the entry.
         problem: String,
     },
-    /// Somebody else could put a command there.
-    #[error("journal: {}: {problem}; what is in it is not run", .path.display())]
+    /// Another user could put a command there.
+    #[error("journal: {}: {problem}; commands in it are not run", .path.display())]
     Untrusted {
-        /// The directory, or one on the way to it.
+        /// The directory, or a parent.
         path: PathBuf,
-        /// Who could, and what would help.
+        /// Fault and remedy.
         problem: String,
     },
-    /// Another process has had it for too long.
-    #[error("journal: {}: another overlane has it since {waited_s} s", .path.display())]
+    /// Another process has kept it open for too long.
+    #[error("journal: {}: in use by another overlane for {waited_s} s", .path.display())]
     Locked {
         /// Directory of the journal.
         path: PathBuf,
         /// Seconds waited.
         waited_s: u64,
     },
-    /// The change failed, and what it has done was not taken back: its entry stays.
-    #[error("{error}; and not taken back: {left}")]
+    /// The change failed and could not be undone. Its entry stays.
+    #[error("{error}; and not undone: {left}")]
     Left {
-        /// Why the change was given up.
+        /// Why the change failed.
         error: Box<JournalError>,
-        /// Why it was not taken back.
+        /// Why it was not undone.
         left: Box<JournalError>,
     },
-    /// A change was taken back, and its entry could not be removed.
-    #[error("{object}: taken back; its entry stays: {error}")]
+    /// A change was undone, but its entry could not be removed.
+    #[error("{object}: undone; its entry stays: {error}")]
     Stays {
         /// The setting and its namespace, in words.
         object: String,
@@ -60,7 +60,7 @@ pub enum JournalError {
     /// The setting could not be read or written.
     #[error(transparent)]
     Apply(#[from] apply::Error),
-    /// Two trials at a time would measure one another.
+    /// Another trial is running. Two at a time would distort each other's measurements.
     #[error("another trial is running (its journal: {})", .0.display())]
     Busy(PathBuf),
 }

@@ -1,9 +1,9 @@
-//! Whether anybody else could put something where this process will look.
+//! Checks whether another user could replace files on a path.
 //!
-//! A path is walked from the root, one name at a time, by descriptors: what was checked
-//! is what is opened. Each directory on the way, and each symbolic link, belongs to root
-//! or to this user. None may be written by its group or by others; on the way only, a
-//! sticky one may (`/tmp`): there nobody removes or renames what is another's.
+//! A path is walked from the root, one name at a time, by descriptors, so that the checked
+//! directory is the opened one. Each directory and symbolic link on the path must belong to root or
+//! to this user. None may be writable by its group or by others, except that parents may be sticky
+//! (`/tmp`): there nobody can remove or rename another user's files.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -16,21 +16,21 @@ use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::unistd::geteuid;
 
-/// Symbolic links on the way, as the kernel counts them (`MAXSYMLINKS`).
+/// Most symbolic links on a path, as in the kernel (`MAXSYMLINKS`).
 const MOST_LINKS: u32 = 40;
-/// `DEFAULT_OVERFLOWUID`: an owner that this user namespace has no number for.
+/// `DEFAULT_OVERFLOWUID`: an owner without an ID in this user namespace.
 const OVERFLOW_UID: u32 = 65534;
 
-/// Why a path is not used.
+/// Why a path is refused.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// It could not be looked at.
+    /// It could not be examined.
     Failed(&'static str, PathBuf, Errno),
-    /// Somebody else could change it: what, and what would help.
+    /// Another user could change it: fault and remedy.
     Untrusted(PathBuf, String),
 }
 
-/// What keeps a file from being trusted; nothing where it may be.
+/// Returns why a file is not trusted; `None` if it is.
 pub(crate) fn fault(stat: &FileStat) -> Option<String> {
     if ![0, geteuid().as_raw()].contains(&stat.st_uid) {
         return Some(format!("belongs to user {}, expected {}", stat.st_uid, geteuid()));
@@ -39,8 +39,8 @@ pub(crate) fn fault(stat: &FileStat) -> Option<String> {
     (mode & 0o022 != 0).then(|| format!("mode {mode:04o}: others may write it (chmod go-w)"))
 }
 
-/// Opens a directory that nobody else could replace or write to; makes what is missing
-/// of it, for its owner only, if asked to.
+/// Opens a directory that no other user could replace or write to. With `make`, creates missing
+/// directories, accessible to their owner only.
 pub(crate) fn open(path: &Path, make: bool) -> Result<File, Refusal> {
     let absolute =
         std::path::absolute(path).map_err(|e| Refusal::Failed("find", path.to_owned(), raw(&e)))?;
@@ -59,7 +59,7 @@ pub(crate) fn open(path: &Path, make: bool) -> Result<File, Refusal> {
         let found = match openat(&here, &*name, look, Mode::empty()) {
             Err(Errno::ENOENT) if make => {
                 match mkdirat(&here, &*name, Mode::S_IRWXU) {
-                    // Somebody else was faster: it is checked as any other.
+                    // Another process created it first: it is checked like any other.
                     Ok(()) | Err(Errno::EEXIST) => {}
                     Err(errno) => return Err(failed("create")(errno)),
                 }
@@ -70,10 +70,11 @@ pub(crate) fn open(path: &Path, make: bool) -> Result<File, Refusal> {
         let stat = fstat(&found).map_err(failed("examine"))?;
         if kind(&stat) == SFlag::S_IFLNK {
             links += 1;
+            // Links may form a cycle.
             if links > MOST_LINKS {
                 return Err(failed("follow")(Errno::ELOOP));
             }
-            // Anybody may have made the link; where it leads is its maker's choice.
+            // Anyone may have created the link, and its owner chooses where it leads.
             owned(&stat, &next, false)?;
             let target = readlinkat(&found, OsStr::new("")).map_err(failed("follow"))?;
             let target = PathBuf::from(target);
@@ -97,7 +98,7 @@ pub(crate) fn open(path: &Path, make: bool) -> Result<File, Refusal> {
         check(&here, &at, left.is_empty())?;
     }
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    // The descriptor that was checked, opened for reading.
+    // Reopen the checked descriptor for reading.
     let directory = openat(&here, ".", flags, Mode::empty());
     directory.map(File::from).map_err(|errno| Refusal::Failed("open", at, errno))
 }
@@ -132,7 +133,7 @@ fn check(directory: &impl AsFd, path: &Path, last: bool) -> Result<(), Refusal> 
 
 fn owned(stat: &FileStat, path: &Path, last: bool) -> Result<(), Refusal> {
     let own = geteuid().as_raw();
-    // In a user namespace the machine's root has no number, and owns all of the way.
+    // In a user namespace the machine's root has no ID, but owns the parent directories.
     let outside = stat.st_uid == OVERFLOW_UID && !sys::userns::in_initial_user_namespace();
     if [0, own].contains(&stat.st_uid) || outside && !last {
         return Ok(());
@@ -142,13 +143,13 @@ fn owned(stat: &FileStat, path: &Path, last: bool) -> Result<(), Refusal> {
     Err(Refusal::Untrusted(path.to_owned(), problem))
 }
 
-/// Kind of a file (inode(7)).
+/// Returns the kind of a file (inode(7)).
 pub(crate) fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
-/// The number of an error of the standard library.
+/// Returns the errno of an error of the standard library.
 pub(crate) fn raw(error: &std::io::Error) -> Errno {
-    // An error of the library's own has no number.
+    // Errors of the library itself have no errno.
     Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32))
 }
