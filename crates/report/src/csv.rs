@@ -1,5 +1,5 @@
-//! CSV (RFC 4180): one row per cell, in full precision. Text that a spreadsheet would take
-//! for a formula begins with a single quote ([`foreign::csv_cell`]).
+//! CSV (RFC 4180): one row per cell, in full precision. A text that a spreadsheet would treat as a
+//! formula gets a leading single quote ([`foreign::csv_cell`]).
 
 use std::collections::HashSet;
 
@@ -77,13 +77,12 @@ const HEADER: [&str; 64] = [
     "complete",
 ];
 
-/// One row per cell, and one per mode that has none, with a header. Every row
-/// ends with the machine and the plan, so that rows of several files can be put
-/// together. Fields without a value are empty.
+/// Renders a header, one row per cell, and one per mode without cells. Every row ends with machine
+/// and plan, so that rows of several files can be combined. Fields without a value are empty.
 ///
-/// `smallest_mean_skb_bytes` is the smallest mean skb of any device or stage from client
-/// to server (layer 3): at most the MTU where GSO packets were cut.
-/// `hop_drops` is the median per sample, all hops together.
+/// `smallest_mean_skb_bytes` is the smallest mean skb of any device or stage from client to server
+/// (layer 3): at most the MTU if GSO packets were cut. `hop_drops` is the median per sample, all
+/// hops together.
 pub fn csv(results: &Results) -> String {
     let mut out = HEADER.join(",") + "\r\n";
     let machine = run_fields(results);
@@ -92,7 +91,7 @@ pub fn csv(results: &Results) -> String {
     }
     let with_cells: HashSet<&str> = results.cells.iter().map(|cell| cell.mode.as_str()).collect();
     for mode in &results.modes {
-        // Its cells have told of it; a row without figures is for a mode without cells.
+        // The cells already describe the mode.
         if with_cells.contains(mode.mode.as_str()) {
             continue;
         }
@@ -111,6 +110,7 @@ fn column(name: &str) -> usize {
 
 fn push_row(out: &mut String, mut fields: Vec<String>, machine: &[String]) {
     fields.extend_from_slice(machine);
+    // A row of another length would shift its columns.
     debug_assert_eq!(fields.len(), HEADER.len());
     for (i, field) in fields.iter().enumerate() {
         if i > 0 {
@@ -192,8 +192,8 @@ fn schedule(pace: Option<&Pace>) -> [String; 5] {
     ]
 }
 
-/// Goals and their rates as lists, separated by spaces, in the file's order;
-/// `-` where no rate missed the goal.
+/// Formats loss limits and their rates as lists, separated by spaces, in the file's order; `-` if
+/// no rate exceeded the limit.
 fn drop_point(point: Option<&DropPoint>) -> [String; 7] {
     let list = |pick: fn(&DropGoal) -> String| {
         let goals = point.map(|point| point.goals.iter().map(pick).collect::<Vec<_>>());

@@ -1,6 +1,5 @@
-//! Smaller tables below a panel: latency percentiles, how a schedule was kept,
-//! NDR and PDR and where losses went, and what each step of a varied setting
-//! changed.
+//! Smaller tables below a panel: latency percentiles, schedule, NDR and PDR, places of losses, and
+//! the effect of each step of a varied setting.
 
 use std::collections::BTreeSet;
 
@@ -17,17 +16,17 @@ use crate::work::Work;
 /// A table of text, its rows in named groups.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Detail {
-    /// What the table shows, as a heading.
+    /// Heading.
     pub(crate) title: String,
-    /// What the groups are (`offload`, `mode`).
+    /// Kind of the groups (`offload`, `mode`).
     pub(crate) grouped_by: &'static str,
-    /// Heads of the columns; the first is that of the rows' names.
+    /// Heads of the columns. The first is the head of the row names.
     pub(crate) heads: Vec<String>,
     /// Rows by group, each group with its heading; never empty.
     pub(crate) groups: Vec<(String, Vec<Vec<String>>)>,
 }
 
-/// The tables below a panel.
+/// Returns the tables below a panel.
 pub(crate) fn details(panel: &Panel<'_>) -> Vec<Detail> {
     [latency(panel), schedule(panel), drop_point(panel), lost(panel)]
         .into_iter()
@@ -59,14 +58,14 @@ fn table(
     (!groups.is_empty()).then_some(Detail { title, grouped_by: "offload", heads, groups })
 }
 
-/// Percentiles of every valid sample's transactions together.
+/// Percentiles over the transactions of all valid samples.
 const PERCENTILES: [(f64, &str); 5] =
     [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"), (0.9999, "p99.99")];
 
 fn latency(panel: &Panel<'_>) -> Option<Detail> {
     let mut heads: Vec<String> = PERCENTILES.iter().map(|(_, head)| head.to_string()).collect();
     heads.push("max".to_string());
-    table(panel, "latency, µs, all samples together", &heads, |cell| {
+    table(panel, "latency in µs, all samples combined", &heads, |cell| {
         let largest = cell.histogram.last()?;
         let figures = PERCENTILES
             .iter()
@@ -75,12 +74,13 @@ fn latency(panel: &Panel<'_>) -> Option<Detail> {
     })
 }
 
-/// Upper end of the bin that holds the `p`-quantile; `None` where fewer than
-/// ten transactions lie beyond it would make it one transaction's luck. The
-/// median needs one transaction only.
+/// Returns the upper end of the bin that holds the `p`-quantile. `None` if fewer than ten
+/// transactions lie beyond it, because it would depend on single transactions. The median needs one
+/// transaction only.
 pub(crate) fn quantile(bins: &[Bin], p: f64) -> Option<f64> {
     let total = bins.iter().fold(0_u64, |sum, bin| sum.saturating_add(bin.count));
     let beyond = (1.0 - p) * total as f64;
+    // The tolerance absorbs the rounding of 1 − p.
     if total == 0 || p > 0.5 && beyond < 10.0 - 1e-6 {
         return None;
     }
@@ -98,7 +98,7 @@ fn schedule(panel: &Panel<'_>) -> Option<Detail> {
     let heads = ["intended/s", "sent/s", "late p50", "late p99", "late max"];
     table(
         panel,
-        "schedule, of the sample that kept it worst; late in µs",
+        "schedule, sample with the largest delay; late in µs",
         &heads.map(String::from),
         |cell| {
             let pace = cell.pace?;
@@ -113,19 +113,19 @@ fn schedule(panel: &Panel<'_>) -> Option<Detail> {
     )
 }
 
-/// The loss goals of these cells, the strictest first.
+/// Returns the loss limits of these cells, strictest first.
 pub(crate) fn goals<'a>(cells: impl Iterator<Item = &'a Cell>) -> Vec<f64> {
     let goals = cells.filter_map(|cell| cell.drop_point.as_ref()).flat_map(|point| &point.goals);
     let losses: BTreeSet<u64> = goals.map(|goal| goal.loss.to_bits()).collect();
     losses.into_iter().map(f64::from_bits).collect()
 }
 
-/// A loss limit's rate: `NDR` (no-drop rate, RFC 2544), `PDR 0.1%` (partial drop rate).
+/// Names the rate for a loss limit: `NDR` (no-drop rate, RFC 2544), `PDR 0.1%` (partial drop rate).
 pub(crate) fn goal_name(loss: f64) -> String {
     if loss == 0.0 { "NDR".to_string() } else { format!("PDR {}", percent(loss)) }
 }
 
-/// A cell's entry for a goal.
+/// Returns a cell's entry for a loss limit.
 pub(crate) fn goal(cell: &Cell, loss: f64) -> Option<DropGoal> {
     cell.drop_point.as_ref()?.goals.iter().find(|goal| goal.loss == loss).copied()
 }
@@ -140,13 +140,13 @@ fn drop_point(panel: &Panel<'_>) -> Option<Detail> {
     let mut heads: Vec<String> = losses.iter().map(|loss| goal_name(*loss)).collect();
     heads.extend(["trials", "void"].map(String::from));
     let title =
-        format!("NDR and PDR, {} received at the highest rate within each limit", scale.label);
+        format!("NDR and PDR, {} received at the highest rate within each loss limit", scale.label);
     table(panel, &title, &heads, |cell| {
         let point = cell.drop_point.as_ref()?;
         let mut fields: Vec<String> = losses
             .iter()
             .map(|loss| match goal(cell, *loss) {
-                // Nothing above it was seen to lose more: the path may take more.
+                // No higher rate exceeded the limit, so the path may carry more.
                 Some(goal) if goal.missed.is_none() => format!("≥ {}", scale.number(goal.per_s)),
                 Some(goal) => scale.number(goal.per_s),
                 None => String::new(),
@@ -158,7 +158,7 @@ fn drop_point(panel: &Panel<'_>) -> Option<Detail> {
 }
 
 fn lost(panel: &Panel<'_>) -> Option<Detail> {
-    // Other workloads lose by design or not at all: where does not matter there.
+    // Other workloads lose by design or not at all, so the place does not matter.
     if panel.first().workload != Task::DropPoint {
         return None;
     }
@@ -171,17 +171,18 @@ fn lost(panel: &Panel<'_>) -> Option<Detail> {
         .filter(|(_, rows): &(_, Vec<_>)| !rows.is_empty())
         .collect();
     let heads = ["mode", "datagrams", "share", "place"].map(String::from).to_vec();
-    let title = "where losses went".to_string();
+    let title = "where datagrams were lost".to_string();
     (!groups.is_empty()).then_some(Detail { title, grouped_by: "offload", heads, groups })
 }
 
-/// A row a place, the largest share first.
+/// Returns a row per place, largest share first.
 fn places(cell: &Cell) -> Vec<Vec<String>> {
     let Some(loss) = &cell.loss else { return Vec::new() };
     let lost = loss.sent.saturating_sub(loss.received);
     let mut places: Vec<(u64, String)> =
         loss.places.iter().map(|(place, count)| (*count, plain(place))).collect();
     places.push((loss.unattributed, "unattributed".to_string()));
+    // Places without losses say nothing.
     places.retain(|(count, _)| *count > 0);
     places.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
     let row = |(count, place): (u64, String)| {
@@ -190,8 +191,8 @@ fn places(cell: &Cell) -> Vec<Vec<String>> {
     places.into_iter().map(row).collect()
 }
 
-/// One table for all cells that differ in the varied setting only: what each
-/// step changed against the first, block by block.
+/// Returns a table for all cells that differ in the varied setting only: the effect of each step
+/// relative to the first, block by block.
 pub(crate) fn steps(results: &Results) -> Vec<Detail> {
     let mut works: Vec<Work<'_>> =
         results.cells.iter().map(|cell| Work { setting: None, ..Work::of(cell) }).collect();
@@ -207,7 +208,7 @@ fn steps_of(results: &Results, work: Work<'_>) -> Option<Detail> {
         .filter(|cell| Work { setting: None, ..Work::of(cell) } == work)
         .filter(|cell| cell.role != Role::Aa && cell.status == Status::Ok)
         .collect();
-    // The order of the file is that of the plan.
+    // The order in the file is the plan's order.
     let mut settings: HashMap<&Option<String>, usize> = HashMap::new();
     let mut paths: Vec<((&str, &str), Vec<&Cell>)> = Vec::new();
     let mut places: HashMap<(&str, &str), usize> = HashMap::new();
@@ -221,7 +222,7 @@ fn steps_of(results: &Results, work: Work<'_>) -> Option<Detail> {
         });
         paths[place].1.push(cell);
     }
-    // One setting is no step: there is nothing to compare it with.
+    // A single setting has nothing to be compared with.
     if settings.len() < 2 {
         return None;
     }
@@ -230,12 +231,13 @@ fn steps_of(results: &Results, work: Work<'_>) -> Option<Detail> {
     let groups = paths
         .into_iter()
         .map(|((mode, offload), mut cells)| {
-            // The first of several alike.
+            // Keep the first of several identical cells.
             cells.sort_by_key(|cell| settings[&cell.setting]);
             cells.dedup_by_key(|cell| settings[&cell.setting]);
             let first = cells[0];
             let rows = cells.iter().map(|cell| {
                 let is_first = std::ptr::eq(first, *cell);
+                // The first step is the reference.
                 let change = if is_first { None } else { gain(results, cell, first) };
                 vec![
                     cell.setting.as_deref().map_or("as found".to_string(), plain),

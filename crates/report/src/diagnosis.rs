@@ -1,4 +1,4 @@
-//! A diagnosis as text: paths, findings, and what could not be looked at.
+//! Renders a diagnosis as text: paths, findings, and unexamined objects.
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use doctor::{Check, Confidence, Diagnosis, Finding, Severity};
 
 use crate::style::{Style, plain, wrap};
 
-/// Paths drawn; a host with a thousand tenants has as many.
+/// Most paths shown. A host with a thousand tenants has a thousand.
 const PATHS_SHOWN: usize = 12;
-/// What could not be looked at, at most so many lines.
+/// Most lines on unexamined objects.
 const SKIPPED_SHOWN: usize = 8;
 
-/// The whole diagnosis, at most `style.width` columns wide.
+/// Renders the diagnosis, at most `style.width` columns wide.
 pub fn diagnosis_text(diagnosis: &Diagnosis, style: Style) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -40,9 +40,9 @@ fn number(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Paths, tenant first, a line a hop; where several end alike only the beginnings
-/// differ.
+/// Appends paths, tenant first, one hop per line.
 fn push_paths(out: &mut String, paths: &[Path], style: Style) {
+    // A host without tenants has no paths.
     if paths.is_empty() {
         return;
     }
@@ -57,7 +57,7 @@ fn push_paths(out: &mut String, paths: &[Path], style: Style) {
         }
     }
     if paths.len() > PATHS_SHOWN {
-        let more = format!("… and {} more (--json has all)", paths.len() - PATHS_SHOWN);
+        let more = format!("… and {} more (--json lists all)", paths.len() - PATHS_SHOWN);
         let _ = writeln!(out, "{}", style.dim(&more));
     }
     out.push('\n');
@@ -76,8 +76,8 @@ fn hop_line(name: &str, kind: &str, mtu: &str, queues: &str, offloads: &str) -> 
     format!("{name:<30} {kind:<14} {mtu:>5} {queues:>7} {offloads}")
 }
 
-/// A text of at most so many columns; its beginning is the place in the path, its
-/// end the device, so the middle goes.
+/// Shortens a text to `most` columns. Its beginning shows the position in the path and its end the
+/// device, so the middle is removed.
 fn short(text: &str, most: usize) -> String {
     let characters: Vec<char> = text.chars().collect();
     if characters.len() <= most {
@@ -106,6 +106,7 @@ fn push_finding(out: &mut String, finding: &Finding, style: Style) {
         Confidence::High => "high",
     };
     let percent = finding.cost.share * 100.0;
+    // Rounding to 0% would hide a small cost.
     let share =
         if percent > 0.0 && percent < 1.0 { "<1".to_owned() } else { format!("{percent:.0}") };
     let cost =
@@ -134,8 +135,7 @@ fn push_part(out: &mut String, name: &str, text: &str, style: Style) {
     }
 }
 
-/// A command is copied: it is broken at blanks, with a backslash, and else stays
-/// whole.
+/// Appends a command, broken at blanks with a backslash, so that it can be copied.
 fn push_command(out: &mut String, name: &str, command: &str) {
     let mut line = format!("  {name:<6}");
     let mut empty = true;
@@ -161,7 +161,7 @@ fn push_skipped(out: &mut String, diagnosis: &Diagnosis, style: Style) {
     for left_out in &diagnosis.left_out {
         lines.push(format!("{}: {}", plain(&left_out.object), plain(&left_out.reason)));
     }
-    // One reason often keeps many checks from the same thing.
+    // One reason often blocks many checks on the same object.
     let mut by_reason: std::collections::BTreeMap<(&str, &str), Vec<&str>> =
         std::collections::BTreeMap::new();
     for skipped in &diagnosis.skipped {
@@ -171,10 +171,11 @@ fn push_skipped(out: &mut String, diagnosis: &Diagnosis, style: Style) {
     for ((object, reason), codes) in by_reason {
         lines.push(format!("{} on {}: {}", codes.join(" "), plain(object), plain(reason)));
     }
+    // Everything was examined.
     if lines.is_empty() {
         return;
     }
-    let _ = writeln!(out, "{}", style.bold("Not looked at"));
+    let _ = writeln!(out, "{}", style.bold("Not examined"));
     let more = lines.len().saturating_sub(SKIPPED_SHOWN);
     for line in lines.into_iter().take(SKIPPED_SHOWN) {
         for line in wrap("  - ", &line, style.columns()) {
@@ -183,12 +184,12 @@ fn push_skipped(out: &mut String, diagnosis: &Diagnosis, style: Style) {
         }
     }
     if more > 0 {
-        let _ = writeln!(out, "  - and {more} more (--json has all)");
+        let _ = writeln!(out, "  - and {more} more (--json lists all)");
     }
     out.push('\n');
 }
 
-/// Every check, a line each.
+/// Returns every check, one per line.
 pub fn checks_text(checks: &[Check]) -> String {
     let mut out = String::new();
     for check in checks {
@@ -198,7 +199,7 @@ pub fn checks_text(checks: &[Check]) -> String {
     out
 }
 
-/// Title and explanation of one check, wrapped to the style's columns.
+/// Returns title and explanation of a check, wrapped to the style's columns.
 pub fn check_text(check: &Check, style: Style) -> String {
     let title = format!("{} {}: {}", check.code, severity_word(check.severity), check.title);
     let mut out = style.bold(&title) + "\n\n";

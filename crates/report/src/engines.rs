@@ -1,14 +1,14 @@
-//! Other people's load generators against the built-in engine, in words.
+//! Compares external load generators with the built-in engine, in words.
 
 use results::{Cell, Interval, Results, Role};
 
 use crate::style::plain;
 use crate::unit::bytes;
 
-/// One line a cell that was measured by a driven tool and by the built-in engine
-/// in the same blocks.
+/// Returns a line for each cell that was measured by an external tool and by the built-in engine in
+/// the same blocks.
 pub(crate) fn engines(results: &Results) -> Vec<String> {
-    // The A/A cell says the same of the same path once more.
+    // The A/A cell repeats the same path.
     let cells = results.cells.iter().filter(|cell| cell.role != Role::Aa);
     cells.filter_map(|cell| Some(line(cell, cell.tool.as_ref()?.ratio?))).collect()
 }
@@ -28,14 +28,14 @@ fn line(cell: &Cell, ratio: Interval) -> String {
 fn verdict(ratio: Interval) -> String {
     let Interval { median, low, high, confidence, .. } = ratio;
     let verdict = if low > 1.0 {
-        "shows more than the built-in engine"
+        "measures more than the built-in engine"
     } else if high < 1.0 {
-        "shows less than the built-in engine"
+        "measures less than the built-in engine"
     } else {
         "agrees with the built-in engine"
     };
     let percent = confidence * 100.0;
-    format!("{verdict}, {median:.2} of it ({low:.2} – {high:.2}, {percent:.0}%)")
+    format!("{verdict}, ratio {median:.2} ({low:.2} – {high:.2}, {percent:.0}%)")
 }
 
 #[cfg(test)]
@@ -46,8 +46,8 @@ mod tests {
     fn a_verdict_needs_the_whole_interval() {
         let of =
             |low, high| verdict(Interval { median: 1.0, low, high, confidence: 0.95, samples: 9 });
-        assert_eq!(of(0.99, 1.2), "agrees with the built-in engine, 1.00 of it (0.99 – 1.20, 95%)");
-        assert!(of(1.01, 1.2).starts_with("shows more"));
-        assert!(of(0.8, 0.99).starts_with("shows less"));
+        assert_eq!(of(0.99, 1.2), "agrees with the built-in engine, ratio 1.00 (0.99 – 1.20, 95%)");
+        assert!(of(1.01, 1.2).starts_with("measures more"));
+        assert!(of(0.8, 0.99).starts_with("measures less"));
     }
 }

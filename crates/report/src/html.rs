@@ -1,4 +1,4 @@
-//! One page of a run: words, charts, tables, every sample, the machine.
+//! One HTML page of a run: summary, charts, tables, every sample, the machine.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::summary::summary;
 use crate::unit::{bytes, percent, ratio, three_digits, with_unit};
 use crate::work::Work;
 
-/// Results as one page with charts and every sample, which loads and runs nothing.
+/// Renders results as one page with charts and every sample. The page loads and runs nothing.
 pub fn html(results: &Results) -> String {
     let baseline = plain(&results.plan.baseline);
     let started = plain(results.started.get(..10).unwrap_or(&results.started));
@@ -42,25 +42,25 @@ pub fn html(results: &Results) -> String {
 fn beside(published: &Published) -> Markup {
     html! {
         section {
-            h2 { "Beside published figures" }
+            h2 { "Comparison with published figures" }
             p { "Published on " b { "another machine" } ": " (published.source) ". Hardware, kernels \
                 and tools differ: compare shapes and ratios, not values." }
-            h3 { "Theirs" }
+            h3 { "Published" }
             (cards(&published.theirs))
             @if !published.ours.is_empty() {
-                h3 { "Ours" }
+                h3 { "This run" }
                 (cards(&published.ours))
             }
         }
     }
 }
 
-/// What faults cost traffic, and what each of them is.
+/// Renders the effects of faults on traffic, and a description of each fault.
 fn faults(results: &Results) -> Markup {
     let named = |fault: &FaultRecord| {
         (format!("{}, {}", plain(&fault.mode), plain(&fault.fault)), plain(&fault.title))
     };
-    // Once for all offload profiles and MTUs.
+    // One entry for all offload profiles and MTUs.
     let named: BTreeSet<(String, String)> = results.faults.iter().map(named).collect();
     html! {
         section {
@@ -71,7 +71,7 @@ fn faults(results: &Results) -> Markup {
     }
 }
 
-/// The tables of the other formats, so that every figure can be read.
+/// Renders the tables of the other formats, so that every figure can be read.
 fn tables(results: &Results) -> Markup {
     let all = panels(results);
     html! {
@@ -166,12 +166,12 @@ fn one_sample(cell: &Cell, sample: &Sample) -> Markup {
             summary {
                 "block " (sample.block) ": " (with_unit(sample.value, cell.unit))
                 @if let Some(figure) = sample.ratio { ", ratio " (ratio(figure)) }
-                @if !sample.valid { b { ", void" } }
+                @if !sample.valid { b { ", discarded" } }
             }
             p { (facts(cell, sample).join("; ")) "." }
             @if !sample.hops.is_empty() {
                 div.scroll { table {
-                    thead { tr { th { "hop" } th { "way" } th.n { "packets" } th.n { "bytes" }
+                    thead { tr { th { "hop" } th { "direction" } th.n { "packets" } th.n { "bytes" }
                         th.n { "mean" } th.n { "drops" } } }
                     tbody { @for hop in &sample.hops { tr {
                         td {
@@ -203,10 +203,12 @@ fn cpu_words(cpu: &CpuSeconds) -> String {
     )
 }
 
-/// A sample in words.
+/// Describes a sample in words.
 fn facts(cell: &Cell, sample: &Sample) -> Vec<String> {
-    let mut facts = vec![format!("place {} in its block", sample.position)];
-    facts.extend(sample.invalid_reason.as_ref().map(|reason| format!("void: {}", plain(reason))));
+    let mut facts = vec![format!("position {} in its block", sample.position)];
+    facts.extend(
+        sample.invalid_reason.as_ref().map(|reason| format!("discarded: {}", plain(reason))),
+    );
     facts.push(format!("path {}proved", if sample.path_proved { "" } else { "not " }));
     facts.push(format!("{} s", three_digits(sample.seconds)));
     facts.push(format!("{} units", sample.units));
@@ -216,10 +218,10 @@ fn facts(cell: &Cell, sample: &Sample) -> Vec<String> {
         facts.push(format!("CPU {} {unit}", three_digits(demand)));
     }
     facts.push(format!("CPU seconds: {}", cpu_words(&sample.cpu)));
-    facts.extend(sample.peer_cpu.map(|cpu| format!("server's: {}", cpu_words(&cpu))));
+    facts.extend(sample.peer_cpu.map(|cpu| format!("server: {}", cpu_words(&cpu))));
     facts.extend(sample.guests.iter().map(|guest| {
         let (name, seconds) = (plain(&guest.name), three_digits(guest.seconds));
-        format!("{name}'s own, in {seconds} s: {}", cpu_words(&guest.cpu))
+        format!("{name}, in {seconds} s: {}", cpu_words(&guest.cpu))
     }));
     facts.extend(sample.latency_us.map(|l| {
         let figures = [l.p50, l.p90, l.p99, l.p99_9, l.p99_99, l.max].map(three_digits);
@@ -227,7 +229,7 @@ fn facts(cell: &Cell, sample: &Sample) -> Vec<String> {
     }));
     facts.extend(sample.pace.map(|pace| {
         format!(
-            "schedule: {} of {} per second sent, late by {} µs at p99",
+            "schedule: {} of {} per second sent, {} µs late at p99",
             three_digits(pace.sent_per_s),
             three_digits(pace.intended_per_s),
             three_digits(pace.late_p99_us)
@@ -294,7 +296,7 @@ fn machine(results: &Results) -> Markup {
         ("steering", plan.steering.to_string()),
         ("placement", plan.placement.policy.to_string()),
         ("blocks", format!("{} of {}", plan.blocks_done, plan.blocks)),
-        ("a sample", format!("{} s after {} s of warm-up", plan.duration_s, plan.warmup_s)),
+        ("sample", format!("{} s after {} s of warm-up", plan.duration_s, plan.warmup_s)),
         ("seed", plan.seed.to_string()),
         ("confidence", format!("{}", plan.confidence.level)),
         ("from, to", format!("{}, {}", plain(&results.started), plain(&results.finished))),
@@ -350,7 +352,7 @@ fn guest_in_force(guest: &GuestRecord) -> Markup {
 
 fn testbeds(results: &Results) -> Markup {
     html! {
-        h3 { "What the devices had switched on" }
+        h3 { "Offloads of the devices" }
         @for testbed in &results.testbeds {
             details {
                 summary { (plain(&testbed.mode)) ", offload " (testbed.offload.to_string()) ", MTU " (testbed.mtu)

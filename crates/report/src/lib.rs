@@ -1,23 +1,22 @@
-//! Text, Markdown, CSV, HTML and SVG from results, comparisons of two, diagnoses, recordings.
-//! Nothing here measures, prints or reads a clock: every function takes
-//! [`results::Results`], [`doctor::Diagnosis`] or a [`Recording`] and returns text.
-//! (JSON is the results themselves, by serde.)
+//! Renders results, comparisons, diagnoses and recordings as text, Markdown, CSV, HTML and SVG.
+//! Nothing here measures, prints or reads a clock: every function takes [`results::Results`],
+//! [`doctor::Diagnosis`] or a [`Recording`] and returns text. (JSON is the serialized results.)
 //!
-//! - [`text`]: tables for a terminal, with what was not measured, warnings and
-//!   the summary below.
+//! - [`text`]: tables for a terminal, followed by unmeasured modes, warnings and
+//!   the summary.
 //! - [`markdown`]: the same for a README or an issue.
 //! - [`csv`]: one row per cell, every figure.
 //! - [`html`]: one page with charts, every sample, light, dark and printed.
-//! - [`svg`]: the page's charts, a file each.
-//! - [`compare`]: what changed for certain between two files.
-//! - [`diagnosis_text`]: what `doctor` found: paths, findings, what was not looked at.
-//! - [`trial_text`]: what `try` came to.
-//! - [`recording_text`], [`recording_html`]: what `watch` recorded, summed up and over time.
-//! - [`summary`]: three sentences: what costs most, where GSO packets are
-//!   cut, what to try.
+//! - [`svg`]: the page's charts, one file each.
+//! - [`compare`]: proven changes between two files.
+//! - [`diagnosis_text`]: a diagnosis of `doctor`: paths, findings, unexamined objects.
+//! - [`trial_text`]: the result of `try`.
+//! - [`recording_text`], [`recording_html`]: a recording of `watch`, in total and over time.
+//! - [`summary`]: three sentences: the costliest mode, where GSO packets are
+//!   cut, advice.
 //!
-//! Whatever a results file holds is shown as plain text: characters that could drive a
-//! terminal, end a line or turn its direction are shown as escapes (`style::plain`).
+//! All contents of a results file are shown as plain text: characters that could control a
+//! terminal, end a line or change its direction are escaped (`style::plain`).
 
 #![forbid(unsafe_code)]
 

@@ -3,29 +3,29 @@
 use doctor::{Check, Severity};
 use serde::{Deserialize, Serialize};
 
-/// A network mode, and whether this machine can build it now for this user.
+/// A network mode, and whether this user can build it on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 #[cfg_attr(feature = "schema", schemars(transform = reasons))]
 pub struct ListedMode {
-    /// Name, as --modes and lab up take it.
+    /// Name for --modes and lab up.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = MODE)))]
     pub mode: &'static str,
-    /// Name of its group; --modes takes it for all modes of the group.
+    /// Name of its group. --modes accepts it for all modes of the group.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = MODE)))]
     pub group: &'static str,
-    /// Whether --modes all measures it; else it is measured when it or its group is named.
+    /// Whether --modes all includes it. Otherwise it or its group must be named.
     pub in_all: bool,
-    /// The path in words, hop by hop.
+    /// Path in words, hop by hop.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub path: &'static str,
-    /// Whether it can be built here and now.
+    /// Whether it can be built now.
     pub supported: bool,
-    /// Why it cannot be built; null where it can.
+    /// Why it cannot be built; null if it can.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub reason: Option<String>,
-    /// What would help; null where it can be built.
+    /// Remedy; null if it can be built.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub remedy: Option<String>,
 }
@@ -35,16 +35,16 @@ pub struct ListedMode {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct ListedCheck {
-    /// The check's code, for good.
+    /// Code of the check, which never changes its meaning.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = r"^OV[0-9]{3}$")))]
     pub code: &'static str,
     /// error: packets do not arrive; warn: it costs throughput, CPU or packets; info: worth
     /// knowing.
     pub severity: Severity,
-    /// What is wrong where it finds something.
+    /// Title of its findings.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub title: &'static str,
-    /// Why that is so, and what helps.
+    /// Cause, effect and remedy.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub explanation: &'static str,
 }
@@ -56,7 +56,7 @@ impl From<&Check> for ListedCheck {
     }
 }
 
-/// A standing testbed. Its paths under /proc are valid as long as its holder lives.
+/// A standing testbed. Its paths under /proc are valid until its holder ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
@@ -67,20 +67,19 @@ pub struct StandingTestbed {
     /// Mode (see lab list).
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = MODE)))]
     pub mode: String,
-    /// Offload profile of the wire.
+    /// Offload profile of the link.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["full", "no-tunnel", "none"])))]
     pub offload: results::Profile,
     /// Underlay MTU, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 576, "maximum" = 65535)))]
     pub mtu: u32,
-    /// Process id of the holder; when it ends, the testbed is gone.
+    /// Process id of the holder. The testbed ends with it.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub pid: u32,
     /// Test hosts and tenants.
     #[cfg_attr(feature = "schema", schemars(extend("minItems" = 2)))]
     pub hosts: Vec<StandingHost>,
-    /// Where the client reaches a server that listens in the server's namespace:
-    /// address:port.
+    /// Address at which the client reaches a server in the server's namespace: address:port.
     #[cfg_attr(
         feature = "schema",
         schemars(extend("pattern" = r"^([0-9.]+|\[[0-9a-fA-F:]+\]):[0-9]+$"))
@@ -92,7 +91,7 @@ pub struct StandingTestbed {
     /// Host or tenant on the server's side.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub server: String,
-    /// What the mode says of itself.
+    /// Notes of the mode.
     pub notes: Vec<String>,
 }
 
@@ -101,14 +100,13 @@ pub struct StandingTestbed {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct StandingHost {
-    /// Name, as lab exec takes it.
+    /// Name for lab exec.
     #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1)))]
     pub name: String,
     /// Path of its network namespace, for nsenter --net=.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = r"^/proc/[0-9]+/fd/[0-9]+$")))]
     pub netns: String,
-    /// Process id of the first process of the programs of this host; null where the mode has
-    /// none.
+    /// Process id of the first process of this host's programs; null if the mode has none.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub init: Option<u32>,
 }
@@ -121,7 +119,7 @@ const MODE: &str = r"^[a-z][a-z0-9+-]*(@guest)?$";
 #[cfg(feature = "schema")]
 pub const TESTBED: &str = r"^[A-Za-z0-9._+-]{1,40}$";
 
-/// A mode that cannot be built has a reason and a remedy, one that can has neither.
+/// A mode that cannot be built has a reason and a remedy. Other modes have neither.
 #[cfg(feature = "schema")]
 fn reasons(schema: &mut schemars::Schema) {
     let both = |kind: &str| {

@@ -1,15 +1,16 @@
-//! The line under every table: where its figures come from.
+//! The line below every table: source of its figures.
 
 use results::{Placement, Results};
 
 use crate::style::plain;
 use crate::unit::count;
 
-/// The machine and the plan in one line: CPU, kernel, date, blocks, seed,
-/// placement. A table without it cannot be compared with anything.
+/// Returns machine and plan in one line: CPU, kernel, date, blocks, seed, placement. Without it a
+/// table cannot be compared with another.
 pub fn machine_line(results: &Results) -> String {
     let machine = &results.machine;
     let mut model = plain(&machine.cpu_model);
+    // Trademarks and filler words lengthen the line without information.
     for noise in ["(R)", "(TM)", "(r)", "(tm)", " CPU", " Processor"] {
         model = model.replace(noise, "");
     }

@@ -13,8 +13,8 @@ use crate::style::plain;
 use crate::summary::summary;
 use crate::unit::{bytes, percent, ratio, three_digits};
 
-/// The same as [`crate::text`] as GitHub Markdown: a table per workload,
-/// message size and MTU, with the machine below it, then the lists.
+/// Renders the contents of [`crate::text()`] as GitHub Markdown: a table per workload, message size
+/// and MTU, with the machine below it, then the lists.
 pub fn markdown(results: &Results) -> String {
     let mut out = String::new();
     for panel in panels(results) {
@@ -42,7 +42,7 @@ pub fn markdown(results: &Results) -> String {
     push_list(&mut out, "In short", summary(results));
     out.truncate(out.trim_end().len());
     out.push('\n');
-    // Nothing is left to be escaped here, unless a field was forgotten.
+    // A second barrier: nothing is left to escape, unless a field was forgotten.
     foreign::lines(&out, false).into_owned()
 }
 
@@ -144,6 +144,7 @@ fn push_row(out: &mut String, cells: &[String]) {
 
 fn push_list(out: &mut String, title: &str, items: impl IntoIterator<Item = String>) {
     let mut items = items.into_iter().peekable();
+    // No heading without entries.
     if items.peek().is_none() {
         return;
     }
@@ -154,8 +155,8 @@ fn push_list(out: &mut String, title: &str, items: impl IntoIterator<Item = Stri
     out.push('\n');
 }
 
-/// What Markdown or a table would take for its own. `_` inside words is left
-/// alone by GitHub, so that `tcp_stream` stays readable.
+/// Escapes characters with a meaning in Markdown or its tables. GitHub ignores `_` inside words, so
+/// `tcp_stream` stays readable.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in foreign::plain(text).chars() {

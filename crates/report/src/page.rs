@@ -1,13 +1,14 @@
-//! What every page has: one file that loads nothing and runs nothing. Its policy forbids both.
+//! Frame of every page: one file that loads and runs nothing. Its content security policy forbids
+//! both.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::chart::{self, Chart, Section};
 
-/// Charts of one kind shown before the others are folded away.
+/// Charts of one kind shown before the rest is folded away.
 const UNFOLDED: usize = 12;
 
-/// A page with a title, a heading, a line below it, and a body.
+/// Renders a page with a title, a heading, a line below it, and a body.
 pub(crate) fn page(title: &str, heading: &str, line: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -18,7 +19,7 @@ pub(crate) fn page(title: &str, heading: &str, line: &str, body: &Markup) -> Str
                     content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                // An icon of its own: without one a browser asks for it.
+                // Without an icon, a browser would request one.
                 link rel="icon" href="data:,";
                 title { (title) }
                 style { (PreEscaped(chart::STYLE)) (PreEscaped(include_str!("page.css"))) }
@@ -32,7 +33,7 @@ pub(crate) fn page(title: &str, heading: &str, line: &str, body: &Markup) -> Str
             }
         }
     };
-    // Nothing is left to be escaped here, unless a field was forgotten.
+    // A second barrier: nothing is left to escape, unless a field was forgotten.
     foreign::lines(&page.into_string(), false).into_owned()
 }
 
@@ -49,7 +50,7 @@ fn figure(chart: &Chart) -> Markup {
     html! {
         figure {
             figcaption { b { (chart.title) } @if !chart.caption.is_empty() { br; (chart.caption) } }
-            // Escaped where it was drawn.
+            // Text was escaped when the chart was drawn.
             (PreEscaped(chart.inline()))
         }
     }

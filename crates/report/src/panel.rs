@@ -1,4 +1,4 @@
-//! Which cells stand together in one table, and in what order.
+//! Groups cells into tables and orders them.
 
 use results::{Cell, Interval, Results, Role, Status, Task, Unit};
 
@@ -6,7 +6,7 @@ use crate::style::plain;
 use crate::unit;
 use crate::work::{Work, round, worth};
 
-/// One table: the cells that compare with each other at sight.
+/// One table: cells that can be compared at a glance.
 pub(crate) struct Panel<'a> {
     /// Cells by offload profile; never empty, nor is any group.
     pub(crate) groups: Vec<Group<'a>>,
@@ -19,7 +19,7 @@ pub(crate) struct Group<'a> {
 }
 
 pub(crate) fn panels(results: &Results) -> Vec<Panel<'_>> {
-    // What this machine cannot build is listed below the tables, once a mode.
+    // Unsupported modes are listed once each below the tables.
     let measured = results.cells.iter().filter(|cell| cell.status != Status::Unsupported);
     let mut cells: Vec<&Cell> = measured.collect();
     cells.sort_by(|a, b| {
@@ -45,8 +45,10 @@ fn within(a: &Cell, b: &Cell) -> std::cmp::Ordering {
         Role::Aa => 1,
         Role::Measured => 2,
     };
+    // Cells without a ratio come last.
     let ratio = |cell: &Cell| worth(cell).map_or(-1.0, |ratio| ratio.median);
     let failed = |cell: &Cell| cell.status != Status::Ok;
+    // Reference cells first, failed cells last, the rest by speed.
     (role(a).cmp(&role(b)))
         .then(failed(a).cmp(&failed(b)))
         .then(ratio(b).total_cmp(&ratio(a)))
@@ -58,7 +60,7 @@ impl<'a> Panel<'a> {
         self.groups.iter().flat_map(|group| group.cells.iter().copied())
     }
 
-    /// A cell to ask for what all have in common.
+    /// Returns a cell, for the properties that all have in common.
     pub(crate) fn first(&self) -> &'a Cell {
         self.groups[0].cells[0]
     }
@@ -68,7 +70,7 @@ impl<'a> Panel<'a> {
         Work::of(self.first()).title()
     }
 
-    /// What the figures count.
+    /// Names the quantity of the figures.
     pub(crate) fn quantity(&self) -> &'static str {
         match self.first().unit {
             _ if self.first().workload == Task::DropPoint => "PDR 0.1%",
@@ -85,25 +87,25 @@ impl<'a> Panel<'a> {
         unit::Scale::new(self.first().unit, largest)
     }
 
-    /// Confidence of the intervals, as percent; empty without one.
+    /// Returns the confidence of the intervals as percent; empty without intervals.
     pub(crate) fn confidence(&self) -> String {
         let ratio = self.cells().find_map(|cell| cell.ratio);
         ratio.map_or(String::new(), |ratio| format!("{}% ", round(100.0 * ratio.confidence)))
     }
 }
 
-/// A cell's name within its group: A/A is the baseline once more.
+/// Returns a cell's name within its group. The A/A cell repeats the baseline.
 pub(crate) fn name(cell: &Cell) -> String {
     let mode = plain(&cell.mode);
     if cell.role == Role::Aa { format!("{mode} (A/A)") } else { mode }
 }
 
-/// Whether its ratio's interval holds 1: not told apart from the baseline.
+/// Whether its ratio's interval includes 1: not statistically different from the baseline.
 pub(crate) fn is_undecided(cell: &Cell) -> bool {
     cell.ratio.is_some_and(|ratio| ratio.low <= 1.0 && 1.0 <= ratio.high)
 }
 
-/// How far an A/A interval reaches from 1: differences below that prove nothing.
+/// Returns the largest distance of an A/A interval from 1. Smaller differences prove nothing.
 pub(crate) fn noise_floor(interval: &Interval) -> f64 {
     (1.0 - interval.low).abs().max((interval.high - 1.0).abs())
 }

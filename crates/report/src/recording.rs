@@ -1,12 +1,11 @@
-//! A recording of `overlane watch`, summed up while it is read.
+//! Aggregates a recording of `overlane watch` while it is read.
 //!
-//! A recording may be of weeks, and anybody may have written it. So what is kept is bounded:
-//! the time line has at most [`MOMENTS`] moments, each of which stands for more intervals the
-//! longer the recording is. There are at most [`MOST_WAYS`] ways and [`MOST_DROPS`] places of
-//! drops. What has no room is counted.
+//! A recording may span weeks and come from an untrusted party, so memory is bounded. The time line
+//! has at most [`MOMENTS`] moments, each covering more intervals the longer the recording is. There
+//! are at most [`MOST_WAYS`] paths and [`MOST_DROPS`] places of drops. The rest is only counted.
 //!
-//! Percentiles of several intervals cannot be computed from those of each. For a median the
-//! mean over packets is told, for the others the largest.
+//! Percentiles over several intervals cannot be computed from those of each interval. For the
+//! median, the mean over packets is reported; for other percentiles, the largest value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,23 +17,23 @@ use crate::recording_cpu::Cpus;
 use crate::recording_peer;
 use crate::style::{named, plain};
 
-/// Moments of the time line at most.
+/// Most moments of the time line.
 pub(crate) const MOMENTS: usize = 256;
-/// Ways at most; one of more packets takes the place of one of fewer.
+/// Most paths. A path with more packets replaces one with fewer.
 const MOST_WAYS: usize = 32;
-/// Hops of a way at most.
+/// Most hops of a path.
 const MOST_HOPS: usize = 48;
-/// Places and reasons of drops at most.
+/// Most places and reasons of drops.
 const MOST_DROPS: usize = 128;
-/// Things that could not be seen at most.
+/// Most notes about objects that could not be observed.
 const MOST_NOT_SEEN: usize = 32;
-/// Endings of a way at most.
+/// Most endings of a path.
 const MOST_ENDINGS: usize = 16;
 
-/// Figures of one thing by moment.
+/// Figures of one object by moment.
 pub(crate) type Series<T> = BTreeMap<usize, T>;
 
-/// Figures of several intervals that become those of a longer one.
+/// Figures that can be combined over several intervals.
 trait Merge {
     fn merge(&mut self, other: &Self);
 }
@@ -46,17 +45,17 @@ fn add<T: Merge + Clone>(series: &mut Series<T>, at: usize, figures: T) {
     }
 }
 
-/// Two moments become one.
+/// Merges each two moments into one.
 fn halve<T: Merge + Clone>(series: &mut Series<T>) {
     for (at, figures) in std::mem::take(series) {
         add(series, at / 2, figures);
     }
 }
 
-/// A part of the time.
+/// A part of the recording's time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Moment {
-    /// Its end, seconds since 1970.
+    /// End, seconds since 1970.
     pub(crate) end_s: f64,
     pub(crate) seconds: f64,
     pub(crate) followed: u64,
@@ -64,19 +63,19 @@ pub(crate) struct Moment {
     pub(crate) lost: u64,
     /// Percent of a CPU, times seconds.
     cpu: f64,
-    /// One packet in so many, the most and the least.
+    /// Smallest and largest N of sampling 1 packet in N.
     pub(crate) sample: (u32, u32),
-    /// Seconds in which packets began to be followed.
+    /// Seconds during which packets were selected to be followed.
     looked: f64,
 }
 
 impl Moment {
-    /// CPU time of the program, percent of one.
+    /// CPU time of the program, percent of one CPU.
     pub(crate) fn cpu(&self) -> f64 {
         self.cpu / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Share of the time in which packets began to be followed.
+    /// Share of the time during which packets were selected to be followed.
     pub(crate) fn looked(&self) -> f64 {
         self.looked / self.seconds.max(f64::MIN_POSITIVE)
     }
@@ -96,7 +95,7 @@ impl Merge for Moment {
     }
 }
 
-/// Times of packets in several intervals.
+/// Packet times over several intervals.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Times {
     count: u64,
@@ -116,7 +115,8 @@ impl Times {
         }
     }
 
-    /// As one: the mean median, the largest of the others. `None` without a packet.
+    /// Combines the times: mean of the medians, maximum of other percentiles. `None` without a
+    /// packet.
     pub(crate) fn latency(&self) -> Option<Latency> {
         (self.count > 0).then(|| Latency {
             count: self.count,
@@ -136,7 +136,7 @@ impl Merge for Times {
     }
 }
 
-/// What was seen of packets at a hop in several intervals.
+/// Figures of packets at a hop over several intervals.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Figures {
     packets: f64,
@@ -149,7 +149,7 @@ pub(crate) struct Figures {
     waited: Times,
     /// Most packets in the device's queue.
     queued: Option<u32>,
-    /// Seconds in which the device counted, and what.
+    /// Seconds covered by the device's counters, and the counts.
     counted_s: f64,
     counted: [f64; 3],
 }
@@ -180,7 +180,7 @@ impl Figures {
         }
     }
 
-    /// What the device counted a second.
+    /// Rates counted by the device.
     pub(crate) fn counted(&self) -> Option<Rates> {
         let [packets, bytes, dropped] = self.counted.map(|count| count / self.counted_s);
         let rates = Rates { packets_per_s: packets, bytes_per_s: bytes, dropped_per_s: dropped };
@@ -188,6 +188,7 @@ impl Figures {
     }
 
     fn hop(&self, place: &Place, (encapsulation, vni): Within) -> HopSeen {
+        // Avoids 0 ÷ 0 without packets.
         let share = |of: f64| of / self.packets.max(1.0);
         HopSeen {
             namespace: place.0.clone(),
@@ -234,7 +235,7 @@ impl Merge for u64 {
 
 type Place = (String, Option<String>, Side);
 
-/// A way over the whole recording.
+/// A path over the whole recording.
 #[derive(Debug)]
 pub(crate) struct Way {
     /// Followed packets.
@@ -242,14 +243,14 @@ pub(crate) struct Way {
     example: Option<observe::Addresses>,
     endings: BTreeMap<String, u64>,
     took: Times,
-    /// A series for each hop.
+    /// Series for each hop.
     pub(crate) hops: Vec<Hop>,
 }
 
-/// The tunnel around the packets, and its identifier.
+/// Tunnel around the packets, and its VNI.
 type Within = (Option<Encapsulation>, Option<u32>);
 
-/// A hop of a way.
+/// A hop of a path.
 #[derive(Debug)]
 pub(crate) struct Hop {
     place: Place,
@@ -258,7 +259,7 @@ pub(crate) struct Hop {
 }
 
 impl Hop {
-    /// As a chart names it.
+    /// Name of the hop in a chart.
     pub(crate) fn name(&self) -> String {
         let (namespace, device, side) = &self.place;
         format!("{namespace} {} {}", device.as_deref().unwrap_or("-"), side.name())
@@ -266,7 +267,7 @@ impl Hop {
 }
 
 impl Way {
-    /// Its figures over all the time.
+    /// Figures over the whole time.
     pub(crate) fn seen(&self) -> WaySeen {
         let hops = self.hops.iter().map(|hop| {
             let mut all = Figures::default();
@@ -287,28 +288,28 @@ impl Way {
 /// A recording, as far as it was read.
 #[derive(Debug, Default)]
 pub struct Recording {
-    /// Intervals that were read.
+    /// Number of intervals read.
     pub(crate) intervals: u64,
-    /// Intervals that a moment stands for: a power of two.
+    /// Intervals per moment: a power of two.
     stride: u64,
-    /// The beginning of the first, seconds since 1970.
+    /// Beginning of the first interval, seconds since 1970.
     pub(crate) begin_s: f64,
     pub(crate) moments: Series<Moment>,
     ways: BTreeMap<Vec<Place>, Way>,
-    /// Followed packets of ways that are not kept.
+    /// Followed packets of paths that are not kept.
     pub(crate) other_ways: u64,
     /// By namespace, device, reason and function.
     drops: BTreeMap<[String; 4], DropSeen>,
-    /// Drops of places that are not kept.
+    /// Drops at places that are not kept.
     pub(crate) other_drops: u64,
     /// Drops by reason over time.
     pub(crate) reasons: BTreeMap<String, Series<u64>>,
-    /// Largest CPU time in an interval, percent of one CPU, and the last limit.
+    /// Largest CPU time in an interval, percent of one CPU, and the latest limit.
     pub(crate) most_cpu: f64,
     pub(crate) budget: f64,
     pub(crate) not_seen: BTreeSet<String>,
     pub(crate) cpus: Cpus,
-    /// The far half at the end, where another host was asked for it.
+    /// Latest data from the peer, if one was queried.
     pub(crate) peer: Option<PeerSeen>,
 }
 
@@ -321,6 +322,7 @@ impl Recording {
             self.begin_s = at_least_zero(at_least_zero(snapshot.time_s) - seconds);
         }
         let mut at = self.intervals / self.stride;
+        // All moments are in use: halve them, so that memory stays bounded.
         if at >= MOMENTS as u64 {
             self.halve();
             at /= 2;
@@ -348,13 +350,14 @@ impl Recording {
             self.peer = Some(recording_peer::kept(peer));
         }
         for not_seen in &snapshot.not_seen {
+            // The file may hold any number of notes.
             if self.not_seen.len() < MOST_NOT_SEEN {
                 self.not_seen.insert(named(not_seen));
             }
         }
     }
 
-    /// Half as many moments, each of twice as many intervals.
+    /// Halves the number of moments, so that each covers twice as many intervals.
     fn halve(&mut self) {
         self.stride *= 2;
         halve(&mut self.moments);
@@ -371,10 +374,11 @@ impl Recording {
             |hop: &HopSeen| (named(&hop.namespace), hop.device.as_deref().map(named), hop.side);
         let places: Vec<Place> = hops().map(place).collect();
         if !self.ways.contains_key(&places) && self.ways.len() >= MOST_WAYS {
-            // The one of fewest packets so far makes room, or has more than this one.
+            // Replace the path with the fewest packets, unless the new one has no more.
             let fewest = self.ways.iter().min_by_key(|(_, way)| way.packets);
             let fewest = fewest.map(|(places, fewest)| (places.clone(), fewest.packets));
             let Some((fewest, packets)) = fewest else { return };
+            // The new path has no more packets than any kept one, so only count it.
             if packets >= way.packets {
                 self.other_ways = self.other_ways.saturating_add(way.packets);
                 return;
@@ -409,6 +413,7 @@ impl Recording {
             total.endings.entry(ending).or_default().merge(&way.packets);
         }
         for (own, hop) in total.hops.iter_mut().zip(hops()) {
+            // Keep the tunnel once it is known.
             if hop.encapsulation.is_some() {
                 own.within = (hop.encapsulation, hop.vni);
             }
@@ -426,6 +431,7 @@ impl Recording {
         let texts = [device.clone(), function.clone()].map(Option::unwrap_or_default);
         let [at_device, by] = texts;
         let key = [namespace.clone(), at_device, reason.clone(), by];
+        // No room for another place: only count its packets.
         if self.drops.len() >= MOST_DROPS && !self.drops.contains_key(&key) {
             self.other_drops = self.other_drops.saturating_add(seen.packets);
             return;
@@ -443,7 +449,7 @@ impl Recording {
         total.packets = total.packets.saturating_add(seen.packets);
     }
 
-    /// All the time as one moment.
+    /// Merges all moments into one.
     pub(crate) fn whole(&self) -> Moment {
         let mut moments = self.moments.values();
         let mut whole = moments.next().copied().unwrap_or_default();
@@ -451,14 +457,14 @@ impl Recording {
         whole
     }
 
-    /// The ways, the one of most packets first.
+    /// Returns the paths, most packets first.
     pub(crate) fn ways(&self) -> Vec<&Way> {
         let mut ways: Vec<&Way> = self.ways.values().collect();
         ways.sort_by_key(|way| std::cmp::Reverse(way.packets));
         ways
     }
 
-    /// The drops, the most first.
+    /// Returns the drops, most packets first.
     pub(crate) fn drops(&self) -> Vec<&DropSeen> {
         let mut drops: Vec<&DropSeen> = self.drops.values().collect();
         drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
@@ -467,7 +473,7 @@ impl Recording {
 }
 
 fn at_least_zero(figure: f64) -> f64 {
-    // Not as large as to make sums of it infinite.
+    // The upper limit keeps sums finite.
     figure.clamp(0.0, 1e15)
 }
 
@@ -565,7 +571,7 @@ mod tests {
                 recording.add(&snapshot(number, "busy"));
             }
         }
-        // Equal ones do not take each other's place; this one would have.
+        // An equal number of packets does not replace a path; this larger one would.
         let mut late = snapshot(501, "late");
         late.ways[0].packets = 1000;
         recording.add(&late);

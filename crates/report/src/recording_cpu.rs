@@ -1,4 +1,4 @@
-//! What the CPUs did for the network over a recording: time in softirqs, backlogs.
+//! CPU work for the network over a recording: time in softirqs, backlogs.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use observe::CpuSeen;
 
 use crate::unit::{count, percent};
 
-/// CPUs at most; anybody may have written the recording.
+/// Most CPUs, because the recording may come from an untrusted party.
 const MOST_CPUS: usize = 64;
 
-/// A CPU over all the time.
+/// A CPU over the whole recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Cpu {
     /// Percent of its time in softirqs, times seconds.
     softirq: f64,
     seconds: f64,
-    /// In the busiest interval, percent.
+    /// Largest share in an interval, percent.
     most: f64,
-    /// Most packets at the end of an interval; `None`: the kernel does not tell.
+    /// Largest backlog at the end of an interval, packets; `None` if the kernel does not report it.
     backlog: Option<u32>,
     dropped: u64,
     squeezed: u64,
@@ -34,12 +34,12 @@ impl Cpu {
 #[derive(Debug, Default)]
 pub(crate) struct Cpus {
     by_number: BTreeMap<u32, Cpu>,
-    /// Whether there were more than are kept.
+    /// Whether some CPUs were left out.
     is_more: bool,
 }
 
 impl Cpus {
-    /// Adds those of an interval.
+    /// Adds the CPUs of an interval.
     pub(crate) fn add(&mut self, seen: &[CpuSeen], seconds: f64) {
         for cpu in seen {
             if self.by_number.len() >= MOST_CPUS && !self.by_number.contains_key(&cpu.cpu) {
@@ -47,6 +47,7 @@ impl Cpus {
                 continue;
             }
             let all = self.by_number.entry(cpu.cpu).or_default();
+            // A file may hold any number.
             let softirq = cpu.softirq.clamp(0.0, 100.0);
             all.softirq += softirq * seconds;
             all.seconds += seconds;
@@ -57,7 +58,7 @@ impl Cpus {
         }
     }
 
-    /// The busiest first.
+    /// Returns the CPUs, busiest first.
     fn sorted(&self) -> Vec<(u32, Cpu)> {
         let mut cpus: Vec<(u32, Cpu)> =
             self.by_number.iter().map(|(at, cpu)| (*at, *cpu)).collect();
@@ -69,19 +70,17 @@ impl Cpus {
         self.is_more.then(|| format!("CPUs beyond {} are left out", count(MOST_CPUS, "CPU")))
     }
 
-    /// As lines; none where nothing is known.
+    /// Formats the CPUs as lines; none if nothing is known.
     pub(crate) fn lines(&self) -> Vec<String> {
         let line = |(number, cpu): (u32, Cpu)| {
-            let backlog = cpu.backlog.map(|most| format!("; backlog {most} at most"));
+            let backlog = cpu.backlog.map(|most| format!("; backlog at most {most}"));
             let mut line = format!(
-                "CPU {number}: softirq {:.0}%, {:.0}% at most{}",
+                "CPU {number}: softirq {:.0}%, at most {:.0}%{}",
                 cpu.mean(),
                 cpu.most,
                 backlog.unwrap_or_default()
             );
-            for (packets, what) in
-                [(cpu.dropped, "dropped there"), (cpu.squeezed, "times squeezed")]
-            {
+            for (packets, what) in [(cpu.dropped, "dropped"), (cpu.squeezed, "squeezed")] {
                 if packets > 0 {
                     line += &format!(", {packets} {what}");
                 }
@@ -91,7 +90,7 @@ impl Cpus {
         self.sorted().into_iter().map(line).chain(self.left_out()).collect()
     }
 
-    /// As a section of a page.
+    /// Renders the CPUs as a section of a page.
     pub(crate) fn section(&self) -> Markup {
         let share = |of: f64| percent(of / 100.0);
         html! {
@@ -99,13 +98,13 @@ impl Cpus {
                 section {
                     h2 { "CPUs" }
                     p.muted {
-                        "Time in softirqs is by the kernel's ticks. A backlog is the largest at \
-                         the end of an interval."
+                        "Time in softirqs is counted in kernel ticks. The backlog is the largest \
+                         at the end of an interval."
                     }
                     div.scroll { table {
                         thead { tr {
                             th.n { "CPU" } th.n { "softirq" } th.n { "at most" } th.n { "backlog" }
-                            th.n { "dropped there" } th.n { "times squeezed" }
+                            th.n { "dropped" } th.n { "squeezed" }
                         } }
                         tbody { @for (number, cpu) in self.sorted() { tr {
                             td.n { (number) } td.n { (share(cpu.mean())) } td.n { (share(cpu.most)) }
@@ -135,8 +134,8 @@ mod tests {
         cpus.add(&[cpu(0, 10.0, Some(3)), cpu(1, 80.0, None)], 1.0);
         cpus.add(&[cpu(0, 40.0, Some(1)), cpu(1, 80.0, None)], 2.0);
         let lines = cpus.lines();
-        assert_eq!(lines[0], "CPU 1: softirq 80%, 80% at most, 4 dropped there");
-        assert_eq!(lines[1], "CPU 0: softirq 30%, 40% at most; backlog 3 at most, 4 dropped there");
+        assert_eq!(lines[0], "CPU 1: softirq 80%, at most 80%, 4 dropped");
+        assert_eq!(lines[1], "CPU 0: softirq 30%, at most 40%; backlog at most 3, 4 dropped");
         let page = cpus.section().into_string();
         assert!(page.contains("30%") && page.contains("40%") && page.contains("backlog"), "{page}");
     }

@@ -1,5 +1,5 @@
-//! A recording as one page: in short, the time line, ways with their hops, where packets were
-//! cut and dropped, what it cost.
+//! Renders a recording as one page: summary, time line, paths with their hops, places where packets
+//! were cut and dropped, and its cost.
 
 use maud::{Markup, html};
 use observe::{DropSeen, HopSeen, WaySeen};
@@ -11,12 +11,12 @@ use crate::recording_peer;
 use crate::recording_text::{head, moment};
 use crate::unit::{count, percent, three_digits};
 
-/// Ways whose charts are on the page: each has hundreds of points a line.
+/// Paths with charts on the page: each has hundreds of points per line.
 const CHARTED: usize = 8;
-/// Share from which on something is told of a hop.
+/// Smallest share worth reporting at a hop.
 const WORTH_TELLING: f64 = 0.01;
 
-/// What was recorded, as one page which loads and runs nothing.
+/// Renders a recording as one page, which loads and runs nothing.
 pub fn recording_html(recording: &Recording) -> String {
     let ways = recording.ways();
     let seen: Vec<WaySeen> = ways.iter().map(|way| way.seen()).collect();
@@ -27,23 +27,23 @@ pub fn recording_html(recording: &Recording) -> String {
         section {
             h2 { "In short" }
             @for line in head(recording) { p { (line) } }
-            p { (count(ways.len(), "way")) " of packets, " (dropped) " packets dropped." }
+            p { (count(ways.len(), "packet path")) ", " (dropped) " packets dropped." }
             (list("Not seen", recording.not_seen.iter().cloned().collect()))
         }
         @for section in &chart::over_time(recording)[..] { (charts(section)) }
         section {
-            h2 { "Ways of packets" }
+            h2 { "Packet paths" }
             p.muted {
-                "Rates are of all packets, as devices counted them. Everything else is of the \
-                 followed packets. A median is the mean of the intervals' medians; other \
-                 percentiles are the largest of an interval."
+                "Rates include all packets, as counted by devices. Other figures are of followed \
+                 packets only. A median is the mean of the intervals' medians; other percentiles \
+                 are the largest of any interval."
             }
-            @if ways.is_empty() { p { "No followed packet ended." } }
+            @if ways.is_empty() { p { "No followed packet reached its end." } }
             @for (number, (way, seen)) in ways.iter().zip(&seen).enumerate() {
                 (one_way(recording, number, way, seen))
             }
             @if recording.other_ways > 0 {
-                p { (recording.other_ways) " followed packets went further ways." }
+                p { (recording.other_ways) " followed packets took other paths." }
             }
         }
         @if let Some(peer) = &recording.peer { (recording_peer::section(peer)) }
@@ -54,7 +54,7 @@ pub fn recording_html(recording: &Recording) -> String {
     let begin = moment(recording.begin_s);
     let title = format!("overlane watch: {begin}");
     let line = format!("{begin} to {} UTC", moment(recording.whole().end_s));
-    page(&title, "Packets on their way", &line, &body)
+    page(&title, "Packet paths and drops", &line, &body)
 }
 
 fn one_way(recording: &Recording, number: usize, way: &Way, seen: &WaySeen) -> Markup {
@@ -69,7 +69,7 @@ fn one_way(recording: &Recording, number: usize, way: &Way, seen: &WaySeen) -> M
             thead { tr {
                 th { "namespace" } th { "device" } th { "side" } th.n { "packets/s" }
                 th.n { "Mbit/s" } th.n { "bytes" } th.n { "GSO" } th.n { "µs p50" }
-                th.n { "p99" } th.n { "p99.9" } th { "there" }
+                th.n { "p99" } th.n { "p99.9" } th { "notes" }
             } }
             tbody { @for hop in &seen.hops { (hop_row(hop)) } }
         } }
@@ -98,7 +98,7 @@ fn hop_row(hop: &HopSeen) -> Markup {
     }
 }
 
-/// Hops that did something to packets.
+/// Renders the hops that cut, merged or checksummed packets.
 fn cut(ways: &[WaySeen]) -> Markup {
     let hops: Vec<(&WaySeen, &HopSeen)> = ways
         .iter()
@@ -110,7 +110,7 @@ fn cut(ways: &[WaySeen]) -> Markup {
     html! {
         section {
             h2 { "Where packets were cut, merged and checksummed" }
-            @if hops.is_empty() { p { "Nowhere: they went their ways as they were." } }
+            @if hops.is_empty() { p { "Nowhere: packets passed unchanged." } }
             @else { div.scroll { table {
                 thead { tr {
                     th { "namespace" } th { "device" } th { "side" } th.n { "cut by the CPU" }
@@ -137,20 +137,21 @@ fn drop_table(drops: &[&DropSeen], others: u64, seconds: f64) -> Markup {
             @if drops.is_empty() { p { "The kernel dropped none." } }
             @else { div.scroll { table {
                 thead { tr {
-                    th { "namespace" } th { "device" } th.n { "packets" } th.n { "a second" }
+                    th { "namespace" } th { "device" } th.n { "packets" } th.n { "per second" }
                     th { "reason" } th { "function" } th { "doctor explain" }
                 } }
                 tbody { @for drop in drops { tr {
                     td { (drop.namespace) }
                     td { (drop.device.as_deref().unwrap_or("-")) }
                     td.n { (drop.packets) }
+                    // An edited recording may cover no time.
                     td.n { (three_digits(drop.packets as f64 / seconds.max(1e-9))) }
                     td { (drop.reason) }
                     td { (drop.function.as_deref().unwrap_or_default()) }
                     td { (drop.check.as_deref().unwrap_or_default()) }
                 } } }
             } } }
-            @if others > 0 { p { (others) " packets were dropped at further places." } }
+            @if others > 0 { p { (others) " packets were dropped at other places." } }
             (list("What the reasons mean", meanings(drops)))
         }
     }
@@ -162,7 +163,7 @@ fn meanings(drops: &[&DropSeen]) -> Vec<String> {
         let function = drop.function.as_ref().map(|function| format!(" in {function}"));
         Some(format!("{}{}: {meaning}", drop.reason, function.unwrap_or_default()))
     });
-    // Several places may have one reason.
+    // Several places may share a reason.
     let mut told: Vec<String> = told.collect();
     told.sort();
     told.dedup();

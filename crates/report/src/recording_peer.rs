@@ -1,6 +1,6 @@
-//! The far half of a recording of `overlane watch --peer`: what was lost between two hosts.
+//! Losses between two hosts, from a recording of `overlane watch --peer`.
 //!
-//! Flows are counted since the other host answered first, so the last interval has the sums.
+//! Flows are counted since the other host first answered, so the last interval has the totals.
 
 use maud::{Markup, html};
 use observe::{Addresses, FlowSeen, PeerSeen};
@@ -8,12 +8,12 @@ use observe::{Addresses, FlowSeen, PeerSeen};
 use crate::style::named;
 use crate::unit::count;
 
-/// Flows that are kept, those that lost most; the others are counted.
+/// Most flows kept, those with the most losses. The rest is only counted.
 const MOST_FLOWS: usize = 64;
-/// Places of one flow at most.
+/// Most places of one flow.
 const MOST_PLACES: usize = 48;
 
-/// The same, as much of it as is kept, with names that can be shown.
+/// Returns a bounded copy with names that are safe to show.
 pub(crate) fn kept(peer: &PeerSeen) -> PeerSeen {
     let surplus = peer.flows.len().saturating_sub(MOST_FLOWS) as u64;
     PeerSeen {
@@ -42,7 +42,7 @@ fn flow(flow: &FlowSeen) -> FlowSeen {
     }
 }
 
-/// Its section of the page.
+/// Renders the section of the page.
 pub(crate) fn section(peer: &PeerSeen) -> Markup {
     html! {
         section {
@@ -65,7 +65,7 @@ pub(crate) fn section(peer: &PeerSeen) -> Markup {
                 p { (count(usize::try_from(peer.other_flows).unwrap_or(usize::MAX), "flow")) " more." }
             }
             @if peer.uncounted > 0 {
-                p { (peer.uncounted) " packets were of flows without room at an end." }
+                p { (peer.uncounted) " packets belong to flows that a host had no room for." }
             }
         }
     }
@@ -115,7 +115,7 @@ mod tests {
         let page = section(&peer).into_string();
         assert!(!page.contains('\u{1b}') && page.len() < 4_000_000, "{}", page.len());
         for shown in
-            ["3 lost between the hosts (3.00%)", "b nic0", "7 flows more", "7 packets were"]
+            ["3 lost between the hosts (3.00%)", "b nic0", "7 flows more", "7 packets belong"]
         {
             assert!(page.contains(shown), "{shown}");
         }

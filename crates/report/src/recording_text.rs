@@ -1,4 +1,4 @@
-//! A recording as text, at most 80 columns wide but for names.
+//! Renders a recording as text, at most 80 columns wide except for names.
 
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -6,24 +6,25 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::recording::{Moment, Recording};
 use crate::unit::count;
 
-/// Ways shown; the page has all that are kept.
+/// Paths shown. The page has all that are kept.
 const WAYS: usize = 8;
-/// CPUs shown, the busiest.
+/// CPUs shown, busiest first.
 const CPUS: usize = 4;
 /// Drops shown.
 const DROPS: usize = 16;
 
-/// What was recorded, summed up.
+/// Renders a summary of a recording.
 pub fn recording_text(recording: &Recording) -> String {
     let mut text = head(recording).join("\n") + "\n";
-    // The page has all that are kept.
+    // The page shows all CPUs.
     for line in recording.cpus.lines().iter().take(CPUS) {
         text.push_str(line);
         text.push('\n');
     }
     let ways = recording.ways();
+    // The explanation is needed only with paths below it.
     if !ways.is_empty() {
-        text.push_str("times: p50 is the mean of the intervals, p99 and p99.9 are the largest\n");
+        text.push_str("times: p50 is the mean of all intervals, p99 and p99.9 the largest\n");
     }
     for way in ways.iter().take(WAYS) {
         text.push('\n');
@@ -35,7 +36,7 @@ pub fn recording_text(recording: &Recording) -> String {
         .fold(recording.other_ways, |sum, way| sum.saturating_add(way.packets));
     // Writing to a String cannot fail.
     if more > 0 {
-        let _ = writeln!(text, "\n{more} packets went ways that are not shown");
+        let _ = writeln!(text, "\n{more} packets took paths that are not shown");
     }
     let (drops, seconds) = (recording.drops(), recording.whole().seconds);
     if !drops.is_empty() {
@@ -59,7 +60,7 @@ pub fn recording_text(recording: &Recording) -> String {
     text
 }
 
-/// What was looked at, and what that cost.
+/// Returns lines on the extent of the recording and its cost.
 pub(crate) fn head(recording: &Recording) -> Vec<String> {
     let whole = recording.whole();
     let intervals = usize::try_from(recording.intervals).unwrap_or(usize::MAX);
@@ -72,14 +73,14 @@ pub(crate) fn head(recording: &Recording) -> Vec<String> {
             moment(whole.end_s)
         ),
         format!(
-            "{} followed, {} of them, {} events, {} lost",
+            "{} followed ({} packets), {} events, {} lost",
             one_in(&whole),
             whole.followed,
             whole.events,
             whole.lost
         ),
         format!(
-            "looked {} of the time; own CPU {:.1}% of one, {:.1}% at most, limit {:.1}%",
+            "window open {} of the time; own CPU {:.1}% of one, at most {:.1}%, limit {:.1}%",
             observe::share(whole.looked()),
             whole.cpu(),
             recording.most_cpu,
@@ -95,9 +96,9 @@ fn one_in(whole: &Moment) -> String {
     }
 }
 
-/// Date and time of day; a number where a file has none that could be.
+/// Formats date and time of day; a number if it is outside the range of dates.
 pub(crate) fn moment(time_s: f64) -> String {
-    // The year 9999: what RFC 3339 can tell.
+    // The year 9999 is the last that RFC 3339 can express.
     match time_s {
         time_s if (0.0..253_402_300_799.0).contains(&time_s) => {
             let time = UNIX_EPOCH + Duration::from_secs(time_s as u64);

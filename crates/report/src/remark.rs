@@ -1,5 +1,4 @@
-//! What stands below the tables: what has no figure and why, and what a reader must know
-//! before believing the figures.
+//! Texts below the tables: unmeasured modes with reasons, and cautions about the figures.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +11,20 @@ use crate::style::plain;
 use crate::unit::{count, percent, ratio};
 use crate::work::place;
 
-/// A mode, cells of it or trials of a fault without a figure.
+/// A mode, some of its cells, or trials of a fault without a figure.
 pub(crate) struct Missing {
-    /// Mode, and which of its cells or trials if not all.
+    /// Mode, with its cells or trials if not all are affected.
     pub(crate) what: String,
     /// Unsupported or failed; never `Ok`.
     pub(crate) status: Status,
     /// Why it has no figure.
     pub(crate) reason: String,
-    /// What to do about it.
+    /// Remedy.
     pub(crate) remedy: Option<String>,
 }
 
-/// What was asked for and has no figure, modes first. Cells that failed for the
-/// same reason are named together.
+/// Returns requested modes and cells without a figure, modes first. Cells of a mode that failed for
+/// the same reason share an entry.
 pub(crate) fn missing(results: &Results) -> Vec<Missing> {
     let mut missing: Vec<Missing> = results
         .modes
@@ -46,6 +45,7 @@ pub(crate) fn missing(results: &Results) -> Vec<Missing> {
         .collect();
     let mut cells: BTreeMap<(&str, &str), (Status, Vec<String>)> = BTreeMap::new();
     for cell in &results.cells {
+        // Cells of a mode that failed as a whole are covered by its entry.
         if cell.status != Status::Ok && !whole.contains(&cell.mode.as_str()) {
             let reason = cell.reason.as_deref().unwrap_or("no reason given");
             let entry = cells.entry((&cell.mode, reason)).or_insert((cell.status, Vec::new()));
@@ -62,7 +62,7 @@ pub(crate) fn missing(results: &Results) -> Vec<Missing> {
     missing
 }
 
-/// Trials of faults that failed; those of one fault with the same reason are named together.
+/// Returns failed trials of faults. Trials of one fault with the same reason share an entry.
 fn failed_trials(results: &Results) -> Vec<Missing> {
     let mut missing = Vec::new();
     for record in &results.faults {
@@ -85,7 +85,7 @@ fn failed_trials(results: &Results) -> Vec<Missing> {
     missing
 }
 
-/// What modes say of themselves.
+/// Returns the modes' own notes.
 pub(crate) fn notes(results: &Results) -> Vec<String> {
     let noted = results.modes.iter().filter(|mode| mode.status == Status::Ok);
     noted
@@ -94,16 +94,17 @@ pub(crate) fn notes(results: &Results) -> Vec<String> {
         .collect()
 }
 
-/// The run's own warnings, and those that its figures give.
+/// Returns the run's own warnings, and warnings derived from its figures.
 pub(crate) fn warnings(results: &Results) -> Vec<String> {
     let mut warnings = Vec::new();
+    // Figures of an unfinished run have fewer samples than planned.
     if !results.complete {
         let of_faults = match fault::trials(results) {
             (_, 0) => String::new(),
             (done, asked) => format!(", and {done} of {asked} trials of faults"),
         };
         warnings.push(format!(
-            "The run was not finished ({}): {} of {} blocks are in these figures{of_faults}.",
+            "The run did not finish ({}): these figures contain {} of {} blocks{of_faults}.",
             results.ended_by,
             results.plan.blocks_done,
             results.plan.blocks.max(results.plan.blocks_done),
@@ -120,13 +121,15 @@ pub(crate) fn warnings(results: &Results) -> Vec<String> {
     }
     warnings.extend(results.warnings.iter().map(|warning| plain(warning)));
     for cell in &results.cells {
+        // The A/A cell compares the baseline with itself, so a proven difference there is an
+        // artefact.
         if cell.role == Role::Aa
             && !is_undecided(cell)
             && let Some(floor) = cell.ratio
         {
             warnings.push(format!(
-                "Noise floor: {} against itself differs in {} (ratio {} to {}). Something besides \
-                 the mode differs between samples there: believe no difference below {}.",
+                "Noise floor: {} differs from itself in {} (ratio {} to {}). Something other than \
+                 the mode varies between samples there: ignore differences below {}.",
                 plain(&cell.mode),
                 place(results, cell),
                 ratio(floor.low),
@@ -140,7 +143,7 @@ pub(crate) fn warnings(results: &Results) -> Vec<String> {
     warnings
 }
 
-/// Samples that do not count, by reason.
+/// Returns the number of discarded samples, by reason.
 fn void_samples(results: &Results) -> Option<String> {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     let mut taken = 0;
@@ -153,16 +156,17 @@ fn void_samples(results: &Results) -> Option<String> {
     }
     let void: usize = reasons.values().sum();
     let mut by_count: Vec<(&str, usize)> = reasons.into_iter().collect();
+    // Most frequent reason first.
     by_count.sort_by_key(|(reason, times)| (std::cmp::Reverse(*times), *reason));
     let named: Vec<String> =
         by_count.iter().map(|(reason, times)| format!("{} ({times})", plain(reason))).collect();
     (void > 0).then(|| {
-        let verb = if void == 1 { "does" } else { "do" };
-        format!("{void} of {} {verb} not count: {}.", count(taken, "sample"), some_of(&named, 3))
+        let verb = if void == 1 { "was" } else { "were" };
+        format!("{void} of {} {verb} discarded: {}.", count(taken, "sample"), some_of(&named, 3))
     })
 }
 
-/// Cells that drift over the run.
+/// Returns the cells that drift over the run.
 fn trends(results: &Results) -> Option<String> {
     let drifting: Vec<String> = results
         .cells
@@ -183,18 +187,19 @@ fn trends(results: &Results) -> Option<String> {
     })
 }
 
-/// The widest interval, as ± of its median; what more blocks would narrow.
+/// Returns the widest interval, as ± of its median. More blocks would narrow it.
 pub(crate) fn widest(results: &Results) -> Option<f64> {
     results
         .cells
         .iter()
         .filter_map(|cell| cell.ratio.as_ref())
         .map(relative_half_width)
+        // A median of 0 makes the relative width infinite.
         .filter(|width| width.is_finite())
         .reduce(f64::max)
 }
 
-/// The first `shown`, and how many more.
+/// Joins the first `shown` items, and counts the rest.
 pub(crate) fn some_of(items: &[String], shown: usize) -> String {
     if items.len() <= shown {
         return items.join(", ");

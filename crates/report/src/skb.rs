@@ -1,24 +1,24 @@
-//! Where GSO packets are cut, from the mean skb size at each hop.
+//! Finds where GSO packets are cut, from the mean skb size at each hop.
 
 use results::{Cell, HopRecord, RecordKind, Task};
 
-/// What became of GSO packets on the way from client to server.
+/// Fate of GSO packets from client to server.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Fate<'a> {
     /// Above the MTU at every hop.
     Uncut,
-    /// Far above the MTU before this hop, at most the MTU at it.
+    /// Far above the MTU before a hop, at most the MTU at it.
     Cut {
-        /// Mean skb before, layer-3 bytes.
+        /// Mean skb before the hop, layer-3 bytes.
         before: f64,
         /// The first hop at which they are cut.
         at: &'a HopRecord,
     },
-    /// At most the MTU from the first hop on: none was ever built.
+    /// At most the MTU from the first hop on: no GSO packet was built.
     NeverBuilt,
 }
 
-/// Devices, and stages that are none, on the way to the server, in the order of the path.
+/// Returns devices and other stages towards the server, in path order.
 fn forward(cell: &Cell) -> impl Iterator<Item = &HopRecord> {
     let way = cell.workload.workload().direction();
     cell.hops.iter().filter(move |hop| {
@@ -27,30 +27,31 @@ fn forward(cell: &Cell) -> impl Iterator<Item = &HopRecord> {
     })
 }
 
-/// Smallest mean skb of any device or stage on the way, layer-3 bytes.
+/// Returns the smallest mean skb of any device or stage towards the server, layer-3 bytes.
 pub(crate) fn smallest(cell: &Cell) -> Option<f64> {
     forward(cell).map(|hop| hop.mean_skb_bytes).reduce(f64::min)
 }
 
-/// `None` without hops, or where messages are too small to need cutting.
+/// Returns the fate of GSO packets; `None` without hops, or if messages are too small to be cut.
 ///
-/// "Far above" is twice the MTU: a mean also counts handshakes and the last,
-/// shorter skbs, so a little above says nothing.
+/// "Far above" is twice the MTU: a mean also counts handshakes and shorter last skbs, so a value
+/// slightly above the MTU proves nothing.
 pub(crate) fn fate(cell: &Cell) -> Option<Fate<'_>> {
-    // A VLAN tag stands outside the MTU, and the counters have it.
+    // A VLAN tag does not count in the MTU, but does in the counters.
     let mtu = f64::from(cell.mtu) + 4.0;
-    // Small messages never need GSO packets, so nothing can be cut.
+    // Small messages need no GSO packets, so nothing can be cut.
     if !matches!(cell.workload, Task::Steady(workload) if workload.is_stream())
         || f64::from(cell.message_bytes) <= 2.0 * mtu
     {
         return None;
     }
-    // UDP without GSO is cut into fragments by the sender, not from GSO packets.
+    // Without GSO, the UDP sender fragments; there are no GSO packets.
     if !cell.workload.workload().is_byte_stream() && !cell.gso {
         return None;
     }
     let mut hops = forward(cell);
     let first = hops.next()?;
+    // The sender itself builds packets of at most the MTU.
     if first.mean_skb_bytes <= mtu {
         return Some(Fate::NeverBuilt);
     }
@@ -59,6 +60,7 @@ pub(crate) fn fate(cell: &Cell) -> Option<Fate<'_>> {
         if before > 2.0 * mtu && at.mean_skb_bytes <= mtu {
             return Some(Fate::Cut { before, at });
         }
+        // GRO may merge packets again on the path.
         before = before.max(at.mean_skb_bytes);
     }
     Some(Fate::Uncut)

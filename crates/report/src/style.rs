@@ -1,11 +1,11 @@
-//! How text may look.
+//! Formatting options of text.
 
-/// How text may look: the caller knows the terminal, this crate does not ask.
+/// Formatting options. The caller examines the terminal; this crate does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// ANSI colours and bold.
     pub colour: bool,
-    /// Columns. Below 72 is treated as 72: no table fits less.
+    /// Columns. Values below 72 count as 72, because no table fits into less.
     pub width: usize,
 }
 
@@ -15,19 +15,19 @@ impl Style {
         self.width.max(72)
     }
 
-    /// Text of a heading: bold, where colour is wanted.
+    /// Formats a heading, in bold if colour is on.
     pub(crate) fn bold(self, text: &str) -> String {
         if self.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_string() }
     }
 
-    /// What is there to be looked up, not read.
+    /// Formats reference text, dimmed if colour is on.
     pub(crate) fn dim(self, text: &str) -> String {
         if self.colour { format!("\x1b[2m{text}\x1b[0m") } else { text.to_string() }
     }
 }
 
-/// Text from a results file, without what could drive a terminal or break a line: such
-/// characters are shown (see [`foreign::Plain`]).
+/// Returns text from a results file with escaped control characters and line breaks (see
+/// [`foreign::Plain`]).
 pub(crate) fn plain(text: &str) -> String {
     foreign::plain(text).into_owned()
 }
@@ -35,14 +35,13 @@ pub(crate) fn plain(text: &str) -> String {
 /// Longest name, characters.
 const NAME: usize = 128;
 
-/// A name in a file that anybody may have written, as [`plain`] shows it, and not too long.
+/// Returns a name from an untrusted file, escaped as by [`plain`] and shortened.
 pub(crate) fn named(text: &str) -> String {
     plain(text).chars().take(NAME).collect()
 }
 
-/// Breaks `text` between words into lines of at most `width` columns; the first
-/// begins with `first`, the others with as many spaces. A word longer than a
-/// line keeps its line to itself.
+/// Breaks `text` between words into lines of at most `width` columns. The first line begins with
+/// `first`, the other lines with as many spaces. A word longer than a line gets its own line.
 pub(crate) fn wrap(first: &str, text: &str, width: usize) -> Vec<String> {
     let indent = first.chars().count();
     let mut lines = Vec::new();
@@ -50,6 +49,7 @@ pub(crate) fn wrap(first: &str, text: &str, width: usize) -> Vec<String> {
     let mut empty = true;
     for word in text.split_whitespace() {
         let needed = line.chars().count() + usize::from(!empty) + word.chars().count();
+        // A word longer than the line still gets a line.
         if !empty && needed > width {
             lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
             empty = true;

@@ -1,5 +1,5 @@
-//! Three sentences computed from the figures. Each says what is proven, with
-//! its interval, and says so where nothing is.
+//! Three sentences computed from the figures. Each states a proven result with its interval, or
+//! that nothing is proven.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use crate::style::plain;
 use crate::unit::{bytes, count, percent, ratio, with_unit};
 use crate::work::{Work, is_time, place, worth};
 
-/// What costs most, where GSO packets are cut, and what to try: one sentence
-/// each.
+/// Returns one sentence each on the costliest mode, on where GSO packets are cut, and on promising
+/// changes.
 pub fn summary(results: &Results) -> [String; 3] {
     [costliest(results), cuts(results), advice(results)]
 }
@@ -24,7 +24,7 @@ fn measured(results: &Results) -> impl Iterator<Item = &Cell> {
 
 fn costliest(results: &Results) -> String {
     let baseline = plain(&results.plan.baseline);
-    // By the upper end: what is lost for certain, not what was lost once.
+    // Compare upper ends, the loss that is certain.
     let proven = measured(results)
         .filter_map(|cell| Some((cell, worth(cell)?)))
         .filter(|(_, ratio)| ratio.high < 1.0)
@@ -32,16 +32,17 @@ fn costliest(results: &Results) -> String {
     let Some((cell, lost)) = proven else {
         return match widest(results).filter(|_| measured(results).next().is_some()) {
             Some(width) => format!(
-                "No mode is proven slower than {baseline}: every interval reaches 1 (the widest is \
-                 ±{}); more blocks would narrow them.",
+                "No mode is proven slower than {baseline}: every interval includes 1 (the widest \
+                 is ±{}); more blocks would narrow them.",
                 percent(width)
             ),
-            None => format!("Nothing was measured beside {baseline}, so no cost can be told."),
+            None => format!("Nothing was measured besides {baseline}, so no cost is known."),
         };
     };
     let demand = cell.service_demand.as_ref();
     let cpu = demand.and_then(|demand| Some((demand.ratio?, demand.unit.name())));
     let cpu = match cpu {
+        // Only a proven difference in CPU time is worth mentioning.
         Some((cpu, unit)) if cpu.low > 1.0 || cpu.high < 1.0 => {
             let per = unit.split_once('/').map_or("unit of work", |(_, per)| per);
             format!(
@@ -65,7 +66,7 @@ fn costliest(results: &Results) -> String {
     )
 }
 
-/// Cells of one offload profile, by what became of their GSO packets.
+/// Modes of one offload profile, grouped by the fate of their GSO packets.
 #[derive(Default)]
 struct Fates {
     uncut: Vec<String>,
@@ -77,7 +78,7 @@ struct Fates {
 fn cuts(results: &Results) -> String {
     let mut profiles: BTreeMap<(usize, &str), Fates> = BTreeMap::new();
     for cell in results.cells.iter().filter(|cell| cell.status == Status::Ok) {
-        // The baseline once more says nothing new.
+        // The A/A cell repeats the baseline.
         let Some(fate) = (cell.role != Role::Aa).then(|| fate(cell)).flatten() else { continue };
         let order = results.plan.offload.iter().position(|name| *name == cell.offload);
         let fates = profiles.entry((order.unwrap_or(usize::MAX), cell.offload.name())).or_default();
@@ -95,8 +96,8 @@ fn cuts(results: &Results) -> String {
         }
     }
     if profiles.is_empty() {
-        return "Where GSO packets are cut cannot be told: no stream of messages above the MTU \
-                was measured."
+        return "Where GSO packets are cut is unknown: no stream of messages above the MTU was \
+            measured."
             .to_string();
     }
     let clauses: Vec<String> = profiles
@@ -118,6 +119,7 @@ impl Fates {
         let modes: BTreeSet<&String> = cut.chain(&self.never).chain(&self.uncut).collect();
         let modes = modes.len();
         let named = |list: &[String]| match list {
+            // Long lists of modes are shortened to their number.
             [_, _, ..] if list.len() == modes => format!("all {modes} modes"),
             [_, _, _, _, ..] => format!("{} of {modes} modes", list.len()),
             [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
@@ -125,6 +127,7 @@ impl Fates {
         };
         let mut parts: Vec<String> = Vec::new();
         let mut hops: Vec<_> = self.cut.iter().collect();
+        // The most common place of cutting first.
         hops.sort_by_key(|(_, (modes, ..))| std::cmp::Reverse(modes.len()));
         for (hop, (list, before, after)) in hops {
             let (before, after) = (bytes(*before), bytes(*after));
@@ -160,7 +163,7 @@ struct Proposal<'a> {
 fn advice(results: &Results) -> String {
     let best = |proposals: Vec<Proposal<'_>>| {
         let proven = proposals.into_iter().filter(|proposal| proposal.gain.low > 1.0);
-        // By the lower end: what is gained for certain.
+        // Compare lower ends, the gain that is certain.
         proven.max_by(|a, b| a.gain.low.total_cmp(&b.gain.low)).map(|proposal| {
             let Proposal { what, gain, better, worse } = proposal;
             format!(
@@ -184,6 +187,7 @@ fn advice(results: &Results) -> String {
     };
     let proven: Vec<String> =
         [best(other_offload(results)), best(other_mode(results))].into_iter().flatten().collect();
+    // Advice without a proven gain would be a guess.
     if !proven.is_empty() {
         return format!("To try: {}.", proven.join("; "));
     }
@@ -193,19 +197,19 @@ fn advice(results: &Results) -> String {
             count(results.plan.blocks_done as usize, "block"),
             percent(width)
         ),
-        None => "there is no ratio to judge by".to_string(),
+        None => "there is no ratio".to_string(),
     };
-    // Real NICs (`as-found`) are not switched by a run.
+    // A run does not switch the offloads of real NICs (`as-found`).
     let switched = results.plan.offload.iter().all(|profile| *profile != Profile::AsFound);
     let compare = if results.plan.offload.len() < 2 && switched {
-        ", and --offload full,none would show what the offloads are worth"
+        ", and --offload full,none would show the effect of the offloads"
     } else {
         ""
     };
     format!("To try: nothing measured here is proven to help; {narrow}{compare}.")
 }
 
-/// The same mode with more offload.
+/// Returns the gains of a mode with more offload.
 fn other_offload(results: &Results) -> Vec<Proposal<'_>> {
     let mut proposals = Vec::new();
     for better in measured(results).filter(|cell| cell.offload == Profile::Full) {
@@ -215,9 +219,10 @@ fn other_offload(results: &Results) -> Vec<Proposal<'_>> {
                 && Work::of(cell) == Work::of(better)
         }) {
             let what = if worse.offload == Profile::NoTunnel {
-                "see that the NIC segments inside tunnels (ethtool -k: tx-udp_tnl-segmentation)"
+                "check that the NIC segments tunnelled packets (ethtool -k: \
+                 tx-udp_tnl-segmentation)"
             } else {
-                "see that TSO, GSO and GRO are on at the NIC (ethtool -k)"
+                "check that TSO, GSO and GRO are on at the NIC (ethtool -k)"
             };
             proposals.extend(propose(results, what, better, worse));
         }
@@ -225,7 +230,7 @@ fn other_offload(results: &Results) -> Vec<Proposal<'_>> {
     proposals
 }
 
-/// Another mode for the same purpose, as the modes themselves name it, with the same offload.
+/// Returns the gains of alternative modes, as named by the modes themselves, with the same offload.
 fn other_mode(results: &Results) -> Vec<Proposal<'_>> {
     let mut proposals = Vec::new();
     for record in &results.modes {

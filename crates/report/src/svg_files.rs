@@ -1,4 +1,4 @@
-//! Every chart as a file of its own.
+//! Every chart as a separate SVG file.
 
 use results::Results;
 
@@ -13,8 +13,8 @@ pub struct ChartFile {
 }
 
 impl ChartFile {
-    /// `03-ratio-tcp-stream-64-kib-messages-mtu-1500.svg`: its place on the page,
-    /// its kind, and what it shows, in letters that every file system takes.
+    /// Returns `03-ratio-tcp-stream-64-kib-messages-mtu-1500.svg`: its position on the page, its
+    /// kind and its title, in characters that every file system accepts.
     pub fn file_name(&self) -> String {
         self.name.clone()
     }
@@ -23,7 +23,7 @@ impl ChartFile {
 /// Longest part of a file name that comes from a title.
 const LONGEST: usize = 80;
 
-/// Every chart of the page, in its order.
+/// Returns every chart of the page, in its order.
 pub fn svg(results: &Results) -> Vec<ChartFile> {
     let own = chart::sections(results).into_iter().flat_map(|section| section.charts);
     let published = chart::published(results).map(|published| published.theirs);
@@ -38,6 +38,7 @@ pub fn svg(results: &Results) -> Vec<ChartFile> {
                     _ => {}
                 }
             }
+            // File systems limit the length of names.
             words.truncate(LONGEST);
             let name = format!("{:02}-{}-{}.svg", i + 1, chart.slug, words.trim_matches('-'));
             ChartFile { name, svg: chart.file() }

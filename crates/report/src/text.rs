@@ -17,7 +17,7 @@ use crate::summary::summary;
 use crate::unit::{bytes, percent, ratio, three_digits};
 use crate::work::worth;
 
-/// Widest and narrowest bar, columns; below the narrowest there is none.
+/// Widest and narrowest bar, columns. If there is less room, the bar is left out.
 const WIDEST_BAR: usize = 40;
 const NARROWEST_BAR: usize = 6;
 /// Ratio at the right end of a bar.
@@ -25,15 +25,15 @@ const FULL_BAR: f64 = 1.25;
 /// Spaces between columns.
 const GAP: usize = 2;
 
-/// Everything of a run on one page of `style.width` columns: a table per
-/// workload, message size and MTU, with the machine below it; then what has no
-/// figure and why, warnings, and the [`summary`].
+/// Renders a run, `style.width` columns wide: a table per workload, message size and MTU with the
+/// machine below it, then unmeasured modes, warnings, and the [`summary`].
 pub fn text(results: &Results, style: Style) -> String {
     let mut out = String::new();
     let panels = panels(results);
     for panel in &panels {
         push_panel(&mut out, results, panel, style);
     }
+    // A run may have measured faults only.
     if panels.is_empty() {
         out.push_str("No cell was measured.\n");
         push_wrapped(&mut out, "", &machine_line(results), style, true);
@@ -70,7 +70,7 @@ pub fn text(results: &Results, style: Style) -> String {
     push_list(&mut out, "Notes", style, notes(results));
     push_list(&mut out, "Warnings", style, warnings(results));
     push_list(&mut out, "In short", style, summary(results));
-    // The last list's empty line.
+    // Remove the empty line after the last list.
     out.truncate(out.trim_end().len());
     out.push('\n');
     out
@@ -182,7 +182,7 @@ fn columns(panel: &Panel<'_>) -> Vec<Column> {
     columns
 }
 
-/// Columns before the bar; the others follow it.
+/// Columns before the bar. The remaining ones follow it.
 const BEFORE_BAR: usize = 3;
 
 fn table(panel: &Panel<'_>, style: Style) -> String {
@@ -199,6 +199,7 @@ fn table(panel: &Panel<'_>, style: Style) -> String {
             GAP + width(&column.head, &mut panel.cells().map(|cell| (column.value)(panel, cell)));
     }
     let bar = style.columns().saturating_sub(taken + GAP).min(WIDEST_BAR);
+    // A very short bar shows nothing.
     let bar = if bar < NARROWEST_BAR { 0 } else { bar };
 
     let mut table = Table::new();
@@ -246,7 +247,8 @@ fn table(panel: &Panel<'_>, style: Style) -> String {
     table.to_string()
 }
 
-/// Red where a quarter or more is lost for certain, yellow where anything is.
+/// Returns red for a certain loss of a quarter or more, yellow for any certain loss, green for a
+/// certain gain.
 fn colour(cell: &Cell) -> Option<Color> {
     let ratio = worth(cell).filter(|_| cell.role == Role::Measured)?;
     match ratio.high {
@@ -257,7 +259,7 @@ fn colour(cell: &Cell) -> Option<Color> {
     }
 }
 
-/// `0` at the left end, `1` where the baseline is.
+/// Returns the head of the bar column: `0` at the left end, `1` at the baseline.
 fn scale_of_bar(width: usize) -> String {
     let one = column_of(1.0, width);
     let mut scale: Vec<char> = vec![' '; width];
@@ -266,18 +268,19 @@ fn scale_of_bar(width: usize) -> String {
     scale.into_iter().collect::<String>().trim_end().to_string()
 }
 
-/// Column of a bar in which `ratio` falls.
+/// Returns the column of a bar for `ratio`.
 fn column_of(ratio: f64, width: usize) -> usize {
     ((ratio / FULL_BAR * width as f64) as usize).min(width - 1)
 }
 
-/// Solid up to the lower end of the interval, shaded up to its upper end, a
-/// line at the baseline where neither covers it. An arrow where it goes on.
+/// Draws a bar: solid up to the lower end of the interval, shaded up to its upper end, a line at
+/// the baseline if not covered, an arrow if the interval exceeds the bar.
 fn bar_of(cell: &Cell, width: usize) -> String {
     match (cell.role, cell.ratio) {
         (Role::Baseline, _) => "baseline".chars().take(width).collect(),
         (Role::Aa, Some(ratio)) => {
             let floor = format!("±{}", percent(noise_floor(&ratio)));
+            // Use the longest text that fits.
             let texts = [format!("noise floor {floor}"), format!("noise {floor}"), floor];
             texts.into_iter().find(|text| text.chars().count() <= width).unwrap_or_default()
         }
@@ -287,6 +290,7 @@ fn bar_of(cell: &Cell, width: usize) -> String {
             let one = column_of(1.0, width);
             (0..width)
                 .map(|i| match i {
+                    // The interval exceeds the bar's scale.
                     i if i == width - 1 && interval.high > FULL_BAR => '▶',
                     i if i < low => '█',
                     i if i <= high => '░',
@@ -306,19 +310,20 @@ fn legend(results: &Results) -> [String; 2] {
         if results.machine.cpu_clock == CpuClock::Tick { ", counted by timer ticks" } else { "" };
     [
         format!(
-            "ratio: to {baseline} of the same block and offload, median over blocks; ≈ not told \
-             apart from {baseline}; bar: █ up to the interval, ░ the interval. (A/A): {baseline} \
-             measured once more, the noise floor."
+            "ratio: to {baseline} of the same block and offload, median over blocks; ≈ not \
+             statistically different from {baseline}; bar: █ up to the interval, ░ the interval. \
+             (A/A): {baseline} measured again, the noise floor."
         ),
         format!(
             "CPU: time of all CPUs per unit of work, as ratio to {baseline}{clock}. skb: smallest \
-             mean on the path; at most the MTU where GSO packets are cut."
+             mean size on the path; at most the MTU if GSO packets are cut."
         ),
     ]
 }
 
 fn push_list(out: &mut String, title: &str, style: Style, items: impl IntoIterator<Item = String>) {
     let mut items = items.into_iter().peekable();
+    // No heading without entries.
     if items.peek().is_none() {
         return;
     }

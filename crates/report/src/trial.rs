@@ -1,4 +1,4 @@
-//! What `try` came to, as text and as a value.
+//! Result of `try`, as text and as a value.
 
 use std::fmt::Write;
 
@@ -12,24 +12,24 @@ use crate::style::{Style, plain, wrap};
 use crate::unit::{ratio, with_unit};
 use crate::work::{Work, round};
 
-/// One setting that was tried.
+/// A setting that was tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Tried {
-    /// What it is a setting of, or the command.
+    /// Setting with its namespace and device, or the command.
     pub object: String,
-    /// As found; of a command, the one that takes it back.
+    /// Value as found; for a command, its inverse.
     pub from: String,
     /// Value or command that was tried.
     pub to: String,
     /// Command that makes the change.
     pub command: String,
-    /// Command that takes it back.
+    /// Command that undoes it.
     pub undo: String,
 }
 
-/// What `try` came to.
+/// Result of `try`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
@@ -42,25 +42,25 @@ pub struct Trial {
     pub changes: Vec<Tried>,
     /// Address of the other end.
     pub against: String,
-    /// What is proven of all workloads together.
+    /// Verdict on all workloads together.
     pub verdict: Verdict,
-    /// Whether the change stayed.
+    /// Whether the change was kept.
     pub kept: bool,
-    /// Its entries in the journal (`overlane undo ID`), where it stayed.
+    /// Entries in the journal (`overlane undo ID`) of a change that was kept.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 1))))]
     pub entries: Vec<u64>,
-    /// Why it stayed or did not.
+    /// Why it was kept or undone.
     pub reason: String,
-    /// Where the other end answers on one side only: how often it did.
+    /// How often the other end answered; only if it answers just with, or just without, the change.
     pub reached: Option<Carried>,
-    /// The judgement on each workload's cell.
+    /// Judgement of each workload's cell.
     pub judged: Vec<Judged>,
-    /// The samples; null where nothing could be measured.
+    /// Samples; null if nothing could be measured.
     pub results: Option<Results>,
 }
 
-/// On one page of `style.width` columns: each workload as found and changed, what is
-/// proven, and what became of the change.
+/// Renders a trial, `style.width` columns wide: each workload as found and changed, the proof, and
+/// whether the change was kept.
 pub fn trial_text(trial: &Trial, style: Style) -> String {
     let mut out = String::new();
     let push = |out: &mut String, first: &str, text: &str| {
@@ -80,9 +80,9 @@ pub fn trial_text(trial: &Trial, style: Style) -> String {
         for line in wrap("", &machine_line(results), style.columns()) {
             let _ = writeln!(out, "{}", style.dim(&line));
         }
-        let legend = "ratio: to as found in the same block, median over blocks; ≈ not told apart. \
-                      CPU: time of all CPUs of both ends per unit of work, \
-                      as ratio.";
+        let legend = "ratio: to as found in the same block, median over blocks; ≈ not \
+            statistically different. CPU: time of all CPUs of both ends per unit of work, as \
+            ratio.";
         for line in wrap("", legend, style.columns()) {
             let _ = writeln!(out, "{}", style.dim(&line));
         }
@@ -94,7 +94,7 @@ pub fn trial_text(trial: &Trial, style: Style) -> String {
     if let Some(reached) = &trial.reached {
         push(&mut out, "", &format!("The other end answers: {}.", carried_words(reached)));
     }
-    let headline = if trial.kept { "Kept: " } else { "Taken back: " };
+    let headline = if trial.kept { "Kept: " } else { "Undone: " };
     push(&mut out, "", &format!("{headline}{}.", trial.reason));
     if !trial.entries.is_empty() {
         let ids: Vec<String> =
@@ -145,6 +145,7 @@ fn row(name: &str, cell: &Cell) -> String {
         (Status::Ok, Some(median)) => with_unit(median, cell.unit),
         _ => "failed".to_owned(),
     };
+    // The state as found is the reference.
     if cell.role == Role::Baseline {
         return line([name, &figure, "1", "", "1"]);
     }
@@ -166,7 +167,7 @@ pub fn carried_words(carried: &Carried) -> String {
     )
 }
 
-/// A workload and what is proven of it, for a sentence.
+/// Describes the proof for a workload, for a sentence.
 pub fn judged_words(results: &Results, judged: &Judged) -> String {
     let cell = &results.cells[judged.cell];
     let work = cell.workload.to_string();
@@ -179,6 +180,7 @@ pub fn judged_words(results: &Results, judged: &Judged) -> String {
             round(100.0 * ratio.confidence)
         )
     };
+    // The proof is the CPU time, not the throughput.
     if let Some(cpu) = judged.cpu {
         return format!("{work} is proven to cost less CPU time, {}", interval(cpu));
     }
@@ -197,10 +199,10 @@ pub fn judged_words(results: &Results, judged: &Judged) -> String {
         (Verdict::Worse, None, Some(carried)) => {
             format!("{work} works without it only, {}", carried_words(carried))
         }
-        // Between which bounds it lies: narrow ones say that it is worth nothing.
+        // State the bounds: narrow ones show that the change has no effect worth having.
         (Verdict::Undecided, Some(ratio), _) => {
-            format!("{work} is not told apart, {}", interval(ratio))
+            format!("{work} is not statistically different, {}", interval(ratio))
         }
-        _ => format!("{work} is not told apart"),
+        _ => format!("{work} is not statistically different"),
     }
 }

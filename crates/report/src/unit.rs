@@ -1,8 +1,8 @@
-//! Figures for people: three digits and a unit.
+//! Formats figures for people: three digits and a unit.
 
 use results::Unit;
 
-/// A scale shared by the figures of one table, so that they compare at sight.
+/// A scale shared by the figures of one table, so that they can be compared at a glance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scale {
     divisor: f64,
@@ -41,10 +41,10 @@ pub(crate) fn with_unit(value: f64, unit: Unit) -> String {
     }
 }
 
-/// Above this even the number of digits would tear a table apart.
+/// Larger numbers would break a table's layout.
 const LONGEST: f64 = 1e7;
 
-/// Three significant digits; an exponent only where a column could not hold it.
+/// Formats three significant digits. Uses an exponent only for numbers too long for a column.
 pub(crate) fn three_digits(value: f64) -> String {
     if value.abs() >= LONGEST {
         return format!("{value:.2e}");
@@ -60,7 +60,7 @@ pub(crate) fn three_digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A ratio: two decimals, more digits only where they are needed.
+/// Formats a ratio: two decimals, or more digits if needed.
 pub(crate) fn ratio(value: f64) -> String {
     match value {
         v if v >= LONGEST => format!("{v:.0e}"),
@@ -73,6 +73,7 @@ pub(crate) fn ratio(value: f64) -> String {
 
 /// A message's or skb's size.
 pub(crate) fn bytes(size: f64) -> String {
+    // Bytes are exact and short enough here.
     if size < 10_000.0 && size % 1024.0 != 0.0 || size < 1024.0 {
         return format!("{size:.0} B");
     }

@@ -1,5 +1,5 @@
-//! What a cell does, apart from where: everything that two cells must have in
-//! common for their figures to compare.
+//! A cell's work, independent of its mode: all properties that two cells must share for their
+//! figures to be comparable.
 
 pub(crate) use results::verdict::{is_time, worth};
 use results::{Cell, Engine, Offered, Results, Task, Unit};
@@ -22,12 +22,12 @@ pub(crate) struct Work<'a> {
     pub(crate) engine: &'a str,
 }
 
-/// Where a load was asked for in percent, the rate differs from mode to mode
-/// and is no part of the identity.
+/// An offered load. If it was given in percent, the rate differs between modes and is not part of
+/// the identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Load {
-    /// Percent of the path's own maximum, as bits: for numbers above 0 they
-    /// order as the numbers do.
+    /// Percent of the path's own maximum, as bits. For numbers above 0, bits have the same order as
+    /// the numbers.
     Percent(u64),
     /// Rate per second, as bits.
     PerSecond(u64),
@@ -58,13 +58,14 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// `tcp_stream, 64 KiB messages, MTU 1500`, with whatever is not as usual.
+    /// Returns `tcp_stream, 64 KiB messages, MTU 1500`, with all properties that differ from the
+    /// default.
     pub(crate) fn title(&self) -> String {
         self.described(true, true)
     }
 
-    /// As [`Work::title`], without the message size where `sized` is false, and
-    /// without the setting where `set` is false.
+    /// As [`Work::title`]; without the message size if `sized` is false, without the setting if
+    /// `set` is false.
     pub(crate) fn described(&self, sized: bool, set: bool) -> String {
         let mut title = format!("{}{}", self.workload, if self.gso { " with GSO" } else { "" });
         if sized {
@@ -90,7 +91,7 @@ impl<'a> Work<'a> {
         title
     }
 
-    /// `at 50% load`; none where it ran as fast as it went.
+    /// Returns `at 50% load`; `None` for an unlimited load.
     pub(crate) fn load_words(&self) -> Option<String> {
         self.load.map(|load| match load {
             Load::Percent(bits) => format!("at {}% load", round(f64::from_bits(bits))),
@@ -105,7 +106,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// `tcp_stream 64 KiB, offload full`, with whatever else the plan varies.
+/// Returns `tcp_stream 64 KiB, offload full`, with all other properties that the plan varies.
 pub(crate) fn place(results: &Results, cell: &Cell) -> String {
     let plan = &results.plan;
     let work = Work::of(cell);
@@ -115,6 +116,7 @@ pub(crate) fn place(results: &Results, cell: &Cell) -> String {
             place.push_str(&text);
         }
     };
+    // Properties with a single value in the plan are the same everywhere, so leave them out.
     add(plan.sizes.len() > 1, format!(" of {}", bytes(cell.message_bytes.into())));
     add(plan.flows.len() > 1, format!(" in {}", count(cell.flows as usize, "flow")));
     add(plan.outstanding.len() > 1, format!(" with {} outstanding", cell.outstanding));

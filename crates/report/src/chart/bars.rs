@@ -1,10 +1,10 @@
-//! Named rows with marks on one axis: intervals, points, stacked bars.
+//! Draws named rows with marks on one axis: intervals, points, stacked bars.
 
 use super::label::{beside, rows};
 use super::scale::{Kind, Scale, short};
 use super::svg::{Anchor, FONT, LINE, Svg, WIDTH, fitted, text_width};
 
-/// Of a row, pixels.
+/// Height of a row, pixels.
 const ROW: f64 = 19.0;
 /// Widest name of a row, pixels.
 const NAME: f64 = 116.0;
@@ -12,28 +12,28 @@ const NAME: f64 = 116.0;
 /// A mark in a row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Mark {
-    /// Which colour and shape; with [`Bars::legend`], which entry of it.
+    /// Index of colour and shape, and with [`Bars::legend`] of its entry.
     pub(crate) style: usize,
     pub(crate) at: f64,
     /// Ends of a horizontal interval.
     pub(crate) ends: Option<(f64, f64)>,
 }
 
-/// A row: a heading where it has nothing but a name.
+/// A row, or a heading if it has only a name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) marks: Vec<Mark>,
-    /// Lengths laid end to end from 0, each in the style of its place.
+    /// Lengths laid end to end from 0, each in the style of its index.
     pub(crate) stack: Vec<f64>,
-    /// Written at the right end.
+    /// Text at the right end.
     pub(crate) figure: String,
-    /// Heads the rows after it.
+    /// Whether it is the heading of the rows after it.
     pub(crate) heading: bool,
 }
 
 impl Row {
-    /// One that heads the rows after it.
+    /// Creates a heading for the rows after it.
     pub(crate) fn heading(name: String) -> Row {
         Row { name, heading: true, ..Row::default() }
     }
@@ -46,12 +46,12 @@ pub(crate) struct Bars {
     pub(crate) kind: Kind,
     /// A line at this figure.
     pub(crate) mark: Option<f64>,
-    /// Names of the styles; empty: none needed.
+    /// Names of the styles; empty if none are needed.
     pub(crate) legend: Vec<String>,
     pub(crate) rows: Vec<Row>,
 }
 
-/// Draws it: the image and its height. `None` without any figure.
+/// Returns the image and its height; `None` without any figure.
 pub(crate) fn draw(bars: &Bars) -> Option<(String, f64)> {
     let usable = |value: &f64| value.is_finite() && (bars.kind != Kind::Log || *value > 0.0);
     let values: Vec<f64> =
@@ -70,10 +70,12 @@ pub(crate) fn draw(bars: &Bars) -> Option<(String, f64)> {
     let largest = values.iter().copied().fold(smallest, f64::max);
     let (low, high) = match bars.kind {
         Kind::Log => (smallest / 1.1, largest * 1.1),
+        // Bars start at 0, so that their lengths are proportional to the figures.
         _ => (0.0, largest * 1.03),
     };
     let mut svg = Svg::default();
     let names = bars.rows.iter().filter(|row| !row.heading).map(|row| text_width(&row.name));
+    // Long names are shortened, so that the bars keep their room.
     let left = names.fold(30.0, f64::max).min(NAME) + 8.0;
     let figures = bars.rows.iter().map(|row| text_width(&row.figure)).fold(0.0, f64::max);
     let right = WIDTH - 8.0 - if figures > 0.0 { figures + 6.0 } else { 0.0 };
@@ -86,6 +88,7 @@ pub(crate) fn draw(bars: &Bars) -> Option<(String, f64)> {
         let (at, label) = &ticks[i];
         svg.line("grid", (*at, top), (*at, bottom));
         let half = 0.5 * text_width(label);
+        // A label at the end of the axis must stay inside the image.
         let at = at.clamp(half + 1.0, (WIDTH - half - 1.0).max(half + 1.0));
         svg.text("t", (at, bottom + LINE), Anchor::Middle, label);
     }
@@ -94,6 +97,7 @@ pub(crate) fn draw(bars: &Bars) -> Option<(String, f64)> {
     }
     for (i, row) in bars.rows.iter().enumerate() {
         let middle = top + ROW * (i as f64 + 0.5);
+        // A heading spans the row and has no marks.
         if row.heading {
             svg.rect("band", (0.0, middle - 0.5 * ROW), (WIDTH, ROW), "");
             let name = fitted(&row.name, WIDTH - 8.0);
@@ -106,6 +110,7 @@ pub(crate) fn draw(bars: &Bars) -> Option<(String, f64)> {
         let mut begin = 0.0;
         for (style, length) in row.stack.iter().enumerate() {
             let (from, to) = (scale.place(begin), scale.place(begin + length.max(0.0)));
+            // An edited file may hold negative lengths, which would draw backwards.
             begin += length.max(0.0);
             let name = bars.legend.get(style).map(String::as_str).unwrap_or_default();
             let title = format!("{}: {name} {}", row.name, short(*length));
@@ -115,6 +120,7 @@ pub(crate) fn draw(bars: &Bars) -> Option<(String, f64)> {
         }
         for mark in &row.marks {
             let style = mark.style % 8;
+            // A log axis has no place for 0.
             if let Some((low, high)) = mark.ends.filter(|(low, high)| usable(low) && usable(high)) {
                 let ends = [(scale.place(low), middle), (scale.place(high), middle)];
                 svg.line(&format!("w s{style}"), ends[0], ends[1]);
@@ -134,6 +140,7 @@ pub(crate) fn draw(bars: &Bars) -> Option<(String, f64)> {
     let words = fitted(&bars.words, WIDTH - 8.0);
     let centre = 0.5 * (left + right);
     let half = 0.5 * text_width(&words);
+    // A long axis label must stay inside the image.
     let centre = centre.clamp(half + 2.0, (WIDTH - half - 2.0).max(half + 2.0));
     svg.text("t muted", (centre, bottom + 2.0 * LINE), Anchor::Middle, &words);
     let mut height = bottom + 2.0 * LINE + 6.0;
@@ -154,8 +161,8 @@ pub(crate) fn draw(bars: &Bars) -> Option<(String, f64)> {
     Some(svg.finish(height))
 }
 
-/// Lines across a bar, so that kinds differ without colour: none, then ever
-/// closer together.
+/// Draws lines across a bar, so that kinds differ without colour: none for the first kind, then
+/// increasingly dense.
 fn stripes(svg: &mut Svg, style: usize, from: f64, to: f64, middle: f64, height: f64) {
     let every = match style {
         0 => return,

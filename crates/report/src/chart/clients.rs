@@ -1,4 +1,4 @@
-//! Response time against transactions per second, for a number of clients.
+//! Charts of response time against transactions per second, by number of clients.
 
 use results::{Cell, Results, Role, Status, Unit};
 
@@ -9,8 +9,7 @@ use crate::panel::name;
 use crate::style::plain;
 use crate::work::Work;
 
-/// A chart for each request/response workload whose flows or outstanding
-/// requests vary.
+/// Returns a chart for each request/response workload with varying flows or outstanding requests.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let clientless = |cell| Work { flows: 1, outstanding: 1, ..Work::of(cell) };
     let closed = |cell: &Cell| {
@@ -23,6 +22,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let mut charts = Vec::new();
     for (work, offload, cells) in groups(results, closed, clientless) {
         let clients = |cell: &Cell| (cell.flows, cell.outstanding);
+        // A single number of clients gives no curve.
         if cells.iter().all(|cell| clients(cell) == clients(cells[0])) {
             continue;
         }
@@ -30,6 +30,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         let mut sorted = cells.clone();
         sorted.sort_by_key(|cell| clients(cell));
         for cell in sorted {
+            // A failed cell has no rate.
             let Some(point) = point(cell) else { continue };
             match series.iter_mut().find(|series| series.name == name(cell)) {
                 Some(series) => series.points.push(point),
@@ -51,8 +52,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         charts.extend(Chart::new(
             "clients",
             format!("{}{}", work.title(), offload_words(results, &plain(offload))),
-            "Figures at the points: flows × outstanding requests. Further right and lower is \
-             better.",
+            "Labels: flows × outstanding requests. Right and low is better.",
             draw(&lines),
         ));
     }
@@ -61,7 +61,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
 
 fn point(cell: &Cell) -> Option<Point> {
     let rate = cell.median?;
-    // By Little's law where latency was not recorded.
+    // Without recorded latency, use Little's law.
     let under_way = f64::from(cell.flows) * f64::from(cell.outstanding);
     let time = cell.latency_us.map_or(1e6 * under_way / rate, |latency| latency.p50);
     let label = match cell.outstanding {

@@ -1,4 +1,4 @@
-//! CPU time per unit of work by kind, stacked.
+//! Charts of CPU time per unit of work, stacked by kind.
 
 use results::{Cell, CpuSeconds, DemandUnit, Results, Unit};
 
@@ -10,7 +10,7 @@ use crate::style::plain;
 
 const KINDS: [&str; 4] = ["user", "system", "softirq", "irq"];
 
-/// A chart a table.
+/// Returns a chart per table.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let chart = |panel: &crate::panel::Panel<'_>| {
         let mut rows = Vec::new();
@@ -22,13 +22,14 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
                 Some(Row { name: name(cell), stack, figure, ..Row::default() })
             }));
         }
+        // No cell has CPU times, so there is nothing to draw.
         if rows.iter().all(|row| row.heading) {
             return None;
         }
         let words = format!("CPU time, µs per {}", unit_of_work(panel.first()));
         let legend = KINDS.map(String::from).to_vec();
         let bars = Bars { words, kind: Kind::Linear, mark: None, legend, rows };
-        Chart::new("cpu", panel.title(), "In the order of the legend.", draw(&bars))
+        Chart::new("cpu", panel.title(), "Stacked in the order of the legend.", draw(&bars))
     };
     panels(results).iter().filter_map(chart).collect()
 }
@@ -42,7 +43,7 @@ fn unit_of_work(cell: &Cell) -> &'static str {
     }
 }
 
-/// µs of each kind per unit of work, over all valid samples.
+/// Returns µs of each kind per unit of work, over all valid samples.
 fn per_unit(cell: &Cell) -> Option<Vec<f64>> {
     let mut seconds = [0.0; 4];
     let mut work = 0.0;
@@ -55,9 +56,11 @@ fn per_unit(cell: &Cell) -> Option<Vec<f64>> {
         sample.peer_cpu.iter().for_each(add);
         work += match cell.unit {
             Unit::Bits => sample.bits_per_s * sample.seconds / 8.0 / 1024.0,
+            // Other units count the work directly.
             _ => sample.units as f64,
         };
     }
     let total: f64 = seconds.iter().sum();
+    // Without work or CPU time there is no quotient.
     (work > 0.0 && total > 0.0).then(|| seconds.iter().map(|s| 1e6 * s / work).collect())
 }

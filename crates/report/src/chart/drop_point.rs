@@ -1,5 +1,5 @@
-//! NDR and PDR: rates within each loss limit, a row a mode, or a row a step of a
-//! varied setting below its mode.
+//! Charts of NDR and PDR: rates within each loss limit. There is a row per mode, or per step of a
+//! varied setting.
 
 use results::{Cell, Results, Status};
 
@@ -12,7 +12,7 @@ use crate::panel::name;
 use crate::style::plain;
 use crate::work::Work;
 
-/// A chart for each search and offload profile, settings together.
+/// Returns a chart for each search and offload profile, all settings together.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let unset = |cell| Work { setting: None, ..Work::of(cell) };
     let searched = |c: &Cell| c.drop_point.is_some() && c.status == Status::Ok;
@@ -50,9 +50,9 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         charts.extend(Chart::new(
             "drop-point",
             format!("{}{}", work.title(), offload_words(results, &plain(offload))),
-            "Received at the highest rate within each loss limit: no loss (NDR), or at most this \
-             share (PDR). The line reaches to the lowest offered rate that lost more. The \
-             figure is that of the strictest limit.",
+            "Rate received at the highest offered rate within each loss limit: no loss (NDR), or \
+             at most this share (PDR). The line extends to the lowest offered rate that lost more. \
+             The figure belongs to the strictest limit.",
             draw(&bars),
         ));
     }
@@ -68,10 +68,11 @@ fn marks(cell: &Cell, losses: &[f64]) -> Vec<Mark> {
     losses.iter().enumerate().filter_map(of).collect()
 }
 
-/// A setting's short name: `netdev_budget=1000`.
+/// Returns a setting's short name: `netdev_budget=1000`.
 fn setting(cell: &Cell) -> String {
     cell.setting.as_deref().map_or("as found".to_string(), |setting| {
         let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+        // The last part distinguishes settings best, and rows have little room.
         let name = name.rsplit(['.', ':']).next().unwrap_or(name);
         plain(&if value.is_empty() { name.to_string() } else { format!("{name}={value}") })
     })

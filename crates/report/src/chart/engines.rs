@@ -1,4 +1,4 @@
-//! The same work by several load engines.
+//! Charts of the same work by several load engines.
 
 use results::{Cell, Results, Role, Status};
 
@@ -8,7 +8,7 @@ use super::{Chart, distinct, groups, offload_words, spread, unit_words};
 use crate::style::plain;
 use crate::work::Work;
 
-/// A chart for each work that more than one engine did.
+/// Returns a chart for each work measured by more than one engine.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let anyones = |cell| Work { engine: "overlane", ..Work::of(cell) };
     let shown = |cell: &Cell| cell.status == Status::Ok && cell.role != Role::Aa;
@@ -16,6 +16,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let mut charts = Vec::new();
     for (work, offload, cells) in groups(results, shown, anyones) {
         let first = cells[0];
+        // A single engine has nothing to be compared with.
         if cells.iter().all(|cell| cell.engine == first.engine) {
             continue;
         }
@@ -36,7 +37,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         charts.extend(Chart::new(
             "engines",
             format!("{}{}", work.title(), offload_words(results, &plain(offload))),
-            "Medians, from the smallest to the largest sample.",
+            "Medians. Lines extend from the smallest to the largest sample.",
             draw(&bars),
         ));
     }

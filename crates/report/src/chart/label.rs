@@ -1,13 +1,13 @@
-//! Labels that do not overlap. A label that finds no place is left out. What it names can
-//! still be read from the table or the tooltip.
+//! Places labels without overlap. A label without room is left out; its name is still in the table
+//! or the tooltip.
 
 use super::svg::{FONT, LINE, text_width};
 
-/// Between two labels at least, pixels.
+/// Smallest distance between two labels, pixels.
 const GAP: f64 = 6.0;
 
-/// Of labels centred at `x`, in this order, the indices of those that fit beside
-/// each other. The last is kept in preference to the one before it.
+/// Returns the indices of labels that fit beside each other. Labels are centred at `x`, in this
+/// order. The last one takes precedence over the one before it.
 pub(crate) fn beside(labels: &[(f64, String)]) -> Vec<usize> {
     let ends = |i: usize| {
         let half = 0.5 * text_width(&labels[i].1);
@@ -20,6 +20,8 @@ pub(crate) fn beside(labels: &[(f64, String)]) -> Vec<usize> {
         let is_last = nth + 1 == order.len();
         while let Some(before) = kept.last().copied() {
             let fits = ends(before).1 + GAP <= ends(*i).0;
+            // Only the last label may displace earlier ones: the ends of the axis matter most. The
+            // first label always stays.
             if fits || !is_last || kept.len() == 1 {
                 break;
             }
@@ -34,15 +36,15 @@ pub(crate) fn beside(labels: &[(f64, String)]) -> Vec<usize> {
     kept
 }
 
-/// The places taken on an image.
+/// Occupied places of an image.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     boxes: Vec<(f64, f64, f64, f64)>,
 }
 
 impl Taken {
-    /// Finds a place for a text near a point, within `x` and `y`: its start and
-    /// baseline. `None` where there is none.
+    /// Finds a place for a text near a point, within `x` and `y`. Returns its start and baseline,
+    /// or `None` if there is no room.
     pub(crate) fn near(
         &mut self,
         at: (f64, f64),
@@ -80,19 +82,20 @@ impl Taken {
             .any(|b| left < b.2 + 2.0 && b.0 < right + 2.0 && top < b.3 && b.1 < bottom)
     }
 
-    /// Marks a box as taken.
+    /// Marks a box as occupied.
     pub(crate) fn take(&mut self, left: f64, top: f64, right: f64, bottom: f64) {
         self.boxes.push((left, top, right, bottom));
     }
 }
 
-/// Places of legend entries with swatches of `swatch` pixels, in rows of
-/// `width`; and the height that they take together.
+/// Returns the places of legend entries with swatches of `swatch` pixels, in rows of `width`, and
+/// their total height.
 pub(crate) fn rows(names: &[String], swatch: f64, width: f64) -> (Vec<(f64, f64)>, f64) {
     let (mut x, mut y) = (0.0, 0.0);
     let mut places = Vec::new();
     for name in names {
         let taken = swatch + text_width(name);
+        // An entry wider than the row still gets a row, without an empty row before it.
         if x > 0.0 && x + taken > width {
             (x, y) = (0.0, y + LINE);
         }

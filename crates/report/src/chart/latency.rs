@@ -1,4 +1,4 @@
-//! Latency by percentile, a line a mode.
+//! Charts of latency by percentile, one line per mode.
 
 use results::{Bin, Results};
 
@@ -8,10 +8,10 @@ use super::{Chart, modes, offload_words, style_of};
 use crate::panel::{name, panels};
 use crate::style::plain;
 
-/// Most points of a line: a histogram may have thousands of bins.
+/// Most points of a line. A histogram may have thousands of bins.
 const POINTS: usize = 160;
 
-/// A chart for each table and offload profile that has histograms.
+/// Returns a chart for each table and offload profile with histograms.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let modes = modes(results);
     let mut charts = Vec::new();
@@ -38,7 +38,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
             charts.extend(Chart::new(
                 "latency",
                 format!("{}{offload}", panel.title()),
-                "Each line ends where ten requests were slower.",
+                "Each line ends where only ten requests were slower.",
                 draw(&lines),
             ));
         }
@@ -46,15 +46,16 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
     charts
 }
 
-/// Points (percentile, latency) up to where ten transactions are slower.
+/// Returns points (percentile, latency), up to where only ten transactions are slower.
 fn curve(bins: &[Bin]) -> Vec<Point> {
     let total = bins.iter().fold(0_u64, |sum, bin| sum.saturating_add(bin.count));
     let mut seen = 0_u64;
     let mut points: Vec<Point> = Vec::new();
     for bin in bins {
-        // The bin holds the percentiles from what is below it to its own end.
+        // The bin covers the percentiles from the end of the bins below it to its own end.
         let x = seen as f64 / total.max(1) as f64;
         seen = seen.saturating_add(bin.count);
+        // Percentiles beyond depend on single requests.
         if total - seen.min(total) < 10 && !points.is_empty() {
             break;
         }
@@ -62,7 +63,7 @@ fn curve(bins: &[Bin]) -> Vec<Point> {
         let x = seen as f64 / total.max(1) as f64;
         points.push(Point { x, y: bin.us, ..Point::default() });
     }
-    // Even steps along the axis rather than along the bins.
+    // Steps are even along the axis, not along the bins.
     let spread = |p: f64| -(1.0 - p.min(1.0 - 1e-12)).ln();
     let end = points.last().map_or(0.0, |point| spread(point.x));
     let mut last = f64::NEG_INFINITY;

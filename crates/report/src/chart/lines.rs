@@ -1,4 +1,4 @@
-//! Series of points joined by lines, on two axes, with a legend below.
+//! Draws series of points joined by lines, on two axes, with a legend below.
 
 use super::label::{Taken, beside, rows};
 use super::scale::{Kind, Scale};
@@ -7,32 +7,32 @@ use super::svg::{Anchor, FONT, LINE, Svg, WIDTH, fitted, text_width};
 /// Height of the field between the axes, pixels.
 const FIELD: f64 = 190.0;
 
-/// One point of a line, with its interval where there is one.
+/// A point of a line, with its interval if there is one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Point {
     pub(crate) x: f64,
     pub(crate) y: f64,
     /// Ends of a vertical interval.
     pub(crate) ends: Option<(f64, f64)>,
-    /// Written beside it where there is room.
+    /// Text beside it, if there is room.
     pub(crate) label: String,
 }
 
-/// Points of one name.
+/// Points with a common name.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// Which colour, dash and marker.
+    /// Index of colour, dash and marker.
     pub(crate) style: usize,
     pub(crate) points: Vec<Point>,
 }
 
-/// An axis: its words, its scale, and ticks of its own where it has any.
+/// An axis: label, scale, and optional own ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Axis {
     pub(crate) words: String,
     pub(crate) kind: Kind,
-    /// Figures to mark with their labels; empty: round ones.
+    /// Figures to mark, with labels. If empty, round figures are marked.
     pub(crate) ticks: Vec<(f64, String)>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Lines {
     pub(crate) y: Axis,
     /// A line across at this figure.
     pub(crate) mark: Option<f64>,
-    /// Points as markers; without it the line alone.
+    /// Whether points have markers.
     pub(crate) markers: bool,
     pub(crate) series: Vec<Series>,
 }
@@ -52,7 +52,7 @@ fn usable(value: f64, kind: Kind) -> bool {
     value.is_finite() && (kind != Kind::Log || value > 0.0)
 }
 
-/// Draws it: the image and its height. `None` without any point.
+/// Returns the image and its height; `None` without any point.
 pub(crate) fn draw(lines: &Lines) -> Option<(String, f64)> {
     let points = || lines.series.iter().flat_map(|series| &series.points);
     let of = |kind: Kind, values: &mut dyn Iterator<Item = f64>| {
@@ -68,6 +68,7 @@ pub(crate) fn draw(lines: &Lines) -> Option<(String, f64)> {
     let (mut y_low, mut y_high) = of(lines.y.kind, &mut figures)?;
     match lines.y.kind {
         Kind::Log => (y_low, y_high) = (y_low / 1.15, y_high * 1.15),
+        // A linear axis includes 0, so that differences are not exaggerated.
         _ => (y_low, y_high) = (y_low.min(0.0), y_high * 1.06),
     }
     let mut svg = Svg::default();
@@ -90,7 +91,7 @@ pub(crate) fn draw(lines: &Lines) -> Option<(String, f64)> {
     for i in beside(&labels) {
         let (at, label) = &labels[i];
         svg.line("axis", (*at, bottom), (*at, bottom + 4.0));
-        // Half of a label may stand outside the field, none outside the image.
+        // A label may extend beyond the field, but not beyond the image.
         let half = 0.5 * text_width(label);
         let at = at.clamp(half + 1.0, (WIDTH - half - 1.0).max(half + 1.0));
         svg.text("t", (at, bottom + LINE), Anchor::Middle, label);
@@ -119,10 +120,12 @@ pub(crate) fn draw(lines: &Lines) -> Option<(String, f64)> {
             if lines.markers {
                 let title = format!("{} {}: {}", series.name, point.label, short_pair(point));
                 svg.marker(series.style, *place, &title);
+                // Labels must not cover markers.
                 taken.take(place.0 - 4.0, place.1 - 4.0, place.0 + 4.0, place.1 + 4.0);
             }
         }
     }
+    // Labels come last, when all markers have their places.
     for (series, point) in lines.series.iter().flat_map(|s| s.points.iter().map(move |p| (s, p))) {
         if point.label.is_empty()
             || !usable(point.x, lines.x.kind)

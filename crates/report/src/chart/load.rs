@@ -1,4 +1,4 @@
-//! Latency against the load offered.
+//! Charts of latency against offered load.
 
 use results::{Cell, Offered, Results, Role, Status};
 
@@ -10,10 +10,10 @@ use crate::panel::name;
 use crate::style::plain;
 use crate::work::Work;
 
-/// The percentiles shown, a chart each.
+/// Percentiles shown, one chart each.
 const SHOWN: [(f64, &str); 3] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")];
 
-/// Charts for each workload measured at several loads.
+/// Returns charts for each workload measured at several loads.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let loadless = |cell| Work { load: None, ..Work::of(cell) };
     let open =
@@ -23,6 +23,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         let in_percent = cells.iter().all(|c| c.offered.is_some_and(|o| o.percent.is_some()));
         let load = |offered: Offered| match offered.percent {
             Some(percent) if in_percent => percent,
+            // Cells with loads in different units share only the rate.
             _ => offered.per_s,
         };
         for (p, label) in SHOWN {
@@ -40,8 +41,9 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
                 markers: true,
                 series: series(results, &cells, p, &load),
             };
+            // A single load gives no curve.
             if lines.series.iter().any(|series| series.points.len() > 1) {
-                let caption = "Timed from the intended moment of sending.";
+                let caption = "Measured from the intended time of sending.";
                 charts.extend(Chart::new("load", title, caption, draw(&lines)));
             }
         }
@@ -68,8 +70,10 @@ fn series(
         };
         let figure = match cell.histogram.is_empty() {
             true => summary(),
+            // The histogram combines all samples, so its tail is more precise.
             false => quantile(&cell.histogram, p),
         };
+        // Too few requests for this percentile.
         let (Some(y), Some(offered)) = (figure, cell.offered) else { continue };
         let point = Point { x: load(offered), y, ..Point::default() };
         match series.iter_mut().find(|series| series.name == name(cell)) {

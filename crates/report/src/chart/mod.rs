@@ -1,10 +1,9 @@
-//! Charts: what to draw (a file each), how to draw it ([`lines`], [`bars`],
-//! [`timeline`], [`path`]), on what scale, with labels that do not overlap.
+//! Charts: contents (one file each), drawing ([`lines`], [`bars`], [`timeline`], [`path`]), scales,
+//! and labels that do not overlap.
 //!
-//! A chart is [`WIDTH`](svg::WIDTH) pixels wide, so that a phone shows it without
-//! making its text smaller; where there is more room, charts stand side by side.
-//! Series differ by colour (Okabe and Ito's palette, told apart with any colour
-//! vision), dash and marker.
+//! A chart is [`WIDTH`](svg::WIDTH) pixels wide, so that a phone shows it without shrinking its
+//! text. On wider screens charts are placed side by side. Series differ by colour (Okabe and Ito's
+//! palette, distinguishable with any colour vision), dash and marker.
 
 mod bars;
 mod clients;
@@ -41,11 +40,11 @@ pub(crate) const STYLE: &str = include_str!("style.css");
 /// A drawn chart without the outer SVG element.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Chart {
-    /// What kind it is, as a file name has it.
+    /// Kind, as in the file name.
     pub(crate) slug: &'static str,
-    /// What the chart shows, as a heading.
+    /// Heading.
     pub(crate) title: String,
-    /// How to read it.
+    /// Explanation for the reader.
     pub(crate) caption: String,
     body: String,
     height: f64,
@@ -62,12 +61,12 @@ impl Chart {
         Some(Chart { slug, title, caption: caption.to_string(), body, height })
     }
 
-    /// For a page that has [`STYLE`].
+    /// Returns the chart for a page that includes [`STYLE`].
     pub(crate) fn inline(&self) -> String {
         self.element("", "")
     }
 
-    /// For a file of its own.
+    /// Returns the chart as a separate file.
     pub(crate) fn file(&self) -> String {
         let head = format!("<title>{}</title><style>{STYLE}</style>", svg::escaped(&self.title));
         let background = "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>";
@@ -91,27 +90,26 @@ impl Chart {
 pub(crate) struct Section {
     /// Heading above the section's charts.
     pub(crate) title: &'static str,
-    /// What a reader must know.
+    /// Explanation for the reader.
     pub(crate) words: &'static str,
     /// In the order of the tables.
     pub(crate) charts: Vec<Chart>,
 }
 
-/// Every chart of a run, in the order of the page; sections without any are left
-/// out.
+/// Returns every chart of a run, in the order of the page. Empty sections are left out.
 pub(crate) fn sections(results: &Results) -> Vec<Section> {
     let section = |title, words, charts| Section { title, words, charts };
     let all = vec![
         section(
             "Ratio to the baseline",
             "Median ratio to the baseline of the same block, with its interval. (A/A) is the \
-             baseline measured once more: the noise floor.",
+             baseline measured again: the noise floor.",
             ratio::charts(results),
         ),
         section("Message sizes", "", sizes::charts(results)),
         section(
             "Latency percentiles",
-            "All valid samples together. Each step to the right is a tenth of the requests left.",
+            "All valid samples combined. Each step to the right leaves a tenth of the requests.",
             latency::charts(results),
         ),
         section(
@@ -122,7 +120,7 @@ pub(crate) fn sections(results: &Results) -> Vec<Section> {
         ),
         section(
             "Time line",
-            "What every CPU did, and beside it how often interrupts and softirqs came there.",
+            "Time of every CPU by kind, and rates of its interrupts and softirqs.",
             timeline::charts(results),
         ),
         section("NDR and PDR", "", drop_point::charts(results)),
@@ -131,21 +129,21 @@ pub(crate) fn sections(results: &Results) -> Vec<Section> {
         section("Engines side by side", "", engines::charts(results)),
         section(
             "Paths, hop by hop",
-            "From client to server. Each figure is the mean size of what the device counted as one \
-             packet: above the MTU, GSO packets cross uncut. ▼ is what was dropped there.",
+            "From client to server. Each figure is the mean size of a packet as the device counts \
+             it: above the MTU, GSO packets pass uncut. ▼ marks drops.",
             path::charts(results),
         ),
     ];
     all.into_iter().filter(|section| !section.charts.is_empty()).collect()
 }
 
-/// Published figures beside ours, where the plan has any.
+/// Returns published figures for comparison, if the plan has any.
 pub(crate) fn published(results: &Results) -> Option<Published> {
     published::of(results)
 }
 
-/// Modes in the order of the file, A/A after its baseline: what decides a
-/// series' colour everywhere.
+/// Returns the modes in the order of the file, A/A after its baseline. The position decides a
+/// series' colour in all charts.
 fn modes(results: &Results) -> Vec<String> {
     distinct(results.cells.iter().map(name))
 }
@@ -155,7 +153,7 @@ fn style_of(modes: &[String], cell: &Cell) -> usize {
     modes.iter().position(|mode| *mode == name).unwrap_or(0)
 }
 
-/// `, offload full` where a run has several.
+/// Returns `, offload full` if a run has several profiles.
 fn offload_words(results: &Results, offload: &str) -> String {
     if results.plan.offload.len() > 1 {
         format!(", offload {}", crate::style::plain(offload))
@@ -164,13 +162,12 @@ fn offload_words(results: &Results, offload: &str) -> String {
     }
 }
 
-/// Offload profiles of the cells, in the order of the file.
+/// Returns the offload profiles of the cells, in the order of the file.
 fn offloads(results: &Results) -> Vec<&str> {
     distinct(results.cells.iter().map(|cell| cell.offload.name()))
 }
 
-/// The cells that are shown, by what they do (as `of` has it) and offload profile,
-/// in the order of both.
+/// Returns the shown cells, grouped and ordered by their work (from `of`) and offload profile.
 fn groups<'a>(
     results: &'a Results,
     shown: impl Fn(&Cell) -> bool,
@@ -185,7 +182,7 @@ fn groups<'a>(
     groups.into_iter().map(|((work, place), cells)| (work, order[place], cells)).collect()
 }
 
-/// Each once, in the order of the first of them.
+/// Removes duplicates, keeping the order of first occurrence.
 fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
     for item in items {
@@ -196,7 +193,7 @@ fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     seen
 }
 
-/// Smallest and largest value of the valid samples.
+/// Returns the smallest and largest value of the valid samples.
 fn spread(cell: &Cell) -> Option<(f64, f64)> {
     let values = cell.samples.iter().filter(|sample| sample.valid).map(|sample| sample.value);
     values.fold(None, |ends, value| match ends {
@@ -205,7 +202,7 @@ fn spread(cell: &Cell) -> Option<(f64, f64)> {
     })
 }
 
-/// An axis over cell values in a unit, in words.
+/// Labels an axis for cell values in a unit.
 fn unit_words(unit: Unit) -> String {
     match unit {
         Unit::Bits => "payload at the receiver, bit/s".to_string(),

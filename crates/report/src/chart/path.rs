@@ -1,4 +1,5 @@
-//! A mode's path from client to server: a line a hop, with what crossed it.
+//! Charts of a mode's path from client to server: one line per hop, with the packets that crossed
+//! it.
 
 use results::workload::Pattern;
 use results::{Cell, HopRecord, RecordKind, Results, Role, Status, Task};
@@ -12,10 +13,10 @@ use crate::unit::bytes;
 const COLUMNS: usize = 3;
 /// Height of a hop, pixels.
 const HOP: f64 = 36.0;
-/// Where the columns begin, pixels.
+/// Left edge of the columns, pixels.
 const LEFT: f64 = 140.0;
 
-/// A chart a mode: columns are workloads and offload profiles.
+/// Returns a chart per mode. Columns are workloads and offload profiles.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let shown = || {
         results.cells.iter().filter(|cell| {
@@ -32,7 +33,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
     modes.iter().filter_map(chart).collect()
 }
 
-/// The telling ones: streams first, of the largest messages, each offload once.
+/// Chooses the most informative cells: streams first, with the largest messages, each offload once.
 fn columns<'a>(cells: &[&'a Cell]) -> Vec<&'a Cell> {
     let mut chosen: Vec<&'a Cell> = Vec::new();
     let mut tasks = Task::ALL;
@@ -48,7 +49,7 @@ fn columns<'a>(cells: &[&'a Cell]) -> Vec<&'a Cell> {
         of.sort_by_key(|cell| std::cmp::Reverse(cell.message_bytes));
         let mut seen: Vec<&str> = Vec::new();
         for cell in of {
-            // Only a column beside others of the same hops can share their lines.
+            // Only cells with the same hops can share lines.
             let same = chosen
                 .first()
                 .is_none_or(|first| forward(first).map(place).eq(forward(cell).map(place)));
@@ -61,7 +62,7 @@ fn columns<'a>(cells: &[&'a Cell]) -> Vec<&'a Cell> {
     chosen
 }
 
-/// The way that the counted payload goes.
+/// Returns the hops in the direction of the counted payload.
 fn forward(cell: &Cell) -> impl Iterator<Item = &HopRecord> {
     let way = cell.workload.workload().direction();
     cell.hops.iter().filter(move |hop| hop.direction == way)
@@ -108,16 +109,19 @@ fn draw(columns: &[&Cell]) -> Option<(String, f64)> {
         let name = fitted(&format!("{}: {}", hop.host, hop.device), LEFT - 36.0);
         svg.text("t", (30.0, centre + 4.0), Anchor::Start, &name);
         for (i, cell) in columns.iter().enumerate() {
+            // An edited file may lack hops.
             let Some(here) = forward(cell).nth(row) else { continue };
             let mean = here.mean_skb_bytes;
             let bypassed = here.kind == RecordKind::Bypassed;
             let size = match here.packets {
+                // A bypassed device must not carry traffic, so its size means nothing.
                 _ if bypassed => "bypassed".to_string(),
                 0 => "–".to_string(),
                 _ => bytes(mean),
             };
             let whole = !bypassed && mean > f64::from(cell.mtu) + 4.0;
             let class = if whole { "t b c0" } else { "t" };
+            // Make room for the line of drops.
             let lift = if here.drops > 0 { 7.0 } else { 0.0 };
             let at = (middle(i), centre + 4.0 - lift);
             svg.text(class, at, Anchor::Middle, &fitted(&size, width - 2.0));

@@ -1,4 +1,4 @@
-//! Figures that others published for what a named plan measures.
+//! Published figures of other authors for the work of a named plan.
 
 use results::Results;
 
@@ -7,14 +7,14 @@ use super::lines::{Axis, Lines, Point, Series, draw as draw_lines};
 use super::scale::{Kind, short};
 use super::{Chart, clients, cpu, drop_point, ratio, sizes};
 
-/// Published figures and those of ours that answer them.
+/// Published figures, and this run's figures for comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Published {
-    /// Whose, on what, when.
+    /// Authors, machine and date.
     pub(crate) source: &'static str,
-    /// Charts of the figures that others have published.
+    /// Charts of the published figures.
     pub(crate) theirs: Vec<Chart>,
-    /// Charts of the same figures as this run has them.
+    /// Charts of the same figures from this run.
     pub(crate) ours: Vec<Chart>,
 }
 
@@ -31,7 +31,7 @@ const TAP: &str = include_str!("../../published/tap_bridge.csv");
 const VXLAN_2018: &str = "“VXLAN network performance test”, 2018: two hosts, Xeon E5-2430, Linux \
                           3.10, a link of about 400 Mbit/s";
 
-/// By the plan's name; a plan read from a file goes by the file's.
+/// Finds published figures by the plan's name, or the file name of a plan read from a file.
 pub(super) fn of(results: &Results) -> Option<Published> {
     let name = results.plan.name.as_deref()?;
     let name = name.rsplit('/').next().unwrap_or(name);
@@ -65,7 +65,7 @@ pub(super) fn of(results: &Results) -> Option<Published> {
         ),
         "netperf-offload" => (
             "“VXLAN offload” lab report, about 2015: Emulex OneConnect NIC, Open vSwitch VXLAN \
-             port, RHEL 7.1, 10 Gb/s; 99% confidence of ±2.5% was asked for and not reached",
+             port, RHEL 7.1, 10 Gb/s; 99% confidence of ±2.5% was requested and not reached",
             vec![
                 netperf("netperf TCP_STREAM, published about 2015", "Mbit/s", 2),
                 netperf("netperf service demand, sender, published about 2015", "µs/KB", 5),
@@ -123,6 +123,7 @@ pub(super) fn of(results: &Results) -> Option<Published> {
             vec![points("TCP through two TAP devices, published 2009", TAP, "MB/s", &[2])],
             ratio::charts(results),
         ),
+        // No figures were published for this plan.
         _ => return None,
     };
     Some(Published { source, theirs: theirs.into_iter().flatten().collect(), ours })
@@ -133,7 +134,7 @@ fn rows(csv: &'static str) -> (Vec<&'static str>, Vec<Vec<&'static str>>) {
     (lines.next().unwrap_or_default(), lines.collect())
 }
 
-/// Columns over the first one.
+/// Charts columns over the first one.
 fn curves(title: &str, csv: &'static str, x: &str, y: &str, columns: &[usize]) -> Option<Chart> {
     let (heads, rows) = rows(csv);
     let number = |row: &[&str], column: usize| row.get(column)?.parse::<f64>().ok();
@@ -157,6 +158,7 @@ fn curves(title: &str, csv: &'static str, x: &str, y: &str, columns: &[usize]) -
 
 fn lines(title: &str, x: &str, y: &str, series: Vec<Series>) -> Option<Chart> {
     let figures = || series.iter().flat_map(|series| &series.points).map(|point| point.y);
+    // Figures that span more than a factor of 20 need a log axis.
     let wide = figures().fold(0.0, f64::max) > 20.0 * figures().fold(f64::MAX, f64::min);
     let kind = if wide { Kind::Log } else { Kind::Linear };
     let lines = Lines {
@@ -166,10 +168,10 @@ fn lines(title: &str, x: &str, y: &str, series: Vec<Series>) -> Option<Chart> {
         markers: true,
         series,
     };
-    Chart::new("published", title.to_string(), "Another machine's.", draw_lines(&lines))
+    Chart::new("published", title.to_string(), "Measured on another machine.", draw_lines(&lines))
 }
 
-/// A column over message sizes, tunnel offload off and on.
+/// Charts a column over message sizes, with tunnel offload off and on.
 fn netperf(title: &str, y: &str, column: usize) -> Option<Chart> {
     let (_, rows) = rows(NETPERF);
     let series = ["off", "on"].iter().enumerate().map(|(style, offload)| Series {
@@ -187,8 +189,8 @@ fn netperf(title: &str, y: &str, column: usize) -> Option<Chart> {
     lines(title, "message size, bytes", y, series.collect())
 }
 
-/// Rows named by the first column; several columns are several marks, several
-/// rows of one name too.
+/// Charts rows named by the first column. Several columns, or several rows with one name, become
+/// several marks.
 fn points(title: &str, csv: &'static str, words: &str, columns: &[usize]) -> Option<Chart> {
     let (heads, lines) = rows(csv);
     let mut rows: Vec<Row> = Vec::new();
@@ -198,6 +200,7 @@ fn points(title: &str, csv: &'static str, words: &str, columns: &[usize]) -> Opt
             Some(Mark { style, at, ends: None })
         });
         let marks: Vec<Mark> = marks.collect();
+        // This table has two rows per name, by tool.
         let tool = line.get(1).filter(|tool| csv == TAP && **tool == "wget_http");
         let name = match tool {
             Some(_) => format!("{}, HTTP", line[0].replace('_', " ")),
@@ -216,10 +219,10 @@ fn points(title: &str, csv: &'static str, words: &str, columns: &[usize]) -> Opt
         columns => columns.iter().map(|column| heads[*column].replace('_', " ")).collect(),
     };
     let bars = Bars { words: words.to_string(), kind: Kind::Linear, mark: None, legend, rows };
-    Chart::new("published", title.to_string(), "Another machine's.", draw_bars(&bars))
+    Chart::new("published", title.to_string(), "Measured on another machine.", draw_bars(&bars))
 }
 
-/// Low and high ends of the two rates of each tuning step.
+/// Charts low and high ends of the two rates of each tuning step.
 fn ranges(title: &str) -> Option<Chart> {
     let (_, lines) = rows(UDP);
     let range = |line: &[&str], style: usize| {
@@ -239,7 +242,7 @@ fn ranges(title: &str) -> Option<Chart> {
     let legend = vec!["without drops".to_string(), "drops start".to_string()];
     let words = "datagrams per second".to_string();
     let bars = Bars { words, kind: Kind::Log, mark: None, legend, rows };
-    Chart::new("published", title.to_string(), "Another machine's.", draw_bars(&bars))
+    Chart::new("published", title.to_string(), "Measured on another machine.", draw_bars(&bars))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Each mode's ratio to the baseline, with its interval.
+//! Charts of each mode's ratio to the baseline, with its interval.
 
 use results::{Results, Role, Unit};
 
@@ -9,13 +9,14 @@ use crate::panel::{name, panels};
 use crate::style::plain;
 use crate::unit::ratio;
 
-/// A chart a table. Ratios far apart need a logarithmic axis.
+/// Returns a chart per table. Ratios far apart get a logarithmic axis.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let modes = modes(results);
     let chart = |panel: &crate::panel::Panel<'_>| {
         let mut rows = Vec::new();
         for group in &panel.groups {
             rows.push(Row::heading(format!("offload {}", plain(group.offload))));
+            // The baseline's ratio to itself is always 1.
             let cells = group.cells.iter().filter(|cell| cell.role != Role::Baseline);
             rows.extend(cells.filter_map(|cell| {
                 let interval = cell.ratio?;
@@ -42,9 +43,9 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         let bars = Bars { words, kind, mark: Some(1.0), legend: Vec::new(), rows };
         medians().next()?;
         let caption = if is_time {
-            "Latency: to the right of 1 is worse."
+            "Latency: right of 1 is worse."
         } else {
-            "To the left of 1 is less than the baseline."
+            "Left of 1 is less than the baseline."
         };
         Chart::new("ratio", panel.title(), caption, draw(&bars))
     };

@@ -1,4 +1,4 @@
-//! A recording of `watch` over time.
+//! Charts of a recording of `watch` over time.
 
 use super::lines::{Axis, Lines, Point, Series, draw};
 use super::scale::Kind;
@@ -6,10 +6,10 @@ use super::{Chart, Section};
 use crate::recording::{Figures, Hop, Recording, Series as Moments, Way};
 use crate::unit::count;
 
-/// Lines of a chart: more are not told apart.
+/// Most lines of a chart: more could not be distinguished.
 const LINES: usize = 8;
 
-/// The axis of time: its unit in words, and seconds of one.
+/// Returns the unit of the time axis, and its seconds.
 fn unit(recording: &Recording) -> (&'static str, f64) {
     match recording.whole().end_s - recording.begin_s {
         length if length > 2.0 * 86_400.0 => ("days", 86_400.0),
@@ -19,7 +19,7 @@ fn unit(recording: &Recording) -> (&'static str, f64) {
     }
 }
 
-/// A line: figures of moments, where there are any.
+/// Returns a line of the moments that have figures.
 fn line<T>(
     recording: &Recording,
     name: String,
@@ -30,7 +30,7 @@ fn line<T>(
     let unit = unit(recording).1;
     let point = |(at, figures): (&usize, &T)| {
         let moment = recording.moments.get(at)?;
-        // The middle of it, without what was between its intervals.
+        // The middle of the moment, without gaps between its intervals.
         let x = (moment.end_s - 0.5 * moment.seconds - recording.begin_s) / unit;
         Some(Point { x, y: figure(figures)?, ..Point::default() })
     };
@@ -45,6 +45,7 @@ fn chart(
     (words, kind): (&str, Kind),
     series: Vec<Series>,
 ) -> Option<Chart> {
+    // A line without points would only take room in the legend.
     let series: Vec<Series> = series.into_iter().filter(|line| !line.points.is_empty()).collect();
     let axis = |words: &str, kind| Axis { words: words.into(), kind, ticks: Vec::new() };
     let markers = recording.moments.len() < 20;
@@ -53,7 +54,7 @@ fn chart(
     Chart::new(slug, title.to_owned(), caption, draw(&lines))
 }
 
-/// Drops by reason, and what watching cost.
+/// Returns charts of drops by reason, and of the recording's own cost.
 pub(crate) fn over_time(recording: &Recording) -> Vec<Section> {
     let seconds = |at: &usize| recording.moments.get(at).map(|moment| moment.seconds);
     let mut reasons: Vec<_> = recording.reasons.iter().collect();
@@ -61,7 +62,7 @@ pub(crate) fn over_time(recording: &Recording) -> Vec<Section> {
     reasons.sort_by_key(|(_, series)| std::cmp::Reverse(all(series)));
     let more = reasons.len().saturating_sub(LINES);
     let series = reasons.iter().take(LINES).enumerate().map(|(style, (reason, dropped))| {
-        // A moment in which nothing was dropped is zero, not unknown.
+        // A moment without drops counts as zero, not as unknown.
         let rates: Moments<f64> = recording
             .moments
             .keys()
@@ -76,7 +77,7 @@ pub(crate) fn over_time(recording: &Recording) -> Vec<Section> {
         0 => "All packets that the kernel dropped.".to_owned(),
         more => format!("All packets that the kernel dropped; {more} rarer reasons are left out."),
     };
-    let axis = ("packets a second", Kind::Linear);
+    let axis = ("packets per second", Kind::Linear);
     let title = "Dropped packets by reason";
     let drops = chart(recording, "drops", title, &caption, axis, series.collect());
     let of_cost = |name: &str, style, figure: fn(&crate::recording::Moment) -> f64| {
@@ -90,34 +91,34 @@ pub(crate) fn over_time(recording: &Recording) -> Vec<Section> {
         recording,
         "own-cpu",
         "CPU time of the program",
-        "Above the limit packets are followed in less of the time, and fewer.",
+        "Above the limit, fewer packets are followed, for less of the time.",
         ("percent of one CPU", Kind::Linear),
         vec![of_cost("overlane watch", 0, |moment| moment.cpu()), limit],
     );
     let followed = chart(
         recording,
         "followed",
-        "Which part was followed",
-        "One packet in so many, at the end of an interval: the most in each moment.",
+        "Sampling rate",
+        "N of following 1 packet in N, at the end of an interval; the largest in each moment.",
         ("one in", Kind::Log),
         vec![of_cost("one in", 0, |moment| f64::from(moment.sample.1))],
     );
     let looked = chart(
         recording,
         "looked",
-        "How much of the time was looked at",
-        "Packets began to be followed in so much of it.",
+        "Share of time in which packets were selected",
+        "Outside this time no packet was selected to be followed.",
         ("percent", Kind::Linear),
-        vec![of_cost("looked", 0, |moment| 100.0 * moment.looked())],
+        vec![of_cost("window open", 0, |moment| 100.0 * moment.looked())],
     );
     let events = chart(
         recording,
         "events",
-        "Events that the kernel told",
-        "Lost ones found no room.",
-        ("events a second", Kind::Linear),
+        "Events from the kernel",
+        "Lost events found no room in the buffer.",
+        ("events per second", Kind::Linear),
         vec![
-            of_cost("told", 0, |moment| per_second(moment.events, moment.seconds)),
+            of_cost("received", 0, |moment| per_second(moment.events, moment.seconds)),
             of_cost("lost", 1, |moment| per_second(moment.lost, moment.seconds)),
         ],
     );
@@ -128,7 +129,7 @@ pub(crate) fn over_time(recording: &Recording) -> Vec<Section> {
     };
     let all = vec![
         section("Dropped packets over time", "", vec![drops]),
-        section("What it cost", "", vec![cpu, looked, followed, events]),
+        section("Cost of the recording", "", vec![cpu, looked, followed, events]),
     ];
     all.into_iter().filter(|section| !section.charts.is_empty()).collect()
 }
@@ -137,7 +138,7 @@ fn per_second(count: u64, seconds: f64) -> f64 {
     count as f64 / seconds.max(f64::MIN_POSITIVE)
 }
 
-/// Rates and times of a way's hops over time.
+/// Returns charts of rates and times of a path's hops.
 pub(crate) fn of_way(recording: &Recording, way: &Way) -> Vec<Chart> {
     let lines = |from: usize, figure: &dyn Fn(&Figures) -> Option<f64>| -> Vec<Series> {
         let shown = way.hops.iter().skip(from).take(LINES).enumerate();
@@ -147,8 +148,9 @@ pub(crate) fn of_way(recording: &Recording, way: &Way) -> Vec<Chart> {
     };
     let left_out = |from: usize| match way.hops.len().saturating_sub(from + LINES) {
         0 => String::new(),
-        more => format!(" Of {} only the table tells.", count(more, "further hop")),
+        more => format!(" {} appear only in the table.", count(more, "further hop")),
     };
+    // A log axis has no place for 0.
     let us = |ns: u64| (ns as f64 / 1000.0).max(0.001);
     let times = |of: fn(&observe::Latency) -> u64| {
         move |figures: &Figures| figures.since_before.latency().map(|times| us(of(&times)))
@@ -157,33 +159,33 @@ pub(crate) fn of_way(recording: &Recording, way: &Way) -> Vec<Chart> {
     let packets = chart(
         recording,
         "packets",
-        "Packets a second",
-        &format!("As the device counted them, whoever's packets.{}", left_out(0)),
-        ("packets a second", Kind::Linear),
+        "Packets per second",
+        &format!("As counted by the device, all packets.{}", left_out(0)),
+        ("packets per second", Kind::Linear),
         lines(0, &|figures| figures.counted().map(|rates| rates.packets_per_s)),
     );
-    // The first hop has none before it.
+    // The first hop has no previous hop.
     let median = chart(
         recording,
         "median",
-        "Time from the hop before, median",
-        &format!("Of the followed packets.{}", left_out(1)),
+        "Time from the previous hop, median",
+        &format!("Followed packets only.{}", left_out(1)),
         log,
         lines(1, &times(|times| times.p50_ns)),
     );
     let tail = chart(
         recording,
         "p99",
-        "Time from the hop before, p99",
-        &format!("The largest of the intervals in each moment.{}", left_out(1)),
+        "Time from the previous hop, p99",
+        &format!("The largest of any interval in each moment.{}", left_out(1)),
         log,
         lines(1, &times(|times| times.p99_ns)),
     );
     let end = chart(
         recording,
         "p999",
-        "Time from the hop before, p99.9",
-        &format!("The largest of the intervals in each moment.{}", left_out(1)),
+        "Time from the previous hop, p99.9",
+        &format!("The largest of any interval in each moment.{}", left_out(1)),
         log,
         lines(1, &times(|times| times.p999_ns)),
     );

@@ -1,8 +1,8 @@
-//! From figures to places on an axis, and where its ticks are.
+//! Maps figures to positions on an axis, and chooses its ticks.
 
 use crate::unit::three_digits;
 
-/// How figures become places.
+/// Mapping from figures to positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Equal steps of the figure.
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     Tail,
 }
 
-/// An axis's range of figures, laid over a range of pixels.
+/// A range of figures mapped to a range of pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scale {
     kind: Kind,
@@ -24,15 +24,17 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Figures `low` to `high` on pixels `from` to `to`. What no scale can have
-    /// (an empty range, nothing above 0 on a log scale) is widened.
+    /// Maps figures `low` to `high` to pixels `from` to `to`. An invalid range (empty, or not above
+    /// 0 on a log scale) is widened.
     pub(crate) fn new(kind: Kind, low: f64, high: f64, from: f64, to: f64) -> Scale {
+        // An edited file may hold any numbers.
         let finite = |value: f64| if value.is_finite() { value } else { 0.0 };
         let (mut low, mut high) = (finite(low), finite(high));
         match kind {
             Kind::Linear if high <= low => high = low + low.abs().max(1.0),
             Kind::Linear => {}
             Kind::Log => {
+                // A log scale needs numbers above 0.
                 low = low.max(1e-300);
                 high = high.max(1e-299);
                 if high <= low * 1.01 {
@@ -40,6 +42,7 @@ impl Scale {
                 }
             }
             Kind::Tail => {
+                // A tail scale never reaches 1, whose distance is infinite.
                 low = low.clamp(0.0, 0.9);
                 high = high.clamp(low + 0.05, 1.0 - 1e-9);
             }
@@ -55,15 +58,17 @@ impl Scale {
         }
     }
 
-    /// The place of a figure; of one outside the range, that of the nearest end.
+    /// Returns the position of a figure. Figures outside the range get the position of the nearest
+    /// end.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let (low, high) = (self.spread(self.low), self.spread(self.high));
         let share = (self.spread(value) - low) / (high - low);
+        // Figures outside the range may overflow to infinity.
         let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
         self.from + share * (self.to - self.from)
     }
 
-    /// About `wanted` figures to mark, with their labels.
+    /// Returns about `wanted` figures to mark, with labels.
     pub(crate) fn ticks(&self, wanted: usize) -> Vec<(f64, String)> {
         let values: Vec<f64> = match self.kind {
             Kind::Linear => linear(self.low, self.high, wanted),
@@ -81,7 +86,7 @@ impl Scale {
     }
 }
 
-/// `0.5`, `20`, `1.5k`, `3M`: no longer than a tick has room for.
+/// Formats `0.5`, `20`, `1.5k`, `3M`: short enough for a tick.
 pub(crate) fn short(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         v if (1e9..1e12).contains(&v) => (value / 1e9, "G"),
@@ -99,9 +104,10 @@ pub(crate) fn short(value: f64) -> String {
     format!("{text}{suffix}")
 }
 
-/// Multiples of 1, 2 or 5 powers of ten.
+/// Returns multiples of 1, 2 or 5 powers of ten.
 fn linear(low: f64, high: f64, wanted: usize) -> Vec<f64> {
     let step = nice((high - low) / wanted.max(1) as f64);
+    // A range too wide or too narrow for f64 has no steps.
     if !step.is_finite() || step <= 0.0 {
         return vec![low];
     }
@@ -112,7 +118,7 @@ fn linear(low: f64, high: f64, wanted: usize) -> Vec<f64> {
         .collect()
 }
 
-/// The smallest of 1, 2 and 5 powers of ten that is not below.
+/// Returns the smallest of 1, 2 and 5 powers of ten that is not below `value`.
 pub(crate) fn nice(value: f64) -> f64 {
     if !(value.is_finite() && value > 0.0) {
         return 0.0;
@@ -122,12 +128,13 @@ pub(crate) fn nice(value: f64) -> f64 {
     digit.unwrap_or(10.0) * power
 }
 
-/// Powers of ten, with their 2 and 5 where there is room.
+/// Returns powers of ten, with their multiples by 2 and 5 if there is room.
 fn log(low: f64, high: f64, wanted: usize) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let decades = (last - first).max(1) as usize;
     let within = |value: &f64| *value >= low * 0.999 && *value <= high * 1.001;
     let digits: &[f64] = if decades * 3 <= wanted + 3 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    // Skip decades if there are more than ticks wanted.
     let every = decades.div_ceil(wanted.max(1)).max(1);
     (first..=last)
         .step_by(every)

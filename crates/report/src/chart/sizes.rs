@@ -1,4 +1,4 @@
-//! A figure against the message size, a line a mode.
+//! Charts of a figure against the message size, one line per mode.
 
 use results::{Cell, Results, Role, Status};
 
@@ -10,8 +10,8 @@ use crate::style::plain;
 use crate::unit::bytes;
 use crate::work::Work;
 
-/// Two charts (the values, and the ratios to the baseline) for each kind of work
-/// whose message size varies.
+/// Returns two charts (values, and ratios to the baseline) for each kind of work with varying
+/// message size.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let unsized_ = |cell| Work { message_bytes: 0, ..Work::of(cell) };
     let shown = |cell: &Cell| cell.status == Status::Ok;
@@ -26,6 +26,7 @@ fn of(results: &Results, cells: &[&Cell], offload: &str) -> Vec<Chart> {
     let mut sizes: Vec<u32> = cells.iter().map(|cell| cell.message_bytes).collect();
     sizes.sort_unstable();
     sizes.dedup();
+    // A single size gives no curve.
     let Some(first) = cells.first().filter(|_| sizes.len() > 1) else { return Vec::new() };
     let modes = modes(results);
     let title = |what: &str| {
@@ -40,6 +41,7 @@ fn of(results: &Results, cells: &[&Cell], offload: &str) -> Vec<Chart> {
     let series = |figure: &dyn Fn(&Cell) -> Option<Figure>, aa: bool| {
         let mut series: Vec<Series> = Vec::new();
         for cell in cells.iter().filter(|cell| aa || cell.role != Role::Aa) {
+            // The cell has no such figure: it failed, or it has no ratio.
             let Some((y, ends)) = figure(cell) else { continue };
             let point = Point { x: f64::from(cell.message_bytes), y, ends, label: String::new() };
             let name = name(cell);
@@ -59,6 +61,7 @@ fn of(results: &Results, cells: &[&Cell], offload: &str) -> Vec<Chart> {
     let medians: Vec<f64> = cells.iter().filter_map(|cell| cell.median).collect();
     let largest = medians.iter().copied().fold(0.0, f64::max);
     let smallest = medians.iter().copied().fold(largest, f64::min);
+    // Values that span more than a factor of 20 need a log axis.
     let kind = if largest > 20.0 * smallest { Kind::Log } else { Kind::Linear };
     let y = Axis { words: unit_words(first.unit), kind, ticks: Vec::new() };
     let values = Lines {
@@ -80,7 +83,7 @@ fn of(results: &Results, cells: &[&Cell], offload: &str) -> Vec<Chart> {
         Chart::new(
             "sizes",
             title("by message size"),
-            "Medians; the upright lines reach from the smallest to the largest sample.",
+            "Medians. Vertical lines extend from the smallest to the largest sample.",
             draw(&values),
         ),
         Chart::new(

@@ -1,19 +1,19 @@
-//! An SVG image being drawn. Every text from a file is escaped here, and here
-//! only; every coordinate is a number that was checked to be finite.
+//! An SVG image while it is drawn. Every text from a file is escaped here and only here; every
+//! coordinate is checked to be finite.
 
 use std::fmt::Write;
 
 use crate::style::plain;
 
-/// Size of every text, pixels; no smaller one is ever drawn. Images are at least
-/// [`WIDTH`] wide on a phone of 390 pixels, so a pixel here is one there.
+/// Size of every text, pixels. Images are at least [`WIDTH`] wide on a phone of 390 pixels, so a
+/// pixel here is at least a pixel there.
 pub(crate) const FONT: f64 = 11.0;
 /// Width of an image, pixels.
 pub(crate) const WIDTH: f64 = 350.0;
-/// Of a line of text, pixels.
+/// Height of a line of text, pixels.
 pub(crate) const LINE: f64 = 16.0;
 
-/// Which end of a text stands at its x.
+/// Alignment of a text at its x.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Anchor {
     Start,
@@ -21,8 +21,8 @@ pub(crate) enum Anchor {
     End,
 }
 
-/// Width that a text may take in any common sans-serif font, pixels. Wide
-/// estimates cost space, narrow ones overlap.
+/// Estimates the width of a text in common sans-serif fonts, pixels. Overestimates cost space;
+/// underestimates cause overlaps.
 pub(crate) fn text_width(text: &str) -> f64 {
     let wide = |c: char| match c {
         'i' | 'l' | 'j' | 'I' | '.' | ',' | ':' | ';' | '\'' | '|' | ' ' => 0.38,
@@ -34,7 +34,7 @@ pub(crate) fn text_width(text: &str) -> f64 {
     FONT * text.chars().map(wide).sum::<f64>()
 }
 
-/// Cuts a text to a width, with an ellipsis.
+/// Shortens a text to a width, with an ellipsis.
 pub(crate) fn fitted(text: &str, width: f64) -> String {
     let text = plain(text);
     if text_width(&text) <= width {
@@ -52,7 +52,7 @@ pub(crate) fn fitted(text: &str, width: f64) -> String {
     cut
 }
 
-/// For text and double-quoted attributes.
+/// Escapes for text and double-quoted attributes.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in plain(text).chars() {
@@ -61,7 +61,7 @@ pub(crate) fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // Not XML characters at all.
+            // Not valid in XML.
             '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -69,13 +69,14 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// A coordinate: finite, with one decimal.
+/// Formats a coordinate: finite, with one decimal.
 fn n(value: f64) -> f64 {
+    // Browsers reject NaN and infinity, and misplace huge numbers.
     let value = if value.is_finite() { value.clamp(-1e5, 1e5) } else { 0.0 };
     (value * 10.0).round() / 10.0
 }
 
-/// An image under way.
+/// An image while it is drawn.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Svg {
     body: String,
@@ -90,7 +91,7 @@ impl Svg {
         );
     }
 
-    /// A rectangle; `title` is what a pointer over it shows.
+    /// Adds a rectangle; `title` is its tooltip.
     pub(crate) fn rect(&mut self, class: &str, at: (f64, f64), size: (f64, f64), title: &str) {
         let (x, y, w, h) = (n(at.0), n(at.1), n(size.0.max(0.0)), n(size.1.max(0.0)));
         let _ = write!(
@@ -100,7 +101,7 @@ impl Svg {
         self.close("rect", title);
     }
 
-    /// A line through points.
+    /// Adds a line through points.
     pub(crate) fn polyline(&mut self, class: &str, points: &[(f64, f64)]) {
         let points: Vec<String> =
             points.iter().map(|(x, y)| format!("{},{}", n(*x), n(*y))).collect();
@@ -114,7 +115,7 @@ impl Svg {
         let _ = write!(self.body, "<polygon class=\"{class}\" points=\"{}\"/>", points.join(" "));
     }
 
-    /// One of eight shapes, so that series differ without colour.
+    /// Adds one of eight shapes, so that series differ without colour.
     pub(crate) fn marker(&mut self, series: usize, at: (f64, f64), title: &str) {
         let (x, y) = (n(at.0), n(at.1));
         let d = match series % 8 {
@@ -139,7 +140,7 @@ impl Svg {
         }
     }
 
-    /// Text, its baseline at y.
+    /// Adds text with its baseline at y.
     pub(crate) fn text(&mut self, class: &str, at: (f64, f64), anchor: Anchor, text: &str) {
         let (x, y) = (n(at.0), n(at.1));
         let anchor = match anchor {
@@ -152,7 +153,7 @@ impl Svg {
             write!(self.body, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{anchor}>{text}</text>");
     }
 
-    /// The elements that were drawn, and the height in pixels as it is written.
+    /// Returns the drawn elements, and the height in pixels.
     pub(crate) fn finish(self, height: f64) -> (String, f64) {
         (self.body, n(height))
     }

@@ -1,5 +1,5 @@
-//! What each CPU did over the run, as stacked areas, and how often interrupts
-//! came on it, as lines; below, what was being measured.
+//! Charts of each CPU over the run: time by kind as stacked areas, interrupt rates as lines, and
+//! the measured samples below.
 
 use results::{InterruptTimeline, Results, Task, Timeline};
 
@@ -12,24 +12,26 @@ use crate::style::plain;
 
 /// Kinds of time in the order of the stack.
 const KINDS: [&str; 5] = ["user", "system", "irq", "softirq", "steal"];
-/// Steps drawn at most: more would be closer than a pixel.
+/// Most steps drawn: more would be closer than a pixel.
 const STEPS: usize = 300;
-/// Interrupts drawn for a CPU, those that came most often.
+/// Most interrupts drawn per CPU, the most frequent ones.
 const INTERRUPTS: usize = 6;
-/// CPUs drawn at most, the busiest with interrupts.
+/// Most CPUs drawn, the busiest with system time and interrupts.
 const CPUS: usize = 16;
 /// Height of the field, pixels.
 const FIELD: f64 = 120.0;
 
-/// Two charts a CPU.
+/// Returns two charts per CPU.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let Some(timeline) = &results.timeline else { return Vec::new() };
+    // An edited file may hold any number.
     let step = if timeline.step_s.is_finite() { timeline.step_s.max(0.0) } else { 0.0 };
     let busy = |cpu: &results::CpuTimeline| -> f64 {
         cpu.softirq.iter().chain(&cpu.irq).chain(&cpu.system).sum()
     };
     let mut shown: Vec<_> = timeline.cpus.iter().collect();
     if shown.len() > CPUS {
+        // Keep the busiest CPUs, which show the bottleneck.
         shown.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
         shown.truncate(CPUS);
         shown.sort_by_key(|cpu| cpu.cpu);
@@ -47,7 +49,7 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
     charts
 }
 
-/// At most [`STEPS`] means.
+/// Averages values to at most [`STEPS`] means.
 fn thinned(values: &[f64]) -> Vec<f64> {
     let every = values.len().div_ceil(STEPS).max(1);
     values.chunks(every).map(|chunk| chunk.iter().sum::<f64>() / chunk.len() as f64).collect()
@@ -61,7 +63,7 @@ fn areas(
     steps: usize,
 ) -> Option<(String, f64)> {
     let columns = shares[0].len();
-    // A run shorter than a step has no column to show.
+    // A run shorter than a step has no column.
     if columns == 0 || step <= 0.0 {
         return None;
     }
@@ -117,13 +119,13 @@ fn areas(
     Some(svg.finish(height + taken + FONT * 0.4))
 }
 
-/// What was measured when: a piece a sample, told by its tooltip, its shade the
-/// workload's.
+/// Draws the measured samples: one piece per sample, with a tooltip and the workload's shade.
 fn stripe(svg: &mut Svg, results: &Results, timeline: &Timeline, x: &Scale, top: f64) {
     let mut workloads: Vec<Task> = Vec::new();
     let every = timeline.marks.len().div_ceil(2 * STEPS).max(1);
     let marks: Vec<_> = timeline.marks.iter().step_by(every).collect();
     for (i, mark) in marks.iter().enumerate() {
+        // An edited file may name a cell that does not exist.
         let Some(cell) = results.cells.get(mark.cell) else { continue };
         let style = workloads.iter().position(|name| *name == cell.workload).unwrap_or_else(|| {
             workloads.push(cell.workload);
@@ -145,6 +147,7 @@ fn interrupts(timeline: &Timeline, cpu: usize, step: f64) -> Option<Chart> {
     let total = |entry: &InterruptTimeline| entry.per_s.iter().sum::<f64>();
     let mut here: Vec<&InterruptTimeline> =
         timeline.interrupts.iter().filter(|entry| entry.cpu == cpu && total(entry) > 0.0).collect();
+    // Keep the most frequent interrupts.
     here.sort_by(|a, b| total(b).total_cmp(&total(a)).then(a.name.cmp(&b.name)));
     let left_out = here.len().saturating_sub(INTERRUPTS);
     here.truncate(INTERRUPTS);
@@ -167,7 +170,7 @@ fn interrupts(timeline: &Timeline, cpu: usize, step: f64) -> Option<Chart> {
         Lines { x: axis("seconds"), y: axis("per second"), mark: None, markers: false, series };
     let caption = match left_out {
         0 => "By queue or kind.".to_string(),
-        more => format!("By queue or kind; {more} rarer ones are left out."),
+        more => format!("By queue or kind; {more} less frequent ones are left out."),
     };
     let title = format!("CPU {cpu}: interrupts and softirqs");
     Chart::new("interrupts", title, &caption, draw_lines(&lines))

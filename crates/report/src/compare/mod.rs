@@ -1,27 +1,25 @@
-//! Two results files, cell by cell: what changed for certain.
+//! Compares two results files cell by cell and finds proven changes.
 //!
-//! **What is compared.** Runs at two times differ by what the machine did at those times.
-//! That is common to all cells of a block. It cancels in the ratio to the block's own
-//! baseline, so these ratios are compared. The baseline itself has nothing to be divided
-//! by. Its absolute values are shown where both files are of one machine. They are never
-//! judged: each file is one draw of the machine's condition, and one against one proves
-//! nothing.
+//! **Compared values.** The machine's condition differs between two runs, but is common to all
+//! cells of a block. It cancels in the ratio to the block's own baseline, so these ratios are
+//! compared. The baseline itself has no reference. Its absolute values are shown if both files are
+//! from one machine, but never judged: each file is a single sample of the machine's condition, and
+//! two of them prove nothing.
 //!
-//! **What proves a change.** Two things must hold:
-//! - The bootstrap interval of B ÷ A leaves 1 out.
+//! **Proof of a change.** Two conditions must hold:
+//! - The bootstrap interval of B ÷ A excludes 1.
 //! - The Mann-Whitney test rejects at the level, after Holm's correction for the number
 //!   of comparisons ("A simple sequentially rejective multiple test procedure",
 //!   Scandinavian Journal of Statistics 6, 1979).
 //!
-//! A whole comparison then raises a false alarm with probability 1 − level at most,
-//! however many cells it has. Some comparisons have so few samples that not even samples
-//! wholly apart could be proved. They are left out of that number, and answered by "not
-//! enough data" (R. Tarone, "A modified Bonferroni method for discrete data", Biometrics
-//! 46, 1990).
+//! A whole comparison then raises a false alarm with probability 1 − level at most, regardless of
+//! its number of cells. Comparisons with so few samples that even fully separated samples would
+//! prove nothing do not count in that number, and are reported as "not enough data" (R. Tarone, "A
+//! modified Bonferroni method for discrete data", Biometrics 46, 1990).
 //!
-//! **What it cannot see.** A testbed is built once a run. What differs from one building
-//! to the next, such as placement in memory and hash seeds, is in the figures.
-//! `tests/compare.rs` simulates runs that drift together and apart.
+//! **Limits.** A testbed is built once per run. Effects that differ between builds, such as memory
+//! placement and hash seeds, remain in the figures. `tests/compare.rs` simulates runs with common
+//! and with separate drift.
 
 mod text;
 
@@ -38,7 +36,7 @@ pub use text::compare_text;
 /// The value of [`Comparison::schema`].
 const SCHEMA: &str = "overlane.compare/1";
 
-/// What two files say of each other.
+/// Result of comparing two files.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
@@ -49,18 +47,17 @@ pub struct Comparison {
     /// Probability of no false alarm in the whole comparison, 0..1.
     #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1)))]
     pub level: f64,
-    /// Whether both files are of the same machine and kernel.
+    /// Whether both files are from the same machine and kernel.
     pub same_machine: bool,
-    /// What differs between the machines, and between the plans where it bears on
-    /// the figures.
+    /// Differences between the machines, and between the plans where they affect the figures.
     pub differences: Vec<String>,
-    /// One entry a figure of a cell, in the order of the first file.
+    /// One entry per figure of a cell, in the order of the first file.
     pub figures: Vec<Compared>,
     /// Cells of the first file only, in words.
     pub only_in_a: Vec<String>,
     /// Cells of the second file only, in words.
     pub only_in_b: Vec<String>,
-    /// Largest regression allowed, as a share; null where none was named.
+    /// Largest regression allowed, as a share; null if no limit was given.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
     pub fail_on: Option<f64>,
     /// Whether a proven regression exceeds it.
@@ -78,14 +75,14 @@ pub struct Compared {
     pub role: Role,
     /// Name of the cell's offload profile.
     pub offload: String,
-    /// Everything else that the cell is, in words.
+    /// All other properties of the cell, in words.
     pub work: String,
-    /// Which of the cell's figures was compared.
+    /// Figure of the cell that was compared.
     pub figure: Figure,
     /// Whether medians or their ratios to the baseline were compared.
     pub basis: Basis,
-    /// Median in the first file: a ratio to the baseline, or absolute in the
-    /// cell's unit (CPU: that of its service demand, latency: µs).
+    /// Median in the first file: a ratio to the baseline, or absolute in the cell's unit (CPU: unit
+    /// of its service demand, latency: µs).
     pub a: Option<f64>,
     /// Median in the second file.
     pub b: Option<f64>,
@@ -93,8 +90,8 @@ pub struct Compared {
     pub samples_a: usize,
     /// Valid samples in the second file.
     pub samples_b: usize,
-    /// B ÷ A with its bootstrap interval; null where A's median is 0, or with fewer than two
-    /// samples in either.
+    /// B ÷ A with its bootstrap interval; null if A's median is 0 or either file has fewer than two
+    /// samples.
     #[cfg_attr(
         feature = "schema",
         schemars(extend("properties" = schemars::json_schema!({ "samples": { "minimum": 2 } })))
@@ -104,11 +101,11 @@ pub struct Compared {
     pub p_value: Option<f64>,
     /// The same after the correction for all comparisons.
     pub p_corrected: Option<f64>,
-    /// Whether more of the figure is better.
+    /// Whether a larger figure is better.
     pub higher_is_better: bool,
     /// Whether a change is proven, and in which direction.
     pub verdict: Verdict,
-    /// Why there is not enough data, where there is not.
+    /// Why there is not enough data; null otherwise.
     pub reason: Option<String>,
 }
 
@@ -136,24 +133,24 @@ pub enum Basis {
     Absolute,
 }
 
-/// What is known of a change.
+/// Judgement of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Changed for certain, for the better.
+    /// Proven change for the better.
     Better,
-    /// Changed for certain, for the worse.
+    /// Proven change for the worse.
     Worse,
-    /// No change is proven; the interval says how large one may still be.
+    /// No change is proven. The interval bounds a possible one.
     NoProvenChange,
-    /// Too little to prove anything, whatever it says.
+    /// Too few samples to prove any change.
     NotEnoughData,
 }
 
 impl Compared {
-    /// How much worse the second file is, as a share (0.05: by 5%); negative
-    /// where it is better. Of the median, not of the interval's end.
+    /// Returns how much worse the second file's median is, as a share (0.05: by 5%); negative if it
+    /// is better.
     pub fn regression(&self) -> Option<f64> {
         let ratio = self.ratio?.median;
         Some(if self.higher_is_better { 1.0 - ratio } else { ratio - 1.0 })
@@ -163,12 +160,12 @@ impl Compared {
 /// Why two files cannot be compared.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompareError {
-    /// Ratios to different modes.
+    /// The files use different baselines.
     #[error("/plan/baseline: expected the same in both files, got \"{a}\" and \"{b}\"")]
     OtherBaseline {
-        /// Of the first file.
+        /// Baseline of the first file.
         a: String,
-        /// Of the second file.
+        /// Baseline of the second file.
         b: String,
     },
     /// No cell is in both files.
@@ -178,11 +175,10 @@ pub enum CompareError {
     NothingInCommon,
 }
 
-/// Compares `b` with `a`, cell by cell; `fail_on` is the largest regression
-/// allowed, as a share.
+/// Compares `b` with `a`, cell by cell. `fail_on` is the largest regression allowed, as a share.
 ///
 /// # Errors
-/// [`CompareError`] where no cell of one can be set against a cell of the other.
+/// [`CompareError`] if the files have no comparable cells.
 pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Comparison, CompareError> {
     if a.plan.baseline != b.plan.baseline {
         let (a, b) = (a.plan.baseline.clone(), b.plan.baseline.clone());
@@ -190,24 +186,25 @@ pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Compari
     }
     let machines = machine_differences(a, b);
     let same_machine = machines.is_empty();
+    // The stricter of both levels holds for both files.
     let level = a.plan.confidence.level.max(b.plan.confidence.level);
     let mut figures = Vec::new();
     let mut only_in_a = Vec::new();
     let (cells_a, cells_b) = (Cells::of(a), Cells::of(b));
     let mut common = false;
     for cell in &a.cells {
-        // A cell of one run only has nothing to stand against; it is listed by its words.
+        // A cell of one file only has no counterpart: list it in words.
         let Some(other) = cells_b.same(cell) else {
             only_in_a.push(words(cell));
             continue;
         };
         common = true;
-        // What neither machine can build is no figure of either.
+        // If neither machine can build the mode, there is no figure.
         let unsupported = |cell: &Cell| cell.status == Status::Unsupported;
         if unsupported(cell) && unsupported(other) {
             continue;
         }
-        // The baseline's figures are absolute: those of two machines say nothing of a change.
+        // The baseline's figures are absolute, and not comparable between two machines.
         if cell.role == Role::Baseline && !same_machine {
             continue;
         }
@@ -215,6 +212,7 @@ pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Compari
             figures.extend(compared((&cells_a, cell), (&cells_b, other), figure, level));
         }
     }
+    // Without a common cell, every verdict would be missing and the comparison would look clean.
     if !common {
         return Err(CompareError::NothingInCommon);
     }
@@ -244,36 +242,37 @@ fn words(cell: &Cell) -> String {
     format!("{name}, offload {}: {}", cell.offload, Work::of(cell).title())
 }
 
-/// One figure of one cell; `None` where neither file has it.
+/// Compares one figure of one cell; `None` if neither file has it.
 fn compared(
     (a, in_a): (&Cells<'_>, &Cell),
     (b, in_b): (&Cells<'_>, &Cell),
     figure: Figure,
     level: f64,
 ) -> Option<Compared> {
-    // In a cell at a load, the value is a latency already; p99 is another.
+    // In a cell at a given load the value itself is a latency; p99 is a separate figure.
     let basis = match in_a.role {
         Role::Baseline => Basis::Absolute,
         Role::Aa | Role::Measured => Basis::RatioToBaseline,
     };
     let (values_a, values_b) = (values(a, in_a, figure, basis), values(b, in_b, figure, basis));
     let failed = in_a.status != Status::Ok || in_b.status != Status::Ok;
-    // Neither file has the figure; a failed cell is told once, by its value.
+    // Neither file has the figure. A failed cell is reported once, as its value.
     if values_a.is_empty() && values_b.is_empty() && !(failed && figure == Figure::Value) {
         return None;
     }
+    // Too few values, or a median of 0, have no ratio; `reason` reports it.
     let ratio = ratio_of_medians(&values_a, &values_b, level).ok();
     let p_value = mann_whitney(&values_a, &values_b).ok().map(|test| test.p_value);
     let enough = values_a.len().min(values_b.len()) >= 2;
     let reason = match basis {
         Basis::Absolute => Some(
-            "one run each: the machine's condition differs from run to run, and the baseline has \
-             nothing to be compared with"
+            "one run each: the machine's condition varies between runs, and the baseline has no \
+             reference"
                 .to_string(),
         ),
         Basis::RatioToBaseline if failed => Some("failed in one of the files".to_string()),
         Basis::RatioToBaseline if !enough => Some(format!(
-            "{} and {} valid samples with a baseline, at least 2 in each are needed",
+            "{} and {} valid samples with a baseline, at least 2 each are required",
             values_a.len(),
             values_b.len()
         )),
@@ -299,10 +298,10 @@ fn compared(
     })
 }
 
-/// A file's cells by what they are, so that each is found without a look at all others.
+/// A file's cells by identity, for fast look-up.
 struct Cells<'a> {
     by_identity: HashMap<Identity<'a>, &'a Cell>,
-    /// Of each baseline the 99th percentile by block: of the block's first valid sample.
+    /// 99th percentile of each baseline by block, from the block's first valid sample.
     baseline_p99: HashMap<(&'a str, Work<'a>), HashMap<u32, Option<f64>>>,
 }
 
@@ -313,7 +312,7 @@ impl<'a> Cells<'a> {
     fn of(results: &'a Results) -> Cells<'a> {
         let mut cells = Cells { by_identity: HashMap::new(), baseline_p99: HashMap::new() };
         for cell in &results.cells {
-            // The first of several alike, as a file may be edited.
+            // The first of several identical cells counts: the file may have been edited.
             cells.by_identity.entry(identity(cell)).or_insert(cell);
             if cell.role == Role::Baseline {
                 let key = (cell.offload.name(), Work::of(cell));
@@ -348,8 +347,8 @@ fn p99_by_block(cell: &Cell) -> HashMap<u32, Option<f64>> {
     blocks
 }
 
-/// A cell's valid figures, one a sample; none that is not a finite number above 0. A rate may
-/// be 0: nothing arrived.
+/// Returns a cell's valid figures, one per sample. Leaves out values that are not finite numbers
+/// above 0. A rate may be 0 if nothing arrived.
 fn values(cells: &Cells<'_>, cell: &Cell, figure: Figure, basis: Basis) -> Vec<f64> {
     let absolute = |sample: &Sample| match figure {
         Figure::Value => Some(sample.value),
@@ -366,20 +365,22 @@ fn values(cells: &Cells<'_>, cell: &Cell, figure: Figure, basis: Basis) -> Vec<f
         Basis::Absolute => valid.filter_map(absolute).collect(),
         Basis::RatioToBaseline => valid.filter_map(to_baseline).collect(),
     };
+    // A CPU time or latency of 0 means that nothing was counted.
     let may_be_nothing = figure == Figure::Value;
     let is_figure =
         |value: &f64| value.is_finite() && (*value > 0.0 || may_be_nothing && *value == 0.0);
     figures.into_iter().filter(is_figure).collect()
 }
 
-/// Verdicts, for all comparisons together: Tarone's count, then Holm's steps.
+/// Judges all comparisons together: Tarone's count, then Holm's steps.
 fn judge(figures: &mut [Compared], error: f64) {
     let known: Vec<f64> =
         figures.iter().map(|figure| smallest_p_value(figure.samples_a, figure.samples_b)).collect();
     let smallest = |i: usize| known[i];
+    // Figures with a reason are not judged.
     let mut judged: Vec<usize> =
         (0..figures.len()).filter(|i| figures[*i].reason.is_none()).collect();
-    // Decided by the counts of samples alone, never by what they say.
+    // This selection uses only the numbers of samples, never their values.
     judged.sort_by(|x, y| smallest(*x).total_cmp(&smallest(*y)));
     let within = |k: usize| judged.partition_point(|i| smallest(*i) * k as f64 <= error);
     let provable = (1..=judged.len()).find(|k| within(*k) <= *k).map_or(0, within);
@@ -387,7 +388,7 @@ fn judge(figures: &mut [Compared], error: f64) {
     for i in judged.split_off(provable) {
         let figure = &mut figures[i];
         figure.reason = Some(format!(
-            "{} and {} samples could not prove any change among {all} comparisons",
+            "{} and {} samples are too few to prove any change among {all} comparisons",
             figure.samples_a, figure.samples_b
         ));
     }
@@ -395,14 +396,16 @@ fn judge(figures: &mut [Compared], error: f64) {
     judged.sort_by(|x, y| p_value(figures, *x).total_cmp(&p_value(figures, *y)));
     let mut corrected = 0.0_f64;
     for (step, i) in judged.iter().enumerate() {
+        // Holm: corrected p-values never decrease.
         corrected = corrected.max(p_value(figures, *i) * (provable - step) as f64).min(1.0);
         let figure = &mut figures[*i];
         figure.p_corrected = Some(corrected);
         let rose = match figure.ratio {
             Some(ratio) if ratio.low > 1.0 => Some(true),
             Some(ratio) if ratio.high < 1.0 => Some(false),
+            // The interval includes 1: the direction is unknown.
             Some(_) => None,
-            // A's median is 0, to which there is no ratio: the rate can only have risen.
+            // A's median is 0, so there is no ratio, and the rate can only have risen.
             None => (figure.b > Some(0.0)).then_some(true),
         };
         figure.verdict = match rose {
@@ -418,7 +421,7 @@ fn differing(what: &str, a: &dyn std::fmt::Display, b: &dyn std::fmt::Display) -
     (a != b).then(|| crate::style::plain(&format!("{what}: {a} and {b}")))
 }
 
-/// What makes two machines two: hardware, kernel, and how CPU time is counted.
+/// Returns the differences between machines: hardware, kernel, and how CPU time is counted.
 fn machine_differences(a: &Results, b: &Results) -> Vec<String> {
     let of = |name: &str, a: &Machine, b: &Machine| {
         let none = "none".to_string();
@@ -446,7 +449,7 @@ fn machine_differences(a: &Results, b: &Results) -> Vec<String> {
     found
 }
 
-/// Differences of the plans that bear on the figures.
+/// Returns differences of the plans that affect the figures.
 fn plan_differences(a: &Results, b: &Results) -> Vec<String> {
     let (p, q) = (&a.plan, &b.plan);
     let cpus = |plan: &results::Plan| {

@@ -9,16 +9,15 @@ use crate::style::{Style, plain, wrap};
 use crate::unit::{count, percent, ratio, three_digits};
 use crate::work::round;
 
-/// The comparison for a terminal: a table per kind of work, then what the
-/// verdicts come to.
+/// Renders the comparison for a terminal: a table per kind of work, then a conclusion.
 pub fn compare_text(comparison: &Comparison, style: Style) -> String {
     let mut out = String::new();
     if !comparison.same_machine {
         push(
             &mut out,
             style,
-            "The files are of different machines: ratios to the baseline are compared, no absolute \
-             figures.",
+            "The files are from different machines: only ratios to the baseline are compared, no \
+             absolute figures.",
         );
     }
     for difference in &comparison.differences {
@@ -27,7 +26,7 @@ pub fn compare_text(comparison: &Comparison, style: Style) -> String {
     if !out.is_empty() {
         out.push('\n');
     }
-    // In the order of the first figure of each.
+    // Keep the order of each group's first figure.
     let mut groups: Vec<((&str, &str), Vec<&Compared>)> = Vec::new();
     let mut places: HashMap<(&str, &str), usize> = HashMap::new();
     for figure in &comparison.figures {
@@ -105,6 +104,7 @@ fn push_table(out: &mut String, comparison: &Comparison, rows: &[&Compared], sty
     }
     for line in table.to_string().lines() {
         let line = line.trim_end();
+        // Highlight proven changes only.
         let marked = line.ends_with("worse") || line.ends_with("better");
         out.push_str(&if marked { style.bold(line) } else { line.to_string() });
         out.push('\n');
@@ -124,7 +124,7 @@ fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Each reason once, with how many figures it holds for.
+/// Appends each reason once, with the number of figures it applies to.
 fn push_reasons(out: &mut String, comparison: &Comparison, style: Style) {
     let mut reasons: Vec<(&str, usize)> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
@@ -143,10 +143,10 @@ fn push_reasons(out: &mut String, comparison: &Comparison, style: Style) {
 fn conclusion(comparison: &Comparison) -> String {
     let of = |verdict: Verdict| comparison.figures.iter().filter(|f| f.verdict == verdict).count();
     let mut text = format!(
-        "{}: {} proven worse, {} proven better, {} without a proven change, {} without enough data. \
-         p is Mann-Whitney's, corrected for all comparisons; a change is proven where p ≤ {} and \
-         the interval leaves out 1. Rates, CPU and p99 are ratios to the baseline of the same \
-         block, except the baseline's own.",
+        "{}: {} proven worse, {} proven better, {} without a proven change, {} without enough \
+         data. p is the Mann-Whitney p-value, corrected for all comparisons; a change is proven if \
+         p ≤ {} and the interval excludes 1. Rates, CPU and p99 are ratios to the baseline of the \
+         same block, except for the baseline itself.",
         count(comparison.figures.len(), "figure"),
         of(Verdict::Worse),
         of(Verdict::Better),
