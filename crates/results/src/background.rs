@@ -1,10 +1,10 @@
-//! What else ran on the machines of a run, and the rule that judged it.
+//! Other load on the machines of a run, and the rule that judged it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::names::JudgedBy;
 
-/// What disturbed one sample, as shares of CPU or wall time.
+/// Disturbance of one sample, as shares of CPU or wall time.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -16,20 +16,19 @@ pub struct Disturbance {
     /// Wall time in which this process's control group was throttled, 0..1.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub throttled_share: f64,
-    /// CPU time of processes that neither are nor descend from this process, as
-    /// a share of all CPUs' time, 0..1. Kernel threads are left out: they may
-    /// work for the traffic. Softirqs that happened to run on a process count
-    /// as its own, as the kernel has it.
+    /// CPU time of processes other than this one and its descendants, as a share of all CPUs' time,
+    /// 0..1. Kernel threads do not count, because they may work for the traffic. Softirqs count for
+    /// the process that they interrupted, as in the kernel's accounting.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub other_share: f64,
-    /// The same and steal of the one CPU of the test's on which they took most, as a
+    /// Share of other processes and steal on the one CPU of the test where it was largest, as a
     /// share of that CPU's time, 0..1. A process counts where it ran last.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub busiest_share: f64,
 }
 
-/// A share's usual level and how far it spreads.
+/// Usual level and spread of a share.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -57,25 +56,24 @@ pub struct MachineBackground {
     pub throttled: Usual,
 }
 
-/// What samples were judged by, and what was usual on the run's machines.
+/// Rule for judging samples, and the usual load on the run's machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Background {
-    /// `background`: what stands out from the run's own background is taken once more.
-    /// `strict`: what is past `--disturbance` is void.
+    /// `background`: samples that stand out from the run's own background are repeated. `strict`:
+    /// samples beyond `--disturbance` are discarded.
     pub rule: JudgedBy,
-    /// The share of `--disturbance`, 0..1; null under the rule `background`, and where
-    /// it lifts all limits.
+    /// Share of `--disturbance`, 0..1; null under the rule `background`, and if there is no limit.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub strict_share: Option<f64>,
-    /// The client's machine; in the lab the only one.
+    /// The client's machine; in the lab, the only one.
     pub machine: MachineBackground,
-    /// The server's machine, where it is another.
+    /// The server's machine, if it is another one.
     pub peer: Option<MachineBackground>,
-    /// Samples taken once more, since they stood out.
+    /// Number of samples repeated because they stood out.
     pub retaken: u32,
-    /// Samples that stood out still, and count: the order within a block is random, so
-    /// that they widen an interval and do not shift it.
+    /// Number of samples that still stood out and were kept. The order within a block is random, so
+    /// they widen an interval without shifting it.
     pub kept: u32,
 }

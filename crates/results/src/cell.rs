@@ -1,4 +1,4 @@
-//! A cell: one mode under one load, with its samples and what they come to.
+//! A cell: one mode under one load, with its samples and their summary.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::names::{DemandUnit, Engine, Profile, Role, Status, Unit};
 use crate::sample::{Bin, DropPoint, HopRecord, Latency, Loss, Pace, Sample};
 use crate::workload::Task;
 
-/// mode × offload profile × MTU × workload × message size.
+/// Combination of mode, offload profile, MTU, workload and message size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -18,17 +18,17 @@ use crate::workload::Task;
 pub struct Cell {
     /// Network mode (vxlan, bridge, nat ...).
     pub mode: String,
-    /// baseline: every ratio of the same offload, MTU, workload and size is taken to it; aa:
-    /// the baseline once more, its ratio is the noise floor; measured: a mode under test.
+    /// baseline: reference of every ratio with the same offload, MTU, workload and size; aa: the
+    /// baseline measured again, whose ratio is the noise floor; measured: a mode under test.
     pub role: Role,
-    /// What the NICs of the wire can do: full (TSO, GSO, tunnel segmentation, GRO), no-tunnel
-    /// (as full without tunnel segmentation), none (all off).
+    /// Offloads of the link's NICs: full (TSO, GSO, tunnel segmentation, GRO), no-tunnel (as full,
+    /// without tunnel segmentation), none (all off).
     pub offload: Profile,
     /// Underlay MTU, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
     pub mtu: u32,
-    /// Workload (tcp_stream …), or drop_point: the highest rate of udp_stream at which loss
-    /// stays within each goal.
+    /// Workload (tcp_stream …), or drop_point: the highest rate of udp_stream within each loss
+    /// limit.
     pub workload: Task,
     /// Message size, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1, "maximum" = 65507)))]
@@ -36,34 +36,33 @@ pub struct Cell {
     /// Flows that run at the same time.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub flows: u32,
-    /// Requests that each flow keeps under way (rr).
+    /// Outstanding requests per flow (rr).
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub outstanding: u32,
-    /// The schedule that requests or datagrams were sent on; null where they
-    /// were sent as fast as the path took them.
+    /// Schedule of requests or datagrams; null if they were sent at full speed.
     pub offered: Option<Offered>,
-    /// Socket buffers of both ends, bytes; null: the kernel's own.
+    /// Socket buffers of both ends, bytes; null: the kernel's default.
     pub socket_buffer_bytes: Option<u32>,
-    /// The varied setting (`sysctl:net.core.netdev_budget=1000`): ratios are to
-    /// the same mode as found; null: as found.
+    /// The varied setting (`sysctl:net.core.netdev_budget=1000`). Ratios are to the same mode as
+    /// found. Null: as found.
     pub setting: Option<String>,
     /// UDP GSO in use (`udp_stream` only).
     pub gso: bool,
-    /// `overlane`, or the name of a driven tool.
+    /// `overlane`, or the name of an external tool.
     pub engine: Engine,
-    /// Unit of `value` and `median`: `bit/s`, `datagram/s`, `transaction/s`,
-    /// `connection/s`; `us` for cells at a load (`offered.percent`), whose rate
-    /// is given: there it is the median latency, and a ratio above 1 is worse.
+    /// Unit of `value` and `median`: `bit/s`, `datagram/s`, `transaction/s`, `connection/s`. `us`
+    /// for cells at a load (`offered.percent`), whose rate is given: the value is the median
+    /// latency, and a ratio above 1 is worse.
     pub unit: Unit,
-    /// ok: measured, every valid sample with its proof; failed: tried, and no valid sample came
-    /// of it; unsupported: this kernel or machine cannot build the mode.
+    /// ok: measured, and the path of every valid sample was verified; failed: tried, without any
+    /// valid sample; unsupported: this kernel or machine cannot build the mode.
     pub status: Status,
-    /// Why there is no figure, where status is not ok.
+    /// Why there is no figure, if status is not ok.
     pub reason: Option<String>,
-    /// Every sample taken, void ones included.
+    /// Every sample, including discarded ones.
     pub samples: Vec<Sample>,
-    /// Blocks after which this cell took no more samples, because more would not have moved
-    /// the verdict of a trial; null: it took samples until the run ended.
+    /// Blocks after which this cell was no longer sampled, because more samples would not have
+    /// changed the verdict of a trial; null: it was sampled until the run ended.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub settled_after: Option<u32>,
@@ -77,20 +76,19 @@ pub struct Cell {
     pub service_demand: Option<ServiceDemand>,
     /// Latency, the median over samples of each percentile (rr and crr).
     pub latency_us: Option<Latency>,
-    /// Every valid sample's latencies in one histogram, lowest first; empty
-    /// where nothing was timed.
+    /// Latencies of all valid samples in one histogram, lowest first; empty if nothing was timed.
     pub histogram: Vec<Bin>,
-    /// Median over samples of each goal's rate (drop_point).
+    /// Median over samples of the rate within each loss limit (drop_point).
     pub drop_point: Option<DropPoint>,
-    /// Worst of the samples: how the schedule was kept.
+    /// Adherence to the schedule, of the worst sample.
     pub pace: Option<Pace>,
-    /// The driven tool; null for the built-in engine.
+    /// The external tool; null for the built-in engine.
     pub tool: Option<Tool>,
     /// Loss over all valid samples (udp_stream).
     pub loss: Option<Loss>,
-    /// Medians over valid samples of what crossed each hop.
+    /// Medians over valid samples of the packets at each hop.
     pub hops: Vec<HopRecord>,
-    /// What the samples' order says: a drift over the run, when there is one.
+    /// Drift over the run, if there is one.
     pub trend: Option<String>,
 }
 
@@ -114,29 +112,27 @@ pub struct ServiceDemand {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Offered {
-    /// Percent of the path's own maximum, where it was asked for so.
+    /// Percent of the path's own maximum, if requested in percent.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub percent: Option<f64>,
-    /// Intended, over all flows: transactions/s or datagrams/s; 0 where the next
-    /// request waits for the answer to the last (0 percent), and where the maximum
-    /// is not known.
+    /// Intended rate over all flows: transactions/s or datagrams/s. 0 if each request waits for the
+    /// previous answer (0 percent), or if the maximum is unknown.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub per_s: f64,
 }
 
-/// A driven tool, and what it says of itself.
+/// An external tool and its own figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tool {
-    /// As it prints it.
+    /// Version as the tool prints it.
     pub version: String,
     /// Command line of the client's program.
     pub command: String,
-    /// Its own figures under its own names (`LOCAL_CPU_UTIL`), medians over samples.
+    /// Figures of the tool under its own names (`LOCAL_CPU_UTIL`), medians over samples.
     pub figures: BTreeMap<String, f64>,
-    /// Its value ÷ the built-in engine's on the same path in the same block, with
-    /// the interval: the two agree where that holds 1. Null where the built-in
-    /// engine was not asked the same.
+    /// The tool's value ÷ the built-in engine's on the same path in the same block, with its
+    /// interval. They agree if it includes 1. Null if the built-in engine did not measure the same.
     pub ratio: Option<Interval>,
 }

@@ -1,56 +1,56 @@
-//! What faults cost traffic that flowed meanwhile.
+//! Effects of faults on traffic.
 
 use serde::{Deserialize, Serialize};
 
 use crate::names::Profile;
 
-/// A fault of a mode, and each time that it befell a testbed of its own.
+/// A fault of a mode, with its trials. Each trial injects it into a fresh testbed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FaultRecord {
     /// Name of the mode (`bgp`).
     pub mode: String,
-    /// Offload profile of the wire.
+    /// Offload profile of the link.
     pub offload: Profile,
     /// Underlay MTU, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
     pub mtu: u32,
     /// Name of the fault among those of its mode (`session-ends`).
     pub fault: String,
-    /// What happened, in words.
+    /// Description of the fault.
     pub title: String,
-    /// Seconds from one datagram to the next, from client to server.
+    /// Seconds between two datagrams from client to server.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub interval_s: f64,
-    /// Times that it was asked for.
+    /// Number of trials requested.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub asked: u32,
-    /// Each time, in order; fewer than asked for where the run was interrupted.
+    /// Trials, in order; fewer than requested if the run was interrupted.
     pub trials: Vec<FaultTrial>,
 }
 
-/// One time that a fault befell a testbed.
+/// One injection of a fault into a testbed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FaultTrial {
-    /// Why it failed; null where it did not.
+    /// Why the trial failed; null if it did not.
     pub reason: Option<String>,
-    /// What it cost; null where it failed.
+    /// Effect on traffic; null if the trial failed.
     pub cost: Option<FaultCost>,
 }
 
-/// What a fault cost traffic. Datagrams count from its beginning until traffic flowed again.
+/// Effect of a fault on traffic. Datagrams count from its beginning until traffic flowed again.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FaultCost {
-    /// Datagrams that were sent.
+    /// Datagrams sent.
     pub sent: u64,
-    /// Those of them that arrived; the others are lost.
+    /// Sent datagrams that arrived. The rest is lost.
     pub received: u64,
-    /// Arrivals of datagrams that had arrived before.
+    /// Duplicate arrivals.
     pub twice: u64,
     /// Longest time between two arrivals, seconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]

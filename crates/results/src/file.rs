@@ -1,4 +1,4 @@
-//! The whole of a results file.
+//! The top level of a results file.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +10,10 @@ use crate::names::EndedBy;
 use crate::plan::Plan;
 use crate::timeline::Timeline;
 
-/// The value of [`Results::schema`] that this version writes.
+/// Value of [`Results::schema`] in files of this version.
 pub const SCHEMA: &str = "overlane.results/3";
 
-/// Most cells: each is a row or a card of a report.
+/// Most cells. Each is a row or a card of a report.
 pub const MOST_CELLS: usize = 10_000;
 /// Most modes, warnings, testbeds, notes.
 pub(crate) const MOST_LISTED: usize = 10_000;
@@ -22,9 +22,8 @@ pub(crate) const MOST_LISTED: usize = 10_000;
 #[cfg(feature = "schema")]
 const UTC: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|\+00:00)$";
 
-/// What overlane writes to results.json. Every field is always written; null where there
-/// is nothing to say. Bytes on hops are layer-3 bytes (the device counter less 14 bytes of
-/// Ethernet header a packet).
+/// Contents of results.json. Every field is always written; null if it has no value. Bytes on hops
+/// are layer-3 bytes (the device's counter minus 14 bytes of Ethernet header per packet).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -35,12 +34,12 @@ pub struct Results {
     pub schema: String,
     /// Version of overlane that wrote the file.
     pub overlane: String,
-    /// Whether the run went to its planned end. False after Ctrl-C or a failure: what was
-    /// measured until then is in the file.
+    /// Whether the run reached its planned end. False after Ctrl-C or a failure; the file then
+    /// contains the samples taken until then.
     pub complete: bool,
-    /// Why the run ended: blocks (all done), confidence (every interval within the goal),
-    /// decided (the change on trial), max_blocks (goal not met), out_of_reach (it would not
-    /// be met), interrupted, failed.
+    /// Why the run ended: blocks (all done), confidence (every interval reached the goal), decided
+    /// (the verdict on the change on trial is certain), max_blocks (goal missed), out_of_reach (the
+    /// goal would be missed), interrupted, failed.
     pub ended_by: EndedBy,
     /// Start, RFC 3339, UTC.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = UTC, "format" = "date-time")))]
@@ -48,33 +47,32 @@ pub struct Results {
     /// End, RFC 3339, UTC.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = UTC, "format" = "date-time")))]
     pub finished: String,
-    /// The machine; the client's, where there are two.
+    /// The machine; the client's if there are two.
     pub machine: Machine,
     /// The server's machine (`overlane measure run`); null in the lab.
     pub peer: Option<Machine>,
     /// The plan as it was carried out.
     pub plan: Plan,
-    /// Every mode asked for, measured or not.
+    /// Every requested mode, measured or not.
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = MOST_LISTED)))]
     pub modes: Vec<ModeRecord>,
-    /// What the devices of each testbed really had switched on (ethtool -k).
+    /// Offloads that each testbed's devices really had switched on (ethtool -k).
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = MOST_LISTED)))]
     pub testbeds: Vec<TestbedRecord>,
     /// One entry per mode, offload profile, MTU, workload and message size.
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = MOST_CELLS)))]
     pub cells: Vec<Cell>,
-    /// What each fault of `--faults` cost traffic that flowed meanwhile; absent: none was asked
-    /// for, or written before this was kept.
+    /// Effect on traffic of each fault of `--faults`; absent: none was requested, or the file is
+    /// from an older version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = MOST_LISTED)))]
     pub faults: Vec<FaultRecord>,
-    /// CPUs and interrupts over the whole run, in equal steps; null where none
-    /// was kept.
+    /// CPUs and interrupts over the whole run, in equal steps; null if not recorded.
     pub timeline: Option<Timeline>,
-    /// Things a reader must know before believing a figure.
+    /// Cautions for interpreting the figures.
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = MOST_LISTED)))]
     pub warnings: Vec<String>,
-    /// What else ran, and the rule that judged it; null in files of older versions.
+    /// Other load, and the rule that judged it; null in files of older versions.
     #[serde(default)]
     pub background: Option<Background>,
 }

@@ -16,7 +16,7 @@ pub struct Interval {
     /// Upper end of the interval.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub high: f64,
-    /// Probability with which such intervals cover the true median, 0..1, at least.
+    /// Minimum probability with which such intervals cover the true median, 0..1.
     #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1)))]
     pub confidence: f64,
     /// Number of ratios it was computed from.
@@ -25,9 +25,10 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The interval of ratios, turned so that above 1 is better.
+    /// Returns the interval of ratios, inverted if less is better, so that above 1 is always
+    /// better.
     pub fn worth(self, less_is_better: bool) -> Interval {
-        // The inverse of 0 is no number.
+        // 0 has no inverse.
         if !less_is_better || self.low <= 0.0 {
             return self;
         }

@@ -1,10 +1,10 @@
-//! The results file: what was measured, on what, by which plan, with every raw
-//! sample. `schema/results.schema.json` is derived from these types by `make schemas`
-//! (feature `schema`); the tests hold the two together.
+//! The results file: measurements, machine and plan, with every raw sample. `make schemas` derives
+//! `schema/results.schema.json` from these types (feature `schema`); tests keep the two consistent.
 //!
-//! Bytes on hops are layer-3 bytes: the device's counter less 14 bytes of
-//! Ethernet header a packet, so that a mean compares with an MTU directly.
+//! Bytes on hops are layer-3 bytes: the device's counter minus 14 bytes of Ethernet header per
+//! packet, so that a mean can be compared with an MTU directly.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod background;

@@ -1,4 +1,4 @@
-//! On what a run was made: the machine, the modes, the testbeds.
+//! Environment of a run: the machine, the modes, the testbeds.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::{CpuClock, Privileges, Profile, Status};
 
-/// The machine a run was made on.
+/// The machine of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// `model name` of `/proc/cpuinfo`.
     pub cpu_model: String,
-    /// CPUs that were online.
+    /// Number of online CPUs.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub cpus: usize,
     /// MemTotal of /proc/meminfo, bytes.
@@ -22,21 +22,21 @@ pub struct Machine {
     pub kernel: String,
     /// `PRETTY_NAME` of `/etc/os-release`.
     pub os: String,
-    /// Hypervisor vendor when the CPU says that there is one.
+    /// Hypervisor vendor, if the CPU reports one.
     pub hypervisor: Option<String>,
     /// How CPU time was counted: exact (scheduler and softirq trace points) or tick
     /// (/proc/stat, sampled by the timer interrupt).
     pub cpu_clock: CpuClock,
-    /// Why the exact clock was not used, when it was not.
+    /// Why the exact clock was not used; null if it was.
     pub cpu_clock_reason: Option<String>,
-    /// `root`; run by an ordinary user `user-namespace` in the lab, else `user`.
+    /// `root`; for an ordinary user `user-namespace` in the lab, else `user`.
     pub privileges: Privileges,
     /// Share of all CPUs busy before the run, 0..1; subtracted from CPU figures.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
     pub idle_load: f64,
 }
 
-/// A mode asked for: what it is, and whether this machine could build it.
+/// A requested mode: description, and whether this machine could build it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -44,41 +44,41 @@ pub struct Machine {
 pub struct ModeRecord {
     /// Name of the mode (`vxlan`).
     pub mode: String,
-    /// Its path in words.
+    /// Path of the mode in words.
     pub path: String,
-    /// ok: built; failed: tried and not built; unsupported: this kernel or machine cannot build
-    /// it.
+    /// ok: built; failed: could not be built although supported; unsupported: this kernel or
+    /// machine cannot build it.
     pub status: Status,
-    /// Why not, where status is not ok.
+    /// Why it was not built, if status is not ok.
     pub reason: Option<String>,
-    /// What to do about it, where something can be done.
+    /// Remedy, if there is one.
     pub remedy: Option<String>,
-    /// What the mode says of itself (`user-space datapath`).
+    /// Notes of the mode (`user-space datapath`).
     pub notes: Vec<String>,
-    /// Other modes that serve the same purpose; absent: none, or written before this was kept.
+    /// Other modes for the same purpose; absent: none, or the file is from an older version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<Alternative>,
 }
 
-/// Another mode that serves the same purpose.
+/// Another mode for the same purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Alternative {
     /// Name of that mode (`vxlan`).
     pub mode: String,
-    /// What to change to get there, as a clause: `route to the tenants' own addresses …`.
+    /// Advice for switching to it, as a clause: `route to the tenants' own addresses …`.
     pub advice: String,
 }
 
-/// One testbed and what its devices had switched on.
+/// A testbed and the features of its devices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TestbedRecord {
     /// Name of the mode that was built (`vxlan`).
     pub mode: String,
-    /// Offload profile of the wire; as-found: of real NICs, as testbeds list them.
+    /// Offload profile of the link; as-found: real NICs, with their features as testbeds list them.
     pub offload: Profile,
     /// Underlay MTU, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
@@ -86,18 +86,18 @@ pub struct TestbedRecord {
     /// MTU of the tenants' devices, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
     pub tenant_mtu: u32,
-    /// The setting that its guests were started with (`vm:queues=2`); absent: as found.
+    /// Setting with which its guests were started (`vm:queues=2`); absent: as found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setting: Option<String>,
     /// Devices of all hops of the path, each with its features.
     pub devices: Vec<DeviceRecord>,
-    /// Virtual machines, client and server; absent: the mode has none, or it was written before
-    /// this was kept.
+    /// Virtual machines, client and server; absent: the mode has none, or the file is from an older
+    /// version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guests: Vec<GuestRecord>,
 }
 
-/// What was in force at a virtual machine, read back when it was up.
+/// Configuration of a virtual machine, read back after its start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -106,15 +106,15 @@ pub struct GuestRecord {
     pub name: String,
     /// Its kernel (`uname -r`).
     pub kernel: String,
-    /// CPUs that it had online.
+    /// Number of its online CPUs.
     pub cpus: u32,
-    /// Queue pairs that its NIC used.
+    /// Queue pairs used by its NIC.
     pub queues: u32,
-    /// Whether a packet may take several of its receive buffers.
+    /// Whether a packet may span several of its receive buffers.
     pub mrg_rxbuf: bool,
     /// Whether GSO packets in UDP tunnels crossed its NIC uncut.
     pub tunnel_gso: bool,
-    /// Its TAP device in the host; null behind QEMU's own network stack.
+    /// TAP device in the host; null with QEMU's own network stack.
     pub tap: Option<TapRecord>,
 }
 
@@ -125,13 +125,13 @@ pub struct GuestRecord {
 pub struct TapRecord {
     /// Device name inside its namespace.
     pub device: String,
-    /// Queues that QEMU had attached to it.
+    /// Queues attached by QEMU.
     pub queues: u32,
-    /// Packets that each queue held for QEMU.
+    /// Length of each queue towards QEMU, packets.
     pub txqueuelen: u32,
-    /// Bytes of QEMU's that might be under way behind it.
+    /// Send buffer of the TAP device (`sndbuf`), bytes.
     pub sndbuf: u32,
-    /// Whether the kernel moved the packets (`/dev/vhost-net`), not QEMU.
+    /// Whether the kernel (`/dev/vhost-net`), not QEMU, moved the packets.
     pub vhost: bool,
 }
 
@@ -147,6 +147,6 @@ pub struct DeviceRecord {
     /// MTU, bytes.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 68)))]
     pub mtu: u32,
-    /// Feature name as the kernel has it → on.
+    /// Kernel name of each feature → whether it is on.
     pub features: BTreeMap<String, bool>,
 }

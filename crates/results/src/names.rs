@@ -1,37 +1,37 @@
-//! Names from closed lists, as files, arguments and reports have them.
+//! Names from closed lists, as in files, arguments and reports.
 //!
-//! Each list is an enum. Its names are written once, here or in [`crate::workload`]:
-//! parsing, printing, JSON and the schema follow from them.
+//! Each list is an enum. Its names are defined once, here or in [`crate::workload`], and used for
+//! parsing, printing, JSON and the schema.
 
 use std::fmt;
 
 /// A type whose values have names.
 pub trait Named: Copy + 'static {
-    /// What is named (`workload`), for errors.
+    /// Kind of name (`workload`), for errors.
     const WHAT: &'static str;
     /// Every value, in the order of the documentation.
     const ALL: &'static [Self];
 
-    /// The word that files and the command line have for it.
+    /// Name in files and on the command line.
     fn name(self) -> &'static str;
 }
 
-/// A name that is not known.
+/// An unknown name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} {got:?}; known: {known}")]
 pub struct UnknownName {
-    /// What was to be named.
+    /// Kind of name.
     pub what: &'static str,
-    /// Names that are known, separated by commas.
+    /// Known names, separated by commas.
     pub known: String,
-    /// The name that was given.
+    /// Unknown name.
     pub got: String,
 }
 
-/// The value of this name.
+/// Returns the value with this name.
 ///
 /// # Errors
-/// [`UnknownName`], with the list.
+/// [`UnknownName`], which lists the known names.
 pub fn parse<T: Named>(name: &str) -> Result<T, UnknownName> {
     T::ALL.iter().copied().find(|value| value.name() == name).ok_or_else(|| UnknownName {
         what: T::WHAT,
@@ -40,7 +40,7 @@ pub fn parse<T: Named>(name: &str) -> Result<T, UnknownName> {
     })
 }
 
-/// Reads a name; any other string is answered with the list.
+/// Deserializes a name. The error for any other string lists the known names.
 pub(crate) struct Visitor<T>(pub(crate) std::marker::PhantomData<T>);
 
 impl<T: Named> serde::de::Visitor<'_> for Visitor<T> {
@@ -123,7 +123,7 @@ macro_rules! names {
         }
 
         impl $type {
-            /// Its name in files and arguments.
+            /// Name in files and arguments.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($type::$variant => $name,)+
@@ -145,31 +145,31 @@ macro_rules! names {
 }
 
 names! {
-    /// Why a run ended when it did.
+    /// Why a run ended.
     EndedBy: "end of a run" {
-        /// All blocks that were asked for are done.
+        /// All requested blocks are done.
         Blocks = "blocks",
-        /// Every interval is within the goal.
+        /// Every interval reached the goal.
         Confidence = "confidence",
-        /// More blocks would say nothing that matters of the change on trial.
+        /// More blocks would not change the verdict on the change on trial.
         Decided = "decided",
-        /// The goal was not met within the blocks allowed.
+        /// The goal was not reached within the allowed blocks.
         MaxBlocks = "max_blocks",
-        /// The goal would have needed far more blocks than were allowed.
+        /// The goal would have needed far more blocks than allowed.
         OutOfReach = "out_of_reach",
         /// Ended by Ctrl-C or SIGTERM.
         Interrupted = "interrupted",
-        /// It could not go on.
+        /// An error ended it.
         Failed = "failed",
     }
 }
 
 names! {
-    /// What samples are judged by when others use the machine.
+    /// Rule for judging samples on a machine with other load.
     JudgedBy: "rule of disturbance" {
-        /// What stands out from the run's own background is taken once more.
+        /// Samples that stand out from the run's own background are repeated.
         Background = "background",
-        /// What is past a fixed limit is void.
+        /// Samples beyond a fixed limit are discarded.
         Strict = "strict",
     }
 }
@@ -185,19 +185,19 @@ names! {
 }
 
 names! {
-    /// As whom a run was made.
+    /// Privileges of a run.
     Privileges: "privileges" {
-        /// Root, without a user namespace of its own.
+        /// Root, without its own user namespace.
         Root = "root",
-        /// An ordinary user, root in a user namespace of its own.
+        /// An ordinary user, root in its own user namespace.
         UserNamespace = "user-namespace",
-        /// An ordinary user, without a user namespace of its own.
+        /// An ordinary user, without its own user namespace.
         User = "user",
     }
 }
 
 names! {
-    /// Where the threads of client and server run.
+    /// CPUs of the client's and server's threads.
     PlacementPolicy: "placement" {
         /// Client and server on different CPUs.
         Split = "split",
@@ -209,17 +209,17 @@ names! {
 }
 
 names! {
-    /// How the wire's NICs spread what they receive.
+    /// How the link's NICs spread received packets.
     Steering: "steering" {
-        /// veth's own way: on the CPU that sent it.
+        /// veth's default: receive on the CPU that sent.
         None = "none",
-        /// Each flow to one CPU of the receiving host's threads.
+        /// Each flow is received on one CPU of the receiving host's threads.
         Rss = "rss",
     }
 }
 
 names! {
-    /// What the NICs of the wire can do.
+    /// Offloads of the link's NICs.
     Profile: "offload profile" {
         /// TSO, GSO, tunnel segmentation, GRO.
         Full = "full",
@@ -227,7 +227,7 @@ names! {
         NoTunnel = "no-tunnel",
         /// TSO, GSO, tunnel segmentation and GRO are all off.
         None = "none",
-        /// Real NICs, whose features the testbeds list.
+        /// Real NICs, with features as listed by the testbeds.
         AsFound = "as-found",
     }
 }
@@ -263,7 +263,7 @@ names! {
 }
 
 names! {
-    /// Which way traffic goes.
+    /// Direction of traffic.
     Direction: "direction" {
         /// From client to server.
         Forward = "forward",
@@ -273,13 +273,13 @@ names! {
 }
 
 names! {
-    /// What a hop is, and so who counted it.
+    /// Kind of a hop, and so the source of its counters.
     RecordKind: "kind of hop" {
         /// A device, by its link counters.
         Device = "device",
         /// A program that terminates the traffic.
         Process = "process",
-        /// Counted by itself (a fast path).
+        /// A stage that counts its own packets (a fast path).
         Stage = "stage",
         /// A device that must not carry the traffic.
         Bypassed = "bypassed",
@@ -289,9 +289,9 @@ names! {
 names! {
     /// Whether there is a figure.
     Status: "status" {
-        /// Measured, every figure with its proof.
+        /// Measured, and the path was verified for every figure.
         Ok = "ok",
-        /// Tried, and no valid sample came of it.
+        /// Tried, without any valid sample.
         Failed = "failed",
         /// This kernel or machine cannot build it.
         Unsupported = "unsupported",
@@ -299,18 +299,18 @@ names! {
 }
 
 names! {
-    /// What a cell is for.
+    /// Role of a cell.
     Role: "role" {
-        /// Every ratio of its offload, workload and size is taken to this cell.
+        /// Reference of every ratio of its offload, workload and size.
         Baseline = "baseline",
-        /// The baseline once more: its ratio is the noise floor (A/A).
+        /// The baseline measured again: its ratio is the noise floor (A/A).
         Aa = "aa",
         /// A mode under test.
         Measured = "measured",
     }
 }
 
-/// Load generators of others that can be driven.
+/// External load generators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DrivenTool {
     /// <https://software.es.net/iperf/>
@@ -325,17 +325,17 @@ pub enum DrivenTool {
     Nuttcp,
 }
 
-/// What makes the traffic.
+/// Source of the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Engine {
     /// The built-in load engine.
     Overlane,
-    /// A load generator of others, run as a program.
+    /// An external load generator, run as a program.
     Tool(DrivenTool),
 }
 
 impl Engine {
-    /// Its name in arguments and results.
+    /// Name in arguments and results.
     pub const fn name(self) -> &'static str {
         match self {
             Engine::Overlane => "overlane",

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::names::{Engine, PlacementPolicy, Profile, Steering};
 use crate::workload::Task;
 
-/// Most blocks of a plan: its looks take the square of them to compute.
+/// Most blocks of a plan. The cost of planning interim analyses is quadratic in the blocks.
 pub(crate) const MOST_BLOCKS: u32 = 10_000;
 
 /// The plan as it was carried out.
@@ -13,56 +13,55 @@ pub(crate) const MOST_BLOCKS: u32 = 10_000;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Name of the plan (`qperf-sweep`), or the file it came from; null where
-    /// arguments alone said what to do.
+    /// Name of the plan (`qperf-sweep`), or its file; null if given by arguments alone.
     pub name: Option<String>,
     /// Seed of the block order. The same seed and cells give the same order.
     pub seed: u64,
-    /// Mode that every ratio is taken to.
+    /// Mode that is the reference of every ratio.
     pub baseline: String,
-    /// Names of the modes that were asked for.
+    /// Names of the requested modes.
     pub modes: Vec<String>,
-    /// Offload profiles of the wire; as-found: of real NICs.
+    /// Offload profiles of the link; as-found: real NICs.
     pub offload: Vec<Profile>,
     /// Underlay MTUs, bytes.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 68))))]
     pub mtu: Vec<u32>,
-    /// Workloads that were asked for; `drop_point`: NDR and PDR.
+    /// Requested workloads; `drop_point`: NDR and PDR.
     pub workloads: Vec<Task>,
-    /// Message sizes asked for, bytes; empty: each workload's default.
+    /// Requested message sizes, bytes; empty: each workload's default.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 1, max = 65507))))]
     pub sizes: Vec<u32>,
-    /// Numbers of parallel flows that were asked for.
+    /// Requested numbers of parallel flows.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 1))))]
     pub flows: Vec<u32>,
-    /// Requests that each flow keeps under way (rr).
+    /// Requested numbers of outstanding requests per flow (rr).
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 1))))]
     pub outstanding: Vec<u32>,
-    /// Load of the open-loop cells, percent of the path's own maximum; empty:
-    /// every workload as fast as it goes.
+    /// Load of the open-loop cells, percent of the path's own maximum; empty: every workload at
+    /// full speed.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0))))]
     pub load_percent: Vec<f64>,
-    /// Socket buffers asked for, bytes; empty: the kernel's own.
+    /// Requested socket buffers, bytes; empty: the kernel's default.
     pub socket_buffers: Vec<u32>,
     /// Load engines: `overlane`, `iperf3` …
     pub engines: Vec<Engine>,
-    /// Settings varied, as they were asked for (`sysctl:net.core.netdev_budget=300,1000`).
+    /// Varied settings, as requested (`sysctl:net.core.netdev_budget=300,1000`).
     pub vary: Vec<String>,
-    /// Whether `udp_stream` hands the kernel UDP GSO packets.
+    /// Whether `udp_stream` sends UDP GSO packets.
     pub gso: bool,
-    /// Where the threads of client and server ran.
+    /// CPUs of the client's and server's threads.
     pub placement: Placement,
-    /// How the wire's NICs spread what they receive: `none` (veth's own way: on the CPU that
-    /// sent it) or `rss` (each flow to one CPU of the receiving host's threads).
+    /// How the link's NICs spread received packets: `none` (veth's default: on the CPU that sent)
+    /// or `rss` (each flow on one CPU of the receiving host's threads).
     pub steering: Steering,
-    /// Blocks asked for. A block is one pass over all cells in random order, the baseline among
-    /// them.
+    /// Requested blocks. A block is one pass over all cells, including the baseline, in random
+    /// order.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1)))]
     pub blocks: u32,
     /// Most blocks under a confidence goal.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1, "maximum" = crate::plan::MOST_BLOCKS)))]
     pub max_blocks: u32,
-    /// Blocks of which every cell was measured; fewer than asked for after an early end.
+    /// Blocks in which every cell was measured; fewer than requested after an early end.
     pub blocks_done: u32,
     /// Seconds measured per sample.
     #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0)))]
@@ -70,11 +69,11 @@ pub struct Plan {
     /// Seconds discarded before each sample.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub warmup_s: f64,
-    /// Confidence of every interval, and the goal where one was set.
+    /// Confidence of every interval, and the goal if one was set.
     pub confidence: ConfidenceGoal,
 }
 
-/// Confidence of the intervals and when to stop.
+/// Confidence of the intervals, and when to stop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -82,16 +81,16 @@ pub struct ConfidenceGoal {
     /// Coverage of every interval, 0..1.
     #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1)))]
     pub level: f64,
-    /// Stop when every ratio's half-width is below this share (0.05 = ±5%).
+    /// Stop once every ratio's half-width is below this share (0.05 = ±5%).
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub half_width: Option<f64>,
-    /// Block counts at which the goal was looked at; the error probability is
-    /// spent over them, so that stopping early keeps the coverage.
+    /// Block counts of the interim analyses of the goal. The error probability is spent over them,
+    /// so that stopping early keeps the coverage.
     #[cfg_attr(feature = "schema", schemars(inner(range(max = MOST_BLOCKS))))]
     pub looks: Vec<u32>,
 }
 
-/// Where the load engine's threads ran.
+/// CPUs of the load engine's threads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -105,7 +104,7 @@ pub struct Placement {
 }
 
 impl PlacementPolicy {
-    /// The CPUs, of those that a process may use.
+    /// Assigns the CPUs that a process may use.
     pub fn place(self, usable: &[usize]) -> Placement {
         let (client, server) = match self {
             PlacementPolicy::Split if usable.len() > 1 => usable.split_at(usable.len() / 2),

@@ -1,9 +1,8 @@
-//! Reading results files, which anyone may have cut, edited or written by
-//! another version.
+//! Reads results files, which may be truncated, edited or from another version.
 //!
-//! What `schema/results.schema.json` says is checked here once more without a
-//! schema validator: types, field names, required values and names from lists by
-//! serde, ranges by [`Results::check`]. The tests hold both together.
+//! The rules of `schema/results.schema.json` are checked here again without a schema validator:
+//! serde checks types, field names, required values and names from lists; [`Results::check`] checks
+//! ranges. Tests keep both consistent.
 
 use std::fmt::Display;
 use std::io;
@@ -24,11 +23,11 @@ use crate::sample::{Bin, DropPoint, HopRecord, Latency, Loss, Pace, Sample};
 use crate::timeline::Timeline;
 use crate::workload::MAX_MESSAGE_BYTES;
 
-/// Longest piece of a file repeated in an error, bytes.
+/// Longest part of a file quoted in an error, bytes.
 const LONGEST_QUOTE: usize = 120;
 
-/// Limits of a results file. Weights are what the types take; names of fields, which take
-/// nothing, are counted as strings.
+/// Limits of a results file. Weights are the sizes of the types. Field names, which use no memory,
+/// count as strings.
 pub const LIMITS: Limits = Limits {
     bytes: 128 << 20,
     string: 64 << 10,
@@ -37,7 +36,7 @@ pub const LIMITS: Limits = Limits {
     memory: 320 << 20,
     weights: Weights { object: 16, list: 32, string: 24, word: 8 },
 };
-/// Most samples of all cells together: each is a row of the page.
+/// Most samples of all cells together. Each is a row of the page.
 pub const MOST_SAMPLES: usize = 500_000;
 
 /// Why a results file cannot be used.
@@ -51,21 +50,21 @@ pub enum ReadError {
         /// Error of opening or reading it.
         source: io::Error,
     },
-    /// The file is larger than any that is read.
+    /// The file exceeds a limit.
     #[error("results {}: {exceeded}", path.display())]
     TooLarge {
         /// Path of the results file.
         path: PathBuf,
-        /// Limit that the file passed.
+        /// The exceeded limit.
         exceeded: Exceeded,
     },
-    /// A limit of the text.
+    /// The text exceeds a limit.
     #[error("results are not read: {0}")]
     Limit(#[from] Exceeded),
-    /// The file ends in the middle.
+    /// The file is truncated.
     #[error("results are cut short: the file ends inside {pointer} (line {line}, column {column})")]
     CutShort {
-        /// JSON pointer (RFC 6901) to what was being read; `/` the file itself.
+        /// JSON pointer (RFC 6901) to the value being read; `/` is the whole file.
         pointer: String,
         /// Line of the end, from 1.
         line: usize,
@@ -75,35 +74,35 @@ pub enum ReadError {
     /// The text is not JSON.
     #[error("results are not JSON: {problem}, at {pointer} (line {line}, column {column})")]
     Syntax {
-        /// JSON pointer to what was being read.
+        /// JSON pointer to the value being read.
         pointer: String,
-        /// What the parser says.
+        /// Message of the parser.
         problem: String,
         /// Line of the error, from 1.
         line: usize,
         /// Column of the error, from 1.
         column: usize,
     },
-    /// Written by a version with another schema.
-    #[error("results are of another schema: /schema: expected \"{SCHEMA}\", got {got}")]
+    /// The file has another schema.
+    #[error("results have another schema: /schema: expected \"{SCHEMA}\", got {got}")]
     OtherSchema {
-        /// What the file names as its schema.
+        /// Schema named in the file.
         got: String,
     },
-    /// A field is not what the schema says.
+    /// A field violates the schema.
     #[error("results are damaged or edited: {0}")]
     Field(#[from] FieldError),
 }
 
-/// A field that is not what the schema says.
+/// A field that violates the schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{pointer}: expected {expected}, got {got}")]
 pub struct FieldError {
     /// JSON pointer (RFC 6901) to the field.
     pub pointer: String,
-    /// What the schema allows.
+    /// Values that the schema allows.
     pub expected: String,
-    /// What the file has in that place.
+    /// Value in the file.
     pub got: String,
 }
 
@@ -125,10 +124,10 @@ impl Results {
     /// Reads results from the bytes of a file and checks them.
     ///
     /// # Errors
-    /// Every [`ReadError`] but `Io`.
+    /// Every [`ReadError`] except `Io`.
     pub fn from_json(bytes: &[u8]) -> Result<Self, ReadError> {
         LIMITS.check(bytes)?;
-        // Another schema's fields would only be confusing: look at its name first.
+        // Check the schema's name first: errors about fields of another schema would only confuse.
         if let Ok(Probe { schema: Some(schema) }) = serde_json::from_slice(bytes)
             && schema != SCHEMA
         {
@@ -138,8 +137,8 @@ impl Results {
         let results: Results = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let pointer = pointer(error.path());
             let error = error.into_inner();
-            // serde_json calls a list in place of a name from a list a syntax
-            // error; what is JSON as a whole is none.
+            // serde_json reports a list in place of a listed name as a syntax error, although the
+            // text is valid JSON.
             let is_json = || serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
             if error.is_syntax() && is_json() {
                 return ReadError::Field(field_error(pointer, "unexpected value"));
@@ -151,10 +150,11 @@ impl Results {
         Ok(results)
     }
 
-    /// Checks what the types leave open: ranges, and that every figure comes with its proof and every gap with a reason.
+    /// Checks the rules beyond the types: ranges, a verified path for every figure, and a reason
+    /// for every gap.
     ///
     /// # Errors
-    /// The first field that is wrong.
+    /// The first invalid field.
     pub fn check(&self) -> Result<(), FieldError> {
         one_of("/schema", &self.schema, &[SCHEMA])?;
         utc("/started", &self.started)?;
@@ -170,6 +170,7 @@ impl Results {
         if let Some(found) = &self.background {
             background(found)?;
         }
+        // A report has a row per cell, so a huge file would make a huge page.
         if self.cells.len() > MOST_CELLS {
             return wrong("/cells", format!("at most {MOST_CELLS} cells"), self.cells.len());
         }
@@ -189,6 +190,7 @@ impl Results {
             return wrong("/cells", expected, samples);
         }
         for (i, mode) in self.modes.iter().enumerate() {
+            // A gap in a report needs its reason.
             if mode.status != Status::Ok && mode.reason.is_none() {
                 return wrong(format!("/modes/{i}/reason"), "why the mode is not ok", "null");
             }
@@ -211,7 +213,7 @@ impl Results {
     }
 }
 
-/// The one field that every version has.
+/// The only field that every version has.
 #[derive(Deserialize)]
 struct Probe {
     schema: Option<serde_json::Value>,
@@ -245,7 +247,7 @@ fn plan(plan: &Plan) -> Checked {
     if plan.max_blocks > MOST_BLOCKS {
         return wrong("/plan/max_blocks", format!("at most {MOST_BLOCKS}"), plan.max_blocks);
     }
-    // What is computed of looks takes the square of their blocks.
+    // The cost of planning interim analyses is quadratic in their blocks.
     let mut looks = plan.confidence.looks.iter().enumerate();
     if let Some((i, look)) = looks.find(|(_, look)| **look > MOST_BLOCKS) {
         return wrong(
@@ -300,6 +302,7 @@ fn check_fault(at: &str, fault: &FaultRecord) -> Checked {
     mtu(&format!("{at}/mtu"), fault.mtu)?;
     not_negative(&format!("{at}/interval_s"), fault.interval_s)?;
     at_least_one(&format!("{at}/asked"), fault.asked.into())?;
+    // Reports count trials against the requested number.
     if fault.trials.len() > fault.asked as usize {
         let expected = format!("at least as many as the trials, {}", fault.trials.len());
         return wrong(format!("{at}/asked"), expected, fault.asked);
@@ -318,6 +321,7 @@ fn check_fault(at: &str, fault: &FaultRecord) -> Checked {
             return wrong(format!("{at}/reason"), "null, where there are figures", got);
         }
         not_negative(&format!("{at}/cost/outage_s"), cost.outage_s)?;
+        // A negative loss would be reported.
         if cost.received > cost.sent {
             let expected = format!("at most what was sent, {}", cost.sent);
             return wrong(format!("{at}/cost/received"), expected, cost.received);
@@ -374,6 +378,7 @@ fn check_cell(at: &str, cell: &Cell) -> Checked {
 }
 
 fn check_sample(at: &str, sample: &Sample) -> Checked {
+    // A figure without a verified path may belong to another path.
     if sample.valid && !sample.path_proved {
         return wrong(format!("{at}/path_proved"), "true for a valid sample", "false");
     }
@@ -478,6 +483,7 @@ fn check_timeline(timeline: &Timeline, cells: usize) -> Checked {
     }
     for (i, mark) in timeline.marks.iter().enumerate() {
         not_negative(&format!("/timeline/marks/{i}/at_s"), mark.at_s)?;
+        // Charts look the cell up by this index.
         if mark.cell >= cells {
             let expected = format!("the index of one of {cells} cells");
             return wrong(format!("/timeline/marks/{i}/cell"), expected, mark.cell);
@@ -486,7 +492,7 @@ fn check_timeline(timeline: &Timeline, cells: usize) -> Checked {
     Ok(())
 }
 
-/// What cells and samples have in common.
+/// Checks the figures common to cells and samples.
 fn figures(
     at: &str,
     latency: Option<&Latency>,
@@ -503,6 +509,7 @@ fn figures(
             ("p99_99", p99_99, p99_9),
             ("max", max, p99_99),
         ] {
+            // Percentiles never decrease.
             if value.is_nan() || value < below {
                 let expected = format!("at least the percentile before it, {below}");
                 return wrong(format!("{at}/latency_us/{name}"), expected, value);
@@ -539,7 +546,7 @@ fn one_of(at: &str, got: &str, allowed: &[&str]) -> Checked {
     wrong(at, names.join(" or "), quote(format!("{got:?}")))
 }
 
-/// RFC 3339 with seconds and UTC, as `2025-11-20T21:34:40Z`.
+/// Checks for RFC 3339 with seconds and UTC, such as `2025-11-20T21:34:40Z`.
 fn utc(at: &str, got: &str) -> Checked {
     let shape = got.strip_suffix('Z').or(got.strip_suffix("+00:00")).and_then(|time| {
         let (seconds, fraction) = time.split_once('.').unwrap_or((time, "0"));
@@ -556,7 +563,7 @@ fn utc(at: &str, got: &str) -> Checked {
     if fits { Ok(()) } else { wrong(at, "a time like 2025-11-20T21:34:40Z", quoted()) }
 }
 
-/// 68 bytes: the smallest MTU of IPv4 (RFC 791).
+/// Checks an MTU. The minimum of IPv4 is 68 bytes (RFC 791).
 fn mtu(at: &str, got: u32) -> Checked {
     if got >= 68 { Ok(()) } else { wrong(at, "an MTU of at least 68 bytes", got) }
 }
@@ -588,11 +595,12 @@ fn wrong(pointer: impl Into<String>, expected: impl Into<String>, got: impl Disp
     Err(FieldError { pointer: pointer.into(), expected: expected.into(), got: got.to_string() })
 }
 
-/// What a parser error says about the file.
+/// Classifies a parser error.
 fn classify(pointer: String, error: serde_json::Error) -> ReadError {
     let (line, column) = (error.line(), error.column());
     let text = error.to_string();
     let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
+    // The usual cause is an interrupted copy.
     if error.is_eof() {
         return ReadError::CutShort { pointer, line, column };
     }
@@ -602,7 +610,7 @@ fn classify(pointer: String, error: serde_json::Error) -> ReadError {
     ReadError::Syntax { pointer, problem: problem.to_string(), line, column }
 }
 
-/// Takes serde's sentences apart; what does not fit them is passed on whole.
+/// Splits serde's messages into expected and got. Other messages are passed on whole.
 fn field_error(pointer: String, problem: &str) -> FieldError {
     let quoted = || problem.split('`').nth(1).unwrap_or_default();
     let below = |name: &str| format!("{}/{name}", pointer.trim_end_matches('/'));
@@ -618,7 +626,7 @@ fn field_error(pointer: String, problem: &str) -> FieldError {
         return error(below(quoted()), "the field once", "it twice");
     }
     if problem.starts_with("unknown field") {
-        // The path may or may not end in the unknown key already.
+        // The path may already end in the unknown key.
         let name = quoted();
         let pointer = if pointer.ends_with(&format!("/{name}")) { pointer } else { below(name) };
         let expected =
@@ -630,15 +638,15 @@ fn field_error(pointer: String, problem: &str) -> FieldError {
         .or(problem.strip_prefix("invalid value: "))
         .unwrap_or(problem);
     match sentence.rsplit_once(", expected ") {
-        // What comes last is ours: a list of names is told whole.
+        // This program wrote the last part, so a list of names is quoted whole.
         Some((got, expected)) => {
             FieldError { pointer, expected: expected.to_owned(), got: quote(got.to_owned()) }
         }
-        None => error(pointer, "what schema/results.schema.json says", problem),
+        None => error(pointer, "a value that schema/results.schema.json allows", problem),
     }
 }
 
-/// JSON pointer (RFC 6901) to a place of the text.
+/// Returns the JSON pointer (RFC 6901) to a place in the text.
 fn pointer(path: &serde_path_to_error::Path) -> String {
     use serde_path_to_error::Segment;
     let mut pointer = String::new();
@@ -655,9 +663,10 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     if pointer.is_empty() { "/".to_string() } else { pointer }
 }
 
-/// An edited value may be any length.
+/// Shortens a quoted value: an edited value may have any length.
 fn quote(mut text: String) -> String {
     if text.len() > LONGEST_QUOTE {
+        // Cut between characters.
         let end = (0..=LONGEST_QUOTE).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
         text.truncate(end);
         text.push('…');

@@ -1,7 +1,7 @@
-//! A sample, and what is counted in one.
+//! A sample and its counters.
 //!
-//! Bytes on hops are layer-3 bytes: the device's counter less 14 bytes of
-//! Ethernet header a packet, so that a mean compares with an MTU directly.
+//! Bytes on hops are layer-3 bytes: the device's counter minus 14 bytes of Ethernet header per
+//! packet, so that a mean can be compared with an MTU directly.
 
 use std::collections::BTreeMap;
 
@@ -19,20 +19,20 @@ use crate::names::{Direction, RecordKind};
 pub struct Sample {
     /// Number of the block, from 0.
     pub block: u32,
-    /// Place within the block's random order, from 0.
+    /// Position in the block's random order, from 0.
     pub position: u32,
-    /// Value in the cell's unit; 0 where the sample failed. Of `drop_point`: what
-    /// was received at the highest rate that lost at most 0.1%.
+    /// Value in the cell's unit; 0 if the sample failed. For `drop_point`: the rate received at the
+    /// highest offered rate that lost at most 0.1%.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub value: f64,
-    /// Whether it counts for the median, the ratio and the interval.
+    /// Whether the sample is used for the median, the ratio and the interval.
     pub valid: bool,
-    /// Why it does not.
+    /// Why it is not used; null if it is.
     pub invalid_reason: Option<String>,
-    /// Whether every hop of the mode was seen to carry the traffic. True for every valid
+    /// Whether every hop of the mode was verified to carry the traffic. True for every valid
     /// sample.
     pub path_proved: bool,
-    /// value ÷ the baseline's value of the same block.
+    /// value ÷ the baseline's value in the same block.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub ratio: Option<f64>,
     /// Seconds measured, without warm-up.
@@ -45,25 +45,25 @@ pub struct Sample {
     pub units: u64,
     /// CPU time per unit of work, in the cell's service demand unit.
     pub service_demand: Option<f64>,
-    /// Service demand ÷ the baseline's of the same block.
+    /// Service demand ÷ the baseline's in the same block.
     pub service_demand_ratio: Option<f64>,
     /// CPU seconds of the whole machine by kind.
     pub cpu: CpuSeconds,
-    /// The same of the server's machine, where it is another.
+    /// CPU seconds of the server's machine, if it is another one.
     pub peer_cpu: Option<CpuSeconds>,
     /// Latency (rr and crr).
     pub latency_us: Option<Latency>,
-    /// Latencies in a histogram, lowest first; empty where nothing was timed.
+    /// Latencies in a histogram, lowest first; empty if nothing was timed.
     pub histogram: Vec<Bin>,
-    /// The search's outcome (drop_point).
+    /// Result of the search (drop_point).
     pub drop_point: Option<DropPoint>,
-    /// How the schedule was kept (open loop, paced).
+    /// Adherence to the schedule (open loop, paced).
     pub pace: Option<Pace>,
-    /// The driven tool's own figures under its own names.
+    /// Figures of the external tool under its own names.
     pub tool_figures: BTreeMap<String, f64>,
     /// Loss (udp_stream, udp_rr, drop_point).
     pub loss: Option<Loss>,
-    /// What crossed each hop.
+    /// Packets at each hop.
     pub hops: Vec<HopRecord>,
     /// TCP segments retransmitted in the client's and server's namespaces.
     pub tcp_retransmits: u64,
@@ -75,27 +75,26 @@ pub struct Sample {
     pub udp_errors: BTreeMap<String, u64>,
     /// Conntrack entries at the sample's end, all hosts of the testbed.
     pub conntrack_entries: u64,
-    /// What disturbed it on the client's machine; null where nothing was measured, and
-    /// in files of older versions.
+    /// Disturbance on the client's machine; null if not measured, and in files of older versions.
     #[serde(default)]
     pub disturbance: Option<Disturbance>,
-    /// The same on the server's machine, where it is another.
+    /// Disturbance on the server's machine, if it is another one.
     #[serde(default)]
     pub peer_disturbance: Option<Disturbance>,
-    /// CPU time as the virtual machines at the ends saw it; empty where there are none. On
-    /// this machine it is QEMU's, and in `cpu`.
+    /// CPU time as seen by the virtual machines at the ends; empty without any. This machine sees
+    /// it as QEMU's, included in `cpu`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guests: Vec<GuestSample>,
 }
 
-/// CPU time of one virtual machine over one sample, by its own clock and its own accounting.
+/// CPU time of one virtual machine over one sample, by its own clock and accounting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GuestSample {
-    /// The tenant that it is.
+    /// Name of the tenant.
     pub name: String,
-    /// CPU seconds by kind; `steal` is what it wanted and its host did not give.
+    /// CPU seconds by kind; `steal` is time that its host withheld.
     pub cpu: CpuSeconds,
     /// Seconds between its two readings.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
@@ -107,13 +106,13 @@ pub struct GuestSample {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CpuSeconds {
-    /// User mode, nice included, seconds.
+    /// User mode including nice, seconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub user: f64,
     /// Kernel mode outside interrupts, seconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub system: f64,
-    /// Softirq, seconds; work of ksoftirqd included where the exact clock is used.
+    /// Softirq, seconds; with the exact clock including the work of ksoftirqd.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub softirq: f64,
     /// Hard interrupts, seconds.
@@ -122,7 +121,7 @@ pub struct CpuSeconds {
     /// Taken by the hypervisor, seconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub steal: f64,
-    /// Idle, waiting for I/O included, seconds.
+    /// Idle including I/O wait, seconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub idle: f64,
 }
@@ -138,25 +137,25 @@ pub struct HopRecord {
     pub device: String,
     /// `forward` (client to server) or `reverse`.
     pub direction: Direction,
-    /// device: link counters; process: a program that terminates the traffic; stage: counted by
-    /// itself (a fast path); bypassed: a device that must not carry the traffic, and did not in
-    /// a valid sample.
+    /// device: link counters; process: a program that terminates the traffic; stage: counts its own
+    /// packets (a fast path); bypassed: a device that must not carry the traffic, and did not in a
+    /// valid sample.
     pub kind: RecordKind,
     /// skbs counted by the device: GSO packets count once.
     pub packets: u64,
     /// Layer-3 bytes.
     pub bytes: u64,
-    /// bytes / packets. Above the MTU: GSO packets cross this hop uncut.
+    /// bytes / packets. Above the MTU: GSO packets pass this hop uncut.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub mean_skb_bytes: f64,
     /// Packets this hop dropped.
     pub drops: u64,
-    /// Packets over a bypassed device that the path's own stage sent there, since
-    /// the device does for them what the stage cannot.
+    /// Packets that the path's own stage sent through a bypassed device, because the stage cannot
+    /// handle them.
     pub excused: u64,
 }
 
-/// Lost datagrams and where they went.
+/// Lost datagrams and where they were lost.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -168,32 +167,32 @@ pub struct Loss {
     /// (sent − received) ÷ sent.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
     pub fraction: f64,
-    /// Place to number of datagrams (tenant-b socket buffer), by the kernel's own reason of
-    /// each drop, or by counters where BPF is not allowed.
+    /// Lost datagrams by place (tenant-b socket buffer), from the kernel's drop reasons, or from
+    /// counters if BPF is not allowed.
     #[serde(rename = "where")]
     pub places: BTreeMap<String, u64>,
-    /// Lost, and seen neither by the kernel's own reasons nor by a counter.
+    /// Losses that appear neither in drop reasons nor in counters.
     pub unattributed: u64,
 }
 
-/// The highest rates at which loss stays within each goal.
+/// The highest rates within each loss limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DropPoint {
-    /// One entry a goal, the strictest first.
+    /// One entry per loss limit, strictest first.
     pub goals: Vec<DropGoal>,
-    /// Trials of the search, void ones included.
+    /// Trials of the search, including discarded ones.
     pub trials: u32,
-    /// Trials that do not count: the generator did not keep its rate, or others disturbed it.
+    /// Discarded trials: the generator did not keep its rate, or other load disturbed it.
     pub void_trials: u32,
-    /// The generator's own highest rate, datagrams/s, where the search reached
-    /// it: the path can take at least that.
+    /// The generator's own highest rate, datagrams/s, if the search reached it; the path can carry
+    /// at least that.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub generator_limit: Option<f64>,
 }
 
-/// One loss limit of `drop_point`: NDR where it is 0, else PDR.
+/// One loss limit of `drop_point`: NDR if it is 0, else PDR.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -201,20 +200,19 @@ pub struct DropGoal {
     /// Loss allowed, (intended − received) ÷ intended, 0..1.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
     pub loss: f64,
-    /// Conditional throughput, datagrams/s: what was received at the highest
-    /// rate that kept within the goal.
+    /// Conditional throughput, datagrams/s: the rate received at the highest offered rate within
+    /// the limit.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub per_s: f64,
-    /// Highest offered rate that kept within the goal, datagrams/s.
+    /// Highest offered rate within the limit, datagrams/s.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub kept: f64,
-    /// Lowest offered rate above it that did not, datagrams/s; null where none
-    /// was met.
+    /// Lowest offered rate above it that exceeded the limit, datagrams/s; null if none did.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub missed: Option<f64>,
 }
 
-/// How a schedule was kept.
+/// Adherence to a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -225,7 +223,7 @@ pub struct Pace {
     /// Units sent within the interval, per second.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub sent_per_s: f64,
-    /// Sent after the intended time, microseconds: median.
+    /// Lateness of sending: median, microseconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub late_p50_us: f64,
     /// Lateness: 99th percentile, microseconds.
@@ -269,6 +267,6 @@ pub struct Bin {
     /// Upper end of the bin, microseconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub us: f64,
-    /// Transactions whose time lies in the bin.
+    /// Number of transactions in the bin.
     pub count: u64,
 }

@@ -1,9 +1,9 @@
-//! What the schema of a results file says beyond the types: every figure comes with its
-//! proof, and every gap with a reason. [`crate::Results::check`] checks the same.
+//! Rules of the results schema beyond the types: a verified path for every figure, and a reason for
+//! every gap. [`crate::Results::check`] checks the same.
 
 use serde_json::{Value, json};
 
-/// Where `name` is `value`, `then` holds for the other fields, else `otherwise`.
+/// Returns a rule: if `name` is `value`, `then` holds for the other fields, else `otherwise`.
 fn rule(name: &str, value: Value, then: Value, otherwise: Value) -> Value {
     let fields = |fields: Value| json!({ "properties": fields });
     let mut rule = json!({ "if": { "properties": { name: { "const": value } } } });
@@ -31,14 +31,14 @@ pub(crate) fn cell_rules() -> Value {
     rule("status", json!("ok"), figure, json!({ "reason": string, "median": nothing }))
 }
 
-/// A valid sample has its path proved, a void one a reason.
+/// A valid sample has a verified path; a discarded one has a reason.
 pub(crate) fn sample_rules() -> Value {
     let (string, nothing) = (of("string"), of("null"));
     let proved = json!({ "path_proved": { "const": true }, "invalid_reason": nothing });
     rule("valid", json!(true), proved, json!({ "invalid_reason": string }))
 }
 
-/// Fields that files of older versions have not may be missing, as where they are read.
+/// Makes fields optional that files of older versions lack, as when reading.
 pub(crate) fn newer(schema: &mut schemars::Schema) {
     let Some(object) = schema.as_object_mut() else { return };
     let mut missing = Vec::new();

@@ -1,9 +1,9 @@
-//! What CPUs and interrupts did over a run.
+//! CPUs and interrupts over a run.
 
 use serde::{Deserialize, Serialize};
 
-/// What every CPU did over the run, sampled in equal steps by `/proc/stat`,
-/// `/proc/interrupts` and `/proc/softirqs`.
+/// Work of every CPU over the run, sampled in equal steps from `/proc/stat`, `/proc/interrupts` and
+/// `/proc/softirqs`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -11,22 +11,22 @@ pub struct Timeline {
     /// Length of a step, seconds.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub step_s: f64,
-    /// One entry a CPU.
+    /// One entry per CPU.
     pub cpus: Vec<CpuTimeline>,
-    /// One entry an interrupt or softirq that came at least once a second.
+    /// One entry per interrupt or softirq with at least one event per second.
     pub interrupts: Vec<InterruptTimeline>,
-    /// What was being measured, in order of time.
+    /// Samples being measured, in order of time.
     pub marks: Vec<Mark>,
 }
 
-/// Shares of one CPU's time, one value a step, each 0..1.
+/// Shares of one CPU's time, one value per step, each 0..1.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CpuTimeline {
     /// Number of the CPU, as in `/proc/stat`.
     pub cpu: usize,
-    /// User mode, nice included.
+    /// User mode, including nice.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0, max = 1.0))))]
     pub user: Vec<f64>,
     /// Kernel mode outside interrupts.
@@ -35,7 +35,7 @@ pub struct CpuTimeline {
     /// Handlers of hardware interrupts.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0, max = 1.0))))]
     pub irq: Vec<f64>,
-    /// Softirqs, those of the network stack among them.
+    /// Softirqs, including the network stack's.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0, max = 1.0))))]
     pub softirq: Vec<f64>,
     /// Taken by the hypervisor.
@@ -43,29 +43,28 @@ pub struct CpuTimeline {
     pub steal: Vec<f64>,
 }
 
-/// How often one interrupt came on one CPU, per second, one value a step.
+/// Rate of one interrupt on one CPU, per second, one value per step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InterruptTimeline {
-    /// Name: a queue's (`virtio0-input.0`), a kind's (`CAL`), or `NET_RX` and
-    /// `NET_TX` of the softirqs.
+    /// Name of a queue (`virtio0-input.0`) or kind (`CAL`), or `NET_RX` and `NET_TX` for softirqs.
     pub name: String,
     /// Number of the CPU, as in `/proc/interrupts`.
     pub cpu: usize,
-    /// Per second, one value a step.
+    /// Events per second, one value per step.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0))))]
     pub per_s: Vec<f64>,
 }
 
-/// A sample's place on the time line.
+/// A sample's position on the time line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Mark {
-    /// Seconds since the time line's beginning.
+    /// Seconds since the beginning of the time line.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub at_s: f64,
-    /// Index in `cells` of what began here.
+    /// Index in `cells` of the cell that began here.
     pub cell: usize,
 }

@@ -1,5 +1,5 @@
-//! What a run proves of a setting that was tried: each workload better, worse, or
-//! not told apart.
+//! Verdicts on a setting that was tried: each workload is better, worse, or not statistically
+//! different.
 
 use serde::Serialize;
 
@@ -9,34 +9,36 @@ use crate::names::Unit;
 use crate::sample::Sample;
 use crate::stats::{Proven, proven, separation_p_value};
 
-/// What is proven of a setting, at the confidence of the run's intervals.
+/// Verdict on a setting, at the confidence of the run's intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// More throughput or transactions, or less latency at a load; or less CPU time a
-    /// unit of work where that is not told apart; or the path carries with it only.
+    /// More throughput or transactions, or less latency at a load. If that is not statistically
+    /// different, less CPU time per unit of work. Or the path carries traffic only with the
+    /// setting.
     Better,
-    /// Less of it; or the path carries without it only.
+    /// Less throughput or transactions, or more latency; or the path carries traffic only without
+    /// the setting.
     Worse,
-    /// Neither is proven at this confidence.
+    /// No difference is proven at this confidence.
     Undecided,
-    /// No samples that could be compared.
+    /// No comparable samples.
     Unmeasured,
 }
 
-/// The verdict on one workload.
+/// Verdict on one workload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Judged {
-    /// Index of the tried cell among the run's cells.
+    /// Index of the changed cell among the run's cells.
     pub cell: usize,
-    /// What is proven of that workload.
+    /// Verdict on that workload.
     pub verdict: Verdict,
-    /// Where no ratio can be taken, since one side carried nothing.
+    /// How often each side carried the load, if there is no ratio because one side never did.
     pub carried: Option<Carried>,
-    /// The ratio of CPU time a unit of work, where that is what is proven.
+    /// Ratio of CPU time per unit of work, if that proves the verdict.
     pub cpu: Option<Interval>,
 }
 
@@ -45,23 +47,23 @@ pub struct Judged {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Carried {
-    /// Samples as found, and those that carried.
+    /// Samples as found, and how many of them carried the load.
     pub as_found: (usize, usize),
-    /// Samples with the change, and those that carried.
+    /// Samples with the change, and how many of them carried the load.
     pub changed: (usize, usize),
-    /// Probability that chance alone divides them so (Fisher's exact test, two-sided).
+    /// Probability of this split by chance alone (Fisher's exact test, two-sided).
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
     pub p_value: f64,
 }
 
-/// As many failures of a side as, with the other side always carrying in the same
-/// blocks, prove at this confidence (0..1).
+/// Returns the number of blocks that prove a difference at this confidence (0..1), if one side
+/// fails in all of them and the other in none.
 pub fn blocks_to_prove(confidence: f64) -> usize {
     let proves = |blocks: &usize| separation_p_value(*blocks, *blocks) <= 1.0 - confidence;
     (1..64).find(proves).unwrap_or(64)
 }
 
-/// The verdict on every cell with a setting, against the same path as found.
+/// Judges every cell with a setting against the same path as found.
 pub fn judge(cells: &[Cell], confidence: f64) -> Vec<Judged> {
     let tried = cells.iter().enumerate().filter(|(_, cell)| cell.setting.is_some());
     tried.map(|(at, cell)| judge_one(cells, at, cell, confidence)).collect()
@@ -75,7 +77,7 @@ fn judge_one(cells: &[Cell], at: usize, cell: &Cell, confidence: f64) -> Judged 
     }
     let found = || cells.iter().filter(|other| is_as_found(cell, other));
     let last = |of: &mut dyn Iterator<Item = &Sample>| of.map(|sample| sample.block).max();
-    // Only what was tried side by side: one that is hopeless is given up.
+    // Count only blocks in which both sides were tried: a side that never works is given up.
     let until =
         last(&mut found().flat_map(|cell| &cell.samples)).min(last(&mut cell.samples.iter()));
     let count = |samples: &mut dyn Iterator<Item = &Sample>| {
@@ -90,6 +92,7 @@ fn judge_one(cells: &[Cell], at: usize, cell: &Cell, confidence: f64) -> Judged 
     let (side, failed, worked) = match (as_found, changed) {
         ((a, 0), (b, proved)) if b == proved => (Verdict::Better, a, b),
         ((a, proved), (b, 0)) if a == proved => (Verdict::Worse, b, a),
+        // Mixed results on a side allow no such test.
         _ => return Judged { cell: at, verdict: Verdict::Unmeasured, carried: None, cpu: None },
     };
     let p_value = separation_p_value(failed, worked);
@@ -120,12 +123,12 @@ fn is_as_found(cell: &Cell, other: &Cell) -> bool {
         && (key(cell), names(cell), load(cell)) == (key(other), names(other), load(other))
 }
 
-/// Whether less of a cell's value is better: latency at a load.
+/// Whether a smaller value is better, as for latency at a load.
 pub fn is_time(cell: &Cell) -> bool {
     cell.unit == Unit::Microseconds
 }
 
-/// A cell's ratio, turned so that above 1 is better: of a latency less is.
+/// Returns a cell's ratio, inverted for latency so that above 1 is always better.
 pub fn worth(cell: &Cell) -> Option<Interval> {
     cell.ratio.map(|ratio| ratio.worth(is_time(cell)))
 }

@@ -1,48 +1,48 @@
-//! The workloads: one row each of what every part of the program must know of it.
+//! The workloads: one row each with the properties that all parts of the program use.
 //!
-//! What a workload sends is in `load`; what it is called, counted in, and shown by
-//! is here only.
+//! The crate `load` defines the traffic of a workload; its name, unit and presentation are defined
+//! only here.
 
 use crate::names::{DemandUnit, Direction, Named, Unit, by_name};
 
-/// Largest payload of a UDP datagram over IPv4: 65535 less 20 bytes of IP and
-/// 8 bytes of UDP header. One limit for every workload, so that cells compare.
+/// Largest payload of a UDP datagram over IPv4: 65535 minus 20 bytes of IP and 8 bytes of UDP
+/// header. The limit holds for every workload, so that cells can be compared.
 pub const MAX_MESSAGE_BYTES: u32 = 65507;
 
-/// What the flows do.
+/// Traffic pattern of the flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Workload {
-    /// One connection per flow, the client sends without pause.
+    /// One connection per flow; the client sends continuously.
     TcpStream,
-    /// One connection per flow, request and response in turn.
+    /// One connection per flow; requests and responses alternate.
     TcpRr,
-    /// Connect, request, response, close, for every transaction.
+    /// One connection per transaction: connect, request, response, close.
     TcpCrr,
-    /// One connection per flow, the server sends without pause.
+    /// One connection per flow; the server sends continuously.
     TcpMaerts,
-    /// Datagrams from client to server without pause.
+    /// Datagrams from client to server, continuously.
     UdpStream,
-    /// One datagram there, one back, in turn.
+    /// Request and response datagrams alternate.
     UdpRr,
 }
 
-/// What carries the payload.
+/// Transport protocol of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// A byte stream: messages merge, what is lost is sent again.
+    /// A byte stream: messages merge, lost data is sent again.
     Tcp,
-    /// Datagrams: messages do not merge, and what is lost is not sent again.
+    /// Datagrams: messages do not merge, and lost ones are not sent again.
     Udp,
 }
 
-/// Which end sends, and what it waits for before it sends again.
+/// Which end sends, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// One end sends without pause, which way payload goes; the other counts.
+    /// One end sends continuously, in this direction; the other end counts.
     Stream(Direction),
-    /// Requests and their responses, timed, on connections that stay.
+    /// Requests and responses, timed, on persistent connections.
     Requests,
-    /// A connection for every request, timed.
+    /// One connection per request, timed.
     Connections,
 }
 
@@ -52,12 +52,12 @@ struct Row {
     name: &'static str,
     transport: Transport,
     pattern: Pattern,
-    /// Message size where none was asked for, bytes.
+    /// Default message size, bytes.
     default_message_bytes: u32,
 }
 
-/// 64 KiB less what does not fit a UDP datagram for streams over TCP, the smallest
-/// common packet for `udp_stream`, one byte for transactions (as netperf).
+/// Defaults: 64 KiB limited to a UDP datagram for TCP streams, the smallest common packet for
+/// `udp_stream`, one byte for transactions (as netperf).
 const ROWS: &[Row] = &[
     Row {
         workload: Workload::TcpStream,
@@ -109,7 +109,7 @@ const WORKLOADS: [Workload; ROWS.len()] = {
     let mut i = 0;
     while i < ROWS.len() {
         all[i] = ROWS[i].workload;
-        // `row` takes the row by the variant's number.
+        // `row` indexes by the variant's number.
         assert!(ROWS[i].workload as usize == i, "rows in the order of the variants");
         i += 1;
     }
@@ -124,22 +124,22 @@ impl Workload {
         &ROWS[self as usize]
     }
 
-    /// Its name in arguments and results (`tcp_stream`).
+    /// Name in arguments and results (`tcp_stream`).
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// What carries the payload.
+    /// Transport protocol of the payload.
     pub fn transport(self) -> Transport {
         self.row().transport
     }
 
-    /// Which end sends, and what it waits for before it sends again.
+    /// Which end sends, and when.
     pub fn pattern(self) -> Pattern {
         self.row().pattern
     }
 
-    /// Message size where none was asked for, bytes.
+    /// Default message size, bytes.
     pub fn default_message_bytes(self) -> u32 {
         self.row().default_message_bytes
     }
@@ -169,18 +169,18 @@ impl Workload {
         self.transport() == Transport::Tcp
     }
 
-    /// Whether it is a byte stream: counted in bytes, whatever packets they are in.
+    /// Whether it is a byte stream: counted in bytes, independent of packets.
     pub fn is_byte_stream(self) -> bool {
         self.is_tcp() && self.is_stream()
     }
 
-    /// Whether one end sends without pause.
+    /// Whether one end sends continuously.
     pub fn is_stream(self) -> bool {
         matches!(self.pattern(), Pattern::Stream(_))
     }
 
-    /// Whether it is requests on connections that stay, which can be kept under way in
-    /// any number, and sent on a schedule.
+    /// Whether it sends requests on persistent connections. These support any number of outstanding
+    /// requests, and a schedule.
     pub fn is_rr(self) -> bool {
         self.pattern() == Pattern::Requests
     }
@@ -190,12 +190,12 @@ impl Workload {
         !self.is_stream()
     }
 
-    /// Whether the client takes what is counted: answers, or what the server sends.
+    /// Whether the client receives the counted units: answers, or the server's data.
     pub fn is_counted_by_client(self) -> bool {
         self.has_latency() || self.direction() == Direction::Reverse
     }
 
-    /// Whether payload goes this way.
+    /// Whether payload flows in this direction.
     pub fn sends(self, direction: Direction) -> bool {
         match self.pattern() {
             Pattern::Stream(way) => way == direction,
@@ -203,7 +203,7 @@ impl Workload {
         }
     }
 
-    /// The way that the payload which is counted goes; of transactions, the requests'.
+    /// Direction of the counted payload; for transactions, of the requests.
     pub fn direction(self) -> Direction {
         match self.pattern() {
             Pattern::Stream(way) => way,
@@ -223,12 +223,12 @@ impl Named for Workload {
 
 by_name!(Workload);
 
-/// What is sought of a path.
+/// Kind of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Task {
-    /// What a workload comes to.
+    /// Measure a workload.
     Steady(Workload),
-    /// The highest rates of `udp_stream` at which loss stays within its goals.
+    /// Search the highest rates of `udp_stream` within the loss limits.
     DropPoint,
 }
 
@@ -255,7 +255,7 @@ impl Task {
         }
     }
 
-    /// The workload that is run, once or in trials.
+    /// The workload to run, once or in trials.
     pub fn workload(self) -> Workload {
         match self {
             Task::Steady(workload) => workload,

@@ -1,33 +1,32 @@
-//! What is usual: the level and spread of a disturbance, learned as it comes, and the
-//! bound past which a value stands out.
+//! Usual level and spread of a disturbance, learned over a run, and the bound above which a value
+//! stands out.
 //!
-//! Both are robust. A few bursts move neither the median nor the median absolute
-//! deviation; a load that stays moves the median once it is half of the window. Only the
-//! last [`WINDOW`] values count, so that a load that begins in the middle of a run becomes
-//! the background, and one that ends is forgotten.
+//! Both are robust. A few bursts move neither the median nor the median absolute deviation; a
+//! lasting load moves the median once it fills half of the window. Only the last [`WINDOW`] values
+//! count, so that a load that starts in the middle of a run becomes the background, and one that
+//! ends is forgotten.
 
 use std::collections::VecDeque;
 
 use super::describe::median;
 
-/// Values that count: an odd number, so that the median is one of them.
+/// Number of values in the window: odd, so that the median is one of them.
 pub const WINDOW: usize = 31;
-/// Values before the spread is believed; until then it is that of the least allowance.
+/// Number of values before the spread is used; until then only the least allowance applies.
 const ENOUGH: usize = 5;
-/// A value stands out that is this many spreads above the level: one in 30 000 of normal
-/// noise.
+/// A value this many spreads above the level stands out: one in 30 000 of normal noise.
 const SPREADS: f64 = 4.0;
-/// Median absolute deviation to standard deviation, of normal noise.
+/// Standard deviation ÷ median absolute deviation, for normal noise.
 const NORMAL: f64 = 1.4826;
 
-/// Level and spread of the last values of a share.
+/// Level and spread of the latest values of a share.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Background {
     recent: VecDeque<f64>,
 }
 
 impl Background {
-    /// Learns a value, which may stand out; what is not a number is not learned.
+    /// Adds a value, which may stand out. Ignores values that are not finite.
     pub fn learn(&mut self, value: f64) {
         if !value.is_finite() {
             return;
@@ -38,14 +37,15 @@ impl Background {
         self.recent.push_back(value);
     }
 
-    /// Median of the last values; 0 before the first.
+    /// Median of the latest values; 0 before the first.
     pub fn level(&self) -> f64 {
         median(&self.values()).unwrap_or(0.0)
     }
 
-    /// Standard deviation of the last values as their median absolute deviation has it;
-    /// 0 before there are enough.
+    /// Standard deviation of the latest values, estimated from the median absolute deviation; 0
+    /// before there are enough.
     pub fn spread(&self) -> f64 {
+        // The deviation of a few values says nothing.
         if self.recent.len() < ENOUGH {
             return 0.0;
         }
@@ -54,8 +54,8 @@ impl Background {
         NORMAL * median(&away).unwrap_or(0.0)
     }
 
-    /// The highest value that does not stand out. It is at least `least` above the level:
-    /// what is no more than that is not worth another sample.
+    /// Returns the highest value that does not stand out. It is at least `least` above the level,
+    /// because smaller excesses are not worth another sample.
     pub fn bound(&self, least: f64) -> f64 {
         self.level() + least.max(SPREADS * self.spread())
     }

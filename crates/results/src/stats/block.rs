@@ -1,20 +1,19 @@
-//! The order of cells within a block.
+//! Order of cells within a block.
 
 use rand::Rng;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 
-/// A random order of `cells` cells for `block`, the same for the same seed: a
-/// permutation of `0..cells`.
+/// Returns a random order of `cells` cells for `block`: a permutation of `0..cells`, the same for
+/// the same seed.
 ///
-/// Each block's order depends on the seed and its number only, so that a block
-/// can be repeated without the ones before it. The shuffle (Fisher-Yates) and
-/// the draw without bias (D. Lemire, "Fast random integer generation in an
-/// interval", 2019) are written out here, so that a seed in an old results file
-/// means the same order under a later version of the `rand` crates.
+/// Each block's order depends only on the seed and its number, so that a block can be repeated
+/// without its predecessors. The shuffle (Fisher-Yates) and the unbiased draw (D. Lemire, "Fast
+/// random integer generation in an interval", 2019) are implemented here, so that a seed in an old
+/// results file means the same order with any version of the `rand` crates.
 pub fn block_order(seed: u64, block: u32, cells: usize) -> Vec<usize> {
-    // Neighbouring seeds and blocks must not share generators: the odd constant
-    // (2⁶⁴ ÷ golden ratio) keeps (seed, block) pairs apart.
+    // Neighbouring seeds and blocks must not share generators: this constant (2⁶⁴ ÷ golden ratio,
+    // odd) keeps (seed, block) pairs distinct.
     let mixed = seed.wrapping_add((u64::from(block) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let mut rng = Pcg64::seed_from_u64(mixed);
     let mut order: Vec<usize> = (0..cells).collect();
@@ -24,12 +23,12 @@ pub fn block_order(seed: u64, block: u32, cells: usize) -> Vec<usize> {
     order
 }
 
-/// A number in `0..bound`, each as likely; `bound` > 0.
+/// Returns a uniform number in `0..bound`; `bound` > 0.
 fn below(rng: &mut Pcg64, bound: u64) -> u64 {
     let threshold = bound.wrapping_neg() % bound;
     loop {
         let product = u128::from(rng.next_u64()) * u128::from(bound);
-        // The low half below the threshold would make some numbers likelier.
+        // Reject a low half below the threshold: accepting it would make some numbers more likely.
         if product as u64 >= threshold {
             return (product >> 64) as u64;
         }

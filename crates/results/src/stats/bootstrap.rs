@@ -1,22 +1,20 @@
-//! Percentile bootstrap of a median, exactly.
+//! Exact percentile bootstrap of a median.
 //!
-//! A resample of `n` values draws each with probability 1/n. Its `m`-th smallest is at
-//! most the `i`-th smallest of the original when at least `m` draws fall among the first
-//! `i`. That is a binomial probability. The distribution over all nⁿ resamples therefore
-//! needs no random numbers (B. Efron, "Bootstrap methods: another look at the jackknife",
-//! 1979, section 3).
+//! A resample of `n` values draws each with probability 1/n. Its `m`-th smallest is at most the
+//! `i`-th smallest of the original if at least `m` draws fall among the first `i`. That is a
+//! binomial probability. The distribution over all nⁿ resamples therefore needs no random numbers
+//! (B. Efron, "Bootstrap methods: another look at the jackknife", 1979, section 3).
 //!
-//! Alone it is too narrow for few values (n = 5 covers less than the range's
-//! 93.75%); [`super::ratio_interval`] only ever widens by it.
+//! Alone it is too narrow for few values (n = 5 covers less than the range's 93.75%);
+//! [`super::ratio_interval`] uses it only to widen an interval.
 
 use super::sign::binomial;
 
-/// Rank (from 1) of the order statistic at the lower end of the percentile
-/// interval; the upper end is as many ranks from the top.
+/// Returns the rank (from 1) of the order statistic at the lower end of the percentile interval.
+/// The upper end has the same rank from the top.
 ///
-/// With even `n` a resample's median is the mean of its two middle values. The lower of
-/// them stands for it here. The interval is therefore never narrower than the percentile
-/// bootstrap's. `n` ≥ 1.
+/// With even `n` a resample's median is the mean of its two middle values. The lower of them is
+/// used here, so the interval is never narrower than the percentile bootstrap's. `n` ≥ 1.
 pub(super) fn lower_rank(n: usize, confidence: f64) -> usize {
     let tail = 0.5 * (1.0 - confidence);
     let middle = n.div_ceil(2);

@@ -1,16 +1,15 @@
 //! Medians, percentiles and spread. Input order does not matter.
 
-/// Median of `values`; the mean of the two middle ones where their number is
-/// even. `None` when there is none, or when one is NaN.
+/// Returns the median of `values`; the mean of the two middle values if their number is even.
+/// `None` for no values or a NaN.
 pub fn median(values: &[f64]) -> Option<f64> {
     percentile(values, 0.5)
 }
 
-/// The `q`-quantile (0 ≤ q ≤ 1), linear between the neighbouring order
-/// statistics (type 7 of Hyndman and Fan, "Sample quantiles in statistical
-/// packages", 1996: the rule of R and NumPy).
+/// Returns the `q`-quantile (0 ≤ q ≤ 1), linear between the neighbouring order statistics (type 7
+/// of Hyndman and Fan, "Sample quantiles in statistical packages", 1996: the rule of R and NumPy).
 ///
-/// `None` when `values` is empty or holds a NaN, or `q` is outside 0..=1.
+/// `None` if `values` is empty or contains a NaN, or `q` is outside 0..=1.
 pub fn percentile(values: &[f64], q: f64) -> Option<f64> {
     if values.is_empty() || values.iter().any(|value| value.is_nan()) || !(0.0..=1.0).contains(&q) {
         return None;
@@ -20,14 +19,13 @@ pub fn percentile(values: &[f64], q: f64) -> Option<f64> {
     Some(of_sorted(&sorted, q))
 }
 
-/// Median absolute deviation from the median ÷ |median|: the spread of half of
-/// the values, as a share. Not scaled to a standard deviation (that would be
-/// × 1.4826 for normal noise).
+/// Returns the median absolute deviation ÷ |median|, a measure of spread. Not scaled to a standard
+/// deviation (× 1.4826 for normal noise).
 ///
-/// `None` when there is no median or it is 0.
+/// `None` without a median, or if it is 0.
 pub fn relative_mad(values: &[f64]) -> Option<f64> {
     let centre = median(values)?;
-    // A share of nothing has no size.
+    // A share of 0 is undefined.
     if centre == 0.0 || !centre.is_finite() {
         return None;
     }
@@ -35,13 +33,13 @@ pub fn relative_mad(values: &[f64]) -> Option<f64> {
     Some(median(&deviations)? / centre.abs())
 }
 
-/// `q`-quantile of values already sorted; `sorted` is not empty, `q` in 0..=1.
+/// Returns the `q`-quantile of sorted values; `sorted` is not empty, `q` in 0..=1.
 pub(super) fn of_sorted(sorted: &[f64], q: f64) -> f64 {
     let place = q * (sorted.len() - 1) as f64;
     let below = place.floor() as usize;
     let above = place.ceil() as usize;
     let share = place - place.floor();
-    // Exact at an order statistic, also at infinity, where `∞ − ∞` is not a number.
+    // Return an order statistic exactly, also at infinity, where `∞ − ∞` is NaN.
     if share == 0.0 || sorted[below] == sorted[above] {
         return sorted[below];
     }

@@ -1,4 +1,4 @@
-//! The median ratio and its confidence interval.
+//! Median ratio with confidence interval.
 
 use super::bootstrap;
 use super::describe::of_sorted;
@@ -6,75 +6,76 @@ use super::sign::SignInterval;
 use super::student;
 use crate::Interval;
 
-/// Why no statistic can be given.
+/// Why a statistic cannot be computed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum StatsError {
-    /// Fewer values than the statistic takes.
+    /// Too few values for the statistic.
     #[error("{what}: got {got} values, expected at least {needed}")]
     TooFew {
-        /// What was to be computed.
+        /// The statistic.
         what: &'static str,
-        /// Number of values that were given.
+        /// Number of values given.
         got: usize,
-        /// Fewest values that the statistic takes.
+        /// Fewest values required.
         needed: usize,
     },
     /// A value that cannot be a ratio: negative, infinite or NaN.
     #[error("ratio {index} is {value}, expected a finite number, 0 or more")]
     NotARatio {
-        /// Place in the input, from 0.
+        /// Index in the input, from 0.
         index: usize,
-        /// The number at that place.
+        /// Value at that index.
         value: f64,
     },
-    /// Nothing has a ratio to 0.
+    /// A ratio to 0 is undefined.
     #[error("ratio of medians: the first median is 0, expected a number above 0")]
     ZeroMedian,
     /// A value that is not finite.
     #[error("value {index} is {value}, expected a finite number")]
     NotFinite {
-        /// Place in the input, from 0.
+        /// Index in the input, from 0.
         index: usize,
-        /// The number at that place.
+        /// Value at that index.
         value: f64,
     },
-    /// A coverage that no finite interval has.
+    /// Invalid coverage.
     #[error("confidence is {0}, expected a number above 0 and below 1 (0.95 for 95%)")]
     Confidence(f64),
-    /// A plan that ends before it begins.
+    /// Invalid number of blocks.
     #[error("sequential plan: at most {max_blocks} blocks, expected at least {min_blocks}")]
     Blocks {
-        /// Fewest blocks that a look takes.
+        /// Fewest blocks for an interim analysis.
         min_blocks: u32,
         /// Most blocks of the plan.
         max_blocks: u32,
     },
 }
 
-/// Median of `ratios` with an interval that covers the true median ratio with
-/// probability `confidence` (0..1, 0.95 for 95%), or more.
+/// Returns the median of `ratios` with an interval that covers the true median ratio with
+/// probability `confidence` (0..1, 0.95 for 95%) or more.
 ///
-/// It is the percentile bootstrap of the median, never narrower than the
-/// order-statistic interval whose coverage holds for every distribution of
-/// independent noise (see `stats/sign.rs`).
+/// The interval is the percentile bootstrap of the median, but never narrower than the
+/// order-statistic interval, whose coverage holds for every distribution of independent noise (see
+/// `stats/sign.rs`).
 ///
-/// Below 6 ratios at 95%, or 8 at 99%, not even their whole range covers at that rate. The
-/// interval is then the range, widened to a t interval of the log ratios. The rate then
-/// rests on the log ratios being roughly symmetric. It is simulated in
-/// `tests/stats_coverage.rs`, not proved. Where a ratio is 0 (of that block nothing arrived),
-/// which has no logarithm, the t interval is that of the ratios themselves.
+/// Below 6 ratios at 95%, or 8 at 99%, even their whole range has a lower coverage. The interval is
+/// then the range, widened to a t interval of the log ratios. Its coverage assumes that log ratios
+/// are roughly symmetric; it is simulated in `tests/stats_coverage.rs`, not proved. If a ratio is 0
+/// (nothing arrived in that block), which has no logarithm, the t interval of the ratios themselves
+/// is used.
 ///
-/// `confidence` in the result is the one asked for; `low ≤ median ≤ high`, all
-/// finite and not negative.
+/// `confidence` in the result is the requested one. `low ≤ median ≤ high`, all finite and not
+/// negative.
 ///
 /// # Errors
-/// [`StatsError::TooFew`] below two ratios, [`StatsError::NotARatio`] for the
-/// first that is not a finite number from 0 on, [`StatsError::Confidence`].
+/// [`StatsError::TooFew`] below two ratios, [`StatsError::NotARatio`] for the first value that is
+/// negative or not finite, [`StatsError::Confidence`].
 pub fn ratio_interval(ratios: &[f64], confidence: f64) -> Result<Interval, StatsError> {
     check_confidence(confidence)?;
     if let Some(index) = ratios.iter().position(|r| !r.is_finite() || *r < 0.0) {
         return Err(StatsError::NotARatio { index, value: ratios[index] });
     }
+    // A single ratio has no spread.
     if ratios.len() < 2 {
         return Err(StatsError::TooFew { what: "ratio interval", got: ratios.len(), needed: 2 });
     }
@@ -88,6 +89,7 @@ pub fn ratio_interval(ratios: &[f64], confidence: f64) -> Result<Interval, Stats
             (low.min(sorted[rank - 1]), high.max(sorted[n - rank]))
         }
         None => {
+            // A ratio of 0 has no logarithm.
             let (low, high) = if sorted[0] > 0.0 {
                 log_t_interval(&sorted, confidence)
             } else {
@@ -97,14 +99,14 @@ pub fn ratio_interval(ratios: &[f64], confidence: f64) -> Result<Interval, Stats
         }
     };
     let median = of_sorted(&sorted, 0.5);
-    // √a·√b of equal values may round past them.
+    // √a·√b of equal values may exceed them by rounding.
     Ok(Interval { median, low: low.min(median), high: high.max(median), confidence, samples: n })
 }
 
-/// The larger of the interval's two arms ÷ its median: 0.05 is "within ±5%".
+/// Returns the larger of the interval's two arms ÷ its median: 0.05 means "within ±5%".
 pub fn relative_half_width(interval: &Interval) -> f64 {
     let arm = (interval.high - interval.median).max(interval.median - interval.low);
-    // A ratio of 0 that is always 0 has no width.
+    // An interval from 0 to 0 has no width.
     if arm == 0.0 { 0.0 } else { arm / interval.median }
 }
 
@@ -116,23 +118,23 @@ pub(super) fn check_confidence(confidence: f64) -> Result<(), StatsError> {
     }
 }
 
-/// t interval of the mean log, as ratios. At least two values above 0.
+/// Returns the t interval of the mean log, as ratios. Requires at least two values above 0.
 fn log_t_interval(ratios: &[f64], confidence: f64) -> (f64, f64) {
     let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
     let (low, high) = t_interval(&logs, confidence);
-    // As there: two ratios far apart can leave the range of f64.
+    // As in `t_interval`, two ratios far apart can exceed the range of f64.
     (low.exp(), high.exp().min(f64::MAX))
 }
 
-/// t interval of the mean. At least two values.
+/// Returns the t interval of the mean. Requires at least two values.
 fn t_interval(values: &[f64], confidence: f64) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
     let quantile = student::two_sided_quantile(confidence, values.len() as u32 - 1);
     let arm = quantile * (variance / n).sqrt();
-    // Two values far apart at a high confidence can leave the range of f64; an
-    // infinite end could not be written to a results file.
+    // Two values far apart at a high confidence can exceed the range of f64. An infinite end could
+    // not be written to a results file.
     (mean - arm, (mean + arm).min(f64::MAX))
 }
 
@@ -176,7 +178,7 @@ mod tests {
         let interval = ratio_interval(&[0.0, 1.0], 0.95).unwrap();
         assert_eq!((interval.low, interval.median), (0.0, 0.5));
         assert!((interval.high - 0.5 * 13.7062).abs() < 1e-3, "{interval:?}");
-        // Their sum is no number any more.
+        // Their sum exceeds f64.
         let huge = ratio_interval(&[0.0, f64::MAX, f64::MAX], 0.95).unwrap();
         assert_eq!((huge.low, huge.high), (0.0, f64::MAX));
     }

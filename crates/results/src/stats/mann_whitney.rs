@@ -1,18 +1,17 @@
-//! Whether two independent samples come from the same distribution: the
-//! Mann-Whitney U test, two-sided.
+//! Mann-Whitney U test, two-sided: whether two independent samples come from the same distribution.
 
 use super::interval::StatsError;
 
-/// Largest product of the two counts whose distribution is computed exactly.
+/// Largest product of the two counts for which the distribution is computed exactly.
 const EXACT_UP_TO: usize = 2500;
 
-/// U of the first sample, and how likely one as far from its middle is.
+/// U of the first sample, and the probability of a U as far from its middle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MannWhitney {
-    /// Pairs in which the first sample's value is the larger; ties count ½.
+    /// Number of pairs in which the first sample's value is larger; ties count ½.
     pub u: f64,
-    /// Two-sided: probability of a U as far from its middle or further, when
-    /// both samples come from one distribution.
+    /// Two-sided p-value: probability of a U as far from its middle or further if both samples come
+    /// from one distribution.
     pub p_value: f64,
 }
 
@@ -20,13 +19,12 @@ pub struct MannWhitney {
 /// whether one of two random variables is stochastically larger than the
 /// other", Annals of Mathematical Statistics 18, 1947).
 ///
-/// The test is exact where there are no ties and the product of the counts is at most
-/// 2500, as with 50 against 50. Otherwise it is the normal approximation, its variance
-/// corrected for ties and the deviation for continuity. R's `wilcox.test` has the same
-/// rule.
+/// The test is exact without ties if the product of the counts is at most 2500, such as 50 against
+/// 50. Otherwise it is the normal approximation, with corrections for ties and continuity. R's
+/// `wilcox.test` uses the same rule.
 ///
 /// # Errors
-/// [`StatsError::TooFew`] where a sample is empty, [`StatsError::NotFinite`].
+/// [`StatsError::TooFew`] if a sample is empty, [`StatsError::NotFinite`].
 pub fn mann_whitney(a: &[f64], b: &[f64]) -> Result<MannWhitney, StatsError> {
     if a.is_empty() || b.is_empty() {
         return Err(StatsError::TooFew { what: "Mann-Whitney test", got: 0, needed: 1 });
@@ -37,7 +35,7 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> Result<MannWhitney, StatsError> {
         return Err(StatsError::NotFinite { index, value: all[index].0 });
     }
     all.sort_by(|x, y| x.0.total_cmp(&y.0));
-    // Rank sum of the first sample, ties sharing their mean rank; Σ (t³ − t).
+    // Rank sum of the first sample, with mean ranks for ties; Σ (t³ − t).
     let (mut ranks, mut ties, mut below) = (0.0, 0.0, 0);
     for equal in all.chunk_by(|x, y| x.0 == y.0) {
         let count = equal.len() as f64;
@@ -48,8 +46,9 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> Result<MannWhitney, StatsError> {
     }
     let (n, m) = (a.len() as f64, b.len() as f64);
     let u = ranks - 0.5 * n * (n + 1.0);
+    // The exact distribution assumes no ties, and its cost grows with the product.
     let p_value = if ties == 0.0 && a.len() * b.len() <= EXACT_UP_TO {
-        // Without ties U is a whole number.
+        // Without ties U is an integer.
         let smaller = u.min(n * m - u).round() as usize;
         (2.0 * lower_tail(a.len(), b.len(), smaller)).min(1.0)
     } else {
@@ -61,8 +60,8 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> Result<MannWhitney, StatsError> {
     Ok(MannWhitney { u, p_value })
 }
 
-/// The smallest p-value that samples of `n` and `m` values can have: that of two
-/// samples that do not overlap. Below it nothing can ever be proved by them.
+/// Returns the smallest p-value possible with `n` and `m` values: the p-value of samples that do
+/// not overlap. Below it they can prove nothing.
 pub fn smallest_p_value(n: usize, m: usize) -> f64 {
     // 2 ÷ (n+m over n), as a product that neither overflows nor underflows early.
     let mut p = 2.0;
@@ -72,7 +71,7 @@ pub fn smallest_p_value(n: usize, m: usize) -> f64 {
     p.min(1.0)
 }
 
-/// P(U ≤ `at_most`) for `n` and `m` values without ties.
+/// Returns P(U ≤ `at_most`) for `n` and `m` values without ties.
 ///
 /// The number of orders with a given U is the coefficient of the Gaussian binomial
 /// (n+m over n). That is Π (1 − qᵐ⁺ⁱ) ÷ (1 − qⁱ), i = 1..n. Each factor is one pass over
@@ -96,9 +95,9 @@ fn lower_tail(n: usize, m: usize, at_most: usize) -> f64 {
     weights.iter().take(at_most + 1).sum::<f64>().clamp(0.0, 1.0)
 }
 
-/// P(|Z| > z) of the standard normal, z ≥ 0: 2·Q(z) by the continued fraction of
-/// Mills' ratio for large z and by the series of Φ for small (Abramowitz and
-/// Stegun, 26.2.14 and 26.2.11).
+/// Returns P(|Z| > z) of the standard normal, z ≥ 0: 2·Q(z) by the continued fraction of Mills'
+/// ratio for large z and by the series of Φ for small z (Abramowitz and Stegun, 26.2.14 and
+/// 26.2.11).
 fn two_sided_normal(z: f64) -> f64 {
     let density = (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt();
     if z > 3.0 {
@@ -175,7 +174,7 @@ mod tests {
         let test = mann_whitney(&[1.0, 2.0, 2.0, 3.0], &[2.0, 3.0, 4.0, 5.0]).unwrap();
         assert_eq!(test.u, 2.5);
         near(test.p_value, two_sided_normal((8.0 - 2.5 - 0.5) / 11.285_714_f64.sqrt()));
-        // All equal: nothing to tell apart.
+        // All values are equal: no difference.
         assert_eq!(mann_whitney(&[1.0; 9], &[1.0; 7]).unwrap().p_value, 1.0);
     }
 

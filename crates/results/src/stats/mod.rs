@@ -1,19 +1,18 @@
-//! Statistics: ratios, intervals, when to stop, trends, block order.
+//! Statistics: ratios, intervals, stop rules, trends, block order.
 //!
-//! Pure: no I/O, no clock, no hidden state; the same input gives the same
-//! output on every machine. Noise is assumed to be independent from block to
-//! block once the ratio to the block's own baseline is taken. What both share
-//! (drift, another load, a slower clock) cancels in that ratio; what the
-//! baseline does not share does not, and [`trend`] is there to find it.
+//! Pure functions: no I/O, no clock, no hidden state; the same input gives the same output on every
+//! machine. The ratio to the block's own baseline is assumed to have independent noise in each
+//! block. Common effects (drift, other load, a slower clock) cancel in that ratio. Effects that the
+//! baseline does not share do not cancel; [`trend`] detects them.
 //!
 //! - [`ratio_interval`]: the median ratio and its confidence interval.
-//! - [`StopRule`]: when a run stops.
-//! - [`proven`]: what the intervals of a change on trial prove.
-//! - [`Background`]: what stands out from what is usual.
-//! - [`SequentialPlan`]: when to look, so that stopping early keeps the coverage.
+//! - [`StopRule`]: the condition for ending a run.
+//! - [`proven`]: the proof that the intervals of a change on trial give.
+//! - [`Background`]: values that stand out from usual ones.
+//! - [`SequentialPlan`]: interim analyses that keep the coverage when stopping early.
 //! - [`trend`]: a drift within a sequence of samples (Mann-Kendall, Theil-Sen).
-//! - [`mann_whitney`], [`ratio_of_medians`]: two runs against each other.
-//! - [`separation_p_value`]: one side never worked, the other always.
+//! - [`mann_whitney`], [`ratio_of_medians`]: comparison of two runs.
+//! - [`separation_p_value`]: the case that one side never worked and the other always.
 //! - [`median`], [`percentile`], [`relative_mad`]: descriptions of samples.
 //! - [`block_order`]: the random order of a block's cells.
 

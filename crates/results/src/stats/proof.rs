@@ -1,50 +1,50 @@
-//! What intervals say of a change on trial: proven, worth too little to go on for, or open.
-//! The verdict on a run, and the end of one before its last block, both come from here.
+//! Judges the intervals of a change on trial: proven, certainly small, or open. Both the verdict on
+//! a run and the decision to end it early come from here.
 //!
-//! Intervals are those of a [`SequentialPlan`](super::SequentialPlan): together they hold
-//! the truth at the plan's level, whatever a run stops for at one of its looks. So what ends
-//! a trial early makes no false proof.
+//! Intervals come from a [`SequentialPlan`](super::SequentialPlan): together they cover the truth
+//! at the plan's level, whatever the reason to stop at an interim analysis. So ending a trial early
+//! causes no false proof.
 
 use super::interval::relative_half_width;
 use crate::Interval;
 
-/// A trial ends when it is known that the change is worth less than this factor, either way.
-/// More blocks would prove it to be worth something at the most that nobody would feel.
+/// A trial ends once the change is certain to matter less than this factor in either direction.
+/// More blocks could at most prove an effect that nobody would notice.
 ///
-/// An outlook on the last block would end more trials of nothing. But the first intervals
-/// are as wide as their extreme ratios: where load comes and goes, it gave up half of the
-/// changes of 10% that all blocks prove (`measure/src/run/simulated.rs`).
+/// Predicting the last block's interval would end more trials without effect. But the first
+/// intervals are as wide as their extreme ratios: under fluctuating load, such a rule gave up half
+/// of the changes of 10% that all blocks prove (`measure/src/run/simulated.rs`).
 pub const FELT: f64 = 1.05;
-/// Share of a proven gain that other workloads must be known not to lose, before the gain
-/// ends a trial.
+/// Share of a proven gain that other workloads must certainly not lose before the gain ends a
+/// trial.
 const OF_THE_GAIN: f64 = 0.25;
-/// A gain counts as this much at most: however large it is, nobody gives up more than a
-/// quarter of another workload's speed for it unseen.
+/// A gain counts as this much at most: however large it is, it never justifies an unseen loss of
+/// more than a quarter of another workload's speed.
 const MOST_GAIN: f64 = 1.0;
 
-/// The intervals of one workload under the change, at a look.
+/// Intervals of one workload under the change, at an interim analysis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Seen {
-    /// Ratio of what is carried, turned so that above 1 is better; `None` without one.
+    /// Ratio of throughput, or of latency inverted so that above 1 is better; `None` without one.
     pub worth: Option<Interval>,
-    /// Ratio of CPU time a unit of work.
+    /// Ratio of CPU time per unit of work.
     pub demand: Option<Interval>,
 }
 
-/// What a workload's intervals prove.
+/// Proof from a workload's intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proven {
-    /// More is carried.
+    /// Higher throughput.
     More,
-    /// As much is carried as far as can be told, with less CPU time a unit of work.
+    /// Throughput is not statistically different, and CPU time per unit of work is lower.
     LessCpu,
-    /// Less is carried.
+    /// Lower throughput.
     Less,
 }
 
-/// By what is carried; where that is not told apart, by the CPU time it takes, which is
-/// what many a change saves on a path that something else limits. More CPU time forbids
-/// nothing: to spread work over CPUs costs some.
+/// Judges throughput. If it is not statistically different, judges the CPU time per unit of work,
+/// which many changes save on a path limited by something else. Higher CPU time does not count
+/// against a change, because spreading work over CPUs costs some.
 pub fn proven(worth: &Interval, demand: Option<&Interval>) -> Option<Proven> {
     if worth.low > 1.0 {
         return Some(Proven::More);
@@ -52,14 +52,16 @@ pub fn proven(worth: &Interval, demand: Option<&Interval>) -> Option<Proven> {
     if worth.high < 1.0 {
         return Some(Proven::Less);
     }
+    // Throughput is not statistically different here.
     demand.filter(|demand| demand.high < 1.0).map(|_| Proven::LessCpu)
 }
 
-/// Which workloads need no more samples, while the trial of the change goes on for the others:
-/// more would not move its verdict, nor a figure by what is felt.
+/// Returns which workloads need no more samples while the trial continues for the other ones: more
+/// samples would change neither its verdict nor, by a noticeable amount, a figure.
 ///
-/// A gain that is known that closely is one. So is a workload that is known to lose little
-/// of such a gain. A gain known less closely stays: what others may lose depends on it.
+/// This holds for a gain known with high precision, and for a workload that certainly loses little
+/// of such a gain. A gain known less precisely stays open, because the allowed losses of other
+/// workloads depend on it.
 pub(super) fn settled(seen: &[Seen]) -> Vec<bool> {
     let is_close =
         |worth: Option<Interval>| worth.is_some_and(|w| relative_half_width(&w) < FELT - 1.0);
@@ -71,17 +73,17 @@ pub(super) fn settled(seen: &[Seen]) -> Vec<bool> {
     seen.iter().map(of).collect()
 }
 
-/// The most that is known to be gained, a share of what was carried; 0: nothing.
+/// Returns the largest certain gain, as a share of the throughput; 0 without one.
 fn gain<'a>(seen: impl Iterator<Item = &'a Seen>) -> f64 {
     seen.filter_map(|one| one.worth).map(|worth| worth.low - 1.0).fold(0.0, f64::max)
 }
 
-/// Whether more blocks would say nothing that matters of the change: its verdict can be told.
-/// One workload that is proven worse forbids it. One that carries more decides once no other
-/// can lose a good part of that. Else every workload must be decided.
+/// Whether more blocks would not change the verdict on the change. It is decided once a workload is
+/// proven worse, or one is proven better and no other can lose a large part of that gain, or every
+/// workload is decided.
 ///
-/// A workload without an interval is open: its path may carry on one side only, which is
-/// judged by another test.
+/// A workload without an interval is open: its path may carry traffic on one side only, which
+/// another test judges.
 pub(super) fn is_decided(seen: &[Seen]) -> bool {
     if seen.iter().filter_map(|one| one.worth).any(|worth| worth.high < 1.0) {
         return true;
@@ -92,36 +94,36 @@ pub(super) fn is_decided(seen: &[Seen]) -> bool {
 }
 
 impl Seen {
-    /// What is proven of the workload.
+    /// Returns the proof for the workload.
     pub fn proven(&self) -> Option<Proven> {
         proven(self.worth.as_ref()?, self.demand.as_ref())
     }
 
-    /// Whether the workload is known not to lose a good part of what another gains.
+    /// Whether the workload certainly does not lose a large part of another one's gain.
     fn loses_little(&self, gain: f64) -> bool {
         let loss = 1.0 + (OF_THE_GAIN * gain.min(MOST_GAIN)).max(FELT - 1.0);
         self.worth.is_some_and(|worth| worth.low > 1.0 / loss)
     }
 
-    /// Whether more blocks would say nothing that matters of this workload.
+    /// Whether more blocks would not change the verdict on this workload.
     fn is_decided(&self) -> bool {
         let Seen { worth: Some(worth), demand } = self else { return false };
         if worth.low > 1.0 || worth.high < 1.0 {
             return true;
         }
-        // Less CPU time is no proof while what is carried may still turn out to be less.
+        // Less CPU time proves nothing while the throughput may still turn out lower.
         worth.low > 1.0 / FELT
             && worth.high < FELT
             && demand.is_none_or(|demand| demand.high < 1.0 || demand.low > 1.0 / FELT)
     }
 
-    /// Blocks until the interval of what is carried excludes 1, if the median stays and the
-    /// interval narrows with the square root of the blocks; infinite where the median is 1,
-    /// `None` without an interval.
+    /// Estimates the blocks until the throughput's interval excludes 1, if the median stays and the
+    /// interval narrows with the square root of the blocks. Infinite if the median is 1, `None`
+    /// without an interval.
     pub fn blocks_to_tell(&self, blocks: u32) -> Option<f64> {
         let worth = self.worth?;
         if worth.median == 0.0 {
-            // 0 has no logarithm. The arm is the upper end itself, and 1 is 1 away.
+            // 0 has no logarithm. The arm is the upper end itself, and the distance to 1 is 1.
             return Some(f64::from(blocks) * worth.high.powi(2));
         }
         let arm = match worth.median > 1.0 {
@@ -154,7 +156,7 @@ mod tests {
     fn a_difference_is_decided_whatever_the_cpu_says() {
         let ends = [(1.01, 1.1, 1.2, Proven::More), (0.8, 0.9, 0.99, Proven::Less)];
         for (low, median, high, verdict) in ends {
-            // More CPU time forbids nothing.
+            // More CPU time does not count against a change.
             for demand in [None, Some(interval(0.9, 1.3, 1.5)), Some(interval(0.7, 0.8, 0.9))] {
                 let one = seen(interval(low, median, high), demand);
                 assert_eq!((is_decided(&[one]), one.proven()), (true, Some(verdict)));
@@ -169,7 +171,7 @@ mod tests {
             (None, true, None),
             (Some(interval(0.96, 1.02, 1.2)), true, None),
             (Some(interval(0.8, 0.9, 0.97)), true, Some(Proven::LessCpu)),
-            // Nearly less.
+            // Close to a proof of less CPU time.
             (Some(interval(0.9, 0.95, 1.01)), false, None),
         ] {
             let one = seen(nothing, demand);
@@ -189,15 +191,15 @@ mod tests {
     #[test]
     fn a_gain_decides_once_no_other_can_lose_a_quarter_of_it() {
         let at_least = |gain: f64| of((1.0 + gain, 1.3 + gain, 1.5 + gain));
-        // Either end of it may be anywhere else.
+        // The other end may be anywhere.
         let loses = |factor: f64| of((1.0 / factor, 1.0, 1.4));
         for (gain, factor, decided) in [
             (0.5, 1.12, true),
             (0.5, 1.13, false),
-            // Never finer than what is felt.
+            // Never stricter than a noticeable difference.
             (0.02, 1.049, true),
             (0.02, 1.051, false),
-            // Nor coarser than a gain of 100% allows.
+            // Never weaker than a gain of 100% allows.
             (9.0, 1.24, true),
             (9.0, 1.26, false),
         ] {
@@ -208,7 +210,7 @@ mod tests {
         let unknown = Seen { worth: None, demand: None };
         assert!(!is_decided(&[at_least(0.5), unknown]), "may carry on one side only");
         assert!(!is_decided(&[loses(1.1), loses(1.1)]), "nothing gained");
-        // Less CPU time is no gain that ends a trial of others.
+        // Less CPU time is no gain that ends a trial of several workloads.
         let cheaper = seen(interval(0.97, 1.0, 1.03), Some(interval(0.5, 0.6, 0.7)));
         assert!(!is_decided(&[cheaper, loses(1.1)]));
     }
@@ -217,11 +219,11 @@ mod tests {
     fn a_workload_settles_that_cannot_move_the_verdict_any_more() {
         let gain = of((1.58, 1.6, 1.62));
         let open = of((0.8, 1.0, 1.25));
-        // Known to lose less than 14%.
+        // Certainly loses less than 14%.
         let little = of((0.9, 1.0, 1.3));
         for (seen, expected) in [
             (vec![gain, open, little], vec![true, false, true]),
-            // Not known closely enough to say what others may lose.
+            // Too imprecise to bound the allowed losses of other workloads.
             (vec![of((1.3, 1.6, 1.9)), open, little], vec![false, false, false]),
             (vec![of(NOTHING), open], vec![true, false]),
             (vec![open, little], vec![false, false]),
@@ -229,10 +231,10 @@ mod tests {
         ] {
             assert_eq!(settled(&seen), expected, "{seen:?}");
         }
-        // Its CPU time may still be less.
+        // Its CPU time may still turn out lower.
         let cheaper = seen(interval(0.97, 1.0, 1.03), Some(interval(0.9, 0.95, 1.01)));
         assert_eq!(settled(&[cheaper, open]), [false, false]);
-        // Nothing that is open is left: the trial ends.
+        // Nothing is open any more: the trial ends.
         assert!(is_decided(&[gain, little]));
     }
 

@@ -1,10 +1,10 @@
-//! Two sides of which one failed each time and the other never.
+//! Test for two sides of which one always failed and the other never.
 
-/// Two-sided probability that chance alone puts all `failed` failures on one side and all
-/// `worked` successes on the other. It is Fisher's exact test of a table whose other two
-/// counts are 0: `2 / C(failed + worked, failed)`. 1 where a side is empty.
+/// Returns the two-sided probability that chance alone puts all `failed` failures on one side and
+/// all `worked` successes on the other. It is Fisher's exact test of a table whose other two counts
+/// are 0: `2 / C(failed + worked, failed)`. 1 if a side is empty.
 pub fn separation_p_value(failed: usize, worked: usize) -> f64 {
-    // C(n, k) as a product of fractions, each of which keeps it whole.
+    // C(n, k) as a product of fractions, which stays an integer after each factor.
     let orders = (1..=failed).fold(1.0, |orders, k| orders * (worked + k) as f64 / k as f64);
     (2.0 / orders).min(1.0)
 }

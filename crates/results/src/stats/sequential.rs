@@ -1,45 +1,42 @@
-//! When to stop, and what an interval is worth when the run stopped because it
-//! was narrow.
+//! Interim analyses: when a run may stop, and the interval that is valid if it stopped because the
+//! interval was narrow.
 //!
-//! Looking after every block and stopping at the first narrow interval picks
-//! the runs whose noise happened to be small, and those miss the truth more
-//! often than stated. Here the blocks at which anyone looks are fixed
-//! beforehand, and the probability of error is spent over them.
+//! Checking after every block and stopping at the first narrow interval selects runs whose noise
+//! happened to be small, and their intervals miss the truth more often than stated. Here the blocks
+//! of the interim analyses are fixed in advance, and the error probability is spent over them.
 //!
-//! How much each look costs is computed, not approximated. The number of
-//! ratios below their true median after n blocks is a random walk with steps
-//! 0 and 1, whatever the noise; an order-statistic interval at a look misses
-//! exactly when that walk is outside its bounds there (`stats/sign.rs`). So the
-//! probability that *any* look's interval misses is that of a random walk
-//! leaving a known corridor, and is followed step by step below. It is kept at
-//! 1 − level at most; then the interval at the look where the run stopped
-//! covers at the level, for any reason to stop, with any number of cells
-//! judged together.
+//! The cost of each interim analysis is computed exactly. The number of ratios below their true
+//! median after n blocks is a random walk with steps 0 and 1, whatever the noise. An
+//! order-statistic interval misses exactly if that walk is outside its bounds there
+//! (`stats/sign.rs`). So the probability that *any* interval misses is that of a random walk
+//! leaving a known corridor, and is computed step by step below. It is kept at 1 − level at most.
+//! Then the interval at which the run stopped covers at the level, for any reason to stop, with any
+//! number of cells judged together.
 //!
-//! That rate counts all runs. It cannot hold for the few that stop early by
-//! luck where the noise is far too large for the goal: no rule knows them
-//! apart. But there are at most 1 − level of them that are wrong.
+//! That rate holds over all runs. It cannot hold for the few that stop early by luck although the
+//! noise is far too large for the goal, because no rule can recognise them. But at most 1 − level
+//! of all runs are wrong.
 
 use super::decision::Decision;
 use super::interval::{StatsError, check_confidence, ratio_interval, relative_half_width};
 use super::sign::SignInterval;
 use crate::Interval;
 
-/// Blocks between looks grow by this factor: intervals narrow with the square
-/// root of the blocks, so that looking more often only spends.
+/// Growth of the number of blocks between interim analyses. Intervals narrow with the square root
+/// of the blocks, so more frequent analyses only spend error probability.
 const GROWTH: f64 = 1.25;
 
-/// One block count at which to look.
+/// An interim analysis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Look {
-    /// Number of blocks that are done at this look.
+    /// Number of blocks done.
     pub blocks: u32,
-    /// Confidence (0..1) for [`ratio_interval`] at this look: above the plan's
-    /// level, because the looks share one probability of error.
+    /// Confidence (0..1) for [`ratio_interval`] at this analysis. It is above the plan's level,
+    /// because all analyses share one error probability.
     pub confidence: f64,
 }
 
-/// Looks, fixed beforehand, at which a run may stop.
+/// Interim analyses, fixed in advance, at which a run may stop.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequentialPlan {
     level: f64,
@@ -47,16 +44,16 @@ pub struct SequentialPlan {
 }
 
 impl SequentialPlan {
-    /// Plans looks between `min_blocks` and `max_blocks` (the last look) whose
-    /// intervals cover with probability `level` (0..1) wherever the run stops.
+    /// Plans interim analyses between `min_blocks` and `max_blocks` (the last one). Their intervals
+    /// cover with probability `level` (0..1) wherever the run stops.
     ///
-    /// The first look comes when an interval is worth looking at: at 95% with
-    /// `max_blocks` 40, after 8 blocks. Where `max_blocks` is too small for
-    /// more than one look, that one is all.
+    /// The first analysis comes when an interval can be narrow enough to matter: at 95% with
+    /// `max_blocks` 40, after 8 blocks. If `max_blocks` is too small for more than one, there is
+    /// only the last one.
     ///
     /// # Errors
-    /// [`StatsError::Confidence`]; [`StatsError::Blocks`] when `max_blocks` is
-    /// below `min_blocks` or below 2.
+    /// [`StatsError::Confidence`]; [`StatsError::Blocks`] if `max_blocks` is below `min_blocks` or
+    /// below 2.
     pub fn new(level: f64, min_blocks: u32, max_blocks: u32) -> Result<Self, StatsError> {
         check_confidence(level)?;
         if max_blocks < min_blocks.max(2) {
@@ -66,72 +63,71 @@ impl SequentialPlan {
         let mut corridor = Corridor::new();
         let mut blocks = min_blocks.max(2);
         while blocks < max_blocks {
-            // Error spent by the share of blocks done (Lan and DeMets 1983).
+            // Spend error in proportion to the blocks done (Lan and DeMets 1983).
             let budget = (1.0 - level) * f64::from(blocks) / f64::from(max_blocks);
             match corridor.look(blocks, budget) {
                 Some(interval) => {
                     looks.push(Look { blocks, confidence: interval.coverage(blocks as usize) });
                     let next = (f64::from(blocks) * GROWTH).ceil() as u32;
-                    // No look just before the last.
+                    // Skip an analysis shortly before the last one.
                     let near = f64::from(next) * GROWTH.sqrt() > f64::from(max_blocks);
                     blocks = if near { max_blocks } else { next };
                 }
-                // Too few blocks for any interval within the budget: no look
-                // here, and nothing spent.
+                // Too few blocks for an interval within the budget: no analysis, and nothing spent.
                 None => blocks += 1,
             }
         }
         let last = corridor.look(max_blocks, 1.0 - level);
-        // Below 6 blocks at 95% there is no order-statistic interval and no
-        // look before this one either: the whole level is still unspent.
+        // Below 6 blocks at 95% there is no order-statistic interval and no earlier analysis
+        // either, so the whole level is unspent.
         let confidence = last.map_or(level, |interval| interval.coverage(max_blocks as usize));
         looks.push(Look { blocks: max_blocks, confidence });
+        // A single analysis may use the whole level.
         if looks.len() == 1 {
             looks[0].confidence = level;
         }
         Ok(SequentialPlan { level, looks })
     }
 
-    /// Coverage (0..1) of every interval at the end.
+    /// Returns the coverage (0..1) of every interval at the end.
     pub fn level(&self) -> f64 {
         self.level
     }
 
-    /// The looks, in order; at least one, the last at `max_blocks`.
+    /// Returns the interim analyses in order: at least one, the last at `max_blocks`.
     pub fn looks(&self) -> &[Look] {
         &self.looks
     }
 
-    /// Confidence to use when `blocks` blocks are done; `None` when this is not
-    /// a look, and the run goes on whatever it shows.
+    /// Returns the confidence to use when `blocks` blocks are done. `None` if there is no analysis
+    /// here and the run continues regardless.
     pub fn at_look(&self, blocks: u32) -> Option<f64> {
         self.looks.iter().find(|look| look.blocks == blocks).map(|look| look.confidence)
     }
 
-    /// Median ratio and interval to report for a run that ended after `blocks`
-    /// blocks; its `confidence` is the plan's level.
+    /// Returns median ratio and interval to report for a run that ended after `blocks` blocks. Its
+    /// `confidence` is the plan's level.
     ///
-    /// Between looks (a run that was interrupted, which has nothing to do with
-    /// its values) the error reserved for the next look is used. `ratios` may
-    /// be fewer than `blocks` where samples were void.
+    /// Between analyses (an interrupted run, independent of its values) the error reserved for the
+    /// next one is used. `ratios` may be fewer than `blocks` if samples were discarded.
     ///
     /// # Errors
-    /// Those of [`ratio_interval`].
+    /// Errors of [`ratio_interval`].
     pub fn interval(&self, blocks: u32, ratios: &[f64]) -> Result<Interval, StatsError> {
         let look = self.looks.iter().find(|look| look.blocks >= blocks);
         let confidence = look.unwrap_or(self.last_look()).confidence;
         Ok(Interval { confidence: self.level, ..ratio_interval(ratios, confidence)? })
     }
 
-    /// The last of the looks: every run stops there.
+    /// Returns the last analysis, at which every run stops.
     pub fn last_look(&self) -> &Look {
-        // `new` makes at least one.
+        // `new` creates at least one.
         &self.looks[self.looks.len() - 1]
     }
 
-    /// Decides after `blocks` whole blocks. At a look where there are intervals and each
-    /// one's [`relative_half_width`] is at most `half_width` (0.05: ±5%), the goal is
-    /// reached. The last look stops every run.
+    /// Decides after `blocks` complete blocks. The goal is reached at an interim analysis if there
+    /// are intervals and each has a [`relative_half_width`] of at most `half_width` (0.05: ±5%).
+    /// The last analysis stops every run.
     pub fn decide(&self, blocks: u32, intervals: &[Interval], half_width: f64) -> Decision {
         let narrow = !intervals.is_empty()
             && intervals.iter().all(|interval| relative_half_width(interval) <= half_width);
@@ -145,12 +141,12 @@ impl SequentialPlan {
     }
 }
 
-/// The random walk of "ratios below their median", as long as no look's
-/// interval has missed.
+/// Random walk of "ratios below their median", restricted to paths on which no interval has missed
+/// so far.
 struct Corridor {
-    /// Probability of each count below, no miss so far.
+    /// Probability of each count below, without a miss so far.
     inside: Vec<f64>,
-    /// Bound on the probability of a miss at any look so far.
+    /// Bound on the probability of a miss at any analysis so far.
     spent: f64,
 }
 
@@ -159,9 +155,8 @@ impl Corridor {
         Corridor { inside: vec![1.0], spent: 0.0 }
     }
 
-    /// Walks on to `blocks` and takes the narrowest interval that keeps the
-    /// error spent so far within `budget`; `None` and nothing spent where there
-    /// is none.
+    /// Continues to `blocks` and takes the narrowest interval that keeps the error spent so far
+    /// within `budget`. `None` and nothing spent if there is none.
     fn look(&mut self, blocks: u32, budget: f64) -> Option<SignInterval> {
         let n = blocks as usize;
         while self.inside.len() <= n {
@@ -176,13 +171,14 @@ impl Corridor {
         let mut miss = 0.0;
         for rank in 1..=n / 2 {
             miss += self.inside[rank - 1] + self.inside[n + 1 - rank];
+            // Higher ranks only miss more often.
             if self.spent + miss > budget {
                 break;
             }
             best = Some((SignInterval { rank, averaged: false }, miss));
-            // Averaged ends miss in at most half of the cases one step further
-            // in; the argument of `stats/sign.rs` holds for every path of signs
-            // and its mirror, so also for those still inside.
+            // Averaged ends miss in at most half of the cases one step further in. The argument of
+            // `stats/sign.rs` holds for every path of signs and its mirror image, so also for the
+            // remaining paths.
             let half = 0.5 * (self.inside[rank] + self.inside[n - rank]);
             if rank < n / 2 && self.spent + miss + half <= budget {
                 best = Some((SignInterval { rank, averaged: true }, miss + half));
@@ -222,7 +218,7 @@ mod tests {
         assert_eq!(blocks, [8, 10, 13, 17, 22, 28, 35, 40]);
         assert_eq!(plan.at_look(9), None);
         assert!(plan.at_look(8).unwrap() > 0.99);
-        // The last look is nearly worth a fixed run of 40 blocks (96.2%).
+        // The last analysis is nearly as good as a fixed run of 40 blocks (96.2%).
         assert!(plan.at_look(40).unwrap() < 0.985);
     }
 
@@ -264,7 +260,7 @@ mod tests {
         let fixed = ratio_interval(&ratios, 0.95).unwrap();
         assert_eq!(planned.confidence, 0.95);
         assert!(planned.low < fixed.low && planned.high > fixed.high);
-        // Interrupted after 20 of 40: the error of the look at 22.
+        // Interrupted after 20 of 40: uses the error of the analysis at 22.
         let interrupted = plan.interval(20, &ratios[..20]).unwrap();
         let next = ratio_interval(&ratios[..20], plan.at_look(22).unwrap()).unwrap();
         assert_eq!((interrupted.low, interrupted.high), (next.low, next.high));

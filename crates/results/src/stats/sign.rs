@@ -1,13 +1,12 @@
 //! Distribution-free intervals for a median, from order statistics.
 //!
-//! However the noise is distributed, the number of `n` independent values below their true
-//! median is binomial with p = ½. The interval from the `k`-th smallest to the `k`-th
-//! largest value misses the median with probability 2·P(B(n, ½) < k). That is exact if the
-//! distribution is continuous, and an upper bound if it is not.
+//! For any distribution of noise, the number of `n` independent values below their true median is
+//! binomial with p = ½. The interval from the `k`-th smallest to the `k`-th largest value misses
+//! the median with probability 2·P(B(n, ½) < k). That is exact for a continuous distribution, and
+//! an upper bound otherwise.
 //!
-//! These levels are far apart where `n` is small (n = 8: 99.2%, 93.0%). An end that is the
-//! mean of two neighbouring order statistics gives one more level between each two. It
-//! needs no more assumptions:
+//! For small `n` these levels are far apart (n = 8: 99.2%, 93.0%). An end that is the mean of two
+//! neighbouring order statistics gives a level in between, without further assumptions:
 //!
 //! 1. Let exactly k values lie below the median m. The averaged lower end is above m only
 //!    if the nearest of the n−k values above is further from m than the nearest of the k
@@ -17,26 +16,25 @@
 //! 4. Then the two are opposite events, so p + q ≤ 1. The averaging costs at most half of
 //!    the step to the next level.
 //!
-//! Source: O. Guilbaud, "Interval estimation of the median of a general distribution",
-//! Scandinavian Journal of Statistics 6, 1979. The mean may be taken on any scale. It is
-//! geometric here, so that the interval of 1/ratio is 1/interval.
+//! Source: O. Guilbaud, "Interval estimation of the median of a general distribution", Scandinavian
+//! Journal of Statistics 6, 1979. The mean may be taken on any scale. It is geometric here, so that
+//! the interval of 1/ratio is 1/interval.
 
-/// Two levels closer than this are the same: rounding of the sums below.
+/// Levels closer than this are equal, because the sums below are rounded.
 const ROUNDING: f64 = 1e-12;
 
-/// From the `rank`-th smallest to the `rank`-th largest value, or half a rank
-/// further in.
+/// Interval from the `rank`-th smallest to the `rank`-th largest value, or half a rank further in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SignInterval {
-    /// 1 for the whole range.
+    /// Rank of the ends; 1 for the whole range.
     pub(super) rank: usize,
-    /// Ends are means of the order statistics `rank` and `rank + 1`.
+    /// Whether the ends are means of the order statistics `rank` and `rank + 1`.
     pub(super) averaged: bool,
 }
 
 impl SignInterval {
-    /// The narrowest interval of `n` values that covers the median with at
-    /// least `confidence`; `None` where not even the whole range does.
+    /// Returns the narrowest interval of `n` values that covers the median with at least
+    /// `confidence`; `None` if even the whole range does not.
     pub(super) fn narrowest(n: usize, confidence: f64) -> Option<Self> {
         let points: Vec<f64> = binomial(n, 0.5).take(n / 2 + 1).collect();
         let mut best = None;
@@ -44,6 +42,7 @@ impl SignInterval {
         let mut miss = 0.0;
         for rank in 1..=n.div_ceil(2) {
             miss += points[rank - 1];
+            // Higher ranks only cover less.
             if 1.0 - 2.0 * miss < confidence - ROUNDING {
                 break;
             }
@@ -55,14 +54,15 @@ impl SignInterval {
         best
     }
 
-    /// Coverage that holds for every distribution.
+    /// Returns the coverage, which holds for every distribution.
     pub(super) fn coverage(self, n: usize) -> f64 {
         let miss: f64 = binomial(n, 0.5).take(self.rank).sum();
         let step = binomial(n, 0.5).nth(self.rank).filter(|_| self.averaged);
         1.0 - 2.0 * miss - step.unwrap_or(0.0)
     }
 
-    /// Both ends; `sorted` holds numbers from 0 on and at least `2 × rank − 1`.
+    /// Returns both ends; `sorted` holds numbers of at least 0, and at least `2 × rank − 1` of
+    /// them.
     pub(super) fn ends(self, sorted: &[f64]) -> (f64, f64) {
         let (low, high) = (self.rank - 1, sorted.len() - self.rank);
         if !self.averaged {
@@ -73,8 +73,8 @@ impl SignInterval {
     }
 }
 
-/// P(B(n, p) = k) for k = 0, 1 … n, by logarithms: 2⁻ⁿ itself is no longer a
-/// number above n = 1074. 0 < p < 1.
+/// Returns P(B(n, p) = k) for k = 0, 1 … n, using logarithms because 2⁻ⁿ underflows above n = 1074.
+/// 0 < p < 1.
 pub(super) fn binomial(n: usize, p: f64) -> impl Iterator<Item = f64> {
     let odds = p.ln() - (-p).ln_1p();
     let mut log = n as f64 * (-p).ln_1p();
@@ -119,7 +119,7 @@ mod tests {
                 if let Some(interval) = SignInterval::narrowest(n, confidence) {
                     assert!(interval.coverage(n) >= confidence - ROUNDING);
                     assert!(interval.rank <= n.div_ceil(2));
-                    // A level handed out as a target finds its own interval again.
+                    // A level used as the target finds its own interval again.
                     assert_eq!(
                         SignInterval::narrowest(n, interval.coverage(n)),
                         Some(interval),

@@ -1,6 +1,6 @@
-//! When a run stops: after a number of blocks; at the first interim analysis at which every
-//! interval is narrow enough; or at the first at which the verdict on what is tried can be told. The one
-//! place that decides it.
+//! The condition for ending a run: after a number of blocks; at the first interim analysis at which
+//! every interval is narrow enough; or at the first at which the verdict on the change is certain.
+//! Only this module decides it.
 
 use super::decision::Decision;
 use super::interval::{StatsError, ratio_interval, relative_half_width};
@@ -8,85 +8,85 @@ use super::proof::{self, Seen};
 use super::sequential::SequentialPlan;
 use crate::Interval;
 
-/// The rule of a run.
+/// Stop rule of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StopRule {
-    /// After this many blocks, whatever they show.
+    /// Stop after this many blocks, regardless of their figures.
     Blocks {
         /// Number of blocks of the run.
         blocks: u32,
         /// Coverage of every interval, 0..1.
         level: f64,
     },
-    /// At an interim analysis, once every interval is narrow.
+    /// Stop at an interim analysis once every interval is narrow.
     Goal {
-        /// Block counts at which to look, and the confidence of each look.
+        /// Block counts and confidence of the interim analyses.
         sequential: SequentialPlan,
-        /// Largest relative half-width of an interval that is narrow (0.05: ±5%).
+        /// Largest relative half-width of a narrow interval (0.05: ±5%).
         half_width: f64,
     },
-    /// At an interim analysis, once more blocks would say nothing that matters of what is
-    /// tried (`proof.rs`).
+    /// Stop at an interim analysis once more blocks would not change the verdict on the change
+    /// (`proof.rs`).
     Proof {
-        /// Block counts at which to look, and the confidence of each look.
+        /// Block counts and confidence of the interim analyses.
         sequential: SequentialPlan,
     },
 }
 
-/// What a run has of one cell so far.
+/// Figures of one cell so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Series {
     /// Ratios to the baseline of the same block.
     pub ratios: Vec<f64>,
-    /// Ratios of CPU time a unit of work.
+    /// Ratios of CPU time per unit of work.
     pub demand: Vec<f64>,
-    /// Whether it is a workload under the change that is tried.
+    /// Whether it is a workload under the change on trial.
     pub on_trial: bool,
-    /// Whether a ratio below 1 is better: of a latency.
+    /// Whether a ratio below 1 is better, as for latency.
     pub less_is_better: bool,
-    /// Blocks after which it took no more samples: [`StopRule::settled`].
+    /// Blocks after which it was no longer sampled: [`StopRule::settled`].
     pub settled: Option<u32>,
 }
 
-/// Looks before a goal may be given up: at the first, intervals are widest.
+/// Interim analyses before a goal may be given up. The first one has the widest intervals.
 const LOOKS_BEFORE_GIVING_UP: usize = 2;
-/// A goal is given up that needs more than so many times the blocks allowed. The first
-/// looks have the smallest share of the error, which makes their intervals up to 1.5 times
-/// as wide as the last one's.
+/// A goal that needs more than this many times the allowed blocks is given up. The first analyses
+/// have the smallest share of the error, which makes their intervals up to 1.5 times as wide as the
+/// last one's.
 const FAR: f64 = 4.0;
 
-/// How wide the intervals are, and where that is going.
+/// Width of the intervals now, and its prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outlook {
     /// Relative half-width of the widest interval (0.05: ±5%).
     pub widest: f64,
-    /// What it will be after the last block, if the noise stays: intervals narrow with the
-    /// square root of the blocks.
+    /// Predicted width after the last block, if the noise stays: intervals narrow with the square
+    /// root of the blocks.
     pub at_end: f64,
-    /// Blocks in all until the goal is reached, or until a first workload under the change on
-    /// trial is told apart; infinite where nothing points to a difference. `None` without
-    /// either, and where one is proven better or worse.
+    /// Total blocks until the goal is reached, or until a first workload under the change on trial
+    /// is statistically different; infinite if nothing points to a difference. `None` for other
+    /// rules, and once a workload is proven better or worse.
     pub needed: Option<f64>,
 }
 
 impl StopRule {
-    /// A rule with a goal for the intervals' width, in at most `max_blocks` blocks.
+    /// Creates a rule with a goal for the intervals' width, in at most `max_blocks` blocks.
     ///
     /// # Errors
-    /// Those of [`SequentialPlan::new`].
+    /// Errors of [`SequentialPlan::new`].
     pub fn goal(level: f64, half_width: f64, max_blocks: u32) -> Result<StopRule, StatsError> {
         Ok(StopRule::Goal { sequential: SequentialPlan::new(level, 2, max_blocks)?, half_width })
     }
 
-    /// A rule for changes on trial, in at most `max_blocks` blocks.
+    /// Creates a rule for changes on trial, in at most `max_blocks` blocks.
     ///
     /// # Errors
-    /// Those of [`SequentialPlan::new`].
+    /// Errors of [`SequentialPlan::new`].
     pub fn proof(level: f64, max_blocks: u32) -> Result<StopRule, StatsError> {
         Ok(StopRule::Proof { sequential: SequentialPlan::new(level, 2, max_blocks)? })
     }
 
-    /// The number of blocks after which every run stops.
+    /// Returns the number of blocks after which every run stops.
     pub fn most_blocks(&self) -> u32 {
         match self {
             StopRule::Blocks { blocks, .. } => *blocks,
@@ -96,7 +96,7 @@ impl StopRule {
         }
     }
 
-    /// Numbers of blocks at which there is an interim analysis; none where all are done.
+    /// Returns the block counts of interim analyses; empty if all blocks are always done.
     pub fn looks(&self) -> Vec<u32> {
         match self {
             StopRule::Blocks { .. } => Vec::new(),
@@ -106,14 +106,14 @@ impl StopRule {
         }
     }
 
-    /// The interval of ratios, for a run that has done `blocks` blocks. Ratios that are all
+    /// Returns the interval of ratios for a run that has done `blocks` blocks. Ratios that are all
     /// 0 (nothing arrived in any block) have the interval from 0 to 0.
     ///
     /// # Errors
-    /// Those of [`ratio_interval`]: too few ratios.
+    /// Errors of [`ratio_interval`]: too few ratios.
     pub fn interval(&self, blocks: u32, ratios: &[f64]) -> Result<Interval, StatsError> {
         if !ratios.is_empty() && carries_nothing(ratios) {
-            // One such ratio has an interval, too: there is no more to learn of it.
+            // A single such ratio has an interval, too, because more blocks would not change it.
             let (confidence, samples) = (self.level(), ratios.len());
             return Ok(Interval { median: 0.0, low: 0.0, high: 0.0, confidence, samples });
         }
@@ -125,10 +125,10 @@ impl StopRule {
         }
     }
 
-    /// How wide the intervals are after `blocks` blocks; `None` while no cell has one.
+    /// Returns the width of the intervals after `blocks` blocks; `None` while no cell has one.
     pub fn outlook(&self, blocks: u32, cells: &[Series]) -> Option<Outlook> {
         let with_ratios = || cells.iter().filter(|cell| !mostly_carries_nothing(&cell.ratios));
-        // What takes no more samples becomes no narrower: it counts where nothing else is left.
+        // Settled cells get no narrower, so they count only if no other cell is left.
         let all_settled = with_ratios().all(|cell| cell.settled.is_some());
         let counting = with_ratios().filter(|cell| all_settled || cell.settled.is_none());
         let of = |cell: &Series| self.interval(cell.settled.unwrap_or(blocks), &cell.ratios).ok();
@@ -142,6 +142,7 @@ impl StopRule {
                 let seen = self.seen(blocks, cells);
                 let proven = seen.iter().any(|one| one.proven().is_some());
                 let to_tell = seen.iter().filter_map(|one| one.blocks_to_tell(blocks));
+                // Nothing is left to wait for once a workload is proven.
                 to_tell.reduce(f64::min).filter(|_| !proven)
             }
             StopRule::Blocks { .. } => None,
@@ -149,8 +150,8 @@ impl StopRule {
         Some(Outlook { widest, at_end, needed })
     }
 
-    /// Whether the goal is so far away that going on is of no use. Any reason to stop at a
-    /// look keeps the coverage.
+    /// Whether the goal is so far away that continuing is useless. Any reason to stop at an interim
+    /// analysis keeps the coverage.
     fn is_out_of_reach(&self, blocks: u32, cells: &[Series]) -> bool {
         let StopRule::Goal { sequential, .. } = self else { return false };
         let looks = sequential.looks();
@@ -163,11 +164,12 @@ impl StopRule {
         needed.is_some_and(|needed| needed > FAR * most)
     }
 
-    /// What there is of each workload under the change on trial.
+    /// Returns the intervals of each workload under the change on trial.
     fn seen(&self, blocks: u32, cells: &[Series]) -> Vec<Seen> {
         let tried = cells.iter().filter(|cell| cell.on_trial);
         let seen = |cell: &Series| {
-            // The interval of the look at which it settled: no other is of these ratios.
+            // Use the interval of the analysis at which the cell settled: its ratios belong to no
+            // other.
             let blocks = cell.settled.unwrap_or(blocks);
             let interval = |ratios: &[f64]| self.interval(blocks, ratios).ok();
             Seen {
@@ -178,10 +180,10 @@ impl StopRule {
         tried.map(seen).collect()
     }
 
-    /// Which cells under the change on trial need no more samples after `blocks` blocks,
-    /// though the trial goes on: a value for each cell, false between the looks. Each look's
-    /// interval holds whatever sampling ends for there, so a cell keeps that of the look at
-    /// which it settled.
+    /// Returns which cells under the change on trial need no more samples after `blocks` blocks
+    /// although the trial continues: a value for each cell, false between interim analyses. Each
+    /// analysis's interval is valid whatever ends sampling there, so a settled cell keeps the
+    /// interval of that analysis.
     pub fn settled(&self, blocks: u32, cells: &[Series]) -> Vec<bool> {
         let mut settled = vec![false; cells.len()];
         let StopRule::Proof { sequential } = self else { return settled };
@@ -204,15 +206,15 @@ impl StopRule {
         }
     }
 
-    /// Decides after `blocks` whole blocks, by what there is of each cell so far.
-    /// A cell without ratios has no say on a goal: it is a baseline, or it failed and always
-    /// will. Nor has one that carries nothing in most blocks: no interval is narrow beside a
-    /// median of 0.
+    /// Decides after `blocks` complete blocks from the figures of each cell so far. A cell without
+    /// ratios does not count for a goal: it is a baseline, or it failed and always will. Nor does a
+    /// cell that carries nothing in most blocks, because no interval is narrow relative to a median
+    /// of 0.
     pub fn decide(&self, blocks: u32, cells: &[Series]) -> Decision {
         match self {
             StopRule::Blocks { blocks: all, .. } if blocks >= *all => Decision::LastBlock,
             StopRule::Blocks { .. } => Decision::Continue,
-            // Between the looks nobody judges, so nothing is computed either.
+            // Between interim analyses nothing is judged, so nothing is computed.
             StopRule::Goal { sequential, .. } | StopRule::Proof { sequential }
                 if sequential.at_look(blocks).is_none() =>
             {
@@ -227,7 +229,7 @@ impl StopRule {
             StopRule::Goal { sequential, half_width } => {
                 let with_ratios = cells.iter().map(|cell| &cell.ratios);
                 let with_ratios = with_ratios.filter(|ratios| !mostly_carries_nothing(ratios));
-                // A cell of too few ratios has no interval yet, and so no narrow one.
+                // A cell with too few ratios has no interval yet, so the goal is not reached.
                 let intervals: Result<Vec<Interval>, StatsError> =
                     with_ratios.map(|ratios| sequential.interval(blocks, ratios)).collect();
                 sequential.decide(blocks, &intervals.unwrap_or_default(), *half_width)
@@ -263,7 +265,7 @@ mod tests {
         of((0..samples).map(|at| 1.0 + at as f64))
     }
 
-    /// A change on trial, of so many blocks, around these medians.
+    /// A change on trial after this many blocks, with these medians.
     fn tried(samples: u32, carried: f64, demand: f64) -> Series {
         let around = |middle: f64| {
             (0..samples).map(|at| middle * (1.0 + (f64::from(at % 5) - 2.0) * 0.02)).collect()
@@ -307,14 +309,14 @@ mod tests {
         let nothing = vec![0.0; n as usize];
         let cells = [narrow(n as usize), of(nothing.clone())];
         assert_eq!(rule.decide(n, &cells), Decision::GoalReached);
-        // Nor has one that carries something now and then.
+        // Nor does a cell that rarely carries anything count.
         let seldom = |n: usize| of((0..n).map(|at| if at % 3 == 0 { 0.1 } else { 0.0 }));
         for look in rule.looks() {
             let cells = [narrow(look as usize), seldom(look as usize)];
             assert_eq!(rule.decide(look, &cells), Decision::GoalReached);
             assert!(rule.outlook(look, &cells).unwrap().widest < 0.01);
         }
-        // One block of which nothing arrived spoils nothing.
+        // A single block in which nothing arrived does not matter.
         let once: Vec<f64> =
             narrow(12).ratios.into_iter().map(|r| if r == 1.0 { 0.0 } else { r }).collect();
         let rule = StopRule::Blocks { blocks: 12, level: 0.95 };
@@ -331,7 +333,7 @@ mod tests {
         assert_eq!([at(0, wide), at(1, wide)], [Decision::Continue; 2]);
         assert_eq!(at(2, wide), Decision::OutOfReach);
         assert_eq!(rule.decide(looks[2] + 1, &[wide(14)]), Decision::Continue, "no look");
-        // Near enough: ±10% of ±5%.
+        // Close enough: ±10% for a goal of ±5%.
         let near = |samples: usize| of((0..samples).map(|at| 1.0 + (at % 5) as f64 * 0.05));
         assert_eq!(at(2, near), Decision::Continue);
         assert_eq!(rule.decide(40, &[wide(40)]), Decision::LastBlock, "is that, too");
@@ -373,7 +375,7 @@ mod tests {
             assert_eq!(rule.decide(first, &cells), Decision::Decided);
             assert_eq!(rule.decide(first + 1, &[tried(first + 1, worth, 1.0)]), Decision::Continue);
         }
-        // A gain is not enough while another workload may lose, and a loss is.
+        // A gain does not decide while another workload may lose; a loss does.
         let around_1 = (0..first).map(|at| 0.5 + f64::from(at) / f64::from(first));
         let open = Series { on_trial: true, ..of(around_1) };
         let mut changed = tried(first, 1.4, 1.0);
@@ -409,17 +411,17 @@ mod tests {
         let gain = Series { settled: Some(first), ..gain };
         let cells = [baseline, gain.clone(), open(second)];
         assert_eq!(rule.settled(second, &cells), [false, true, false]);
-        // One that settled at the third look.
+        // A cell that settled at the third analysis.
         let third = looks[2];
         let later = Series { settled: Some(third), on_trial: true, ..narrow(third as usize) };
         let [of_its_look, of_the_last] =
             [third, 30].map(|blocks| rule.interval(blocks, &later.ratios).ok());
         assert_ne!(of_its_look, of_the_last);
         assert_eq!(rule.seen(30, &[later])[0].worth, of_its_look);
-        // The outlook is that of what still takes samples.
+        // The outlook covers only cells that still take samples.
         let alone = rule.outlook(second, &[open(second)]).unwrap();
         assert_eq!(rule.outlook(second, &cells).unwrap().widest, alone.widest);
-        // Nothing but what is settled: all of it counts.
+        // Only settled cells are left: all count.
         assert!(rule.outlook(second, &cells[1..2]).is_some());
         let cells = [cells[1].clone(), tried(second, 1.0, 1.0)];
         assert_eq!(rule.decide(second, &cells), Decision::Decided);

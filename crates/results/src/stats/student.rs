@@ -1,10 +1,10 @@
 //! Quantiles of Student's t distribution.
 
-/// Value that a t variable with `freedom` degrees of freedom stays below in
-/// absolute value with probability `confidence` (0 < confidence < 1).
+/// Returns the value below which the absolute value of a t variable with `freedom` degrees of
+/// freedom stays with probability `confidence` (0 < confidence < 1).
 pub(super) fn two_sided_quantile(confidence: f64, freedom: u32) -> f64 {
     let tail = 1.0 - confidence;
-    // The tail falls monotonically in t; bracket it, then halve.
+    // The tail decreases monotonically in t: bracket it, then bisect.
     let mut high = 1.0;
     while two_sided_tail(high, freedom) > tail && high < 1e150 {
         high *= 2.0;
@@ -21,8 +21,8 @@ pub(super) fn two_sided_quantile(confidence: f64, freedom: u32) -> f64 {
     high
 }
 
-/// P(|T| > t), in closed form for whole degrees of freedom: Abramowitz and
-/// Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+/// Returns P(|T| > t), in closed form for integer degrees of freedom: Abramowitz and Stegun,
+/// Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
 fn two_sided_tail(t: f64, freedom: u32) -> f64 {
     let n = f64::from(freedom);
     let angle = (t / n.sqrt()).atan();

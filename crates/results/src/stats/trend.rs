@@ -1,36 +1,36 @@
-//! A trend within a sequence of samples.
+//! Trend within a sequence of samples.
 
 use std::fmt;
 
 use super::describe::median;
 use super::interval::StatsError;
 
-/// Longest sequence without ties whose p-value is exact.
+/// Longest sequence without ties with an exact p-value.
 const EXACT_UP_TO: usize = 60;
-/// A trend is reported below this p-value. One in a hundred, not one in
-/// twenty: a run asks this of some hundred cells.
+/// A trend is reported below this p-value. It is one in a hundred, not one in twenty, because a run
+/// tests some hundred cells.
 const REPORTED_BELOW: f64 = 0.01;
 
-/// What the order of samples says: Mann-Kendall test and Theil-Sen slope.
+/// Trend over the order of samples: Mann-Kendall test and Theil-Sen slope.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trend {
-    /// Values it was computed from.
+    /// Number of values.
     pub samples: usize,
     /// Kendall's S: rising pairs − falling pairs.
     pub s: i64,
-    /// Probability of an |S| this large or larger when the order is random.
+    /// Probability of an |S| at least this large if the order is random.
     pub p_value: f64,
     /// Theil-Sen slope: median over all pairs of the change per step, in the
     /// values' unit.
     pub slope: f64,
-    /// slope × steps ÷ |median|: the drift from first to last sample, as a
-    /// share (0.1: rises by a tenth). 0 where the median is 0.
+    /// slope × steps ÷ |median|: the drift from first to last sample, as a share (0.1: rises by a
+    /// tenth). 0 if the median is 0.
     pub drift: f64,
 }
 
 impl Trend {
-    /// Whether chance alone would show this less than once in a hundred.
-    /// Impossible below six samples: five in order come by chance once in 60.
+    /// Whether chance alone would produce this less than once in a hundred times. Impossible below
+    /// six samples: five in order occur by chance once in 60.
     pub fn is_significant(&self) -> bool {
         self.p_value < REPORTED_BELOW
     }
@@ -49,11 +49,10 @@ impl fmt::Display for Trend {
     }
 }
 
-/// Trend of `values` in the order they were taken, evenly spaced.
+/// Returns the trend of `values` in the order they were taken, evenly spaced.
 ///
-/// The p-value is exact without ties up to 60 values, otherwise the normal
-/// approximation with the correction for ties and for continuity (M. Kendall,
-/// Rank Correlation Methods, 1975).
+/// The p-value is exact without ties up to 60 values. Otherwise it is the normal approximation with
+/// the corrections for ties and continuity (M. Kendall, Rank Correlation Methods, 1975).
 ///
 /// # Errors
 /// [`StatsError::TooFew`] below three values, [`StatsError::NotFinite`].
@@ -73,7 +72,7 @@ pub fn trend(values: &[f64]) -> Result<Trend, StatsError> {
             slopes.push((second - first) / (step + 1) as f64);
         }
     }
-    // Values of ±1e308 differ by an infinity; the median of such slopes is one.
+    // Values of ±1e308 have an infinite difference; the median of such slopes is infinite, too.
     let slope = median(&slopes).unwrap_or(0.0);
     let centre = median(values).unwrap_or(0.0).abs();
     let drift = if centre > 0.0 { slope * (n - 1) as f64 / centre } else { 0.0 };
@@ -90,15 +89,16 @@ fn p_value(values: &[f64], s: i64) -> f64 {
     }
     let spread = |count: f64| count * (count - 1.0) * (2.0 * count + 5.0);
     let variance = (spread(n as f64) - ties.iter().map(|count| spread(*count)).sum::<f64>()) / 18.0;
+    // All values are equal, or rises and falls balance.
     if variance <= 0.0 || s == 0 {
         return 1.0;
     }
     2.0 * normal_tail((s.abs() as f64 - 1.0) / variance.sqrt())
 }
 
-/// P(|S| ≥ |s|) over all orders of `n` different values. S = pairs − 2 ×
-/// inversions, and inversions are the sum of independent uniform variables on
-/// 0..i for i = 0..n−1 (the insertion places of an insertion sort).
+/// Returns P(|S| ≥ |s|) over all orders of `n` different values. S = pairs − 2 × inversions, and
+/// inversions are the sum of independent uniform variables on 0..i for i = 0..n−1 (the positions of
+/// an insertion sort).
 fn exact_p_value(n: usize, s: i64) -> f64 {
     let pairs = n * (n - 1) / 2;
     let mut inversions = vec![0.0; pairs + 1];
@@ -123,7 +123,7 @@ fn exact_p_value(n: usize, s: i64) -> f64 {
     at_least.clamp(0.0, 1.0)
 }
 
-/// P(Z > z) for z ≥ 0, absolute error below 7.5e-8: Abramowitz and Stegun 26.2.17.
+/// Returns P(Z > z) for z ≥ 0, absolute error below 7.5e-8: Abramowitz and Stegun 26.2.17.
 fn normal_tail(z: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.231_641_9 * z);
     let polynomial = t
@@ -184,7 +184,7 @@ mod tests {
         values[11] = 1000.0;
         let found = trend(&values).unwrap();
         assert!(!found.is_significant(), "{found:?}");
-        // Least squares would see a rise of several times the median.
+        // Least squares would report a rise of several times the median.
         assert!(found.drift.abs() < 0.15, "{found:?}");
     }
 

@@ -1,28 +1,26 @@
-//! The ratio of two independent samples' medians, with a bootstrap interval.
+//! Ratio of two independent samples' medians, with a bootstrap interval.
 
 use super::describe::of_sorted;
 use super::interval::{StatsError, check_confidence};
 use crate::Interval;
 
-/// Median of `b` ÷ median of `a`, with the percentile bootstrap's interval at
-/// `confidence`.
+/// Returns median of `b` ÷ median of `a`, with the percentile bootstrap's interval at `confidence`.
 ///
-/// The bootstrap is exact, without random numbers. A resample's middle value is the i-th
-/// smallest of the original with a binomial probability (see `stats/bootstrap.rs`). Both
-/// samples' middles are independent, so every pair of values has a known weight. It takes O(n log n)
-/// steps, mostly to sort. With an
-/// even count the middle value that makes the interval wider stands for the mean of the
-/// two. `samples` in the result is the smaller count.
+/// The bootstrap is exact, without random numbers. A resample's middle value is the i-th smallest
+/// of the original with a binomial probability (see `stats/bootstrap.rs`). The middles of both
+/// samples are independent, so every pair of values has a known weight. The cost is O(n log n),
+/// mostly for sorting. With an even count, the middle value that makes the interval wider replaces
+/// the mean of the two. `samples` in the result is the smaller count.
 ///
-/// 0 is a value as any other, but nothing has a ratio to a median of 0. Where both middles of a
-/// pair are 0, it counts as the outermost ratio on either side.
+/// 0 is a valid value, but a ratio to a median of 0 is undefined. If both middles of a pair are 0,
+/// it counts as the outermost ratio on either side.
 ///
-/// Alone it is too narrow for few values; `overlane report compare` proves
-/// nothing by it alone, but asks [`super::mann_whitney`] too.
+/// Alone it is too narrow for few values; `overlane report compare` also requires
+/// [`super::mann_whitney`] for a proof.
 ///
 /// # Errors
-/// [`StatsError::TooFew`] below two values in either, [`StatsError::NotARatio`]
-/// for the first that is not a finite number from 0 on, [`StatsError::ZeroMedian`] of `a`,
+/// [`StatsError::TooFew`] below two values in either sample, [`StatsError::NotARatio`] for the
+/// first value that is negative or not finite, [`StatsError::ZeroMedian`] of `a`,
 /// [`StatsError::Confidence`].
 pub fn ratio_of_medians(a: &[f64], b: &[f64], confidence: f64) -> Result<Interval, StatsError> {
     check_confidence(confidence)?;
@@ -35,13 +33,14 @@ pub fn ratio_of_medians(a: &[f64], b: &[f64], confidence: f64) -> Result<Interva
         return Err(StatsError::NotARatio { index, value: *value });
     }
     let sorted = |values: &[f64]| {
-        // −0 would not sort as 0.
+        // −0 would sort before 0.
         let mut sorted: Vec<f64> = values.iter().map(|value| value + 0.0).collect();
         sorted.sort_by(f64::total_cmp);
         sorted
     };
     let (a, b) = (sorted(a), sorted(b));
     let median_a = of_sorted(&a, 0.5);
+    // The ratio to 0 is undefined.
     if median_a == 0.0 {
         return Err(StatsError::ZeroMedian);
     }
@@ -61,15 +60,16 @@ pub fn ratio_of_medians(a: &[f64], b: &[f64], confidence: f64) -> Result<Interva
     })
 }
 
-/// Standard deviations of a middle value's rank beyond which nothing is computed: the
-/// normal distribution has 10⁻³² there.
+/// Standard deviations of a middle value's rank beyond which nothing is computed: the tail of the
+/// normal distribution there is 10⁻³².
 const FAR: f64 = 12.0;
 
-/// Probability that the (lower) middle value of a resample is the i-th smallest.
+/// Returns for each i the probability that the (lower) middle value of a resample is the i-th
+/// smallest.
 ///
-/// That is P(B(n, i/n) ≥ middle) less the same for i − 1. The rank's standard deviation
-/// is about √n / 2, so only some √n ranks have a probability at all, and each sum
-/// has some √n terms that count: O(n) steps together.
+/// That is P(B(n, i/n) ≥ middle) minus the same for i − 1. The rank's standard deviation is about
+/// √n / 2, so only about √n ranks have a notable probability, and each sum has about √n terms that
+/// count: O(n) steps in total.
 fn middles(n: usize) -> Vec<f64> {
     let middle = n.div_ceil(2);
     // ln C(n, middle)
@@ -91,7 +91,7 @@ fn middles(n: usize) -> Vec<f64> {
     weights
 }
 
-/// P(B(n, p) ≥ from), with ln C(n, from) known. 0 < p < 1.
+/// Returns P(B(n, p) ≥ from), given ln C(n, from). 0 < p < 1.
 fn upper_tail(n: usize, p: f64, from: usize, orders: f64) -> f64 {
     let odds = p / (1.0 - p);
     let mut term = (orders + from as f64 * p.ln() + (n - from) as f64 * (-p).ln_1p()).exp();
@@ -99,7 +99,7 @@ fn upper_tail(n: usize, p: f64, from: usize, orders: f64) -> f64 {
     loop {
         step();
         sum += term;
-        // Beyond the mean each term is smaller than the one before.
+        // Beyond the mean the terms decrease.
         if k == n || k as f64 > n as f64 * p && term < 1e-19 * sum {
             return sum;
         }
@@ -113,26 +113,26 @@ fn mirrored(mut weights: Vec<f64>) -> Vec<f64> {
     weights
 }
 
-/// Which end of the ratios is sought.
+/// The end of the interval to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Low,
     High,
 }
 
-/// The ratio y ÷ x, of all pairs in their order from one end, at which the weights of the
-/// pairs so far reach `tail`. Values are sorted, and none is negative.
+/// Returns the ratio y ÷ x at which the weights of all pairs up to it, ordered from one end, reach
+/// `tail`. Values are sorted and not negative.
 ///
-/// The pairs are not listed. Numbers from 0 on order as their bits do, so the ratio is found
-/// by halving: 64 times the weight of all pairs up to a ratio is summed, in one pass over
-/// both samples, as rounding a quotient keeps the order of quotients.
+/// Pairs are not listed. Floats of at least 0 have the same order as their bits, so the ratio is
+/// found by bisection: 64 times, the weight of all pairs up to a ratio is summed in one pass over
+/// both samples. Rounding a quotient keeps the order of quotients.
 fn weighted_quantile(
     (a, weights_a): (&[f64], &[f64]),
     (b, weights_b): (&[f64], &[f64]),
     tail: f64,
     end: End,
 ) -> f64 {
-    // Far orders carry nothing.
+    // Far ranks have no weight.
     let kept = |values: &[f64], weights: &[f64]| -> Vec<(f64, f64)> {
         let pairs = values.iter().copied().zip(weights.iter().copied());
         pairs.filter(|(_, weight)| *weight > 1e-9).collect()
@@ -149,7 +149,7 @@ fn weighted_quantile(
         _ => y / x,
     };
     let (lowest, highest) = (quotient(first_b.0, last_a.0), quotient(last_b.0, first_a.0));
-    // From the low end a larger x lets more y in, from the high end a smaller one does.
+    // From the low end a larger x admits more y, from the high end a smaller one.
     if end == End::High {
         a.reverse();
         b.reverse();
@@ -171,7 +171,7 @@ fn weighted_quantile(
         }
         seen >= tail
     };
-    // The nearest ratio that does not reach it, and the furthest, which does.
+    // The nearest ratio does not reach the tail; the furthest one does.
     let (mut short, mut far) = match end {
         End::Low => (lowest.to_bits(), highest.to_bits()),
         End::High => (highest.to_bits(), lowest.to_bits()),
@@ -186,7 +186,7 @@ fn weighted_quantile(
     f64::from_bits(far)
 }
 
-/// Counts the steps of the loops, in tests.
+/// Counts loop steps, for tests.
 fn step() {
     #[cfg(test)]
     tests::STEPS.with(|steps| steps.set(steps.get() + 1));
@@ -205,8 +205,8 @@ mod tests {
         pub(super) static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 
-    /// As it was computed before: every probability by all its terms, every pair listed
-    /// and sorted. O(n²).
+    /// The earlier algorithm: every probability by all its terms, every pair listed and sorted.
+    /// O(n²).
     fn by_all_pairs(a: &[f64], b: &[f64], confidence: f64) -> (f64, f64) {
         fn middles(n: usize) -> Vec<f64> {
             let middle = n.div_ceil(2);
@@ -262,10 +262,10 @@ mod tests {
                 .enumerate()
         {
             let mut values = |n: usize| -> Vec<f64> {
-                // Every other round with many ties, every third with numbers far apart.
+                // Many ties in every other round, values far apart in every third.
                 let steps = if round % 2 == 0 { 1 << 20 } else { 5 };
                 let scale = if round % 3 == 0 { 1e-200 } else { 1.0 };
-                // In some, of a share of the blocks nothing arrived.
+                // In some rounds nothing arrived in a share of the blocks.
                 let nothing = (round % 4) as u64 * 12;
                 let value = |random: u64| match random >> 32 {
                     high if high % 100 < nothing => 0.0,
@@ -299,7 +299,7 @@ mod tests {
             ratio_of_medians(&a, &b, 0.95).unwrap();
             STEPS.with(|steps| steps.get())
         };
-        // All pairs of 20,000 and all terms of each probability were 4·10⁸ each.
+        // All pairs of 20,000 values, and all terms of each probability, would be 4·10⁸ each.
         let (few, many) = (steps(20_000), steps(200_000));
         assert!(few < 300 * 20_000, "{few}");
         assert!(many < 12 * few, "{few} to {many}");
@@ -309,7 +309,7 @@ mod tests {
     fn probabilities_are_the_binomial_sums() {
         for n in [1, 2, 3, 10, 101, 1000] {
             let weights = super::middles(n);
-            // What is below 1e-9 is left out; rounding is far below that.
+            // Weights below 1e-9 are left out; rounding is far below that.
             assert!((weights.iter().sum::<f64>() - 1.0).abs() < 1e-10, "{n}");
             let middle = n.div_ceil(2);
             let mut below = 0.0;
@@ -371,7 +371,7 @@ mod tests {
         };
         assert_eq!(ends(&[1.0, 1.1, 1.2], &[0.0; 3]), [0.0; 3]);
         assert_eq!(ends(&[1.0; 9], &[-0.0, -0.0, -0.0, 1.0, 1.0]), [0.0, 0.0, 1.0]);
-        // Where the first may be nothing, too, no ratio is too large.
+        // If the first may be 0, too, no ratio is too large.
         assert_eq!(ends(&[0.0, 1.0, 1.0], &[0.0, 1.0, 1.0]), [0.0, 1.0, f64::MAX]);
     }
 
