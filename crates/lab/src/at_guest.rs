@@ -1,9 +1,9 @@
-//! Modes `…@guest`: modes of this list, built and measured inside one guest with a kernel of its
-//! own, for what this machine's kernel lacks.
+//! Modes `…@guest`: modes built and measured inside one guest, whose kernel has features that
+//! this machine's kernel lacks.
 //!
-//! The whole run is in the guest: hosts, wire, load, samples. It is the code of the modes
-//! themselves. Its figures are those of the guest's kernel and CPUs, so that ratios are taken
-//! between modes `…@guest` only.
+//! The whole run is in the guest: hosts, wire, load, samples. The code is that of the plain
+//! modes. Figures depend on the guest's kernel and CPUs, so compare `…@guest` modes only with
+//! each other.
 
 use crate::bgp::{Daemon, evpn};
 use crate::guest::exec::ExecGuest;
@@ -12,25 +12,25 @@ use crate::guest_files::Besides;
 use crate::unsupported::Supported;
 use crate::{Capabilities, Mode, Result, Unsupported, ovs};
 
-/// What `--modes` takes for all of them.
+/// Group name that `--modes` accepts for all of them.
 pub const GROUP: &str = "guest";
-/// What they have in common.
-pub const TITLE: &str = "modes inside one guest with a kernel of its own: what this one lacks";
-/// What follows the name of the mode that is built in the guest.
+/// Description of the group.
+pub const TITLE: &str = "modes inside one guest, for features that this machine's kernel lacks";
+/// Suffix of the name of the mode that is built in the guest.
 const SUFFIX: &str = "@guest";
 /// Modules that every testbed needs.
 const EVERY: &[&str] = &["veth", "bridge"];
 
-/// A mode, inside a guest.
+/// A mode inside a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtGuest {
-    /// Name, as the command line has it.
+    /// Name on the command line.
     pub name: &'static str,
-    /// The path in words, hop by hop, and that it is in a guest.
+    /// The path, hop by hop, with the remark that it is inside a guest.
     pub path: &'static str,
-    /// Modules of the guest's kernel that it needs besides those of every testbed.
+    /// Kernel modules that it needs besides those of every testbed.
     modules: &'static [&'static str],
-    /// Whose daemons it needs.
+    /// Daemons that it needs.
     daemons: Daemons,
 }
 
@@ -38,10 +38,10 @@ pub struct AtGuest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Daemons {
     None,
-    /// Open vSwitch, which then moves packets in the kernel.
+    /// Open vSwitch with the kernel datapath.
     OpenVSwitch,
     Bgp(Daemon),
-    /// FRR that knows VXLAN devices for many VNIs.
+    /// FRR with support for single VXLAN devices.
     EvpnSvd,
 }
 
@@ -49,6 +49,7 @@ impl Daemons {
     fn installed(self, machine: &Capabilities) -> Supported {
         match self {
             Daemons::None => Ok(()),
+            // The guest's kernel has the datapath; only the programs come from this machine.
             Daemons::OpenVSwitch => ovs::installed(),
             Daemons::Bgp(daemon) => daemon.installed(machine),
             Daemons::EvpnSvd => {
@@ -58,7 +59,7 @@ impl Daemons {
         }
     }
 
-    /// What of them a guest needs.
+    /// Returns the daemon's files that a guest needs.
     fn files(self) -> Besides {
         match self {
             Daemons::None => Besides::default(),
@@ -69,7 +70,7 @@ impl Daemons {
     }
 }
 
-/// A mode with its own path in words and modules.
+/// A mode with the path and the modules given here.
 macro_rules! at_guest {
     ($name:literal, $path:literal, $modules:expr) => {
         at_guest!($name, $path, $modules, Daemons::None)
@@ -77,21 +78,21 @@ macro_rules! at_guest {
     ($name:literal, $path:literal, $modules:expr, $daemons:expr) => {
         AtGuest {
             name: concat!($name, "@guest"),
-            path: concat!($path, " (inside one guest: ratios between modes @guest only)"),
+            path: concat!($path, " (inside one guest: compare @guest modes only)"),
             modules: &$modules,
             daemons: $daemons,
         }
     };
 }
 
-/// Every one, the baseline first.
+/// All of them, the baseline first.
 static ALL: [AtGuest; 14] = [
     at_guest!("host", "host NIC - wire - host NIC", []),
     at_guest!("bridge", "tenant - veth - bridge with the NIC as port - wire", []),
     at_guest!("macvlan", "tenant's macvlan on the NIC - wire", ["macvlan"]),
     at_guest!("ipvlan", "tenant's ipvlan on the NIC - wire", ["ipvlan"]),
     at_guest!("vlan", "tenant - veth - bridge - VLAN device on the NIC - wire", ["8021q"]),
-    at_guest!("routed", "tenant - veth - host route - wire, one route a tenant", []),
+    at_guest!("routed", "tenant - veth - host route - wire, one route per tenant", []),
     at_guest!("netem", "host NIC - netem: 1 ms - wire - netem: 1 ms - host NIC", ["sch_netem"]),
     at_guest!(
         "bgp-ipip",
@@ -103,7 +104,7 @@ static ALL: [AtGuest; 14] = [
     at_guest!("geneve", "tenant - veth - bridge - kernel Geneve device - wire", ["geneve"]),
     at_guest!(
         "evpn-svd",
-        "tenant - veth - bridge's VLAN - one VXLAN device of all VNIs, filled by FRR - wire",
+        "tenant - veth - bridge's VLAN - one VXLAN device for all VNIs, filled by FRR - wire",
         ["vxlan", "8021q"],
         Daemons::EvpnSvd
     ),
@@ -115,7 +116,7 @@ static ALL: [AtGuest; 14] = [
     ),
     at_guest!(
         "ovs-vlan",
-        "tenant - veth - Open vSwitch's kernel datapath with a tag - wire",
+        "tenant - veth - Open vSwitch's kernel datapath with a VLAN tag - wire",
         ["openvswitch"],
         Daemons::OpenVSwitch
     ),
@@ -127,35 +128,36 @@ static ALL: [AtGuest; 14] = [
     ),
 ];
 
-/// Every mode `…@guest`, the baseline first.
+/// Returns every mode `…@guest`, the baseline first.
 pub fn all() -> &'static [AtGuest] {
     &ALL
 }
 
-/// One by its name.
+/// Returns the mode `…@guest` of this name.
 pub fn find(name: &str) -> Option<&'static AtGuest> {
     ALL.iter().find(|mode| mode.name == name)
 }
 
 impl AtGuest {
-    /// The mode that is built in the guest.
+    /// Returns the mode that is built in the guest.
     ///
     /// # Panics
-    /// Never: a test asks it of all.
+    /// Never: a test checks all entries.
     pub fn mode(&self) -> &'static dyn Mode {
         let name = self.name.strip_suffix(SUFFIX);
-        name.and_then(crate::find).unwrap_or_else(|| panic!("{} is a mode of no mode", self.name))
+        name.and_then(crate::find)
+            .unwrap_or_else(|| panic!("{} is based on no known mode", self.name))
     }
 
-    /// The name that a mode inside has outside.
+    /// Returns the outside name of a mode inside the guest.
     pub fn outside(mode: &str) -> String {
         format!("{mode}{SUFFIX}")
     }
 
-    /// Whether a guest can have it here.
+    /// Checks whether a guest can build it on this machine.
     ///
     /// # Errors
-    /// The reason and the remedy; a module that the guest's kernel lacks, by name.
+    /// The reason and the remedy. A missing module of the guest's kernel is named.
     pub fn probe(&self, machine: &Capabilities) -> Supported {
         supported(machine)?;
         self.daemons.installed(machine)?;
@@ -163,7 +165,7 @@ impl AtGuest {
             |missing| {
                 Unsupported::new(
                     missing.to_string(),
-                    "give a kernel whose package has it (--guest-kernel FILE; Debian's \
+                    "use a kernel whose package has it (--guest-kernel FILE, such as Debian's \
                      linux-image-cloud-amd64)",
                 )
             },
@@ -171,15 +173,16 @@ impl AtGuest {
     }
 }
 
-/// Boots a guest in which these modes can be built; all of them were probed.
+/// Boots a guest that can build these modes. All of them must have been probed.
 ///
 /// # Errors
-/// A guest that does not come up, with its console's last lines.
+/// A guest that does not boot, with the last lines of its console.
 pub fn start(modes: &[&AtGuest]) -> Result<ExecGuest> {
     let modules = modes.iter().flat_map(|mode| mode.modules);
     let modules: Vec<&str> = EVERY.iter().chain(modules).copied().collect();
     let mut besides = Besides::default();
     for (at, mode) in modes.iter().enumerate() {
+        // Modes with the same daemons share the files.
         if modes[..at].iter().any(|before| before.daemons == mode.daemons) {
             continue;
         }
@@ -202,7 +205,7 @@ mod tests {
             assert_eq!(find(mode.name), Some(mode));
             assert!(crate::find(mode.name).is_none() && !inside.in_guests());
             assert!(all()[..at].iter().all(|other| other.name != mode.name));
-            // Open vSwitch says where it moves packets by what it finds.
+            // The path of the Open vSwitch modes depends on the datapath.
             if mode.daemons != Daemons::OpenVSwitch {
                 assert!(mode.path.starts_with(inside.path()), "{}", mode.path);
             }

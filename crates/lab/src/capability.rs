@@ -1,4 +1,4 @@
-//! What this machine and kernel can build, found by trying it.
+//! Finds out what this machine and its kernel can build, by trying it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use testbed::{Host, Privileges, mac};
 use crate::unsupported::{Supported, Unsupported, find_program};
 use crate::{Result, docker, ovs};
 
-/// Of the bridge that is made to ask of VLANs; Ethernet's, bytes.
+/// MTU of the probe bridge, bytes: Ethernet's.
 const LEAST_MTU: u32 = 1500;
-/// Any that is not reserved.
+/// Any VLAN ID that is not reserved.
 const PROBED_VLAN: VlanId = match VlanId::new(10) {
     Ok(vlan) => vlan,
     Err(_) => panic!("evaluated by the compiler"),
 };
 
-/// Asks the kernel and the machine, each question once.
+/// Answers about the kernel and the machine. Each question is asked once.
 #[derive(Debug)]
 pub struct Capabilities {
     scratch: Host,
@@ -37,10 +37,10 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Makes a scratch host to try things in.
+    /// Creates a scratch host for the probes.
     ///
     /// # Errors
-    /// Without the right to make network namespaces.
+    /// If this process may not create network namespaces.
     pub fn new(privileges: Privileges) -> Result<Capabilities> {
         Ok(Capabilities {
             scratch: Host::new("scratch")?,
@@ -54,18 +54,18 @@ impl Capabilities {
         })
     }
 
-    /// With what rights this process runs.
+    /// Privileges of this process.
     pub fn privileges(&self) -> Privileges {
         self.privileges
     }
 
-    /// Whether the kernel has every one of these link kinds.
+    /// Checks whether the kernel supports all of these link kinds.
     pub fn links(&self, kinds: &[&'static str]) -> Supported {
         kinds.iter().try_for_each(|kind| self.link(kind))
     }
 
     fn link(&self, kind: &'static str) -> Supported {
-        // A question that panicked has entered no answer, so the map is whole.
+        // A probe that panics stores no answer, so the map is consistent.
         let mut known = self.kinds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         known.entry(kind).or_insert_with(|| self.try_link(kind)).clone()
     }
@@ -74,7 +74,7 @@ impl Capabilities {
         const NAME: &str = "probe";
         let netlink = self.scratch.netlink();
         let answer = netlink.add_kind(NAME, kind);
-        // Where the kernel refused there is nothing to delete.
+        // If the kernel refused to create the device, there is nothing to delete.
         let _ = netlink.delete_link(NAME);
         match answer {
             Err(NetlinkError::Kernel { errno: Errno::EOPNOTSUPP, .. }) => Err(Unsupported::new(
@@ -87,20 +87,20 @@ impl Capabilities {
             )),
             Err(NetlinkError::Kernel { errno: errno @ (Errno::EPERM | Errno::EACCES), .. }) => {
                 Err(Unsupported::without_root(
-                    format!("kernel refuses to make a {kind} device: {}", errno.desc()),
+                    format!("kernel refuses to create a {kind} device: {}", errno.desc()),
                     "run as root",
                 ))
             }
-            // Any other answer (a missing parent link, say) comes from the
-            // driver: it is there.
+            // Any other error (a missing parent link, for example) comes from the driver, so
+            // the driver exists.
             _ => Ok(()),
         }
     }
 
-    /// Whether the kernel has the queueing discipline netem.
+    /// Checks whether the kernel has the queueing discipline netem.
     pub fn netem(&self) -> Supported {
         const LINK: &str = "lo";
-        // It stays there, and does nothing: `tc`'s own limit, and no time.
+        // The qdisc stays: it has no delay and the default limit of `tc`.
         match self.scratch.netlink().delay(LINK, Duration::ZERO, 1000) {
             Ok(()) => Ok(()),
             Err(error) => Err(Unsupported::new(
@@ -113,7 +113,8 @@ impl Capabilities {
         }
     }
 
-    /// Whether the kernel's bridges can filter VLANs. One that cannot takes the setting.
+    /// Checks whether bridges support VLAN filtering. Without support the kernel accepts the
+    /// setting, so try to add a VLAN.
     pub fn vlan_filtering(&self) -> Supported {
         const BRIDGE: &str = "probe";
         self.links(&["bridge"])?;
@@ -121,12 +122,12 @@ impl Capabilities {
         let joined = netlink
             .add_bridge(BRIDGE, mac(self.scratch.name(), BRIDGE), LEAST_MTU)
             .and_then(|()| netlink.join_vlan(BRIDGE, PROBED_VLAN, Membership::Bridge));
-        // Where it could not be made there is nothing to delete.
+        // If the bridge was not created, there is nothing to delete.
         let _ = netlink.delete_link(BRIDGE);
         joined.map_err(|error| {
             Unsupported::new(
                 match error.errno() {
-                    Some(Errno::EOPNOTSUPP) => "kernel's bridges filter no VLANs".to_owned(),
+                    Some(Errno::EOPNOTSUPP) => "kernel has no VLAN filtering on bridges".to_owned(),
                     _ => error.to_string(),
                 },
                 "use a kernel with CONFIG_BRIDGE_VLAN_FILTERING",
@@ -134,10 +135,10 @@ impl Capabilities {
         })
     }
 
-    /// Whether the kernel speaks IPv6.
+    /// Checks whether IPv6 is available.
     pub fn ipv6(&self) -> Supported {
         const SETTINGS: &str = "/proc/sys/net/ipv6/conf/all";
-        // Neither built without it nor started with ipv6.disable=1 has it.
+        // Absent both if IPv6 is not built in and after ipv6.disable=1.
         Path::new(SETTINGS).exists().then_some(()).ok_or_else(|| {
             Unsupported::new(
                 format!("kernel has no IPv6 ({SETTINGS} does not exist)"),
@@ -146,7 +147,7 @@ impl Capabilities {
         })
     }
 
-    /// Whether a program is installed, by its Debian package.
+    /// Looks a program up. If it is missing, the remedy names the Debian package.
     pub fn program(
         &self,
         program: &str,
@@ -160,7 +161,7 @@ impl Capabilities {
         })
     }
 
-    /// Whether nftables works: the program, and `rules` taken by the kernel.
+    /// Checks whether nft is installed and the kernel accepts `rules`.
     pub fn nftables(&self, feature: &'static str, rules: &str) -> Supported {
         self.program("nft", "nftables")?;
         let mut known = self.nftables.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -177,8 +178,8 @@ impl Capabilities {
             .clone()
     }
 
-    /// Whether the rules that `load` gives a host by iptables are taken by the kernel: those
-    /// of OpenStack's L3 agent.
+    /// Checks whether the kernel accepts the iptables rules that `load` installs, those of
+    /// OpenStack's L3 agent.
     pub(crate) fn iptables(&self, load: impl FnOnce(&Host) -> Result<()>) -> Supported {
         self.iptables
             .get_or_init(|| {
@@ -192,8 +193,8 @@ impl Capabilities {
             .clone()
     }
 
-    /// Whether Open vSwitch is installed and can move packets: in the kernel, or
-    /// else in user space, which makes a TAP device for each bridge.
+    /// Checks whether Open vSwitch is installed and can forward packets, by the kernel module or
+    /// in user space. In user space it needs a TAP device for each bridge.
     pub fn open_vswitch(&self) -> Supported {
         self.open_vswitch
             .get_or_init(|| {
@@ -207,7 +208,7 @@ impl Capabilities {
                         });
                     }
                 };
-                // The kernel's datapath makes no TAP devices.
+                // The kernel datapath needs no TAP devices.
                 let ovs::Datapath::UserSpace { reason } = datapath else { return Ok(()) };
                 self.tun().map_err(|tun| {
                     let remedy = "or load the openvswitch module (modprobe openvswitch)";
@@ -224,16 +225,16 @@ impl Capabilities {
             .clone()
     }
 
-    /// Whether Docker Engine is installed and may be run.
+    /// Checks whether Docker Engine is installed and this process may run it.
     pub fn docker(&self) -> Supported {
         if self.privileges != Privileges::Root {
-            // It makes control groups and mounts that a user namespace forbids.
+            // It creates control groups and mounts that a user namespace forbids.
             return Err(Unsupported::without_root("Docker Engine needs root", "run as root"));
         }
         docker::installed()
     }
 
-    /// Whether the kernel takes the fast path's BPF programs from this process.
+    /// Checks whether the kernel loads the fast path's BPF programs for this process.
     pub fn fast_path(&self) -> Supported {
         self.fast_path
             .get_or_init(|| {
@@ -247,17 +248,18 @@ impl Capabilities {
             .clone()
     }
 
-    /// Whether two TAPs can be joined by that engine of `overlane tapbridge`: `vtep`
-    /// reads its TAPs as `epoll` and `uring` do.
+    /// Checks whether this engine of `overlane tapbridge` can join two TAPs. The engines of
+    /// `vtep` read TAPs like `epoll` and `uring`.
     pub fn engine(&self, engine: Engine) -> Supported {
+        // Every engine opens TAP devices, so check that first.
         self.tun()?;
         let mut known = self.engines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         known.entry(engine.name()).or_insert_with(|| self.try_engine(engine)).clone()
     }
 
     fn try_engine(&self, engine: Engine) -> Supported {
-        // A program that another thread starts has a copy of every descriptor until its `exec`:
-        // the TAPs of another engine's probe may outlive it.
+        // Each engine uses TAP names of its own: a program that another thread starts holds copies
+        // of all descriptors until its `exec`, so TAPs of an earlier probe may still exist.
         let open = |end: u8| {
             let name = format!("{}{end}", engine.name());
             Port::open(&PortOptions::named(name), self.scratch.netns())
@@ -282,7 +284,7 @@ impl Capabilities {
         })
     }
 
-    /// Whether this process may open `/dev/net/tun`.
+    /// Checks whether this process may open `/dev/net/tun`.
     pub fn tun(&self) -> Supported {
         const DEVICE: &str = "/dev/net/tun";
         match std::fs::OpenOptions::new().read(true).write(true).open(DEVICE) {
@@ -301,8 +303,8 @@ impl Capabilities {
     }
 }
 
-/// What a program's failure says of the machine: nothing, if somebody killed the
-/// program. Building the mode asks again then, and fails with what it is told.
+/// Converts the failure of a probe program. A killed program proves nothing about the machine,
+/// so the mode counts as supported, and building it reports the actual error.
 fn refused(
     answer: Result<()>,
     unsupported: impl FnOnce(testbed::Error) -> Unsupported,
@@ -313,7 +315,7 @@ fn refused(
     }
 }
 
-/// The module that brings a link kind, as people know it.
+/// Returns the name of the kernel module for a link kind.
 fn module(kind: &str) -> &str {
     match kind {
         "vlan" => "8021q",

@@ -1,4 +1,4 @@
-//! The ends of a network that are virtual machines, for who measures it.
+//! Ends of a network that are virtual machines, as the measuring code sees them.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -8,14 +8,14 @@ use crate::guest_in_force::InForce;
 /// Two guests that are up.
 #[derive(Debug)]
 pub struct GuestEnds {
-    /// Name of the client, and this end of its control port.
+    /// Name of the client, and the host's end of its control port.
     pub client: (String, UnixStream),
-    /// The same of the server.
+    /// Name of the server, and the host's end of its control port.
     pub server: (String, UnixStream),
-    /// Where the server's guest is to listen for the client's.
+    /// Address at which the server's guest listens for the client's.
     pub listen: SocketAddr,
-    /// Where the client finds it.
+    /// Address at which the client reaches it.
     pub target: SocketAddr,
-    /// What is in force at the client's and the server's guest.
+    /// Settings in force at the client's and the server's guest.
     pub in_force: [InForce; 2],
 }

@@ -1,12 +1,12 @@
-//! Files of this machine that a guest needs: said by those whose programs run there.
+//! Files of this machine that a guest needs, listed by the modules that run programs there.
 
 use std::path::PathBuf;
 
-/// What a guest has besides this program: each at the path that it has here.
+/// Files of a guest besides this program. Paths are the same as on this machine.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Besides {
-    /// Programs; the libraries that they run with go along.
+    /// Programs. Their shared libraries are added automatically.
     pub(crate) programs: Vec<PathBuf>,
-    /// Files that those read.
+    /// Files that the programs read.
     pub(crate) files: Vec<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! What is in force at a guest that is up, read back: by the guest itself, and from what QEMU
-//! holds of the host.
+//! Reads back the settings in force at a running guest: from the guest itself, and from QEMU's
+//! descriptors on the host.
 
 use std::fmt;
 
@@ -12,42 +12,42 @@ use crate::guest_options::GuestOptions;
 /// The guest's device in its host.
 pub(crate) const TAP: &str = "tap0";
 
-/// Most descriptors of QEMU that are looked at.
+/// Maximum number of QEMU's descriptors to inspect.
 const MOST_DESCRIPTORS: usize = 4096;
-/// Longest `fdinfo` that is read, bytes.
+/// Maximum size of an `fdinfo` file to read, bytes.
 const MOST_INFO: usize = 4096;
 
-/// A guest as it runs.
+/// Settings in force at a running guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InForce {
-    /// Name of the guest, as hops have it.
+    /// Name of the guest in hops.
     pub guest: String,
     /// Its kernel (`uname -r`).
     pub kernel: String,
-    /// CPUs that it has online.
+    /// CPUs online.
     pub cpus: u32,
-    /// Queue pairs that its NIC uses.
+    /// Queue pairs in use by its NIC.
     pub queues: u32,
-    /// Its driver and QEMU have agreed on `VIRTIO_NET_F_MRG_RXBUF`.
+    /// Whether its driver and QEMU negotiated `VIRTIO_NET_F_MRG_RXBUF`.
     pub mrg_rxbuf: bool,
-    /// The same of GSO packets in UDP tunnels, both ways.
+    /// Whether they negotiated GSO packets in UDP tunnels, in both directions.
     pub tunnel_gso: bool,
-    /// Its TAP device; none behind QEMU's own stack.
+    /// Its TAP device, unless it is behind QEMU's user-space stack or vhost-user.
     pub tap: Option<TapInForce>,
 }
 
-/// A guest's TAP device as the host has it.
+/// A guest's TAP device as the host's kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapInForce {
     /// Name of the device.
     pub device: String,
-    /// Queues that QEMU has attached to it.
+    /// Queues attached by QEMU.
     pub queues: u32,
-    /// Packets that each queue holds for QEMU.
+    /// Queue length, packets.
     pub txqueuelen: u32,
-    /// Bytes that may be under way behind it (`TUNGETSNDBUF`); the least of its queues.
+    /// Smallest send buffer of its queues, bytes (`TUNGETSNDBUF`).
     pub sndbuf: u32,
-    /// QEMU has `/dev/vhost-net` open.
+    /// Whether QEMU has `/dev/vhost-net` open.
     pub vhost: bool,
 }
 
@@ -75,7 +75,7 @@ impl InForce {
         words
     }
 
-    /// What it has that another has not, in words; nothing where they are alike.
+    /// Describes the settings that differ from another guest's; `None` if all are equal.
     pub fn beside(&self, other: &InForce) -> Option<String> {
         let others = other.words();
         let differ: Vec<String> =
@@ -83,17 +83,17 @@ impl InForce {
         (!differ.is_empty()).then(|| differ.join(", "))
     }
 
-    /// What was asked for and is not so, with what is.
+    /// Describes the first requested setting that is not in force.
     pub(crate) fn differs(&self, asked: &GuestOptions) -> Option<String> {
         fn number(name: &str, asked: Option<u32>, got: Option<u32>) -> Option<String> {
             let asked = asked.filter(|asked| Some(*asked) != got)?;
             let got = got.map_or("nothing".to_owned(), |got| got.to_string());
-            Some(format!("{name}={asked} was asked for, {got} is in force"))
+            Some(format!("{name}={asked} was requested, {got} is in force"))
         }
         fn switch(name: &str, asked: Option<bool>, got: bool) -> Option<String> {
             let word = |on| if on { "on" } else { "off" };
             let asked = asked.filter(|asked| *asked != got)?;
-            Some(format!("{name}={} was asked for, {} is in force", word(asked), word(got)))
+            Some(format!("{name}={} was requested, {} is in force", word(asked), word(got)))
         }
         let tap = self.tap.as_ref();
         let of_tap = |asked: Option<u32>| asked.filter(|_| tap.is_some());
@@ -109,18 +109,18 @@ impl InForce {
     }
 }
 
-/// What a guest says of itself when it is up, behind the word: `key=value`, with blanks
-/// between. It is not trusted: what is no number of the kind is not there.
+/// Report of a guest that is up, sent after the word `ready`: `key=value`, separated by blanks.
+/// It is not trusted: a malformed number counts as zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Said {
     pub kernel: String,
     pub cpus: u32,
     pub queues: u32,
-    /// Features of virtio-net that were agreed on, a bit each.
+    /// Negotiated features of virtio-net, one bit each.
     pub features: u128,
 }
 
-// Bits of virtio-net's features (include/uapi/linux/virtio_net.h).
+// Feature bits of virtio-net (include/uapi/linux/virtio_net.h).
 const MRG_RXBUF: u32 = 15;
 const GUEST_TUNNEL_GSO: u32 = 65;
 const HOST_TUNNEL_GSO: u32 = 67;
@@ -133,7 +133,7 @@ impl fmt::Display for Said {
 }
 
 impl Said {
-    /// Reads what was written; zeroes where it says nothing.
+    /// Parses the report. Missing values are zero.
     pub fn parse(text: &str) -> Said {
         let mut words = text.split(' ');
         let kernel = words.next().unwrap_or_default().to_owned();
@@ -145,6 +145,7 @@ impl Said {
                 Some(("features", bits)) => {
                     said.features = u128::from_str_radix(bits, 16).unwrap_or_default();
                 }
+                // Ignore unknown words: the report is not trusted.
                 _ => {}
             }
         }
@@ -155,13 +156,14 @@ impl Said {
         self.features >> bit & 1 == 1
     }
 
-    /// This guest, with what the host has of it.
+    /// Combines the guest's report with the host's view of its TAP device.
     pub fn in_force(self, guest: &str, tap: Option<TapInForce>) -> InForce {
         InForce {
             guest: guest.to_owned(),
             cpus: self.cpus,
             queues: self.queues,
             mrg_rxbuf: self.has(MRG_RXBUF),
+            // GSO packets stay whole in both directions only with both features.
             tunnel_gso: self.has(HOST_TUNNEL_GSO) && self.has(GUEST_TUNNEL_GSO),
             kernel: self.kernel,
             tap,
@@ -169,10 +171,10 @@ impl Said {
     }
 }
 
-/// The TAP device of a guest, whose QEMU is this process.
+/// Reads the TAP device of the guest that QEMU process `qemu` runs.
 ///
 /// # Errors
-/// When QEMU has ended; where the host does not tell.
+/// If QEMU has ended, or the kernel refuses the information.
 pub(crate) fn tap(host: &Host, qemu: u32) -> Result<TapInForce> {
     let process = Process::open(qemu)?;
     let (numbers, _) = process.descriptors(MOST_DESCRIPTORS)?;
@@ -186,9 +188,10 @@ pub(crate) fn tap(host: &Host, qemu: u32) -> Result<TapInForce> {
     for number in numbers {
         let target = process.descriptor(&number)?;
         match target.to_str() {
+            // QEMU opens it only if it uses vhost.
             Some("/dev/vhost-net") => tap.vhost = true,
             Some("/dev/net/tun") => {
-                // A queue that the guest does not use is detached, and names no device
+                // The guest has detached a queue that it does not use: its fdinfo names no device
                 // (tun_chr_show_fdinfo(), drivers/net/tun.c).
                 let info = process.read(&format!("fdinfo/{number}"), MOST_INFO)?.text;
                 let device = info.lines().find_map(|line| line.strip_prefix("iff:\t"));
@@ -229,7 +232,7 @@ mod tests {
         assert_eq!(guest.beside(&guest), None);
         let other = in_force("6.1.0 cpus=1 queues=2 features=0");
         assert_eq!(guest.beside(&other).as_deref(), Some("CPUs 2, mrg_rxbuf on"));
-        // One way of the two is not enough.
+        // Only one of the two directions was negotiated.
         assert!(guest.mrg_rxbuf && !guest.tunnel_gso);
     }
 
@@ -238,13 +241,13 @@ mod tests {
         let found = GuestOptions::AS_FOUND;
         let guest = in_force("6.1.0 cpus=2 queues=1 features=8000");
         for (asked, named) in [
-            (GuestOptions { queues: Some(2), ..found }, "vm:queues=2 was asked for, 1 is"),
-            (GuestOptions { cpus: Some(3), ..found }, "vm:cpus=3 was asked for, 2 is"),
-            (GuestOptions { vhost: Some(true), ..found }, "vm:vhost=on was asked for, off is"),
-            (GuestOptions { mrg_rxbuf: Some(false), ..found }, "vm:mrg_rxbuf=off was asked for"),
-            (GuestOptions { tunnel_gso: Some(true), ..found }, "vm:tunnel-gso=on was asked for"),
-            (GuestOptions { txqueuelen: Some(50), ..found }, "tap:txqueuelen=50 was asked for"),
-            (GuestOptions { sndbuf: Some(4096), ..found }, "tap:sndbuf=4096 was asked for"),
+            (GuestOptions { queues: Some(2), ..found }, "vm:queues=2 was requested, 1 is"),
+            (GuestOptions { cpus: Some(3), ..found }, "vm:cpus=3 was requested, 2 is"),
+            (GuestOptions { vhost: Some(true), ..found }, "vm:vhost=on was requested, off is"),
+            (GuestOptions { mrg_rxbuf: Some(false), ..found }, "vm:mrg_rxbuf=off was requested"),
+            (GuestOptions { tunnel_gso: Some(true), ..found }, "vm:tunnel-gso=on was requested"),
+            (GuestOptions { txqueuelen: Some(50), ..found }, "tap:txqueuelen=50 was requested"),
+            (GuestOptions { sndbuf: Some(4096), ..found }, "tap:sndbuf=4096 was requested"),
         ] {
             let problem = guest.differs(&asked).unwrap();
             assert!(problem.contains(named) && problem.contains("txqueuelen 1000"), "{problem}");

@@ -1,7 +1,7 @@
-//! What guests and their TAP devices are started with: `vm:…` and `tap:…` settings.
+//! Start options of guests and their TAP devices: `vm:…` and `tap:…` settings.
 //!
-//! They are decided when QEMU starts, so that each value needs guests of its own. What came of
-//! them is read back ([`crate::guest_in_force`]).
+//! QEMU takes them at start, so each value needs its own guests. The values in force are read
+//! back ([`crate::guest_in_force`]).
 
 use std::fmt;
 use std::process::Command;
@@ -10,39 +10,39 @@ use std::sync::OnceLock;
 use crate::Unsupported;
 use crate::unsupported::Supported;
 
-/// How guests differ from those as found; `None` leaves a thing to QEMU's own default.
+/// Start options of guests. `None` keeps QEMU's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GuestOptions {
-    /// CPUs of each guest; as many as queues, where it is not said.
+    /// CPUs of each guest. Default: the number of queues.
     pub cpus: Option<u32>,
-    /// Queue pairs of the virtio-net, and queues of its TAP device.
+    /// Queue pairs of the virtio-net device, and queues of its TAP device.
     pub queues: Option<u32>,
-    /// Packets are moved by the kernel (`/dev/vhost-net`), not by QEMU.
+    /// The kernel moves packets (`/dev/vhost-net`) instead of QEMU.
     pub vhost: Option<bool>,
     /// A packet may take several receive buffers (`VIRTIO_NET_F_MRG_RXBUF`).
     pub mrg_rxbuf: Option<bool>,
-    /// GSO packets in UDP tunnels cross uncut (`VIRTIO_NET_F_HOST_UDP_TUNNEL_GSO` and the
-    /// guest's).
+    /// GSO packets in UDP tunnels stay whole (`VIRTIO_NET_F_HOST_UDP_TUNNEL_GSO` and its guest
+    /// counterpart).
     pub tunnel_gso: Option<bool>,
-    /// Packets that each queue of the TAP device holds for QEMU.
+    /// Queue length of the TAP device, packets per queue.
     pub txqueuelen: Option<u32>,
-    /// Bytes of QEMU's that may be under way behind the TAP device (`TUNSETSNDBUF`).
+    /// Send buffer of the TAP device, bytes (`TUNSETSNDBUF`).
     pub sndbuf: Option<u32>,
 }
 
-/// What runs guests.
+/// The program that runs guests.
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
-/// Most CPUs and queues of a guest.
+/// Maximum number of CPUs and of queues of a guest.
 const MOST_QUEUES: u32 = 64;
-/// Most packets of a TAP's queue: the kernel keeps a pointer for each.
+/// Maximum queue length of a TAP device, packets. The kernel allocates a pointer for each.
 const MOST_PACKETS: u32 = 1 << 20;
-/// What is said to what is none of these.
-const ALLOWED: &str = "allowed are vm:cpus=N,…, vm:queues=N,…, vm:vhost=on|off, \
+/// Part of the error for unknown settings.
+const ALLOWED: &str = "allowed: vm:cpus=N,…, vm:queues=N,…, vm:vhost=on|off, \
                        vm:mrg_rxbuf=on|off, vm:tunnel-gso=on|off, tap:txqueuelen=PACKETS,… and \
                        tap:sndbuf=BYTES,…";
 
 impl GuestOptions {
-    /// Everything as QEMU has it of itself: one CPU, one queue.
+    /// QEMU's defaults: one CPU, one queue.
     pub const AS_FOUND: GuestOptions = GuestOptions {
         cpus: None,
         queues: None,
@@ -61,15 +61,16 @@ impl GuestOptions {
         self.queues.unwrap_or(1)
     }
 
-    /// What follows `-netdev vhost-user,…`.
+    /// Returns the suffix of `-netdev vhost-user`.
     pub(crate) fn netdev_queues(&self) -> String {
         match self.queue_count() {
+            // QEMU's default.
             1 => String::new(),
             queues => format!(",queues={queues}"),
         }
     }
 
-    /// What follows `-netdev tap,…`.
+    /// Returns the suffix of `-netdev tap`.
     pub(crate) fn netdev(&self) -> String {
         let mut text = self.netdev_queues();
         text += &switch("vhost", self.vhost);
@@ -79,7 +80,7 @@ impl GuestOptions {
         text
     }
 
-    /// What follows `-device virtio-net-pci,…`, with MSI-X or with one interrupt for all.
+    /// Returns the suffix of `-device virtio-net-pci`, with MSI-X or with one shared interrupt.
     pub(crate) fn device(&self, msi_x: bool) -> String {
         let mut text = String::new();
         let queues = self.queue_count();
@@ -87,14 +88,16 @@ impl GuestOptions {
             text += ",mq=on";
         }
         match (msi_x, queues) {
+            // No MSI-X: one shared interrupt.
             (false, _) => text += ",vectors=0",
+            // QEMU's default fits a single queue pair.
             (true, 1) => {}
-            // An interrupt a queue and direction, one for the control queue, one for changes
-            // of the configuration.
+            // One vector per queue and direction, one for the control queue, one for
+            // configuration changes.
             (true, _) => text += &format!(",vectors={}", 2 * queues + 2),
         }
         text += &switch("mrg_rxbuf", self.mrg_rxbuf);
-        // A QEMU that does not know tunnels has them off.
+        // A QEMU without these properties behaves like `off` and would reject them.
         if self.tunnel_gso.is_some() && knows_tunnels().is_ok() {
             for property in TUNNEL_PROPERTIES {
                 text += &switch(property, self.tunnel_gso);
@@ -103,7 +106,7 @@ impl GuestOptions {
         text
     }
 
-    /// The first setting that guests with this behind their NICs cannot have.
+    /// Returns the first setting that this backend does not support.
     fn beyond(&self, behind: Behind) -> Option<&'static str> {
         let tap = behind == Behind::Tap;
         [
@@ -117,7 +120,7 @@ impl GuestOptions {
         .find_map(|(asked, name, can)| (asked && !can).then_some(name))
     }
 
-    /// These and `more`; the name of what both say.
+    /// Merges the settings. Fails with the name of a setting that both contain.
     fn and(mut self, more: GuestOptions) -> Result<GuestOptions, &'static str> {
         join("vm:cpus", &mut self.cpus, more.cpus)?;
         join("vm:queues", &mut self.queues, more.queues)?;
@@ -130,28 +133,28 @@ impl GuestOptions {
     }
 }
 
-/// What is behind a guest's NIC.
+/// Backend of a guest's NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behind {
-    /// A TAP device of its host.
+    /// A TAP device in the host.
     Tap,
-    /// A program that reads and writes its rings (vhost-user).
+    /// A program that accesses the guest's virtqueues (vhost-user).
     VhostUser,
-    /// QEMU's own stack.
+    /// QEMU's user-space stack (libslirp).
     Stack,
 }
 
 impl Behind {
-    /// Why a setting of [`GuestOptions::beyond`] cannot be had.
+    /// Returns the reason why a setting from [`GuestOptions::beyond`] is not supported.
     const fn lacks(self) -> &'static str {
         match self {
             Behind::Tap | Behind::VhostUser => "the guests of this mode have no TAP device",
-            Behind::Stack => "QEMU's own stack (libslirp) has no TAP device, and one queue",
+            Behind::Stack => "QEMU's own stack (libslirp) has no TAP device, and only one queue",
         }
     }
 }
 
-/// QEMU's properties of tunnels, both ways.
+/// QEMU's properties for tunnel GSO, one per direction.
 const TUNNEL_PROPERTIES: [&str; 2] = ["host_tunnel", "guest_tunnel"];
 
 fn switch(name: &str, on: Option<bool>) -> String {
@@ -169,7 +172,7 @@ fn join<T>(name: &'static str, to: &mut Option<T>, more: Option<T>) -> Result<()
     }
 }
 
-/// Options under the name that they were asked for by.
+/// Options, with the text that requested them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestSetting {
     text: String,
@@ -182,22 +185,22 @@ impl fmt::Display for GuestSetting {
     }
 }
 
-/// What is wrong with a setting, in words.
+/// A malformed setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct GuestSettingError(String);
 
 impl GuestSetting {
-    /// Whether a text is meant to be one.
+    /// Returns whether a text has the prefix of such a setting.
     pub fn is_named(text: &str) -> bool {
         ["vm:", "tap:"].iter().any(|prefix| text.trim_start().starts_with(prefix))
     }
 
-    /// `vm:KIND=VALUE,VALUE…` or `tap:KIND=VALUE,…`: a setting a value; several joined with
-    /// `+`, each with one value, are one setting.
+    /// Parses `vm:KIND=VALUE,VALUE…` or `tap:KIND=VALUE,…` into one setting per value. Settings
+    /// joined with `+`, each with one value, are one setting.
     ///
     /// # Errors
-    /// What is wrong, and what is allowed.
+    /// The malformed part, and the allowed values.
     pub fn parse_list(text: &str) -> Result<Vec<GuestSetting>, GuestSettingError> {
         let mut settings = match text.contains('+') {
             true => vec![joined(text)?],
@@ -205,16 +208,17 @@ impl GuestSetting {
         };
         for setting in &mut settings {
             let GuestOptions { cpus, queues, .. } = setting.options;
+            // The guest's driver enables at most one queue pair per CPU.
             if let (Some(cpus), Some(queues)) = (cpus, queues)
                 && cpus < queues
             {
-                return wrong(format!("{text}: a guest uses no more queues than it has CPUs"));
+                return wrong(format!("{text}: a guest cannot use more queues than it has CPUs"));
             }
         }
         Ok(settings)
     }
 
-    /// What guests are started with.
+    /// Start options of guests with this setting.
     pub fn options(&self) -> &GuestOptions {
         &self.options
     }
@@ -227,19 +231,21 @@ fn wrong<T>(problem: String) -> Result<T, GuestSettingError> {
 fn joined(text: &str) -> Result<GuestSetting, GuestSettingError> {
     let mut options = GuestOptions::AS_FOUND;
     for part in text.split('+') {
+        // A setting that is changed at run time needs no guests of its own.
         if !GuestSetting::is_named(part) {
             return wrong(format!(
-                "{text:?}: guests are started with vm: and tap: settings, and {:?} is changed \
-                 while they run: give it by itself",
+                "{text:?}: vm: and tap: settings apply when guests start, and {:?} is changed \
+                 while they run: give it separately",
                 part.trim()
             ));
         }
+        // Several values would make several settings.
         let [one] = &list(part)?[..] else {
-            return wrong(format!("{part:?}: changes joined with + have one value each"));
+            return wrong(format!("{part:?}: settings joined with + take one value each"));
         };
         options = options
             .and(one.options)
-            .map_err(|name| GuestSettingError(format!("{text:?}: {name} is said twice")))?;
+            .map_err(|name| GuestSettingError(format!("{text:?}: {name} is given twice")))?;
     }
     Ok(GuestSetting { text: text.trim().to_owned(), options })
 }
@@ -254,13 +260,13 @@ fn list(text: &str) -> Result<Vec<GuestSetting>, GuestSettingError> {
 fn one(name: &str, value: &str) -> Result<GuestSetting, GuestSettingError> {
     let number = |most: u32| {
         let number = value.parse().ok().filter(|number| (1..=most).contains(number));
-        let problem = format!("{name}={value}: wanted a number from 1 to {most}");
+        let problem = format!("{name}={value}: expected a number from 1 to {most}");
         number.map(Some).ok_or(GuestSettingError(problem))
     };
     let on = || match value {
         "on" => Ok(Some(true)),
         "off" => Ok(Some(false)),
-        _ => wrong(format!("{name}={value}: wanted on or off")),
+        _ => wrong(format!("{name}={value}: expected on or off")),
     };
     let found = GuestOptions::AS_FOUND;
     let options = match name {
@@ -276,7 +282,7 @@ fn one(name: &str, value: &str) -> Result<GuestSetting, GuestSettingError> {
     Ok(GuestSetting { text: format!("{name}={value}"), options })
 }
 
-/// Whether this machine's QEMU has the properties of tunnels; asked once.
+/// Checks whether this machine's QEMU has the properties for tunnel GSO. Asked once.
 fn knows_tunnels() -> Result<(), &'static str> {
     static KNOWN: OnceLock<Result<(), String>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {
@@ -295,17 +301,17 @@ fn knows_tunnels() -> Result<(), &'static str> {
     known.as_ref().copied().map_err(String::as_str)
 }
 
-/// Whether guests can be started so here.
+/// Checks whether guests can start with these options behind this backend.
 pub(crate) fn takes(options: &GuestOptions, behind: Behind) -> Supported {
     if let Some(name) = options.beyond(behind) {
         return Err(Unsupported::new(
             format!("{name}: {}", behind.lacks()),
-            "measure a mode vm-… with TAP devices",
+            "use a vm-… mode with TAP devices",
         ));
     }
     if options.vhost == Some(true) {
         const DEVICE: &str = "/dev/vhost-net";
-        // QEMU goes on without it where it cannot open it.
+        // Check here: QEMU silently continues without vhost if it cannot open the device.
         std::fs::File::options().read(true).write(true).open(DEVICE).map_err(|error| {
             Unsupported::new(
                 format!("vm:vhost=on: {DEVICE}: {error}"),
@@ -313,6 +319,7 @@ pub(crate) fn takes(options: &GuestOptions, behind: Behind) -> Supported {
             )
         })?;
     }
+    // Only `on` needs support: without it, QEMU behaves like `off`.
     if options.tunnel_gso == Some(true) {
         knows_tunnels().map_err(|reason| {
             Unsupported::new(format!("vm:tunnel-gso=on: {reason}"), "use QEMU 10.1 or later")
@@ -347,17 +354,17 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (bad, named) in [
-            ("vm:queue=1", "allowed are vm:cpus"),
-            ("vm:", "allowed are vm:cpus"),
+            ("vm:queue=1", "allowed: vm:cpus"),
+            ("vm:", "allowed: vm:cpus"),
             ("vm:queues=0", "a number from 1 to 64"),
             ("vm:queues=65", "a number from 1 to 64"),
-            ("vm:queues=2,", "vm:queues=: wanted a number"),
-            ("vm:vhost=yes", "wanted on or off"),
+            ("vm:queues=2,", "vm:queues=: expected a number"),
+            ("vm:vhost=yes", "expected on or off"),
             ("tap:sndbuf=2147483648", "1 to 2147483647"),
             ("tap:txqueuelen=0", "a number from 1"),
             ("vm:queues=1,2+vm:cpus=2", "one value each"),
-            ("vm:queues=1+vm:queues=2", "vm:queues is said twice"),
-            ("vm:queues=4+vm:cpus=2", "no more queues than it has CPUs"),
+            ("vm:queues=1+vm:queues=2", "vm:queues is given twice"),
+            ("vm:queues=4+vm:cpus=2", "more queues than it has CPUs"),
             ("vm:queues=2+ring=50", "changed while they run"),
         ] {
             let problem = GuestSetting::parse_list(bad).unwrap_err().to_string();

@@ -1,8 +1,9 @@
-//! The network modes: every way to get a tenant's packets to another tenant. They are
-//! built from throw-away test hosts, and declare the hops that prove the path.
+//! Network modes. A mode is one way to carry packets between two tenants. It is built from
+//! throw-away test hosts and declares the hops that prove the path.
 //!
-//! [`modes`] lists them, [`groups`] by kind. [`Mode::probe`] says whether this machine can build one, and if
-//! not, why and what to do. [`Mode::build`] builds it. Nothing here measures.
+//! [`modes`] lists all modes, [`groups`] lists them by kind. [`Mode::probe`] says whether this
+//! machine can build a mode; if it cannot, it gives the reason and the remedy. [`Mode::build`]
+//! builds it. Nothing here measures.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +32,7 @@ pub use mode::{Alternative, Group, Mode, find, groups, modes};
 pub use network::{Address, Network, PORT, Params};
 pub use unsupported::{Supported, Unsupported};
 
-/// What can fail while a mode is built.
+/// Error of a step that builds a mode.
 pub type Error = testbed::Error;
 /// Result with [`Error`].
 pub type Result<T> = testbed::Result<T>;

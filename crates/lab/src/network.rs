@@ -1,4 +1,4 @@
-//! A mode that has been built: who talks to whom, by which hops.
+//! A mode that has been built: its ends, its hops and everything that must stay alive.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,62 +11,61 @@ use crate::Result;
 use crate::guest_ends::GuestEnds;
 use crate::guest_options::GuestOptions;
 
-/// The server's port, TCP and UDP: the one that `nat` and `nat-proxy` publish.
+/// The server's TCP and UDP port, which `nat` and `nat-proxy` publish.
 pub const PORT: u16 = 5301;
 
-/// A tenant's device, where a cable leads from the tenant to its host.
+/// Device of a tenant that has a veth pair to its host.
 pub(crate) const TENANT_NIC: &str = "eth0";
-/// The host's end of that cable.
+/// The host's end of that veth pair.
 pub(crate) const PORT_DEVICE: &str = "veth0";
-/// Bridge of a host, and its VXLAN device.
+/// A host's bridge and VXLAN device.
 pub(crate) const BRIDGE: &str = "br0";
 pub(crate) const VXLAN_DEVICE: &str = "vxlan0";
 
-/// Bytes that VXLAN adds before the tenant's IP packet, over an IPv4 underlay:
-/// inner Ethernet 14, IPv4 20, UDP 8, VXLAN 8 (RFC 7348).
+/// Bytes that VXLAN adds to the tenant's IP packet over IPv4: inner Ethernet 14, IPv4 20, UDP
+/// 8, VXLAN 8 (RFC 7348).
 pub(crate) const VXLAN_OVERHEAD: u32 = 50;
-/// Bytes that Geneve adds without options over an IPv4 underlay: as many (RFC 8926, section 3).
+/// Bytes that Geneve without options adds over IPv4, as VXLAN (RFC 8926, section 3).
 pub(crate) const GENEVE_OVERHEAD: u32 = 50;
-/// VXLAN's over an IPv6 underlay: the outer header is 20 bytes longer.
+/// Bytes that VXLAN adds over IPv6, whose header is 20 bytes longer.
 pub(crate) const VXLAN_OVERHEAD_IPV6: u32 = VXLAN_OVERHEAD + 20;
 
-/// How a mode is to be built.
+/// Parameters of a mode to be built.
 #[derive(Debug, Clone, Copy)]
 pub struct Params {
     /// Layer-3 MTU of the underlay, bytes.
     pub mtu: u32,
-    /// What the wire's NICs can do.
+    /// Offloads of the wire's NICs.
     pub offload: Offload,
-    /// How its guests are started, where it has some.
+    /// Start options of guests, if the mode has any.
     pub guest: GuestOptions,
 }
 
 impl Params {
-    /// These, with guests as found.
+    /// Returns parameters with guests at QEMU's defaults.
     pub const fn new(mtu: u32, offload: Offload) -> Params {
         Params { mtu, offload, guest: GuestOptions::AS_FOUND }
     }
 
-    /// The wire they describe.
+    /// Returns the wire with this MTU and offload.
     pub fn wire(&self) -> Wire {
         Wire { mtu: self.mtu, offload: self.offload }
     }
 }
 
-/// Where a server listens and where its client finds it.
+/// Addresses of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
-    /// What the client connects to: the server's own or a published address.
+    /// Address that the client connects to: the server's own or a published one.
     pub target: SocketAddr,
-    /// What the server binds.
+    /// Address that the server binds.
     pub listen: SocketAddr,
 }
 
 /// Anything that a network keeps alive until it is dropped.
 pub(crate) type Keep = Box<dyn Send + Sync>;
 
-/// A process tree, and the hosts whose programs are in it (all, where there are
-/// none of these).
+/// A process tree, and the hosts whose programs run in it. An empty list means all hosts.
 struct Tree {
     processes: Processes,
     of: Vec<String>,
@@ -74,8 +73,8 @@ struct Tree {
 
 /// A built mode. Dropping it removes everything.
 pub struct Network {
-    // Dropped in this order: programs, then what keeps running in this process,
-    // then the process trees, then the namespaces.
+    // Drop order matters: programs, then objects of this process, then the process trees, then
+    // the namespaces.
     programs: Vec<Process>,
     kept: Vec<Keep>,
     trees: Vec<Tree>,
@@ -83,21 +82,21 @@ pub struct Network {
     hosts: Vec<Arc<Host>>,
     client: usize,
     server: usize,
-    /// Where the server is.
+    /// The server's addresses.
     pub address: Address,
     /// The path, from client to server.
     pub hops: Vec<Hop>,
     /// MTU of the tenants' devices, bytes.
     pub tenant_mtu: u32,
-    /// What the mode has to say of itself.
+    /// Notes about the mode, printed with the figures.
     pub notes: Vec<String>,
-    /// How long datagrams are to be sent at least before the path takes them as it will.
+    /// Minimum time to send datagrams before the path reaches its steady state.
     pub datagram_warmup: Duration,
 }
 
 impl Network {
-    /// A network of `hosts`; client and server are indices into them, and the
-    /// server listens on `server_address`.
+    /// Returns a network of `hosts`. `client` and `server` are indices. The server listens on
+    /// `server_address`.
     pub(crate) fn new(
         hosts: Vec<Host>,
         client: usize,
@@ -123,18 +122,18 @@ impl Network {
         }
     }
 
-    /// The server is reached by a published address instead of its own.
+    /// Makes clients connect to a published address instead of the server's own.
     pub(crate) fn published_at(mut self, address: Ipv4Addr) -> Network {
         self.address.target = SocketAddr::new(IpAddr::V4(address), PORT);
         self
     }
 
-    /// Adds the process tree that the mode's programs run in.
+    /// Adds the process tree of the mode's programs.
     pub(crate) fn with_processes(self, tree: Processes, programs: Vec<Process>) -> Network {
         self.with_processes_of(&[], tree, programs)
     }
 
-    /// Adds the process tree that the programs of these hosts run in.
+    /// Adds the process tree with the programs of these hosts.
     pub(crate) fn with_processes_of(
         mut self,
         hosts: &[&str],
@@ -153,72 +152,73 @@ impl Network {
         self
     }
 
-    /// Client and server are these guests; the hosts of client and server are theirs.
+    /// Sets the guests that are client and server. Their hosts stay client and server host.
     pub(crate) fn with_guests(self, guests: GuestEnds) -> Network {
         Network { guests: Some(guests), ..self }
     }
 
-    /// Datagrams are to be sent so long before they count.
+    /// Sets the minimum time to send datagrams before they count.
     pub(crate) fn warming_datagrams(self, least: Duration) -> Network {
         Network { datagram_warmup: least, ..self }
     }
 
-    /// Adds a remark for the reader of the results.
+    /// Adds a note that is printed with the figures.
     pub(crate) fn noting(mut self, note: impl Into<String>) -> Network {
         self.notes.push(note.into());
         self
     }
 
-    /// Test hosts and tenants.
+    /// Returns all test hosts and tenants.
     pub fn hosts(&self) -> &[Arc<Host>] {
         &self.hosts
     }
 
-    /// The one that the client runs in.
+    /// Returns the host or tenant that runs the client.
     pub fn client(&self) -> &Arc<Host> {
         &self.hosts[self.client]
     }
 
-    /// The one that the server runs in.
+    /// Returns the host or tenant that runs the server.
     pub fn server(&self) -> &Arc<Host> {
         &self.hosts[self.server]
     }
 
-    /// Virtual machines, where client and server are in some.
+    /// Returns the virtual machines, if client and server run in some.
     pub fn guests(&self) -> Option<&GuestEnds> {
         self.guests.as_ref()
     }
 
-    /// A host or tenant by name.
+    /// Returns a host or tenant by name.
     pub fn host(&self, name: &str) -> Option<&Arc<Host>> {
         self.hosts.iter().find(|host| host.name() == name)
     }
 
-    /// The tree that a host's programs run in.
+    /// Returns the process tree of a host's programs.
     pub(crate) fn tree(&self, host: &str) -> Option<&Processes> {
+        // Modes with a single tree do not name its hosts.
         let of = |tree: &&Tree| tree.of.is_empty() || tree.of.iter().any(|name| name == host);
         self.trees.iter().find(of).map(|tree| &tree.processes)
     }
 
-    /// First process of the tree that a host's programs run in.
+    /// Returns the PID of the first process in a host's process tree.
     pub fn init_pid(&self, host: &str) -> Option<u32> {
         self.tree(host).map(Processes::init_pid)
     }
 
-    /// Control groups that are there for as long as the network.
+    /// Returns the control groups that exist while the network does.
     pub fn cgroups(&self) -> impl Iterator<Item = &str> {
         self.trees.iter().filter_map(|tree| tree.processes.cgroup())
     }
 
-    /// Programs running for the mode.
+    /// Returns the programs that run for the mode.
     pub fn programs(&self) -> impl Iterator<Item = &Process> {
         self.programs.iter()
     }
 
-    /// An error naming a program of the mode that has ended.
+    /// Checks that all programs of the mode still run.
     ///
     /// # Errors
-    /// [`crate::Error::Program`].
+    /// [`crate::Error::Program`], naming the program that ended.
     pub fn check(&mut self) -> Result<()> {
         self.programs.iter_mut().try_for_each(Process::check)
     }

@@ -1,8 +1,7 @@
-//! Open vSwitch in a test host: its own `ovsdb-server` and `ovs-vswitchd`, with
-//! private directories, in the foreground.
+//! Open vSwitch in a test host: a private `ovsdb-server` and `ovs-vswitchd`, in the foreground.
 //!
-//! The daemons run in the testbed's process tree, whose `/run` is a tmpfs of its own.
-//! Database, sockets and bridges go with the processes.
+//! The daemons run in the testbed's process tree, whose `/run` is a private tmpfs. Database,
+//! sockets and bridges vanish with the processes.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,10 +13,9 @@ use crate::guest_files::Besides;
 use crate::unsupported::{Unsupported, find_program};
 use crate::{Error, Result};
 
-/// Debian's package with the daemons, named in the remedy.
+/// Debian package with the daemons, named in the remedy.
 const PACKAGE: &str = "openvswitch-switch";
-/// The programs used, all from that package (or `openvswitch-common`, which it
-/// depends on).
+/// Programs used. All are in that package or in its dependency `openvswitch-common`.
 const PROGRAMS: [&str; 7] = [
     "ovsdb-tool",
     "ovsdb-server",
@@ -27,30 +25,29 @@ const PROGRAMS: [&str; 7] = [
     "ovs-dpctl",
     "ovs-ofctl",
 ];
-/// Where the database's schema is installed: by packages, by `make install`.
+/// Paths of the database schema: from packages, from `make install`.
 const SCHEMAS: [&str; 2] =
     ["/usr/share/openvswitch/vswitch.ovsschema", "/usr/local/share/openvswitch/vswitch.ovsschema"];
-/// How long a daemon may take to become ready or to do what it is told.
+/// Time limit for a daemon to become ready or to finish a request.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where Open vSwitch moves packets.
+/// The datapath of Open vSwitch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Datapath {
     /// The kernel's openvswitch module.
     Kernel,
-    /// `ovs-vswitchd` itself, through packet sockets.
+    /// `ovs-vswitchd` itself, by packet sockets.
     UserSpace {
-        /// Why it is not the kernel's.
+        /// Reason why the kernel datapath is not used.
         reason: String,
     },
 }
 
 impl Datapath {
-    /// Finds out by making a datapath in `scratch`, which loads the module where
-    /// there is one, and removing it.
+    /// Creates and removes a datapath in `scratch`, which loads the module if it exists.
     ///
     /// # Errors
-    /// When a made datapath cannot be removed.
+    /// If the created datapath cannot be removed.
     pub(crate) fn find(scratch: &Host) -> Result<Datapath> {
         const NAME: &str = "system@probe";
         match scratch.run(tool("ovs-dpctl").args(["add-dp", NAME])) {
@@ -58,7 +55,7 @@ impl Datapath {
                 scratch.run(tool("ovs-dpctl").args(["del-dp", NAME]))?;
                 Ok(Datapath::Kernel)
             }
-            // Whatever keeps the kernel's datapath away, that in user space does not need it.
+            // Fall back to user space: it works whatever the kernel datapath lacks.
             Err(Error::Program { output, .. }) => Ok(Datapath::UserSpace {
                 reason: if output.contains("'ovs_datapath' does not exist") {
                     "kernel has no openvswitch".to_owned()
@@ -71,7 +68,7 @@ impl Datapath {
         }
     }
 
-    /// The word for it in `Bridge.datapath_type` (ovs-vswitchd.conf.db(5)).
+    /// Returns the value of `Bridge.datapath_type` (ovs-vswitchd.conf.db(5)).
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Datapath::Kernel => "system",
@@ -79,7 +76,7 @@ impl Datapath {
         }
     }
 
-    /// A remark for the reader of the results.
+    /// Returns the note printed with the figures.
     pub(crate) fn note(&self) -> String {
         match self {
             Datapath::Kernel => "kernel datapath (datapath_type=system)".to_owned(),
@@ -90,12 +87,13 @@ impl Datapath {
     }
 }
 
-/// Whether the package is installed.
+/// Checks whether the package is installed.
 ///
 /// # Errors
 /// The reason and the remedy.
 pub(crate) fn installed() -> std::result::Result<(), Unsupported> {
     let missing = PROGRAMS.iter().any(|program| find_program(program).is_none());
+    // Without the schema no database can be created.
     if missing || schema().is_none() {
         return Err(Unsupported::new(
             format!("{PACKAGE} is not installed"),
@@ -105,7 +103,7 @@ pub(crate) fn installed() -> std::result::Result<(), Unsupported> {
     Ok(())
 }
 
-/// Programs and files of the package that a switch needs, where they are here.
+/// Returns the programs and files that a switch needs, if they are installed.
 pub(crate) fn files() -> Besides {
     let programs = PROGRAMS.iter().filter_map(|program| find_program(program)).collect();
     Besides { programs, files: schema().map(PathBuf::from).into_iter().collect() }
@@ -116,11 +114,11 @@ fn schema() -> Option<&'static str> {
 }
 
 fn tool(program: &str) -> Command {
-    // Removed since it was probed: starting it fails, and names it.
+    // If it was removed since the probe, starting it fails with its name.
     Command::new(find_program(program).unwrap_or_else(|| program.into()))
 }
 
-/// Open vSwitch running in one test host. Ends when dropped.
+/// Open vSwitch in one test host. Stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Switch<'a> {
     tree: &'a Processes,
@@ -131,11 +129,11 @@ pub(crate) struct Switch<'a> {
 }
 
 impl<'a> Switch<'a> {
-    /// Starts the daemons of `host`, with segmentation offload in the user-space
-    /// datapath or without, and returns when the database takes orders.
+    /// Starts the daemons of `host` and waits until the database accepts requests. `tso` enables
+    /// segmentation offload in the user-space datapath.
     ///
     /// # Errors
-    /// The program that failed, with what it printed.
+    /// The program that failed, with its output.
     pub(crate) fn start(tree: &'a Processes, host: &'a Host, tso: bool) -> Result<Switch<'a>> {
         let directory = PathBuf::from(format!("/run/openvswitch-{}", host.name()));
         let inside = Inside { tree, host, directory: &directory };
@@ -165,9 +163,9 @@ impl<'a> Switch<'a> {
                 tree.inside(host, || std::os::unix::net::UnixStream::connect(&socket).map(drop))?;
             Ok(connected.map_err(|error| format!("connect {}: {error}", socket.display())))
         })?;
-        // Before the daemon starts: it reads userspace-tso-enable only then. One
-        // handler and one revalidator, and rare statistics, keep an idle switch
-        // quiet; a testbed has few flows.
+        // Set before the daemon starts, which reads userspace-tso-enable only once. One handler,
+        // one revalidator and rare statistics keep an idle switch quiet; a testbed has few
+        // flows.
         let settings = [
             format!("userspace-tso-enable={tso}"),
             "n-handler-threads=1".to_owned(),
@@ -195,18 +193,18 @@ impl<'a> Switch<'a> {
         Ok(Switch { tree, host, server, daemon, directory })
     }
 
-    /// Runs `ovs-vsctl`, which waits until the daemon has done what it says.
+    /// Runs `ovs-vsctl`, which waits until the daemon has applied the configuration.
     ///
     /// # Errors
-    /// What `ovs-vsctl` or a daemon that ended printed; a device that the daemon
-    /// could not set up.
+    /// Output of `ovs-vsctl`, or of a daemon that ended; a device that the daemon could not set
+    /// up.
     pub(crate) fn configure(&mut self, orders: &[&str]) -> Result<()> {
         let inside = Inside { tree: self.tree, host: self.host, directory: &self.directory };
         let mut command = inside.command("ovs-vsctl");
         command.arg(format!("--db={}", inside.database())).args(orders);
         let output = inside.ask(&mut command, &mut [&mut self.server, &mut self.daemon])?;
-        // ovs-vsctl exits with success when the daemon could not open a device
-        // that it was given (ovs-vsctl(8), "--no-wait").
+        // ovs-vsctl exits with status 0 even if the daemon could not open a device
+        // (ovs-vsctl(8), "--no-wait").
         if output.contains("Error detected") {
             return Err(Error::Program {
                 program: format!("ovs-vsctl {}", orders.join(" ")),
@@ -217,11 +215,11 @@ impl<'a> Switch<'a> {
         Ok(())
     }
 
-    /// Adds OpenFlow flows to a bridge (`ovs-ofctl add-flows`), by OpenFlow 1.0: later versions
-    /// refuse to take a tag off where the flow does not match one.
+    /// Adds OpenFlow flows to a bridge (`ovs-ofctl add-flows`). OpenFlow 1.0, since later
+    /// versions refuse to strip a tag if the flow does not match one.
     ///
     /// # Errors
-    /// What `ovs-ofctl` or a daemon that ended printed.
+    /// Output of `ovs-ofctl`, or of a daemon that ended.
     pub(crate) fn flows(&mut self, bridge: &str, flows: &[String]) -> Result<()> {
         let inside = Inside { tree: self.tree, host: self.host, directory: &self.directory };
         let path = self.directory.join(format!("{bridge}.flows"));
@@ -234,10 +232,10 @@ impl<'a> Switch<'a> {
         inside.ask(&mut command, &mut [&mut self.server, &mut self.daemon]).map(drop)
     }
 
-    /// Asks the daemon itself (`ovs-appctl`), once it answers.
+    /// Sends a request to the daemon (`ovs-appctl`) and returns the answer.
     ///
     /// # Errors
-    /// What `ovs-appctl` or a daemon that ended printed.
+    /// Output of `ovs-appctl`, or of a daemon that ended.
     pub(crate) fn control(&mut self, words: &[&str]) -> Result<String> {
         let inside = Inside { tree: self.tree, host: self.host, directory: &self.directory };
         let mut command = inside.command("ovs-appctl");
@@ -245,10 +243,10 @@ impl<'a> Switch<'a> {
         inside.ask(&mut command, &mut [&mut self.server, &mut self.daemon])
     }
 
-    /// Waits until the answer to [`Switch::control`] has `wanted` in it.
+    /// Waits until the answer to [`Switch::control`] contains `wanted`.
     ///
     /// # Errors
-    /// As [`Switch::control`]; the last answer when the time is over.
+    /// As [`Switch::control`]; the last answer after the time limit.
     pub(crate) fn wait_for(&mut self, words: &[&str], wanted: &str) -> Result<()> {
         let what = format!("{wanted:?} in Open vSwitch's {} in {}", words[0], self.host.name());
         testbed::poll(&what, LIMIT, || {
@@ -257,22 +255,21 @@ impl<'a> Switch<'a> {
         })
     }
 
-    /// The host that it runs in.
     pub(crate) fn host(&self) -> &'a Host {
         self.host
     }
 
-    /// The daemons, to be kept.
+    /// Returns the daemons; the caller keeps them.
     pub(crate) fn programs(self) -> [Process; 2] {
         [self.server, self.daemon]
     }
 }
 
-/// Waits until the machine has run for 10 s. A guest comes here sooner.
+/// Waits until the machine has been up for 10 s, which matters in guests.
 ///
-/// Open vSwitch 3.1.0 (Debian 12's; 3.1.1 is right) counts CPUs at most once in 10 s. Before
-/// that it takes the count that it never made for a recent one. It then starts no thread
-/// to answer the kernel's datapath, and no packet is forwarded (`count_cpu_cores` in
+/// Open vSwitch 3.1.0 (Debian 12; fixed in 3.1.1) counts CPUs at most once in 10 s. In the first
+/// 10 s of uptime it mistakes the missing count for a recent one. It then starts no handler
+/// thread, and the kernel datapath forwards no packet (`count_cpu_cores` in
 /// `lib/ovs-thread.c`).
 fn after_boot() -> Result<()> {
     const UPTIME: &str = "/proc/uptime";
@@ -280,12 +277,12 @@ fn after_boot() -> Result<()> {
         let text =
             std::fs::read_to_string(UPTIME).map_err(|e| sys::Error::io("read", UPTIME, &e))?;
         let up = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
-        // A full second more: uptime counts suspended time, and is rounded.
+        // One second more: uptime is rounded and includes suspended time.
         Ok(if up.is_some_and(|seconds| seconds > 11.0) { Ok(()) } else { Err(text) })
     })
 }
 
-/// Starts the daemons of both hosts at once and configures each.
+/// Starts the daemons of both hosts in parallel and configures each.
 ///
 /// # Errors
 /// The first failure.
@@ -298,7 +295,7 @@ pub(crate) fn start_both<'a>(
     start_all(tree, &hosts, tso, configure)
 }
 
-/// Starts the daemons of all hosts at once and configures each.
+/// Starts the daemons of all hosts in parallel and configures each.
 ///
 /// # Errors
 /// The first failure.
@@ -324,20 +321,20 @@ pub(crate) fn start_all<'a>(
     Ok(started.into_iter().flatten().collect())
 }
 
-/// Switches off, at a tenant, what the user-space datapath cannot carry.
+/// Switches off offloads of a tenant that the user-space datapath cannot forward.
 ///
-/// It reads frames from packet sockets. With TSO enabled it takes TCP GSO packets, and
-/// unfinished TCP and UDP checksums, by their virtio header. It does not know:
-/// - UDP segmentation: such a frame is sent on uncut, and the NIC refuses it (`EMSGSIZE`);
-/// - the ECN bit of TCP segmentation, which it loses;
+/// The datapath reads frames from packet sockets. With TSO enabled it accepts TCP GSO packets
+/// and partial TCP and UDP checksums, by their virtio header. It does not support:
+/// - UDP segmentation: it forwards such a frame whole, and the NIC refuses it (`EMSGSIZE`);
+/// - the ECN flag of TCP segmentation, which it loses;
 /// - SCTP's CRC.
 ///
-/// Source: `netdev_linux_parse_vnet_hdr` in Open vSwitch's `lib/netdev-linux.c`. Without
-/// TSO it takes finished packets only. A device without checksum offload has no
-/// segmentation offload either.
+/// Source: `netdev_linux_parse_vnet_hdr` in Open vSwitch's `lib/netdev-linux.c`. Without TSO it
+/// accepts only complete packets. A device without checksum offload has no segmentation offload
+/// either.
 ///
 /// # Errors
-/// When the device does not know the feature.
+/// If the device does not have the feature.
 pub(crate) fn limit_offloads(tenant: &Tenant, device: &str, tso: bool) -> Result<()> {
     let off: &[&str] = if tso {
         &["tx-udp-segmentation", "tx-tcp-ecn-segmentation", "tx-checksum-sctp"]
@@ -348,15 +345,15 @@ pub(crate) fn limit_offloads(tenant: &Tenant, device: &str, tso: bool) -> Result
     tenant.set_features(device, &off)
 }
 
-/// `Bridge.other_config` that gives a bridge its address, the same in every run.
+/// Returns the `Bridge.other_config` with a bridge's MAC address, the same in every run.
 pub(crate) fn hwaddr(host: &Host, bridge: &str) -> String {
     format!("other_config:hwaddr=\"{}\"", mac(host.name(), bridge))
 }
 
-/// Messages: to the console only, where [`Process`] keeps them, from warnings on.
+/// Log to the console only, from level warning on. [`Process`] captures it.
 const QUIET: [&str; 3] = ["-vsyslog:off", "-vfile:off", "-vconsole:warn"];
 
-/// Where the programs of one host run.
+/// Context of the programs of one host.
 struct Inside<'a> {
     tree: &'a Processes,
     host: &'a Host,
@@ -376,8 +373,7 @@ impl Inside<'_> {
         format!("unix:{}", self.directory.join("db.sock").display())
     }
 
-    /// Runs a program to its end, for as long as the daemons stay and the limit
-    /// is not over.
+    /// Runs a program to completion. Fails if a daemon ends or the time limit passes.
     fn ask(&self, command: &mut Command, daemons: &mut [&mut Process]) -> Result<String> {
         self.tree.ask(self.host, command, LIMIT, daemons)
     }

@@ -1,36 +1,35 @@
-//! Why this machine cannot build a mode, and what would help.
+//! The reason why this machine cannot build a mode, and the remedy.
 
 use std::path::PathBuf;
 
-/// Why a mode cannot be built here, and what would help.
+/// Reason why a mode cannot be built here, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsupported {
-    /// What is missing, in words that name the object: a program, a module, a right.
+    /// The missing object by name: a program, a module, a privilege.
     pub reason: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
-    /// Root could build it, as far as is known. What the kernel lacks, root would not
-    /// have either.
+    /// Whether root could probably build it. False if the kernel lacks something.
     pub needs_root: bool,
 }
 
 impl Unsupported {
-    /// What the machine lacks, whoever asks.
+    /// Something that the machine lacks for every user.
     pub fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Unsupported {
         Unsupported { reason: reason.into(), remedy: remedy.into(), needs_root: false }
     }
 
-    /// What this user may not do.
+    /// Something that this user lacks the privilege for.
     pub fn without_root(reason: impl Into<String>, remedy: impl Into<String>) -> Unsupported {
         Unsupported { needs_root: true, ..Unsupported::new(reason, remedy) }
     }
 }
 
-/// `Ok` or why not.
+/// `Ok`, or the reason why not.
 pub type Supported = std::result::Result<(), Unsupported>;
 
-/// Looks a program up in `PATH` and where daemons are kept, which an ordinary
-/// user's `PATH` leaves out.
+/// Looks a program up in `PATH` and in the directories of daemons, which are often not in an
+/// ordinary user's `PATH`.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     sys::program::find(program, &["/usr/sbin", "/sbin", "/usr/libexec/docker"])
 }

@@ -1,7 +1,7 @@
 //! BIRD, configured as calico's node configures it.
 //!
-//! Source: `confd/etc/calico/confd/templates` of projectcalico/calico, in the words of
-//! BIRD 2. calico's own BIRD is a fork of version 1.6.
+//! Source: `confd/etc/calico/confd/templates` of projectcalico/calico, translated to BIRD 2.
+//! calico's own BIRD is a fork of version 1.6.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -13,22 +13,22 @@ use crate::Result;
 use crate::unsupported::find_program;
 
 const CONFIGURATION: &str = "/run/bird.conf";
-/// `birdc`'s way to it.
+/// Control socket for `birdc`.
 const SOCKET: &str = "/run/bird.ctl";
-/// Each peer's protocol has this name, and the peer's number behind it.
+/// Name of a peer's protocol, followed by the peer's number.
 const PEER: &str = "peer";
 
-/// Starts it in a host.
+/// Starts BIRD in a host.
 pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<Vec<Process>> {
     write(tree, host, CONFIGURATION, &configuration(speaker))?;
-    // Removed since it was probed: starting it fails, and names it.
+    // If it was removed since the probe, starting it fails with its name.
     let mut bird = command(find_program("bird").unwrap_or_else(|| "bird".into()));
-    // In the foreground. `-R`: as calico starts it, with the routes of one that was killed.
+    // In the foreground. `-R`, as calico does: recover the routes after a crash.
     bird.args(["-f", "-R", "-c", CONFIGURATION, "-s", SOCKET, "-P", "/run/bird.pid"]);
     Ok(vec![tree.start_as(&format!("bird in {}", host.name()), host, &mut bird)?])
 }
 
-/// What begins the session with the first peer, or ends it.
+/// Returns the command that enables or disables the session with the first peer.
 pub(super) fn session(up: bool) -> Command {
     let mut birdc = command(find_program("birdc").unwrap_or_else(|| "birdc".into()));
     birdc.args(["-s", SOCKET, if up { "enable" } else { "disable" }, &format!("{PEER}0")]);
@@ -54,7 +54,7 @@ filter to_peers {{
         address = speaker.address
     );
     if let (Some(block), Announce::Block) = (speaker.block, speaker.announce) {
-        // The block, and nothing beneath it.
+        // Announce the block and nothing inside it.
         let block = format!("{block}/{BLOCK_PREFIX}");
         text += &format!(
             "  if net = {block} then accept;
@@ -69,9 +69,9 @@ protocol static blocks {{ ipv4; route {block} blackhole; }}
         text += &format!("  if net ~ {POOL} then accept;\n  reject;\n}}\n");
     }
     if let Some(device) = speaker.tunnel {
-        // calico's BIRD has a word for it (`krt_tunnel`). Here what a peer announces is resolved
-        // by a table of its own, in which the peer is reached by the tunnel. The underlay's routes,
-        // by which the tunnel and the sessions go, are not in it.
+        // calico's BIRD has an option for this (`krt_tunnel`). Here BIRD resolves announced next
+        // hops in a table of their own, where each peer is reached by the tunnel. That table does
+        // not hold the underlay's routes, which the tunnel and the sessions need.
         text += "ipv4 table tunnels;\nprotocol static ends {\n  ipv4 { table tunnels; };\n";
         for peer in &speaker.peers {
             // Writing to a string never fails.
@@ -81,7 +81,7 @@ protocol static blocks {{ ipv4; route {block} blackhole; }}
     }
     let resolved = if speaker.tunnel.is_some() { "igp table tunnels; " } else { "" };
     for (number, peer) in speaker.peers.iter().enumerate() {
-        // Of two nodes the one with the higher address connects.
+        // Only one side connects: the one with the higher address.
         let passive = if *peer > speaker.address { "  passive on;\n" } else { "" };
         let client = if speaker.reflects() {
             format!("  rr client;\n  rr cluster id {CLUSTER_ID};\n")

@@ -1,9 +1,9 @@
 //! FRR as the control plane of VXLAN devices: EVPN (RFC 7432, RFC 8365).
 //!
-//! `zebra` reads the host's own VXLAN devices, bridges and neighbours, `bgpd` announces them.
-//! What others announce, `zebra` writes to the kernel: a remote VTEP (route of type 3) as the
-//! device's default destination, a hardware address (type 2) as forwarding entries of bridge
-//! and device, its IP address (type 2) as a neighbour on the bridge.
+//! `zebra` reads the host's VXLAN devices, bridges and neighbours, and `bgpd` announces them.
+//! `zebra` writes announcements of other hosts to the kernel: a remote VTEP (type 3) as the
+//! device's default destination, a MAC address (type 2) as forwarding entries of bridge and
+//! device, its IP address (type 2) as a neighbour on the bridge.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -19,35 +19,35 @@ use super::{AS, CLUSTER_ID, Daemon, LIMIT};
 use crate::unsupported::Supported;
 use crate::{Capabilities, Result};
 
-/// By what number the kernel knows `zebra`'s neighbours (`RTPROT_ZEBRA` of
+/// Protocol number of `zebra`'s neighbours in the kernel (`RTPROT_ZEBRA` of
 /// `linux/rtnetlink.h`).
 const ZEBRA: u8 = 11;
-/// Destination of frames to addresses without an entry.
+/// MAC address of the default entry, for destinations without an entry.
 const DEFAULT: MacAddr = MacAddr([0; 6]);
 
-/// The third leaf, which has no tenant yet: its name, and its number.
+/// Name and number of the third leaf, which has no tenant at first.
 pub(crate) const C: (&str, u8) = ("c", 3);
-/// The discard service (RFC 863): what tenants tell their gateway first.
+/// The discard service (RFC 863), to which tenants send their first datagram.
 const DISCARD: u16 = 9;
 
-/// A leaf's address on the underlay, which its VTEP has; leaves count from 1.
+/// Returns a leaf's VTEP address on the underlay. Leaves count from 1.
 pub(crate) const fn vtep(leaf: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, leaf)
 }
 
-/// Address of a leaf's bridge: the tenants' gateway there.
+/// Returns the address of a leaf's bridge, the local tenants' gateway.
 pub(crate) const fn gateway(leaf: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 1, 0, leaf)
 }
 
-/// What a host's `bgpd` is told.
+/// BGP configuration of a host.
 #[derive(Debug, Clone)]
 pub(crate) struct Speaker {
-    /// The host's end of the sessions, and its VTEP.
+    /// The host's address for sessions, also its VTEP.
     pub(crate) address: Ipv4Addr,
-    /// Other ends of its sessions.
+    /// Addresses of its peers.
     pub(crate) peers: Vec<Ipv4Addr>,
-    /// It passes the routes of one peer on to the others, and has none of its own.
+    /// Whether it is a route reflector, which has no routes of its own.
     pub(crate) reflects: bool,
 }
 
@@ -56,24 +56,24 @@ pub(crate) struct Speaker {
 pub(crate) struct Remote {
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: MacAddr,
-    /// Of its host.
+    /// VTEP of its host.
     pub(crate) vtep: Ipv4Addr,
 }
 
-/// Whether FRR is installed and may be run.
+/// Checks whether FRR is installed and this process may run it.
 pub(crate) fn installed(machine: &Capabilities) -> Supported {
     frr::installed(machine)
 }
 
-/// Whether FRR knows VXLAN devices for many VNIs (its release notes of 8.5: "SVD").
+/// Checks whether FRR supports single VXLAN devices (release notes of 8.5: "SVD").
 pub(crate) fn knows_devices_for_many() -> Supported {
     frr::since((8, 5))
 }
 
-/// Starts FRR in a host; the programs in the order that they are to end in.
+/// Starts FRR in a host. Returns the programs in the order in which they must stop.
 ///
 /// # Errors
-/// The program that failed, with what it printed.
+/// The program that failed, with its output.
 pub(crate) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<Vec<Process>> {
     frr::start_with(tree, host, "", &configuration(speaker))
 }
@@ -102,22 +102,23 @@ router bgp {AS}
             let _ = writeln!(text, "  neighbor {peer} route-reflector-client");
         }
     }
+    // The reflector has no VNIs of its own to announce.
     if !speaker.reflects {
         text += "  advertise-all-vni\n";
     }
     text + " exit-address-family\n"
 }
 
-/// Tenants' networks that are routed, in a VRF (routes of type 5, RFC 9136).
+/// Routed tenant networks in a VRF (routes of type 5, RFC 9136).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Routed {
     /// Name of the VRF's device.
     pub(crate) vrf: &'static str,
-    /// Of its VXLAN device.
+    /// VNI of its VXLAN device.
     pub(crate) vni: Vni,
 }
 
-/// Starts FRR in a host whose tenants' networks are routed; as [`start`].
+/// Starts FRR in a host with routed tenant networks, as [`start`] does.
 ///
 /// # Errors
 /// As [`start`].
@@ -131,7 +132,7 @@ pub(crate) fn start_routed(
     frr::start_with(tree, host, &zebra, &bgpd)
 }
 
-/// What `zebra` and `bgpd` read: the networks of the VRF's members are announced.
+/// Returns the configurations of `zebra` and `bgpd`. They announce the VRF's networks.
 fn configurations(speaker: &Speaker, Routed { vrf, vni }: Routed) -> [String; 2] {
     let zebra = format!("vrf {vrf}\n vni {}\nexit-vrf\n", vni.get());
     let bgpd = format!(
@@ -150,22 +151,22 @@ fn configurations(speaker: &Speaker, Routed { vrf, vni }: Routed) -> [String; 2]
     [zebra, bgpd]
 }
 
-/// A network of tenants behind another host.
+/// A tenant network behind another host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RemoteNetwork {
-    /// An address of it, and its prefix length, bits.
+    /// An address of the network, and its prefix length, bits.
     pub(crate) network: (Ipv4Addr, u8),
-    /// The VTEP that is the next hop to it.
+    /// Next hop: the VTEP of its host.
     pub(crate) vtep: Ipv4Addr,
-    /// Hardware address of the router behind the VTEP.
+    /// MAC address of the router behind the VTEP.
     pub(crate) router: MacAddr,
 }
 
-/// Waits until `zebra` has told the kernel of `host` how to route to a network behind another
-/// host (routes of type 5): the VRF's route, and where its next hop is.
+/// Waits until `zebra` has installed the route to a network behind another host (type 5) in the
+/// kernel of `host`: the VRF's route, and the entries of its next hop.
 ///
 /// # Errors
-/// What is missing, with what the programs of all hosts printed.
+/// The missing entry, with the output of the programs of all hosts.
 pub(crate) fn learns_network(
     host: &Host,
     programs: &mut [&mut Process],
@@ -183,6 +184,7 @@ pub(crate) fn learns_network(
     let what = format!("EVPN's route to {network} in {}", host.name());
     wait(&what, programs, || {
         let found = netlink.matched_by(network.into(), Some(vrf))?;
+        // Not there yet, or another route still wins.
         if found != Some(route) {
             return Ok(Some(format!("{network}/{prefix} has {found:?}")));
         }
@@ -195,11 +197,11 @@ pub(crate) fn learns_network(
     })
 }
 
-/// Has a tenant show itself to its gateway: its request for the gateway's address tells the
-/// host its own.
+/// Makes a tenant known to its host: the tenant's ARP request for its gateway contains its own
+/// address.
 ///
 /// # Errors
-/// When nothing can be sent.
+/// If the datagram cannot be sent.
 pub(crate) fn greet(tenant: &Host, address: IpAddr, gateway: Ipv4Addr) -> Result<()> {
     let from = SocketAddr::new(address, 0);
     let say = || UdpSocket::bind(from)?.send_to(&[0], (gateway, DISCARD)).map(drop);
@@ -210,7 +212,7 @@ pub(crate) fn greet(tenant: &Host, address: IpAddr, gateway: Ipv4Addr) -> Result
 /// Waits until the device of `host` floods to these remote VTEPs (routes of type 3).
 ///
 /// # Errors
-/// What is missing, with what the programs of all hosts printed.
+/// The missing VTEP, with the output of the programs of all hosts.
 pub(crate) fn floods_to(
     host: &Host,
     programs: &mut [&mut Process],
@@ -231,12 +233,12 @@ pub(crate) fn floods_to(
     })
 }
 
-/// Waits until `zebra` has told the kernel of `host` all of a tenant behind another host
-/// (routes of type 2): the forwarding entries of bridge and device, and the neighbour on the
-/// device that has the gateway's address.
+/// Waits until `zebra` has installed the entries of a tenant behind another host (type 2) in the
+/// kernel of `host`: the forwarding entries of bridge and device, and the neighbour on the device
+/// that has the gateway's address.
 ///
 /// # Errors
-/// What is missing, with what the programs of all hosts printed.
+/// The missing entry, with the output of the programs of all hosts.
 pub(crate) fn learns(
     host: &Host,
     programs: &mut [&mut Process],
@@ -269,13 +271,14 @@ pub(crate) fn learns(
     })
 }
 
-/// Waits until nothing is missing.
+/// Polls until `missing` returns `None`.
 fn wait(
     what: &str,
     programs: &mut [&mut Process],
     mut missing: impl FnMut() -> Result<Option<String>>,
 ) -> Result<()> {
     testbed::poll(what, LIMIT, || {
+        // Fail at once if a daemon has ended.
         programs.iter_mut().try_for_each(|program| program.check())?;
         let Some(missing) = missing()? else { return Ok(Ok(())) };
         let said: Vec<_> = programs.iter().map(|program| program.last_lines()).collect();

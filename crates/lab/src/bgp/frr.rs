@@ -1,5 +1,5 @@
-//! FRR: `zebra`, which writes routes to the kernel, and `bgpd`. Newer ones have `mgmtd` as well,
-//! and FRR 10's `zebra` has its configuration from that, not from its file.
+//! FRR: `zebra`, which writes routes to the kernel, and `bgpd`. Newer versions add `mgmtd`. In
+//! FRR 10, `zebra` gets its configuration from `mgmtd`, not from its own file.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
@@ -18,28 +18,28 @@ use crate::guest_files::Besides;
 use crate::unsupported::{Supported, Unsupported};
 use crate::{Capabilities, Result};
 
-/// Debian's package.
+/// Debian package.
 const PACKAGE: &str = "frr";
 /// The programs used.
 const PROGRAMS: [&str; 2] = ["zebra", "bgpd"];
-/// Where there is one, it is used, too. It has no file to read, and is told.
+/// Started if it exists. It reads no file; its configuration is sent to it.
 const MANAGER: &str = "mgmtd";
 /// `CMD_ERR_NO_MATCH` of `lib/command.h`.
 const NO_SUCH_COMMAND: u8 = 2;
-/// Its socket for that.
+/// Control socket of the manager.
 const MANAGER_VTY: &str = "/run/frr/mgmtd.vty";
-/// Where packages install them: Debian's, others'.
+/// Directories where packages install the programs: Debian's, other distributions'.
 const PLACES: [&str; 2] = ["/usr/lib/frr", "/usr/libexec/frr"];
-/// The user that the programs become.
+/// User that the programs switch to.
 const USER: &str = "frr";
 /// Configuration, sockets and PID files, in each tree.
 const DIRECTORY: &str = "/run/frr";
-/// `bgpd`'s way to `zebra`.
+/// Socket by which `bgpd` reaches `zebra`.
 const ZSERV: &str = "/run/frr/zserv.api";
-/// What answers once that is there. Who connects to [`ZSERV`] and says nothing is a client that
-/// has failed: FRR 10 then handles no route.
+/// Control socket of `zebra`, connected to check that it is ready. Do not connect to [`ZSERV`]
+/// for that: a silent client counts as failed, and FRR 10 then handles no route.
 const ZEBRA_VTY: &str = "/run/frr/zebra.vty";
-/// What all programs are told: sockets of theirs, no TCP port, and what they print.
+/// Options of all programs: private sockets, no TCP port, log to standard output.
 const MANNER: [&str; 11] = [
     "-z",
     ZSERV,
@@ -54,8 +54,9 @@ const MANNER: [&str; 11] = [
     "--log-level=informational",
 ];
 
-/// Whether it is of a version, or newer: major and minor.
+/// Checks whether FRR has at least this version, major and minor.
 pub(super) fn since(wanted: (u32, u32)) -> Supported {
+    // `installed` reports missing programs.
     let Some(bgpd) = find("bgpd") else { return Ok(()) };
     let output = command(&bgpd).arg("--version").output();
     let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -66,21 +67,19 @@ pub(super) fn since(wanted: (u32, u32)) -> Supported {
     }
     let first = said.lines().next().unwrap_or_default();
     Err(Unsupported::new(
-        format!("{}: \"{first}\", and {major}.{minor} is needed", bgpd.display()),
-        format!(
-            "put the programs of FRR {major}.{minor} or newer first in PATH: bgpd, zebra, mgmtd"
-        ),
+        format!("{}: \"{first}\", but {major}.{minor} is required", bgpd.display()),
+        format!("install FRR {major}.{minor} or newer first in PATH: bgpd, zebra, mgmtd"),
     ))
 }
 
-/// Of `bgpd version 8.4.4`.
+/// Parses `bgpd version 8.4.4`.
 fn version(said: &str) -> Option<(u32, u32)> {
     let version = said.lines().next()?.strip_prefix("bgpd version ")?;
     let mut numbers = version.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Whether it is installed and may be run.
+/// Checks whether FRR is installed and this process may run it.
 pub(super) fn installed(machine: &Capabilities) -> Supported {
     let missing = |what: String| Unsupported::new(what, format!("apt install {PACKAGE}"));
     if let Some(program) = PROGRAMS.iter().find(|program| find(program).is_none()) {
@@ -90,7 +89,7 @@ pub(super) fn installed(machine: &Capabilities) -> Supported {
         return Err(missing(format!("there is no user {USER}")));
     }
     if machine.privileges() != Privileges::Root {
-        // A user namespace has no second user to become.
+        // FRR switches to another user, which a user namespace does not have.
         return Err(Unsupported::without_root("FRR needs root", "run as root"));
     }
     Ok(())
@@ -100,7 +99,7 @@ fn find(program: &str) -> Option<PathBuf> {
     sys::program::find(program, &PLACES)
 }
 
-/// Programs, and where they look their user and groups up.
+/// Returns its programs, and the files in which they look up user and groups.
 pub(super) fn files() -> Besides {
     Besides {
         programs: PROGRAMS.iter().chain([&MANAGER]).filter_map(|program| find(program)).collect(),
@@ -108,12 +107,12 @@ pub(super) fn files() -> Besides {
     }
 }
 
-/// Starts it in a host.
+/// Starts FRR in a host.
 pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<Vec<Process>> {
     start_with(tree, host, "", &configuration(speaker))
 }
 
-/// Starts it with these configurations of `zebra` and `bgpd`.
+/// Starts FRR with these configurations of `zebra` and `bgpd`.
 pub(super) fn start_with(
     tree: &Processes,
     host: &Host,
@@ -124,7 +123,7 @@ pub(super) fn start_with(
     let own = |program: &str, text: &str| -> Result<Command> {
         let configuration = format!("{DIRECTORY}/{program}.conf");
         write(tree, host, &configuration, text)?;
-        // Removed since it was probed: starting it fails, and names it.
+        // If it was removed since the probe, starting it fails with its name.
         let mut command = command(find(program).unwrap_or_else(|| program.into()));
         command
             .args(["-f", &configuration, "-i", &format!("{DIRECTORY}/{program}.pid")])
@@ -133,6 +132,7 @@ pub(super) fn start_with(
     };
     let name = |program: &str| format!("{program} in {}", host.name());
     let mut manager = None;
+    // Start it first: zebra of FRR 10 gets its configuration from it.
     if let Some(program) = find(MANAGER) {
         let mut command = command(program);
         command.args(["-i", &format!("{DIRECTORY}/{MANAGER}.pid")]).args(MANNER);
@@ -140,8 +140,9 @@ pub(super) fn start_with(
         manager = Some(answers(tree, host, started, MANAGER_VTY)?);
     }
     let zebra = tree.start_as(&name("zebra"), host, &mut own("zebra", zebra_reads)?)?;
-    // bgpd that comes too early tries again after 10 s.
+    // Wait: a bgpd that finds no zebra retries only after 10 s.
     let zebra = answers(tree, host, zebra, ZEBRA_VTY)?;
+    // Without a manager, zebra reads its own file.
     if manager.is_some() && !zebra_reads.is_empty() {
         let told = tree.inside(host, || tell(zebra_reads))?;
         told.map_err(|error| sys::Error::io("configure", MANAGER_VTY, &error))?;
@@ -150,7 +151,7 @@ pub(super) fn start_with(
     Ok([bgpd, zebra].into_iter().chain(manager).collect())
 }
 
-/// Waits until a program takes connections at a socket.
+/// Waits until a program accepts connections at a socket.
 fn answers(tree: &Processes, host: &Host, mut program: Process, socket: &str) -> Result<Process> {
     testbed::poll(&format!("{socket} in {}", host.name()), LIMIT, || {
         program.check()?;
@@ -161,7 +162,7 @@ fn answers(tree: &Processes, host: &Host, mut program: Process, socket: &str) ->
     Ok(program)
 }
 
-/// What begins the session with a peer, or ends it.
+/// Returns the command that enables or shuts down the session with a peer.
 pub(super) fn session(peer: Ipv4Addr, up: bool) -> Command {
     let mut vtysh = command(find("vtysh").unwrap_or_else(|| "vtysh".into()));
     let shutdown = format!("{}neighbor {peer} shutdown", if up { "no " } else { "" });
@@ -172,9 +173,10 @@ pub(super) fn session(peer: Ipv4Addr, up: bool) -> Command {
     vtysh
 }
 
-/// Tells the manager a configuration as vtysh does, which itself wants PAM and files of `/etc`:
-/// a command and a NUL; then what it says, three NULs, and how it went (0: well)
-/// (`vtysh_client_run` in `vtysh/vtysh.c`). What it does not know `zebra` has read itself.
+/// Sends a configuration to the manager. vtysh would need PAM and files in `/etc`, so speak its
+/// protocol: a command and a NUL; the answer is text, three NULs and a status, 0 for success
+/// (`vtysh_client_run` in `vtysh/vtysh.c`). If the manager does not know a command, `zebra` has
+/// read it from its file.
 fn tell(configuration: &str) -> io::Result<()> {
     let mut socket = UnixStream::connect(MANAGER_VTY)?;
     socket.set_read_timeout(Some(LIMIT))?;
@@ -193,14 +195,14 @@ fn tell(configuration: &str) -> io::Result<()> {
                 break status;
             }
         };
-        // FRR 9's manages other programs only.
+        // FRR 9's manager does not manage zebra.
         if status == NO_SUCH_COMMAND {
             return Ok(());
         }
         if status != 0 {
             let said = String::from_utf8_lossy(&said);
             let said = said.trim_matches(|c: char| c.is_control());
-            return Err(io::Error::other(format!("\"{line}\" is refused ({status}): {said}")));
+            return Err(io::Error::other(format!("command \"{line}\" failed ({status}): {said}")));
         }
     }
     Ok(())
@@ -230,7 +232,7 @@ router bgp {AS}
     }
     text += "  redistribute kernel route-map tenants\n";
     if let (Some(block), Announce::Block) = (speaker.block, speaker.announce) {
-        // bgpd also writes a blackhole for what of it no tenant has.
+        // bgpd also installs a blackhole route for unused addresses of the block.
         let _ = writeln!(text, "  aggregate-address {block}/{BLOCK_PREFIX} summary-only");
     }
     let _ = write!(
@@ -244,16 +246,16 @@ route-map tenants permit 10
     text
 }
 
-/// Gives the calling thread's mount namespace, which is the tree's own, FRR's directory,
-/// and a `/var/tmp` of its own: each program keeps its last messages there, below a path
-/// that no option moves, and leaves them when it is killed (`TMPBASEDIR` in `lib/zlog.c`).
+/// Prepares the mount namespace of the calling thread, which is the tree's: FRR's directory and
+/// a private `/var/tmp`. Each program keeps its last messages below that fixed path, and leaves
+/// them behind when killed (`TMPBASEDIR` in `lib/zlog.c`).
 fn private_places() -> Result<()> {
     const KEPT: &str = "/var/tmp";
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount(Some("tmpfs"), KEPT, Some("tmpfs"), flags, None::<&str>)
         .map_err(|e: Errno| sys::Error::new("mount", KEPT, e))?;
     std::fs::create_dir(DIRECTORY).map_err(|e| sys::Error::io("mkdir", DIRECTORY, &e))?;
-    // It was there when the mode was probed.
+    // The user existed when the mode was probed.
     let user = User::from_name(USER).ok().flatten();
     let ids = (user.as_ref().map(|user| user.uid), user.as_ref().map(|user| user.gid));
     chown(Path::new(DIRECTORY), ids.0, ids.1)
@@ -272,7 +274,7 @@ pub(super) mod tests {
         need::that(find("bgpd").is_some(), "bgpd is not installed")
     }
 
-    /// Has `bgpd` read a configuration without a word.
+    /// Asserts that `bgpd` accepts a configuration without a message.
     pub(crate) fn is_read_by_bgpd(text: &str) {
         let tree = Processes::new().unwrap();
         let host = Host::new("a").unwrap();
@@ -300,7 +302,7 @@ pub(super) mod tests {
         let texts: Vec<_> = speakers().iter().map(configuration).collect();
         assert!(texts[0].contains("summary-only") && !texts[1].contains("summary-only"));
         assert_eq!(texts[3].matches("route-reflector-client").count(), 2);
-        // bgpd becomes another user even to read a file.
+        // bgpd switches users even to check a file.
         require!(need::root(), bgpd_is_installed());
         texts.iter().for_each(|text| is_read_by_bgpd(text));
     }

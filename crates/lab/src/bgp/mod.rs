@@ -1,8 +1,8 @@
-//! BGP daemons in test hosts: BIRD, or FRR's `zebra` and `bgpd`. Routes to tenants here, the
-//! entries of VXLAN devices in [`evpn`].
+//! BGP daemons in test hosts: BIRD, or FRR's `zebra` and `bgpd`. This module handles routes to
+//! tenants, [`evpn`] the entries of VXLAN devices.
 //!
-//! Each host's daemons have a process tree of their own, with a private `/run` and `/tmp`.
-//! Configuration, sockets and PID files are there, and go with the processes. The routes go
+//! Each host's daemons have their own process tree with a private `/run` and `/tmp` for
+//! configuration, sockets and PID files. These vanish with the processes, and the routes vanish
 //! with the host's namespace.
 
 mod bird;
@@ -22,53 +22,53 @@ use crate::{Capabilities, Result};
 
 /// Prefix length of a host's block, bits: calico's default (`blockSize`).
 pub(crate) const BLOCK_PREFIX: u8 = 26;
-/// Every host's AS: sessions are internal. calico's default (`asNumber`).
+/// AS number of all hosts (sessions are internal), calico's default (`asNumber`).
 const AS: u32 = 64512;
-/// The third host, where one reflects the routes.
+/// The third host, if it is a route reflector.
 pub(crate) const REFLECTOR: &str = "reflector";
 pub(crate) const REFLECTOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
-/// Blocks of all hosts, which is all that may be announced.
+/// Range of all blocks. Nothing else may be announced.
 const POOL: &str = "10.1.0.0/16";
 /// calico's default for route reflectors in its documentation (`routeReflectorClusterID`).
 const CLUSTER_ID: Ipv4Addr = Ipv4Addr::new(244, 0, 0, 1);
-/// Where daemons look for other programs.
+/// `PATH` of the daemons.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-/// How long a daemon may take to start, and routes to be there. A session that is refused is
-/// tried again within 10 s.
+/// Time limit for daemons to start and for routes to appear. Refused sessions are retried within
+/// 10 s.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Whose program speaks BGP.
+/// BGP implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Daemon {
     Bird,
     Frr,
 }
 
-/// What a host tells of its tenants.
+/// Routes that a host announces for its tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Announce {
-    /// One route to the block that their addresses are from.
+    /// One route to the block of their addresses.
     Block,
-    /// A route to each address.
+    /// One route per address.
     Tenants,
 }
 
-/// What a host's daemon is told.
+/// BGP configuration of a host.
 #[derive(Debug, Clone)]
 pub(crate) struct Speaker {
-    /// Of the host: its end of the sessions, and the next hop to its tenants.
+    /// The host's address for sessions, also the next hop to its tenants.
     pub(crate) address: Ipv4Addr,
-    /// What its tenants have their addresses from, a /26; a route reflector has none.
+    /// Address block of its tenants, a /26; `None` for a route reflector.
     pub(crate) block: Option<Ipv4Addr>,
     pub(crate) announce: Announce,
-    /// Other ends of its sessions.
+    /// Addresses of its peers.
     pub(crate) peers: Vec<Ipv4Addr>,
-    /// IPIP device by which packets go to the tenants of its peers. BIRD only.
+    /// IPIP device to the tenants of its peers. BIRD only.
     pub(crate) tunnel: Option<&'static str>,
 }
 
 impl Speaker {
-    /// Networks that it announces, with prefix lengths.
+    /// Returns the networks that it announces, with prefix lengths.
     pub(crate) fn announced(&self) -> Vec<(Ipv4Addr, u8)> {
         let block = self.block.into_iter();
         match self.announce {
@@ -77,19 +77,19 @@ impl Speaker {
         }
     }
 
-    /// Whether it passes the routes of one peer on to the others.
+    /// Returns whether it is a route reflector.
     fn reflects(&self) -> bool {
         self.block.is_none()
     }
 }
 
-/// Every address of a block.
+/// Returns every address of a block.
 pub(crate) fn addresses(block: Ipv4Addr) -> impl Iterator<Item = Ipv4Addr> {
     (0..1 << (32 - BLOCK_PREFIX)).map(move |at| Ipv4Addr::from_bits(block.to_bits() + at))
 }
 
 impl Daemon {
-    /// Name of the software.
+    /// Name of the implementation.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Daemon::Bird => "BIRD",
@@ -97,7 +97,7 @@ impl Daemon {
         }
     }
 
-    /// Name of its program that has the sessions.
+    /// Name of the program that holds the sessions.
     pub(crate) const fn program(self) -> &'static str {
         match self {
             Daemon::Bird => "bird",
@@ -105,13 +105,13 @@ impl Daemon {
         }
     }
 
-    /// Whether routes of one that is killed stay where they were learned: by graceful restart
-    /// (RFC 4724), which calico configures, and FRR's defaults have not.
+    /// Returns whether peers keep the routes of a killed daemon, by graceful restart (RFC 4724).
+    /// calico enables it, FRR's defaults do not.
     pub(crate) const fn restarts_gracefully(self) -> bool {
         matches!(self, Daemon::Bird)
     }
 
-    /// The command that begins a host's session with `peer`, which is its first, or ends it.
+    /// Returns the command that enables or ends a host's session with its first peer, `peer`.
     pub(crate) fn session(self, peer: Ipv4Addr, up: bool) -> Command {
         match self {
             Daemon::Bird => bird::session(up),
@@ -119,7 +119,7 @@ impl Daemon {
         }
     }
 
-    /// By what number the kernel knows its routes (`RTPROT_BIRD`, `RTPROT_BGP` of
+    /// Protocol number of its routes in the kernel (`RTPROT_BIRD`, `RTPROT_BGP` of
     /// `linux/rtnetlink.h`).
     const fn protocol(self) -> u8 {
         match self {
@@ -128,7 +128,7 @@ impl Daemon {
         }
     }
 
-    /// Whether it is installed and may be run.
+    /// Checks whether it is installed and this process may run it.
     pub(crate) fn installed(self, machine: &Capabilities) -> Supported {
         match self {
             Daemon::Bird => machine.program("bird", "bird2").map(drop),
@@ -136,7 +136,8 @@ impl Daemon {
         }
     }
 
-    /// Its programs, and the files that they read besides their configuration, where they are here.
+    /// Returns its programs, and the files that they need besides their configuration, if
+    /// installed.
     pub(crate) fn files(self) -> Besides {
         match self {
             Daemon::Bird => {
@@ -146,10 +147,10 @@ impl Daemon {
         }
     }
 
-    /// Starts it in a host; the programs in the order that they are to end in.
+    /// Starts it in a host. Returns the programs in the order in which they must stop.
     ///
     /// # Errors
-    /// The program that failed, with what it printed.
+    /// The program that failed, with its output.
     pub(crate) fn start(
         self,
         tree: &Processes,
@@ -162,11 +163,11 @@ impl Daemon {
         }
     }
 
-    /// Waits until `host` takes routes of its daemon to all that `peer` announces, by that
-    /// peer's address.
+    /// Waits until `host` routes to all networks that `peer` announces by its daemon's routes, with
+    /// that peer as next hop.
     ///
     /// # Errors
-    /// The route that is not there, with what the programs of all hosts printed.
+    /// The missing route, with the output of the programs of all hosts.
     pub(crate) fn learns(
         self,
         host: &Host,
@@ -176,7 +177,9 @@ impl Daemon {
         let what = format!("{}'s routes to {} in {}", self.name(), peer.address, host.name());
         let mut missing = peer.announced();
         testbed::poll(&what, LIMIT, || {
+            // Fail at once if a daemon has ended.
             programs.iter_mut().try_for_each(|program| program.check())?;
+            // Routes that have appeared are not checked again: there can be 64 of them.
             while let Some(&(network, prefix)) = missing.last() {
                 let via = Some(IpAddr::V4(peer.address));
                 let wanted = Match { prefix, via, protocol: self.protocol() };
@@ -194,14 +197,14 @@ impl Daemon {
     }
 }
 
-/// A program without this process's environment.
+/// Returns a command with a cleared environment.
 pub(crate) fn command(path: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(path);
     command.env_clear().env("PATH", PATH);
     command
 }
 
-/// Writes a file where the programs of `tree` see it.
+/// Writes a file inside the mount namespace of `tree`.
 fn write(tree: &Processes, host: &Host, path: &str, text: &str) -> Result<()> {
     let written = tree.inside(host, || std::fs::write(path, text))?;
     Ok(written.map_err(|error| sys::Error::io("write", path, &error))?)

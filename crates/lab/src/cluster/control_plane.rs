@@ -1,5 +1,5 @@
-//! etcd and kube-apiserver in a host of their own, on loopback. No kubelet, no scheduler:
-//! what there is to know of nodes and services is told to the API by us.
+//! etcd and kube-apiserver in a host of their own, on loopback. There is no kubelet and no
+//! scheduler: this module creates the nodes, services and endpoints.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use super::{Etcd, LIMIT, program, write};
 use crate::Result;
 use crate::network::Keep;
 
-/// Where the API is, by HTTPS.
+/// Address of the API (HTTPS).
 const AT: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const PORT: u16 = 6443;
-/// Whoever reaches the port is inside the testbed.
+/// A fixed token is enough: only programs of the testbed can reach the port.
 const TOKEN: &str = "overlane";
-/// Files of it, in its tree.
+/// Files of the API server, in its process tree.
 const KEY: &str = "/tmp/key.pem";
 const PUBLIC: &str = "/tmp/public.pem";
 const TOKENS: &str = "/tmp/tokens.csv";
 const REQUESTS: &str = "/tmp/requests";
 const ANSWER: &str = "/tmp/answer";
-/// What services have their addresses from.
+/// Address range of services.
 const SERVICES: &str = "10.96.0.0/16";
-/// How long it may take to keep all that it is told: ten thousand objects are many.
+/// Time limit to create all objects, which can be ten thousand.
 const TOLD: Duration = Duration::from_secs(300);
 
 /// A running control plane.
@@ -37,12 +37,12 @@ pub(crate) struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts it, and waits until it takes requests.
+    /// Starts it and waits until it accepts requests.
     pub(crate) fn start() -> Result<ControlPlane> {
         let host = Host::new("control-plane")?;
         let tree = Processes::new()?;
         let etcd = Etcd::start(&tree, &host, AT)?;
-        // What service accounts would be signed with: it does not start without.
+        // Signing keys of service accounts: unused, but the server does not start without them.
         let openssl =
             |arguments: &[&str]| tree.run(&host, program("openssl").args(arguments)).map(drop);
         openssl(&["genrsa", "-out", KEY, "2048"])?;
@@ -52,7 +52,7 @@ impl ControlPlane {
         command
             .args(["--etcd-servers", etcd.url(), "--cert-dir", "/tmp/certificates"])
             .args(["--bind-address", &AT.to_string(), "--secure-port", &PORT.to_string()])
-            // It refuses loopback as the address that it tells others.
+            // The server rejects loopback as its advertised address.
             .args(["--advertise-address", "192.0.2.1", "--endpoint-reconciler-type", "none"])
             .args(["--token-auth-file", TOKENS, "--authorization-mode", "AlwaysAllow"])
             .args(["--service-cluster-ip-range", SERVICES])
@@ -63,7 +63,7 @@ impl ControlPlane {
         testbed::poll("kube-apiserver", LIMIT, || {
             server.check()?;
             let mut ask = program("curl");
-            // No file of the user's says how.
+            // Ignore the user's configuration of curl.
             ask.args(["--disable", "--silent", "--insecure", "--fail", "--max-time", "5"]);
             ask.args(["--header", &authorization(), &format!("https://{AT}:{PORT}/readyz")]);
             Ok(tree.run(&host, &mut ask).map(drop).map_err(|error| error.to_string()))
@@ -72,14 +72,14 @@ impl ControlPlane {
         Ok(ControlPlane { host, etcd, server, tree })
     }
 
-    /// Tells it of objects, all over one connection.
+    /// Creates objects, all over one connection.
     pub(crate) fn create(&mut self, objects: &Objects) -> Result<()> {
         let mut requests = String::new();
         for (at, (path, value)) in objects.iter().enumerate() {
             if at > 0 {
                 requests += "next\n";
             }
-            // One line, in curl's quotes.
+            // curl's configuration wants one line in quotes.
             let value = value.replace('\n', " ").replace('\\', "\\\\").replace('"', "\\\"");
             requests += &format!(
                 "url = \"https://{AT}:{PORT}{path}\"\nheader = \"{}\"\ninsecure\nsilent\n\
@@ -100,14 +100,14 @@ impl ControlPlane {
         })
     }
 
-    /// Makes it reachable at loopback of a node. What is given back has to be kept.
+    /// Makes it reachable at a node's loopback. The caller must keep the returned value.
     pub(crate) fn reached_from(&self, node: &Host) -> Result<Keep> {
         Ok(Box::new(Relay::start(node, &self.host, PORT)?))
     }
 
-    /// Writes how it is reached from a node where the node's programs read it.
+    /// Writes a kubeconfig for the programs of a node.
     pub(crate) fn write_config(tree: &Processes, node: &Host, path: &str) -> Result<()> {
-        // YAML takes JSON.
+        // JSON is valid YAML.
         let text = format!(
             r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "lab",
             "clusters": [{{"name": "lab", "cluster":
@@ -118,9 +118,9 @@ impl ControlPlane {
         write(tree, node, path, &text)
     }
 
-    /// Its host, tree and programs, to be kept.
+    /// Returns host, tree and programs; the caller keeps them.
     pub(crate) fn into_parts(self) -> (Host, Processes, Vec<Process>) {
-        // The server before what it needs.
+        // Drop the server before etcd, which it needs.
         (self.host, self.tree, vec![self.server, self.etcd.into_program()])
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// Starts it at an address of `host`, and waits until it takes requests.
+    /// Starts it at an address of `host` and waits until it accepts requests.
     pub(crate) fn start(tree: &Processes, host: &Host, at: Ipv4Addr) -> Result<Etcd> {
         let url = format!("http://{at}:2379");
         let mut program = tree.start(
@@ -25,7 +25,7 @@ impl Etcd {
                 .args(["--advertise-client-urls", &url])
                 .args(["--listen-peer-urls", &format!("http://{at}:2380")]),
         )?;
-        // It answers when it has elected itself.
+        // It is healthy only after it has elected itself leader.
         testbed::poll("etcd", LIMIT, || {
             program.check()?;
             let mut ask = ctl(&url);
@@ -36,7 +36,7 @@ impl Etcd {
         Ok(Etcd { program, url })
     }
 
-    /// Where it takes requests.
+    /// URL of its client port.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -54,7 +54,7 @@ impl Etcd {
         tree.ask(host, &mut put, LIMIT, &mut [&mut self.program]).map(drop)
     }
 
-    /// The program, to be kept.
+    /// Returns the program; the caller keeps it.
     pub(crate) fn into_program(self) -> Process {
         self.program
     }

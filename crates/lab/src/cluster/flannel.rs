@@ -7,57 +7,57 @@ use testbed::{Host, NIC, Process, Processes};
 use super::{LIMIT, NETWORK, program, write};
 use crate::Result;
 
-/// Where flannel says by default which subnet is its host's.
+/// File in which flannel reports its host's subnet, by default.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
-/// Where a node of Kubernetes has flannel's configuration.
+/// Path of flannel's network configuration on a Kubernetes node.
 const NETWORK_FILE: &str = "/tmp/net-conf.json";
-/// Where etcd has it.
+/// Key of the network configuration in etcd.
 const KEY: &str = "/coreos.com/network/config";
 
-/// Where flannel has its subnet from.
+/// Backend from which flannel gets its subnet.
 pub(crate) enum Source<'a> {
-    /// etcd at this URL, with default flags.
+    /// etcd at this URL, with flannel's default flags.
     Etcd(&'a str),
-    /// The Kubernetes API that a file leads to, with the flags of flannel's manifest.
+    /// The Kubernetes API, with the flags of flannel's manifest.
     Kubernetes {
-        /// Path of the configuration of its client.
+        /// Path of the kubeconfig.
         config: &'a str,
     },
 }
 
 impl Source<'_> {
-    /// Writes the network's configuration where flannel looks for it in etcd.
+    /// Writes the network configuration to etcd.
     pub(crate) fn configure(etcd: &mut super::Etcd, tree: &Processes, host: &Host) -> Result<()> {
         etcd.put(tree, host, KEY, NETWORK)
     }
 }
 
-/// What flannel gave to a host.
+/// Subnet that flannel assigned to a host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subnet {
-    /// The host's own address in it, for the pods' bridge.
+    /// The host's own address, for the pods' bridge.
     pub(crate) gateway: Ipv4Addr,
     /// Prefix length of the subnet, bits.
     pub(crate) prefix: u8,
-    /// For the pods' devices, bytes.
+    /// MTU of the pods' devices, bytes.
     pub(crate) mtu: u32,
 }
 
 impl Subnet {
-    /// The first pod's address.
+    /// Returns the address of the first pod.
     pub(crate) fn pod(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.gateway.to_bits() + 1)
     }
 }
 
-/// flannel in a host, and the subnet that it got.
+/// Starts flannel in a host and waits for its subnet.
 pub(crate) fn start(
     tree: &Processes,
     host: &Host,
     source: &Source<'_>,
 ) -> Result<(Process, Subnet)> {
     let mut command = program("flannel");
-    // The hosts have no default route, from which it would take the device.
+    // Name the device: flannel derives it from the default route, which hosts do not have.
     command.args(["-iface", NIC]);
     match source {
         Source::Etcd(url) => {
@@ -74,16 +74,16 @@ pub(crate) fn start(
     testbed::poll("flannel's subnet", LIMIT, || {
         flannel.check()?;
         let text = tree.inside(host, || std::fs::read_to_string(SUBNET_FILE))?;
-        // The file is not there before flannel has its subnet.
+        // flannel creates the file once it has its subnet.
         found = text.ok().as_deref().and_then(subnet);
         Ok(if found.is_some() { Ok(()) } else { Err(flannel.last_lines()) })
     })?;
-    // Not reached: `poll` ends in an error without a subnet.
+    // Unreachable: `poll` returns an error without a subnet.
     let missing = || sys::Error::new("read", SUBNET_FILE, sys::errno::Errno::ENOENT);
     Ok((flannel, found.ok_or_else(missing)?))
 }
 
-/// Reads `FLANNEL_SUBNET` and `FLANNEL_MTU` of `subnet.env`; `None` while one is missing.
+/// Parses `FLANNEL_SUBNET` and `FLANNEL_MTU` of `subnet.env`; `None` if one is missing.
 fn subnet(text: &str) -> Option<Subnet> {
     let value =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_subnet_file_is_read() {
-        // As flannel 0.26.7 writes it.
+        // Written by flannel 0.26.7.
         let text = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.77.1/24\n\
                     FLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
         let subnet = subnet(text).unwrap();

@@ -9,12 +9,12 @@ use super::objects::last;
 use super::{POD_NETWORK, program};
 use crate::Result;
 
-/// How long it may take to write the rules of some thousand services.
+/// Time limit to write the rules of several thousand services.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Between two looks at the rules: reading thousands of them takes the CPU that writes them.
+/// Interval between checks of the rules: listing thousands competes with the writer for CPU.
 const BETWEEN: Duration = Duration::from_millis(300);
 
-/// What it writes its rules as.
+/// Proxy mode: the format of its rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProxyMode {
     Iptables,
@@ -22,7 +22,7 @@ pub(crate) enum ProxyMode {
 }
 
 impl ProxyMode {
-    /// As its option has it.
+    /// Name of the mode in its option.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             ProxyMode::Iptables => "iptables",
@@ -31,7 +31,7 @@ impl ProxyMode {
     }
 }
 
-/// Starts it in a node.
+/// Starts kube-proxy in a node.
 pub(crate) fn start(
     tree: &Processes,
     host: &Host,
@@ -42,14 +42,14 @@ pub(crate) fn start(
     command
         .args(["--kubeconfig", config, "--hostname-override", host.name()])
         .args(["--proxy-mode", mode.name(), "--cluster-cidr", POD_NETWORK])
-        // The table of connections is the machine's. Its size is not a test host's to set.
+        // The conntrack table is the machine's: a test host must not change its size.
         .args(["--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0"])
         .arg("--conntrack-tcp-timeout-close-wait=0");
     tree.start_as(&format!("kube-proxy in {}", host.name()), host, &mut command)
 }
 
-/// Waits until the node has the rules of all services, `others` beside the server's: it
-/// writes all that it knows at once, and looks for all before it begins.
+/// Waits until the node has the rules of all services, with `others` beside the server's.
+/// kube-proxy reads all services first and writes all rules in one transaction.
 pub(crate) fn programmed(
     proxy: &mut Process,
     host: &Host,
@@ -61,6 +61,7 @@ pub(crate) fn programmed(
     let mut looked: Option<std::time::Instant> = None;
     testbed::poll(&what, LIMIT, || {
         proxy.check()?;
+        // Too early for another listing.
         if looked.is_some_and(|at| at.elapsed() < BETWEEN) {
             return Ok(Err(proxy.last_lines()));
         }
@@ -76,7 +77,7 @@ pub(crate) fn programmed(
                 list
             }
         };
-        // The table of mode nftables is not there at first.
+        // The table of nftables mode does not exist at first.
         let rules = host.run(&mut show).unwrap_or_default();
         looked = Some(std::time::Instant::now());
         let has = rules.split([' ', '/', '\n']).any(|word| word == address);

@@ -1,8 +1,7 @@
 //! The real control planes of nodes: flannel, etcd, kube-apiserver and kube-proxy.
 //!
-//! etcd comes from Debian, the others from `make cluster`. A node's programs have a process
-//! tree of their own, with a private `/run` and `/tmp`, so that they can run with their
-//! default flags.
+//! etcd comes from Debian, the other programs from `make cluster`. Each node's programs have
+//! their own process tree with a private `/run` and `/tmp`, so they run with default flags.
 
 mod control_plane;
 mod etcd;
@@ -26,22 +25,22 @@ pub(crate) use objects::{CLUSTER_IP, Objects};
 use crate::Capabilities;
 use crate::unsupported::{Supported, Unsupported, find_program};
 
-/// What pods of all nodes have their addresses from, as flannel reads it.
+/// Address range of all pods, in flannel's format.
 const NETWORK: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
-/// The same for kube-proxy.
+/// The same range for kube-proxy.
 const POD_NETWORK: &str = "10.244.0.0/16";
-/// Where flannel and kube-proxy look for iptables and others.
+/// `PATH` of flannel and kube-proxy, which run iptables and other programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// How long a daemon may take to start.
+/// Time limit for a daemon to start.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Whether flannel can be run with etcd.
+/// Checks whether flannel can run with etcd.
 pub(crate) fn has_flannel(machine: &Capabilities) -> Supported {
     let needed = [("etcd", "etcd-server"), ("etcdctl", "etcd-client"), ("iptables", "iptables")];
     can(machine, "flannel", &needed, &["flannel"])
 }
 
-/// Whether nodes of Kubernetes can be run.
+/// Checks whether Kubernetes nodes can run.
 pub(crate) fn has_kubernetes(machine: &Capabilities) -> Supported {
     let needed = [
         ("etcd", "etcd-server"),
@@ -67,11 +66,12 @@ fn can(
     for (program, package) in needed {
         machine.program(program, package)?;
     }
+    // Debian has no packages of these.
     ours.iter().try_for_each(|name| built(name).map(drop))
 }
 
-/// A program that `make cluster` builds: below `target/cluster/bin` of the directory that
-/// this program was built in, or where `OVERLANE_CLUSTER` says.
+/// Finds a program that `make cluster` builds, in `OVERLANE_CLUSTER` or below
+/// `target/cluster/bin` of the directory that this program was built in.
 fn built(name: &'static str) -> std::result::Result<PathBuf, Unsupported> {
     let named = std::env::var_os("OVERLANE_CLUSTER").map(|bin| PathBuf::from(bin).join(name));
     let own = std::env::current_exe().ok();
@@ -80,22 +80,22 @@ fn built(name: &'static str) -> std::result::Result<PathBuf, Unsupported> {
     places.find(|path| path.is_file()).ok_or_else(|| {
         Unsupported::new(
             format!("{name} is not built"),
-            "run make cluster (wants Go), or name its directory by OVERLANE_CLUSTER",
+            "run make cluster (requires Go), or set OVERLANE_CLUSTER to its directory",
         )
     })
 }
 
-/// A program that was there when the mode was probed, without this process's environment:
-/// no proxy of the machine leads to the testbed.
+/// Returns a command for a program that was found by the probe. Its environment is cleared, so
+/// that no proxy of the machine applies.
 fn program(name: &'static str) -> Command {
-    // Removed since it was probed: starting it fails, and names it.
+    // If it was removed since the probe, starting it fails with its name.
     let path = built(name).ok().or_else(|| find_program(name)).unwrap_or_else(|| name.into());
     let mut command = Command::new(path);
     command.env_clear().env("PATH", PATH).env("HOME", "/tmp");
     command
 }
 
-/// Writes a file where the programs of `tree` see it.
+/// Writes a file inside the mount namespace of `tree`.
 fn write(
     tree: &testbed::Processes,
     host: &testbed::Host,

@@ -1,4 +1,4 @@
-//! What a node has beside its programs: pods behind a bridge, and the hops between two.
+//! Parts of a node beside its programs: pods behind a bridge, and the hops between two pods.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -12,17 +12,17 @@ use super::flannel::Subnet;
 use crate::network::Keep;
 use crate::{Network, Result};
 
-/// The device that flannel makes.
+/// Device that flannel creates.
 pub(crate) const DEVICE: &str = "flannel.1";
-/// The bridge that a CNI plugin makes.
+/// Bridge that a CNI plugin creates.
 const BRIDGE: &str = "cni0";
-/// The pod's port of it.
+/// The pod's port on the bridge.
 pub(crate) const PORT_DEVICE: &str = "veth0";
 pub(crate) const POD_NIC: &str = "eth0";
-/// How long two daemons may take to tell each other of their subnets.
+/// Time limit for two daemons to learn each other's subnets.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A pod behind the bridge of a host, as the CNI plugin "bridge" sets it up.
+/// Creates a pod behind the bridge of a host, as the CNI plugin "bridge" does.
 pub(crate) fn pod(host: &Host, name: &str, subnet: Subnet) -> Result<Host> {
     let pod = Host::new(name)?;
     host.forward()?;
@@ -34,8 +34,7 @@ pub(crate) fn pod(host: &Host, name: &str, subnet: Subnet) -> Result<Host> {
     Ok(pod)
 }
 
-/// Waits until a host's flannel has written where the other's subnet is. The route is the
-/// last that it writes.
+/// Waits until a host's flannel has installed the other's subnet. The route comes last.
 pub(crate) fn knows(host: &Host, other: Subnet) -> Result<()> {
     let what = format!("flannel's route to {} in {}", other.gateway, host.name());
     let mut show = Command::new("ip");
@@ -47,26 +46,26 @@ pub(crate) fn knows(host: &Host, other: Subnet) -> Result<()> {
     })
 }
 
-/// Two nodes with a pod each, and what runs in them.
+/// Two nodes with a pod each, and the programs in them.
 pub(crate) struct Nodes {
     pub(crate) hosts: [Host; 2],
     pub(crate) pods: [Host; 2],
     pub(crate) subnets: [Subnet; 2],
-    /// Of each node: its process tree and the programs in it.
+    /// Process tree and programs of each node.
     pub(crate) programs: [(Processes, Vec<Process>); 2],
-    /// Where the control plane is, when it is in neither.
+    /// The control plane, if it has its own host.
     pub(crate) control_plane: Option<(Host, Processes, Vec<Process>)>,
-    /// What is kept for as long as they are.
+    /// Objects that must live as long as the nodes.
     pub(crate) kept: Vec<Keep>,
 }
 
 impl Nodes {
-    /// The pod that serves.
+    /// Address of the server's pod.
     pub(crate) fn server(&self) -> Ipv4Addr {
         self.subnets[1].pod()
     }
 
-    /// The devices between the two pods, by the kernel's own path.
+    /// Returns the devices between the two pods on the kernel's own path.
     pub(crate) fn kernel_hops() -> Vec<Hop> {
         vec![
             Hop::rx("a", PORT_DEVICE),
@@ -78,7 +77,7 @@ impl Nodes {
         ]
     }
 
-    /// The network between the two pods, past these hops between them.
+    /// Returns the network between the two pods, with these hops between them.
     pub(crate) fn network(self, middle: Vec<Hop>) -> Network {
         let (server, mtu) = (self.server(), self.subnets[1].mtu);
         let mut hops = vec![Hop::tx("tenant-a", POD_NIC)];
@@ -96,6 +95,7 @@ impl Nodes {
         {
             network = network.with_processes_of(of, tree, programs);
         }
+        // flannel with etcd has no control plane of its own.
         if let Some((tree, programs)) = control {
             network = network.with_processes_of(&["control-plane"], tree, programs);
         }

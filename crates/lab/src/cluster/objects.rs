@@ -1,30 +1,30 @@
-//! Objects of the Kubernetes API: nodes, services, and where these lead.
+//! Objects of the Kubernetes API: nodes, services, and their endpoints.
 
 use std::net::Ipv4Addr;
 
 use crate::PORT;
 
-/// Address of the service that leads to the server.
+/// Address of the server's service.
 pub(crate) const CLUSTER_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
-/// The first of the other services.
+/// Address of the first of the other services.
 const OTHERS: Ipv4Addr = Ipv4Addr::new(10, 96, 16, 0);
-/// Ends of the other services: pods that are not there. A node has so many at most.
+/// Maximum number of pods per node. The pods of other services do not exist.
 const PODS_A_NODE: u32 = 200;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 
-/// What is to be told to the API: the path and the object, in JSON.
+/// Objects to create: path of the API and JSON.
 #[derive(Default)]
 pub(crate) struct Objects(Vec<(&'static str, String)>);
 
 impl Objects {
-    /// Pairs of path and JSON, in the order in which they were added.
+    /// Returns pairs of path and JSON in insertion order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &(&'static str, String)> {
         self.0.iter()
     }
 
-    /// A node. flannel 0.26 wants it to have an annotation, kube-proxy its address.
+    /// Adds a node. flannel 0.26 requires an annotation, kube-proxy an address.
     pub(crate) fn node(&mut self, name: &str, address: Ipv4Addr, pods: Ipv4Addr) {
         let object = format!(
             r#"{{"apiVersion": "v1", "kind": "Node",
@@ -35,12 +35,12 @@ impl Objects {
         self.0.push(("/api/v1/nodes", object));
     }
 
-    /// The service that leads to the server.
+    /// Adds the service of the server.
     pub(crate) fn server(&mut self, pod: Ipv4Addr) {
         self.service("server", CLUSTER_IP, PORT, &[("b", pod)]);
     }
 
-    /// Other services, of two pods each, one in each of two nodes.
+    /// Adds other services with two pods each, one in each node.
     pub(crate) fn others(&mut self, many: u32, [a, b]: [Ipv4Addr; 2]) {
         for number in 0..many {
             let pod = |subnet: Ipv4Addr| {
@@ -52,7 +52,7 @@ impl Objects {
     }
 
     fn service(&mut self, name: &str, address: Ipv4Addr, port: u16, ends: &[(&str, Ipv4Addr)]) {
-        // The lab's loads are TCP and UDP.
+        // The loads use TCP and UDP on the server's port.
         let protocols = ["TCP", "UDP"].into_iter().take(if port == PORT { 2 } else { 1 });
         let ports: Vec<String> = protocols
             .map(|protocol| {
@@ -85,12 +85,11 @@ impl Objects {
     }
 }
 
-/// Address of one of the other services.
 fn other(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(OTHERS.to_bits() + number)
 }
 
-/// Address of the last service of so many others.
+/// Returns the address of the last service, with `others` services beside the server's.
 pub(super) fn last(others: u32) -> Ipv4Addr {
     others.checked_sub(1).map_or(CLUSTER_IP, other)
 }

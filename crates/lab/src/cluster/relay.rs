@@ -1,6 +1,6 @@
-//! A port of loopback in one host that leads to the same port of loopback in another, as
-//! the proxy on each node of some clusters leads to the API server. The nodes have no other
-//! device for it, and the wire carries nothing of it.
+//! Forwards a loopback port of one host to the same loopback port of another. On some clusters a
+//! proxy on each node leads to the API server in the same way. Nodes need no other device for
+//! it, and it puts no packets on the wire.
 
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -12,14 +12,14 @@ use testbed::Host;
 
 use crate::Result;
 
-/// Ends when dropped; connections end with the programs at their ends.
+/// Stops when dropped. Connections end with the programs at their ends.
 pub(super) struct Relay {
     listener: Arc<TcpListener>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Relay {
-    /// Leads a port in `from` to the same in `to`.
+    /// Starts to forward a port of `from` to the same port of `to`.
     pub(super) fn start(from: &Host, to: &Host, port: u16) -> Result<Relay> {
         let at = (Ipv4Addr::LOCALHOST, port);
         let listener = from.netns().run(|| TcpListener::bind(at))?;
@@ -27,7 +27,7 @@ impl Relay {
         let listener = Arc::new(listener.map_err(|e| sys::Error::io("listen at", what(), &e))?);
         let (taken, to) = (listener.clone(), to.netns().clone());
         let thread = std::thread::spawn(move || {
-            // Shutting the socket down ends it.
+            // `accept` fails when drop shuts the socket down.
             while let Ok((near, _)) = taken.accept() {
                 carry(near, &to, at);
             }
@@ -36,14 +36,14 @@ impl Relay {
     }
 }
 
-/// Joins a connection to one in `to`. Without one there it is closed, as the port would be.
+/// Joins a connection to a new one in `to`. If nothing listens there, closes the connection.
 fn carry(near: TcpStream, to: &NetNs, at: (Ipv4Addr, u16)) {
     let Ok(Ok(far)) = to.run(|| TcpStream::connect(at)) else { return };
-    // Descriptors have run out: closed, as without a server.
+    // Out of descriptors: close, as if nothing listened.
     let (Ok(near_copy), Ok(far_copy)) = (near.try_clone(), far.try_clone()) else { return };
     for (mut from, mut into) in [(near, far_copy), (far, near_copy)] {
         std::thread::spawn(move || {
-            // A connection that breaks is an error of the programs at its ends, who see it.
+            // The programs at both ends see a broken connection; the relay need not report it.
             let _ = std::io::copy(&mut from, &mut into);
             let _ = into.shutdown(Shutdown::Write);
         });
@@ -55,7 +55,7 @@ impl Drop for Relay {
         let _ =
             nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed; drop has nobody to tell.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }

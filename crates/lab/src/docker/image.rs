@@ -1,15 +1,15 @@
-//! A container image with one program that does nothing: it keeps the container's
-//! namespaces while others send and receive in them.
+//! A container image with one program that only waits. It keeps the container's namespaces
+//! alive while the load runs in them.
 //!
-//! The program is machine code of a few instructions, so that neither a compiler
-//! nor a registry is needed where the lab runs.
+//! The program is a few machine instructions, so the lab needs neither a compiler nor a
+//! registry.
 
 use std::io;
 
 /// The program's path in the image.
 pub(super) const PROGRAM: &str = "pause";
 
-/// Waits for signals, for ever (`pause(2)`).
+/// Waits for signals forever (`pause(2)`).
 #[cfg(target_arch = "x86_64")]
 const CODE: &[u8] = &[
     0xb8, 0x22, 0x00, 0x00, 0x00, // mov eax, 34 (pause)
@@ -19,7 +19,7 @@ const CODE: &[u8] = &[
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62;
 
-/// Waits for nothing, for ever (`ppoll(2)`: there is no pause here).
+/// Waits on no descriptors forever (`ppoll(2)`; this architecture has no pause).
 #[cfg(target_arch = "aarch64")]
 const CODE: &[u8] = &[
     0x00, 0x00, 0x80, 0xd2, // mov x0, 0
@@ -39,12 +39,12 @@ const CODE: &[u8] = &[];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const MACHINE: u16 = 0;
 
-/// Whether there is a program for this architecture.
+/// Returns whether there is a program for this architecture.
 pub(super) fn is_known() -> bool {
     !CODE.is_empty()
 }
 
-/// A static executable (elf(5)): header, one segment to load, the code.
+/// Returns a static executable (elf(5)): header, one loadable segment, the code.
 fn executable() -> Vec<u8> {
     const HEADER: u16 = 64;
     const SEGMENT: u16 = 56;
@@ -58,8 +58,8 @@ fn executable() -> Vec<u8> {
     let half = |file: &mut Vec<u8>, value: u16| file.extend(value.to_ne_bytes());
     let word = |file: &mut Vec<u8>, value: u32| file.extend(value.to_ne_bytes());
     let long = |file: &mut Vec<u8>, value: u64| file.extend(value.to_ne_bytes());
-    // Type (executable), machine, version, entry, place of segments and sections,
-    // flags, and how large and how many of each.
+    // Type (executable), machine, version, entry, offsets of segments and sections, flags, then
+    // size and number of each.
     half(&mut file, 2);
     half(&mut file, MACHINE);
     word(&mut file, 1);
@@ -70,7 +70,7 @@ fn executable() -> Vec<u8> {
     for value in [HEADER, SEGMENT, 1, 0, 0, 0] {
         half(&mut file, value);
     }
-    // The segment: loaded (1), read and executed (5), from the file's beginning.
+    // The segment: PT_LOAD (1), readable and executable (5), from the start of the file.
     word(&mut file, 1);
     word(&mut file, 5);
     for value in [0, BASE, BASE, length, length, ALIGNMENT] {
@@ -80,10 +80,10 @@ fn executable() -> Vec<u8> {
     file
 }
 
-/// The image's root file system, as `docker import` takes it.
+/// Returns the image's root file system for `docker import`.
 ///
 /// # Errors
-/// None that memory could give.
+/// None in practice: it writes to memory.
 pub(super) fn archive() -> io::Result<Vec<u8>> {
     let program = executable();
     let mut header = tar::Header::new_ustar();
@@ -107,7 +107,7 @@ mod tests {
         let path = directory.path().join(PROGRAM);
         test_support::install(&executable(), &path);
         let mut child = std::process::Command::new(&path).spawn().unwrap();
-        // It sleeps, neither ended nor running in circles.
+        // It must sleep, neither ended nor spinning.
         let stat = format!("/proc/{}/stat", child.id());
         testbed::poll("a program that waits", std::time::Duration::from_secs(10), || {
             let text = std::fs::read_to_string(&stat).unwrap_or_default();

@@ -1,9 +1,8 @@
-//! Docker Engine in a test host: its own `dockerd` with `containerd`, in a process
-//! tree of its own.
+//! Docker Engine in a test host: a private `dockerd` with `containerd`, in its own process
+//! tree.
 //!
-//! Everything that they write goes with the tree. It is in the tree's private `/run`, or
-//! in private mounts over the places that no option moves: `/etc/docker`,
-//! `/opt/containerd`, control groups.
+//! Everything that they write vanishes with the tree: it is in the tree's private `/run`, or in
+//! private mounts over fixed paths (`/etc/docker`, `/opt/containerd`, control groups).
 
 mod image;
 
@@ -19,21 +18,22 @@ use testbed::{Host, Process, Processes};
 use crate::unsupported::{Unsupported, find_program};
 use crate::{Error, Result};
 
-/// Debian's package; it brings or needs all of the programs.
+/// Debian package that contains or depends on all of the programs.
 const PACKAGE: &str = "docker.io";
-/// The programs used, directly or by `dockerd`.
+/// Programs used, directly or by `dockerd`.
 const PROGRAMS: [&str; 6] =
     ["dockerd", "docker", "containerd", "containerd-shim-runc-v2", "runc", "iptables"];
 /// The engine's directory, in each tree.
 const DIRECTORY: &str = "/run/docker";
-/// How long the engine may take to become ready or to do what it is told.
+/// Time limit for the engine to become ready or to finish a request.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Where Docker's programs look for others; no proxy of this machine is theirs.
+/// `PATH` of Docker's programs. The rest of this process's environment, proxies included, is
+/// dropped.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The image of ours.
+/// Name of the image with the program from `image`.
 pub(crate) const IMAGE: &str = "overlane-pause";
 
-/// Whether Docker is installed, and may be run.
+/// Checks whether Docker is installed and the kernel has what it needs.
 ///
 /// # Errors
 /// The reason and the remedy.
@@ -44,6 +44,7 @@ pub(crate) fn installed() -> std::result::Result<(), Unsupported> {
             format!("apt install {PACKAGE}"),
         ));
     }
+    // The image's program is machine code.
     if !image::is_known() {
         return Err(Unsupported::new(
             format!("no container image for {}", std::env::consts::ARCH),
@@ -51,6 +52,7 @@ pub(crate) fn installed() -> std::result::Result<(), Unsupported> {
         ));
     }
     let kinds = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    // The tree's control group is of version 2.
     if !kinds.lines().any(|kind| kind.ends_with("\tcgroup2")) {
         return Err(Unsupported::new(
             "kernel has no cgroup2",
@@ -60,21 +62,21 @@ pub(crate) fn installed() -> std::result::Result<(), Unsupported> {
     Ok(())
 }
 
-/// Docker running in one test host. Ends when dropped.
+/// Docker in one test host. Stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Engine<'a> {
     host: &'a Host,
-    // The program before the tree that it is in.
+    // Dropped before the tree that it runs in.
     daemon: Process,
     tree: Processes,
 }
 
 impl<'a> Engine<'a> {
-    /// Starts `dockerd` in `host`, and returns when it takes orders and has the
-    /// image [`IMAGE`].
+    /// Starts `dockerd` in `host`, and returns when it accepts requests and has the image
+    /// [`IMAGE`].
     ///
     /// # Errors
-    /// The step or program that failed, with what it printed.
+    /// The step or program that failed, with its output.
     pub(crate) fn start(host: &'a Host) -> Result<Engine<'a>> {
         let tree = Processes::with_cgroup()?;
         tree.inside(host, private_places)??;
@@ -84,7 +86,7 @@ impl<'a> Engine<'a> {
             .args(["--config-file", &at("daemon.json"), "--pidfile", &at("pid")])
             .args(["--data-root", &at("data"), "--exec-root", &at("exec")])
             .args(["--host", &format!("unix://{}", at("sock"))])
-            // On a tmpfs, and without what this kernel may lack.
+            // vfs: overlayfs does not work on the tree's tmpfs on all kernels.
             .args(["--storage-driver", "vfs", "--log-level", "warn"]);
         let mut daemon =
             tree.start_as(&format!("dockerd in {}", host.name()), host, &mut command)?;
@@ -101,10 +103,10 @@ impl<'a> Engine<'a> {
         Ok(engine)
     }
 
-    /// Runs the client and gives what it printed.
+    /// Runs the Docker client and returns its output.
     ///
     /// # Errors
-    /// What the client or a daemon that ended printed.
+    /// Output of the client, or of a daemon that ended.
     pub(crate) fn ask(&mut self, arguments: &[&str]) -> Result<String> {
         let mut command = program("docker");
         command
@@ -115,13 +117,13 @@ impl<'a> Engine<'a> {
         Ok(answer.trim().to_owned())
     }
 
-    /// The sandbox in which Docker keeps bridge and VXLAN device of the overlay
-    /// network with this id.
+    /// Returns the sandbox namespace with the bridge and the VXLAN device of the overlay network
+    /// with this id.
     ///
     /// # Errors
-    /// When there is none.
+    /// If there is none.
     pub(crate) fn sandbox(&self, network: &str) -> Result<NetNs> {
-        // A number and the first digits of the id (Docker 20.10: "1-" and ten).
+        // The name is a number and the first digits of the id (Docker 20.10: "1-" and ten).
         let named = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             name.split_once('-').is_some_and(|(_, id)| !id.is_empty() && network.starts_with(id))
@@ -136,35 +138,35 @@ impl<'a> Engine<'a> {
         self.namespace(&found.map_err(|e| sys::Error::io("find", object(), &e))?)
     }
 
-    /// A container's namespace.
+    /// Returns a container's network namespace.
     ///
     /// # Errors
-    /// When there is no such container, or it does not run.
+    /// If there is no such container, or it is not running.
     pub(crate) fn container(&mut self, name: &str) -> Result<NetNs> {
         let path = self.ask(&["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", name])?;
         self.namespace(Path::new(&path))
     }
 
     fn namespace(&self, path: &Path) -> Result<NetNs> {
-        // The tree's `/proc` does not show this process.
+        // Resolve by device and inode: the tree's `/proc` does not show this process.
         let place = self.tree.inside(self.host, || NetNs::place(path))??;
         Ok(NetNs::from_place(&place, || path.display().to_string())?)
     }
 
-    /// The daemon and the tree that it is in, to be kept.
+    /// Returns the tree and the daemon; the caller keeps them.
     pub(crate) fn into_parts(self) -> (Processes, Process) {
         (self.tree, self.daemon)
     }
 }
 
 fn program(name: &str) -> Command {
-    // Removed since it was probed: starting it fails, and names it.
+    // If it was removed since the probe, starting it fails with its name.
     let mut command = Command::new(find_program(name).unwrap_or_else(|| name.into()));
     command.env_clear().env("PATH", PATH).env("HOME", DIRECTORY);
     command
 }
 
-/// Gives the calling thread's mount namespace, which is the tree's own, a private
+/// Prepares the mount namespace of the calling thread, which is the tree's: private
 /// `/etc/docker` and `/opt`, and Docker's directory.
 fn private_places() -> Result<()> {
     const ETC: &str = "/etc";
@@ -182,8 +184,8 @@ fn private_places() -> Result<()> {
     for path in [MACHINES, PRIVATE, DIRECTORY] {
         make(path)?;
     }
-    // /etc is as the machine has it, but for /etc/docker, which dockerd writes to
-    // and which there may not be yet.
+    // Keep the machine's /etc except /etc/docker, which dockerd writes to and which may not
+    // exist.
     let recursively = MsFlags::MS_BIND | MsFlags::MS_REC;
     bound(Some(ETC), MACHINES, None, recursively)?;
     let entries = std::fs::read_dir(MACHINES).map_err(|e| file("list", Path::new(ETC), &e))?;
@@ -199,7 +201,7 @@ fn private_places() -> Result<()> {
     if Path::new("/opt").is_dir() {
         bound(Some("tmpfs"), "/opt", Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV)?;
     }
-    // Without the machine's /etc/docker/daemon.json.
+    // Empty, so that the machine's /etc/docker/daemon.json does not apply.
     let write = |name: &str, bytes: &[u8]| {
         let path = Path::new(DIRECTORY).join(name);
         std::fs::write(&path, bytes).map_err(|e| file("write", &path, &e))

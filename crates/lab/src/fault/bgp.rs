@@ -16,14 +16,14 @@ use crate::{Network, Result};
 pub(crate) const BIRD: [Fault; 2] = [
     Fault {
         name: "session-ends",
-        title: "birdc disables b's BGP session, and enables it once a has no route to the tenant",
+        title: "birdc disables b's BGP session, and enables it once a has lost the tenant's route",
         seconds: 5,
         cause: |network| session(network, Daemon::Bird),
     },
     Fault {
         name: "daemon-killed",
-        title: "bird in b is killed, and started again once a has no session; by graceful \
-                restart a keeps the route",
+        title: "bird in b is killed, and restarted once a has lost the session; graceful restart \
+                keeps a's route",
         seconds: 5,
         cause: |network| killed(network, Daemon::Bird),
     },
@@ -31,13 +31,13 @@ pub(crate) const BIRD: [Fault; 2] = [
 pub(crate) const FRR: [Fault; 2] = [
     Fault {
         name: "session-ends",
-        title: "vtysh shuts b's BGP session down, and lifts that once a has no route to the tenant",
+        title: "vtysh shuts b's session down, and restores it once a has lost the tenant's route",
         seconds: 3,
         cause: |network| session(network, Daemon::Frr),
     },
     Fault {
         name: "daemon-killed",
-        title: "bgpd in b is killed, and started again once a has no route to the tenant",
+        title: "bgpd in b is killed, and restarted once a has lost the tenant's route",
         seconds: 6,
         cause: |network| killed(network, Daemon::Frr),
     },
@@ -45,40 +45,41 @@ pub(crate) const FRR: [Fault; 2] = [
 pub(crate) const BIRD_REFLECTED: [Fault; 3] = [BIRD[0], BIRD[1], MOVES];
 pub(crate) const FRR_REFLECTED: [Fault; 3] = [FRR[0], FRR[1], MOVES];
 
-/// The address goes with the tenant to the third host, which announces it as one of another
-/// host's block.
+/// The address moves with the tenant to the third host, which announces it although it belongs
+/// to another host's block.
 const MOVES: Fault = Fault {
     name: "tenant-moves",
-    title: "the tenant loses its cable to b and has one to the third host, which has a route to \
-            its address",
+    title: "the tenant's cable moves from b to the third host, which has a route to the tenant's \
+            address",
     seconds: 1,
     cause: moved,
 };
-/// The tenant's end of that cable: the old one keeps its own, without a carrier.
+/// The tenant's end of the new cable. The old device keeps its name, without a carrier.
 const NEW_NIC: &str = "eth1";
 
 fn tenant(network: &Network) -> IpAddr {
     network.address.listen.ip()
 }
 
-/// The route that `a` takes to the tenant.
+/// Returns the route of `a` to the tenant.
 fn route(network: &Network) -> Result<Option<Match>> {
     Ok(host(network, "a")?.netlink().matched(tenant(network))?)
 }
 
-/// Ends the session of `b` by its daemon's own words, and brings it back.
+/// Ends the session of `b` by its daemon's own command, and restores it.
 fn session(network: &Network, daemon: Daemon) -> Result<Vec<Process>> {
     let found = route(network)?;
     let is_reflected = network.host(REFLECTOR).is_some();
     let peer = if is_reflected { REFLECTOR_ADDRESS } else { Wire::A };
     program::run(network, "b", &mut daemon.session(peer, false))?;
     wait_for("the end of a's route", || Ok(route(network)?.is_none()))?;
+    // Restore only after a has reacted, so that the outage is complete.
     program::run(network, "b", &mut daemon.session(peer, true))?;
     wait_for("a's route", || Ok(route(network)? == found))?;
     Ok(Vec::new())
 }
 
-/// Kills the daemon of `b` and starts it again.
+/// Kills the daemon of `b` and restarts it.
 fn killed(network: &Network, daemon: Daemon) -> Result<Vec<Process>> {
     let found = route(network)?;
     let victim = program::find(network, "b", daemon.program())?;
@@ -86,7 +87,7 @@ fn killed(network: &Network, daemon: Daemon) -> Result<Vec<Process>> {
     program::signal(victim, Signal::SIGKILL)?;
     wait_for("the end of the session", || Ok(!has_session(network)?))?;
     if daemon.restarts_gracefully() {
-        // Nothing says that it is kept, but that it is there after the session.
+        // The only evidence: the route still exists after the session ended.
         wait_for("the route that graceful restart keeps", || Ok(route(network)? == found))?;
     } else {
         wait_for("the end of a's route", || Ok(route(network)?.is_none()))?;
@@ -97,7 +98,7 @@ fn killed(network: &Network, daemon: Daemon) -> Result<Vec<Process>> {
     Ok(vec![started])
 }
 
-/// Whether `a` has a connection of a BGP session.
+/// Returns whether `a` has an established BGP session.
 fn has_session(network: &Network) -> Result<bool> {
     let mut show = Command::new("ss");
     show.args(["-Htn", "state", "established", "( sport = :179 or dport = :179 )"]);

@@ -1,4 +1,4 @@
-//! Faults of the modes whose VXLAN devices BGP fills.
+//! Faults of the modes whose VXLAN devices are filled by BGP.
 
 use std::net::IpAddr;
 
@@ -14,28 +14,30 @@ use crate::{Network, Result};
 pub(crate) const PAIR: [Fault; 1] = [KILLED];
 pub(crate) const SPINE: [Fault; 2] = [KILLED, MOVES];
 
-/// Without `bgpd` the other host withdraws what it announced; the tunnel then floods to nobody.
+/// Without `bgpd` the other host withdraws its entries, and the tunnel floods to no VTEP.
 const KILLED: Fault = Fault {
     name: "daemon-killed",
-    title: "bgpd in b is killed, and started again once a has no entry of the tenant",
+    title: "bgpd in b is killed, and restarted once a has lost the entry of the tenant",
     seconds: 3,
     cause: killed,
 };
-/// As a machine that is migrated: the same hardware and IP address come up there, and say so.
+/// Like a migrated machine: the same MAC and IP address appear in another host and announce
+/// themselves.
 const MOVES: Fault = Fault {
     name: "mac-moves",
-    title: "the tenant's cable goes from b to c, and the tenant tells its gateway there",
+    title: "the tenant's cable moves from b to c, and the tenant announces itself to its gateway",
     seconds: 1,
     cause: moved,
 };
 
-/// The VTEP that the VXLAN device of `a` sends frames for the tenant to, by zebra's entry.
+/// Returns the remote VTEP of the tenant by zebra's entry on the VXLAN device of `a`.
 fn vtep(network: &Network) -> Result<Option<IpAddr>> {
     let a = host(network, "a")?;
     let device = a.netlink().link(VXLAN_DEVICE)?.index;
     let of = mac(network.server().name(), TENANT_NIC);
     let entries = a.netlink().controlled_fdb()?;
     let mut own = entries.into_iter();
+    // The bridge has an entry for the same address, too: take the VXLAN device's.
     let own = own.find(|entry| (entry.link, entry.bridge, entry.mac) == (device, None, of));
     Ok(own.and_then(|entry| entry.address))
 }
@@ -54,6 +56,7 @@ fn moved(network: &Network) -> Result<Vec<Process>> {
     let (name, number) = evpn::C;
     let (b, c) = (host(network, "b")?, host(network, name)?);
     b.netlink().set_netns(PORT_DEVICE, c.netns())?;
+    // Moving the device has detached it from b's bridge.
     c.netlink().set_master(PORT_DEVICE, BRIDGE)?;
     c.netlink().set_up(PORT_DEVICE)?;
     evpn::greet(network.server(), network.address.listen.ip(), evpn::gateway(number))?;

@@ -1,8 +1,8 @@
-//! Faults: what befalls a built network while traffic flows, and what that costs the traffic.
+//! Faults: injected into a built network while traffic flows, with the cost for the traffic.
 //!
-//! A mode names its faults ([`crate::Mode::faults`]). A fault leaves the network as it is after
-//! it, so that each trial has a network of its own. Nothing here says what is bad: a daemon
-//! whose end costs no datagram is a result, too.
+//! Each mode lists its faults ([`crate::Mode::faults`]). A fault changes the network for good,
+//! so each trial needs a fresh network. Nothing here rates the cost: a daemon whose end costs no
+//! datagram is a result, too.
 
 pub(crate) mod bgp;
 pub(crate) mod evpn;
@@ -18,44 +18,44 @@ pub use traffic::{Cost, INTERVAL, during};
 
 use crate::{Network, Result};
 
-/// How long something may take to come back. Sessions do within seconds, where a timer of the
-/// protocol goes before.
+/// Time limit for recovery. Sessions recover within seconds unless a protocol timer must expire
+/// first.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Something that can befall a mode.
+/// A fault that a mode supports.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
-    /// Name, as results have it: `session-ends`.
+    /// Name in the results, such as `session-ends`.
     pub name: &'static str,
-    /// What happens, as a sentence without its full stop.
+    /// Description, a sentence without its full stop.
     pub title: &'static str,
-    /// About how long it takes until traffic flows again, seconds.
+    /// Approximate time until traffic flows again, seconds.
     pub seconds: u32,
-    /// Does it, and waits until the network has answered. Returns the programs that it started.
+    /// Causes the fault, waits until the network has reacted, and returns the programs started.
     cause: fn(&Network) -> Result<Vec<Process>>,
 }
 
-/// What a fault left behind.
+/// Outcome of an injected fault.
 #[derive(Debug)]
 pub struct Befallen {
-    /// What it cost the traffic.
+    /// Cost for the traffic.
     pub cost: Cost,
-    /// Programs in the place of those that were killed: they end with this.
+    /// Replacements of killed programs. They stop when this is dropped.
     _started: Vec<Process>,
 }
 
 impl Fault {
-    /// Has it befall a network, once, while datagrams flow from client to server.
+    /// Injects the fault once, while datagrams flow from client to server.
     ///
     /// # Errors
-    /// What could not be done, or did not come back within two minutes.
+    /// The step that failed, or traffic that did not recover within two minutes.
     pub fn befall(&self, network: &Network) -> Result<Befallen> {
         let (cost, started) = during(network, || (self.cause)(network))?;
         Ok(Befallen { cost, _started: started })
     }
 }
 
-/// Waits until something of a network is so.
+/// Waits until a condition of the network holds.
 fn wait_for(what: &str, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
     testbed::poll(what, LIMIT, || Ok(if ready()? { Ok(()) } else { Err(String::new()) }))
 }

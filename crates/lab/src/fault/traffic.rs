@@ -1,4 +1,4 @@
-//! Datagrams that flow while something happens, and what becomes of them.
+//! Datagrams sent while a fault is injected, and their losses.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -12,48 +12,48 @@ use testbed::Host;
 use super::{LIMIT, wait_for};
 use crate::{Network, Result};
 
-/// Time from one datagram to the next.
+/// Interval between two datagrams.
 pub const INTERVAL: Duration = Duration::from_millis(1);
-/// How many datagrams must arrive before the traffic is said to flow.
+/// Number of datagrams that must arrive before traffic counts as flowing.
 const FLOWING: u64 = 50;
-/// How long the receiver waits for a datagram before it looks whether it is to end: what is
-/// under way then is lost.
+/// Receive timeout, after which the receiver checks whether to stop. Datagrams that take longer
+/// at the end count as lost.
 const LAST: Duration = Duration::from_millis(50);
 
-/// What a fault cost. Datagrams count from its beginning until traffic flowed again.
+/// Cost of a fault. Counting starts with the fault and ends when traffic flows again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
-    /// Datagrams that were sent, one each [`INTERVAL`]; those that no route led on, too.
+    /// Datagrams sent, one per [`INTERVAL`], including those without a route.
     pub sent: u64,
-    /// Those of them that arrived.
+    /// Datagrams that arrived.
     pub received: u64,
-    /// Those of them that arrived once more: with an address in two hosts, a datagram may go
-    /// by both.
+    /// Datagrams that arrived twice. While two hosts have the same address, a datagram may be
+    /// forwarded by both.
     pub twice: u64,
     /// Longest time between two arrivals.
     pub outage: Duration,
 }
 
 impl Cost {
-    /// Datagrams that did not arrive.
+    /// Returns the number of datagrams that did not arrive.
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.received)
     }
 }
 
-/// What the three threads tell each other; numbers of datagrams are from 1.
+/// State shared by the three threads. Datagrams are numbered from 1.
 #[derive(Default)]
 struct Shared {
     sending_ends: AtomicBool,
     receiving_ends: AtomicBool,
-    /// The last that was sent.
+    /// Number of the last datagram sent.
     sent: AtomicU64,
-    /// The last that was sent before the fault.
+    /// Number of the last datagram sent before the fault.
     before: AtomicU64,
     fresh: Mutex<Fresh>,
 }
 
-/// Datagrams sent after one of them that have arrived, each once.
+/// Datagrams with a number above `after` that have arrived, each counted once.
 #[derive(Default)]
 struct Fresh {
     after: u64,
@@ -66,7 +66,7 @@ impl Shared {
     }
 }
 
-/// Ends both threads when it goes, also where a fault panics: they are waited for then, too.
+/// Stops both threads when dropped, so that the scope ends even if a fault panics.
 struct Ends<'a>(&'a Shared);
 
 impl Drop for Ends<'_> {
@@ -76,12 +76,12 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs `fault` while datagrams are sent from client to server. Returns when some of those that
-/// were sent after it have arrived, with what it cost.
+/// Runs `fault` while the client sends datagrams to the server. Returns its cost once datagrams
+/// sent after it arrive again.
 ///
 /// # Errors
-/// Sockets that cannot be had; the fault's own error; traffic that does not flow before it, or
-/// within two minutes after it.
+/// Sockets that cannot be created; the fault's own error; traffic that does not flow before
+/// the fault, or not within two minutes after it.
 pub fn during<T>(network: &Network, fault: impl FnOnce() -> Result<T>) -> Result<(Cost, T)> {
     let listening = bound(network.server(), network.address.listen)?;
     let name = network.server().name();
@@ -104,7 +104,7 @@ pub fn during<T>(network: &Network, fault: impl FnOnce() -> Result<T>) -> Result
             flows(shared.sent.load(Ordering::Relaxed))?;
             Ok(result)
         });
-        // Also after an error; what is under way is waited for.
+        // Also after an error. Datagrams in flight are still received.
         shared.sending_ends.store(true, Ordering::Relaxed);
         let _ = sender.join();
         shared.receiving_ends.store(true, Ordering::Relaxed);
@@ -121,12 +121,12 @@ pub fn during<T>(network: &Network, fault: impl FnOnce() -> Result<T>) -> Result
     Ok((cost, result))
 }
 
-/// A socket of a host's.
+/// Binds a socket in a host's namespace.
 fn bound(host: &Host, address: SocketAddr) -> Result<UdpSocket> {
     let what = format!("{address} in {}", host.name());
     testbed::poll(&what, LIMIT, || match host.netns().run(|| UdpSocket::bind(address))? {
         Ok(socket) => Ok(Ok(socket)),
-        // A program that is being started has a copy of the last one until it is executed.
+        // A program being started holds a copy of the previous socket until its exec.
         Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(Err(error.to_string())),
         Err(error) => Err(sys::Error::io("bind", &what, &error).into()),
     })
@@ -137,7 +137,7 @@ fn send(socket: &UdpSocket, network: &Network, shared: &Shared) {
     let mut number = 0;
     while !shared.sending_ends.load(Ordering::Relaxed) {
         number += 1;
-        // A datagram that no route leads on is one of the lost.
+        // If there is no route, the datagram counts as lost.
         let _ = socket.send_to(&u64::to_be_bytes(number), network.address.target);
         shared.sent.store(number, Ordering::Relaxed);
         let due = begun + INTERVAL * u32::try_from(number).unwrap_or(u32::MAX);
@@ -157,6 +157,7 @@ fn receive(socket: &UdpSocket, shared: &Shared) -> Received {
     let mut last = Instant::now();
     let mut bytes = [0; 8];
     loop {
+        // A timeout: check whether to stop.
         if socket.recv(&mut bytes).is_err() {
             if shared.receiving_ends.load(Ordering::Relaxed) {
                 return received;
@@ -165,12 +166,14 @@ fn receive(socket: &UdpSocket, shared: &Shared) -> Received {
         }
         let (now, number) = (Instant::now(), u64::from_be_bytes(bytes));
         let is_new = received.numbers.insert(number);
+        // Nothing before the fault belongs to its cost.
         if number > shared.before.load(Ordering::Relaxed) {
             received.outage = received.outage.max(now - last);
             received.twice += u64::from(!is_new);
         }
         last = now;
         let mut fresh = shared.fresh();
+        // Skip duplicates, and datagrams sent before this check began.
         if is_new && number > fresh.after {
             fresh.arrived += 1;
         }

@@ -1,4 +1,4 @@
-//! Faults of a router that two hosts have: VRRP says which of them is its place.
+//! Faults of a router in two hosts. VRRP decides which host has its addresses.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::{Network, Result};
 pub(crate) const ALL: [Fault; 2] = [
     Fault {
         name: "link-down",
-        title: "the link of the first router's host goes down; the second has the addresses",
+        title: "the link of the first router's host goes down; the second takes over its addresses",
         seconds: 8,
         cause: |network| {
             host(network, "network-1")?.netlink().set_down(NIC)?;
@@ -42,7 +42,8 @@ fn taken_over(network: &Network) -> Result<Vec<Process>> {
     Ok(Vec::new())
 }
 
-/// Kills keepalived and the process that it keeps for VRRP, before it starts another.
+/// Kills keepalived and its VRRP child. The parent is stopped first, or it would restart the
+/// child.
 fn kill_keepalived(network: &Network) -> Result<()> {
     let parent = program::find(network, "qrouter-1", "keepalived")?;
     signal(parent, Signal::SIGSTOP)?;

@@ -1,4 +1,4 @@
-//! The console of a guest.
+//! The console of a guest, kept for error messages.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Result;
 
-/// What is kept of a console, bytes, and told of it, lines.
+/// Bytes of a console to keep, and lines of it to report.
 const CONSOLE_BYTES: usize = 8 * 1024;
 const CONSOLE_LINES: usize = 5;
 
-/// The last bytes of a guest's console, which may say as much as it likes.
+/// The last bytes of a guest's console. Its output is unbounded.
 pub(super) struct Console {
     kept: Arc<Mutex<Vec<u8>>>,
 }
@@ -21,10 +21,11 @@ impl Console {
         let keeping = Arc::clone(&kept);
         let thread = std::thread::Builder::new().name("console".into()).spawn(move || {
             let mut buffer = [0; 4096];
-            // Until QEMU ends, which it does with its process tree.
+            // Ends with QEMU, which ends with its process tree.
             while let Ok(length @ 1..) = stream.read(&mut buffer) {
                 let mut kept = keeping.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.extend_from_slice(&buffer[..length]);
+                // Keep only the end: a guest may print without limit.
                 let surplus = kept.len().saturating_sub(CONSOLE_BYTES);
                 kept.drain(..surplus);
             }
@@ -33,7 +34,7 @@ impl Console {
         Ok(Console { kept })
     }
 
-    /// Its last lines, for the end of a message; nothing where it said nothing.
+    /// Returns its last lines as the end of a message; empty if it printed nothing.
     pub fn words(&self) -> String {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = kept.split(|byte| *byte == b'\n').map(words);
@@ -43,7 +44,7 @@ impl Console {
     }
 }
 
-/// What a guest has written, without what a terminal would obey.
+/// Returns text from a guest without control characters, cut to 200 characters.
 pub(super) fn words(bytes: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(bytes)
         .chars()

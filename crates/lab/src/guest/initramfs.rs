@@ -12,21 +12,21 @@ use super::kernel::Kernel;
 use crate::Result;
 use crate::guest_files::Besides;
 
-/// The program in the guest.
+/// Path of this program in the guest.
 pub(super) const PROGRAM: &str = "/overlane";
-/// A directory of the guest's `PATH`, in which all its programs are found.
+/// Directory of the guest's `PATH` with links to all its programs.
 pub(super) const FOUND: &str = "/usr/sbin";
-/// Directory of modules, named so that their order is that of loading.
+/// Directory of modules. File names sort in load order.
 pub(super) const MODULES: &str = "/modules";
 
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
 
-/// The archive for a kernel.
+/// Builds the archive for a kernel.
 ///
 /// # Errors
-/// When this program, a library, a module or something else of it cannot be read.
+/// If this program, a library, a module or another file cannot be read.
 pub(super) fn build(kernel: &Kernel, besides: &Besides) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for directory in ["proc", "sys", "dev", "run", "tmp", "var/tmp"] {
@@ -38,7 +38,7 @@ pub(super) fn build(kernel: &Kernel, besides: &Besides) -> Result<Vec<u8>> {
     for library in libraries()? {
         archive.library(&library)?;
     }
-    // By whatever links this machine reaches it.
+    // The interpreter's path may be a link: store it under the path that the program names.
     if let Some(interpreter) = interpreter.filter(|path| !archive.has(path)) {
         archive.file(&interpreter, &read(&interpreter)?);
     }
@@ -46,11 +46,11 @@ pub(super) fn build(kernel: &Kernel, besides: &Besides) -> Result<Vec<u8>> {
         let mut program = read(path)?;
         let interpreter = strip(&mut program)?;
         archive.file(path, &program);
-        // By whatever PATH it was found here.
+        // Programs may be outside the guest's PATH: link to them.
         if let Some(name) = path.file_name() {
             archive.link(&Path::new(FOUND).join(name), path);
         }
-        // A static program has none, and needs no library.
+        // A static program has no interpreter and needs no library.
         if let Some(interpreter) = interpreter {
             if !archive.has(&interpreter) {
                 archive.file(&interpreter, &read(&interpreter)?);
@@ -75,7 +75,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(std::fs::read(path).map_err(failed)?)
 }
 
-/// The files of libraries that this process runs with: the guest runs the same program.
+/// Returns the shared libraries of this process: the guest runs the same program.
 fn libraries() -> Result<BTreeSet<PathBuf>> {
     const MAPS: &str = "/proc/self/maps";
     let maps = String::from_utf8(read(Path::new(MAPS))?).unwrap_or_default();
@@ -90,13 +90,14 @@ fn libraries() -> Result<BTreeSet<PathBuf>> {
     Ok(paths.filter(|path| Some(path) != own.as_ref()).collect())
 }
 
-/// The files of libraries that a program would run with: its interpreter lists them
-/// (ld.so(8)) without running it.
+/// Returns the shared libraries of a program. Its interpreter lists them (ld.so(8)) without
+/// running it.
 fn libraries_of(interpreter: &Path, program: &Path) -> Result<BTreeSet<PathBuf>> {
     let output = Command::new(interpreter).arg("--list").arg(program).output();
     let output =
         output.map_err(|e| sys::Error::io("run", interpreter.display().to_string(), &e))?;
     let text = String::from_utf8_lossy(&output.stdout);
+    // The list marks missing libraries as not found.
     if !output.status.success() || text.contains("not found") {
         let missing = text.lines().find(|line| line.contains("not found")).unwrap_or_default();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -117,14 +118,14 @@ fn libraries_of(interpreter: &Path, program: &Path) -> Result<BTreeSet<PathBuf>>
     files.collect()
 }
 
-/// The path in a line of that list, which may have blanks:
+/// Returns the path in a line of that list, which may contain blanks:
 /// `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f…)`.
 fn listed(line: &str) -> Option<&str> {
     let (_, path) = line.split_once(" => ")?;
     path.rsplit_once(" (0x").map(|(path, _)| path)
 }
 
-/// Names of the links to a file in its own directory.
+/// Returns the names of links to a file in its own directory.
 fn links_to(file: &Path) -> Vec<OsString> {
     let Some(directory) = file.parent() else { return Vec::new() };
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -135,14 +136,14 @@ fn links_to(file: &Path) -> Vec<OsString> {
         .collect()
 }
 
-/// Cuts off what is not loaded, which is symbols and debugging information, most of a
-/// program; returns its interpreter. Section headers go: nothing that runs reads them.
+/// Removes everything that is not loaded (symbols, debugging information, section headers),
+/// most of a program, and returns its interpreter. Nothing at run time needs the rest.
 fn strip(elf: &mut Vec<u8>) -> Result<Option<PathBuf>> {
     const LOAD: u64 = 1;
     const INTERPRETER: u64 = 3;
     let bad = || testbed::Error::NotStarted {
         part: "the guests' file system".to_owned(),
-        reason: "a program or library is no 64-bit ELF file".to_owned(),
+        reason: "a program or library is not a 64-bit ELF file".to_owned(),
     };
     let word = |at: u64, length: usize| -> Option<u64> {
         let at = usize::try_from(at).ok()?;
@@ -200,7 +201,7 @@ impl Archive {
         let mut bytes = read(path)?;
         strip(&mut bytes)?;
         self.file(path, &bytes);
-        // A library is asked for by a name that is a link to its file.
+        // Programs name a library by a link to its file (its soname).
         for name in links_to(path) {
             self.link(&path.with_file_name(name), path);
         }
@@ -223,6 +224,7 @@ impl Archive {
 
     fn entry(&mut self, path: &Path, mode: u32, contents: &[u8]) {
         let path = path.strip_prefix("/").unwrap_or(path);
+        // Programs share libraries: store each file once.
         if self.paths.contains(path) {
             return;
         }
@@ -319,7 +321,7 @@ mod tests {
         assert!(archive.has(Path::new("/a/b")) && !archive.has(Path::new("/b")));
         let bytes = archive.finish();
         assert_eq!(bytes.len() % 4, 0);
-        // Read by the archiver's own program.
+        // Check with the reference implementation.
         test_support::require!(test_support::need::tool("cpio"));
         let mut child = std::process::Command::new("cpio")
             .args(["-t", "--quiet"])

@@ -1,5 +1,4 @@
-//! What the first process of a guest does before anything is measured: file systems,
-//! modules, its address, its control port.
+//! First steps of a guest's first process: file systems, modules, address, control port.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,15 +19,15 @@ use crate::guest_in_force::Said;
 
 /// The guest's only NIC.
 pub(crate) const NIC: &str = "eth0";
-/// How long a device may take to appear after its driver was loaded.
+/// Time limit for a device to appear after its driver was loaded.
 const DEVICE_LIMIT: Duration = Duration::from_secs(10);
 /// `MODULE_INIT_COMPRESSED_FILE` (linux/module.h): the kernel unpacks it.
 const COMPRESSED: i32 = 4;
 
-/// How a guest is to be set up.
+/// Configuration of a guest.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Address of its NIC and the length of the network's prefix; none: it has no NIC.
+    /// Address and prefix length of its NIC; `None`: it has no NIC.
     pub address: Option<(Ipv4Addr, u8)>,
     /// MTU of its NIC, bytes.
     pub mtu: u32,
@@ -36,16 +35,16 @@ pub struct Setup {
     pub gateway: Option<Ipv4Addr>,
 }
 
-/// Whether this process is the first of a guest that has not been set up: nothing is
-/// mounted, and nothing else is there to be changed.
+/// Returns whether this process is the first of a guest that is not set up yet. Nothing is
+/// mounted there, so setting up cannot change this machine.
 pub fn is_inside() -> bool {
     std::process::id() == 1 && !Path::new("/proc/self").exists()
 }
 
-/// Sets the guest up and says that it is ready; its control port.
+/// Sets the guest up, reports that it is ready, and returns its control port.
 ///
 /// # Errors
-/// The first step that failed, in words. It was said on the control port, where there is one.
+/// The first step that failed, also reported on the control port if that exists.
 pub fn prepare(setup: &Setup) -> Result<File, String> {
     for (kind, at) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         mount(Some(kind), at, Some(kind), MsFlags::empty(), None::<&str>)
@@ -62,7 +61,7 @@ pub fn prepare(setup: &Setup) -> Result<File, String> {
     done.map(|_| port)
 }
 
-/// What the guest is like, as its own kernel has it.
+/// Collects the report of the guest from its own kernel.
 fn said(setup: &Setup) -> Result<Said, String> {
     let read = |path: &str| {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
@@ -72,10 +71,11 @@ fn said(setup: &Setup) -> Result<Said, String> {
     let cpus = read("/sys/devices/system/cpu/online")?;
     let cpus = netstate::cpu::parse_list(&cpus).map_or(0, |cpus| cpus.len() as u32);
     let mut said = Said { kernel, cpus, queues: 0, features: 0 };
+    // Without an address the guest has no NIC.
     if setup.address.is_some() {
         let channels = Ethtool::open().and_then(|ethtool| ethtool.channels(NIC));
         said.queues = channels.map_err(|error| error.to_string())?.combined.now;
-        // A character a feature, the first is bit 0 (drivers/virtio/virtio.c).
+        // One character per feature, bit 0 first (drivers/virtio/virtio.c).
         let features = read(&format!("/sys/class/net/{NIC}/device/features"))?;
         let agreed = features.bytes().take(128).enumerate().filter(|(_, bit)| *bit == b'1');
         said.features = agreed.fold(0, |features, (bit, _)| features | 1 << bit);
@@ -83,9 +83,9 @@ fn said(setup: &Setup) -> Result<Said, String> {
     Ok(said)
 }
 
-/// Ends the guest.
+/// Powers the guest off.
 pub fn power_off() {
-    // QEMU ends when the guest panics, too, which it does when its first process ends.
+    // On failure the first process ends, the guest panics, and QEMU ends, too.
     let _ = reboot(RebootMode::RB_POWER_OFF);
 }
 
@@ -98,6 +98,7 @@ fn load_modules() -> Result<(), String> {
         let plain = path.extension().is_some_and(|extension| extension == "ko");
         let flags = if plain { 0 } else { COMPRESSED };
         match finit_module(&file, c"", ModuleInitFlags::from_bits_retain(flags as u32)) {
+            // EEXIST: the module is already loaded.
             Ok(()) | Err(nix::errno::Errno::EEXIST) => {}
             Err(error) => return Err(format!("load {}: {error}", path.display())),
         }
@@ -105,7 +106,7 @@ fn load_modules() -> Result<(), String> {
     Ok(())
 }
 
-/// The port by its name, when its driver has made it.
+/// Finds the control port by name, once its driver has created it.
 fn control_port() -> Result<File, String> {
     const PORTS: &str = "/sys/class/virtio-ports";
     let begun = Instant::now();
@@ -119,10 +120,11 @@ fn control_port() -> Result<File, String> {
                 }
             }
         }
+        // The driver creates the device soon after it is loaded, or never.
         if begun.elapsed() > DEVICE_LIMIT {
             return Err(format!(
-                "no virtio port {CONTROL} within {DEVICE_LIMIT:.0?}: the kernel has no \
-                 virtio_console, or no virtio_pci"
+                "no virtio port {CONTROL} within {DEVICE_LIMIT:.0?}: the kernel lacks \
+                 virtio_console or virtio_pci"
             ));
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -132,7 +134,7 @@ fn control_port() -> Result<File, String> {
 fn network(setup: &Setup) -> Result<(), String> {
     for which in ["default", "all"] {
         let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
-        // A kernel without IPv6 has no such file.
+        // A kernel without IPv6 does not have this file.
         let _ = std::fs::write(path, "1");
     }
     let words = |error: netstate::Error| error.to_string();
@@ -142,7 +144,7 @@ fn network(setup: &Setup) -> Result<(), String> {
     let begun = Instant::now();
     while let Err(error) = netlink.link(NIC) {
         if begun.elapsed() > DEVICE_LIMIT {
-            return Err(format!("{error}: the kernel has no virtio_net"));
+            return Err(format!("{error}: the kernel lacks virtio_net"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

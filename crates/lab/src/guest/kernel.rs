@@ -1,4 +1,4 @@
-//! The kernel that guests boot: an image, and the modules that a guest needs of it.
+//! The kernel that guests boot: an image, and its modules that a guest needs.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -6,28 +6,28 @@ use std::sync::OnceLock;
 
 use crate::unsupported::Unsupported;
 
-/// Modules without which a guest has no device; built into some kernels.
+/// Modules that a guest's devices need. Some kernels have them built in.
 const NEEDED: [&str; 3] = ["virtio_pci", "virtio_net", "virtio_console"];
-/// Bytes of an image's beginning that hold the boot header and the version.
+/// Size of an image's head with boot header and version, bytes.
 const HEAD: usize = 64 * 1024;
-/// Larger files are no kernel images.
+/// Size limit of a kernel image, bytes.
 const LARGEST: u64 = 256 << 20;
 
-/// A kernel that can be booted.
+/// A bootable kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
     image: PathBuf,
     version: String,
-    /// Where its modules are; one without has everything built in, or does not come up.
+    /// Directory of its modules. Without one, everything needed must be built in.
     directory: Option<PathBuf>,
-    /// Those that a guest needs, in the order of loading, where they are not built in.
+    /// Modules that a guest needs and that are not built in, in load order.
     modules: Vec<PathBuf>,
 }
 
 /// A file that cannot be booted.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {error}")]
     Read {
         /// The file.
@@ -35,15 +35,15 @@ pub enum KernelError {
         /// Error of opening or reading it.
         error: std::io::Error,
     },
-    /// It is something else.
-    #[error("{path} is no kernel image: expected a bzImage of x86 (HdrS at byte 0x202), got {got}")]
+    /// The file is not a kernel image.
+    #[error("{path} is no kernel image: expected an x86 bzImage (HdrS at byte 0x202), got {got}")]
     NoImage {
         /// The file.
         path: PathBuf,
-        /// What is there.
+        /// Description of its contents.
         got: String,
     },
-    /// A module that a guest needs is neither built in nor there.
+    /// A required module is neither built in nor installed.
     #[error("kernel {version} of {image}: no module {module} in {directory}")]
     NoModule {
         /// The image.
@@ -52,7 +52,7 @@ pub enum KernelError {
         version: String,
         /// The module.
         module: String,
-        /// Where it was looked for.
+        /// Directory of the kernel's modules.
         directory: PathBuf,
     },
 }
@@ -60,14 +60,14 @@ pub enum KernelError {
 /// The kernel of `--guest-kernel`.
 static GIVEN: OnceLock<Kernel> = OnceLock::new();
 
-/// From now on guests boot this kernel. The first call counts; a program has one.
+/// Makes guests boot this kernel. Only the first call has an effect.
 pub fn use_kernel(kernel: Kernel) {
     let _ = GIVEN.set(kernel);
 }
 
 impl Kernel {
-    /// An image, with its modules from `lib/modules` beside the directory that it is in, or
-    /// of this machine.
+    /// Opens an image. Its modules are in `lib/modules` beside the image's directory, or in this
+    /// machine's `/lib/modules`.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -76,9 +76,11 @@ impl Kernel {
         let file = std::fs::File::open(image).map_err(failed)?;
         let no_image = |got: String| KernelError::NoImage { path: image.to_owned(), got };
         let meta = file.metadata().map_err(failed)?;
+        // A device or pipe may never end.
         if !meta.is_file() {
-            return Err(no_image("no regular file".to_owned()));
+            return Err(no_image("not a regular file".to_owned()));
         }
+        // The image is read into memory later.
         if meta.len() > LARGEST {
             return Err(no_image(format!("{} bytes", meta.len())));
         }
@@ -92,13 +94,14 @@ impl Kernel {
         bare.and(&NEEDED)
     }
 
-    /// The kernel with these modules loaded as well, and what they need.
+    /// Returns the kernel with these modules and their dependencies added.
     ///
     /// # Errors
-    /// [`KernelError::NoModule`] where the kernel has modules, and one of these neither among
-    /// them nor built in.
+    /// [`KernelError::NoModule`] if the kernel has a module directory and one of these modules is
+    /// neither in it nor built in.
     pub(crate) fn and(&self, modules: &[&str]) -> Result<Kernel, KernelError> {
         let mut more = self.clone();
+        // A kernel without modules has everything built in, or does not boot.
         let Some(directory) = &self.directory else { return Ok(more) };
         let files = files_of(directory, modules).map_err(|module| KernelError::NoModule {
             image: self.image.clone(),
@@ -110,8 +113,8 @@ impl Kernel {
         Ok(more)
     }
 
-    /// The kernel that guests boot: the one given, else this machine's own, else the last of
-    /// those in `/boot`.
+    /// Returns the kernel for guests: the one given by option, or this machine's own, or the last
+    /// one in `/boot` by name.
     pub(crate) fn find() -> Result<Kernel, Unsupported> {
         if let Some(given) = GIVEN.get() {
             return Ok(given.clone());
@@ -131,10 +134,11 @@ impl Kernel {
         others.sort();
         let own = own.into_iter().flatten().map(PathBuf::from);
         let candidates = own.chain(others.into_iter().rev());
+        // Skip images that cannot be read or that lack virtio.
         candidates.filter_map(|image| Kernel::open(&image).ok()).next().ok_or_else(|| {
             Unsupported::new(
                 "no kernel image for guests (/boot/vmlinuz-*, with virtio)",
-                "give one (--guest-kernel FILE), or apt install linux-image-cloud-amd64",
+                "give one by --guest-kernel FILE, or apt install linux-image-cloud-amd64",
             )
         })
     }
@@ -144,14 +148,14 @@ impl Kernel {
         &self.image
     }
 
-    /// Files of modules, in the order of loading.
+    /// Module files in load order.
     pub(crate) fn modules(&self) -> &[PathBuf] {
         &self.modules
     }
 }
 
-/// Version of a bzImage by its boot header (`Documentation/arch/x86/boot.rst`), or what is
-/// there instead.
+/// Returns the version of a bzImage from its boot header (`Documentation/arch/x86/boot.rst`), or
+/// a description of the contents.
 fn version(head: &[u8]) -> Result<String, String> {
     if head.is_empty() {
         return Err("an empty file".to_owned());
@@ -164,18 +168,19 @@ fn version(head: &[u8]) -> Result<String, String> {
     let text = head.get(at + 0x200..).unwrap_or_default();
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let version = String::from_utf8_lossy(text);
-    // It becomes part of a path.
+    // The version becomes part of a path: no slashes.
     let version = version.split_whitespace().next().filter(|v| at != 0 && !v.contains('/'));
     version.map(str::to_owned).ok_or_else(|| "an image without a version".to_owned())
 }
 
-/// Files of modules and of what they need, in the order of loading, without those that are
-/// built in; or the name of one that is not there.
+/// Returns the files of modules and their dependencies in load order, without built-in modules;
+/// or the name of a missing one.
 fn files_of(directory: &Path, modules: &[&str]) -> Result<Vec<PathBuf>, String> {
     let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap_or_default();
     let (built_in, dependencies) = (read("modules.builtin"), read("modules.dep"));
     let mut files = Vec::new();
     for &module in modules {
+        // There is nothing to load.
         if built_in.lines().any(|path| is_of(path, module)) {
             continue;
         }
@@ -184,7 +189,7 @@ fn files_of(directory: &Path, modules: &[&str]) -> Result<Vec<PathBuf>, String> 
             .filter_map(|line| line.split_once(':'))
             .find(|(path, _)| is_of(path, module))
             .ok_or(module)?;
-        // A module comes before those that it needs (depmod(8)).
+        // modules.dep lists dependencies in reverse load order (depmod(8)).
         let ordered = line.1.split_whitespace().rev().chain([line.0]);
         for path in ordered.map(|path| directory.join(path)) {
             if !files.contains(&path) {
@@ -195,7 +200,7 @@ fn files_of(directory: &Path, modules: &[&str]) -> Result<Vec<PathBuf>, String> 
     Ok(files)
 }
 
-/// Whether a path (`kernel/net/x.ko.xz`) is that of a module.
+/// Returns whether a path such as `kernel/net/x.ko.xz` belongs to a module.
 fn is_of(path: &str, module: &str) -> bool {
     let file = path.rsplit('/').next().unwrap_or_default();
     file.split(".ko").next().is_some_and(|name| name.replace('-', "_") == module)
@@ -250,7 +255,7 @@ mod tests {
             "a/virtio-console.ko.xz",
         ];
         assert_eq!(kernel.modules(), wanted.map(|path| modules.join(path)));
-        // More of them: what is loaded already is not loaded again.
+        // Modules that are already in the list are not added again.
         std::fs::write(
             modules.join("modules.dep"),
             format!("{dep}c/8021q.ko.xz: b/failover.ko.xz c/mrp.ko.xz\n"),

@@ -1,12 +1,11 @@
-//! Tenants that are virtual machines: QEMU guests, whose first process is this program.
+//! Tenants that are virtual machines: QEMU guests whose first process is this program.
 //!
-//! A mode starts a `Pair` of guests, wires what they are attached to, and waits until both
-//! are up. The guests' file system is made of this program (`initramfs`) and is in memory
-//! only. QEMU runs in a process tree of the testbed: when overlane ends, by any cause, the
-//! kernel ends QEMU.
+//! A mode starts a `Pair` of guests, connects their NICs, and waits until both are up. The
+//! guests' file system contains this program (`initramfs`) and exists in memory only. QEMU runs
+//! in a process tree of the testbed: when overlane ends, by any cause, the kernel ends QEMU.
 //!
-//! [`inside`] is what happens in the guest until it says that it is ready. What is said on
-//! its control port afterwards is for who measures.
+//! [`inside`] runs in the guest until it reports that it is ready. After that, the measuring code
+//! uses the control port.
 
 mod console;
 pub mod exec;
@@ -24,21 +23,21 @@ pub use crate::guest_in_force::{InForce, TapInForce};
 pub(crate) use crate::guest_options::{Behind, takes};
 pub use crate::guest_options::{GuestOptions, GuestSetting, GuestSettingError};
 
-/// The first word of a line by which a guest says that it is up; what it is like follows.
+/// First word of the line that a guest sends when it is up; its report follows.
 const READY: &str = "ready";
-/// The same of one that is not; the reason follows.
+/// First word of the line that a guest sends if it failed; the reason follows.
 const FAILED: &str = "failed";
 /// Name of the control port in the guest.
 const CONTROL: &str = "overlane";
 
-/// What a reader has to know of guests by vhost-user in software emulation.
+/// Note printed with figures of vhost-user guests in software emulation.
 pub(crate) const INTERRUPTS: &str =
-    "in software emulation the guests' NICs have no MSI-X: each interrupt costs them one exit more";
+    "in software emulation the guests' NICs have no MSI-X: each interrupt costs one more VM exit";
 
-/// What every mode of guests says of itself in software emulation.
-pub(crate) const TCG: &str = "TCG: ratios between modes only";
+/// Note printed with figures of guests in software emulation.
+pub(crate) const TCG: &str = "TCG: compare vm modes only";
 
-/// About how long two guests take to be up, s.
+/// Approximate time until two guests are up, seconds.
 pub(crate) const BUILD_SECONDS: u32 = 10;
 
 fn not_started(part: &str, reason: impl Into<String>) -> testbed::Error {

@@ -1,5 +1,5 @@
-//! A guest's port by vhost-user: QEMU connects to a socket in the tree's own `/run`, and the
-//! program that forwards has the guest's memory.
+//! A guest's vhost-user port. QEMU connects to a socket in the tree's private `/run`, and the
+//! forwarding program maps the guest's memory.
 
 use std::os::unix::fs::DirBuilderExt;
 
@@ -13,10 +13,10 @@ fn directory(name: &str) -> String {
     format!("/run/{name}.port")
 }
 
-/// The port that the guest's QEMU is to connect to, with so many pairs of queues.
+/// Opens the port that the guest's QEMU connects to, with this number of queue pairs.
 ///
 /// # Errors
-/// When it cannot listen.
+/// If it cannot listen.
 pub(super) fn listen(
     tree: &Processes,
     name: &str,
@@ -25,7 +25,7 @@ pub(super) fn listen(
 ) -> Result<GuestPort> {
     let directory = directory(name);
     let port = tree.inside(host, || {
-        // The tree's `/run` is anybody's in it.
+        // Every program of the tree can write to `/run`: restrict the directory.
         let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
         made.map_err(|e| sys::Error::io("mkdir", directory.as_str(), &e))?;
         let socket = format!("{directory}/net");
@@ -34,7 +34,7 @@ pub(super) fn listen(
     port.map_err(|error| not_started("a guest's port", error.to_string()))
 }
 
-/// QEMU's arguments for a guest of so many MiB; the device is to be of `id=net`.
+/// Returns QEMU's arguments for a guest with `memory` MiB. The netdev must have `id=net`.
 pub(super) fn arguments(name: &str, memory: usize) -> [String; 6] {
     [
         "-object".to_owned(),

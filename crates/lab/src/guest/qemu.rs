@@ -1,4 +1,4 @@
-//! QEMU, and its guests until they are up.
+//! Starts QEMU and waits until its guests are up.
 
 use std::fmt;
 use std::io::{ErrorKind, Read};
@@ -24,36 +24,35 @@ use crate::unsupported::Supported;
 use crate::{Capabilities, Network, Result, Unsupported};
 
 const PACKAGE: &str = "qemu-system-x86";
-/// How long QEMU may take to offer its sockets and its TAP device.
+/// Time limit for QEMU to create its sockets and its TAP device.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How long a guest may take to be up in software emulation: it takes some 3 s on an idle
-/// machine.
+/// Time limit for a guest to boot in software emulation. It takes about 3 s on an idle machine.
 pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(90);
-/// The same under KVM, when it is tried whether that works.
+/// Time limit for the trial boot under KVM.
 const TRIAL_LIMIT: Duration = Duration::from_secs(20);
-/// Longest line by which a guest says that it is up.
+/// Maximum length of the line that reports a guest's state, bytes.
 const LINE: usize = 1024;
-/// MiB of a guest besides its file system, which is in memory up to three times while it is
-/// unpacked.
+/// Memory of a guest, MiB, besides its file system, which takes up to three times its size
+/// while it is unpacked.
 const MEMORY: usize = 160;
 
-/// Whether guests can be run here: QEMU, and a kernel for them.
+/// Checks whether guests can run here: QEMU, and a kernel for them.
 pub(crate) fn supported(machine: &Capabilities) -> Supported {
     if !cfg!(target_arch = "x86_64") {
-        return Err(Unsupported::new("guests need an x86-64 machine", "use one"));
+        return Err(Unsupported::new("guests need an x86-64 machine", "use an x86-64 machine"));
     }
     machine.program(QEMU, PACKAGE)?;
     Kernel::find().map(drop)
 }
 
-/// Properties of a virtio-net whose guest does its own checksums and segmentation.
+/// Properties of a virtio-net device without checksum and segmentation offload.
 const FINISHED: &str = ",csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off";
 
-/// What runs the guests' CPUs.
+/// Accelerator of the guests' CPUs.
 #[derive(Debug, Clone)]
 pub(super) enum Accelerator {
     Kvm,
-    /// Software emulation, and why.
+    /// Software emulation, with the reason why not KVM.
     Tcg(String),
 }
 
@@ -77,11 +76,11 @@ impl fmt::Display for Accelerator {
     }
 }
 
-/// A guest to be started.
+/// A guest to start.
 pub(crate) struct Guest<'a> {
     /// Name of the tenant.
     pub name: &'static str,
-    /// Where QEMU runs.
+    /// Host whose namespace QEMU runs in.
     pub host: &'a Host,
     pub address: Ipv4Addr,
     pub prefix: u8,
@@ -89,20 +88,19 @@ pub(crate) struct Guest<'a> {
     pub nic: Nic,
 }
 
-/// What the guest's virtio-net is attached to.
+/// Backend of the guest's virtio-net device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Nic {
-    /// A TAP device in its host, [`TAP`]. What the guest sends is `finished`: it leaves no
-    /// checksum to do, and no packet to cut.
+    /// A TAP device in its host, [`TAP`]. With `finished`, the guest sends complete checksums and
+    /// no GSO packets.
     Tap { finished: bool },
-    /// QEMU's own stack (libslirp), with these ports of the host's address led to the guest.
+    /// QEMU's own stack (libslirp), with these ports of the host's address forwarded to the guest.
     User { gateway: Ipv4Addr, published: Vec<(Ipv4Addr, u16)> },
-    /// A program in user space that reads and writes the guest's rings; see
-    /// [`Pair::take_ports`].
+    /// A user-space program that accesses the guest's virtqueues; see [`Pair::take_ports`].
     VhostUser,
 }
 
-/// Two guests, client and server, whose QEMU runs.
+/// Two guests, client and server, with QEMU running.
 pub(crate) struct Pair {
     guests: [Running; 2],
     ports: Vec<GuestPort>,
@@ -113,13 +111,13 @@ pub(crate) struct Pair {
     accelerator: Accelerator,
 }
 
-/// Asks a program how many frames it has dropped.
+/// Returns the number of frames that a program has dropped.
 type Dropped = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// QEMU with a guest.
 pub(super) struct Running {
     name: String,
-    /// It is behind a TAP device.
+    /// Whether it is behind a TAP device.
     taps: bool,
     pub process: Process,
     pub control: UnixStream,
@@ -127,10 +125,11 @@ pub(super) struct Running {
 }
 
 impl Pair {
-    /// Starts both, with these options. Their TAP devices are there when this returns, down and in no bridge.
+    /// Starts both guests with these options. On return their TAP devices exist; they are down and
+    /// in no bridge.
     ///
     /// # Errors
-    /// When QEMU does not start, with what it printed.
+    /// If QEMU does not start, with its output.
     pub fn start(guests: [Guest<'_>; 2], options: GuestOptions) -> Result<Pair> {
         let kernel = Kernel::find().map_err(|missing| not_started("a guest", missing.reason))?;
         let initrd = initramfs::build(&kernel, &Besides::default())?;
@@ -151,19 +150,19 @@ impl Pair {
         Ok(Pair { guests, ports, program: None, addresses, options, tree, accelerator })
     }
 
-    /// The ports that guests with [`Nic::VhostUser`] are connected to, in their order. QEMU
-    /// goes on when they are served.
+    /// Returns the ports of guests with [`Nic::VhostUser`], in order. QEMU waits until a program
+    /// serves them.
     ///
     /// # Errors
-    /// When a guest has none.
+    /// If a guest has none.
     pub fn take_ports(&mut self) -> Result<[GuestPort; 2]> {
         let ports: std::result::Result<[GuestPort; 2], _> =
             std::mem::take(&mut self.ports).try_into();
         ports.map_err(|_| not_started("guests' ports", "expected one for each guest"))
     }
 
-    /// Packets cross the program `name` behind the client's NIC; `dropped` says how many it
-    /// has dropped since it began.
+    /// Adds the program `name` behind the client's NIC. `dropped` returns its total number of
+    /// dropped packets.
     pub fn before(
         mut self,
         name: &'static str,
@@ -173,12 +172,12 @@ impl Pair {
         self
     }
 
-    /// The network of `hosts`, of which the first two have the guests, when both are up;
-    /// `middle` are the hops from one guest's NIC to the other's. The client reaches the
-    /// server at `target`, where that is not the guest's own address.
+    /// Waits until both guests are up and returns the network of `hosts`, whose first two run the
+    /// guests. `middle` holds the hops between the guests' NICs. `target` is the address that the
+    /// client connects to, if it is not the server guest's own.
     ///
     /// # Errors
-    /// When a guest does not come up, with its console's last lines.
+    /// If a guest does not boot, with the last lines of its console.
     pub fn network(
         self,
         hosts: Vec<Host>,
@@ -208,7 +207,7 @@ impl Pair {
             in_force,
         };
         let note = format!(
-            "{accelerator}; guest kernel {}; QEMU runs on any CPU, its time is in the CPU time",
+            "{accelerator}; guest kernel {}; QEMU may run on any CPU, CPU time includes it",
             links.in_force[0].kernel
         );
         let mut network = Network::new(hosts, 0, 1, own, tenant_mtu, hops)
@@ -226,8 +225,8 @@ impl Pair {
 const KERNEL_FILE: &str = "/tmp/kernel";
 const INITRD_FILE: &str = "/tmp/initrd";
 
-/// Removes what guests of a tree have booted: QEMU has read it, and it is most of what the
-/// guests take of memory.
+/// Removes the boot files of a tree's guests. QEMU has read them, and they take most of the
+/// memory.
 pub(super) fn forget_files(tree: &Processes, host: &Host) -> Result<()> {
     tree.inside(host, || {
         for file in [KERNEL_FILE, INITRD_FILE] {
@@ -236,19 +235,18 @@ pub(super) fn forget_files(tree: &Processes, host: &Host) -> Result<()> {
     })
 }
 
-/// What guests of one process tree boot.
+/// Boot files and options of the guests of one process tree.
 pub(super) struct Boot<'a> {
     tree: &'a Processes,
-    /// MiB.
+    /// Memory of a guest, MiB.
     pub memory: usize,
     pub options: GuestOptions,
-    /// What its first process is told besides its name and address.
+    /// Arguments of its first process besides name and address.
     pub arguments: &'static str,
 }
 
 impl Boot<'_> {
-    /// Puts kernel and file system where the tree's programs see them: in its own `/tmp`,
-    /// which is memory.
+    /// Writes kernel and file system to the tree's private `/tmp`, which is memory.
     pub fn new<'a>(
         tree: &'a Processes,
         host: &Host,
@@ -277,7 +275,7 @@ impl Boot<'_> {
         let socket = |what: &str| format!("/run/{name}.{what}");
         let chardev =
             |what: &str| format!("socket,id={what},path={},server=on,wait=on", socket(what));
-        // What the kernel does not know goes to the first process.
+        // The kernel passes arguments after `--` to the first process.
         let mut append = format!(
             "console=ttyS0 panic=-1 quiet loglevel=4 rdinit={} -- lab guest {name}{}",
             initramfs::PROGRAM,
@@ -294,8 +292,8 @@ impl Boot<'_> {
             .args(["-device", &format!("virtserialport,chardev=control,name={CONTROL}")]);
         if let Some(guest) = guest {
             append += &format!(" --address {}/{} --mtu {}", guest.address, guest.prefix, guest.mtu);
-            // QEMU 7.2 without KVM ends by SIGSEGV when a guest under vhost-user masks a vector of
-            // MSI-X (`kvm_virtio_pci_irqfd_use`, without irqfd).
+            // Without KVM, QEMU 7.2 crashes with SIGSEGV when a vhost-user guest masks an MSI-X
+            // vector (`kvm_virtio_pci_irqfd_use`, without irqfd).
             let msi_x = guest.nic != Nic::VhostUser || matches!(accelerator, Accelerator::Kvm);
             let mut device = self.options.device(msi_x);
             let backend = match &guest.nic {
@@ -329,7 +327,7 @@ impl Boot<'_> {
                     format!("vhost-user,id=net,chardev=port{}", self.options.netdev_queues())
                 }
             };
-            // Nothing is booted from it.
+            // Empty romfile: the guest does not boot from the NIC.
             let mac = mac(name, NIC);
             let device = format!("virtio-net-pci,netdev=net,mac={mac},romfile={device}");
             command.args(["-netdev", &backend, "-device", &device]);
@@ -338,18 +336,20 @@ impl Boot<'_> {
         }
         command.args(["-kernel", KERNEL_FILE, "-initrd", INITRD_FILE, "-append", &append]);
         let mut process = self.tree.start_as(&format!("QEMU of {name}"), host, &mut command)?;
-        // In the order in which QEMU waits for them.
+        // Connect in the order in which QEMU waits.
         let console = self.connect(host, &mut process, &socket("console"))?;
         let console = Console::follow(console)?;
         let control = self.connect(host, &mut process, &socket("control"))?;
-        // That it waited for these says nothing of why it ends.
+        // Drop QEMU's messages about waiting: they do not explain a later exit.
         process.forget_output();
         let taps = guest.is_some_and(|guest| matches!(guest.nic, Nic::Tap { .. }));
+        // QEMU creates the device itself: wait for it.
         if taps {
             poll(&format!("TAP device of {name}"), START_LIMIT, || {
                 process.check()?;
                 Ok(host.netlink().link(TAP).map(drop).map_err(|error| error.to_string()))
             })?;
+            // QEMU has no option for it.
             if let Some(packets) = self.options.txqueuelen {
                 host.netlink().set_tx_queue_len(TAP, packets)?;
             }
@@ -367,10 +367,10 @@ impl Boot<'_> {
 }
 
 impl Running {
-    /// What is in force at the guest, when it is up.
+    /// Waits until the guest is up and returns the settings in force.
     ///
     /// # Errors
-    /// When something else than was asked for is.
+    /// If a requested setting is not in force.
     fn in_force(&mut self, host: &Host, asked: &GuestOptions) -> Result<InForce> {
         let said = self.up(BOOT_LIMIT)?;
         let tap = self.taps.then(|| in_force::tap(host, self.process.pid())).transpose()?;
@@ -381,7 +381,7 @@ impl Running {
         }
     }
 
-    /// Waits until the guest says that it is up; what it says of itself.
+    /// Waits until the guest is up and returns its report.
     pub fn up(&mut self, limit: Duration) -> Result<Said> {
         let io = |e: &std::io::Error| sys::Error::io("read", "control port of a guest", e);
         self.control.set_nonblocking(true).map_err(|e| io(&e))?;
@@ -394,12 +394,13 @@ impl Running {
                 match control.read(&mut byte) {
                     Ok(1) if byte[0] == b'\n' => return Ok(Ok(())),
                     Ok(1) if line.len() < LINE => line.push(byte[0]),
-                    Ok(1) => return Err(not_started(&part, "it says no word that is known")),
+                    // The guest is not trusted: bound its line.
+                    Ok(1) => return Err(not_started(&part, "its report is too long")),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         process.check().map_err(|error| ended(&part, &error, console))?;
                         return Ok(Err(console.words()));
                     }
-                    // QEMU closes it when it ends, which it does when the guest panics.
+                    // QEMU closes the port when it ends, also after a panic of the guest.
                     _ => {
                         let error = last_words(process);
                         return Err(not_started(&part, format!("{error}{}", console.words())));
@@ -412,12 +413,12 @@ impl Running {
         match said.split_once(' ') {
             Some((READY, said)) => Ok(Said::parse(&words(said.as_bytes()))),
             Some((FAILED, reason)) => Err(not_started(&part, words(reason.as_bytes()))),
-            _ => Err(not_started(&part, format!("it says {:?}", words(&line)))),
+            _ => Err(not_started(&part, format!("unexpected report {:?}", words(&line)))),
         }
     }
 }
 
-/// Why QEMU has ended, as soon as that can be told.
+/// Returns the reason why QEMU ended, once it is known.
 pub(super) fn last_words(process: &mut Process) -> testbed::Error {
     let ended = poll("QEMU's end", Duration::from_secs(5), || {
         Ok(match process.check() {
@@ -428,12 +429,12 @@ pub(super) fn last_words(process: &mut Process) -> testbed::Error {
     ended.unwrap_or_else(|error| error)
 }
 
-/// QEMU's end, with what the guest said last.
+/// Returns the error for QEMU's end, with the last lines of the console.
 pub(super) fn ended(part: &str, error: &testbed::Error, console: &Console) -> testbed::Error {
     not_started(part, format!("{error}{}", console.words()))
 }
 
-/// Whether KVM runs the guests: it is tried, once.
+/// Returns the accelerator of guests. KVM is tried once.
 pub(super) fn accelerator(kernel: &Kernel) -> Result<Accelerator> {
     static KNOWN: OnceLock<Accelerator> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
@@ -441,9 +442,10 @@ pub(super) fn accelerator(kernel: &Kernel) -> Result<Accelerator> {
     }
     let found = match std::fs::File::options().read(true).write(true).open("/dev/kvm") {
         Err(error) => Accelerator::Tcg(format!("/dev/kvm: {error}")),
-        // It may be there and not run a guest: nested, or without rights to what it needs.
+        // KVM may exist and still not run a guest: nested, or without privileges.
         Ok(_) => match trial(kernel) {
             Ok(()) => Accelerator::Kvm,
+            // An interrupt says nothing about KVM, so do not remember it.
             Err(error @ testbed::Error::Interrupted { .. }) => return Err(error),
             Err(error) => Accelerator::Tcg(first_line(&error)),
         },

@@ -1,10 +1,10 @@
-//! `bgp` and its variants: hosts as of `routed`, whose routes to each other's tenants come by
-//! BGP, from the real BIRD or the real FRR.
+//! `bgp` and its variants: the hosts of `routed`. BIRD or FRR, the real daemons, exchange the
+//! routes to the tenants by BGP.
 //!
-//! A variant's name says how it differs: `-frr`: FRR in place of BIRD. `-rr`: sessions with a
-//! route reflector in a third host, in place of each host with each. `-tenants`: a route to
-//! each tenant, in place of one to a host's block. `-ipip`: through a tunnel between the hosts
-//! (calico's `ipipMode: Always`).
+//! The suffix names the difference. `-frr`: FRR instead of BIRD. `-rr`: each host has one
+//! session with a route reflector in a third host; otherwise hosts form a full mesh.
+//! `-tenants`: one route per tenant; otherwise one per host block. `-ipip`: an IPIP tunnel
+//! between the hosts (calico's `ipipMode: Always`).
 
 use std::net::Ipv4Addr;
 
@@ -18,7 +18,7 @@ use crate::bgp::{
 };
 use crate::{Capabilities, Fault, Mode, Network, Params, Result, Unsupported, fault};
 
-/// Hosts whose routes come by BGP; by name only.
+/// Hosts whose routes come by BGP. Not in `--modes all`.
 pub struct Bgp {
     name: &'static str,
     path: &'static str,
@@ -26,13 +26,13 @@ pub struct Bgp {
     /// A third host reflects the routes.
     reflected: bool,
     announce: Announce,
-    /// Packets between the hosts go through a tunnel, IP in IP (RFC 2003).
+    /// Packets between the hosts cross an IPIP tunnel (RFC 2003).
     tunnelled: bool,
 }
 
 const BIRD: Bgp = Bgp {
     name: "bgp",
-    path: "tenant - veth - host route by BIRD, one to a host's block - wire",
+    path: "tenant - veth - host route by BIRD, one per host block - wire",
     daemon: Daemon::Bird,
     reflected: false,
     announce: Announce::Block,
@@ -40,7 +40,7 @@ const BIRD: Bgp = Bgp {
 };
 const FRR: Bgp = Bgp {
     name: "bgp-frr",
-    path: "tenant - veth - host route by FRR, one to a host's block - wire",
+    path: "tenant - veth - host route by FRR, one per host block - wire",
     daemon: Daemon::Frr,
     ..BIRD
 };
@@ -50,19 +50,19 @@ pub const ALL: [Bgp; 9] = [
     BIRD,
     Bgp {
         name: "bgp-tenants",
-        path: "as bgp, one route a tenant: 64 from each host",
+        path: "as bgp, one route per tenant, 64 from each host",
         announce: Announce::Tenants,
         ..BIRD
     },
     Bgp {
         name: "bgp-rr",
-        path: "as bgp, the routes by a route reflector in a third host",
+        path: "as bgp, routes reflected by a third host",
         reflected: true,
         ..BIRD
     },
     Bgp {
         name: "bgp-rr-tenants",
-        path: "as bgp-rr, one route a tenant: 64 from each host",
+        path: "as bgp-rr, one route per tenant, 64 from each host",
         reflected: true,
         announce: Announce::Tenants,
         ..BIRD
@@ -76,19 +76,19 @@ pub const ALL: [Bgp; 9] = [
     FRR,
     Bgp {
         name: "bgp-frr-tenants",
-        path: "as bgp-frr, one route a tenant: 64 from each host",
+        path: "as bgp-frr, one route per tenant, 64 from each host",
         announce: Announce::Tenants,
         ..FRR
     },
     Bgp {
         name: "bgp-frr-rr",
-        path: "as bgp-frr, the routes by a route reflector in a third host",
+        path: "as bgp-frr, routes reflected by a third host",
         reflected: true,
         ..FRR
     },
     Bgp {
         name: "bgp-frr-rr-tenants",
-        path: "as bgp-frr-rr, one route a tenant: 64 from each host",
+        path: "as bgp-frr-rr, one route per tenant, 64 from each host",
         reflected: true,
         announce: Announce::Tenants,
         ..FRR
@@ -97,10 +97,10 @@ pub const ALL: [Bgp; 9] = [
 
 /// A host's device to the reflector.
 const REFLECTOR_NIC: &str = "nic1";
-/// The kernel's IPIP device to any other end, as calico uses it. Each namespace has it where the
-/// module is loaded, unless `net.core.fb_tunnels_only_for_init_net` says otherwise.
+/// The IPIP fallback device, which calico uses. Each namespace has one while the module is
+/// loaded, unless `net.core.fb_tunnels_only_for_init_net` forbids it.
 const TUNNEL: &str = "tunl0";
-/// Bytes of the outer header.
+/// Bytes of the outer IPv4 header.
 const OVERHEAD: u32 = 20;
 
 impl Mode for Bgp {
@@ -112,7 +112,7 @@ impl Mode for Bgp {
         self.path
     }
 
-    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    /// False: its daemons would run beside every other mode of the run.
     fn in_all(&self) -> bool {
         false
     }
@@ -135,6 +135,7 @@ impl Mode for Bgp {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
+        // The tunnel's header must fit the underlay's MTU.
         let mtu = if self.tunnelled { params.mtu - OVERHEAD } else { params.mtu };
         let tenants = routed::tenants(params, mtu)?;
         if self.tunnelled {
@@ -144,7 +145,7 @@ impl Mode for Bgp {
         }
         let speakers = self.speakers();
         if self.announce == Announce::Tenants {
-            // The rest of each block, as of hosts that are full.
+            // Fill the block: a busy node announces a route for each of its addresses.
             for (host, own) in [(&tenants.a, TENANT_A), (&tenants.b, TENANT_B)] {
                 for address in addresses(block(own)) {
                     host.netlink().add_route(&on_link(address, PORT_DEVICE))?;
@@ -176,19 +177,20 @@ impl Mode for Bgp {
         hosts.extend([tenant_a, tenant_b]);
         let mut network = Network::new(hosts, client, client + 1, TENANT_B, mtu, hops);
         for (name, (tree, mut started)) in names.iter().zip(programs) {
+            // Messages from startup would not explain a later failure.
             started.iter_mut().for_each(Process::forget_output);
             let tenant = format!("tenant-{name}");
             network = network.with_processes_of(&[name, &tenant], tree, started);
         }
         Ok(network.noting(format!(
-            "{} runs beside what is measured and is not pinned",
+            "{} runs beside the workload and is not pinned to CPUs",
             self.daemon.name()
         )))
     }
 }
 
 impl Bgp {
-    /// What each host's daemon is told: of `a`, `b` and the reflector, where there is one.
+    /// Returns the BGP configuration of `a`, of `b`, and of the reflector if there is one.
     fn speakers(&self) -> Vec<Speaker> {
         let node = |address, tenant, other| Speaker {
             address,
@@ -211,19 +213,20 @@ impl Bgp {
     }
 }
 
-/// The block that a tenant's address is from.
+/// Returns the address block that contains a tenant's address.
 fn block(tenant: Ipv4Addr) -> Ipv4Addr {
     Ipv4Addr::from_bits(tenant.to_bits() & (u32::MAX << (32 - BLOCK_PREFIX)))
 }
 
-/// The address that calico gives a host's tunnel: one of its block.
+/// Returns the tunnel address of a host: as with calico, the first of its block.
 fn tunnel_address(tenant: Ipv4Addr) -> Ipv4Addr {
     Ipv4Addr::from_bits(block(tenant).to_bits() + 1)
 }
 
-/// A tunnel to any other host: the route says to which.
+/// Sets up a host's IPIP device. It has no fixed peer: the route's gateway selects it.
 fn tunnel(host: &Host, address: Ipv4Addr, mtu: u32) -> Result<()> {
     let netlink = host.netlink();
+    // Loading the module creates the device in new namespaces, unless the sysctl forbids that.
     if netlink.link(TUNNEL).is_err() {
         netlink.add_kind(TUNNEL, "ipip")?;
     }
@@ -232,8 +235,8 @@ fn tunnel(host: &Host, address: Ipv4Addr, mtu: u32) -> Result<()> {
     host.address(TUNNEL, address, 32)
 }
 
-/// A host on the hosts' network, by a cable of its own to each: its sessions cross no wire
-/// that is measured, and no packet of a tenant crosses it.
+/// Adds the route reflector and joins it to each host by a cable of its own. Neither its
+/// sessions nor tenant packets share a wire with each other.
 fn reflector(nodes: &[Host], mtu: u32) -> Result<Host> {
     let reflector = Host::new(REFLECTOR)?;
     reflector.address("lo", REFLECTOR_ADDRESS, 32)?;

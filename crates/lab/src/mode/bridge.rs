@@ -1,4 +1,4 @@
-//! `bridge`: tenants on a bridge that has the NIC as a port: a flat underlay.
+//! `bridge`: tenants on a bridge that has the NIC as a port, a flat underlay.
 
 use std::net::Ipv4Addr;
 
@@ -8,15 +8,15 @@ use testbed::{Host, NIC};
 pub(super) use crate::network::{BRIDGE, PORT_DEVICE, TENANT_NIC};
 use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Bridges with the NICs as ports; tenants share the underlay's layer 2.
+/// Bridges with the NICs as ports. Tenants share the underlay's layer 2.
 pub struct Bridge;
 
-/// Tenants' addresses on the underlay's own network.
+/// Tenant addresses, from the underlay's own network.
 pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
 
-/// Hosts `a` and `b`, tenants `tenant-a` and `tenant-b` behind a veth pair each
-/// and addressed on one network.
+/// Hosts `a` and `b`, and tenants `tenant-a` and `tenant-b` on one network, each behind a
+/// veth pair.
 pub(super) struct Tenants {
     pub(super) a: Host,
     pub(super) b: Host,
@@ -25,7 +25,7 @@ pub(super) struct Tenants {
 }
 
 impl Tenants {
-    /// Makes them; nothing connects the veth pairs yet.
+    /// Creates hosts, tenants and veth pairs. Nothing forwards between the pairs yet.
     pub(super) fn new(
         mtu: u32,
         address_a: Ipv4Addr,
@@ -45,8 +45,8 @@ impl Tenants {
         Ok(tenants)
     }
 
-    /// The finished network: client in `tenant-a`, server in `tenant-b` at
-    /// `server`; `middle` are the hops between the hosts' veth ends.
+    /// Returns the network with the client in `tenant-a` and the server in `tenant-b` at
+    /// `server`. `middle` holds the hops between the hosts' veth ends.
     pub(super) fn network(self, server: Ipv4Addr, tenant_mtu: u32, middle: Vec<Hop>) -> Network {
         let mut hops = vec![Hop::rx("a", PORT_DEVICE)];
         hops.extend(middle);
@@ -54,7 +54,7 @@ impl Tenants {
         self.network_between(server, tenant_mtu, hops)
     }
 
-    /// The same with `middle` from one host's veth end to the other's.
+    /// Like [`Self::network`], but `middle` includes the hosts' veth ends.
     pub(super) fn network_between(
         self,
         server: Ipv4Addr,
@@ -69,7 +69,7 @@ impl Tenants {
     }
 }
 
-/// The hops over the wire from `a` to `b`.
+/// Returns the hops over the wire from `a` to `b`.
 pub(super) fn wire_hops() -> Vec<Hop> {
     vec![Hop::tx("a", NIC), Hop::rx("b", NIC)]
 }

@@ -1,5 +1,5 @@
-//! `bridge-macnat`: as `bridge`, with the tenants hidden behind the host's MAC by
-//! nftables' bridge family. Networks that allow one MAC address a port need it.
+//! `bridge-macnat`: like `bridge`, but nftables' bridge family hides the tenants behind the
+//! host's MAC address. Networks that allow one MAC address per port need this.
 
 use std::net::Ipv4Addr;
 
@@ -46,8 +46,8 @@ impl Mode for BridgeMacnat {
     }
 }
 
-/// Outward, the source MAC becomes the NIC's, inside ARP too; inward, the
-/// destination MAC is found by the IP address.
+/// Returns the rules. Outbound: replace the source MAC, in ARP too, by the NIC's. Inbound: set
+/// the destination MAC by the IP address.
 fn rules(nic: MacAddr, tenant: Ipv4Addr, tenant_mac: MacAddr) -> String {
     format!(
         "table bridge macnat {{

@@ -1,9 +1,9 @@
-//! `evpn` and its variants: the testbed of `vxlan`, whose forwarding entries and neighbours
-//! come by BGP EVPN from the real FRR.
+//! `evpn` and its variants: the testbed of `vxlan`, with forwarding entries and neighbours that
+//! the real FRR installs by BGP EVPN.
 //!
-//! A variant's name says how it differs: `-svd`: a single VXLAN device for all VNIs, on a bridge
-//! that filters VLANs, each of which has its own. `-rr`: three leaves behind a spine, which routes the
-//! underlay and reflects the routes, in place of two hosts on one wire. `+accel`: with
+//! The suffix names the difference. `-svd`: a single VXLAN device for all VNIs, on a
+//! VLAN-filtering bridge that maps each VNI to a VLAN. `-rr`: three leaves behind a spine that
+//! routes the underlay and reflects the routes; otherwise two hosts on one wire. `+accel`:
 //! `overlane accel`'s fast path in each host that has tenants.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -24,7 +24,7 @@ use crate::bgp::evpn::{self, Remote, Speaker};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Fault, Mode, Network, Params, Result, Unsupported, fault};
 
-/// VXLAN devices that BGP fills; by name only.
+/// VXLAN devices that BGP fills. Not in `--modes all`.
 pub struct Evpn {
     name: &'static str,
     path: &'static str,
@@ -48,49 +48,49 @@ pub const ALL: [Evpn; 5] = [
     PAIR,
     Evpn {
         name: "evpn+accel",
-        path: "tenant - veth - eBPF past bridge and VXLAN device of evpn - wire",
+        path: "tenant - veth - eBPF bypassing bridge and VXLAN device - wire",
         accelerated: true,
         ..PAIR
     },
     Evpn {
         name: "evpn-rr",
-        path: "as evpn among three leaves, by a spine that reflects the routes",
+        path: "as evpn, three leaves and a spine that reflects the routes",
         spine: true,
         ..PAIR
     },
     Evpn {
         name: "evpn-rr+accel",
-        path: "as evpn+accel among three leaves, by a spine that reflects the routes",
+        path: "as evpn+accel, three leaves and a spine that reflects the routes",
         spine: true,
         accelerated: true,
         ..PAIR
     },
     Evpn {
         name: "evpn-svd",
-        path: "tenant - veth - bridge's VLAN - one VXLAN device of all VNIs, filled by FRR - wire",
+        path: "tenant - veth - bridge's VLAN - one VXLAN device for all VNIs, filled by FRR - wire",
         single: true,
         ..PAIR
     },
 ];
 
-/// The tenants' VLAN, where a bridge has several, and the device that has the gateway there.
+/// The tenants' VLAN on a VLAN-filtering bridge, and the device with their gateway.
 const VLAN: VlanId = match VlanId::new(10) {
     Ok(vlan) => vlan,
     Err(_) => panic!("evaluated by the compiler"),
 };
 const VLAN_DEVICE: &str = "br0.10";
 
-/// The spine, and its address on the underlay.
+/// The spine and its underlay address.
 const SPINE: &str = "spine";
 const SPINE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
-/// Addresses of spine and leaves.
+/// Underlay network of the spine and the leaves.
 const UNDERLAY: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 0, 0, 0), 24);
 
-/// A host with a VTEP, and the tenant behind it if it has one.
+/// A host with a VTEP, and the tenant behind it, if any.
 struct Leaf<'a> {
     host: &'a Host,
     vtep: Ipv4Addr,
-    /// Its bridge's address: the tenants' gateway there.
+    /// The bridge's address, the gateway of the local tenants.
     gateway: Ipv4Addr,
     tenant: Option<(&'a Host, Ipv4Addr)>,
 }
@@ -104,7 +104,7 @@ impl Mode for Evpn {
         self.path
     }
 
-    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    /// False: its daemons would run beside every other mode of the run.
     fn in_all(&self) -> bool {
         false
     }
@@ -114,7 +114,9 @@ impl Mode for Evpn {
         evpn::installed(machine)?;
         if self.single {
             machine.links(&["vlan"])?;
+            // Each VNI maps to a VLAN of the bridge.
             machine.vlan_filtering()?;
+            // Supported since FRR 8.5.
             evpn::knows_devices_for_many()?;
         }
         if self.accelerated { machine.fast_path() } else { Ok(()) }
@@ -124,7 +126,7 @@ impl Mode for Evpn {
         match (self.spine, self.single) {
             (true, _) => &fault::evpn::SPINE,
             (false, false) => &fault::evpn::PAIR,
-            // It is measured in a guest, where no faults are tried.
+            // This variant runs in a guest, where faults are not injected.
             (false, true) => &[],
         }
     }
@@ -168,17 +170,19 @@ impl Mode for Evpn {
             fabric.as_ref().filter(|_| self.accelerated).map(|[c, _]| run(c)).transpose()?;
         let Tenants { a, b, tenant_a, tenant_b } = tenants;
         let mut hosts = vec![a, b];
+        // Same order as the speakers: a, b, c, spine.
         hosts.extend(fabric.into_iter().flatten());
         let names: Vec<_> = hosts.iter().map(|host| host.name().to_owned()).collect();
         let client = hosts.len();
         hosts.extend([tenant_a, tenant_b]);
         let mut network = Network::new(hosts, client, client + 1, TENANT_B, mtu, hops);
         for (name, (tree, mut started)) in names.iter().zip(programs) {
+            // Messages from startup would not explain a later failure.
             started.iter_mut().for_each(Process::forget_output);
             let tenant = format!("tenant-{name}");
             network = network.with_processes_of(&[name, &tenant], tree, started);
         }
-        network = network.noting("FRR runs beside what is measured and is not pinned");
+        network = network.noting("FRR runs beside the workload and is not pinned to CPUs");
         if let Some(both) = both {
             network = network.noting(SHORTCUTS).noting(MIRRORS);
             for accel in both.into_iter().chain(third) {
@@ -189,8 +193,8 @@ impl Mode for Evpn {
     }
 }
 
-/// A third leaf, and a spine that joins all of them: it routes between the leaves, whose
-/// underlay addresses are on their loopback devices, as a fabric of /32 has them.
+/// Adds a third leaf and a spine that joins and routes between all leaves. Underlay addresses
+/// are /32 on the loopback devices, as in a routed fabric.
 fn fabric(params: &Params, a: &Host, b: &Host) -> Result<[Host; 2]> {
     let (c, spine) = (Host::new(evpn::C.0)?, Host::new(SPINE)?);
     spine.address("lo", SPINE_ADDRESS, 32)?;
@@ -201,6 +205,7 @@ fn fabric(params: &Params, a: &Host, b: &Host) -> Result<[Host; 2]> {
         let device = format!("nic{number}");
         leaf.connect(NIC, &spine, &device, params.mtu)?;
         leaf.set_offload(NIC, params.offload)?;
+        // The profile applies to both ends of each cable.
         spine.set_offload(&device, params.offload)?;
         leaf.address("lo", address, 32)?;
         spine.netlink().add_route(&to(address, 32, &device))?;
@@ -214,13 +219,13 @@ fn fabric(params: &Params, a: &Host, b: &Host) -> Result<[Host; 2]> {
     Ok([c, spine])
 }
 
-/// A route to what is on a link.
+/// Returns a route to a network on the link itself.
 fn to(address: Ipv4Addr, prefix: u8, link: &str) -> Route<'_> {
     Route { to: IpAddr::V4(address), prefix, via: None, link, onlink: false }
 }
 
-/// A leaf's VXLAN device, which learns nothing of itself, and its bridge, with the tenants'
-/// gateway on it: the bridge's neighbours are what it answers from.
+/// Adds a leaf's VXLAN device, which does not learn, and its bridge with the tenants' gateway.
+/// The gateway's neighbour entries let the bridge answer ARP for remote tenants.
 fn tunnel(leaf: &Leaf<'_>, mtu: u32) -> Result<()> {
     let host = leaf.host;
     bridged(leaf, Some(VNI), mtu)?;
@@ -228,14 +233,15 @@ fn tunnel(leaf: &Leaf<'_>, mtu: u32) -> Result<()> {
     Ok(host.netlink().set_up(DEVICE)?)
 }
 
-/// The same with one device for all VNIs, of which the tenants' VLAN has one. The gateway is on
-/// a device of that VLAN.
+/// Like [`tunnel`], with one device for all VNIs. The tenants' VLAN maps to one VNI, and the
+/// gateway is on a device of that VLAN.
 fn tunnel_of_many(leaf: &Leaf<'_>, mtu: u32) -> Result<()> {
     let (host, netlink) = (leaf.host, leaf.host.netlink());
     bridged(leaf, None, mtu)?;
     netlink.filter_vlans(BRIDGE)?;
     netlink.join_vlan(BRIDGE, VLAN, Membership::Bridge)?;
     if leaf.tenant.is_some() {
+        // Tenants send untagged frames.
         netlink.join_vlan(PORT_DEVICE, VLAN, Membership::Untagged)?;
     }
     netlink.join_vlan(DEVICE, VLAN, Membership::Tagged)?;
@@ -246,7 +252,7 @@ fn tunnel_of_many(leaf: &Leaf<'_>, mtu: u32) -> Result<()> {
     Ok(netlink.set_up(DEVICE)?)
 }
 
-/// A leaf's bridge with its VXLAN device, which is down, and the tenant's port.
+/// Adds a leaf's bridge with the tenant's port and the VXLAN device, which stays down.
 fn bridged(leaf: &Leaf<'_>, vni: Option<Vni>, mtu: u32) -> Result<()> {
     let host = leaf.host;
     let device = without_learning(vni, leaf.vtep);
@@ -257,13 +263,15 @@ fn bridged(leaf: &Leaf<'_>, vni: Option<Vni>, mtu: u32) -> Result<()> {
     Ok(host.netlink().control_bridge_port(DEVICE)?)
 }
 
-/// FRR in every host, each in a process tree of its own.
+/// Starts FRR in every host, each in its own process tree.
 fn speak(leaves: &[Leaf<'_>], spine: Option<&Host>) -> Result<Vec<(Processes, Vec<Process>)>> {
     let all: Vec<_> = leaves.iter().map(|leaf| leaf.vtep).collect();
     let speaker = |leaf: &Leaf<'_>| Speaker {
         address: leaf.vtep,
         peers: match spine {
+            // With a reflector, leaves need no sessions with each other.
             Some(_) => vec![SPINE_ADDRESS],
+            // Internal BGP needs a full mesh: learned routes are not passed on.
             None => all.iter().copied().filter(|other| *other != leaf.vtep).collect(),
         },
         reflects: false,
@@ -282,8 +290,8 @@ fn speak(leaves: &[Leaf<'_>], spine: Option<&Host>) -> Result<Vec<(Processes, Ve
         .collect()
 }
 
-/// Has each tenant show itself to its gateway, which is on this device, and waits until every
-/// other leaf knows it by BGP.
+/// Makes each tenant known to its gateway on device `gateway`, then waits until every other
+/// leaf has learned it by BGP.
 fn teach(leaves: &[Leaf<'_>], gateway: &str, mut programs: Vec<&mut Process>) -> Result<()> {
     for leaf in leaves {
         let others = leaves.iter().map(|leaf| leaf.vtep).filter(|vtep| *vtep != leaf.vtep);
@@ -291,6 +299,7 @@ fn teach(leaves: &[Leaf<'_>], gateway: &str, mut programs: Vec<&mut Process>) ->
         evpn::floods_to(leaf.host, &mut programs, DEVICE, &others)?;
     }
     for leaf in leaves {
+        // The third leaf has no tenant to announce.
         let Some((tenant, address)) = leaf.tenant else { continue };
         evpn::greet(tenant, address.into(), leaf.gateway)?;
         let mac = mac(tenant.name(), TENANT_NIC);
@@ -302,7 +311,7 @@ fn teach(leaves: &[Leaf<'_>], gateway: &str, mut programs: Vec<&mut Process>) ->
     Ok(())
 }
 
-/// The hops from tenant to tenant.
+/// Returns the hops from tenant to tenant.
 fn path(both: Option<&[Arc<Accel>; 2]>, spine: bool) -> Vec<Hop> {
     let mut path = vec![Hop::tx("tenant-a", TENANT_NIC)];
     match both {

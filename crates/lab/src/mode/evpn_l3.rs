@@ -1,8 +1,9 @@
-//! `evpn-l3`: a network a host, and routes between them by BGP EVPN (type 5) from the real FRR.
+//! `evpn-l3`: one network per host. The real FRR announces the networks by BGP EVPN (type 5).
 //!
-//! In each host a VRF has the tenants' network and a bridge without an address, whose only port is
-//! the VXLAN device. A packet to another host's tenant is routed to the other VTEP, "on" that
-//! bridge: its frame is addressed to the router there (RFC 9136, section 4.4.1: interface-less).
+//! Each host has a VRF with the tenants' network and a bridge without an address, whose only
+//! port is the VXLAN device. The route to a remote tenant leads to the other VTEP by that
+//! bridge, and the frame is addressed to the router there (interface-less model, RFC 9136,
+//! section 4.4.1).
 
 use std::net::Ipv4Addr;
 
@@ -18,13 +19,13 @@ use crate::bgp::evpn::{self, RemoteNetwork, Routed, Speaker};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Networks that BGP EVPN routes; by name only.
+/// Networks that BGP EVPN routes. Not in `--modes all`.
 pub struct EvpnL3;
 
 const VRF: &str = "tenants";
-/// Its table of routes.
+/// Routing table of the VRF.
 const TABLE: u32 = 100;
-/// Of the VRF: what FRR's documentation calls a layer 3 VNI.
+/// VNI of the VRF, the layer 3 VNI in FRR's documentation.
 const VNI: Vni = match Vni::new(4000) {
     Ok(vni) => vni,
     Err(_) => panic!("evaluated by the compiler"),
@@ -32,7 +33,7 @@ const VNI: Vni = match Vni::new(4000) {
 /// Prefix length of a host's network, bits.
 const PREFIX: u8 = 24;
 
-/// Address of a host's network: the gateway has the first, the tenant the second. Hosts count
+/// Returns an address of a host's network. The gateway is 1, the tenant is 2. Hosts count
 /// from 1.
 const fn address(host: u8, last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 1, host, last)
@@ -47,7 +48,7 @@ impl Mode for EvpnL3 {
         "tenant - veth - VRF's route by FRR (EVPN type 5) - bridge - VXLAN device - wire"
     }
 
-    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    /// False: its daemons would run beside every other mode of the run.
     fn in_all(&self) -> bool {
         false
     }
@@ -75,6 +76,7 @@ impl Mode for EvpnL3 {
         };
         let mut programs = [speak(a, Wire::A, Wire::B)?, speak(b, Wire::B, Wire::A)?];
         let mut all: Vec<_> = programs.iter_mut().flat_map(|(_, started)| started).collect();
+        // Wait for both directions before any traffic starts.
         for (host, other, number, vtep) in [(a, b, 2, Wire::B), (b, a, 1, Wire::A)] {
             let network = (address(number, 0), PREFIX);
             let remote = RemoteNetwork { network, vtep, router: router_mac(other) };
@@ -85,21 +87,22 @@ impl Mode for EvpnL3 {
         middle.push(Hop::rx("b", BRIDGE));
         let mut network = tenants.network(server, mtu, middle);
         for (name, (tree, mut started)) in ["a", "b"].into_iter().zip(programs) {
+            // Messages from startup would not explain a later failure.
             started.iter_mut().for_each(Process::forget_output);
             let tenant = format!("tenant-{name}");
             network = network.with_processes_of(&[name, &tenant], tree, started);
         }
-        Ok(network.noting("FRR runs beside what is measured and is not pinned"))
+        Ok(network.noting("FRR runs beside the workload and is not pinned to CPUs"))
     }
 }
 
-/// Hardware address of a host's router: its bridge's, by which FRR announces it.
+/// Returns the router MAC that FRR announces for a host: its bridge's.
 fn router_mac(host: &Host) -> MacAddr {
     mac(host.name(), BRIDGE)
 }
 
-/// A host's VRF, with the tenant's device and the bridge of its VXLAN device; the tenant's
-/// gateway is there.
+/// Sets up a host's VRF with the tenant's device, the bridge and the VXLAN device. The tenant's
+/// gateway address is on the tenant's port.
 fn router(host: &Host, tenant: &Host, local: Ipv4Addr, number: u8, mtu: u32) -> Result<()> {
     let netlink = host.netlink();
     host.forward()?;

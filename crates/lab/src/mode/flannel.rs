@@ -1,16 +1,16 @@
-//! `flannel`: the real daemon with etcd in both hosts, pods behind a bridge `cni0`.
+//! `flannel`: the real flanneld in both hosts, with etcd in one; pods behind a bridge `cni0`.
 
 use testbed::{Processes, Wire};
 
 use crate::cluster::{self, Etcd, Nodes, Source, flannel, knows, pod};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// flannel with its default flags; by name only.
+/// flannel with its default flags. Not in `--modes all`.
 pub struct Flannel;
 
-/// What runs beside what is measured.
+/// Note printed with the figures.
 pub(super) const DAEMONS: &str =
-    "flannel's daemons and etcd run beside what is measured and are not pinned";
+    "flannel's daemons and etcd run beside the workload and are not pinned to CPUs";
 
 impl Mode for Flannel {
     fn name(&self) -> &'static str {
@@ -18,10 +18,10 @@ impl Mode for Flannel {
     }
 
     fn path(&self) -> &'static str {
-        "pod - veth - bridge cni0 - route - flannel.1, by the real daemon - wire"
+        "pod - veth - bridge cni0 - route - flannel.1 set up by the real daemon - wire"
     }
 
-    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    /// False: its daemons would run beside every other mode of the run.
     fn in_all(&self) -> bool {
         false
     }
@@ -35,7 +35,7 @@ impl Mode for Flannel {
     }
 }
 
-/// Two hosts with flannel and a pod each.
+/// Starts two hosts with flannel and one pod each.
 pub(super) fn nodes(params: &Params) -> Result<Nodes> {
     let [a, b] = params.wire().hosts()?;
     let trees = [Processes::new()?, Processes::new()?];
@@ -45,6 +45,7 @@ pub(super) fn nodes(params: &Params) -> Result<Nodes> {
     let (daemon_a, subnet_a) = flannel(&trees[0], &a, &source)?;
     let (daemon_b, subnet_b) = flannel(&trees[1], &b, &source)?;
     let pods = [pod(&a, "tenant-a", subnet_a)?, pod(&b, "tenant-b", subnet_b)?];
+    // Each daemon learns the other's subnet from etcd.
     knows(&a, subnet_b)?;
     knows(&b, subnet_a)?;
     let [tree_a, tree_b] = trees;

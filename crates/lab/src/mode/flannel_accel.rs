@@ -1,5 +1,5 @@
-//! `flannel+accel`: the real flannel of `flannel`, with `overlane accel`'s fast path in
-//! both hosts. Packets pass by the bridge, IP forwarding and `flannel.1`.
+//! `flannel+accel`: the network of `flannel`, with `overlane accel`'s fast path in both hosts.
+//! Packets bypass the bridge, IP forwarding and `flannel.1`.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use super::vxlan_accel::{MIRRORS, SHORTCUTS, half, hops, meter, run, settle};
 use crate::cluster::{self, DEVICE, Nodes, PORT_DEVICE};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// What a reader of the figures has to know.
+/// Note printed with the figures.
 const SHORT: &str =
-    "connections of a few packets (tcp_crr) pass by the VXLAN device only, which the hops show";
+    "connections of a few packets (tcp_crr) bypass the VXLAN device only, as the hops show";
 
 /// `flannel` with the fast path in both hosts.
 pub struct FlannelAccel;
@@ -25,10 +25,10 @@ impl Mode for FlannelAccel {
     }
 
     fn path(&self) -> &'static str {
-        "pod - veth - eBPF past bridge cni0, route and flannel.1 - wire"
+        "pod - veth - eBPF bypassing bridge cni0, route and flannel.1 - wire"
     }
 
-    /// By name only, as `flannel`.
+    /// False, as for `flannel`.
     fn in_all(&self) -> bool {
         false
     }
@@ -45,11 +45,11 @@ impl Mode for FlannelAccel {
     }
 }
 
-/// The hops where rules see each packet of short connections: these pass by the VXLAN device only,
-/// which all connections do.
+/// Adapts the hops to packet filters that must see each packet of short connections. Such
+/// packets bypass the VXLAN device only. Established connections bypass every device.
 fn half_path(hops: Vec<Hop>, [from_a, from_b]: &[Arc<Accel>; 2]) -> Vec<Hop> {
     let stage = |host: &str, side, accel| {
-        Hop::stage(host, "accel, half path", side, meter(accel, half)).for_short_connections()
+        Hop::stage(host, "accel, partial bypass", side, meter(accel, half)).for_short_connections()
     };
     let lasting = |hop: Hop| match hop.device.as_str() {
         DEVICE => hop,
@@ -59,8 +59,8 @@ fn half_path(hops: Vec<Hop>, [from_a, from_b]: &[Arc<Accel>; 2]) -> Vec<Hop> {
     hops.into_iter().map(lasting).chain(stages).collect()
 }
 
-/// The network of these nodes, with the fast path in both. `target`: what the client is to
-/// reach the server by.
+/// Returns the network of these nodes with the fast path in both. The client connects to
+/// `target`.
 pub(super) fn accelerated(nodes: Nodes, target: Ipv4Addr) -> Result<Network> {
     let both = [run(&nodes.hosts[0])?, run(&nodes.hosts[1])?];
     let [client, serving] = &nodes.pods;
@@ -69,6 +69,7 @@ pub(super) fn accelerated(nodes: Nodes, target: Ipv4Addr) -> Result<Network> {
     let [from_a, from_b] = both;
     Ok(nodes
         .network(hops)
+        // The fast path stops when it is dropped.
         .keeping(Box::new(from_a))
         .keeping(Box::new(from_b))
         .noting(SHORTCUTS)

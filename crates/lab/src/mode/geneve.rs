@@ -1,5 +1,5 @@
 //! `geneve`: tenants on a bridge with a kernel Geneve device as uplink (RFC 8926), the
-//! encapsulation of OVN and of Cilium's and Antrea's tunnels.
+//! encapsulation of OVN and of the tunnels of Cilium and Antrea.
 
 use netstate::Hop;
 use netstate::link::Geneve as Device;
@@ -10,7 +10,7 @@ use super::vxlan::{TENANT_A, TENANT_B, VNI};
 use crate::network::GENEVE_OVERHEAD;
 use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Bridges with a kernel Geneve device as uplink; needs the kernel's geneve.
+/// Bridges with a kernel Geneve device as uplink. Needs the kernel's geneve module.
 pub struct Geneve;
 
 const DEVICE: &str = "geneve0";

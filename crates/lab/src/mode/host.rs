@@ -1,4 +1,4 @@
-//! `host`: host NIC to host NIC over the wire, the baseline of everything.
+//! `host`: host NIC to host NIC over the wire, the baseline of all ratios.
 
 use netstate::Hop;
 use testbed::{NIC, Wire};

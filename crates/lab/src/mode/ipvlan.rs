@@ -1,11 +1,11 @@
-//! `ipvlan`: the tenant's device sits on the NIC and shares its MAC (layer 2).
+//! `ipvlan`: the tenant's device is stacked on the NIC and shares its MAC address (L2 mode).
 
 use super::bridge::TENANT_NIC;
 use super::macvlan::on_nic;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 use testbed::NIC;
 
-/// ipvlan devices on the NICs; needs the kernel's ipvlan.
+/// ipvlan devices on the NICs. Needs the kernel's ipvlan module.
 pub struct Ipvlan;
 
 impl Mode for Ipvlan {

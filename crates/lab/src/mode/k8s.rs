@@ -1,11 +1,10 @@
-//! `k8s` and its variants: nodes of Kubernetes with the real kube-apiserver, flannel and
-//! kube-proxy. There is no kubelet: pods are namespaces, and their addresses are told to
-//! the API.
+//! `k8s` and its variants: Kubernetes nodes with the real kube-apiserver, flannel and
+//! kube-proxy. There is no kubelet: pods are namespaces, and this module registers their
+//! addresses with the API.
 //!
-//! A variant's name says how it differs: `-nft`: kube-proxy writes nftables rules of its own
-//! in place of iptables ones. `-service`: the client reaches the server by the address of a
-//! service. A number: so many services beside it. `+accel`: with `overlane accel`'s fast
-//! path in both nodes.
+//! The suffix names the difference. `-nft`: kube-proxy in nftables mode; otherwise iptables
+//! mode. `-service`: the client connects to a service address. `-100`, `-5000`: number of other
+//! services. `+accel`: `overlane accel`'s fast path in both nodes.
 
 use std::time::Duration;
 
@@ -18,21 +17,21 @@ use crate::cluster::{
 };
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Longer than conntrack takes to call answered datagrams assured, 2 s
+/// Exceeds the 2 s after which conntrack may mark an answered UDP flow as assured
 /// (net/netfilter/nf_conntrack_proto_udp.c).
 const ASSURED: Duration = Duration::from_millis(2500);
-/// What a reader of the figures has to know.
+/// Note printed with the figures.
 const WARMUP: &str =
-    "datagrams are sent for 2.5 s before they count: conntrack has them as assured then";
+    "datagrams are sent for 2.5 s before counting starts: conntrack then marks the flow as assured";
 
-/// Two nodes of Kubernetes; by name only.
+/// Two Kubernetes nodes. Not in `--modes all`.
 pub struct Kubernetes {
     name: &'static str,
     path: &'static str,
     proxy: ProxyMode,
-    /// The client reaches the server by its service.
+    /// The client connects to the server's service address.
     by_service: bool,
-    /// Services beside the server's.
+    /// Number of services beside the server's.
     others: u32,
     accel: bool,
 }
@@ -65,15 +64,17 @@ const fn accel(of: Kubernetes, name: &'static str, path: &'static str) -> Kubern
     Kubernetes { name, path, accel: true, ..of }
 }
 
-const POD_ACCEL: &str = "pod - veth - eBPF past cni0, rules and flannel.1 - wire";
-const SERVICE: &str = "pod - veth - cni0 - service's address by iptables - flannel.1 - wire";
-const SERVICE_NFT: &str = "pod - veth - cni0 - service's address by nftables - flannel.1 - wire";
+const POD_ACCEL: &str = "pod - veth - eBPF bypassing cni0, rules and flannel.1 - wire";
+const SERVICE: &str =
+    "pod - veth - cni0 - service address translated by iptables - flannel.1 - wire";
+const SERVICE_NFT: &str =
+    "pod - veth - cni0 - service address translated by nftables - flannel.1 - wire";
 const SERVICE_100: &str = "as k8s-service, among 100 other services";
 const SERVICE_NFT_100: &str = "as k8s-service-nft, among 100 other services";
 const SERVICE_5000: &str = "as k8s-service, among 5000 other services";
 const SERVICE_NFT_5000: &str = "as k8s-service-nft, among 5000 other services";
 const SERVICE_ACCEL: &str =
-    "pod - veth - eBPF past cni0, rules and flannel.1 to the service's pod - wire";
+    "pod - veth - eBPF bypassing cni0, rules and flannel.1 to the service's pod - wire";
 const AMONG_100_ACCEL: &str = "as k8s-service+accel, among 100 other services";
 const AMONG_5000_ACCEL: &str = "as k8s-service+accel, among 5000 other services";
 
@@ -84,7 +85,7 @@ const OF_100_NFT: Kubernetes = service(NFTABLES, "k8s-service-nft-100", SERVICE_
 const OF_5000: Kubernetes = service(IPTABLES, "k8s-service-5000", SERVICE_5000, 5000);
 const OF_5000_NFT: Kubernetes = service(NFTABLES, "k8s-service-nft-5000", SERVICE_NFT_5000, 5000);
 
-/// Every variant, each before itself with the fast path.
+/// All variants; each precedes its `+accel` form.
 pub const ALL: [Kubernetes; 16] = [
     IPTABLES,
     accel(IPTABLES, "k8s+accel", POD_ACCEL),
@@ -104,12 +105,12 @@ pub const ALL: [Kubernetes; 16] = [
     accel(OF_5000_NFT, "k8s-service-nft-5000+accel", AMONG_5000_ACCEL),
 ];
 
-/// What a node's programs read about the API.
+/// Path of the kubeconfig that a node's programs read.
 const CONFIG: &str = "/tmp/kubeconfig";
-/// Networks of the nodes' pods, /24 each.
+/// Pod network of each node, /24.
 const PODS: [std::net::Ipv4Addr; 2] =
     [std::net::Ipv4Addr::new(10, 244, 0, 0), std::net::Ipv4Addr::new(10, 244, 1, 0)];
-const DAEMONS: &str = "kube-apiserver, etcd, flannel and kube-proxy run beside what is measured and are not pinned; there is no kubelet";
+const DAEMONS: &str = "kube-apiserver, etcd, flannel and kube-proxy run beside the workload and are not pinned to CPUs; there is no kubelet";
 
 impl Mode for Kubernetes {
     fn name(&self) -> &'static str {
@@ -120,13 +121,13 @@ impl Mode for Kubernetes {
         self.path
     }
 
-    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    /// False: its daemons would run beside every other mode of the run.
     fn in_all(&self) -> bool {
         false
     }
 
     fn build_seconds(&self) -> Option<u32> {
-        // Measured on two cores: some 6 s without others, 46 s among 5000.
+        // Measured on two cores: about 6 s with no other services, 46 s with 5000.
         Some(10 + self.others / 130 + if self.accel { 5 } else { 0 })
     }
 
@@ -152,12 +153,12 @@ impl Mode for Kubernetes {
 }
 
 impl Kubernetes {
-    /// Two nodes with a pod each, and the control plane.
+    /// Starts two nodes with a pod each, and the control plane.
     fn nodes(&self, params: &Params) -> Result<Nodes> {
         let hosts = params.wire().hosts()?;
         for host in &hosts {
-            // As a node's set-up wants it (kubeadm's preflight checks): rules see what
-            // crosses the pods' bridge, too.
+            // kubeadm's preflight checks require this on a node: packet filters then also see
+            // traffic that crosses the pods' bridge.
             host.sysctl_if_present("net/bridge/bridge-nf-call-iptables", "1")?;
         }
         let trees = [Processes::new()?, Processes::new()?];
@@ -169,6 +170,7 @@ impl Kubernetes {
         control_plane.create(&objects)?;
         let mut kept = Vec::new();
         for (tree, host) in trees.iter().zip(&hosts) {
+            // The relay stops when it is dropped.
             kept.push(control_plane.reached_from(host)?);
             ControlPlane::write_config(tree, host, CONFIG)?;
         }
@@ -178,7 +180,7 @@ impl Kubernetes {
         let name = ["tenant-a", "tenant-b"];
         let pods = [pod(&hosts[0], name[0], subnet_a)?, pod(&hosts[1], name[1], subnet_b)?];
         let mut objects = Objects::default();
-        // `programmed` waits for the last of these; without others that is the server's.
+        // `programmed` waits for the last of these services, or for the server's if alone.
         objects.server(subnet_b.pod());
         objects.others(self.others, PODS);
         control_plane.create(&objects)?;

@@ -1,5 +1,5 @@
-//! `loopback`: a host talking to itself over its loopback device: what no path
-//! between two devices is expected to beat. Measured when it is asked for by name.
+//! `loopback`: client and server in one host, over its loopback device. No path between two
+//! devices should be faster. Not in `--modes all`.
 
 use std::net::Ipv4Addr;
 
@@ -33,6 +33,6 @@ impl Mode for Loopback {
         let mtu = host.netlink().link("lo")?.mtu;
         let hops = vec![Hop::tx("a", "lo")];
         Ok(Network::new(vec![host], 0, 0, Ipv4Addr::LOCALHOST, mtu, hops)
-            .noting("crosses no wire: offload profile and MTU of the underlay do not apply"))
+            .noting("no wire: the offload profile and the underlay's MTU do not apply"))
     }
 }

@@ -1,4 +1,4 @@
-//! `macvlan`: the tenant's device sits on the NIC, with a MAC of its own.
+//! `macvlan`: the tenant's device is stacked on the NIC and has its own MAC address.
 
 use netstate::Hop;
 use netstate::link::Macvlan as MacvlanMode;
@@ -36,7 +36,7 @@ impl Mode for Macvlan {
     }
 }
 
-/// Two hosts, each with a tenant whose device `attach` puts onto the NIC.
+/// Builds two hosts with a tenant each. `attach` puts the tenant's device onto the NIC.
 pub(super) fn on_nic(
     params: &Params,
     attach: impl Fn(&Host, &Host) -> Result<()>,

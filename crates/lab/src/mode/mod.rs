@@ -1,4 +1,4 @@
-//! One file per mode, and this list of them.
+//! One file per mode, the list of all modes, and the `Mode` trait.
 
 use std::sync::LazyLock;
 
@@ -50,45 +50,46 @@ mod vxlan_accel;
 mod vxlan_routed;
 mod vxlan_routed_accel;
 
-/// A way to get a tenant's packets to another tenant.
+/// One way to carry packets from tenant to tenant.
 pub trait Mode: Send + Sync {
-    /// Name, as the command line has it.
+    /// Name on the command line.
     fn name(&self) -> &'static str;
 
-    /// The path in words, hop by hop.
+    /// The path, hop by hop, for people.
     fn path(&self) -> &'static str;
 
-    /// Whether `--modes all` measures it. Modes in which a host talks to itself and
-    /// variants of another mode are measured when they are named, and so are guests.
+    /// Whether `--modes all` includes it. Left out: modes in which a host talks to itself,
+    /// variants of other modes, and modes in guests.
     fn in_all(&self) -> bool {
         !self.in_guests()
     }
 
-    /// Whether client and server are virtual machines: nothing but overlane runs in them.
+    /// Whether client and server run in virtual machines, which run nothing else.
     fn in_guests(&self) -> bool {
         false
     }
 
-    /// Whether its guests can be started so here.
+    /// Checks whether its guests can start with these options on this machine.
     ///
     /// # Errors
-    /// The reason and the remedy; that it has no guests.
+    /// The reason and the remedy, also if the mode has no guests.
     fn takes(&self, options: &GuestOptions) -> std::result::Result<(), Unsupported> {
         match *options == GuestOptions::AS_FOUND || self.in_guests() {
+            // With default options there is nothing to refuse.
             true => crate::guest::takes(options, crate::guest::Behind::Tap),
             false => Err(Unsupported::new(
-                "its ends are no virtual machines",
-                "vary it in modes vm-… (overlane lab list)",
+                "its ends are not virtual machines",
+                "use a vm-… mode (overlane lab list)",
             )),
         }
     }
 
-    /// About how long building it takes, seconds, where somebody who waits would wonder.
+    /// Approximate time to build it, seconds; `None` if too short to announce.
     fn build_seconds(&self) -> Option<u32> {
         self.in_guests().then_some(crate::guest::BUILD_SECONDS)
     }
 
-    /// Whether this machine can build it now.
+    /// Checks whether this machine can build it now.
     ///
     /// # Errors
     /// The reason and the remedy.
@@ -97,16 +98,16 @@ pub trait Mode: Send + Sync {
     /// Builds hosts, devices and programs, and declares the hops that prove the path.
     ///
     /// # Errors
-    /// The first step that failed; nothing stays behind.
+    /// The first step that failed. Nothing is left behind.
     fn build(&self, params: &Params) -> Result<Network>;
 
-    /// Other modes that serve the same purpose as this one, as it was built. The results keep
-    /// them; a report advises one that is proven faster.
+    /// Modes that serve the same purpose as this one, as built. The results record them, and a
+    /// report recommends one that is proven faster.
     fn alternatives(&self, _built: &Network) -> &'static [Alternative] {
         &[]
     }
 
-    /// What can befall it while traffic flows (`lab run --faults`).
+    /// Faults that can be injected while traffic flows (`lab run --faults`).
     fn faults(&self) -> &'static [Fault] {
         &[]
     }
@@ -115,23 +116,23 @@ pub trait Mode: Send + Sync {
 /// Another mode that serves the same purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alternative {
-    /// Name of the other mode, as the table of modes has it.
+    /// Name of the other mode.
     pub mode: &'static str,
-    /// What to change to get there, as a clause.
+    /// The change that leads there, as an imperative clause.
     pub advice: &'static str,
 }
 
-/// Modes of one kind.
+/// A group of related modes.
 pub struct Group {
-    /// Name; `--modes` takes it for all its modes. No mode has it.
+    /// Name. `--modes` accepts it for all modes of the group. No mode has the same name.
     pub name: &'static str,
-    /// What its modes have in common.
+    /// Description of the group.
     pub title: &'static str,
-    /// Its modes, in the order of the table.
+    /// Modes in table order.
     pub modes: &'static [&'static dyn Mode],
 }
 
-/// Every mode, by group.
+/// Returns every mode, by group.
 pub fn groups() -> &'static [Group] {
     &[
         Group {
@@ -151,7 +152,7 @@ pub fn groups() -> &'static [Group] {
         },
         Group {
             name: "routes",
-            title: "routes by BGP, as calico has them",
+            title: "routes by BGP, as in calico",
             modes: &[
                 &bgp::ALL[0],
                 &bgp::ALL[1],
@@ -184,7 +185,7 @@ pub fn groups() -> &'static [Group] {
         },
         Group {
             name: "bgp-evpn",
-            title: "VXLAN devices that BGP fills",
+            title: "VXLAN devices filled by BGP EVPN",
             modes: &[
                 &evpn::ALL[0],
                 &evpn::ALL[1],
@@ -196,7 +197,7 @@ pub fn groups() -> &'static [Group] {
         },
         Group {
             name: "kubernetes",
-            title: "flannel, and nodes of Kubernetes",
+            title: "flannel, and Kubernetes nodes",
             modes: &[
                 &flannel::Flannel,
                 &flannel_accel::FlannelAccel,
@@ -247,7 +248,7 @@ pub fn groups() -> &'static [Group] {
         },
         Group {
             name: "user-space",
-            title: "packets through a program: tapbridge, vtep",
+            title: "packets forwarded by a program: tapbridge, vtep",
             modes: &[
                 &tap::Tap,
                 &tapbridge::EPOLL,
@@ -293,14 +294,14 @@ pub fn groups() -> &'static [Group] {
     ]
 }
 
-/// Every mode, in the order of the table.
+/// Returns every mode, in table order.
 pub fn modes() -> &'static [&'static dyn Mode] {
     static ALL: LazyLock<Vec<&'static dyn Mode>> =
         LazyLock::new(|| groups().iter().flat_map(|group| group.modes).copied().collect());
     &ALL
 }
 
-/// A mode by name.
+/// Returns the mode of this name.
 pub fn find(name: &str) -> Option<&'static dyn Mode> {
     modes().iter().copied().find(|mode| mode.name() == name)
 }

@@ -1,6 +1,5 @@
-//! `nat`: a published port, by DNAT and masquerade in nftables: Docker's bridge
-//! mode. The client's host hides it behind its own address, the server's host
-//! publishes the port.
+//! `nat`: a published port, as in Docker's bridge mode. nftables masquerades in the client's
+//! host and translates the destination (DNAT) in the server's host.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +9,7 @@ use testbed::{Host, NIC, Wire};
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants, wire_hops};
 use crate::{Alternative, Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
 
-/// Docker's bridge mode: DNAT at the server's host, masquerade at the client's.
+/// Docker's bridge mode: DNAT in the server's host, masquerade in the client's.
 pub struct Nat;
 
 const TENANT_A: Ipv4Addr = Ipv4Addr::new(172, 17, 0, 2);
@@ -34,6 +33,7 @@ impl Mode for Nat {
     fn build(&self, params: &Params) -> Result<Network> {
         let tenants = masqueraded(params)?;
         tenants.b.nft(&publish())?;
+        // Clients know the published address only.
         Ok(tenants.network(TENANT_B, params.mtu, wire_hops()).published_at(Wire::B))
     }
 
@@ -45,14 +45,14 @@ impl Mode for Nat {
     }
 }
 
-/// What `nat` and `nat-proxy` need.
+/// Checks the requirements of `nat` and `nat-proxy`.
 pub(super) fn probe(machine: &Capabilities) -> std::result::Result<(), Unsupported> {
     machine.links(&["veth", "bridge"])?;
     machine.nftables("nat", &(masquerade("172.17.0.0/24") + &publish()))
 }
 
-/// Two hosts with a tenant each, behind a bridge that is its gateway; both
-/// hosts forward and masquerade.
+/// Builds two hosts with a tenant each, behind a bridge that is its gateway. Both hosts
+/// forward and masquerade.
 pub(super) fn masqueraded(params: &Params) -> Result<Tenants> {
     let tenants = Tenants::new(params.mtu, TENANT_A, TENANT_B, 24)?;
     params.wire().join(&tenants.a, &tenants.b)?;
@@ -60,6 +60,7 @@ pub(super) fn masqueraded(params: &Params) -> Result<Tenants> {
     let gateway = |host: &Host, tenant: &Host, gateway: Ipv4Addr, network: &str| {
         host.bridge(BRIDGE, params.mtu, &[PORT_DEVICE])?;
         host.address(BRIDGE, gateway, 24)?;
+        // The host is the tenant's gateway.
         host.forward()?;
         host.nft(&masquerade(network))?;
         tenant.netlink().add_route(&Route::default_by(gateway, TENANT_NIC))?;

@@ -1,5 +1,5 @@
-//! `nat-proxy`: a published port through the real `docker-proxy`, which ends
-//! the client's connection in the host and makes its own to the tenant.
+//! `nat-proxy`: a published port by the real `docker-proxy`, which terminates the client's
+//! connection in the host and opens another to the tenant.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::nat::{TENANT_B, masqueraded, probe};
 use crate::unsupported::find_program;
 use crate::{Alternative, Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
 
-/// A published port served by `docker-proxy`, a hop that ends TCP connections.
+/// A published port served by `docker-proxy`, which terminates TCP connections.
 pub struct NatProxy;
 
 const PROGRAM: &str = "docker-proxy";
@@ -52,11 +52,11 @@ impl Mode for NatProxy {
     }
 }
 
-/// Starts a proxy and waits until it says that it listens: it writes `0` and a
-/// line end to descriptor 3, or `1` and the error (moby, `cmd/docker-proxy`).
-/// The shell makes that descriptor the program's log.
+/// Starts a proxy and waits until it listens. It reports on descriptor 3: `0` and a line feed,
+/// or `1` and the error (moby, `cmd/docker-proxy`). The shell redirects that descriptor to
+/// the program's log.
 fn proxy(tree: &Processes, host: &Host, protocol: &str) -> Result<Process> {
-    // Removed since it was probed: starting it fails, and names it.
+    // If it was removed since the probe, starting it fails with its name.
     let program = find_program(PROGRAM).unwrap_or_else(|| PROGRAM.into());
     let port = PORT.to_string();
     let mut command = Command::new("/bin/sh");

@@ -1,6 +1,6 @@
-//! `netem`: bare hosts on a wire that takes time: netem keeps each packet that a NIC sends.
+//! `netem`: bare hosts on a wire with latency: netem delays each packet that a NIC sends.
 //!
-//! What a distance costs by itself: how much of a window of TCP or of a closed loop is waiting.
+//! It shows the cost of distance alone, when a TCP window or a closed loop waits for replies.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use testbed::{NIC, Wire};
 
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Bare hosts far from each other; by name only.
+/// Bare hosts far from each other. Not in `--modes all`.
 pub struct Netem;
 
-/// How long each packet is kept, each way.
+/// Delay of each packet, in each direction.
 const DELAY: Duration = Duration::from_millis(1);
-/// Packets that are kept at once: what comes in the time of the delay at 20 million a second.
-/// With fewer it would be a queue that drops, and not a distance.
+/// Queue limit, packets: 1 ms at 20 million packets per second. A smaller limit would drop
+/// packets, and the mode would measure loss.
 const LIMIT: u32 = 20_000;
 
 impl Mode for Netem {
@@ -27,7 +27,7 @@ impl Mode for Netem {
         "host NIC - netem: 1 ms - wire - netem: 1 ms - host NIC"
     }
 
-    /// It is no way of networking: what it costs says nothing of one.
+    /// False: netem is no network design, only a reference.
     fn in_all(&self) -> bool {
         false
     }

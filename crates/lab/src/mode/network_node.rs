@@ -1,9 +1,9 @@
-//! `vrouter`, `floating-ip`, `snat` and their variants: OpenStack's network node, a third
-//! host with the router's namespace, built as Neutron's agents build it.
+//! `vrouter`, `floating-ip`, `snat` and their variants: OpenStack's network node, a third host
+//! with the router's namespace, built as Neutron's agents build it.
 //!
-//! A variant's name says how it differs: `-ovs`: Open vSwitch in place of Linux bridges.
-//! `-vlan`: tenants' networks are VLANs in place of VXLAN tunnels. `+accel`: the fast path
-//! in compute hosts.
+//! The suffix names the difference. `-ovs`: Open vSwitch instead of Linux bridges. `-vlan`:
+//! tenant networks are VLANs instead of VXLAN tunnels. `+accel`: the fast path in the compute
+//! hosts.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::neutron::{
 use crate::ovs::Datapath;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// The network node; by name only.
+/// The network node. Not in `--modes all`.
 pub struct NetworkNode {
     name: &'static str,
     path: &'static str,
@@ -30,14 +30,14 @@ pub struct NetworkNode {
     accelerated: bool,
 }
 
-/// Who talks to whom by way of the router.
+/// Direction of the traffic through the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
-    /// A tenant to one of another network.
+    /// Tenant to a tenant of another network.
     EastWest,
-    /// The outside to a tenant, by an address that is the tenant's alone.
+    /// Outside to a tenant, by the tenant's floating IP address.
     FloatingIp,
-    /// A tenant to the outside, which sees the router's address.
+    /// Tenant to the outside, which sees the router's address.
     Snat,
 }
 
@@ -51,12 +51,12 @@ impl Scene {
         }
     }
 
-    /// An address outside and the tenant's that it leads to.
+    /// A floating IP address and the tenant address that it maps to.
     fn floating(self) -> Option<(Ipv4Addr, Ipv4Addr)> {
         (self == Scene::FloatingIp).then(|| (FLOATING, Net::One.end()))
     }
 
-    /// What the client connects to.
+    /// Address that the client connects to.
     const fn target(self) -> Ipv4Addr {
         match self {
             Scene::FloatingIp => FLOATING,
@@ -65,7 +65,7 @@ impl Scene {
     }
 }
 
-/// Which of Neutron's agents connects the ports.
+/// The Neutron agent that connects the ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Agent {
     LinuxBridge,
@@ -93,7 +93,7 @@ const SNAT: NetworkNode = NetworkNode {
     ..VROUTER
 };
 
-/// The variants of a mode: names and paths of `+accel`, `-vlan`, `-ovs` and `-ovs-vlan`.
+/// Returns the variants of a mode. `told`: name and path of `+accel`, `-vlan`, `-ovs`, `-ovs-vlan`.
 const fn variants(of: &NetworkNode, told: [(&'static str, &'static str); 4]) -> [NetworkNode; 4] {
     let [accel, vlan, ovs, ovs_vlan] = told;
     let variant = NetworkNode { ..*of };
@@ -114,7 +114,10 @@ const fn variants(of: &NetworkNode, told: [(&'static str, &'static str); 4]) -> 
 const VROUTERS: [NetworkNode; 4] = variants(
     &VROUTER,
     [
-        ("vrouter+accel", "as vrouter, eBPF past bridges and VXLAN devices in the tenants' hosts"),
+        (
+            "vrouter+accel",
+            "as vrouter, eBPF bypassing bridges and VXLAN devices in the tenants' hosts",
+        ),
         ("vrouter-vlan", "as vrouter, VLAN devices in place of VXLAN"),
         ("vrouter-ovs", "as vrouter, Open vSwitch and its firewall in place of bridges"),
         ("vrouter-ovs-vlan", "as vrouter-ovs, VLAN tags in place of VXLAN"),
@@ -125,7 +128,7 @@ const FLOATING_IPS: [NetworkNode; 4] = variants(
     [
         (
             "floating-ip+accel",
-            "as floating-ip, eBPF past bridge and VXLAN device in the tenant's host",
+            "as floating-ip, eBPF bypassing bridge and VXLAN device in the tenant's host",
         ),
         ("floating-ip-vlan", "as floating-ip, VLAN devices in place of VXLAN"),
         ("floating-ip-ovs", "as floating-ip, Open vSwitch and its firewall in place of bridges"),
@@ -138,7 +141,7 @@ const FLOATING_IPS: [NetworkNode; 4] = variants(
 const SNATS: [NetworkNode; 4] = variants(
     &SNAT,
     [
-        ("snat+accel", "as snat, eBPF past bridge and VXLAN device in the tenant's host"),
+        ("snat+accel", "as snat, eBPF bypassing bridge and VXLAN device in the tenant's host"),
         ("snat-vlan", "as snat, VLAN devices in place of VXLAN"),
         ("snat-ovs", "as snat, Open vSwitch and its firewall in place of bridges"),
         ("snat-ovs-vlan", "as snat-ovs, VLAN tags in place of VXLAN"),
@@ -162,7 +165,7 @@ impl Mode for NetworkNode {
         self.path
     }
 
-    /// By name only: they are many, and no figure of two hosts compares with them but host's.
+    /// False: there are many variants, and `host` is the only comparable mode with two hosts.
     fn in_all(&self) -> bool {
         false
     }
@@ -172,6 +175,7 @@ impl Mode for NetworkNode {
         match (self.agent, self.kind) {
             (Agent::LinuxBridge, NetworkType::Vxlan) => machine.links(&["bridge", "vxlan"])?,
             (Agent::LinuxBridge, NetworkType::Vlan) => machine.links(&["bridge", "vlan"])?,
+            // Open vSwitch brings its own bridges and tunnels.
             (Agent::OpenVSwitch, _) => machine.open_vswitch()?,
         }
         l3_agent::probe(machine)?;
@@ -187,6 +191,7 @@ impl Mode for NetworkNode {
                 linuxbridge::connect(&site, params, self.kind)?;
                 l3_agent::address(&site.router, &nets, self.scene.floating())?;
                 if self.accelerated {
+                    // Its hops differ, and the fast path must stay alive.
                     return self.accelerate(site, params);
                 }
                 let legs = site.legs.each_ref().map(|leg| linuxbridge::hops(leg, self.kind));
@@ -209,7 +214,7 @@ impl Mode for NetworkNode {
 }
 
 impl NetworkNode {
-    /// The network, with the hops from either end to the router.
+    /// Returns the network, with the hops from either end to the router.
     fn network(&self, site: Site, params: &Params, hops: [Vec<Hop>; 2]) -> Network {
         let [up, down] = hops;
         let hops = up.into_iter().chain(reversed(down)).collect();
@@ -225,19 +230,21 @@ impl NetworkNode {
         hosts.extend([node, router]);
         hosts.extend(tenants);
         let at = |name: &String| hosts.iter().position(|host| host.name() == name);
-        // Each end is one of the hosts.
+        // Each end is one of the hosts, so the default is never used.
         let [client, server] = ends.each_ref().map(|name| at(name).unwrap_or_default());
         let address = self.scene.nets()[1].end();
+        // Both ends must be able to send packets of this size.
         Network::new(hosts, client, server, address, mtu[0].min(mtu[1]), hops)
             .published_at(self.scene.target())
     }
 
-    /// The network with the fast path in each compute host.
+    /// Returns the network with the fast path in each compute host.
     fn accelerate(&self, site: Site, params: &Params) -> Result<Network> {
         let mut fast = Vec::new();
         let mut hops = [Vec::new(), Vec::new()];
         for (leg, hops) in site.legs.iter().zip(&mut hops) {
             *hops = linuxbridge::hops(leg, self.kind);
+            // The outside host has no tunnel to accelerate.
             if leg.net != Net::Outside {
                 let accel = start(&leg.host)?;
                 *hops = fast_hops(leg, self.kind, &accel);
@@ -253,47 +260,50 @@ impl NetworkNode {
         Ok(network.noting(AT_NODE).noting(SHORTCUTS).noting(MIRRORS))
     }
 
-    /// What a reader of the figures has to know of the switch.
+    /// Returns the note about the switch that is printed with the figures.
     fn note(&self, datapath: &Datapath) -> String {
         let mut note = datapath.note();
+        // The kernel datapath has none of these limits.
         if *datapath == Datapath::Kernel {
             return note;
         }
         note += match self.kind {
             NetworkType::Vxlan => {
-                "; it tunnels finished packets only: GSO packets stop at the tenant, at the host \
-                 outside and at the router (tx-checksum-ip-generic off), and the network node's NIC \
-                 outside merges none (rx-gro off)"
+                "; it cannot encapsulate GSO packets: they are segmented at the tenant, the \
+                outside host and the router (tx-checksum-ip-generic off), and the network node's outside \
+                NIC does not merge packets (rx-gro off)"
             }
             NetworkType::Vlan => {
-                "; userspace-tso-enable=true; UDP GSO packets stop at the tenant and at the host \
-                 outside (tx-udp-segmentation off)"
+                "; userspace-tso-enable=true; UDP GSO packets are segmented at the tenant and the \
+                outside host (tx-udp-segmentation off)"
             }
         };
-        note + "; it tracks connections itself: no conntrack of the kernel's sees its zones"
+        note + "; connection tracking is its own: the kernel's conntrack does not see its zones"
     }
 }
 
-/// The fast path takes a GSO packet only for a connection that ends behind the port; a router's
-/// end elsewhere. And a packet keeps `skb->encapsulation` of the first tunnel over a veth pair
-/// and when a BPF program takes it out: `bpf_skb_net_grow` (`net/core/filter.c`) then refuses
-/// to add room for headers of another.
-const AT_NODE: &str = "the network node's ends of tunnels are the kernel's: the fast path takes no \
-     GSO packets that a router forwards, and the kernel no second tunnel from it (EALREADY)";
+/// Note printed with the figures. The fast path decapsulates a GSO packet only for a connection
+/// that ends behind the port, and a router's connections end elsewhere. A packet also keeps
+/// `skb->encapsulation` of the first tunnel over a veth pair and after a BPF program
+/// decapsulates it. `bpf_skb_net_grow` (`net/core/filter.c`) then refuses to add headers of a
+/// second tunnel.
+const AT_NODE: &str = "the kernel handles the tunnel ends of the network node: the fast path does \
+    not forward GSO packets of a router, and the kernel refuses to encapsulate its packets again \
+    (EALREADY)";
 
-/// The hops from a tenant to the router with the fast path in its host.
+/// Returns the hops from a tenant to the router, with the fast path in the tenant's host.
 fn fast_hops(leg: &Leg, kind: NetworkType, accel: &Arc<Accel>) -> Vec<Hop> {
     let (host, device) = (leg.host.name(), linuxbridge::uplink(leg.net, kind, NIC));
     let end = End { host, at: host, device: &device, port: TENANT_PORT, accel };
     let mut hops = vec![Hop::tx(leg.end().name(), TENANT_NIC)];
     hops.extend(into_tunnel(&end));
-    // From the NIC on it is as without.
+    // From the NIC on, the hops are those of the plain mode.
     let plain = linuxbridge::hops(leg, kind).into_iter();
     hops.extend(plain.skip_while(|hop| hop.device != NIC || hop.host != host));
     hops
 }
 
-/// The same hops from their end to their beginning.
+/// Returns the same path in the opposite direction.
 fn reversed(hops: Vec<Hop>) -> impl Iterator<Item = Hop> {
     hops.into_iter().rev().map(|hop| Hop {
         forward: match hop.forward {

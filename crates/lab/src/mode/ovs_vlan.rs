@@ -1,5 +1,5 @@
-//! `ovs-vlan`: tenants on an Open vSwitch bridge that tags their frames on the
-//! wire, as Neutron's VLAN networks do.
+//! `ovs-vlan`: tenants on an Open vSwitch bridge that tags their frames on the wire, as in
+//! Neutron's VLAN networks.
 
 use testbed::{NIC, Processes};
 
@@ -10,7 +10,7 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 /// Open vSwitch bridges whose uplinks carry tagged frames.
 pub struct OvsVlan;
 
-/// The tag on the wire.
+/// VLAN ID on the wire.
 const ID: u16 = 100;
 
 impl Mode for OvsVlan {
@@ -19,7 +19,7 @@ impl Mode for OvsVlan {
     }
 
     fn path(&self) -> &'static str {
-        "tenant - veth - Open vSwitch bridge with a tag - wire"
+        "tenant - veth - Open vSwitch bridge with a VLAN tag - wire"
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
@@ -36,10 +36,11 @@ impl Mode for OvsVlan {
             start_both(&tree, [&tenants.a, &tenants.b], true, |switch| bridge(switch, &datapath))?;
         let mut note = datapath.note();
         if datapath != Datapath::Kernel {
+            // The datapath does not support UDP GSO packets.
             for tenant in [&tenants.tenant_a, &tenants.tenant_b] {
                 limit_offloads(tenant, TENANT_NIC, true)?;
             }
-            note += "; userspace-tso-enable=true; UDP GSO packets stop at the tenant \
+            note += "; userspace-tso-enable=true; UDP GSO packets are segmented at the tenant \
                      (tx-udp-segmentation off)";
         }
         Ok(tenants

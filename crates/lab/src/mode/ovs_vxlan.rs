@@ -1,5 +1,5 @@
-//! `ovs-vxlan`: tenants on an Open vSwitch bridge with a VXLAN port, as Neutron's
-//! and ovn-kubernetes's tunnels are built.
+//! `ovs-vxlan`: tenants on an Open vSwitch bridge with a VXLAN port, as in the tunnels of
+//! Neutron and ovn-kubernetes.
 
 use std::net::IpAddr;
 
@@ -19,13 +19,11 @@ mod vtep;
 /// Open vSwitch bridges joined by a VXLAN port.
 pub struct OvsVxlan;
 
-/// Open vSwitch's VXLAN port.
 const PORT: &str = "vxlan0";
-/// The kernel device that Open vSwitch makes for VXLAN ports on 4789
-/// (`dpif-netlink-rtnl.c`).
+/// Kernel device that Open vSwitch creates for VXLAN ports on 4789 (`dpif-netlink-rtnl.c`).
 const KERNEL_DEVICE: &str = "vxlan_sys_4789";
-/// The user-space datapath's bridge on the NIC; its internal port has the
-/// underlay address, by which tunnelled packets find their way.
+/// Bridge of the user-space datapath on the NIC. Its internal port has the underlay address,
+/// which routes encapsulated packets.
 const UNDERLAY_BRIDGE: &str = "br-phy";
 
 impl Mode for OvsVxlan {
@@ -52,17 +50,18 @@ impl Mode for OvsVxlan {
         let mut note = datapath.note();
         let middle = hops(&datapath);
         if datapath != Datapath::Kernel {
+            // The datapath does not accept their GSO packets.
             for tenant in [&tenants.tenant_a, &tenants.tenant_b] {
                 limit_offloads(tenant, TENANT_NIC, false)?;
             }
-            note += "; it tunnels finished packets only: GSO packets stop at the tenant \
+            note += "; it cannot encapsulate GSO packets: they are segmented at the tenant \
                      (tx-checksum-ip-generic off)";
         }
         Ok(tenants.network(TENANT_B, mtu, middle).with_processes(tree, programs).noting(note))
     }
 
     fn alternatives(&self, built: &Network) -> &'static [Alternative] {
-        // The kernel's datapath tunnels by the kernel's VXLAN device already.
+        // The kernel datapath already uses a kernel VXLAN device.
         if built.hops.iter().any(|hop| hop.device == KERNEL_DEVICE) {
             return &[];
         }
@@ -73,8 +72,8 @@ impl Mode for OvsVxlan {
     }
 }
 
-/// Starts Open vSwitch in both hosts, whose NICs are joined and without addresses. `port` is
-/// the tenant's device in each, behind the tunnel between the two when this returns.
+/// Starts Open vSwitch in both hosts. The NICs must be joined and have no addresses. `port` is
+/// the tenant's device in each host. The tunnel is ready on return.
 pub(super) fn join(
     tree: &Processes,
     [a, b]: [&Host; 2],
@@ -83,6 +82,7 @@ pub(super) fn join(
     port: &str,
 ) -> Result<Vec<Process>> {
     let kernel = *datapath == Datapath::Kernel;
+    // In user space, the underlay bridge has the address.
     if kernel {
         params.wire().address(a, b)?;
     }
@@ -101,7 +101,7 @@ pub(super) fn join(
     })
 }
 
-/// The hops between the tenants' ports.
+/// Returns the hops between the tenants' ports.
 pub(super) fn hops(datapath: &Datapath) -> Vec<Hop> {
     let mut hops = wire_hops();
     if *datapath == Datapath::Kernel {
@@ -111,9 +111,9 @@ pub(super) fn hops(datapath: &Datapath) -> Vec<Hop> {
     hops
 }
 
-/// The bridge on the NIC, and what the tunnel needs to know of the underlay:
-/// route, local address, the peer's MAC. All of it is there when this returns, so
-/// that no tenant's packet waits for it or is dropped.
+/// Adds the bridge on the NIC and waits until the tunnel knows the underlay: route, local
+/// address and the peer's MAC address. Otherwise the first tenant packets would wait or be
+/// dropped.
 fn underlay(
     switch: &mut Switch<'_>,
     local: IpAddr,
@@ -135,8 +135,8 @@ fn underlay(
     switch.wait_for(&["ovs/route/show"], &format!("/{prefix} dev {UNDERLAY_BRIDGE} SRC {local}"))
 }
 
-/// The bridge with the tenant's port and the VXLAN port, which gets these options
-/// besides key and remote address.
+/// Adds the bridge with the tenant's port and the VXLAN port. `options` are set beside key and
+/// remote address.
 fn overlay(
     switch: &mut Switch<'_>,
     datapath: &Datapath,
@@ -158,7 +158,7 @@ fn overlay(
     switch.configure(&orders.join(&"--"))?;
     match datapath {
         Datapath::Kernel => Ok(()),
-        // Until the port listens, a tunnelled packet goes to the host's own stack.
+        // Until the port listens, the host's own stack receives encapsulated packets.
         Datapath::UserSpace { .. } => {
             let family = if local.is_ipv4() { "ipv4" } else { "ipv6" };
             switch.wait_for(&["tnl/ports/show", "-v"], &format!("{family}(dst={local},"))

@@ -1,4 +1,4 @@
-//! `routed`: a route per tenant and no bridge, as calico does it.
+//! `routed`: a route per tenant and no bridge, as in calico.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -13,8 +13,8 @@ pub struct Routed;
 
 pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 1, 2);
 pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 2);
-/// The tenants' next hop: an address that nobody has, answered for by a
-/// neighbour entry (calico: by proxy ARP).
+/// Next hop of the tenants. No interface has this address; a static neighbour entry resolves
+/// it (calico uses proxy ARP).
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
 impl Mode for Routed {
@@ -23,7 +23,7 @@ impl Mode for Routed {
     }
 
     fn path(&self) -> &'static str {
-        "tenant - veth - host route - wire, one route a tenant"
+        "tenant - veth - host route - wire, one route per tenant"
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
@@ -38,19 +38,18 @@ impl Mode for Routed {
     }
 }
 
-/// A route to a tenant behind another host.
+/// Returns a route to a tenant behind another host.
 fn via(tenant: Ipv4Addr, host: Ipv4Addr) -> Route<'static> {
     let (to, via) = (IpAddr::V4(tenant), Some(IpAddr::V4(host)));
     Route { to, prefix: 32, via, link: NIC, onlink: false }
 }
 
-/// A route to what is on a link.
+/// Returns a host route to an address on the link itself.
 pub(super) fn on_link(address: Ipv4Addr, link: &str) -> Route<'_> {
     Route { to: IpAddr::V4(address), prefix: 32, via: None, link, onlink: false }
 }
 
-/// Tenants with `mtu` that reach the wire, and hosts that know their own tenant but not the
-/// other's.
+/// Builds tenants with `mtu` that reach the wire. Each host has a route to its own tenant only.
 pub(super) fn tenants(params: &Params, mtu: u32) -> Result<Tenants> {
     let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 32)?;
     params.wire().join(&tenants.a, &tenants.b)?;
@@ -61,6 +60,7 @@ pub(super) fn tenants(params: &Params, mtu: u32) -> Result<Tenants> {
         tenant.netlink().add_route(&on_link(GATEWAY, TENANT_NIC))?;
         tenant.netlink().add_route(&Route::default_by(GATEWAY, TENANT_NIC))?;
         let host_mac = mac(host.name(), PORT_DEVICE);
+        // No interface has the next hop's address, so none would answer ARP.
         tenant.netlink().add_neighbour(TENANT_NIC, IpAddr::V4(GATEWAY), host_mac)?;
         Result::Ok(())
     };

@@ -6,7 +6,7 @@ use testbed::Host;
 use super::bridge::{BRIDGE, TENANT_A, TENANT_B, TENANT_NIC};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Two tenants on one bridge; the offload profile does not apply.
+/// Two tenants on one bridge. The offload profile does not apply.
 pub struct SameHost;
 
 impl Mode for SameHost {
@@ -37,6 +37,6 @@ impl Mode for SameHost {
             Hop::rx("tenant-b", TENANT_NIC),
         ];
         Ok(Network::new(vec![a, tenant_a, tenant_b], 1, 2, TENANT_B, params.mtu, hops)
-            .noting("crosses no wire: the offload profile does not apply"))
+            .noting("no wire: the offload profile does not apply"))
     }
 }

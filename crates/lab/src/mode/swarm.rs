@@ -1,6 +1,6 @@
-//! `swarm`: two real Docker Engines as a Swarm, a container in each on an overlay
-//! network. Docker keeps the network's bridge and VXLAN device in a sandbox
-//! namespace of their own; the NIC stays in the host's.
+//! `swarm`: two real Docker Engines form a Swarm, with a container each on an overlay network.
+//! Docker keeps the network's bridge and VXLAN device in a sandbox namespace. The NIC stays in
+//! the host's namespace.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -13,23 +13,22 @@ use crate::docker::{Engine, IMAGE};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Two Docker Engines, one container on each; by name only.
+/// Two Docker Engines with one container each. Not in `--modes all`.
 pub struct Swarm;
 
-/// The container of each host, and of the overlay network.
+/// Name of the container on each host, and of the overlay network.
 const CONTAINER: &str = "tenant";
 const NETWORK: &str = "overlay";
 const SUBNET: &str = "10.1.0.0/24";
-/// Docker's other networks (`ingress`) take theirs from here; the default pool has
-/// the underlay's addresses.
+/// Address pool of Docker's other networks (`ingress`). The default pool overlaps the underlay.
 const POOL: &str = "10.2.0.0/16";
-/// Port on which the manager takes nodes that join.
+/// Port of the manager for nodes that join.
 const PORT: u16 = 2377;
 /// The container's device on the overlay network.
 const TENANT_NIC: &str = "eth0";
-/// How long the two engines may take to tell each other of their containers.
+/// Time limit for both engines to learn each other's containers.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How often a container is started.
+/// Attempts to start a container.
 const ATTEMPTS: u32 = 3;
 
 impl Mode for Swarm {
@@ -41,7 +40,7 @@ impl Mode for Swarm {
         "container - veth - Docker's sandbox: bridge, kernel VXLAN device - wire"
     }
 
-    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    /// False: its daemons would run beside every other mode of the run.
     fn in_all(&self) -> bool {
         false
     }
@@ -67,7 +66,7 @@ impl Mode for Swarm {
     }
 }
 
-/// Two hosts with a member of the Swarm in each.
+/// Two hosts, each with a member of the Swarm.
 pub(super) struct Swarmed {
     pub(super) hosts: [Host; 2],
     pub(super) members: [Member; 2],
@@ -80,7 +79,7 @@ impl Swarmed {
         Ok(Swarmed { hosts, members })
     }
 
-    /// The network between the two containers, past these hops.
+    /// Returns the network between the two containers, with these hops.
     pub(super) fn network(
         self,
         params: &Params,
@@ -95,23 +94,24 @@ impl Swarmed {
         Ok(Network::new(hosts, 4, 5, TENANT_B, params.mtu - VXLAN_OVERHEAD, hops)
             .with_processes_of(&["a", "sandbox-a", "tenant-a"], tree_a, vec![daemon_a])
             .with_processes_of(&["b", "sandbox-b", "tenant-b"], tree_b, vec![daemon_b])
-            .noting("Docker's daemons run beside what is measured and are not pinned; containers are attached to an overlay network without encryption"))
+            .noting("Docker's daemons run beside the workload and are not pinned to CPUs; containers are attached to an overlay network without encryption"))
     }
 }
 
-/// Docker in a host of the Swarm, and what it made there.
+/// Docker in a host of the Swarm, and the namespaces that it created.
 pub(super) struct Member {
     programs: (Processes, Process),
-    /// Where bridge and VXLAN device are.
+    /// Namespace with the bridge and the VXLAN device.
     sandbox: Host,
-    /// Namespace of the container that plays the tenant.
+    /// Namespace of the container that acts as tenant.
     pub(super) tenant: Host,
-    /// The container's port of the sandbox's bridge.
+    /// The container's port on the sandbox's bridge.
     pub(super) port: String,
 }
 
-/// Makes a Swarm of two hosts, with a container in each.
+/// Creates a Swarm of two hosts, with a container on each.
 fn join(a: &Host, b: &Host, params: &Params) -> Result<[Member; 2]> {
+    // In parallel, since each engine takes seconds to start.
     let (first, second) = std::thread::scope(|scope| {
         let other = scope.spawn(|| Engine::start(b));
         let first = Engine::start(a);
@@ -123,7 +123,7 @@ fn join(a: &Host, b: &Host, params: &Params) -> Result<[Member; 2]> {
     let token = first.ask(&["swarm", "join-token", "--quiet", "worker"])?;
     let manager = format!("{address_a}:{PORT}");
     second.ask(&["swarm", "join", "--advertise-addr", &address_b, "--token", &token, &manager])?;
-    // The underlay's: Docker subtracts its overhead.
+    // The option takes the underlay's MTU: Docker subtracts its overhead.
     let mtu = format!("com.docker.network.driver.mtu={}", params.mtu);
     let create = ["network", "create", "--driver", "overlay", "--attachable", "--subnet", SUBNET];
     let network = first.ask(&[&create[..], &["--opt", &mtu, NETWORK]].concat())?;
@@ -135,7 +135,7 @@ fn join(a: &Host, b: &Host, params: &Params) -> Result<[Member; 2]> {
     Ok(members)
 }
 
-/// Starts the container of host `name`, on the network with this id.
+/// Creates and starts the container of host `name` on the network with this id.
 fn member(mut engine: Engine<'_>, name: &str, address: Ipv4Addr, network: &str) -> Result<Member> {
     let (ip, create) = (address.to_string(), ["create", "--name", CONTAINER]);
     engine.ask(&[&create[..], &["--network", NETWORK, "--ip", &ip, IMAGE]].concat())?;
@@ -146,24 +146,26 @@ fn member(mut engine: Engine<'_>, name: &str, address: Ipv4Addr, network: &str) 
     Ok(Member { programs: engine.into_parts(), sandbox, tenant, port })
 }
 
-/// Starts the container. Docker gives its manager 20 s to attach it to the network, which that
-/// does not keep where others have the CPUs.
+/// Starts the container. Docker's manager has 20 s to attach it to the network and can miss
+/// that limit on a loaded machine, so retry.
 fn attached(engine: &mut Engine<'_>) -> Result<()> {
     for _ in 1..ATTEMPTS {
         match engine.ask(&["start", CONTAINER]) {
             Ok(_) => return Ok(()),
+            // The user wants to stop: do not retry.
             Err(error @ testbed::Error::Interrupted { .. }) => return Err(error),
-            Err(error) => tracing::debug!(%error, "the container is started once more"),
+            Err(error) => tracing::debug!(%error, "starting the container failed, retrying"),
         }
     }
     engine.ask(&["start", CONTAINER]).map(drop)
 }
 
-/// The device of `sandbox` at the other end of the container's.
+/// Returns the device in `sandbox` at the other end of the container's veth pair.
 fn port_of(tenant: &Host, sandbox: &Host) -> Result<String> {
     let device = tenant.netlink().link(TENANT_NIC)?;
     let links = sandbox.netlink().links()?;
     let port = links.into_iter().find(|link| {
+        // Both ends must name each other: an index is unique in its namespace only.
         link.kind.as_deref() == Some("veth")
             && Some(link.index) == device.link
             && link.link == Some(device.index)
@@ -175,7 +177,7 @@ fn port_of(tenant: &Host, sandbox: &Host) -> Result<String> {
     Ok(port.ok_or_else(missing)?.name)
 }
 
-/// Waits until the VXLAN device in `sandbox` knows where `tenant` is.
+/// Waits until the VXLAN device in `sandbox` has an entry for `tenant`.
 fn known(sandbox: &Host, tenant: &Host) -> Result<()> {
     let mac: Option<MacAddr> = tenant.netlink().link(TENANT_NIC)?.mac;
     let what = format!("the entry for {} in {}", tenant.name(), sandbox.name());

@@ -1,5 +1,5 @@
-//! `swarm+accel`: the real Swarm of `swarm`, with `overlane accel`'s fast path in both
-//! hosts. Packets pass by the bridge and the VXLAN device in Docker's sandbox.
+//! `swarm+accel`: the network of `swarm`, with `overlane accel`'s fast path in both hosts.
+//! Packets bypass the bridge and the VXLAN device in Docker's sandbox.
 
 use super::swarm::Swarmed;
 use super::vxlan::{DEVICE, TENANT_B};
@@ -15,10 +15,10 @@ impl Mode for SwarmAccel {
     }
 
     fn path(&self) -> &'static str {
-        "container - veth - eBPF past Docker's sandbox - veth pair - wire"
+        "container - veth - eBPF bypassing Docker's sandbox - veth pair - wire"
     }
 
-    /// By name only, as `swarm`: its daemons would stand beside every other mode of a run.
+    /// False, as for `swarm`: its daemons would run beside every other mode of the run.
     fn in_all(&self) -> bool {
         false
     }
@@ -38,6 +38,7 @@ impl Mode for SwarmAccel {
         })?;
         let [from_a, from_b] = both;
         Ok(network
+            // The fast path stops when it is dropped.
             .keeping(Box::new(from_a))
             .keeping(Box::new(from_b))
             .noting(SHORTCUTS)

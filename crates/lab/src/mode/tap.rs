@@ -1,5 +1,5 @@
-//! `tap`: tenants on TAP devices. A plain loop moves their packets by one read and one
-//! write each. It is the naive reference of user space.
+//! `tap`: tenants on TAP devices. A plain loop forwards with one read and one write per packet,
+//! the naive reference in user space.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use testbed::Host;
 use super::tapbridge::UNPINNED;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Two TAP devices and one read and write per packet; no offload.
+/// Two TAP devices, one read and write per packet, no offload.
 pub struct Tap;
 
 const DEVICE: &str = "tap0";
@@ -45,7 +45,7 @@ impl Mode for Tap {
         let copying = Arc::new(CopyLoop::start(left, right)?);
         let counted = Arc::downgrade(&copying);
         let refused = move || {
-            // The loop is gone with its network, and its counters are.
+            // The loop is gone with its network, and so are its counters.
             counted.upgrade().map_or(0, |loop_| loop_.drops().refused.load(Ordering::Relaxed))
         };
         let hops = vec![
@@ -54,7 +54,7 @@ impl Mode for Tap {
         ];
         Ok(Network::new(vec![tenant_a, tenant_b], 0, 1, TENANT_B, params.mtu, hops)
             .keeping(Box::new(copying))
-            .noting("crosses no wire: the offload profile does not apply")
+            .noting("no wire: the offload profile does not apply")
             .noting(UNPINNED))
     }
 }

@@ -1,8 +1,8 @@
-//! `tap-netmap`, `tap-netmap-uring`, `tap-netmap-bpf`, `tap-netmap-naive`: the two-TAP
-//! bridge test of 2009. A host reaches its own second address through two TAP devices
-//! and a program that exchanges the network parts of the addresses: 192.168.64.64
-//! connects to 192.168.64.32 and reaches 192.168.32.32. With GSO packets by each
-//! engine, and with none, as then. Measured when they are asked for by name.
+//! `tap-netmap`, `tap-netmap-uring`, `tap-netmap-bpf`, `tap-netmap-naive`: the two-TAP bridge
+//! test of 2009. A host reaches its own second address through two TAP devices and a program
+//! that swaps the network prefixes of the addresses: 192.168.64.64 connects to 192.168.64.32
+//! and reaches 192.168.32.32. Each engine with GSO packets; the naive variant without. Not in
+//! `--modes all`.
 
 use std::net::Ipv4Addr;
 
@@ -16,7 +16,7 @@ use super::tapbridge::{UNPINNED, dropped, start};
 use super::tapbridge_bpf::redirected;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// The mode, by engine, with GSO packets or without.
+/// The mode, by engine, with or without GSO packets.
 pub struct TapNetmap {
     name: &'static str,
     path: &'static str,
@@ -24,26 +24,26 @@ pub struct TapNetmap {
     offload: Offload,
 }
 
-/// GSO packets cross uncut.
+/// GSO packets stay whole.
 pub const UNCUT: TapNetmap = TapNetmap {
     name: "tap-netmap",
-    path: "host's TAP - GSO packets through user space, networks exchanged - its other TAP",
+    path: "host's TAP - GSO packets through user space, prefixes swapped - its other TAP",
     engine: Engine::Epoll,
     offload: Offload::ALL,
 };
-/// Frames read by batches.
+/// Reads frames in batches (io_uring).
 pub const URING: TapNetmap = TapNetmap { name: "tap-netmap-uring", engine: Engine::Uring, ..UNCUT };
-/// Redirected, and the addresses written, in the kernel.
+/// The kernel redirects packets and rewrites addresses.
 pub const BPF: TapNetmap = TapNetmap {
     name: "tap-netmap-bpf",
-    path: "host's TAP - redirected in the kernel, networks exchanged - its other TAP",
+    path: "host's TAP - redirect in the kernel, prefixes swapped - its other TAP",
     engine: Engine::Bpf,
     offload: Offload::ALL,
 };
-/// Whole packets with finished checksums, one a system call.
+/// MTU-sized packets with complete checksums, one per system call.
 pub const NAIVE: TapNetmap = TapNetmap {
     name: "tap-netmap-naive",
-    path: "host's TAP - packet by packet through user space, networks exchanged - its other TAP",
+    path: "host's TAP - packet by packet through user space, prefixes swapped - its other TAP",
     engine: Engine::Epoll,
     offload: Offload::NONE,
 };
@@ -52,7 +52,7 @@ const LEFT: &str = "tap0";
 const RIGHT: &str = "tap1";
 const LEFT_ADDRESS: Address = Address { ip: Ipv4Addr::new(192, 168, 64, 64), prefix: 24 };
 const RIGHT_ADDRESS: Address = Address { ip: Ipv4Addr::new(192, 168, 32, 32), prefix: 24 };
-/// The right address as the left network sees it.
+/// The right address as seen from the left network.
 const TARGET: Ipv4Addr = Ipv4Addr::new(192, 168, 64, 32);
 
 impl Mode for TapNetmap {
@@ -88,9 +88,10 @@ impl Mode for TapNetmap {
         })?;
         let running = start(Bridge::new(left, right, Some(netmap)), self.engine)?;
         let mut note = format!(
-            "crosses no wire: the offload profile does not apply; engine {}, uncut: {uncut}",
+            "no wire: the offload profile does not apply; engine {}, offloads: {uncut}",
             self.engine
         );
+        // Packets redirected in the kernel never reach user space: the bridge counts them itself.
         let hops = if self.engine == Engine::Bpf {
             redirected("a", [LEFT, RIGHT], &running).into()
         } else {

@@ -1,5 +1,5 @@
 //! `tapbridge`, `tapbridge-uring`, `tapbridge-poll`: tenants on TAP devices, joined by an
-//! engine of `overlane tapbridge`. GSO packets cross user space uncut.
+//! engine of `overlane tapbridge`. GSO packets stay whole in user space.
 //!
 //! `tap` is the naive loop over the same devices. `tapbridge-bpf` redirects in the kernel.
 //! `--modes all` measures `tapbridge` only.
@@ -21,12 +21,12 @@ pub struct TapBridge {
     busy_poll: Duration,
 }
 
-/// As `overlane tapbridge` does by itself between two namespaces.
+/// The default of `overlane tapbridge` between two namespaces.
 pub const EPOLL: TapBridge =
     TapBridge { name: "tapbridge", engine: Engine::Epoll, busy_poll: Duration::ZERO };
-/// Frames read by batches.
+/// Reads frames in batches (io_uring).
 pub const URING: TapBridge = TapBridge { name: "tapbridge-uring", engine: Engine::Uring, ..EPOLL };
-/// Threads that look again for longer than a round trip takes.
+/// Threads busy-poll for longer than one round trip before they sleep.
 pub const POLL: TapBridge =
     TapBridge { name: "tapbridge-poll", busy_poll: Duration::from_micros(200), ..EPOLL };
 
@@ -34,9 +34,8 @@ const DEVICE: &str = "tap0";
 const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
 
-/// What a reader of the figures has to know of every program that forwards in user
-/// space: they are compared with each other.
-pub(super) const UNPINNED: &str = "the threads that forward in user space are not pinned";
+/// Note printed with the figures of every program that forwards in user space.
+pub(super) const UNPINNED: &str = "user-space forwarding threads are not pinned to CPUs";
 
 impl Mode for TapBridge {
     fn name(&self) -> &'static str {
@@ -76,8 +75,8 @@ impl Mode for TapBridge {
         Ok(Network::new(vec![tenant_a, tenant_b], 0, 1, TENANT_B, params.mtu, hops)
             .keeping(Box::new(running))
             .noting(format!(
-                "crosses no wire: the offload profile does not apply; engine {}, busy poll {} µs, \
-                 uncut: {uncut}",
+                "no wire: the offload profile does not apply; engine {}, busy poll {} µs, \
+                 offloads: {uncut}",
                 self.engine,
                 self.busy_poll.as_micros()
             ))
@@ -85,24 +84,23 @@ impl Mode for TapBridge {
     }
 }
 
-/// Starts a bridge with that engine or not at all.
+/// Starts a bridge with this engine. There is no fallback to another engine.
 pub(super) fn start(bridge: datapath::Result<Bridge>, engine: Engine) -> Result<Arc<Running>> {
     let running = bridge.and_then(|bridge| bridge.engine(EngineChoice::Only(engine))?.start());
     Ok(Arc::new(running.map_err(failed)?))
 }
 
-/// Asks a bridge how many frames it has dropped, without keeping it.
+/// Returns a counter of the frames that a bridge dropped. It does not keep the bridge alive.
 pub(super) fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
     let counted = Arc::downgrade(running);
     move || {
-        // The bridge is gone with its network, and its counters are.
+        // The bridge is gone with its network, and so are its counters.
         let Some(running) = counted.upgrade() else { return 0 };
         Side::BOTH.into_iter().map(|from| running.counters(from).dropped()).sum()
     }
 }
 
-/// A bridge or an endpoint that did not start, as what it is for the testbed: a
-/// failed request to the kernel.
+/// Converts the error of a bridge or endpoint that did not start.
 pub(super) fn failed(error: datapath::Error) -> testbed::Error {
     match error {
         datapath::Error::Sys(error) => error.into(),

@@ -1,8 +1,8 @@
-//! `tapbridge-bpf`: tenants on macvlan devices of two TAPs of one host. The bpf engine of
-//! `overlane tapbridge` redirects between the TAPs in the kernel.
+//! `tapbridge-bpf`: tenants on macvlan devices, each on one of two TAPs of one host. The bpf
+//! engine of `overlane tapbridge` redirects between the TAPs in the kernel.
 //!
-//! tc redirects within one network namespace. The TAPs therefore cannot be the tenants'
-//! own, as those of `tapbridge` are. `--modes all` leaves this mode out.
+//! tc redirects within one network namespace only, so the TAPs cannot be in the tenants'
+//! namespaces as they are with `tapbridge`. Not in `--modes all`.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Mode for TapBridgeBpf {
     }
 
     fn path(&self) -> &'static str {
-        "tenant's macvlan - TAP - redirected in the kernel - TAP - tenant's macvlan"
+        "tenant's macvlan - TAP - redirect in the kernel - TAP - tenant's macvlan"
     }
 
     fn in_all(&self) -> bool {
@@ -61,14 +61,14 @@ impl Mode for TapBridgeBpf {
         Ok(Network::new(vec![a, tenant_a, tenant_b], 1, 2, TENANT_B, params.mtu, hops)
             .keeping(Box::new(running))
             .noting(format!(
-                "crosses no wire: the offload profile does not apply; engine {}, uncut: {uncut}; a macvlan at either end that tapbridge does not have",
+                "no wire: the offload profile does not apply; engine {}, offloads: {uncut}; a macvlan at either end that tapbridge does not have",
                 Engine::Bpf
             )))
     }
 }
 
-/// The hops of two TAPs in `host` between which the kernel redirects: the bridge counts
-/// what it moves, the TAPs what crosses into user space, which is to be nothing.
+/// Returns the hops of two TAPs in `host` between which the kernel redirects. The bridge counts
+/// redirected packets; the TAPs count packets that enter user space, which should be none.
 pub(super) fn redirected(host: &str, [left, right]: [&str; 2], running: &Arc<Running>) -> [Hop; 3] {
     [
         Hop::tx(host, left).before("tapbridge", dropped(running)).bypassed(Way::Both),
@@ -77,11 +77,11 @@ pub(super) fn redirected(host: &str, [left, right]: [&str; 2], running: &Arc<Run
     ]
 }
 
-/// What a bridge has moved, to the right as sent, without keeping it.
+/// Returns a meter of the packets that a bridge moved. Tx is left to right.
 fn meter(running: &Arc<Running>) -> Meter {
     let counted = Arc::downgrade(running);
     Meter::new(move || {
-        // The bridge is gone with its network, and its counters are.
+        // The bridge is gone with its network, and so are its counters.
         let Some(running) = counted.upgrade() else { return Metered::default() };
         let (there, back) = (running.counters(Side::Left), running.counters(Side::Right));
         let carried = Counters {

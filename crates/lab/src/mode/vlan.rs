@@ -7,10 +7,10 @@ use testbed::NIC;
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_A, TENANT_B, Tenants};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Bridges whose uplink is an 8021q device; needs the kernel's 8021q.
+/// Bridges whose uplink is an 8021q device. Needs the kernel's 8021q module.
 pub struct Vlan;
 
-/// The tag on the wire.
+/// VLAN ID on the wire.
 pub(super) const ID: VlanId = match VlanId::new(100) {
     Ok(id) => id,
     Err(_) => panic!("evaluated by the compiler"),
@@ -42,7 +42,7 @@ impl Mode for Vlan {
     }
 }
 
-/// The hops from one host's VLAN device to the other's.
+/// Returns the hops from one host's VLAN device to the other's.
 pub(super) fn middle() -> Vec<Hop> {
     vec![Hop::tx("a", DEVICE), Hop::tx("a", NIC), Hop::rx("b", NIC), Hop::rx("b", DEVICE)]
 }

@@ -1,5 +1,5 @@
-//! `vm-bridge`: guests whose TAP devices are ports of a bridge, with the NIC as the other: a
-//! flat underlay, as libvirt's bridged networks build it.
+//! `vm-bridge`: guests on a bridge that joins their TAP device and the NIC, a flat underlay as
+//! with libvirt's bridged networks.
 
 use netstate::Hop;
 use testbed::{Host, NIC};
@@ -17,7 +17,7 @@ impl Mode for VmBridge {
     }
 
     fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - bridge with the NIC as port - wire (TCG: ratios between modes only)"
+        "guest's virtio-net - TAP - bridge with the NIC as port - wire (TCG: compare vm modes only)"
     }
 
     fn in_guests(&self) -> bool {
@@ -40,19 +40,19 @@ impl Mode for VmBridge {
     }
 }
 
-/// Hosts `a` and `b`, joined, their NICs without addresses.
+/// Creates hosts `a` and `b` and joins them. The NICs have no addresses.
 pub(super) fn hosts(params: &Params) -> Result<[Host; 2]> {
     let (a, b) = (Host::new("a")?, Host::new("b")?);
     params.wire().join(&a, &b)?;
     Ok([a, b])
 }
 
-/// A guest in each host, on TAP devices and one network. The devices are up.
+/// Starts a guest in each host, on TAP devices and one network. The devices are up.
 pub(super) fn pair(hosts: [&Host; 2], mtu: u32, options: GuestOptions) -> Result<Pair> {
     guest_pair(hosts, mtu, options, false)
 }
 
-/// The same, with guests that send finished packets only, if that is wanted.
+/// Like [`pair`]. With `finished`, guests send no GSO packets and complete checksums.
 pub(super) fn guest_pair(
     hosts: [&Host; 2],
     mtu: u32,
@@ -66,15 +66,16 @@ pub(super) fn guest_pair(
     let guests = [guest("tenant-a", a, TENANT_A), guest("tenant-b", b, TENANT_B)];
     let pair = Pair::start(guests, options)?;
     for host in hosts {
+        // QEMU creates the TAP device with the default MTU.
         host.netlink().set_mtu(TAP, mtu)?;
         host.netlink().set_up(TAP)?;
     }
     Ok(pair)
 }
 
-/// The hops from one guest's TAP device to the other's; `middle` are those between.
+/// Returns the hops from one guest's TAP device to the other's; `middle` lies between.
 pub(super) fn tap_hops(middle: Vec<Hop>) -> Vec<Hop> {
-    // What a guest sends, its TAP device receives.
+    // A TAP device receives the packets that its guest sends.
     let mut hops = vec![Hop::rx("a", TAP)];
     hops.extend(middle);
     hops.push(Hop::tx("b", TAP));

@@ -1,5 +1,5 @@
-//! `vm-host`: guests whose TAP devices are joined to the NIC by tc, packet by packet: no
-//! bridge, no route, no tunnel. It is the baseline of the other modes of guests.
+//! `vm-host`: guests whose TAP device and NIC are joined by tc redirects, with no bridge, route
+//! or tunnel. It is the baseline of the other `vm-` modes.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use super::vm_bridge::{hosts, pair, tap_hops};
 use crate::guest::{self, TAP};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Guests beside the bare wire.
+/// Guests on the bare wire.
 pub struct VmHost;
 
 impl Mode for VmHost {
@@ -19,7 +19,7 @@ impl Mode for VmHost {
     }
 
     fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - redirected to the NIC by tc - wire (TCG: ratios between modes only)"
+        "guest's virtio-net - TAP - tc redirect to the NIC - wire (TCG: compare vm modes only)"
     }
 
     fn in_guests(&self) -> bool {
@@ -37,7 +37,7 @@ impl Mode for VmHost {
         let [a, b] = hosts(params)?;
         let guests = pair([&a, &b], params.mtu, params.guest)?;
         for host in [&a, &b] {
-            // The NIC has no address, and the guest's frames are not for its own.
+            // Safe: the NIC has no address of the host, so all its frames are the guest's.
             redirect(host, TAP, NIC)?;
             redirect(host, NIC, TAP)?;
         }
@@ -45,7 +45,7 @@ impl Mode for VmHost {
     }
 }
 
-/// Hands every packet that a device receives to another, to be sent.
+/// Redirects every packet that a device receives to the egress of another device.
 fn redirect(host: &Host, from: &str, to: &str) -> Result<()> {
     let tc = |words: &str| host.run(Command::new("tc").args(words.split(' '))).map(drop);
     tc(&format!("qdisc add dev {from} clsact"))?;

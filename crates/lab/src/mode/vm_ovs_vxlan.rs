@@ -1,5 +1,5 @@
 //! `vm-ovs-vxlan`: guests whose TAP devices are ports of an Open vSwitch bridge with a VXLAN
-//! port, as Neutron's Open vSwitch agent builds its tunnels for instances.
+//! port, as in the tunnels of Neutron's Open vSwitch agent.
 
 use testbed::Processes;
 
@@ -19,7 +19,7 @@ impl Mode for VmOvsVxlan {
     }
 
     fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - Open vSwitch bridge with a VXLAN port - wire (TCG: ratios between modes only)"
+        "guest's virtio-net - TAP - Open vSwitch bridge with a VXLAN port - wire (TCG: compare vm modes only)"
     }
 
     fn in_guests(&self) -> bool {
@@ -37,15 +37,15 @@ impl Mode for VmOvsVxlan {
         let [a, b] = hosts(params)?;
         let mtu = params.mtu - VXLAN_OVERHEAD;
         let datapath = Datapath::find(&a)?;
-        // The user-space datapath tunnels finished packets only (see `limit_offloads`).
+        // The user-space datapath cannot encapsulate GSO packets (see `limit_offloads`).
         let finished = datapath != Datapath::Kernel;
         let guests = guest_pair([&a, &b], mtu, params.guest, finished)?;
         let tree = Processes::new()?;
         let programs = ovs_vxlan::join(&tree, [&a, &b], params, &datapath, TAP)?;
         let mut note = datapath.note();
         if finished {
-            note += "; it tunnels finished packets only: the guests' NICs have no checksum \
-                     offload, and no segmentation offload";
+            note += "; it cannot encapsulate GSO packets: the guests' NICs have no checksum and \
+                     no segmentation offload";
         }
         let hops = tap_hops(ovs_vxlan::hops(&datapath));
         let network = guests.network(vec![a, b], mtu, hops, None)?;

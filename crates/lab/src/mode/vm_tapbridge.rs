@@ -1,5 +1,5 @@
-//! `vm-tapbridge`: guests on bridges, and the bridges joined by `overlane tapbridge`: the
-//! engine has a TAP device of its own on each, as QEMU has the guest's.
+//! `vm-tapbridge`: guests on bridges that `overlane tapbridge` joins. The engine has a TAP
+//! device on each bridge, beside the guest's.
 
 use datapath::tapbridge::{Bridge, Engine, Port, PortOptions};
 use netstate::Hop;
@@ -23,7 +23,7 @@ impl Mode for VmTapBridge {
     }
 
     fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - bridge - GSO packets through user space (TCG: ratios between modes only)"
+        "guest's virtio-net - TAP - bridge - GSO packets through user space (TCG: compare vm modes only)"
     }
 
     fn in_guests(&self) -> bool {
@@ -56,7 +56,7 @@ impl Mode for VmTapBridge {
             .network(vec![a, b], params.mtu, tap_hops(middle), None)?
             .keeping(Box::new(running))
             .noting(format!(
-                "crosses no wire: the offload profile does not apply; engine {}, uncut: {uncut}",
+                "no wire: the offload profile does not apply; engine {}, offloads: {uncut}",
                 Engine::Epoll
             ))
             .noting(UNPINNED))

@@ -1,5 +1,5 @@
-//! `vm-tapbridge-vhost-user`: guests joined by `overlane tapbridge`, which reads and writes
-//! their rings in their memory. There is no TAP device, and no bridge.
+//! `vm-tapbridge-vhost-user`: guests joined by `overlane tapbridge`, which accesses their
+//! virtqueues in guest memory. There is no TAP device and no bridge.
 
 use datapath::tapbridge::{Bridge, Engine};
 use testbed::Host;
@@ -18,7 +18,7 @@ impl Mode for VmTapBridgeVhostUser {
     }
 
     fn path(&self) -> &'static str {
-        "guest's virtio-net - vhost-user - GSO packets through user space (TCG: ratios between modes only)"
+        "guest's virtio-net - vhost-user - GSO packets through user space (TCG: compare vm modes only)"
     }
 
     fn in_guests(&self) -> bool {
@@ -45,6 +45,7 @@ impl Mode for VmTapBridgeVhostUser {
         };
         let guests = [guest("tenant-a", &a, TENANT_A), guest("tenant-b", &b, TENANT_B)];
         let mut guests = Pair::start(guests, params.guest)?;
+        // QEMU continues only when its port is served, so do that before waiting for the guests.
         let [left, right] = guests.take_ports()?;
         let uncut = left.offload();
         let running = start(Bridge::new(left, right, None), Engine::Epoll)?;
@@ -53,7 +54,7 @@ impl Mode for VmTapBridgeVhostUser {
             .network(vec![a, b], params.mtu, Vec::new(), None)?
             .keeping(Box::new(running))
             .noting(format!(
-                "crosses no wire: the offload profile does not apply; offered uncut: {uncut}"
+                "no wire: the offload profile does not apply; offloads offered: {uncut}"
             ))
             .noting(guest::INTERRUPTS)
             .noting(UNPINNED))

@@ -1,5 +1,5 @@
-//! `vm-user`: guests behind QEMU's own network stack in user space (libslirp), as a QEMU
-//! without a `-netdev` of its own has it: no TAP device, no rights. The server's ports are
+//! `vm-user`: guests behind QEMU's user-space network stack (libslirp), which QEMU uses if no
+//! `-netdev` is given. It needs no TAP device and no privileges. The server's ports are
 //! published at its host's address.
 
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use crate::{Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
 /// Guests behind libslirp.
 pub struct VmUser;
 
-/// Both guests have the same, each in a network of its own.
+/// Address of both guests. Each guest has a private network.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
@@ -23,7 +23,7 @@ impl Mode for VmUser {
     }
 
     fn path(&self) -> &'static str {
-        "guest's virtio-net - QEMU's user-space stack, ports published - wire (TCG: ratios between modes only)"
+        "guest's virtio-net - QEMU's user-space stack, ports published - wire (TCG: compare vm modes only)"
     }
 
     fn in_guests(&self) -> bool {

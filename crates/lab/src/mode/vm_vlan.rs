@@ -1,5 +1,5 @@
-//! `vm-vlan`: guests on a bridge whose uplink is a VLAN device on the NIC, as OpenStack's
-//! linuxbridge agent builds its VLAN networks.
+//! `vm-vlan`: guests on a bridge whose uplink is a VLAN device on the NIC, as in VLAN networks
+//! of OpenStack's linuxbridge agent.
 
 use testbed::NIC;
 
@@ -9,7 +9,7 @@ use super::vm_bridge::{hosts, pair, tap_hops};
 use crate::guest::{self, TAP};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Guests on bridges with an 8021q device; needs the kernel's 8021q.
+/// Guests on bridges with an 8021q device. Needs the kernel's 8021q module.
 pub struct VmVlan;
 
 impl Mode for VmVlan {
@@ -18,7 +18,7 @@ impl Mode for VmVlan {
     }
 
     fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - bridge - VLAN device on the NIC - wire (TCG: ratios between modes only)"
+        "guest's virtio-net - TAP - bridge - VLAN device on the NIC - wire (TCG: compare vm modes only)"
     }
 
     fn in_guests(&self) -> bool {

@@ -1,4 +1,4 @@
-//! `vm-vtep`: guests on a bridge with the TAP device of `overlane vtep` as uplink: VXLAN in
+//! `vm-vtep`: guests on a bridge whose uplink is the TAP device of `overlane vtep`: VXLAN in
 //! user space in each host.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::guest::{self, TAP};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Guests behind tunnel endpoints in user space.
+/// Guests behind user-space tunnel endpoints.
 pub struct VmVtep;
 
 /// The endpoint's TAP device in each host.
@@ -26,7 +26,7 @@ impl Mode for VmVtep {
     }
 
     fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - bridge - VXLAN in user space, GSO packets - wire (TCG: ratios between modes only)"
+        "guest's virtio-net - TAP - bridge - VXLAN in user space, GSO packets - wire (TCG: compare vm modes only)"
     }
 
     fn in_guests(&self) -> bool {

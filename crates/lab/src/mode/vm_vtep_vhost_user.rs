@@ -1,4 +1,4 @@
-//! `vm-vtep-vhost-user`: guests whose rings `overlane vtep` reads and writes in their memory:
+//! `vm-vtep-vhost-user`: guests whose virtqueues `overlane vtep` accesses in guest memory:
 //! VXLAN in user space in each host, without TAP device and bridge.
 
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::guest::{self, Guest, GuestOptions, Nic, Pair};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// Guests behind tunnel endpoints in user space, by vhost-user.
+/// Guests behind user-space tunnel endpoints, by vhost-user.
 pub struct VmVtepVhostUser;
 
 impl Mode for VmVtepVhostUser {
@@ -27,7 +27,7 @@ impl Mode for VmVtepVhostUser {
     }
 
     fn path(&self) -> &'static str {
-        "guest's virtio-net - vhost-user - VXLAN in user space, GSO packets - wire (TCG: ratios between modes only)"
+        "guest's virtio-net - vhost-user - VXLAN in user space, GSO packets - wire (TCG: compare vm modes only)"
     }
 
     fn in_guests(&self) -> bool {
@@ -57,6 +57,7 @@ impl Mode for VmVtepVhostUser {
         };
         let guests = [guest("tenant-a", &a, TENANT_A), guest("tenant-b", &b, TENANT_B)];
         let mut guests = Pair::start(guests, params.guest)?;
+        // QEMU continues only when its port is served, so do that before waiting for the guests.
         let [left, right] = guests.take_ports()?;
         let from_a = Arc::new(endpoint(&a, [Wire::A.into(), Wire::B.into()], left)?);
         let from_b = Arc::new(endpoint(&b, [Wire::B.into(), Wire::A.into()], right)?);
@@ -72,7 +73,7 @@ impl Mode for VmVtepVhostUser {
     }
 }
 
-/// An endpoint in `host` for the guest at that port.
+/// Starts an endpoint in `host` for the guest behind `port`.
 fn endpoint(host: &Host, [local, remote]: [IpAddr; 2], port: GuestPort) -> Result<Running> {
     let tap = format!("{PREFIX}{}", port.name());
     let network = NetworkConfig { remotes: vec![remote], ..NetworkConfig::new(VNI, tap) };

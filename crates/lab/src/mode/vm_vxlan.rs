@@ -1,6 +1,6 @@
 //! `vm-vxlan`, `vm-vxlan+accel`: guests on a bridge with a kernel VXLAN device as uplink, as
-//! OpenStack's linuxbridge agent builds it; the second with `overlane accel`'s fast path in
-//! both hosts.
+//! OpenStack's linuxbridge agent builds it. The second has `overlane accel`'s fast path in both
+//! hosts.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct VmVxlan {
     accelerated: bool,
 }
 
-/// The kernel's own way.
+/// Without the fast path.
 pub const PLAIN: VmVxlan = VmVxlan { accelerated: false };
 /// With the fast path.
 pub const ACCEL: VmVxlan = VmVxlan { accelerated: true };
@@ -30,9 +30,9 @@ impl Mode for VmVxlan {
 
     fn path(&self) -> &'static str {
         if self.accelerated {
-            "guest's virtio-net - TAP - eBPF past bridge and kernel VXLAN device - wire (TCG: ratios between modes only)"
+            "guest's virtio-net - TAP - eBPF bypassing bridge and kernel VXLAN device - wire (TCG: compare vm modes only)"
         } else {
-            "guest's virtio-net - TAP - bridge - kernel VXLAN device - wire (TCG: ratios between modes only)"
+            "guest's virtio-net - TAP - bridge - kernel VXLAN device - wire (TCG: compare vm modes only)"
         }
     }
 
@@ -59,14 +59,15 @@ impl Mode for VmVxlan {
         if !self.accelerated {
             return guests.network(vec![a, b], mtu, tap_hops(tunnel_hops()), None);
         }
-        // Bridges learn the guests, and the mirror follows, from the connection by which one
-        // gets to know the other: it takes half a second, before anything is measured.
+        // The bridges learn the guests from their first connection, and the mirror follows. That
+        // takes half a second and is over before measuring starts.
         let both = [start(&a)?, start(&b)?];
         let middle = hops(DEVICE, &both, [("a", TAP), ("b", TAP)]);
         let middle = middle.into_iter().map(|hop| to_machine(hop, &both)).collect();
         let [from_a, from_b] = both;
         Ok(guests
             .network(vec![a, b], mtu, middle, None)?
+            // The fast path stops when it is dropped.
             .keeping(Box::new(from_a))
             .keeping(Box::new(from_b))
             .noting(SHORTCUTS)
@@ -75,14 +76,15 @@ impl Mode for VmVxlan {
     }
 }
 
-/// What a reader of the figures has to know.
-const LEFT: &str = "GSO packets off the tunnel are the kernel's: no connection of the host is their end (counted in hop accel, excused in the VXLAN device's)";
+/// Note printed with the figures.
+const LEFT: &str = "the kernel handles GSO packets from the tunnel, since no connection of the host ends them (counted in hop accel, excused in the VXLAN device's)";
 
-/// A hop of the fast path whose tenant is a machine: the fast path takes GSO packets off the
-/// tunnel where a connection of the tenant's namespace is their end, and leaves others.
+/// Adapts a fast-path hop whose tenant is a virtual machine. The fast path decapsulates a GSO
+/// packet only if a connection in the tenant's namespace ends it, and leaves others to the
+/// kernel.
 fn to_machine(hop: Hop, both: &[Arc<Accel>; 2]) -> Hop {
     let accel = &both[usize::from(hop.host == "b")];
-    // There is no other end of a TAP device to hand packets to: the device carries all.
+    // A TAP device has no peer to hand packets to, so it carries all of them.
     if hop.device == TAP {
         return Hop { bypass: None, ..hop };
     }
@@ -97,7 +99,7 @@ fn to_machine(hop: Hop, both: &[Arc<Accel>; 2]) -> Hop {
     Hop { bypass, ..hop }
 }
 
-/// With the GSO packets off the tunnel that it left.
+/// Adds the GSO packets from the tunnel that the fast path left to the kernel.
 fn with_gso(status: &Status, mut metered: Metered) -> Metered {
     if let Some(gso) = status.packets.get(Reason::DecapGso.word()) {
         metered.carried.rx_packets += gso.packets;

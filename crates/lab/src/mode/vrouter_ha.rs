@@ -1,5 +1,5 @@
-//! `vrouter-ha`: `vrouter` with a second network node. keepalived says by VRRP which of the
-//! two has the router's addresses.
+//! `vrouter-ha`: `vrouter` with a second network node. keepalived decides by VRRP which node
+//! has the router's addresses.
 
 use std::net::Ipv4Addr;
 
@@ -12,14 +12,15 @@ use crate::neutron::{
 };
 use crate::{Capabilities, Fault, Mode, Network, Params, Result, Unsupported, fault};
 
-/// A router in two hosts, one of which has its addresses; by name only.
+/// A router in two hosts, one of which has its addresses. Not in `--modes all`.
 pub struct VrouterHa;
 
 /// The tenants' networks.
 const NETS: [Net; 2] = [Net::One, Net::Two];
-/// What stands between four hosts.
+/// Name of the switch that joins the four hosts.
 const SWITCH: &str = "switch";
-/// Where the Linux bridge agent sends what is for nobody that it knows (`vxlan_group`).
+/// Group to which the Linux bridge agent sends frames with an unknown destination
+/// (`vxlan_group`).
 const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 impl Mode for VrouterHa {
@@ -31,7 +32,7 @@ impl Mode for VrouterHa {
         "as vrouter, two hosts with the router, VRRP between them, and a switch"
     }
 
-    /// Its daemons stand beside every other mode of a run, for as long as that lasts.
+    /// False: its daemons would run beside every other mode of the run.
     fn in_all(&self) -> bool {
         false
     }
@@ -58,6 +59,7 @@ impl Mode for VrouterHa {
             let host = Host::new(name)?;
             host.connect(NIC, &switch, name, params.mtu)?;
             host.set_offload(NIC, params.offload)?;
+            // The profile applies to both ends of each cable.
             switch.set_offload(name, params.offload)?;
             host.address(NIC, underlay(last), 24)?;
             hosts.push(host);
@@ -75,7 +77,7 @@ impl Mode for VrouterHa {
             let router = router(&hosts[number + 1], number as u8, underlay(last), params)?;
             let tree = Processes::new()?;
             let mut daemon = keepalived::start(&tree, &router, &NETS)?;
-            // The first that finds nobody else has the addresses, and keeps them.
+            // The first instance finds no other, becomes master and stays so.
             match number {
                 1 => keepalived::wait_for_addresses(&router, &NETS, &mut daemon)?,
                 _ => keepalived::wait_for_backup(&router, &mut daemon)?,
@@ -95,7 +97,7 @@ impl Mode for VrouterHa {
             let of = of.each_ref().map(String::as_str);
             network = network.with_processes_of(&of, tree, vec![daemon]);
         }
-        Ok(network.noting("keepalived runs beside what is measured and is not pinned"))
+        Ok(network.noting("keepalived runs beside the workload and is not pinned to CPUs"))
     }
 }
 
@@ -103,13 +105,13 @@ fn underlay(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, last)
 }
 
-/// A network's bridge with its tunnel and `port`.
+/// Adds a network's bridge with its tunnel and `port`.
 fn plug(host: &Host, net: Net, local: Ipv4Addr, port: &str, mtu: u32) -> Result<()> {
     let uplink = add_uplink(host, net, NetworkType::Vxlan, NIC, local, GROUP, mtu)?;
     host.bridge(&bridge(net), mtu, &[&uplink, port])
 }
 
-/// One of the router's two namespaces, connected and without addresses.
+/// Creates one of the router's two namespaces, connected but without addresses.
 fn router(node: &Host, number: u8, local: Ipv4Addr, params: &Params) -> Result<Host> {
     let router = Host::new(&format!("{ROUTER}-{number}"))?;
     l3_agent::prepare(&router, &NETS, None)?;
@@ -117,10 +119,11 @@ fn router(node: &Host, number: u8, local: Ipv4Addr, params: &Params) -> Result<H
         let (port, device) = (router_port(net), net.router_device());
         let mtu = net.mtu(params, NetworkType::Vxlan);
         node.connect(&port, &router, &device, mtu)?;
+        // Each instance has an address of its own there, for VRRP.
         if net == Net::Ha {
             router.address(&device, net.address(number), 18)?;
         } else {
-            // One port of Neutron's: of both instances.
+            // As with Neutron, both instances share one port and thus its MAC address.
             router.netlink().set_mac(&device, mac(ROUTER, &device))?;
         }
         plug(node, net, local, &port, mtu)?;
@@ -128,7 +131,7 @@ fn router(node: &Host, number: u8, local: Ipv4Addr, params: &Params) -> Result<H
     Ok(router)
 }
 
-/// By the first of the two.
+/// Returns the hops by the first network node.
 fn hops() -> Vec<Hop> {
     let [one, two] = NETS.map(|net| uplink(net, NetworkType::Vxlan, NIC));
     let node = "network-1";

@@ -1,10 +1,10 @@
-//! Tenants on TAP devices, VXLAN by the engine of `overlane vtep` in each host.
-//! GSO packets cross user space, and leave whole where the kernel takes them so.
+//! Tenants on TAP devices, VXLAN by the engine of `overlane vtep` in each host. GSO packets
+//! cross user space whole, and leave whole where the kernel accepts them.
 //!
-//! - `vtep`: as `overlane vtep` is by default.
+//! - `vtep`: defaults of `overlane vtep`.
 //! - `vtep6`: over an IPv6 underlay.
-//! - `vtep-cut`: GSO packets always leave cut, by UDP GSO.
-//! - `vtep-uring`: the TAPs are read by batches.
+//! - `vtep-cut`: GSO packets are always segmented, by UDP GSO.
+//! - `vtep-uring`: the TAPs are read in batches.
 //! - `vtep-poll`: threads poll before they sleep.
 //! - `vtep-2q`: the TAPs have two queues, with a thread each.
 //!
@@ -22,7 +22,7 @@ use super::tapbridge::{UNPINNED, failed};
 use super::vxlan::{TENANT_A, TENANT_B, UDP_PORT, Underlay, VNI};
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// The mode, by how GSO packets leave, how TAPs are read, and their queues.
+/// The mode, by hand-over of GSO packets, engine and number of queues.
 pub struct Vtep {
     name: &'static str,
     path: &'static str,
@@ -33,7 +33,7 @@ pub struct Vtep {
     queues: usize,
 }
 
-/// As `overlane vtep` does by itself.
+/// Defaults of `overlane vtep`.
 pub const AUTO: Vtep = Vtep {
     name: "vtep",
     path: "tenant's TAP - VXLAN in user space, GSO packets - wire",
@@ -46,20 +46,20 @@ pub const AUTO: Vtep = Vtep {
 /// Over an IPv6 underlay.
 pub const V6: Vtep = Vtep {
     name: "vtep6",
-    path: "tenant's TAP - VXLAN in user space, GSO packets - wire, IPv6 outside",
+    path: "tenant's TAP - VXLAN in user space, GSO packets - wire, IPv6 underlay",
     underlay: Underlay::V6,
     ..AUTO
 };
-/// GSO packets cut in user space.
+/// GSO packets are segmented in user space.
 pub const CUT: Vtep = Vtep {
     name: "vtep-cut",
-    path: "tenant's TAP - VXLAN in user space, GSO packets cut there - wire",
+    path: "tenant's TAP - VXLAN in user space, GSO packets segmented there - wire",
     hand_over: HandOver::UdpSegment,
     ..AUTO
 };
-/// The TAPs read by batches.
+/// Reads the TAPs in batches.
 pub const URING: Vtep = Vtep { name: "vtep-uring", engine: Engine::Uring, ..AUTO };
-/// Threads that look again for longer than a round trip takes.
+/// Threads busy-poll for longer than one round trip before they sleep.
 pub const POLL: Vtep = Vtep { name: "vtep-poll", busy_poll: 200, ..AUTO };
 /// Two threads in each host.
 pub const TWO_QUEUES: Vtep = Vtep {
@@ -101,6 +101,7 @@ impl Mode for Vtep {
         let from_b = endpoint(&b, &tenant_b, [at_b, at_a], DEVICE, self)?;
         tenant_a.address(DEVICE, TENANT_A, 24)?;
         tenant_b.address(DEVICE, TENANT_B, 24)?;
+        // The endpoint derives it from the underlay's MTU.
         let tenant_mtu = tenant_a.netlink().link(DEVICE)?.mtu;
         let way = from_a.way();
         let (from_a, from_b) = (Arc::new(from_a), Arc::new(from_b));
@@ -122,11 +123,11 @@ impl Mode for Vtep {
     }
 }
 
-/// Asks an endpoint how many packets it has dropped, without keeping it.
+/// Returns a counter of the packets that an endpoint dropped. It does not keep it alive.
 pub(super) fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync + use<> {
     let counted = Arc::downgrade(running);
     move || {
-        // The endpoint is gone with its network, and its counters are.
+        // The endpoint is gone with its network, and so are its counters.
         let Some(running) = counted.upgrade() else { return 0 };
         let report = running.report();
         let networks = report.networks.iter().map(|n| n.out.dropped() + n.back.dropped());
@@ -134,7 +135,7 @@ pub(super) fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync 
     }
 }
 
-/// An endpoint in `host`, its TAP device in `tenant`, up.
+/// Starts an endpoint in `host`. Its TAP device is in `tenant` and up.
 pub(super) fn endpoint(
     host: &Host,
     tenant: &Host,

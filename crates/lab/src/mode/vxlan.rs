@@ -13,7 +13,7 @@ pub(super) use crate::network::VXLAN_DEVICE as DEVICE;
 use crate::network::{VXLAN_OVERHEAD, VXLAN_OVERHEAD_IPV6};
 use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
 
-/// What VXLAN endpoints reach each other by.
+/// IP version between VXLAN endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Underlay {
     V4,
@@ -25,7 +25,7 @@ pub struct Vxlan(Underlay);
 
 /// The variant over an IPv4 underlay.
 pub const V4: Vxlan = Vxlan(Underlay::V4);
-/// The variant over an IPv6 underlay; by name only.
+/// The variant over an IPv6 underlay. Not in `--modes all`.
 pub const V6: Vxlan = Vxlan(Underlay::V6);
 
 pub(super) const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
@@ -47,7 +47,7 @@ impl Underlay {
         params.mtu - overhead
     }
 
-    /// Joins the hosts and addresses their NICs: the addresses of the first and the second.
+    /// Joins the hosts, addresses their NICs and returns both addresses.
     pub(super) fn join(self, wire: &Wire, a: &Host, b: &Host) -> Result<[IpAddr; 2]> {
         wire.join(a, b)?;
         Ok(match self {
@@ -62,9 +62,10 @@ impl Underlay {
         })
     }
 
-    /// Whether this machine can have it.
+    /// Checks whether this machine supports it.
     pub(super) fn probe(self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
         match self {
+            // Test hosts always have IPv4.
             Underlay::V4 => Ok(()),
             Underlay::V6 => machine.ipv6(),
         }
@@ -82,7 +83,7 @@ impl Mode for Vxlan {
     fn path(&self) -> &'static str {
         match self.0 {
             Underlay::V4 => "tenant - veth - bridge - kernel VXLAN device - wire",
-            Underlay::V6 => "tenant - veth - bridge - kernel VXLAN device - wire, IPv6 outside",
+            Underlay::V6 => "tenant - veth - bridge - kernel VXLAN device - wire, IPv6 underlay",
         }
     }
 
@@ -112,14 +113,14 @@ impl Mode for Vxlan {
                     advice: "route tenants' addresses over the underlay instead of tunnelling, where you can",
                 },
             ],
-            // The others are measured over IPv4 only.
+            // The alternatives are measured over IPv4 only.
             Underlay::V6 => &[],
         }
     }
 }
 
-/// A VXLAN device whose entries are all somebody's who writes them: it learns nothing
-/// (`nolearning`), and floods to nobody of itself. Without a VNI it is one for many.
+/// Returns a VXLAN device that does not learn (`nolearning`) and does not flood: another
+/// program writes its entries. Without a VNI it serves many VNIs.
 pub(super) fn without_learning(vni: Option<Vni>, local: Ipv4Addr) -> Device<'static> {
     Device {
         name: DEVICE,
@@ -133,7 +134,7 @@ pub(super) fn without_learning(vni: Option<Vni>, local: Ipv4Addr) -> Device<'sta
     }
 }
 
-/// Tenants whose hosts are joined by bridges and VXLAN devices.
+/// Builds tenants whose hosts are joined by bridges and VXLAN devices.
 pub(super) fn tunnelled(params: &Params, underlay: Underlay) -> Result<Tenants> {
     let mtu = underlay.tenant_mtu(params);
     let tenants = Tenants::new(mtu, TENANT_A, TENANT_B, 24)?;
@@ -142,7 +143,7 @@ pub(super) fn tunnelled(params: &Params, underlay: Underlay) -> Result<Tenants> 
     Ok(tenants)
 }
 
-/// Makes a bridge with a VXLAN device to the other host, and the tenant's `port`, in both.
+/// Adds to both hosts a bridge with a VXLAN device to the other host and the tenant's `port`.
 pub(super) fn join_tunnels(
     hosts: [&Host; 2],
     [a, b]: [IpAddr; 2],
@@ -167,7 +168,7 @@ pub(super) fn join_tunnels(
     Ok(())
 }
 
-/// The hops from one host's VXLAN device to the other's.
+/// Returns the hops from one host's VXLAN device to the other's.
 pub(super) fn tunnel_hops() -> Vec<Hop> {
     vec![Hop::tx("a", DEVICE), Hop::tx("a", NIC), Hop::rx("b", NIC), Hop::rx("b", DEVICE)]
 }

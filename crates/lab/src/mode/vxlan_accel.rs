@@ -1,5 +1,5 @@
-//! `vxlan+accel`, `vxlan6+accel`: the testbed of `vxlan` or `vxlan6`, with `overlane
-//! accel`'s fast path in both hosts. Packets pass by the bridge and the VXLAN device.
+//! `vxlan+accel`, `vxlan6+accel`: the testbed of `vxlan` or `vxlan6`, with `overlane accel`'s
+//! fast path in both hosts. Packets bypass the bridge and the VXLAN device.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use super::bridge::{PORT_DEVICE, Tenants};
 use super::vxlan::{DEVICE, TENANT_B, Underlay, tunnelled};
 use crate::{Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
 
-/// How long the fast path may take to know the tenants.
+/// Time limit for the fast path to learn the tenants.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// `vxlan` with the fast path in both hosts, over one of two underlays.
@@ -21,7 +21,7 @@ pub struct VxlanAccel(Underlay);
 
 /// The variant over an IPv4 underlay.
 pub const V4: VxlanAccel = VxlanAccel(Underlay::V4);
-/// The variant over an IPv6 underlay; by name only.
+/// The variant over an IPv6 underlay. Not in `--modes all`.
 pub const V6: VxlanAccel = VxlanAccel(Underlay::V6);
 
 impl Mode for VxlanAccel {
@@ -34,9 +34,9 @@ impl Mode for VxlanAccel {
 
     fn path(&self) -> &'static str {
         match self.0 {
-            Underlay::V4 => "tenant - veth - eBPF past bridge and kernel VXLAN device - wire",
+            Underlay::V4 => "tenant - veth - eBPF bypassing bridge and kernel VXLAN device - wire",
             Underlay::V6 => {
-                "tenant - veth - eBPF past bridge and VXLAN device - wire, IPv6 outside"
+                "tenant - veth - eBPF bypassing bridge and VXLAN device - wire, IPv6 underlay"
             }
         }
     }
@@ -64,29 +64,30 @@ pub(super) fn accelerated(tenants: Tenants, server: Ipv4Addr, mtu: u32) -> Resul
     let [from_a, from_b] = both;
     Ok(tenants
         .network_between(server, mtu, hops)
+        // The fast path stops when it is dropped.
         .keeping(Box::new(from_a))
         .keeping(Box::new(from_b))
         .noting(SHORTCUTS)
         .noting(MIRRORS))
 }
 
-/// What a reader of the figures has to know.
-pub(super) const SHORTCUTS: &str = "GSO packets whose outer checksums the VXLAN device is to send pass the bridge by, not the device (excused in its hop)";
-pub(super) const MIRRORS: &str = "the threads that mirror the kernel's state are not pinned";
+/// Note printed with the figures.
+pub(super) const SHORTCUTS: &str = "GSO packets that need outer checksums bypass the bridge only; the VXLAN device sends them (excused in its hop)";
+pub(super) const MIRRORS: &str = "threads that mirror the kernel's state are not pinned to CPUs";
 
 /// One end of a tunnel with the fast path.
 pub(super) struct End<'a> {
     /// The host with the fast path.
     pub(super) host: &'a str,
-    /// The namespace that has the VXLAN device and the tenant's port.
+    /// Namespace with the VXLAN device and the tenant's port.
     pub(super) at: &'a str,
     pub(super) device: &'a str,
     pub(super) port: &'a str,
     pub(super) accel: &'a Arc<Accel>,
 }
 
-/// The hops where bridge and VXLAN device, `device`, are passed by; `at`: the namespace of
-/// each side that has them, and the tenant's port there.
+/// Returns the hops when packets bypass the bridge and the VXLAN device `device`. `at` gives
+/// each side's namespace with both, and the tenant's port there.
 pub(super) fn hops(device: &str, both: &[Arc<Accel>; 2], at: [(&str, &str); 2]) -> Vec<Hop> {
     let ([from_a, from_b], [(a, port_a), (b, port_b)]) = (both, at);
     let from = End { host: "a", at: a, device, port: port_a, accel: from_a };
@@ -103,18 +104,18 @@ pub(super) fn hops(device: &str, both: &[Arc<Accel>; 2], at: [(&str, &str); 2]) 
     .concat()
 }
 
-/// The hops from the port of the end that sends, before its NIC.
+/// Returns the hops from the sender's port up to, but without, its NIC.
 pub(super) fn into_tunnel(from: &End<'_>) -> Vec<Hop> {
     vec![
-        // What the fast path delivers to a tenant is handed to its end of the
-        // pair directly.
+        // In the reverse direction the fast path delivers straight to the tenant's end of the
+        // veth pair.
         Hop::rx(from.at, from.port).bypassed(Way::Reverse),
         Hop::stage(from.host, "accel", Side::Tx, meter(from.accel, carried)),
         Hop::tx(from.at, from.device).bypassed_but_for(Way::Both, meter(from.accel, shortcut)),
     ]
 }
 
-/// The fast path of a host, which must take the device.
+/// Starts the fast path of a host. Fails unless it accelerates the VXLAN device.
 pub(super) fn start(host: &Host) -> Result<Arc<Accel>> {
     let accel = run(host)?;
     let status = accel.status();
@@ -126,7 +127,7 @@ pub(super) fn start(host: &Host) -> Result<Arc<Accel>> {
     }
 }
 
-/// The fast path of a host, for whatever devices it takes.
+/// Starts the fast path of a host for all devices that it supports.
 pub(super) fn run(host: &Host) -> Result<Arc<Accel>> {
     let accel = Accel::start(host.netns(), Wanted::All);
     Ok(Arc::new(accel.map_err(|error| failed(host, &error.to_string()))?))
@@ -137,9 +138,9 @@ fn failed(host: &Host, problem: &str) -> testbed::Error {
     testbed::Error::NotStarted { part, reason: problem.to_owned() }
 }
 
-/// Sends between the tenants until every host takes packets both ways: bridges and
-/// neighbour tables learn from the first, and the mirror follows those. The server's own
-/// address is `server`; the client reaches it at `target`.
+/// Exchanges datagrams between the tenants until every host's fast path carries packets both
+/// ways: bridges and neighbour tables learn from the first packets, and the mirror follows
+/// them. The server's own address is `server`; the client reaches it at `target`.
 pub(super) fn settle(
     [client, serving]: [&Host; 2],
     server: Ipv4Addr,
@@ -155,11 +156,11 @@ pub(super) fn settle(
         socket.map_err(|e| sys::Error::io("bind UDP socket in", host.name(), &e))
     };
     let one = socket(client, (Ipv4Addr::UNSPECIFIED, 0))?;
-    // A service has no other port. Elsewhere somebody may have it.
+    // A service forwards this port only. Otherwise pick a free port: this one may be in use.
     let other = socket(serving, (server, if target == server { 0 } else { PORT }))?;
     let to = other.local_addr().map_err(|e| sys::Error::io("name", "UDP socket", &e))?;
     let to = SocketAddr::new(target.into(), to.port());
-    // A lost datagram is another attempt's.
+    // Ignore a lost datagram: the caller retries.
     let there_and_back = || {
         let mut buffer = [0; 1];
         one.send_to(&buffer, to)?;
@@ -182,24 +183,24 @@ pub(super) fn settle(
                 .map(|accel| accel.status())
                 .map(|status| (carried(&status).left, slow(&status)))
                 .collect();
-            format!("packets taken at each: {now:?}, left to the kernel: {left:?}")
+            format!("packets accelerated at each: {now:?}, left to the kernel: {left:?}")
         }))
     })?;
     Ok(())
 }
 
-/// What stays slow, and why.
+/// Lists devices that take the slow path, with the reason.
 fn slow(status: &Status) -> Vec<String> {
     status.refusals().map(|(name, refused)| format!("{name}: {refused}")).collect()
 }
 
-/// Asks a fast path for its counters, without keeping it.
+/// Returns a meter that reads a fast path's counters. It does not keep the fast path alive.
 pub(super) fn meter(accel: &Arc<Accel>, read: fn(&Status) -> Metered) -> Meter {
     let accel: Weak<Accel> = Arc::downgrade(accel);
     Meter::new(move || accel.upgrade().map_or_else(Metered::default, |accel| read(&accel.status())))
 }
 
-/// Packets it forwarded, and those it left to the kernel by reason.
+/// Returns the packets it forwarded, and those it left to the kernel by reason.
 pub(super) fn carried(status: &Status) -> Metered {
     let mut metered = Metered::default();
     let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = &mut metered.carried;
@@ -209,7 +210,7 @@ pub(super) fn carried(status: &Status) -> Metered {
             Reason::EncapHit | Reason::EncapShortcut => (&mut *tx_packets, &mut *tx_bytes),
             Reason::DecapHit => (&mut *rx_packets, &mut *rx_bytes),
             _ => {
-                // Both directions have a reason of this meaning.
+                // Both directions have a reason of this meaning: sum them.
                 *metered.left.entry(reason.meaning().to_owned()).or_default() += counted.packets;
                 continue;
             }
@@ -220,7 +221,7 @@ pub(super) fn carried(status: &Status) -> Metered {
     metered
 }
 
-/// Packets that packet filters and routes saw, and the VXLAN device did not.
+/// Returns the packets that packet filters and routes saw but the VXLAN device did not.
 pub(super) fn half(status: &Status) -> Metered {
     let sent = status.sent_half();
     let received = status.packets.get(Reason::DecapHalf.word()).copied().unwrap_or_default();
@@ -234,7 +235,7 @@ pub(super) fn half(status: &Status) -> Metered {
     Metered { carried, ..Metered::default() }
 }
 
-/// Packets it handed to the VXLAN device itself.
+/// Returns the packets it handed to the VXLAN device itself.
 pub(super) fn shortcut(status: &Status) -> Metered {
     let counted = status.packets.get(Reason::EncapShortcut.word());
     let carried = counted.map_or_else(Counters::default, |counted| Counters {

@@ -1,5 +1,5 @@
-//! `vxlan-routed`: a subnet a host, routed over a VXLAN device with static FDB
-//! entries and neighbours, as flannel builds it.
+//! `vxlan-routed`: one subnet per host, routed over a VXLAN device with static FDB entries and
+//! neighbours, as in flannel.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,8 +14,8 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 /// A subnet per host, routed over a VXLAN device with static entries.
 pub struct VxlanRouted;
 
-/// A host's share of the overlay: 10.1.N.0/24, the VXLAN device at .0, the
-/// bridge at .1, the tenant at .2.
+/// A host's subnet of the overlay, 10.1.N.0/24. Address 0 is the VXLAN device, 1 the bridge, 2
+/// the tenant.
 #[derive(Clone, Copy)]
 struct Subnet(u8);
 
@@ -27,7 +27,7 @@ impl Subnet {
 
 const A: Subnet = Subnet(1);
 const B: Subnet = Subnet(2);
-/// The tenant that serves.
+/// Address of the server's tenant.
 pub(super) const SERVER: Ipv4Addr = B.address(2);
 
 impl Mode for VxlanRouted {
@@ -49,7 +49,7 @@ impl Mode for VxlanRouted {
     }
 }
 
-/// Tenants with `mtu`, each host's subnet routed over VXLAN devices.
+/// Builds tenants with `mtu`; each host's subnet is routed over VXLAN devices.
 pub(super) fn routed(params: &Params, mtu: u32) -> Result<Tenants> {
     let tenants = Tenants::new(mtu, A.address(2), SERVER, 24)?;
     params.wire().join(&tenants.a, &tenants.b)?;
@@ -59,7 +59,7 @@ pub(super) fn routed(params: &Params, mtu: u32) -> Result<Tenants> {
             host.forward()?;
             host.bridge(BRIDGE, mtu, &[PORT_DEVICE])?;
             host.address(BRIDGE, own.address(1), 24)?;
-            // As flannel makes its devices.
+            // flannel's devices do not learn either.
             let device = without_learning(Some(VNI), local);
             let netlink = host.netlink();
             netlink.add_vxlan(&device, mac(host.name(), DEVICE), mtu)?;

@@ -1,5 +1,5 @@
-//! `vxlan-routed+accel`: the testbed of `vxlan-routed`, with `overlane accel`'s fast
-//! path in both hosts. Packets pass by the bridge, IP forwarding and the VXLAN device.
+//! `vxlan-routed+accel`: the testbed of `vxlan-routed`, with `overlane accel`'s fast path in
+//! both hosts. Packets bypass the bridge, IP forwarding and the VXLAN device.
 
 use super::vxlan_accel::accelerated;
 use super::vxlan_routed::{SERVER, routed};
@@ -15,7 +15,7 @@ impl Mode for VxlanRoutedAccel {
     }
 
     fn path(&self) -> &'static str {
-        "tenant - veth - eBPF past bridge, route and VXLAN device - wire"
+        "tenant - veth - eBPF bypassing bridge, route and VXLAN device - wire"
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -1,8 +1,8 @@
-//! keepalived in a router's namespace, configured as the L3 agent configures it: the router's
-//! addresses are where VRRP (RFC 3768) says.
+//! keepalived in a router's namespace, configured like the L3 agent does: VRRP (RFC 3768)
+//! decides which instance has the router's addresses.
 //!
 //! Source: `neutron/agent/linux/keepalived.py` and `neutron/conf/agent/l3/ha.py`. The agent's
-//! own programs beside it, which watch for the change of state, are not there.
+//! programs that watch for state changes are left out.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,14 +15,14 @@ use super::Net;
 use crate::unsupported::{Supported, Unsupported, find_program};
 use crate::{Capabilities, Result};
 
-/// The program, and Debian's package with it.
+/// The program and its Debian package.
 const PROGRAM: &str = "keepalived";
 const CONFIGURATION: &str = "/run/keepalived.conf";
-/// How long the first router may take: three advertisements' time that nobody else comes
-/// (`advert_int`, 2 s), and its skew, is 8 s.
+/// Time limit for the first router. It waits for three advertisement intervals (`advert_int`, 2
+/// s) without a rival, plus its skew: 8 s.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Whether it is installed and may be run.
+/// Checks whether it is installed and this process may run it.
 pub(crate) fn probe(machine: &Capabilities) -> Supported {
     machine.program(PROGRAM, PROGRAM)?;
     if machine.privileges() != Privileges::Root {
@@ -36,16 +36,16 @@ pub(crate) fn start(tree: &Processes, router: &Host, nets: &[Net]) -> Result<Pro
     let text = configuration(nets);
     tree.inside(router, || std::fs::write(CONFIGURATION, text))?
         .map_err(|error| sys::Error::io("write", CONFIGURATION, &error))?;
-    // Removed since it was probed: starting it fails, and names it.
+    // If it was removed since the probe, starting it fails with its name.
     let mut command = Command::new(find_program(PROGRAM).unwrap_or_else(|| PROGRAM.into()));
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    // In the foreground, its messages to us.
+    // In the foreground, with log messages on the console, which Process captures.
     command.args(["-n", "-l", "-P", "-f", CONFIGURATION]);
     command.args(["-p", "/run/keepalived.pid", "-r", "/run/keepalived-vrrp.pid"]);
     tree.start_as(&format!("keepalived in {}", router.name()), router, &mut command)
 }
 
-/// Waits until a router has the addresses, on all of `nets`.
+/// Waits until a router has its addresses on all of `nets`.
 pub(crate) fn wait_for_addresses(router: &Host, nets: &[Net], daemon: &mut Process) -> Result<()> {
     testbed::poll(&format!("the addresses of {}", router.name()), LIMIT, || {
         daemon.check()?;
@@ -58,7 +58,7 @@ pub(crate) fn wait_for_addresses(router: &Host, nets: &[Net], daemon: &mut Proce
     Ok(())
 }
 
-/// Waits until keepalived listens for the others.
+/// Waits until keepalived is in the backup state.
 pub(crate) fn wait_for_backup(router: &Host, daemon: &mut Process) -> Result<()> {
     testbed::poll(&format!("keepalived in {}", router.name()), LIMIT, || {
         daemon.check()?;
@@ -71,7 +71,7 @@ pub(crate) fn wait_for_backup(router: &Host, daemon: &mut Process) -> Result<()>
 
 fn configuration(nets: &[Net]) -> String {
     let interface = Net::Ha.router_device();
-    // The primary address is one that nobody else has; it never changes.
+    // The primary address is unique and never changes.
     let primary = Ipv4Addr::new(169, 254, 0, 1);
     let mut text = format!(
         "global_defs {{

@@ -1,8 +1,8 @@
-//! What the L3 agent puts into the router's namespace: addresses, settings, rules.
+//! Configuration that the L3 agent applies in the router's namespace: addresses, sysctls, rules.
 //!
-//! Source: `neutron/agent/l3/router_info.py` and `neutron/agent/linux/iptables_manager.py`:
-//! a centralized router without DVR, all networks in one address scope. The metadata proxy's
-//! rules are there, the proxy is not.
+//! Source: `neutron/agent/l3/router_info.py` and `neutron/agent/linux/iptables_manager.py`, for a
+//! centralized router without DVR and a single address scope. The metadata proxy's rules are
+//! included, the proxy is not.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -15,24 +15,24 @@ use crate::unsupported::{Supported, find_program};
 use crate::{Capabilities, Result};
 
 const PROGRAM: &str = "iptables-restore";
-/// Debian's package with the program.
+/// Debian package with the program.
 const PACKAGE: &str = "iptables";
 
-/// Whether the router's rules can be had.
+/// Checks whether the router's rules can be loaded.
 pub(crate) fn probe(machine: &Capabilities) -> Supported {
     machine.program(PROGRAM, PACKAGE)?;
     let rules = rules(&[Net::One, Net::Outside], Some((super::FLOATING, Net::One.end())));
     machine.iptables(|host| restore(host, &rules))
 }
 
-/// Switches forwarding on and loads the rules. `floating`: an address of the outside and
-/// the tenant's that it leads to.
+/// Enables forwarding and loads the rules. `floating` is a floating IP address and the tenant
+/// address that it maps to.
 pub(crate) fn prepare(
     router: &Host,
     nets: &[Net],
     floating: Option<(Ipv4Addr, Ipv4Addr)>,
 ) -> Result<()> {
-    // `RouterNamespace.create` and `LinuxInterfaceDriver` of Neutron.
+    // As `RouterNamespace.create` and `LinuxInterfaceDriver` of Neutron do.
     router.forward()?;
     for (setting, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
         router.sysctl(&format!("net/ipv4/conf/all/{setting}"), value)?;
@@ -40,7 +40,7 @@ pub(crate) fn prepare(
     restore(router, &rules(nets, floating))
 }
 
-/// Gives the router's devices, which are there, their addresses, and the route outside.
+/// Assigns the addresses of the router's devices, and adds the route outside.
 pub(crate) fn address(
     router: &Host,
     nets: &[Net],
@@ -50,6 +50,7 @@ pub(crate) fn address(
         router.address(&net.router_device(), net.router(), 24)?;
     }
     let outside = Net::Outside.router_device();
+    // Without the outside network there is no default route.
     if nets.contains(&Net::Outside) {
         router.netlink().add_route(&default_route(Net::Outside.end(), &outside))?;
     }
@@ -60,12 +61,12 @@ pub(crate) fn address(
 }
 
 fn restore(host: &Host, rules: &str) -> Result<()> {
-    // Removed since it was probed: starting it fails, and names it.
+    // If it was removed since the probe, starting it fails with its name.
     let program = find_program(PROGRAM).unwrap_or_else(|| PROGRAM.into());
     host.run_with_input(&mut Command::new(program), rules).map(drop)
 }
 
-/// The agent's rules, in the form of `iptables-save`.
+/// Returns the agent's rules in `iptables-save` format.
 pub(super) fn rules(nets: &[Net], floating: Option<(Ipv4Addr, Ipv4Addr)>) -> String {
     let outside = nets.contains(&Net::Outside).then(|| Net::Outside.router_device());
     let devices: Vec<String> = nets.iter().map(|net| net.router_device()).collect();
@@ -79,7 +80,7 @@ pub(super) fn rules(nets: &[Net], floating: Option<(Ipv4Addr, Ipv4Addr)>) -> Str
         .concat()
 }
 
-/// Mark of a packet of the one address scope that there is (`ADDRESS_SCOPE_MARK_ID_MIN`).
+/// Packet mark of the only address scope (`ADDRESS_SCOPE_MARK_ID_MIN`).
 const SCOPE: &str = "0x4000000/0xffff0000";
 
 fn mangle(devices: &[String], outside: Option<&str>) -> Table {
@@ -159,7 +160,7 @@ fn filter(devices: &[String], outside: Option<&str>) -> Table {
     table.rule("INPUT", "-m mark --mark 0x1/0xffff -j ACCEPT");
     table.rule("INPUT", "-p tcp -m tcp --dport 9697 -j DROP");
     table.rule("scope", "-m mark --mark 0x1/0xffff -j DROP");
-    // What goes outside may be of any scope: its source is translated.
+    // Traffic to the outside may be of any scope, since its source is translated.
     for device in devices.iter().filter(|device| Some(device.as_str()) != outside) {
         table.rule("scope", &format!("-o {device} -m mark ! --mark {SCOPE} -j DROP"));
     }
@@ -173,7 +174,7 @@ struct Table {
 }
 
 impl Table {
-    /// One whose built-in chains jump to the agent's of the same name.
+    /// Creates a table whose built-in chains jump to the agent's chains of the same name.
     fn new(built_in: &[&str]) -> Table {
         let mut table = Table { chains: Vec::new(), rules: Vec::new() };
         table.chains(built_in);
@@ -183,17 +184,17 @@ impl Table {
         table
     }
 
-    /// Adds chains of the agent's.
+    /// Adds chains of the agent.
     fn chains(&mut self, names: &[&str]) {
         self.chains.extend(names.iter().map(|name| format!("neutron-l3-agent-{name}")));
     }
 
-    /// Adds a chain that agents share.
+    /// Adds a chain shared between agents.
     fn shared(&mut self, name: &str) {
         self.chains.push(name.to_owned());
     }
 
-    /// Adds a rule to a chain of the agent's.
+    /// Adds a rule to a chain of the agent.
     fn rule(&mut self, chain: &str, rule: &str) {
         self.rules.push(format!("-A neutron-l3-agent-{chain} {rule}"));
     }
@@ -236,7 +237,7 @@ mod tests {
         for rule in [
             "-A neutron-l3-agent-PREROUTING -d 203.0.113.10/32 -j DNAT --to-destination 10.1.0.11",
             "-A neutron-l3-agent-float-snat -s 10.1.0.11/32 -j SNAT --to-source 203.0.113.10",
-            // Its own rule comes before the many's.
+            // The floating IP's rule must come before the shared address's.
             "-A neutron-l3-agent-snat -j neutron-l3-agent-float-snat",
             source,
         ] {

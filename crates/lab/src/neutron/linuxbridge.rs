@@ -1,8 +1,8 @@
-//! What the Linux bridge agent builds: a bridge for each network in each host that has a
-//! port of it, with a VXLAN or VLAN device as uplink.
+//! The network that the Linux bridge agent builds: a bridge per network in each host with a port
+//! on it. The bridge's uplink is a VXLAN or VLAN device.
 //!
-//! Neutron no longer has this agent; clouds that were built with it run on. Security groups
-//! are off, as with `firewall_driver = noop`.
+//! Neutron has dropped this agent, but existing clouds still use it. Security groups are off, as
+//! with `firewall_driver = noop`.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -18,17 +18,17 @@ use crate::{Params, Result};
 /// IANA's port (RFC 7348, section 8).
 const UDP_PORT: u16 = 4789;
 
-/// The bridge of a network.
+/// Returns the name of a network's bridge.
 pub(crate) fn bridge(net: Net) -> String {
     format!("brq{}", net.name())
 }
 
-/// The network node's end of the router's veth pair.
+/// Returns the network node's end of the router's veth pair.
 pub(crate) fn router_port(net: Net) -> String {
     format!("tap{}", net.name())
 }
 
-/// Name of a network's uplink over `nic`.
+/// Returns the name of a network's uplink over `nic`.
 pub(crate) fn uplink(net: Net, kind: NetworkType, nic: &str) -> String {
     match kind {
         NetworkType::Vxlan => format!("vxlan-{}", net.segment()),
@@ -36,13 +36,14 @@ pub(crate) fn uplink(net: Net, kind: NetworkType, nic: &str) -> String {
     }
 }
 
-/// Connects tenants, router and the outside.
+/// Connects the tenants, the router and the outside.
 pub(crate) fn connect(site: &Site, params: &Params, kind: NetworkType) -> Result<()> {
     for leg in &site.legs {
         let mtu = leg.net.mtu(params, kind);
         let (port, device) = (router_port(leg.net), leg.net.router_device());
         site.node.connect(&port, &site.router, &device, mtu)?;
         let name = bridge(leg.net);
+        // Flat network: the NIC itself is the bridge's uplink.
         if leg.net == Net::Outside {
             site.node.bridge(&name, mtu, &[leg.nic, &port])?;
             continue;
@@ -51,6 +52,7 @@ pub(crate) fn connect(site: &Site, params: &Params, kind: NetworkType) -> Result
         for (at, nic, local, remote, port) in
             [(&leg.host, NIC, host, node, TENANT_PORT), (&site.node, leg.nic, node, host, &*port)]
         {
+            // Only tunnels need addresses on the underlay.
             if kind == NetworkType::Vxlan {
                 at.address(nic, local, 24)?;
             }
@@ -61,7 +63,7 @@ pub(crate) fn connect(site: &Site, params: &Params, kind: NetworkType) -> Result
     Ok(())
 }
 
-/// Makes a network's uplink over `nic`, and returns its name.
+/// Creates a network's uplink over `nic` and returns its name.
 pub(crate) fn add_uplink(
     host: &Host,
     net: Net,
@@ -101,7 +103,7 @@ fn out_of_range(what: &str, number: u32) -> testbed::Error {
     testbed::Error::NotStarted { part: what.to_owned(), reason: format!("{number} is too large") }
 }
 
-/// The hops from what talks at a leg's end to the router.
+/// Returns the hops from a leg's end to the router.
 pub(crate) fn hops(leg: &Leg, kind: NetworkType) -> Vec<Hop> {
     let (host, end) = (leg.host.name(), leg.end().name());
     let router = [Hop::tx(NODE, &router_port(leg.net)), Hop::rx(ROUTER, &leg.net.router_device())];

@@ -1,8 +1,8 @@
-//! OpenStack's network node, as the agents of Neutron build it: compute hosts, a host with
-//! the router's namespace, and the outside.
+//! OpenStack's network node as Neutron's agents build it: compute hosts, a host with the
+//! router's namespace, and the outside.
 //!
-//! Names of devices, bridges, chains and flow tables are Neutron's. Where Neutron has the
-//! first characters of a port's or a network's UUID, we have `net1`, `net2` and `ext`.
+//! Devices, bridges, chains and flow tables have Neutron's names. Where Neutron uses the first
+//! characters of the UUID of a port or network, this module uses `net1`, `net2` and `ext`.
 
 pub(crate) mod keepalived;
 pub(crate) mod l3_agent;
@@ -17,33 +17,33 @@ use testbed::{Host, NIC, SECOND_NIC};
 use crate::network::VXLAN_OVERHEAD;
 use crate::{Params, Result};
 
-/// Name of the host that the router is in.
+/// Name of the router's host.
 pub(crate) const NODE: &str = "network";
-/// The router's namespace; Neutron's has the router's UUID behind it.
+/// Name of the router's namespace. Neutron appends the router's UUID.
 pub(crate) const ROUTER: &str = "qrouter";
 /// A tenant's device.
 pub(crate) const TENANT_NIC: &str = "eth0";
-/// The other end of it, in the tenant's host.
+/// The tenant's port in its host.
 pub(crate) const TENANT_PORT: &str = "tap0";
 
-/// Address of the outside that leads to a tenant.
+/// Floating IP address that leads to a tenant.
 pub(crate) const FLOATING: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 
-/// A network that the router has a port on.
+/// A network with a port on the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Net {
-    /// The tenants' first.
+    /// The first tenant network.
     One,
-    /// The tenants' second.
+    /// The second tenant network.
     Two,
-    /// The provider's: flat, without a tunnel or a tag.
+    /// The provider network: flat, untagged, not tunnelled.
     Outside,
-    /// What two instances of a router watch each other by.
+    /// The network by which two instances of a router exchange VRRP.
     Ha,
 }
 
 impl Net {
-    /// Where Neutron has a part of a UUID.
+    /// Name that replaces part of a UUID.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Net::One => "net1",
@@ -53,7 +53,7 @@ impl Net {
         }
     }
 
-    /// Its number: Open vSwitch's local VLAN.
+    /// Number of the network, also Open vSwitch's local VLAN.
     const fn number(self) -> u8 {
         match self {
             Net::One => 1,
@@ -63,12 +63,12 @@ impl Net {
         }
     }
 
-    /// VXLAN network identifier or VLAN tag.
+    /// VXLAN network identifier or VLAN ID.
     pub(crate) const fn segment(self) -> u16 {
         100 + self.number() as u16
     }
 
-    /// An address of its subnet: a /24, but a /18 between routers (`l3_ha_net_cidr`).
+    /// Returns an address of its subnet: a /24, or a /18 between routers (`l3_ha_net_cidr`).
     pub(crate) const fn address(self, last: u8) -> Ipv4Addr {
         match self {
             Net::Outside => Ipv4Addr::new(203, 0, 113, last),
@@ -77,7 +77,7 @@ impl Net {
         }
     }
 
-    /// The router's address on it.
+    /// Returns the router's address on it.
     pub(crate) const fn router(self) -> Ipv4Addr {
         match self {
             Net::Outside => self.address(2),
@@ -85,7 +85,8 @@ impl Net {
         }
     }
 
-    /// Address of what talks: a tenant, or the host outside, which is the provider's router.
+    /// Returns the address of its end: a tenant, or the outside host, which acts as the
+    /// provider's router.
     pub(crate) const fn end(self) -> Ipv4Addr {
         match self {
             Net::Outside => self.address(1),
@@ -93,8 +94,8 @@ impl Net {
         }
     }
 
-    /// The router's device (`INTERNAL_DEV_PREFIX`, `EXTERNAL_DEV_PREFIX`, `HA_DEV_PREFIX` in
-    /// `neutron/agent/l3`).
+    /// Returns the router's device (`INTERNAL_DEV_PREFIX`, `EXTERNAL_DEV_PREFIX` and
+    /// `HA_DEV_PREFIX` in `neutron/agent/l3`).
     pub(crate) fn router_device(self) -> String {
         let prefix = match self {
             Net::Outside => "qg-",
@@ -107,58 +108,60 @@ impl Net {
     /// MTU of its devices, bytes.
     pub(crate) fn mtu(self, params: &Params, kind: NetworkType) -> u32 {
         match (self, kind) {
+            // Encapsulated networks have a smaller MTU.
             (Net::One | Net::Two | Net::Ha, NetworkType::Vxlan) => params.mtu - VXLAN_OVERHEAD,
             _ => params.mtu,
         }
     }
 }
 
-/// What carries tenants' networks between hosts (`provider:network_type`).
+/// Encapsulation of tenant networks between hosts (`provider:network_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NetworkType {
     Vxlan,
     Vlan,
 }
 
-/// A host with what talks there, and its cable to the network node.
+/// A host, its end of the traffic, and its cable to the network node.
 pub(crate) struct Leg {
-    /// A compute host, or the host outside.
+    /// A compute host, or the outside host.
     pub(crate) host: Host,
-    /// Where the host is not itself what talks.
+    /// The tenant, unless the host itself is the end.
     pub(crate) tenant: Option<Host>,
     pub(crate) net: Net,
-    /// The network node's device of the cable; the host's is [`NIC`].
+    /// The network node's device of the cable. The host's device is [`NIC`].
     pub(crate) nic: &'static str,
-    /// Addresses of a tunnel's ends: the host's and the network node's.
+    /// Tunnel endpoints: the host's and the network node's address.
     pub(crate) underlay: [Ipv4Addr; 2],
 }
 
 impl Leg {
-    /// What talks.
+    /// Returns the namespace that sends or receives.
     pub(crate) fn end(&self) -> &Host {
         self.tenant.as_ref().unwrap_or(&self.host)
     }
 }
 
-/// Hosts and cables, with what talks at either end.
+/// Hosts, cables, and the ends of the traffic.
 pub(crate) struct Site {
-    /// Of the client and of the server.
+    /// The client's and the server's.
     pub(crate) legs: [Leg; 2],
     /// The network node.
     pub(crate) node: Host,
-    /// The router's namespace in it.
+    /// The router's namespace.
     pub(crate) router: Host,
 }
 
 impl Site {
-    /// Makes them: cables without underlay addresses, tenants behind a veth pair, everybody
-    /// with an address and the route to the router. The client is on the first of `nets`.
+    /// Creates hosts, cables without underlay addresses, and tenants behind a veth pair. All ends
+    /// have an address and a route to the router. The client is on the first of `nets`.
     pub(crate) fn new(params: &Params, kind: NetworkType, nets: [Net; 2]) -> Result<Site> {
         let node = Host::new(NODE)?;
         let leg = |name: &str, nic, subnet, net: Net| {
             let host = Host::new(name)?;
             host.connect(NIC, &node, nic, params.mtu)?;
             host.set_offload(NIC, params.offload)?;
+            // The profile applies to both ends of each cable.
             node.set_offload(nic, params.offload)?;
             let tenant = end(&host, net, net.mtu(params, kind))?;
             let underlay = [1, 254].map(|last| Ipv4Addr::new(10, 0, subnet, last));
@@ -168,14 +171,15 @@ impl Site {
         Ok(Site { legs, node, router: Host::new(ROUTER)? })
     }
 
-    /// The networks, the client's first.
+    /// Returns the networks, the client's first.
     pub(crate) fn nets(&self) -> [Net; 2] {
         [self.legs[0].net, self.legs[1].net]
     }
 }
 
-/// What talks on a network: the tenant that it makes, or `host` itself, which is outside.
+/// Creates the end on a network: a tenant, or outside the host itself (`None`).
 pub(crate) fn end(host: &Host, net: Net, mtu: u32) -> Result<Option<Host>> {
+    // The outside host itself is the end.
     if net == Net::Outside {
         host.address(NIC, net.end(), 24)?;
         return Ok(None);
@@ -187,7 +191,7 @@ pub(crate) fn end(host: &Host, net: Net, mtu: u32) -> Result<Option<Host>> {
     Ok(Some(tenant))
 }
 
-/// A default route.
+/// Returns a default route.
 fn default_route(via: Ipv4Addr, link: &str) -> Route<'_> {
     Route {
         to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -1,11 +1,11 @@
-//! What the Open vSwitch agent builds: `br-int` with every port, `br-tun` with the tunnels or
-//! `br-vlan` with the NIC, `br-ex` with the way outside, and their flows. Tenants' ports are
-//! behind the agent's firewall, which tracks connections in a zone for each network.
+//! The network that the Open vSwitch agent builds: `br-int` with every port, `br-tun` with the
+//! tunnels or `br-vlan` with the NIC, `br-ex` to the outside, and their flows. Tenant ports are
+//! behind the agent's firewall, which tracks connections in one zone per network.
 //!
 //! Source: `neutron/plugins/ml2/drivers/openvswitch/agent` (its bridges' `native` files) and
-//! `doc/source/contributor/internals/openvswitch_firewall.rst`. Tables of features that are
-//! off (DVR, DHCP and ARP responders, rate limits) are left out. Tunnels are those of L2
-//! population: a network's frames go to the hosts that have it.
+//! `doc/source/contributor/internals/openvswitch_firewall.rst`. Tables of disabled features (DVR,
+//! DHCP and ARP responders, rate limits) are left out. Tunnels are those of L2 population: frames
+//! of a network go only to hosts that have the network.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -20,18 +20,18 @@ use crate::{Params, Result};
 
 /// The integration bridge.
 const INT: &str = "br-int";
-/// The tunnels' bridge.
+/// The tunnel bridge.
 const TUN: &str = "br-tun";
-/// The provider's bridge for VLANs, and for the flat network outside.
+/// Provider bridges: for VLANs, and for the flat outside network.
 const VLAN: &str = "br-vlan";
 const EX: &str = "br-ex";
-/// The kernel device that Open vSwitch makes for VXLAN ports on 4789
-/// (`dpif-netlink-rtnl.c`).
+/// Kernel device that Open vSwitch creates for VXLAN ports on 4789 (`dpif-netlink-rtnl.c`).
 const KERNEL_DEVICE: &str = "vxlan_sys_4789";
-/// OpenFlow number of a tenant's port: it is the only one of its host.
+/// OpenFlow number of a tenant's port, the only tenant port of its host.
 const TENANT_OFPORT: u16 = 1;
 
-/// Connects tenants, router and the outside by a switch in each host but the outside's.
+/// Connects the tenants, the router and the outside by a switch in each host except the outside
+/// host.
 pub(crate) fn connect(
     site: &Site,
     params: &Params,
@@ -40,7 +40,7 @@ pub(crate) fn connect(
     tree: &Processes,
 ) -> Result<Vec<Process>> {
     let user_space = matches!(datapath, Datapath::UserSpace { .. });
-    // Tunnels in user space take finished packets only.
+    // The user-space datapath cannot encapsulate GSO packets, so disable TSO with tunnels.
     let tso = user_space && kind == NetworkType::Vlan;
     if !user_space && kind == NetworkType::Vxlan {
         for leg in site.legs.iter().filter(|leg| leg.net != Net::Outside) {
@@ -53,10 +53,10 @@ pub(crate) fn connect(
             let device = if leg.tenant.is_some() { TENANT_NIC } else { NIC };
             limit_offloads(leg.end(), device, tso)?;
             if leg.tenant.is_none() && !tso {
-                // GRO would merge a connection's segments before the packet socket, and the
-                // switch drops a frame above the MTU (`netdev_linux_batch_rxq_recv_sock` in
-                // `lib/netdev-linux.c`). What comes by tunnels is not merged: no kernel's
-                // device is there to take VXLAN off.
+                // GRO would merge segments before the packet socket reads them, and the switch
+                // drops frames above the MTU (`netdev_linux_batch_rxq_recv_sock` in
+                // `lib/netdev-linux.c`). Tunnelled packets are not merged: no kernel device
+                // decapsulates them.
                 site.node.set_features(leg.nic, &[("rx-gro", false)])?;
             }
             let (mtu, device) = (leg.net.mtu(params, kind), leg.net.router_device());
@@ -91,7 +91,7 @@ pub(crate) fn connect(
     Ok(programs)
 }
 
-/// A tunnel over a NIC: addresses of its ends, and where the other is.
+/// A tunnel over a NIC: both endpoint addresses and the peer's MAC address.
 struct Tunnel {
     nic: String,
     local: Ipv4Addr,
@@ -99,7 +99,7 @@ struct Tunnel {
     peer_mac: MacAddr,
 }
 
-/// What one host's switch is told.
+/// Configuration of one host's switch.
 struct Bridges<'a> {
     host: &'a Host,
     datapath: &'a Datapath,
@@ -115,8 +115,8 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// Name of the bridge that holds a NIC in user space: its internal port has the underlay's
-/// address, by which tunnelled packets find their way.
+/// Returns the bridge that holds a NIC in user space. Its internal port has the underlay
+/// address, which routes encapsulated packets.
 fn underlay_bridge(nic: &str) -> String {
     format!("br-{nic}")
 }
@@ -151,7 +151,7 @@ impl<'a> Bridges<'a> {
         self.orders.push(words(text));
     }
 
-    /// A bridge; `secure`: without flows it forwards nothing.
+    /// Adds a bridge. With `secure` it forwards nothing without flows.
     fn bridge(&mut self, name: &str, secure: bool) {
         let kind = self.datapath.kind();
         let mode = if secure { "secure" } else { "standalone" };
@@ -160,7 +160,7 @@ impl<'a> Bridges<'a> {
         self.order(&format!("set Bridge {name} datapath_type={kind} fail_mode={mode} {hwaddr}"));
     }
 
-    /// A pair of patch ports, `near` on [`INT`] and `far` on `bridge`.
+    /// Adds a pair of patch ports, `near` on [`INT`] and `far` on `bridge`.
     fn patch(&mut self, near: &str, bridge: &str, far: &str) {
         for (bridge, port, peer) in [(INT, near, far), (bridge, far, near)] {
             self.order(&format!("add-port {bridge} {port}"));
@@ -168,7 +168,7 @@ impl<'a> Bridges<'a> {
         }
     }
 
-    /// The tenant's port, with a security group that allows every connection.
+    /// Adds the tenant's port, with a security group that allows every connection.
     fn tenant_port(&mut self, leg: &Leg) {
         let vlan = leg.net.number();
         self.order(&format!("add-port {INT} {TENANT_PORT} tag={vlan}"));
@@ -176,10 +176,10 @@ impl<'a> Bridges<'a> {
         self.int.extend(firewall(vlan, mac(leg.end().name(), TENANT_NIC), leg.net.end()));
     }
 
-    /// The router's port: an internal one, which goes to its namespace. In user space a veth
-    /// pair (the agent's option `ovs_use_veth`): there the switch asks for a port's MTU by its
-    /// name, finds none of that name, and cuts frames at 1500 bytes (`netdev_linux_get_mtu__`
-    /// in `lib/netdev-linux.c`).
+    /// Adds the router's port: an internal port that moves to the router's namespace. The
+    /// user-space datapath gets a veth pair instead (the agent's option `ovs_use_veth`). It looks
+    /// a port's MTU up by name, does not find a moved port, and would cut frames at 1500 bytes
+    /// (`netdev_linux_get_mtu__` in `lib/netdev-linux.c`).
     fn router_port(&mut self, net: Net, mtu: u32) {
         let (device, vlan) = (net.router_device(), net.number());
         if self.user_space() {
@@ -193,7 +193,7 @@ impl<'a> Bridges<'a> {
         ));
     }
 
-    /// What carries a network between this host and the other end of a cable.
+    /// Adds the uplink of a network to the other end of a cable.
     fn uplink(&mut self, leg: &Leg, kind: NetworkType, nic: &str, ends: [Ipv4Addr; 2]) {
         match (leg.net, kind) {
             (Net::Outside, _) => self.provider(EX, leg.net, nic, None),
@@ -223,7 +223,7 @@ impl<'a> Bridges<'a> {
                 "table=22,priority=0,actions=drop".to_owned(),
             ]);
         }
-        // As the agent names them: by the other end's address.
+        // The agent names ports by the remote address.
         let port = format!("vxlan-{:08x}", remote.to_bits());
         let (vlan, vni) = (leg.net.number(), leg.net.segment());
         self.order(&format!("add-port {TUN} {port}"));
@@ -251,9 +251,9 @@ impl<'a> Bridges<'a> {
         }
     }
 
-    /// A network by way of a provider's bridge, with `tag` on the wire or without.
+    /// Connects a network by a provider bridge, with VLAN `tag` on the wire or untagged.
     fn provider(&mut self, bridge: &'static str, net: Net, nic: &str, tag: Option<u16>) {
-        // `int-br-ex` and `phy-br-ex`, as the agent calls them.
+        // Names of the agent, such as `int-br-ex` and `phy-br-ex`.
         let (near, far) = (format!("int-{bridge}"), format!("phy-{bridge}"));
         if self.provider.iter().all(|(name, _)| *name != bridge) {
             self.bridge(bridge, true);
@@ -283,7 +283,7 @@ impl<'a> Bridges<'a> {
         }
     }
 
-    /// Tells the switch, and waits until tunnels can be used.
+    /// Configures the switch and waits until the tunnels are usable.
     fn configure(self, switch: &mut Switch<'_>) -> Result<()> {
         let orders: Vec<Vec<&str>> =
             self.orders.iter().map(|order| order.iter().map(String::as_str).collect()).collect();
@@ -301,7 +301,7 @@ impl<'a> Bridges<'a> {
             let (remote, peer_mac) = (remote.to_string(), peer_mac.to_string());
             switch.control(&["tnl/neigh/set", &bridge, &remote, &peer_mac])?;
             switch.wait_for(&["ovs/route/show"], &format!("/24 dev {bridge} SRC {local}"))?;
-            // Until the port listens, a tunnelled packet goes to the host's own stack.
+            // Until the port listens, the host's own stack receives encapsulated packets.
             let local = IpAddr::V4(*local);
             switch.wait_for(&["tnl/ports/show", "-v"], &format!("ipv4(dst={local},"))?;
         }
@@ -309,8 +309,9 @@ impl<'a> Bridges<'a> {
     }
 }
 
-/// Flows of the agent's firewall for the one port of this host: a tenant of `address` on the
-/// local VLAN, whose security group allows every IPv4 connection both ways.
+/// Returns the flows of the agent's firewall for the only port of this host, a tenant with
+/// `address` on the local VLAN. Its security group allows every IPv4 connection in both
+/// directions.
 fn firewall(vlan: u8, mac: MacAddr, address: Ipv4Addr) -> Vec<String> {
     let port = TENANT_OFPORT;
     let own = format!("reg5={port}");
@@ -319,12 +320,12 @@ fn firewall(vlan: u8, mac: MacAddr, address: Ipv4Addr) -> Vec<String> {
     let from = format!("in_port={port},dl_src={mac}");
     let deliver = format!("strip_vlan,output:{port}");
     let mut flows = vec![
-        // TRANSIENT: what the port sends, and what is for it.
+        // TRANSIENT: packets from the port, and packets to it.
         format!("table=60,priority=100,in_port={port},actions={registers},resubmit(,71)"),
         format!(
             "table=60,priority=90,dl_vlan={vlan},dl_dst={mac},actions={registers},resubmit(,81)"
         ),
-        // BASE_EGRESS: nothing but its own addresses.
+        // BASE_EGRESS: only the port's own addresses may send.
         "table=71,priority=110,ct_state=+trk,actions=ct_clear,resubmit(,71)".to_owned(),
         format!("table=71,priority=95,arp,{own},{from},arp_spa={address},actions=resubmit(,94)"),
         format!(
@@ -364,7 +365,7 @@ fn firewall(vlan: u8, mac: MacAddr, address: Ipv4Addr) -> Vec<String> {
         "table=93,priority=0,actions=drop".to_owned(),
         "table=94,priority=1,actions=NORMAL".to_owned(),
     ];
-    // Replies, and connections that no rule allows any more.
+    // Replies, and connections that no rule allows any longer.
     for (table, accept) in [(72, "resubmit(,94)"), (82, deliver.as_str())] {
         let kept = format!("ct_zone={vlan},ct_mark=0,{own}");
         flows.extend([
@@ -383,7 +384,7 @@ fn firewall(vlan: u8, mac: MacAddr, address: Ipv4Addr) -> Vec<String> {
     flows
 }
 
-/// The hops from what talks at a leg's end to the router.
+/// Returns the hops from a leg's end to the router.
 pub(crate) fn hops(leg: &Leg, kind: NetworkType, datapath: &Datapath) -> Vec<Hop> {
     let host = leg.host.name();
     let mut hops = Vec::new();

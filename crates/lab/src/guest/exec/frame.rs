@@ -1,31 +1,31 @@
-//! What is said on the control port of a guest that runs this program once: a kind (1 byte), a length
-//! (4 bytes, little-endian), and that many bytes.
+//! Frames on the control port of a guest that runs this program once: kind (1 byte), length (4
+//! bytes, little-endian), payload.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
-/// Most bytes of a frame.
+/// Maximum payload of a frame, bytes.
 pub(super) const LONGEST: usize = 256 << 10;
-/// Bytes before those of a frame.
+/// Size of a frame's header, bytes.
 pub(super) const HEAD: usize = 5;
 
-/// What a frame is. Arguments, Stop and Received come from outside, the others from the guest.
+/// Kind of a frame. The host sends Arguments, Stop and Received; the guest sends the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The program's arguments, each ended by a NUL.
+    /// The program's arguments, each terminated by a NUL.
     Arguments,
-    /// The program is to end, and to say what there is.
+    /// Request to end the program and report its results so far.
     Stop,
     /// The guest is alive.
     Alive,
     /// A line of the program's standard error.
     Line,
-    /// The next part of the program's file.
+    /// The next part of the results file.
     Part,
-    /// The program's exit status (4 bytes, little-endian); nothing follows.
+    /// The program's exit status (4 bytes, little-endian). Last frame.
     Ended,
-    /// Why there is no result; nothing follows.
+    /// Reason why there is no result. Last frame.
     Failed,
-    /// All is here, to the last frame: the guest may end.
+    /// The host has received all frames: the guest may power off.
     Received,
 }
 
@@ -40,7 +40,7 @@ const KINDS: [Kind; 8] = [
     Kind::Received,
 ];
 
-/// Writes a frame; what is longer than one takes is cut.
+/// Writes a frame. A payload above [`LONGEST`] is truncated.
 pub(super) fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<()> {
     let payload = &payload[..payload.len().min(LONGEST)];
     let length = (payload.len() as u32).to_le_bytes();
@@ -48,21 +48,22 @@ pub(super) fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(
     to.flush()
 }
 
-/// Kind and length of the frame that begins so.
+/// Parses a frame header into kind and payload length.
 pub(super) fn head(bytes: [u8; HEAD]) -> Result<(Kind, usize)> {
     let [kind, length @ ..] = bytes;
     let length = u32::from_le_bytes(length) as usize;
     let refused = |what: String| Err(Error::new(ErrorKind::InvalidData, what));
+    // The other end is not trusted: check kind and length.
     let Some(&kind) = KINDS.get(usize::from(kind)) else {
-        return refused(format!("a frame of kind {kind}: expected 0 to {}", KINDS.len() - 1));
+        return refused(format!("frame of kind {kind}: expected 0 to {}", KINDS.len() - 1));
     };
     match length <= LONGEST {
         true => Ok((kind, length)),
-        false => refused(format!("a frame of {length} bytes: at most {LONGEST} are taken")),
+        false => refused(format!("frame of {length} bytes: expected at most {LONGEST}")),
     }
 }
 
-/// Reads a frame, for as long as it takes.
+/// Reads a frame. Blocks without a time limit.
 pub(super) fn read(from: &mut impl Read) -> Result<(Kind, Vec<u8>)> {
     let mut bytes = [0; HEAD];
     from.read_exact(&mut bytes)?;
@@ -95,8 +96,8 @@ mod tests {
     #[test]
     fn what_is_no_frame_is_refused() {
         for (bytes, said) in [
-            ([9, 0, 0, 0, 0], "a frame of kind 9: expected 0 to 7"),
-            ([4, 0, 0, 0, 1], "a frame of 16777216 bytes: at most 262144"),
+            ([9, 0, 0, 0, 0], "frame of kind 9: expected 0 to 7"),
+            ([4, 0, 0, 0, 1], "frame of 16777216 bytes: expected at most 262144"),
         ] {
             let refused = read(&mut &bytes[..]).unwrap_err().to_string();
             assert!(refused.contains(said), "{refused}");

@@ -1,4 +1,4 @@
-//! In the guest: the program is run with the words that come, and what came of it is told.
+//! In the guest: runs the program with the arguments received, and sends back its results.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,37 +17,37 @@ use super::frame::{self, Kind, LONGEST};
 use super::{ALIVE_EVERY, RESULTS};
 use crate::guest::initramfs::{FOUND, PROGRAM};
 
-/// Where the programs of the guest are.
+/// `PATH` of the guest's programs.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec";
-/// Longest line of the program that is told.
+/// Maximum length of a forwarded line, bytes.
 const LINE: u64 = 1024;
-/// How often the program is asked whether it has ended.
+/// Interval at which the program's end is checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Runs this program once, as the other end of `port` says. Its `--out` is added here.
+/// Runs this program once with the arguments from `port`. `--out` is added here.
 ///
 /// # Errors
-/// When the port cannot be read or written. What else failed was said on it.
+/// If the port cannot be read or written. Other failures are reported on the port.
 pub fn run(port: File) -> Result<(), String> {
     let io = |error: std::io::Error| format!("control port: {error}");
     let mut incoming = port.try_clone().map_err(io)?;
     let outgoing = Outgoing(Arc::new(Mutex::new(port)));
     let (kind, words) = frame::read(&mut incoming).map_err(io)?;
     if kind != Kind::Arguments {
-        return Err(format!("control port: a frame of kind {kind:?}: expected Arguments"));
+        return Err(format!("control port: frame of kind {kind:?}: expected Arguments"));
     }
     let (received, all) = channel();
     match carry_out(&words, incoming, received, &outgoing) {
         Ok(status) => outgoing.say(Kind::Ended, &status.to_le_bytes())?,
         Err(reason) => outgoing.say(Kind::Failed, reason.as_bytes())?,
     }
-    // The guest powers off after this, and QEMU ends with what it still holds of the port's
-    // bytes. Who listens has a time of its own after which QEMU is ended.
+    // Wait for the host: the guest powers off after this, and QEMU discards bytes that the host
+    // has not read. The host ends QEMU after its own time limit.
     let _ = all.recv();
     Ok(())
 }
 
-/// The port, for whoever has something to say.
+/// The port, shared by the threads that send.
 #[derive(Clone)]
 struct Outgoing(Arc<Mutex<File>>);
 
@@ -58,8 +58,8 @@ impl Outgoing {
     }
 }
 
-/// [`PATH`], and where the programs themselves are that have links there: process trees show
-/// what of it is below their private `/tmp`.
+/// Returns [`PATH`] plus the directories of linked programs: process trees hide paths below
+/// their private `/tmp`, except those in `PATH`.
 fn path() -> String {
     let links = std::fs::read_dir(FOUND).into_iter().flatten().flatten();
     let programs = links.filter_map(|link| std::fs::read_link(link.path()).ok());
@@ -80,7 +80,7 @@ fn carry_out(
         .args(words)
         .args(["--out", RESULTS])
         .env("PATH", path())
-        // What it says of its progress (cli/src/progress.rs).
+        // Its progress messages (cli/src/progress.rs).
         .env("OVERLANE_LOG", "warn,overlane=debug")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -94,7 +94,7 @@ fn carry_out(
     let (telling, to) = (std::thread::Builder::new().name("lines".into()), outgoing.clone());
     let telling = telling.spawn(move || tell(stderr, &to)).map_err(thread)?;
     let status = wait(&mut child, outgoing)?;
-    // It ends with the program, and says no more then.
+    // The thread ends with the program's standard error.
     let _ = telling.join();
     match File::open(RESULTS) {
         Ok(mut file) => {
@@ -107,20 +107,20 @@ fn carry_out(
                 outgoing.say(Kind::Part, &part[..length])?;
             }
         }
-        // It ended before there was anything to write: its lines say why.
+        // It ended before it had results: its last lines give the reason.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(format!("open {RESULTS}: {error}")),
     }
     Ok(status)
 }
 
-/// The program's exit status, when it has ended; until then says that the guest is alive.
+/// Waits for the program's exit status. Meanwhile reports that the guest is alive.
 fn wait(child: &mut Child, outgoing: &Outgoing) -> Result<i32, String> {
     let mut ticks = 0;
     loop {
         match child.try_wait().map_err(|error| format!("wait for {PROGRAM}: {error}"))? {
             Some(status) => {
-                // As a shell has it.
+                // 128 + signal, as in a shell.
                 return Ok(status.code().unwrap_or(128 + status.signal().unwrap_or_default()));
             }
             None => std::thread::sleep(TICK),
@@ -133,11 +133,11 @@ fn wait(child: &mut Child, outgoing: &Outgoing) -> Result<i32, String> {
     }
 }
 
-/// Until the other end is closed: QEMU has ended then, and this with it.
+/// Handles requests until the port is closed, when QEMU and this guest end.
 fn listen(mut incoming: File, pid: u32, received: &Sender<()>) {
     while let Ok((kind, _)) = frame::read(&mut incoming) {
         match kind {
-            // It may have ended by itself meanwhile.
+            // The program may already have ended by itself.
             Kind::Stop => drop(kill(Pid::from_raw(pid as i32), Signal::SIGINT)),
             Kind::Received => drop(received.send(())),
             _ => {}

@@ -1,9 +1,8 @@
-//! A guest that runs this program once, and gives what came of it: what this machine's kernel
-//! lacks is measured on another kernel by the same code.
+//! A guest that runs this program once and returns its results. The same code thus measures
+//! features that this machine's kernel lacks.
 //!
-//! The guest has no NIC. Its first process ([`run`]) starts the program with the words
-//! that it is told, and hands over the file that the program writes. Both sides say it in frames
-//! on the guest's control port.
+//! The guest has no NIC. Its first process ([`run`]) starts the program with the arguments that
+//! it receives, and sends back the results file, in frames on its control port.
 
 mod frame;
 mod inside;
@@ -29,26 +28,26 @@ pub use inside::run;
 
 /// Name of the guest.
 pub(crate) const NAME: &str = "guest";
-/// Where the program writes its results in the guest.
+/// Path of the program's results in the guest.
 const RESULTS: &str = "/tmp/results.json";
-/// How often the guest says that it is alive.
+/// Interval of the guest's alive messages.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
-/// How long it may say nothing: a machine that is busy, or a guest that hangs.
+/// Time limit without a message: the machine is overloaded, or the guest hangs.
 const SILENCE_LIMIT: Duration = Duration::from_secs(90);
-/// How often waiting looks at whether it should go on.
+/// Interval at which waiting checks the stop flag.
 const TICK: Duration = Duration::from_millis(20);
-/// MiB of the guest besides its file system: testbeds, daemons, samples.
+/// Memory of the guest, MiB, besides its file system: for testbeds, daemons and samples.
 const MEMORY: usize = 768;
-/// Most CPUs of the guest: in software emulation each is a busy thread of this machine.
+/// Maximum CPUs of the guest. In software emulation each is a busy thread of this machine.
 const MOST_CPUS: usize = 4;
-/// Most bytes of results.
+/// Maximum size of results, bytes.
 const MOST_RESULTS: usize = 256 << 20;
-/// Lines of the program that are kept for the end of a message.
+/// Number of the program's last lines to keep for error messages.
 const LAST_LINES: usize = 4;
 
-/// A guest that is up and waits for its words.
+/// A guest that is up and waits for its arguments.
 pub struct ExecGuest {
-    // Fields are dropped in order: QEMU ends before what it runs in.
+    // Drop order: QEMU ends before its tree and host.
     running: Running,
     _tree: Processes,
     _host: Host,
@@ -56,35 +55,35 @@ pub struct ExecGuest {
     said: Said,
 }
 
-/// What became of the program in the guest.
+/// Outcome of the program in the guest.
 #[derive(Debug)]
 pub struct Done {
-    /// Exit status of the program, as a shell has it.
+    /// Exit status of the program, 128 + signal if killed.
     pub status: i32,
-    /// What it wrote; empty where it wrote nothing.
+    /// Contents of its results file; empty if it wrote none.
     pub results: Vec<u8>,
-    /// The last lines that it printed to standard error.
+    /// The last lines of its standard error.
     pub last_lines: Vec<String>,
 }
 
-/// Why nothing came of the program.
+/// Reason why the program has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Not even that it is alive was heard from the guest. One in software emulation may stand
-    /// still by QEMU's fault, which another one need not meet.
+    /// The guest sent no message, not even that it is alive. In software emulation QEMU can hang;
+    /// another guest may work.
     #[error(transparent)]
     Silent(testbed::Error),
-    /// Everything else, which another guest would meet, too.
+    /// Any other failure, which another guest would hit, too.
     #[error(transparent)]
     Failed(#[from] testbed::Error),
 }
 
 impl ExecGuest {
-    /// Boots a guest that has these modules of its kernel, programs and files besides overlane.
+    /// Boots a guest with these kernel modules, programs and files besides overlane.
     ///
     /// # Errors
-    /// No kernel; a module or program that is not there, by name; a guest that does not come up,
-    /// with its console's last lines.
+    /// No kernel; a missing module or program, by name; a guest that does not boot, with the
+    /// last lines of its console.
     pub(crate) fn start(modules: &[&str], besides: &Besides) -> Result<ExecGuest> {
         let part = format!("guest {NAME}");
         let kernel = Kernel::find().map_err(|missing| not_started(&part, missing.reason))?;
@@ -104,7 +103,7 @@ impl ExecGuest {
         Ok(ExecGuest { running, _tree: tree, _host: host, accelerator, said })
     }
 
-    /// What a reader has to know of the guest.
+    /// Returns the note about the guest that is printed with the figures.
     pub fn note(&self) -> String {
         let Said { kernel, cpus, .. } = &self.said;
         let accelerator = match &self.accelerator {
@@ -116,11 +115,11 @@ impl ExecGuest {
         format!("measured inside one guest: {accelerator}; guest kernel {kernel}, {cpus} CPUs")
     }
 
-    /// Has the guest run this program with `arguments`, which has to take `--out`. `line` is told
-    /// what it prints to standard error. When `stop` is set, the program is asked to end.
+    /// Runs this program in the guest with `arguments`, which must accept `--out`. Calls `line` for
+    /// each line of its standard error. When `stop` is set, asks the program to end.
     ///
     /// # Errors
-    /// A guest that ends, says nothing for too long, or says what it should not.
+    /// A guest that ends, is silent for too long, or violates the protocol.
     pub fn run(
         mut self,
         arguments: &[String],
@@ -129,6 +128,7 @@ impl ExecGuest {
     ) -> std::result::Result<Done, RunError> {
         let said: Vec<u8> =
             arguments.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
+        // One frame holds all arguments, each terminated by a NUL.
         if said.len() > frame::LONGEST || arguments.iter().any(|word| word.contains('\0')) {
             return Err(self.failed(format!("{} bytes of arguments: too many", said.len())).into());
         }
@@ -146,23 +146,22 @@ impl ExecGuest {
                     let surplus = done.last_lines.len().saturating_sub(LAST_LINES);
                     done.last_lines.drain(..surplus);
                 }
+                // The guest is not trusted: bound its results.
                 Kind::Part if done.results.len() + payload.len() <= MOST_RESULTS => {
                     done.results.extend(payload);
                 }
                 Kind::Part => {
-                    return Err(self
-                        .failed(format!("results of over {MOST_RESULTS} bytes"))
-                        .into());
+                    return Err(self.failed(format!("results exceed {MOST_RESULTS} bytes")).into());
                 }
                 Kind::Ended => {
                     self.say(Kind::Received, &[])?;
                     let status = payload.try_into().map(i32::from_le_bytes);
-                    let wrong = |_| self.failed("an exit status that is none");
+                    let wrong = |_| self.failed("malformed exit status");
                     return Ok(Done { status: status.map_err(wrong)?, ..done });
                 }
                 Kind::Failed => return Err(self.failed(words(&payload)).into()),
                 Kind::Arguments | Kind::Stop | Kind::Received => {
-                    let said = format!("it says {kind:?}, which is for it to hear");
+                    let said = format!("unexpected frame {kind:?}, which only the host sends");
                     return Err(self.failed(said).into());
                 }
             }
@@ -173,7 +172,7 @@ impl ExecGuest {
         not_started(&format!("command in guest {NAME}"), reason)
     }
 
-    /// A small frame: the port takes it at once, or the guest does not read.
+    /// Writes a small frame. The port buffers it, so a failure means that the guest does not read.
     fn say(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
         frame::write(&mut self.running.control, kind, payload)
             .map_err(|error| self.failed(format!("write to its control port: {error}")))
@@ -201,13 +200,14 @@ impl ExecGuest {
         let part = format!("guest {NAME}");
         let (mut filled, mut since) = (0, Instant::now());
         while filled < buffer.len() {
+            // Ask once, then wait for the results so far.
             if stop.load(Ordering::Relaxed) && !*asked {
                 *asked = true;
                 self.say(Kind::Stop, &[])?;
             }
             let Running { control, process, console, .. } = &mut self.running;
             match control.read(&mut buffer[filled..]) {
-                // QEMU closes it when it ends, which it does when the guest panics.
+                // QEMU closes the port when it ends, also after a panic of the guest.
                 Ok(0) => return Err(ended(&part, &last_words(process), console).into()),
                 Ok(length) => {
                     filled += length;
@@ -215,8 +215,9 @@ impl ExecGuest {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     process.check().map_err(|error| ended(&part, &error, console))?;
+                    // A working guest sends a message every second.
                     if since.elapsed() > SILENCE_LIMIT {
-                        let silent = format!("it has said nothing for {SILENCE_LIMIT:.0?}");
+                        let silent = format!("no message for {SILENCE_LIMIT:.0?}");
                         let silent = not_started(&part, silent + &console.words());
                         return Err(RunError::Silent(silent));
                     }

@@ -1,4 +1,4 @@
-//! Open vSwitch as the other end of a VXLAN endpoint in user space.
+//! Interoperability of the user-space VXLAN endpoint with Open vSwitch.
 
 use std::net::IpAddr;
 
@@ -11,14 +11,14 @@ use traffic::{ping, tcp, udp};
 
 use super::*;
 
-#[path = "../../../../datapath/tests/traffic/mod.rs"]
+#[path = "../../../../datapath/tests/root/traffic/mod.rs"]
 mod traffic;
 
 const TAP: &str = "tap0";
 const INNER_V4: [&str; 2] = ["10.1.0.1", "10.1.0.2"];
 const INNER_V6: [&str; 2] = ["fd01::1", "fd01::2"];
 
-/// How the tunnel is to be.
+/// Variant of the tunnel.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     v6: bool,
@@ -28,7 +28,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Own and the other's address on the underlay.
+    /// Returns the local and the remote underlay address.
     fn underlay(&self) -> [IpAddr; 2] {
         let list = if self.v6 { ["fd00::1", "fd00::2"] } else { ["10.0.0.1", "10.0.0.2"] };
         list.map(|address| address.parse().unwrap())
@@ -48,7 +48,7 @@ fn inner_addresses(host: &Host, device: &str, end: usize) {
     address(host, device, INNER_V4[end].parse().unwrap(), 24);
 }
 
-/// An endpoint in `host`, its TAP in `tenant`.
+/// Starts an endpoint in `host` with its TAP device in `tenant`.
 fn endpoint(plan: &Plan, host: &Host, tenant: &Host) -> (Running, u32) {
     let [local, remote] = plan.underlay();
     let network = NetworkConfig { remotes: vec![remote], ..NetworkConfig::new(VNI, TAP) };
@@ -80,7 +80,7 @@ fn an_endpoint_in_user_space_and_open_vswitch_understand_each_other() {
         (false, false, Offload::None, whole),
         (true, true, Offload::None, cut),
         (true, false, Offload::None, whole),
-        // Cut by nobody.
+        // Nothing segments on the way.
         (false, true, Offload::Full, whole),
     ] {
         let plan = Plan { v6, checksum, hand_over };
@@ -98,7 +98,7 @@ fn an_endpoint_in_user_space_and_open_vswitch_understand_each_other() {
         if kernel {
             address(&b, NIC, far, plan.prefix());
         } else {
-            // What its packet socket reads must be what a real NIC delivers: summed.
+            // OVS reads by packet socket and expects complete checksums, as from a real NIC.
             a.set_features(NIC, &[("tx-checksum-ip-generic", false)]).unwrap();
             let mac = mac(b.name(), UNDERLAY_BRIDGE);
             a.netlink().add_neighbour(NIC, far, mac).unwrap();
@@ -131,7 +131,7 @@ fn an_endpoint_in_user_space_and_open_vswitch_understand_each_other() {
         let network = &report.networks[0];
         for (way, counters) in [("out", &network.out), ("back", &network.back)] {
             for reason in DropReason::ALL {
-                // Neighbours may be asked for before the device is up.
+                // Neighbour discovery can start before the device is up.
                 let allowed = if reason == DropReason::Down { 5 } else { 0 };
                 let dropped = counters.dropped_by(reason);
                 assert!(dropped <= allowed, "{plan:?} {way}: {dropped} {}", reason.name());
