@@ -14,11 +14,11 @@ use sys::netns::NetNs;
 
 use crate::{Error, Offload, Result, poll};
 
-/// How long the kernel may take to make an address of use: every change of the network,
-/// in whatever namespace, goes before.
+/// Time limit for an IPv6 address to become usable. The kernel first processes every pending
+/// network change, in all namespaces.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// A network namespace with the sockets to configure and watch it: a test host.
+/// A test host: a network namespace, with the sockets to configure and observe it.
 #[derive(Debug)]
 pub struct Host {
     name: String,
@@ -27,15 +27,15 @@ pub struct Host {
     ethtool: Ethtool,
 }
 
-/// What runs behind a host's virtual network: to the kernel, just another host.
+/// A tenant behind a host's virtual network. To the kernel it is a host, too.
 pub type Tenant = Host;
 
 impl Host {
-    /// Makes a host with loopback up and IPv6 off. Router solicitations and duplicate
-    /// address detection would mix with what is measured.
+    /// Creates a host with loopback up and IPv6 off: router solicitations and duplicate address
+    /// detection would disturb the measurement.
     ///
     /// # Errors
-    /// `EPERM` without the right to make namespaces.
+    /// `EPERM` without the privilege to create namespaces.
     pub fn new(name: &str) -> Result<Host> {
         let host = Host::with_ipv6(name)?;
         for which in ["default", "all"] {
@@ -44,9 +44,9 @@ impl Host {
         Ok(host)
     }
 
-    /// Makes a host with loopback up and IPv6 as the kernel has it, but without duplicate
-    /// address detection. Nobody else is on these wires. During the seconds that detection
-    /// takes, a router resolves no neighbour, as its solicitations want a link-local
+    /// Creates a host with loopback up and IPv6 as the kernel configures it, but without
+    /// duplicate address detection: no other host is on these wires. During the seconds that
+    /// detection takes, a router resolves no neighbour, since its solicitations need a link-local
     /// address.
     ///
     /// # Errors
@@ -54,49 +54,49 @@ impl Host {
     pub fn with_ipv6(name: &str) -> Result<Host> {
         let host = Host::found(name, NetNs::new()?)?;
         host.netlink.set_up("lo")?;
-        // The same on every machine, whatever its own sysctls are: a new
-        // namespace inherits some of them (net.core.devconf_inherit_init_net).
+        // Set these explicitly: a new namespace may inherit the machine's values
+        // (net.core.devconf_inherit_init_net).
         for which in ["default", "all"] {
             host.sysctl(&format!("net/ipv4/conf/{which}/rp_filter"), "0")?;
             host.sysctl_if_present(&format!("net/ipv6/conf/{which}/accept_dad"), "0")?;
         }
-        // Frames crossing a bridge are not IP-filtered unless a mode wants it.
+        // Netfilter must not see bridged frames unless a mode asks for it.
         for table in ["iptables", "ip6tables", "arptables"] {
             host.sysctl_if_present(&format!("net/bridge/bridge-nf-call-{table}"), "0")?;
         }
         Ok(host)
     }
 
-    /// A namespace that a program of the testbed has made (a container, Docker's
-    /// sandbox of an overlay network), as it is.
+    /// Wraps a namespace that a program of the testbed has created (a container, Docker's sandbox
+    /// of an overlay network), unchanged.
     ///
     /// # Errors
-    /// `EPERM` without the right to enter the namespace.
+    /// `EPERM` without the privilege to enter the namespace.
     pub fn found(name: &str, netns: NetNs) -> Result<Host> {
         let netlink = Netlink::open_in(&netns)?;
         let ethtool = netns.run(Ethtool::open)??;
         Ok(Host { name: name.to_owned(), netns: Arc::new(netns), netlink, ethtool })
     }
 
-    /// Its name within the testbed (`a`, `tenant-b`).
+    /// Name within the testbed (`a`, `tenant-b`).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The network namespace that plays this host.
+    /// The host's network namespace.
     pub fn netns(&self) -> &Arc<NetNs> {
         &self.netns
     }
 
-    /// Links, addresses, routes, neighbours of the host.
+    /// Netlink socket for links, addresses, routes and neighbours of the host.
     pub fn netlink(&self) -> &Netlink {
         &self.netlink
     }
 
-    /// A device's features.
+    /// Reads a device's features.
     ///
     /// # Errors
-    /// `ENODEV` when the host has no such device.
+    /// `ENODEV` if the host has no such device.
     pub fn features(&self, device: &str) -> Result<BTreeMap<String, Feature>> {
         Ok(self.ethtool.features(device)?)
     }
@@ -109,15 +109,15 @@ impl Host {
         Ok(self.ethtool.set_features(device, wanted)?)
     }
 
-    /// Sets an offload profile on a device and reads back that it took.
+    /// Applies an offload profile to a device and verifies it.
     ///
     /// # Errors
-    /// [`Error::Offload`] naming the feature that did not take.
+    /// [`Error::Offload`] naming the feature that the kernel did not change.
     pub fn set_offload(&self, device: &str, profile: Offload) -> Result<()> {
         let known = self.features(device)?;
         let mut wanted = profile.features();
-        // Kernels differ in the features that they know, and refuse an unknown name. veth has
-        // no UDP segmentation before Linux 5.12, and nothing else can switch it on.
+        // Skip unknown features: kernels differ, and refuse unknown names. veth has no UDP
+        // segmentation before Linux 5.12, and nothing else can switch it on.
         wanted.retain(|(feature, on)| {
             known.get(*feature).is_some_and(|it| {
                 it.changeable || it.active == *on || *feature != "tx-udp-segmentation"
@@ -126,7 +126,7 @@ impl Host {
         self.set_features(device, &wanted)?;
         let now = self.features(device)?;
         for (feature, on) in wanted {
-            // The kernel may accept a request and leave a feature as it was
+            // The kernel may accept the request without changing the feature
             // (`netdev_fix_features`).
             if now[feature].active != on {
                 let word = |on| if on { "on" } else { "off" };
@@ -142,15 +142,13 @@ impl Host {
         Ok(())
     }
 
-    /// Lets a device hand what it receives to these CPUs, each flow to one of them (receive
-    /// packet steering). The queues of a real NIC do the same. veth alone leaves a packet to
-    /// the CPU that sent it; a flow sent from two CPUs then arrives out of order. An empty
-    /// list switches steering off.
-    ///
+    /// Enables receive packet steering on a device: each flow is processed on one of these CPUs, as
+    /// with the queues of a real NIC. Without it, veth processes a packet on the CPU that sent it,
+    /// and a flow sent from two CPUs arrives out of order. An empty list disables steering.
     /// # Errors
-    /// `ENOENT` when there is no such device, `EPERM` where sysfs is masked.
+    /// `ENOENT` if there is no such device, `EPERM` if sysfs is masked.
     pub fn steer(&self, device: &str, cpus: &[usize]) -> Result<()> {
-        // A bit mask in hexadecimal words of 32 bits, the highest first.
+        // A hexadecimal bit mask in words of 32 bits, the highest first.
         let words = cpus.iter().max().map_or(1, |most| most / 32 + 1);
         let mut mask = vec![0u32; words];
         for cpu in cpus {
@@ -167,7 +165,7 @@ impl Host {
     /// [`Error::Sysctl`].
     pub fn sysctl(&self, path: &str, value: &str) -> Result<()> {
         let path = format!("/proc/sys/{path}");
-        // The tree under /proc/sys/net is that of the thread that opens it.
+        // /proc/sys/net shows the namespace of the thread that opens it.
         self.netns.run(|| std::fs::write(&path, value))?.map_err(|error| Error::Sysctl {
             path: path.clone(),
             value: value.to_owned(),
@@ -175,7 +173,7 @@ impl Host {
         })
     }
 
-    /// As [`Host::sysctl`], and nothing where the kernel has no such setting.
+    /// Like [`Host::sysctl`], but succeeds if the kernel has no such setting.
     ///
     /// # Errors
     /// [`Error::Sysctl`].
@@ -188,7 +186,7 @@ impl Host {
         }
     }
 
-    /// Lets the host forward IPv4 packets.
+    /// Enables IPv4 forwarding.
     ///
     /// # Errors
     /// [`Error::Sysctl`].
@@ -196,30 +194,29 @@ impl Host {
         self.sysctl("net/ipv4/ip_forward", "1")
     }
 
-    /// Gives a link an address, switches it up and waits until the address is the host's.
+    /// Adds an address to a link, switches the link up and waits until the address is usable.
     ///
     /// # Errors
-    /// `ENODEV`, `EEXIST`; as [`Host::settle`].
+    /// `ENODEV`, `EEXIST`, or an error of [`Host::settle`].
     pub fn address(&self, link: &str, address: impl Into<IpAddr>, prefix: u8) -> Result<()> {
         let address = address.into();
         self.netlink.add_address(link, address, prefix)?;
         self.netlink.set_up(link)?;
-        // IPv4 is received for as soon as the kernel has answered the request.
+        // IPv4 addresses are usable as soon as the kernel has answered the request.
         if address.is_ipv6() { self.settle() } else { Ok(()) }
     }
 
-    /// Waits until the host receives what is sent to the IPv6 addresses of its links that
-    /// are up. The kernel answers the request for an address before it receives for it
-    /// ([`Netlink::is_own`]).
+    /// Waits until all IPv6 addresses of links that are up are usable. The kernel answers the
+    /// request for an address before it installs the local route ([`Netlink::is_own`]).
     ///
     /// # Errors
-    /// [`Error::NotReady`] naming an address that it does not receive for after a minute.
+    /// [`Error::NotReady`] naming an address that is not usable after a minute.
     pub fn settle(&self) -> Result<()> {
         poll(&format!("{}'s IPv6 addresses", self.name), SETTLED, || {
             let links = self.netlink.links()?;
             for own in self.netlink.addresses()? {
-                // An address of a link that is down gets its local route when the link comes
-                // up.
+                // Skip links that are down: their addresses get a local route only when the
+                // link comes up.
                 let Some(link) = links.iter().find(|link| link.index == own.link && link.up) else {
                     continue;
                 };
@@ -231,7 +228,7 @@ impl Host {
         })
     }
 
-    /// Makes a veth pair between this host and `tenant`, both ends up.
+    /// Creates a veth pair between this host and `tenant`, both ends up.
     ///
     /// # Errors
     /// `EEXIST`.
@@ -254,7 +251,7 @@ impl Host {
         Ok(tenant.netlink.set_up(tenant_device)?)
     }
 
-    /// Makes a bridge, up, with `ports`.
+    /// Creates a bridge with `ports`, up.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without bridge support.
@@ -269,22 +266,21 @@ impl Host {
     /// Loads nftables rules (`nft -f`).
     ///
     /// # Errors
-    /// [`Error::Program`] with what nft printed; when it is not installed, its
-    /// package is named.
+    /// [`Error::Program`] with nft's output, or if nft is not installed.
     pub fn nft(&self, rules: &str) -> Result<()> {
         self.run(Command::new("nft").arg(rules)).map(drop)
     }
 
-    /// Runs a short program in the host to its end and returns what it printed.
+    /// Runs a short program in the host to completion and returns its output.
     ///
     /// # Errors
-    /// [`Error::Program`] when it fails or cannot be started; [`Error::Killed`].
+    /// [`Error::Program`] if it fails or cannot be started; [`Error::Killed`].
     pub fn run(&self, command: &mut Command) -> Result<String> {
         command.stdin(Stdio::null());
         self.run_by(command, Command::output)
     }
 
-    /// As [`Host::run`], with `input` at the program's standard input.
+    /// Like [`Host::run`], with `input` as the program's standard input.
     ///
     /// # Errors
     /// As [`Host::run`].
@@ -292,8 +288,8 @@ impl Host {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.run_by(command, |command| {
             let mut child = command.spawn()?;
-            // It prints little, so it reads before its output is full. One that ends before
-            // it has read all says why by its status.
+            // Write everything before reading: such programs print little, so their output pipe
+            // does not fill up. If a program ends early, its exit status gives the reason.
             let written = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
             let output = child.wait_with_output()?;
             match written {
@@ -309,7 +305,7 @@ impl Host {
         run: impl FnOnce(&mut Command) -> std::io::Result<Output> + Send,
     ) -> Result<String> {
         let described = sys::program::describe(command);
-        // What it prints is read.
+        // Callers parse the output.
         command.env("LC_ALL", "C");
         let result = self.netns.run(|| run(command))?;
         match result {
@@ -334,10 +330,10 @@ impl Host {
     }
 }
 
-/// A locally administered unicast address, the same for the same host and
-/// device in every run, so that flow hashes do not vary between runs.
+/// Returns a locally administered unicast address. It depends only on host and device, so flow
+/// hashes are the same in every run.
 pub fn mac(host: &str, device: &str) -> MacAddr {
-    // FNV-1a; any spread will do: uniqueness is needed within a testbed only.
+    // FNV-1a: addresses only need to be unique within a testbed.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in host.bytes().chain([b'/']).chain(device.bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,11 +1,11 @@
-//! Throw-away test hosts on one machine: namespaces, tenants behind them, the
-//! wire between their NICs, and programs running inside.
+//! Throw-away test hosts on one machine: namespaces, tenants behind them, the wire between their
+//! NICs, and programs inside.
 //!
 //! Invariants:
-//! - Nothing here has a name outside the process that made it.
-//! - Descriptors hold namespaces. An init process, which ends with its maker, holds
-//!   programs. The kernel removes all of it when the process ends, by any cause.
-//! - The machine's own network is never touched.
+//! - Nothing has a name outside the process that created it.
+//! - Descriptors keep namespaces alive. An init process, which ends with its creator, keeps
+//!   programs alive. The kernel removes all of it when the process ends, by any cause.
+//! - The machine's own network is never changed.
 
 #![forbid(unsafe_code)]
 
@@ -25,69 +25,69 @@ pub use setting::Setting;
 pub use settings::{Held, Offload};
 pub use wire::{NIC, SECOND_NIC, Wire};
 
-/// Anything that can fail while a testbed is built or used.
+/// Errors while a testbed is built or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A namespace or other system call.
+    /// A namespace operation or another system call failed.
     #[error(transparent)]
     Sys(#[from] sys::Error),
-    /// A request to the kernel's network stack.
+    /// A request to the kernel's network stack failed.
     #[error(transparent)]
     Netlink(#[from] netstate::Error),
     /// A varied setting could not be read, written or restored.
     #[error(transparent)]
     Setting(#[from] settings::apply::Error),
-    /// What is asked for as a setting.
+    /// A setting is malformed.
     #[error(transparent)]
     Proposal(#[from] settings::proposal::ProposalError),
     /// No host has the device of a varied setting.
     #[error("{setting}: no host has a device {device}")]
     NoDevice {
-        /// Which sysctl or attribute.
+        /// The sysctl or attribute.
         setting: String,
         /// Name of the device.
         device: String,
     },
-    /// A part of ours that did not start, or that a program of others did not make.
+    /// A component did not start, or an external program did not create an expected object.
     #[error("{part}: {reason}")]
     NotStarted {
-        /// The part, and where.
+        /// The component and its host.
         part: String,
-        /// Why it did not start.
+        /// The reason.
         reason: String,
     },
-    /// No host of that name.
-    #[error("no host {host}; there are: {hosts}")]
+    /// There is no host of that name.
+    #[error("no host {host}; hosts: {hosts}")]
     NoHost {
-        /// Name that was asked for.
+        /// Requested name.
         host: String,
-        /// Names of those there are.
+        /// Names of the existing hosts.
         hosts: String,
     },
-    /// A change that would reach beyond a test host.
-    #[error("{0}: is the machine's, not a test host's")]
+    /// A change would reach beyond a test host.
+    #[error("{0}: belongs to the machine, not to a test host")]
     OfMachine(String),
-    /// A setting under `/proc/sys`.
+    /// A sysctl could not be written.
     #[error("set {path} to {value:?}: {error}")]
     Sysctl {
         /// Path below `/proc/sys`.
         path: String,
-        /// The value that was to be written.
+        /// Value to write.
         value: String,
-        /// Error of writing it.
+        /// Error of the write.
         error: std::io::Error,
     },
-    /// A program that ended with a failure.
+    /// A program failed.
     #[error("{program}: {status}{}", if .output.is_empty() { String::new() } else { format!(": {}", .output.trim()) })]
     Program {
         /// The program and its arguments.
         program: String,
-        /// How it ended: exit code or signal, in words.
+        /// Exit code or signal, as text.
         status: String,
-        /// What it printed; may be empty.
+        /// Its output; may be empty.
         output: String,
     },
-    /// A short program that somebody killed: what it was asked is not known.
+    /// A short program was killed, so its answer is unknown.
     #[error("{program}: killed by signal {signal}")]
     Killed {
         /// The program and its arguments.
@@ -98,33 +98,33 @@ pub enum Error {
     /// Something did not become ready in time.
     #[error("{what} was not ready within {seconds} s{}", if .seen.is_empty() { String::new() } else { format!(": {}", .seen.trim()) })]
     NotReady {
-        /// What was waited for.
+        /// The object that was waited for.
         what: String,
-        /// For how long, s.
+        /// Time limit, seconds.
         seconds: f64,
-        /// What was seen last.
+        /// Last observation.
         seen: String,
     },
-    /// The program is to end: see [`heed`].
-    #[error("interrupted while {what} was waited for")]
+    /// The process was asked to stop; see [`heed`].
+    #[error("interrupted while waiting for {what}")]
     Interrupted {
-        /// What was waited for.
+        /// The object that was waited for.
         what: String,
     },
-    /// An offload profile that the devices would not take.
+    /// The device did not accept an offload profile.
     #[error(
-        "{device}: feature {feature} should be {wanted} under offload profile {profile}, the kernel reports {got}"
+        "{device}: feature {feature} should be {wanted} under offload profile {profile}, but the kernel reports {got}"
     )]
     Offload {
         /// Name of the device.
         device: String,
-        /// The feature, as `ethtool -k` names it.
+        /// Name of the feature in `ethtool -k`.
         feature: String,
-        /// What the profile wants: `on` or `off`.
+        /// Value in the profile: `on` or `off`.
         wanted: &'static str,
         /// Name of the offload profile.
         profile: &'static str,
-        /// What the kernel reports: `on` or `off`.
+        /// Value that the kernel reports: `on` or `off`.
         got: &'static str,
     },
 }
@@ -132,20 +132,19 @@ pub enum Error {
 /// Result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What ends every wait of this process.
+/// Flag that ends every wait of this process.
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on a wait for what is not ready ends once `stop` is set. The first call counts;
-/// a program has one such flag.
+/// Makes all waits of this process end once `stop` is set. Only the first call has an effect.
 pub fn heed(stop: Arc<AtomicBool>) {
     let _ = STOP.set(stop);
 }
 
-/// Calls `ready` until it gives a value, at growing intervals, for at most `limit`.
+/// Calls `ready` at growing intervals until it returns a value, for at most `limit`.
 ///
 /// # Errors
-/// [`Error::NotReady`] with what `ready` saw last, [`Error::Interrupted`], or the error
-/// that it gave.
+/// [`Error::NotReady`] with the last observation of `ready`, [`Error::Interrupted`], or the
+/// error that `ready` returned.
 pub fn poll<T>(
     what: &str,
     limit: std::time::Duration,
@@ -163,7 +162,7 @@ pub fn poll<T>(
                     seen,
                 });
             }
-            // Docker's programs take seconds: nobody who ends the program waits for them.
+            // Stop at once: waits for Docker's programs can take seconds.
             Err(_) if STOP.get().is_some_and(|stop| stop.load(Ordering::Relaxed)) => {
                 return Err(Error::Interrupted { what: what.to_owned() });
             }

@@ -1,19 +1,19 @@
-//! The right to make namespaces: had, or taken by entering a user namespace.
+//! Obtains the privilege to create namespaces, if necessary by a user namespace.
 
 use crate::Result;
 
-/// With what rights testbeds are built.
+/// Privileges with which testbeds are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privileges {
-    /// Root (or the capabilities) in the machine's own user namespace.
+    /// Root (or its capabilities) in the machine's initial user namespace.
     Root,
-    /// An ordinary user, root in a user namespace: no BPF, and `/dev/net/tun`
-    /// only where its permissions allow it.
+    /// Ordinary user, root in a user namespace: no BPF, and `/dev/net/tun` only if its permissions
+    /// allow it.
     UserNamespace,
 }
 
 impl Privileges {
-    /// `root` or `user-namespace`, as the results file has it.
+    /// Name in the results file: `root` or `user-namespace`.
     pub fn name(self) -> &'static str {
         match self {
             Privileges::Root => "root",
@@ -22,17 +22,17 @@ impl Privileges {
     }
 }
 
-/// Makes sure that this process may make namespaces. Call it before any thread
-/// is started: a process with threads cannot enter a user namespace.
+/// Makes sure that this process may create namespaces. Call it before starting any thread: a
+/// process with threads cannot enter a user namespace.
 ///
 /// # Errors
-/// When the machine forbids user namespaces to ordinary users.
+/// If the machine forbids user namespaces to ordinary users.
 pub fn acquire() -> Result<Privileges> {
     if sys::userns::may_administer_networks() {
         return Ok(if sys::userns::in_initial_user_namespace() {
             Privileges::Root
         } else {
-            // Root of a container: its capabilities count in its own user namespace only.
+            // Root of a container has capabilities only in the container's user namespace.
             Privileges::UserNamespace
         });
     }

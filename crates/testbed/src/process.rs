@@ -1,4 +1,4 @@
-//! Programs running inside test hosts: they and their files end with the testbed.
+//! Programs inside test hosts. They and their files vanish with the testbed.
 
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sys::program::{Program, describe};
 
 use crate::{Error, Host, Result};
 
-/// The process tree of a testbed, with a `/run` and `/tmp` of its own.
+/// The process tree of a testbed, with a private `/run` and `/tmp`.
 #[derive(Debug)]
 pub struct Processes {
     init: Init,
@@ -18,66 +18,64 @@ impl Processes {
     /// Starts an empty tree.
     ///
     /// # Errors
-    /// `EPERM` without the right to make PID namespaces.
+    /// `EPERM` without the privilege to create PID namespaces.
     pub fn new() -> Result<Processes> {
         Ok(Processes { init: Init::start()? })
     }
 
-    /// Starts an empty tree with a control group of its own on `/sys/fs/cgroup`
-    /// (version 2), for programs that make some: it goes with the tree.
+    /// Starts an empty tree with its own control group (version 2) on `/sys/fs/cgroup`, for
+    /// programs that create control groups. It vanishes with the tree.
     ///
     /// # Errors
-    /// As [`Processes::new`]; without the right to make control groups.
+    /// As [`Processes::new`], or without the privilege to create control groups.
     pub fn with_cgroup() -> Result<Processes> {
         Ok(Processes { init: Init::with_cgroup()? })
     }
 
-    /// Name of the tree's own control group.
+    /// Path of the tree's control group, if it has one.
     pub fn cgroup(&self) -> Option<&str> {
         self.init.cgroup()
     }
 
-    /// Process id of the tree's first process, as this process numbers it.
+    /// PID of the tree's first process in this process's PID namespace.
     pub fn init_pid(&self) -> u32 {
         self.init.pid().unsigned_abs()
     }
 
-    /// Starts a program in `host` that stays until the [`Process`] is dropped.
-    /// What it prints is kept for messages.
+    /// Starts a program in `host` that runs until the [`Process`] is dropped. Its output is kept
+    /// for messages.
     ///
     /// # Errors
-    /// When it cannot be executed.
+    /// If it cannot be executed.
     pub fn start(&self, host: &Host, command: &mut Command) -> Result<Process> {
         self.start_as(&describe(command), host, command)
     }
 
-    /// As [`start`](Processes::start), where messages are to call the program
-    /// otherwise than by the command that starts it.
+    /// Like [`start`](Processes::start), with another name in messages than the command line.
     ///
     /// # Errors
-    /// When it cannot be executed.
+    /// If it cannot be executed.
     pub fn start_as(&self, name: &str, host: &Host, command: &mut Command) -> Result<Process> {
         let program = Program::start(&self.init, host.netns(), command, &[])?;
         Ok(Process { program, name: name.to_owned() })
     }
 
-    /// Runs a program in `host`, inside the tree, to its end; returns what it
-    /// printed.
+    /// Runs a program in `host`, inside the tree, to completion and returns its output.
     ///
     /// # Errors
-    /// [`Error::Program`] when it fails.
+    /// [`Error::Program`] if it fails.
     pub fn run(&self, host: &Host, command: &mut Command) -> Result<String> {
         let mut process = self.start(host, command)?;
         let status = process.program.wait()?;
         if status.success() { Ok(process.output()) } else { Err(process.failed(status)) }
     }
 
-    /// As [`run`](Processes::run), for as long as the `daemons` that the program
-    /// talks to stay, and for at most `limit`.
+    /// Like [`run`](Processes::run), but fails if one of the `daemons` that the program talks to
+    /// ends, or after `limit`.
     ///
     /// # Errors
-    /// [`Error::Program`] of the program, or of a daemon that has ended;
-    /// [`Error::NotReady`] past the limit.
+    /// [`Error::Program`] for the program or a daemon that ended; [`Error::NotReady`] after the
+    /// limit.
     pub fn ask(
         &self,
         host: &Host,
@@ -88,17 +86,17 @@ impl Processes {
         let program = describe(command);
         let mut process = self.start(host, command)?;
         let status = crate::poll(&program, limit, || {
-            // Without the daemon the program would wait for its answer until the limit.
+            // Fail early: without the daemon the program would wait until the limit.
             daemons.iter_mut().try_for_each(|daemon| daemon.check())?;
             Ok(process.ended()?.ok_or_else(|| process.output()))
         })?;
         if status.success() { Ok(process.output()) } else { Err(process.failed(status)) }
     }
 
-    /// Runs `f` where the tree's private files are seen, in the host's network.
+    /// Runs `f` in the tree's mount namespace and the host's network namespace.
     ///
     /// # Errors
-    /// When the tree has been killed.
+    /// If the tree has been killed.
     pub fn inside<T: Send>(&self, host: &Host, f: impl FnOnce() -> T + Send) -> Result<T> {
         Ok(self.init.run_inside(host.netns(), || Ok(f()))?)
     }
@@ -112,23 +110,23 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its process id, as this process numbers it.
+    /// PID in this process's PID namespace.
     pub fn pid(&self) -> u32 {
         self.program.pid()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if it has ended.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// If it cannot be waited for.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.program.ended()?)
     }
 
-    /// An error when it has ended: a program that stays should not have.
+    /// Fails if it has ended; daemons are expected to keep running.
     ///
     /// # Errors
-    /// [`Error::Program`] with what it printed.
+    /// [`Error::Program`] with its output.
     pub fn check(&mut self) -> Result<()> {
         match self.ended()? {
             None => Ok(()),
@@ -136,19 +134,18 @@ impl Process {
         }
     }
 
-    /// What it has printed so far.
+    /// Returns its output so far.
     pub fn output(&self) -> String {
         self.program.output()
     }
 
-    /// The end of that, in whole lines: what a message says of it.
+    /// Returns the last whole lines of its output, for messages.
     pub fn last_lines(&self) -> String {
         let output = self.output();
         end_of(&output).to_owned()
     }
 
-    /// Leaves what it has printed so far out of [`output`](Process::output): a
-    /// sign of readiness explains no failure.
+    /// Discards the output so far. Messages about readiness would not explain a later failure.
     pub fn forget_output(&mut self) {
         self.program.forget_output();
     }
@@ -162,11 +159,11 @@ impl Process {
     }
 }
 
-/// Most bytes of a program's output in a message: a daemon that tries again and again prints
+/// Maximum output of a program in a message, bytes. A daemon that keeps retrying prints
 /// megabytes.
 const SAID: usize = 4096;
 
-/// The last lines of a text, in [`SAID`] bytes; of a longer line its end.
+/// Returns the last whole lines that fit [`SAID`] bytes, or the end of a longer line.
 fn end_of(text: &str) -> &str {
     let Some(cut) = text.len().checked_sub(SAID) else { return text };
     let cut = (cut..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());

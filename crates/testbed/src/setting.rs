@@ -1,8 +1,8 @@
-//! A setting that is varied: put on a testbed, and taken back.
+//! A varied setting: applied to a testbed and restored.
 //!
-//! A named setting is of every host: `sysctl:KEY=V` is written in every host that has the
-//! key, and on the machine where no host has it (`net.core.netdev_budget`); what is of a
-//! device is of the wire's NICs, unless it names another. A command is of one host.
+//! A named setting applies to all hosts. `sysctl:KEY=V` is written in every host that has the
+//! key, or on the machine if no host has it (`net.core.netdev_budget`). A device setting applies
+//! to the wire's NICs unless it names another device. A command applies to one host.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use settings::{Change, Held, NamedSetting, Namespace, Request};
 
 use crate::{Error, Host, NIC, Result};
 
-/// What is changed together.
+/// Changes that are applied together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     request: Request,
-    /// The host that it is of; `None`: all of them.
+    /// Host to apply to; `None`: all hosts.
     host: Option<String>,
 }
 
@@ -30,37 +30,37 @@ impl fmt::Display for Setting {
 }
 
 impl Setting {
-    /// What `--vary` says: `KIND=VALUE,VALUE…`, a setting a value; or several
-    /// changes joined with `+`, each with one value, as one setting.
+    /// Parses the value of `--vary`: `KIND=VALUE,VALUE…` is one setting per value. Changes joined
+    /// with `+`, each with one value, are one setting.
     ///
     /// # Errors
-    /// What is wrong with it, and what is allowed.
+    /// The malformed part, and the allowed values.
     pub fn parse_list(text: &str) -> std::result::Result<Vec<Setting>, ProposalError> {
         let requests = Request::parse_list(text)?;
         for named in requests.iter().flat_map(Request::named) {
-            // The hosts share everything else with the machine, which is not theirs.
+            // Test hosts share all other sysctls with the machine, which must not change.
             if named.sysctl_path().is_some_and(|path| !path.starts_with("net/")) {
-                let example = "a key below net, as net.core.netdev_budget";
+                let example = "only keys below net are allowed, such as net.core.netdev_budget";
                 return Err(ProposalError::Wrong(format!("{named}: {example}")));
             }
         }
         Ok(requests.into_iter().map(|request| Setting { request, host: None }).collect())
     }
 
-    /// A named setting or a command in one host (`a`, `tenant-b`).
+    /// Parses a named setting or a command for one host (`a`, `tenant-b`).
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The malformed part.
     pub fn of_host(host: &str, text: &str) -> std::result::Result<Setting, ProposalError> {
         Ok(Setting { request: Request::parse(text)?, host: Some(host.to_owned()) })
     }
 
-    /// Puts it on a testbed; what was there comes back with the answer's end.
+    /// Applies it to a testbed. Dropping the returned value restores the previous values.
     ///
     /// # Errors
-    /// A change that a device or the kernel refuses; what was changed before it is given
-    /// back. [`Error::NoHost`], [`Error::NoDevice`]; [`Error::OfMachine`] for a change that
-    /// would reach beyond the host.
+    /// A change that a device or the kernel refuses; earlier changes are restored.
+    /// [`Error::NoHost`], [`Error::NoDevice`]; [`Error::OfMachine`] for a change that would reach
+    /// beyond the host.
     pub fn apply(&self, hosts: &[Arc<Host>]) -> Result<Held> {
         let mut held = Held::default();
         match &self.host {
@@ -94,7 +94,7 @@ fn apply_to_all(named: &NamedSetting, hosts: &[Arc<Host>], held: &mut Held) -> R
     for host in hosts {
         let read = host.netns().run(|| named.changes(&namespace(host)?, Some(NIC)))?;
         let changes = match read {
-            // Not every host of a mode has the NIC, or a namespace of its own for the key.
+            // Some hosts of a mode lack the NIC, or a private copy of the key.
             Err(error) if error.is_absent() => continue,
             read => read?,
         };
@@ -105,7 +105,7 @@ fn apply_to_all(named: &NamedSetting, hosts: &[Arc<Host>], held: &mut Held) -> R
     }
     match named.sysctl_path() {
         _ if found => Ok(()),
-        // No host has a copy of the key, so there is one for the whole machine.
+        // No host has a private copy of the key, so it exists once for the machine.
         Some(path) => Ok(held.make_of_machine(path, named.value())?),
         None => Err(Error::NoDevice {
             setting: named.to_string(),
@@ -114,12 +114,12 @@ fn apply_to_all(named: &NamedSetting, hosts: &[Arc<Host>], held: &mut Held) -> R
     }
 }
 
-/// Where a host's changes are: its descriptor leads there, no path does.
+/// Returns a host's namespace by its descriptor, since it has no path.
 fn namespace(host: &Host) -> std::result::Result<Namespace, sys::Error> {
     Namespace::of(host.netns(), None, host.name())
 }
 
-/// A file that has no namespace, or a namespace that is not the host's.
+/// Returns whether a change affects a file without a namespace, or another namespace.
 fn reaches_beyond_host(change: &Change) -> bool {
     let elsewhere = change.place.as_ref().is_none_or(|place| place.path.is_some());
     elsewhere || matches!(change.setting, settings::Setting::Sysfs { device: None, .. })

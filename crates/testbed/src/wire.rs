@@ -4,17 +4,17 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::{Host, Offload, Result};
 
-/// The name of a test host's NIC.
+/// Name of a test host's NIC.
 pub const NIC: &str = "nic0";
-/// The name of another, in a host between two.
+/// Name of the second NIC, in a host between two others.
 pub const SECOND_NIC: &str = "nic1";
 
-/// How the hosts of a testbed are joined.
+/// The wire between the hosts of a testbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wire {
     /// Layer-3 MTU of the NICs, bytes.
     pub mtu: u32,
-    /// What the NICs can do.
+    /// Offloads of the NICs.
     pub offload: Offload,
 }
 
@@ -28,7 +28,7 @@ impl Wire {
     /// IPv6 underlay address of the second host.
     pub const B6: Ipv6Addr = Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, 2);
 
-    /// Makes the hosts `a` and `b`, joined and with their underlay addresses.
+    /// Creates the hosts `a` and `b`, joined and with their underlay addresses.
     ///
     /// # Errors
     /// The first step that failed.
@@ -39,34 +39,32 @@ impl Wire {
         Ok([a, b])
     }
 
-    /// Joins two hosts, NICs up and without addresses.
+    /// Joins two hosts. The NICs are up and have no addresses.
     ///
     /// # Errors
-    /// When a NIC exists already or the profile does not take.
+    /// If a NIC already exists or the kernel refuses the offload profile.
     pub fn join(&self, a: &Host, b: &Host) -> Result<()> {
         a.connect(NIC, b, NIC, self.mtu)?;
         a.set_offload(NIC, self.offload)?;
         b.set_offload(NIC, self.offload)
     }
 
-    /// Gives both NICs their underlay addresses.
+    /// Adds the underlay addresses of both NICs.
     ///
     /// # Errors
-    /// When they have them already.
+    /// If they already have them.
     pub fn address(&self, a: &Host, b: &Host) -> Result<()> {
         a.address(NIC, Wire::A, 24)?;
         b.address(NIC, Wire::B, 24)
     }
 
-    /// Gives both NICs IPv6, which then asks for no router, and their IPv6 underlay
-    /// addresses.
+    /// Enables IPv6 on both NICs, without router discovery, and adds their IPv6 underlay addresses.
     ///
     /// # Errors
-    /// When they have them already, or the kernel has no IPv6.
+    /// If they already have them, or the kernel has no IPv6.
     pub fn address6(&self, a: &Host, b: &Host) -> Result<()> {
         for (host, address) in [(a, Wire::A6), (b, Wire::B6)] {
-            // `accept_ra` comes first: IPv6 that is switched on with it asks for routers at
-            // once.
+            // `accept_ra` comes first: otherwise enabling IPv6 sends router solicitations at once.
             for (setting, value) in [("accept_ra", "0"), ("disable_ipv6", "0")] {
                 host.sysctl(&format!("net/ipv6/conf/{NIC}/{setting}"), value)?;
             }
