@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
  * Exact CPU time by kind. At every scheduler switch, softirq and interrupt the
- * time since the CPU's last event is charged to what ran in between, so that a
- * CPU's times always add up to `last - start`. The reader relies on that sum to
- * tell a value it caught half-written.
+ * time since the CPU's last event is charged to the context that ran in between,
+ * so that a CPU's times always add up to `last - start`. The reader relies on that
+ * sum to detect a half-written value.
  *
  * Not for PREEMPT_RT, where softirqs are preempted and interrupts are threads.
  */
 #include "bpf.h"
 
-/* The fields of the kernel's struct that are read here; CO-RE finds them. */
+/* Fields of the kernel's struct that are read here, relocated by CO-RE. */
 struct task_struct {
 	int pid;
 	unsigned int flags;
@@ -29,8 +29,8 @@ struct cpu_clock {
 	/* First and last event, ns of CLOCK_MONOTONIC; 0: none yet. */
 	u64 start;
 	u64 last;
-	/* What runs now: each is written in its own context only, so that an
-	 * interrupt between a read and a write cannot undo another's.
+	/* Current context. Each field is written in its own context only, so that
+	 * an interrupt between a read and a write cannot undo another's write.
 	 */
 	u64 in_irq;
 	u64 in_softirq;
@@ -48,7 +48,7 @@ static __always_inline u64 kind_of(struct task_struct *task)
 {
 	if (task->pid == 0)
 		return IDLE;
-	/* ksoftirqd runs nothing but softirqs; its own overhead is theirs. */
+	/* ksoftirqd runs only softirqs: its overhead counts as softirq time. */
 	if ((task->flags & PF_KTHREAD) && task->comm[0] == 'k' &&
 	    task->comm[1] == 's' && task->comm[2] == 'o' &&
 	    task->comm[3] == 'f' && task->comm[4] == 't' &&
@@ -64,6 +64,7 @@ static __always_inline struct cpu_clock *charge(void)
 	struct cpu_clock *clock = bpf_map_lookup_elem(&clocks, &key);
 	u64 now, last, kind;
 
+	/* For the verifier: entry 0 always exists. */
 	if (!clock)
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -141,8 +142,8 @@ int irq_handler_exit(u64 *ctx)
 }
 
 /*
- * x86 has trace points of their own for interrupts that no handler is
- * registered for. Left out: reschedule, whose handler does nothing.
+ * x86 has separate trace points for interrupts without a registered handler.
+ * The reschedule interrupt is left out: its handler does nothing.
  */
 SEC("tp_btf/local_timer_entry")
 int local_timer_entry(u64 *ctx)

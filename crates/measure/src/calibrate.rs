@@ -1,12 +1,12 @@
-//! A path's own maximum, which loads in percent are taken of.
+//! Maximum rate of a path, the base of loads in percent.
 //!
-//! First the rate that a closed loop reaches with so many requests under way that
-//! more do not help. That is more than a schedule can have: a closed loop sends in
-//! bursts, which share system calls, wake-ups and packets, a schedule evenly. So
-//! from there on down, the highest rate of which a schedule of [`PROBE`] is kept.
+//! First finds the rate of a closed loop with so many requests in flight that more do not help.
+//! A schedule cannot reach that rate: a closed loop sends in bursts, which share system calls,
+//! wake-ups and packets, while a schedule sends evenly. From there on down, finds the highest
+//! maximum of which a schedule of [`PROBE`] is kept.
 //!
-//! Measured once before the blocks, and fixed for all of them, so that a cell's
-//! samples compare with each other; every mode (and the baseline) has its own.
+//! Measured once before the blocks and fixed for all of them, so that a cell's samples are
+//! comparable. Every mode, and the baseline, has its own maximum.
 
 use std::time::Duration;
 
@@ -18,44 +18,44 @@ use load::{Between, EngineError, Load, MAX_OUTSTANDING};
 use results::Offered;
 use results::stats::median;
 
-/// Trials at each number of requests under way; their median counts.
+/// Trials per number of requests in flight; the median counts.
 const TRIALS: usize = 3;
-/// A rate has grown that is this much above the highest before it, …
+/// A rate counts as growth if it exceeds the previous maximum by this factor,
 const GROWTH: f64 = 1.05;
-/// … and the search ends after so many doublings without.
+/// and the search ends after this many doublings without growth.
 const IN_VAIN: usize = 2;
-/// Share of the maximum whose schedule must be kept, and the answers that count
-/// as kept, of those due.
+/// Share of the maximum whose schedule must be kept, and the share of answers that counts as
+/// kept.
 const PROBE: f64 = 0.95;
 const KEPT: f64 = 0.98;
-/// From one rate tried to the next.
+/// Factor between two rates.
 const STEP: f64 = 0.92;
-/// Rates tried, at most: the last is a fifth of the first.
+/// Maximum number of rates. The last is a fifth of the first.
 const STEPS: usize = 20;
-/// Bounds of a trial's length.
+/// Bounds of a trial's duration.
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_millis(250);
-/// Longest warm-up of a trial.
+/// Maximum warm-up of a trial.
 const WARMUP: Duration = Duration::from_millis(50);
 
-/// What is offered to one cell.
+/// Load offered to a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Offer {
-    /// As fast as the path takes it.
+    /// Closed loop: as fast as the path allows.
     Closed,
-    /// A load, in percent of the maximum or one at a time.
+    /// A load in percent of the maximum, or one request at a time.
     Load(Offered),
     /// A load in percent of a maximum that could not be measured.
     Unknown {
-        /// Load that was asked for, percent of the maximum.
+        /// Requested load, percent of the maximum.
         percent: f64,
-        /// Why it is not known.
+        /// Reason why the maximum is unknown.
         reason: String,
     },
 }
 
 impl Offer {
-    /// As the results have it.
+    /// Returns the offer for the results.
     pub fn offered(&self) -> Option<Offered> {
         match self {
             Offer::Closed => None,
@@ -64,16 +64,16 @@ impl Offer {
         }
     }
 
-    /// Of a run that was stopped before the maximum was known.
+    /// Returns the offer if the run was stopped before the maximum was known.
     pub fn stopped(ask: &Ask) -> Offer {
         ask.load_percent.map_or(Offer::Closed, |percent| Offer::Unknown {
             percent,
-            reason: "the run was interrupted before its maximum was known".to_owned(),
+            reason: "the run was interrupted before the maximum was known".to_owned(),
         })
     }
 }
 
-/// What is offered to each cell of the plan; `None` when it was stopped.
+/// Returns the offer of each cell of the plan; `None` if stopped.
 pub(crate) fn offers(
     plan: &Plan,
     subjects: &[PathUnderTest],
@@ -89,9 +89,9 @@ pub(crate) fn offers(
             // Such a cell is refused before it is measured.
             Some(percent) if planned.ask.engine != Engine::Overlane => Offer::Unknown {
                 percent,
-                reason: format!("{} keeps no schedule", planned.ask.engine),
+                reason: format!("{} does not support schedules", planned.ask.engine),
             },
-            // One request at a time is a share of nothing, so no maximum is sought.
+            // One request at a time needs no maximum.
             Some(percent) if percent <= 0.0 => {
                 Offer::Load(Offered { percent: Some(0.0), per_s: 0.0 })
             }
@@ -100,25 +100,24 @@ pub(crate) fn offers(
                     percent: Some(percent),
                     per_s: maximum * percent / 100.0,
                 }),
-                Err(reason) => Offer::Unknown {
-                    percent,
-                    reason: format!("its maximum is not known: {reason}"),
-                },
+                Err(reason) => {
+                    Offer::Unknown { percent, reason: format!("the maximum is unknown: {reason}") }
+                }
             },
         });
     }
     Some(offers)
 }
 
-/// The maxima sought so far. Cells that differ in their load only share one, the A/A cell
-/// and the baseline too.
+/// Maxima found so far. Cells that differ only in their load share one, also the A/A cell and the
+/// baseline.
 struct Maxima<'a> {
     plan: &'a Plan,
     known: Vec<(PlannedCell, Result<f64, String>)>,
 }
 
 impl Maxima<'_> {
-    /// Transactions/s of a cell, or why they are not known; `None` when it was stopped.
+    /// Returns the transactions/s of a cell, or the reason if unknown; `None` if stopped.
     fn of(
         &mut self,
         cell: CellRef<'_>,
@@ -140,7 +139,7 @@ impl Maxima<'_> {
         let found = match set.map(|()| maximum(&load, &mut |load| trial(cell.subject, load))) {
             Ok(Err(EngineError::Stopped)) => return None,
             Ok(sought) => sought.map_err(|error| error.to_string()),
-            // The setting cannot be had.
+            // The setting cannot be applied.
             Err(reason) => Err(reason),
         };
         tracing::debug!(mode = cell.subject.mode, ?found, "maximum, transactions/s");
@@ -149,7 +148,7 @@ impl Maxima<'_> {
     }
 }
 
-/// One trial: the rate, transactions/s.
+/// Runs one trial and returns its rate, transactions/s.
 pub(crate) fn rate<'a>(
     load: &Load,
     between: impl Into<Between<'a>>,
@@ -158,17 +157,17 @@ pub(crate) fn rate<'a>(
     load::run(load, between, &mut (), stop).map(|measured| measured.rate())
 }
 
-/// The median rate of some trials.
+/// Returns the median rate of several trials.
 fn median_rate(
     load: &Load,
     trial: &mut dyn FnMut(&Load) -> Result<f64, EngineError>,
 ) -> Result<f64, EngineError> {
     let rates = (0..TRIALS).map(|_| trial(load)).collect::<Result<Vec<_>, _>>()?;
-    // Not reached: there is more than one trial.
+    // Unreachable default: there is more than one trial.
     Ok(median(&rates).unwrap_or(0.0))
 }
 
-/// The highest rate that a schedule of the load can be taken of.
+/// Returns the maximum whose schedules can be kept.
 fn maximum(
     load: &Load,
     trial: &mut dyn FnMut(&Load) -> Result<f64, EngineError>,
@@ -187,7 +186,7 @@ fn maximum(
     Ok(maximum)
 }
 
-/// Doubles the requests under way until the rate does not grow any more.
+/// Doubles the requests in flight until the rate no longer grows.
 fn closed_loop(
     load: &Load,
     trial: &mut dyn FnMut(&Load) -> Result<f64, EngineError>,
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
     use load::Workload;
 
-    /// Of a path that a closed loop gets `rate` of, a schedule at most `open`.
+    /// A path with closed-loop rate `rate`, and at most `open` with a schedule.
     fn found_of(mut rate: impl FnMut(u32) -> f64, open: f64) -> (f64, u32) {
         let mut most = 0;
         let load = Load::new(Workload::TcpRr);
@@ -238,19 +237,19 @@ mod tests {
             assert!(maximum * PROBE <= open / KEPT, "{maximum} of {open}");
             assert!(maximum * PROBE >= open * STEP * STEP, "{maximum} of {open}");
         }
-        // A path that keeps nothing of it: not sought forever.
+        // A path that keeps no schedule: the search still ends.
         assert!(found_of(|_| 1e5, 0.0).0 > 0.0);
     }
 
     #[test]
     fn the_maximum_is_where_more_under_way_does_not_help() {
-        // Two under way keep both ends busy.
+        // Two requests in flight keep both ends busy.
         assert_eq!(found(|n| f64::from(n.min(2)) * 1e4), (2e4, 8));
         // A long path.
         assert_eq!(found(|n| f64::from(n.min(100)) * 1e3), (1e5, 512));
-        // Falls where queues overflow.
+        // The rate falls when queues overflow.
         assert_eq!(found(|n| if n > 8 { 1e3 } else { f64::from(n) * 1e3 }), (8e3, 32));
-        // One that never grows, one that always does.
+        // One rate that never grows, and one that always does.
         assert_eq!(found(|_| 5.0), (5.0, 4));
         assert_eq!(found(f64::from), (1024.0, MAX_OUTSTANDING));
     }

@@ -1,12 +1,12 @@
-//! Reading counters beside other programs: a burst of work at the lowest priority.
+//! Reads counters at the lowest priority, since reading is a burst of work beside other programs.
 
 use std::thread::Builder;
 
-/// Reads on a thread of its own that gives way to all other programs, where it `gives_way`:
-/// this thread could not go back without rights, and what it starts later would be as slow.
+/// Reads on a separate thread with the lowest priority if `gives_way`. The calling thread could
+/// not raise its priority again without privileges, and new threads would inherit it.
 ///
 /// # Errors
-/// Those of `read`; a thread that cannot be made.
+/// Errors of `read`, or a thread that cannot be created.
 pub(crate) fn read<T: Send>(
     gives_way: bool,
     read: impl FnOnce() -> Result<T, String> + Send,
@@ -15,9 +15,9 @@ pub(crate) fn read<T: Send>(
         return read();
     }
     let work = || {
-        // Only others suffer from it, and little.
+        // Continue at normal priority: the cost for other programs is small.
         if let Err(error) = sys::priority::give_way() {
-            tracing::debug!(%error, "counters are read at the usual priority");
+            tracing::debug!(%error, "counters are read at normal priority");
         }
         read()
     };

@@ -1,20 +1,20 @@
-//! The limits that samples are judged by at a moment.
+//! Disturbance limits in force at a moment.
 
 use results::Sample;
 
 use crate::sampler::Limits;
 
-/// The limits that a sample is judged by, of each machine.
+/// Disturbance limits for a sample, per machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct InForce {
-    /// Limits for the client's machine, and for both ends where they share one.
+    /// Limits for the client's machine, or for both ends on one machine.
     pub here: Limits,
-    /// The server's, where it is another.
+    /// Limits for the server's machine, if it is another one.
     pub peer: Limits,
 }
 
 impl InForce {
-    /// In which way a sample stands out.
+    /// Describes the limits that a sample exceeds.
     pub fn passed(&self, sample: &Sample) -> Option<String> {
         let here = sample.disturbance.and_then(|by| self.here.passed(&by));
         here.or_else(|| {

@@ -1,5 +1,5 @@
-//! Measuring: plans, samplers, the proof of the path, the run that joins them, and the
-//! same between two machines ([`remote`]). Nothing here prints or builds a network.
+//! Measuring: plans, samplers, the proof of the path, the run that combines them, and measuring
+//! between two machines ([`remote`]). Nothing here prints or builds a network.
 
 #![forbid(unsafe_code)]
 

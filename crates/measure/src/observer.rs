@@ -1,4 +1,4 @@
-//! What a run tells whoever asked for it.
+//! Progress callbacks of a run.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use results::stats::Outlook;
 /// A cell of the plan.
 #[derive(Debug, Clone, Copy)]
 pub struct CellRef<'a> {
-    /// Its index in [`Plan::cells`](crate::plan::Plan::cells).
+    /// Index in [`Plan::cells`](crate::plan::Plan::cells).
     pub index: usize,
     /// The cell: path, workload, sizes, setting.
     pub planned: &'a PlannedCell,
@@ -18,38 +18,38 @@ pub struct CellRef<'a> {
     pub subject: &'a PathUnderTest,
 }
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Samples taken, those of cells that are left out included.
+    /// Samples taken, including those of skipped cells.
     pub done: u64,
     /// Samples to take, unless the run stops earlier.
     pub total: u64,
 }
 
-/// Told how a run gets on, on the thread that runs it.
+/// Receives progress of a run, on the thread that runs it.
 pub trait Observer {
-    /// The maximum that a cell's load is a share of is about to be sought.
+    /// Called before the maximum behind a cell's percentage load is measured.
     fn calibrating(&mut self, _cell: CellRef<'_>) {}
 
-    /// A cell is about to be measured.
+    /// Called before a cell is measured.
     fn sampling(&mut self, _cell: CellRef<'_>) {}
 
-    /// Puts the cell's setting in effect, and takes back the last one's: right before the
-    /// sample or, where the run rests, up to a second before the end of the rest.
+    /// Applies the cell's setting and restores the previous one. Called right before the sample or,
+    /// if the run rests, up to a second before the end of the rest.
     ///
     /// # Errors
-    /// Why the setting cannot be had: the sample is void.
+    /// The reason why the setting cannot be applied. The sample is then void.
     fn set(&mut self, _cell: CellRef<'_>) -> Result<(), String> {
         Ok(())
     }
 
-    /// A sample was taken, valid or not; `progress` stays where it is taken once more.
+    /// Called after a sample, valid or not. `progress` does not advance if it will be retaken.
     fn sampled(&mut self, _cell: CellRef<'_>, _progress: Progress, _sample: &Sample) {}
 
-    /// Nothing is sent for so long, to keep within [`Plan::impact`](crate::plan::Plan::impact).
+    /// Called before a rest that keeps to [`Plan::impact`](crate::plan::Plan::impact).
     fn resting(&mut self, _rest: Duration) {}
 
-    /// A block was done; how wide the intervals are, where there are some.
+    /// Called after a block, with the width of the intervals if there are any.
     fn block_done(&mut self, _outlook: Option<Outlook>) {}
 }

@@ -1,5 +1,5 @@
-//! The proof of the path: every hop must have carried what was received, but for
-//! those that the path passes by, which must not.
+//! Proof of the path: every hop must have carried the received traffic, except bypassed hops,
+//! which must not.
 
 use netstate::{Connections, Counters, Hop, HopKind, Side, Way};
 
@@ -11,29 +11,29 @@ use results::{Direction, HopRecord, RecordKind};
 /// Bytes of an Ethernet header, which link counters include.
 const ETHERNET: u64 = 14;
 
-/// Share of the traffic that a hop must show. Counters are read just outside
-/// the measured interval, so they see at least what was sent and received in it;
-/// the rest is for what crosses a hop while they are read.
+/// Share of the traffic that a hop must show. Counters are read just outside the measured
+/// interval, so they include all of its traffic; the margin is for packets that cross a hop
+/// during the reading.
 const PROOF: f64 = 0.9;
 
-/// Share of the traffic that a bypassed hop may show. A fast path leaves the
-/// first packets, ARP, a packet now and then for the slow path's tables, and what
-/// comes while it follows a change.
+/// Share of the traffic that a bypassed hop may show. A fast path leaves to it the first
+/// packets, ARP, an occasional packet that refreshes the slow path's tables, and packets that
+/// arrive while it follows a change.
 const LEFT: f64 = 0.05;
 
-/// So few packets at a bypassed hop say nothing, whatever share of a slow load.
+/// Number of packets at a bypassed hop that is always acceptable, even with a slow load.
 const FEW: u64 = 20;
 
 /// IPv4 and UDP headers, bytes.
 const UDP_HEADERS: u64 = 28;
 
-/// What crossed each hop, both directions, in path order.
+/// Returns the traffic across each hop in both directions, in path order.
 pub fn hops(path: &[Hop], observed: &Observed, workload: Workload) -> Vec<HopRecord> {
-    // One connection for each transaction.
+    // Such workloads use one connection per transaction.
     let are_short = workload.pattern() == Pattern::Connections;
     let records = |hop: &Hop| match (hop.connections, are_short) {
         (Connections::Short, false) => Vec::new(),
-        // Short connections take no such stage.
+        // Short connections do not take such a stage.
         (Connections::Lasting, true) if hop.kind == HopKind::Stage => Vec::new(),
         (Connections::Lasting, true) => hop_records(&Hop { bypass: None, ..hop.clone() }, observed),
         _ => hop_records(hop, observed),
@@ -78,8 +78,7 @@ fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
                 HopKind::Stage => metered.map(|metered| metered.carried),
                 _ => observed.device(&hop.host, &hop.device).copied(),
             };
-            // A device that is not there has carried nothing, so that the proof fails by its
-            // name.
+            // A missing device has carried nothing, so the proof fails and names it.
             let counters: Counters = counters.unwrap_or_default();
             let rx = |direction| {
                 let bytes = layer3(counters.rx_bytes, counters.rx_packets);
@@ -97,14 +96,14 @@ fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
             }
         }
         HopKind::Process => {
-            // As of a device: without its counters the proof fails by its name.
+            // As with a device: without counters the proof fails and names the hop.
             let unknown = Default::default();
             let namespace = observed.namespace(&hop.host);
             let counters = namespace.map_or(&unknown, |namespace| &namespace.counters);
             let received = counters.tcp.in_segs + counters.udp.in_datagrams;
             let sent = counters.tcp.out_segs + counters.udp.out_datagrams;
-            // IP's own octet counters include what the host forwarded, so they
-            // bound the bytes; the segments are the socket's alone.
+            // IP octet counters include forwarded packets, so they are an upper bound of the
+            // bytes. The segment counters are the sockets' own.
             let (bytes_in, bytes_out) = if received == 0 {
                 (0, 0)
             } else {
@@ -122,16 +121,16 @@ fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
 /// Checks that every hop carried the traffic.
 ///
 /// # Errors
-/// Names the first hop that did not, with what was expected and seen; says so where
-/// nothing was sent.
+/// Names the first hop that did not, with expected and observed traffic; or says that nothing
+/// was sent.
 pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
     if hops.is_empty() {
-        return Err("the path declares no hop to prove it by".to_owned());
+        return Err("the path declares no hops, so it cannot be proved".to_owned());
     }
-    // Hops that saw nothing of nothing say nothing about the path.
+    // Without traffic the hops' counters prove nothing about the path.
     if (measured.sent_units, measured.units, measured.payload_bytes) == (0, 0, 0) {
         let interval = measured.seconds * 1e3;
-        return Err(format!("nothing was sent in the {interval:.0} ms that were measured"));
+        return Err(format!("nothing was sent during the measured interval of {interval:.0} ms"));
     }
     let answered = measured.workload.has_latency();
     for hop in hops {
@@ -143,14 +142,14 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
             passed_by(hop, measured)?;
             continue;
         }
-        // What the sockets held when the interval began crossed before it.
+        // Payload buffered when the interval began had crossed the hops before.
         let crossed = measured.payload_bytes.saturating_sub(measured.under_way_bytes);
         let wanted = ((crossed as f64 * PROOF) as u64).max(1);
         if hop.bytes < wanted {
             return Err(not_crossed(hop, "bytes", hop.bytes, crossed.max(1)));
         }
-        // A transaction is a packet each way at the least, where no two of a flow
-        // can be merged into one.
+        // A transaction takes at least one packet each way, unless packets of several transactions
+        // can be merged.
         let share = crossed as f64 / measured.payload_bytes.max(1) as f64;
         let wanted = (measured.units as f64 * share * PROOF) as u64;
         if answered && !measured.messages_merge && hop.packets < wanted {
@@ -162,8 +161,8 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
 
 /// Checks that a hop did not carry the traffic.
 ///
-/// By bytes where a packet may hold any number of messages, else by packets. What
-/// is excused counts as so many of the hop's mean packet.
+/// Counts bytes if a packet may hold any number of messages, otherwise packets. Excused packets
+/// count with the hop's mean packet size.
 fn passed_by(hop: &HopRecord, measured: &Measured) -> Result<(), String> {
     let packets = hop.packets.saturating_sub(hop.excused);
     let bytes = packets as f64 * hop.mean_skb_bytes;
@@ -172,28 +171,28 @@ fn passed_by(hop: &HopRecord, measured: &Measured) -> Result<(), String> {
         workload if workload.is_byte_stream() => (bytes, payload_bytes),
         Workload::UdpStream => (bytes, payload_bytes + units * UDP_HEADERS),
         _ if measured.messages_merge => (bytes, payload_bytes),
-        // A message may be many packets, and what is under way while counters are
-        // read is excused in the one reading or the other.
+        // A message may take many packets. Packets in flight during a reading are excused in one
+        // of the two readings.
         _ => (packets as f64, units.max(hop.excused)),
     };
     if packets <= FEW || seen <= all as f64 * LEFT {
         return Ok(());
     }
     Err(format!(
-        "the traffic did not take the mode's path: {} {} saw {packets} packets {} that were to \
-         pass it by, of {} in all with {} excused",
+        "the traffic did not take the mode's path: {} {} saw {packets} packets {} that should \
+         bypass it ({} in total, {} excused)",
         hop.host, hop.device, hop.direction, hop.packets, hop.excused
     ))
 }
 
-/// What stages left to another way and why, in words; empty where nothing.
+/// Lists packets that stages left to the slow path, with reasons; empty if none.
 pub fn left(observed: &Observed) -> String {
     let mut text = String::new();
     for ((host, name), metered) in &observed.metered {
         let mut left: Vec<_> = metered.left.iter().collect();
         left.sort_by_key(|(_, packets)| std::cmp::Reverse(**packets));
         for (reason, packets) in left {
-            text += &format!("; {host} {name} left {packets} packets: {reason}");
+            text += &format!("; {host} {name} left {packets} packets to the slow path: {reason}");
         }
     }
     text
@@ -267,15 +266,15 @@ mod tests {
         assert!(prove(&records, &measured(Workload::TcpStream, 1, 190_000)).is_ok());
         let error = prove(&records, &measured(Workload::TcpStream, 1, 400_000)).unwrap_err();
         assert!(error.contains("a nic0 saw 198600 bytes forward"), "{error}");
-        // Endpoint of it was sent before the counters were read.
+        // A part of it was sent before the counters were read.
         let buffered =
             Measured { under_way_bytes: 200_000, ..measured(Workload::TcpStream, 1, 400_000) };
         assert!(prove(&records, &buffered).is_ok());
-        // Whatever was buffered, a hop that saw nothing proves nothing.
+        // However much was buffered, a hop that saw nothing proves nothing.
         let idle =
             hops(&[Hop::tx("a", "nic0")], &observed(Counters::default()), Workload::UdpStream);
         assert!(prove(&idle, &buffered).is_err());
-        // Nothing came back: not a request/response path.
+        // Nothing came back, so this is no request/response path.
         let error = prove(&records, &measured(Workload::TcpRr, 90, 90)).unwrap_err();
         assert!(error.contains("reverse"), "{error}");
         assert!(prove(&[], &measured(Workload::TcpRr, 1, 1)).is_err());
@@ -287,8 +286,8 @@ mod tests {
             hops(&[Hop::tx("a", "nic0")], &observed(Counters::default()), Workload::TcpStream);
         let none = measured(Workload::TcpStream, 0, 0);
         let error = prove(&records, &none).unwrap_err();
-        assert_eq!(error, "nothing was sent in the 1000 ms that were measured");
-        // What was sent and crossed nothing is.
+        assert_eq!(error, "nothing was sent during the measured interval of 1000 ms");
+        // Traffic that was sent but crossed no hop took another path.
         let lost = Measured { sent_units: 1, ..none };
         assert!(prove(&records, &lost).unwrap_err().contains("a nic0 saw 0 bytes forward"));
     }
@@ -310,7 +309,7 @@ mod tests {
         assert!(prove(&records, &pipelined).is_ok());
         let too_much = Measured { payload_bytes: 150_000, ..pipelined };
         assert!(prove(&records, &too_much).unwrap_err().contains("bytes"));
-        // What was under way when counters were first read crossed before that.
+        // Data in flight at the first reading had crossed the hop before.
         let answered = Measured { under_way_bytes: 1_400, ..single };
         assert!(prove(&records, &answered).is_ok());
     }
@@ -339,12 +338,9 @@ mod tests {
         assert_eq!(prove_with(10, 0), Ok(()));
         assert_eq!(prove_with(1_000, 990), Ok(()));
         let error = prove_with(1_000, 500).unwrap_err();
-        assert!(
-            error.contains("a nic0 saw 500 packets forward that were to pass it by"),
-            "{error}"
-        );
-        assert!(error.contains("a nic0 left 1000 packets: egress_mtu"), "{error}");
-        // Messages of 46 packets; one was under way when the counters were read.
+        assert!(error.contains("a nic0 saw 500 packets forward that should bypass it"), "{error}");
+        assert!(error.contains("a nic0 left 1000 packets to the slow path: egress_mtu"), "{error}");
+        // Messages of 46 packets; one message was in flight when the counters were read.
         let sent = measured(Workload::UdpRr, 200, 200 * 65_507);
         assert_eq!(prove_of(&sent, 9_259, 9_211), Ok(()));
         assert!(prove_of(&sent, 9_259, 0).is_err());
@@ -368,14 +364,14 @@ mod tests {
         assert!(prove(&records, &sent).is_ok());
     }
 
-    /// Where rules want to see each connection begin and end.
+    /// Packet filters must see the start and the end of each connection.
     #[test]
     fn short_connections_are_proved_by_hops_of_their_own() {
         let meter = || netstate::Meter::new(netstate::Metered::default);
         let path = [
             Hop::tx("a", "nic0").bypassed(Way::Both).for_lasting_connections(),
             Hop::stage("a", "accel", Side::Tx, meter()).for_lasting_connections(),
-            Hop::stage("a", "half path", Side::Tx, meter()).for_short_connections(),
+            Hop::stage("a", "partial bypass", Side::Tx, meter()).for_short_connections(),
         ];
         let of = |workload, packets| {
             let counters = Counters {
@@ -387,27 +383,27 @@ mod tests {
             };
             let mut observed = observed(counters);
             let half = netstate::Metered { carried: counters, ..Default::default() };
-            observed.metered.insert(("a".into(), "half path".into()), half);
+            observed.metered.insert(("a".into(), "partial bypass".into()), half);
             let records = hops(&path, &observed, workload);
             prove(&records, &measured(workload, 100, 100))
         };
         assert_eq!(of(Workload::TcpCrr, 500), Ok(()));
         assert!(of(Workload::TcpCrr, 5).unwrap_err().contains("a nic0 saw 5 packets forward"));
-        assert!(of(Workload::TcpRr, 500).unwrap_err().contains("were to pass it by"));
+        assert!(of(Workload::TcpRr, 500).unwrap_err().contains("should bypass it"));
         assert!(of(Workload::TcpRr, 5).unwrap_err().contains("a accel saw 0 bytes"));
         let mut unseen =
             observed(Counters { tx_packets: 500, tx_bytes: 40_000, ..Default::default() });
         unseen.metered.clear();
         let records = hops(&path[2..], &unseen, Workload::TcpCrr);
         let error = prove(&records, &measured(Workload::TcpCrr, 100, 100)).unwrap_err();
-        assert!(error.contains("a half path saw 0 bytes"), "{error}");
+        assert!(error.contains("a partial bypass saw 0 bytes"), "{error}");
         assert!(hops(&path[2..], &unseen, Workload::TcpRr).is_empty());
     }
 
     #[test]
     fn a_process_hop_without_sockets_in_use_proves_nothing() {
         let mut seen = observed(Counters::default());
-        // Forwarded traffic only: octets without a segment for a socket.
+        // Forwarded traffic only: octets, but no segment for a socket.
         seen.namespaces[0].counters.ip_ext.in_octets = 1_000_000;
         let records = hops(&[Hop::process("a", "docker-proxy")], &seen, Workload::UdpStream);
         assert!(prove(&records, &measured(Workload::TcpStream, 1, 500_000)).is_err());

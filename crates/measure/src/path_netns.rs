@@ -1,4 +1,4 @@
-//! Network namespaces that a path leads through.
+//! Network namespaces on a path.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use sys::netns::NetNs;
 /// A network namespace on the path.
 #[derive(Debug, Clone)]
 pub struct PathNetns {
-    /// Name, as hops and figures have it (`a`, `tenant-b`).
+    /// Name in hops and figures (`a`, `tenant-b`).
     pub name: String,
-    /// Open descriptor of that namespace.
+    /// Open descriptor of the namespace.
     pub netns: Arc<NetNs>,
 }

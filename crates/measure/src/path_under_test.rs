@@ -1,6 +1,6 @@
-//! What is measured: a path between two ends, with the counters that prove it.
-//! Who built it is not known here. The client's end is a namespace of this
-//! machine; the server's, too, or a server on another machine.
+//! The measured path between two ends, with the counters that prove it. This module does not
+//! know who built it. The client's end is a namespace of this machine; the server's is another
+//! one, or a server on another machine.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,54 +21,54 @@ use results::Profile;
 pub struct PathUnderTest {
     /// Name of the network mode.
     pub mode: String,
-    /// Offload profile of the wire; as found for real NICs.
+    /// Offload profile of the wire; `as-found` for real NICs.
     pub offload: Profile,
     /// Underlay MTU, bytes.
     pub mtu: u32,
     /// Index of the client's namespace in `places`.
     pub client: usize,
-    /// Where the server's half of the load runs, and how the client reaches it.
+    /// Location of the server's half of the load, and how the client reaches it.
     pub server: ServerEnd,
-    /// The path, client to server.
+    /// The path from client to server.
     pub hops: Vec<Hop>,
-    /// Every namespace of the path that is on this machine.
+    /// Every namespace of the path on this machine.
     pub places: Vec<PathNetns>,
-    /// How long datagrams are sent at least before they count: by then what is on the path has
-    /// decided which way they take.
+    /// Minimum time to send datagrams before they count, until devices on the path have chosen
+    /// their route.
     pub datagram_warmup: Duration,
 }
 
-/// Where the server's half of a load runs.
+/// Location of the server's half of a load.
 #[derive(Debug, Clone)]
 pub enum ServerEnd {
     /// In a namespace of this machine, by threads of this process.
     Here {
         /// Index of its namespace in [`PathUnderTest::places`].
         place: usize,
-        /// What the client connects to.
+        /// Address that the client connects to.
         target: SocketAddr,
-        /// What the server binds.
+        /// Address that the server binds.
         listen: SocketAddr,
     },
-    /// In another process, most likely on another machine.
+    /// In another process, usually on another machine.
     Away(Arc<Remote>),
-    /// Both halves in virtual machines; the client's place is the host of its guest.
+    /// Both halves in virtual machines. The client's place is the host of its guest.
     Guests(Arc<Guests>),
 }
 
 impl PathUnderTest {
-    /// The load of an ask over this path, closed loop.
+    /// Returns the closed-loop load of a request over this path.
     pub fn load(&self, plan: &Plan, ask: &Ask) -> Load {
         let load = plan.load(ask);
         Load { warmup: load.warmup.max(self.least_warmup(load.workload)), ..load }
     }
 
-    /// How long a load has to run before it counts.
+    /// Returns the minimum warm-up of a workload on this path.
     pub fn least_warmup(&self, workload: Workload) -> Duration {
         if workload.is_tcp() { Duration::ZERO } else { self.datagram_warmup }
     }
 
-    /// Where the two endpoints of a load run.
+    /// Returns the locations of the two endpoints of a load.
     pub fn between(&self) -> Between<'_> {
         let client = &*self.places[self.client].netns;
         match &self.server {
@@ -81,7 +81,7 @@ impl PathUnderTest {
         }
     }
 
-    /// The server, where it is another process.
+    /// Returns the server if it is another process.
     pub fn remote(&self) -> Option<&Remote> {
         match &self.server {
             ServerEnd::Here { .. } | ServerEnd::Guests(_) => None,
@@ -89,7 +89,7 @@ impl PathUnderTest {
         }
     }
 
-    /// The virtual machines, where both ends are in some.
+    /// Returns the virtual machines if both ends are in some.
     pub fn guests(&self) -> Option<&Guests> {
         match &self.server {
             ServerEnd::Here { .. } | ServerEnd::Away(_) => None,
@@ -97,7 +97,7 @@ impl PathUnderTest {
         }
     }
 
-    /// Names of the two ends, as places and hops have them.
+    /// Returns the names of the two ends in places and hops.
     pub fn ends(&self) -> [&str; 2] {
         let client = self.places[self.client].name.as_str();
         match &self.server {

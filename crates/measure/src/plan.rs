@@ -1,4 +1,4 @@
-//! What a run is to do: which cells, in how many blocks, when to stop.
+//! The plan of a run: its cells, the number of blocks, and when to stop.
 
 use std::time::Duration;
 
@@ -17,37 +17,37 @@ pub struct PlannedCell {
     pub subject: usize,
     /// Baseline, A/A or measured.
     pub role: Role,
-    /// What is asked of it.
+    /// Measurement request.
     pub ask: Ask,
-    /// Index in [`Plan::settings`] of what is varied; `None`: as found.
+    /// Index of the varied setting in [`Plan::settings`]; `None`: as found.
     pub setting: Option<usize>,
-    /// Index of the baseline cell that its ratios are taken to.
+    /// Index of the baseline cell for its ratios.
     pub baseline: usize,
 }
 
-/// When a run stops.
+/// Stopping condition of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stopping {
     /// Coverage of every interval, 0..1.
     pub level: f64,
-    /// Blocks, where there is no goal; at most, under `proof`.
+    /// Number of blocks if there is no goal; a maximum with `proof`.
     pub blocks: u32,
-    /// Without a goal: stop once the change on trial is decided.
+    /// Without a goal: stop once the change under test is decided.
     pub proof: bool,
     /// Stop when every ratio's relative half-width is at most this.
     pub half_width: Option<f64>,
-    /// Blocks at most, under a goal.
+    /// Maximum number of blocks with a goal.
     pub max_blocks: u32,
 }
 
 impl Stopping {
-    /// The rule that decides after each block.
+    /// Returns the rule that decides after each block.
     ///
     /// # Errors
-    /// Those of [`StopRule::goal`].
+    /// Errors of [`StopRule::goal`].
     pub fn rule(&self) -> Result<StopRule, StatsError> {
         match self.half_width {
-            // One block leaves nothing to look at before the end.
+            // A single block allows no interim analysis.
             None if self.proof && self.blocks > 1 => StopRule::proof(self.level, self.blocks),
             None => Ok(StopRule::Blocks { blocks: self.blocks, level: self.level }),
             Some(half_width) => StopRule::goal(self.level, half_width, self.max_blocks),
@@ -55,46 +55,47 @@ impl Stopping {
     }
 }
 
-/// What a run is to do.
+/// The plan of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Seed of the block order.
     pub seed: u64,
     /// The cells of every block.
     pub cells: Vec<PlannedCell>,
-    /// Number of blocks, or the interval width that ends the run.
+    /// Condition that ends the run.
     pub stopping: Stopping,
-    /// Settings varied, one a step (`sysctl:net.core.netdev_budget=1000`).
+    /// Varied settings, one per step (`sysctl:net.core.netdev_budget=1000`).
     pub settings: Vec<String>,
     /// Measured interval of a sample.
     pub duration: Duration,
-    /// Traffic before each measured interval, discarded.
+    /// Discarded traffic before each measured interval.
     pub warmup: Duration,
-    /// CPUs of the clients' and the servers' threads.
+    /// CPUs of the clients' and servers' threads.
     pub placement: Placement,
-    /// What a sample's disturbance is judged by.
+    /// Rule that judges a sample's disturbance.
     pub rule: Rule,
-    /// What else ran here before the run, in steps.
+    /// Other load on this machine before the run, per step.
     pub before: Vec<Disturbance>,
-    /// Bound on the test's own load; `None`: as much as the path takes.
+    /// Bound on the test's own load; `None`: unlimited.
     pub impact: Option<Impact>,
     /// Share of all CPUs busy before the run, 0..1.
     pub idle_load: f64,
-    /// How long a path may take to carry the first exchange, or stand still.
+    /// Time limit for the first exchange, and for a path without progress.
     pub setup_limit: Duration,
-    /// A cell whose path was not proved in its first so many samples is not tried
-    /// again: its path is broken, and each try may cost the set-up limit.
+    /// Number of unproved first samples after which a cell is given up. Its path is broken, and
+    /// each attempt may cost the set-up limit.
     pub hopeless_after: usize,
 }
 
 impl Plan {
-    /// The load of an ask, closed loop.
+    /// Returns the closed-loop load of a request.
     pub fn load(&self, ask: &Ask) -> Load {
         let workload = ask.task.workload();
         Load {
             message_bytes: ask.message_bytes,
             flows: ask.flows,
             outstanding: ask.outstanding,
+            // Other workloads ignore it.
             gso: ask.gso && workload == Workload::UdpStream,
             socket_buffer_bytes: ask.socket_buffer_bytes,
             warmup: self.warmup,
@@ -107,26 +108,24 @@ impl Plan {
     }
 }
 
-/// A setting that a path is measured under.
+/// A setting under which a path is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// Index in [`Plan::settings`].
     pub setting: usize,
-    /// Index of the subject that has it: the path itself, or one that was built for it.
+    /// Index of the subject with the setting: the path itself, or one built for the setting.
     pub subject: usize,
 }
 
-/// [`Plan::hopeless_after`], where nothing is to be learned from more.
+/// Default of [`Plan::hopeless_after`].
 pub const HOPELESS_AFTER: usize = 2;
 
-/// Every combination of subject and ask, with a baseline and an A/A cell for
-/// each offload profile, MTU and ask. Under each of the `settings` every mode is
-/// measured once more, its ratio to the same mode as found: what the setting
-/// brings.
+/// Returns every combination of subject and request, with a baseline and an A/A cell for each
+/// offload profile, MTU and request. For each of the `settings` every mode is measured again;
+/// its ratio refers to the same mode as found and shows the effect of the setting.
 ///
-/// `subjects` are (mode, offload, mtu); cells whose baseline subject is missing
-/// are left out. `settings` has, for each subject, those it takes; subjects that were built
-/// for a setting are in these alone.
+/// `subjects` are (mode, offload, mtu). Cells without a baseline subject are left out. `settings`
+/// lists the settings per subject. Subjects built for a setting occur only under that setting.
 pub fn cells(
     subjects: &[(&str, &str, u32)],
     baseline: &str,
@@ -144,11 +143,13 @@ pub fn cells(
             cells.push(cell(reference, Role::Baseline));
             cells.push(cell(reference, Role::Aa));
             for (subject, other) in subjects.iter().enumerate() {
+                // Compare only paths with the same offload profile and MTU.
                 if subject != reference && (other.1, other.2) == (*offload, *mtu) {
                     cells.push(cell(subject, Role::Measured));
                 }
             }
             for found in at..cells.len() {
+                // The A/A cell only measures noise, so no setting is tried on it.
                 if cells[found].role != Role::Aa {
                     let as_found = cells[found];
                     let taken = settings.get(as_found.subject).into_iter().flatten();
@@ -166,8 +167,8 @@ pub fn cells(
     cells
 }
 
-/// Every ask of subject 0 as found, and under setting 0. There is no A/A cell: the verdict on
-/// a change reads none, and it would be a third of all samples.
+/// Returns cells for each request on subject 0, as found and with setting 0. There is no A/A cell:
+/// the verdict does not use one, and it would take a third of all samples.
 pub fn trial_cells(asks: &[Ask]) -> Vec<PlannedCell> {
     let pair = |(at, &ask): (usize, &Ask)| {
         let cell = |role, setting| PlannedCell { subject: 0, role, ask, setting, baseline: 2 * at };
@@ -202,11 +203,11 @@ mod tests {
         let step = |setting, subject| Step { setting, subject };
         let steps = [vec![step(0, 0), step(1, 0)], vec![step(1, 2)]];
         let cells = cells(&subjects, "host", &[Ask::new(Task::DropPoint)], &steps);
-        // host, its A/A and vxlan, then the settings of host and of vxlan.
+        // host, its A/A and vxlan, then host and vxlan with settings.
         assert_eq!(cells.len(), 3 + 2 + 1);
         for cell in cells.iter().filter(|cell| cell.setting.is_some()) {
             let found = &cells[cell.baseline];
-            // The last was built for its setting.
+            // The last subject was built for its setting.
             let of = if cell.subject == 2 { 1 } else { cell.subject };
             assert_eq!((found.subject, found.setting), (of, None));
             assert_eq!(cell.role, Role::Measured);

@@ -1,4 +1,4 @@
-//! The counters of a path: opened once, read before and after each sample.
+//! Counters of a path: opened once, read before and after each sample.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::observed::Observed;
 use crate::path_netns::PathNetns;
 use crate::sampler::{Drops, DropsReading, Namespace, NamespaceSnapshot, SamplerError};
 
-/// The samplers of a subject's places, opened once for all its samples.
+/// Samplers of a path's namespaces and programs, opened once for all samples.
 #[derive(Debug)]
 pub struct Probes {
     places: Vec<PlaceProbe>,
@@ -29,42 +29,42 @@ struct PlaceProbe {
     namespace: Namespace,
 }
 
-/// One reading of every place.
+/// Counters of every place at one moment.
 #[derive(Debug)]
 pub struct Reading {
     places: Vec<(BTreeMap<String, Counters>, NamespaceSnapshot)>,
-    /// What each program has dropped.
+    /// Packets that each program has dropped.
     programs: Vec<u64>,
     meters: BTreeMap<Device, Metered>,
     drops: Option<DropsReading>,
 }
 
-/// A probe that cannot be opened or read.
+/// A probe that could not be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// Protocol counters of a namespace could not be opened or read.
     #[error("{place}: {error}")]
     Namespace {
-        /// Host and device that were looked at.
+        /// Name of the place.
         place: String,
-        /// File or request that failed, and how.
+        /// Failed file or request, and the error.
         error: SamplerError,
     },
     /// Link counters of a namespace could not be opened or read.
     #[error("{place}: {error}")]
     Links {
-        /// Host and device that were looked at.
+        /// Name of the place.
         place: String,
-        /// Request that failed, and how.
+        /// Failed request, and the error.
         error: netstate::Error,
     },
 }
 
 impl Probes {
-    /// Opens them.
+    /// Opens the samplers of these places.
     ///
     /// # Errors
-    /// When a namespace cannot be entered or its counters not be read.
+    /// If a namespace cannot be entered or its counters cannot be read.
     pub fn open(places: &[PathNetns]) -> Result<Probes, ProbeError> {
         let open = |place: &PathNetns| {
             let netlink = Netlink::open_in(&place.netns)
@@ -78,13 +78,13 @@ impl Probes {
         Ok(Probes { places, programs: Vec::new(), meters: BTreeMap::new(), drops: None })
     }
 
-    /// Asks the programs behind these hops, too, what they dropped, and stages
-    /// what they carried.
+    /// Adds the programs behind these hops (their drops) and the stages (their packets).
     #[must_use]
     pub fn with_programs(mut self, hops: &[Hop]) -> Probes {
         self.programs = hops.iter().filter_map(|hop| hop.program.clone()).collect();
         let meter = |hop: &Hop| {
             let excused = hop.bypass.as_ref().and_then(|bypass| bypass.excused.clone());
+            // A bypassed device has no meter of its own, only one of excused packets.
             let meter = hop.meter.clone().or(excused)?;
             Some(((hop.host.clone(), hop.device.clone()), meter))
         };
@@ -92,10 +92,10 @@ impl Probes {
         self
     }
 
-    /// Lets the kernel say where it drops what, too.
+    /// Adds the kernel's drop reasons.
     ///
     /// # Errors
-    /// When a namespace cannot be added to those that are counted.
+    /// If a namespace cannot be added to the counted ones.
     pub fn with_drops(mut self, drops: Arc<Drops>) -> Result<Probes, ProbeError> {
         for place in &self.places {
             drops.watch(place.inode).map_err(|error| place.failed(error.into()))?;
@@ -104,22 +104,22 @@ impl Probes {
         Ok(self)
     }
 
-    /// The first reading of an interval. What stages count comes first here and last at the
-    /// end: a bypassed device is excused by it, whose own counters must not see more. To read
-    /// all takes milliseconds, in which a stream goes on.
+    /// Takes the first reading of an interval. Stages are read first here and last at the end:
+    /// they excuse packets of bypassed devices, so they must count at least what the devices
+    /// count. Reading everything takes milliseconds, while streams go on.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn begin(&self) -> Result<Reading, ProbeError> {
         let meters = self.meters();
         let reading = self.all_but_meters()?;
         Ok(Reading { meters, ..reading })
     }
 
-    /// The last reading of an interval.
+    /// Takes the last reading of an interval.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn end(&self) -> Result<Reading, ProbeError> {
         let reading = self.all_but_meters()?;
         Ok(Reading { meters: self.meters(), ..reading })
@@ -150,7 +150,7 @@ impl Probes {
         Ok(Reading { places, programs, meters: BTreeMap::new(), drops })
     }
 
-    /// What happened between two readings.
+    /// Returns the difference of two readings.
     pub fn difference(&self, before: &Reading, after: &Reading) -> Observed {
         let mut devices = BTreeMap::new();
         let mut namespaces = Vec::new();
@@ -158,7 +158,7 @@ impl Probes {
             self.places.iter().zip(before.places.iter().zip(&after.places))
         {
             let links = after.0.iter().map(|(device, counters)| {
-                // Made since the first reading: all that it counts is of the interval.
+                // Created since the first reading, so all that it counts belongs to the interval.
                 let earlier = before.0.get(device).copied().unwrap_or_default();
                 (device.clone(), counters.since(&earlier))
             });
@@ -171,7 +171,7 @@ impl Probes {
             .as_ref()
             .zip(read)
             .map_or_else(Vec::new, |(drops, (before, after))| drops.difference(before, after));
-        // Those of other subjects, which are counted together, have no name here.
+        // Drops are counted for all subjects together: skip those of other subjects.
         let drops = dropped
             .into_iter()
             .filter_map(|drop| {
@@ -186,7 +186,7 @@ impl Probes {
             .map(|(program, (before, after))| (program.name.clone(), after.saturating_sub(*before)))
             .collect();
         let metered = after.meters.iter().map(|(at, after)| {
-            // Begun since the first reading: all that it counts is of the interval.
+            // Started since the first reading, so all that it counts belongs to the interval.
             let before = before.meters.get(at).cloned().unwrap_or_default();
             (at.clone(), after.since(&before))
         });
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A stream goes on while counters are read: each reading of one sees a packet more.
+    /// A stream goes on while counters are read: each counter sees one packet more per reading.
     #[test]
     fn a_meter_counts_whatever_the_other_counters_can_have_seen() {
         let packets = Arc::new(AtomicU64::new(0));
@@ -221,7 +221,7 @@ mod tests {
         let probes = Probes::open(&[]).unwrap().with_programs(&[hop]);
         let (before, after) = (probes.begin().unwrap(), probes.end().unwrap());
         let observed = probes.difference(&before, &after);
-        // Meter, program; program, meter.
+        // First reading: meter, program. Last reading: program, meter.
         assert_eq!(observed.programs, [("copy loop".to_owned(), 1)]);
         assert_eq!(observed.metered("a", "nic0").unwrap().carried.tx_packets, 3);
     }

@@ -1,11 +1,11 @@
-//! Ratios within a block: a cell's sample over another cell's of the same block, so that
-//! what the machine did meanwhile cancels.
+//! Ratios within a block: a cell's sample divided by another cell's sample of the same block, so
+//! that common disturbances cancel.
 
 use crate::plan::{Plan, PlannedCell};
 use load::ask::{Ask, Engine};
 use results::{Role, Sample};
 
-/// Fills every sample's ratio to the baseline's sample of the same block.
+/// Sets every sample's ratio to the baseline's sample of the same block.
 pub(crate) fn fill(plan: &Plan, samples: &mut [Vec<Sample>]) {
     for (at, cell) in plan.cells.iter().enumerate() {
         if cell.role == Role::Baseline {
@@ -15,6 +15,7 @@ pub(crate) fn fill(plan: &Plan, samples: &mut [Vec<Sample>]) {
         for sample in own.iter_mut().filter(|sample| sample.valid) {
             let reference =
                 baseline.iter().find(|other| other.block == sample.block && other.valid);
+            // Without a valid baseline in this block, the sample has no ratio.
             let Some(reference) = reference else { continue };
             sample.ratio = ratio(sample.value, reference.value);
             sample.service_demand_ratio = sample
@@ -26,20 +27,20 @@ pub(crate) fn fill(plan: &Plan, samples: &mut [Vec<Sample>]) {
     }
 }
 
-/// A value over that of the same block; 0 where nothing arrived, as of a flood.
+/// Returns the ratio of two values; 0 if nothing arrived, as with a flood.
 fn ratio(value: f64, reference: f64) -> Option<f64> {
     if value == 0.0 && reference > 0.0 { Some(0.0) } else { quotient(value, reference) }
 }
 
-/// `None` where either is not a positive number: no ratio can be taken to a
-/// baseline that moved nothing.
+/// Returns the quotient; `None` unless both values are positive. A baseline that moved nothing
+/// has no ratio.
 fn quotient(value: f64, reference: f64) -> Option<f64> {
     let ratio = value / reference;
     (value > 0.0 && reference > 0.0 && ratio.is_finite()).then_some(ratio)
 }
 
-/// A tool's values over those of the built-in engine, of the same path and ask
-/// in the same block; none where the run has no such cell.
+/// Returns the ratios of a tool's values to those of the built-in engine on the same path with
+/// the same request in the same block. Empty if the run has no such cell.
 pub(crate) fn against_built_in(plan: &Plan, samples: &[Vec<Sample>], at: usize) -> Vec<f64> {
     let cell = &plan.cells[at];
     let twin = |other: &PlannedCell| {

@@ -1,5 +1,4 @@
-//! One sample: a load over a subject, with everything that was counted
-//! meanwhile.
+//! One sample: a load over a path, with all counters of that interval.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -23,8 +22,8 @@ use load::driver::{self, DriverError, Moved, ToolReport};
 use load::{Between, EngineError, Load, MAX_OUTSTANDING, Measured, Watch};
 use results::{HopRecord, Loss, Offered, RecordKind, Sample};
 
-/// Share of a schedule that must have been sent within the interval, or the load
-/// was not what was asked for.
+/// Share of a schedule that must be sent within the interval. Below it, the load was not the
+/// requested one.
 const SCHEDULE_KEPT: f64 = 0.95;
 
 /// Reads every counter right before and right after the measured interval.
@@ -33,21 +32,21 @@ struct Counted<'a> {
     probes: &'a Probes,
     before: Option<(Reading, MachineSnapshot)>,
     after: Option<(Reading, MachineSnapshot)>,
-    /// The server's end, where it is another process.
+    /// The server's end, if it is another process.
     remote: Option<&'a Remote>,
     peer: Option<Peer>,
     error: Option<String>,
-    /// Whether reading gives way to other programs.
+    /// Whether counters are read at low priority.
     gives_way: bool,
 }
 
 impl Watch for Counted<'_> {
     fn begin(&mut self) {
-        // CPU last here and first at the end, so that reading the counters is
-        // not charged to the traffic.
+        // The CPU clock is read last here and first at the end, so that reading counters is not
+        // charged to the traffic.
         let read = || {
-            // The farther first and, at the end, last: each end's CPU time is
-            // divided by its own time between.
+            // The remote end is read first here and last at the end: each end's CPU time is divided
+            // by its own interval.
             self.remote.map_or(Ok(()), Remote::begin).map_err(|e| e.to_string())?;
             let reading = self.probes.begin().map_err(|e| e.to_string())?;
             Ok((reading, self.machine.begin().map_err(|e| e.to_string())?))
@@ -71,25 +70,25 @@ impl Watch for Counted<'_> {
     }
 }
 
-/// What became of a sample.
+/// Outcome of a sample.
 pub(crate) enum Taken {
-    /// It is in the results, valid or void.
+    /// A sample for the results, valid or void.
     Sample(Box<Sample>),
     /// The run was asked to stop.
     Stopped,
 }
 
-/// What was said of a cell's samples besides figures.
+/// Notes and tool information of a cell's samples.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Said {
-    /// Things a reader must know before believing a figure, each once.
+    /// Remarks that qualify the figures, without duplicates.
     pub notes: Vec<String>,
-    /// Version and command line of the driven tool.
+    /// Version and command line of the external tool.
     pub tool: Option<(String, String)>,
 }
 
-/// Takes one sample. A broken path, a path that was not taken and a disturbed
-/// machine give a sample that is not valid, with the reason.
+/// Takes one sample. If the path is broken or was not taken, or the machine was disturbed, the
+/// sample is not valid and has the reason.
 pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> Taken {
     let mut load = taker.subject.load(taker.plan, &cell.ask);
     match offer {
@@ -97,7 +96,7 @@ pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> 
             load.transactions_per_s = Some(*per_s);
             load.outstanding = MAX_OUTSTANDING;
         }
-        // One at a time, whose figure is the latency: a rest between two leaves it as it is.
+        // One request at a time: the figure is latency, which a rest does not change.
         Offer::Load(_) => load.rest = taker.rest,
         Offer::Closed => {}
         Offer::Unknown { reason, .. } => return Taken::Sample(Box::new(void(reason.clone()))),
@@ -125,7 +124,7 @@ pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> 
     }
 }
 
-/// A search makes a trial that stands out once more, and does not count it.
+/// Invalidates a disturbed trial, so that the search repeats it.
 fn trial_within(limits: &InForce, trial: Sample) -> Sample {
     match limits.passed(&trial) {
         Some(reason) if trial.valid => {
@@ -135,8 +134,8 @@ fn trial_within(limits: &InForce, trial: Sample) -> Sample {
     }
 }
 
-/// A sample at a load: its figure is the median latency, and a schedule that was
-/// not kept is not the load that was asked for.
+/// Completes a sample at a given load. Its value is the median latency. It is invalid if the
+/// schedule was not kept, since that is not the requested load.
 fn at_load(sample: &mut Sample, measured: &Measured) {
     let median = sample.latency_us.map(|latency| latency.p50);
     sample.value = median.unwrap_or(0.0);
@@ -149,12 +148,12 @@ fn at_load(sample: &mut Sample, measured: &Measured) {
         ),
         _ => return,
     };
-    // Before any other reason: with nothing sent, there is no path to prove.
+    // Takes precedence over other reasons: if nothing was sent, there is no path to prove.
     sample.valid = false;
     sample.invalid_reason = Some(reason);
 }
 
-/// What every load of a sample has in common.
+/// Context of the loads of a sample.
 pub(crate) struct Taker<'a> {
     pub plan: &'a Plan,
     pub engine: Engine,
@@ -162,9 +161,9 @@ pub(crate) struct Taker<'a> {
     pub probes: &'a Probes,
     pub machine: &'a Machine,
     pub said: &'a mut Said,
-    /// What trials of a search are judged by; samples are judged by the run.
+    /// Limits for trials of a search; the run judges samples.
     pub in_force: InForce,
-    /// Between an answer and the next request, of requests one at a time.
+    /// Rest between an answer and the next request, for requests sent one at a time.
     pub rest: Duration,
     pub stop: &'a AtomicBool,
 }
@@ -191,15 +190,15 @@ impl Taker<'_> {
             Engine::Tool(tool) => match subject.between() {
                 Between::Here(ends) => driver::run(tool, load, &ends, &mut counted, stop)
                     .map(|(measured, report)| (measured, Some(report))),
-                // Its server would have to be started there.
+                // The tool's server would have to be started on the other machine.
                 Between::Away { .. } => {
                     let tool = self.engine;
-                    let reason = format!("{tool} cannot be driven on another machine");
+                    let reason = format!("{tool} cannot run on another machine");
                     return Err(broken(reason));
                 }
                 Between::Within(_) => {
                     let tool = self.engine;
-                    return Err(broken(format!("{tool} cannot be driven in a guest")));
+                    return Err(broken(format!("{tool} cannot run in a guest")));
                 }
             },
         };
@@ -234,7 +233,7 @@ impl Taker<'_> {
         let mut sample = filled(plan, subject, &measured, &moved, &observed, &cpu, peer);
         sample.guests = guests;
         if let Some(ToolReport { version, command, figures, .. }) = tool {
-            // The first command: the others differ in their ports.
+            // Keep the first command line: later ones differ only in their ports.
             self.said.tool.get_or_insert((version, command));
             sample.tool_figures = figures;
         }
@@ -284,8 +283,8 @@ fn filled(
                 moved.units,
                 moved.payload_bytes,
             ),
-            // The load goes on while the counters are read. The guests' CPU time is QEMU's,
-            // and this machine's.
+            // The load goes on while counters are read. The guests' CPU time is QEMU's, and thus
+            // included in this machine's.
             ServerEnd::Away(_) | ServerEnd::Guests(_) => remote::service_demand(
                 machine,
                 plan.idle_load,
@@ -311,10 +310,11 @@ fn filled(
     }
 }
 
-/// CPU time over CPUs that were not all there at both readings is no figure.
+/// Returns a reason if CPUs went online or offline: CPU time over changing CPUs is no figure.
 fn hotplugged(machine: &MachineSample) -> Option<String> {
     let cpus: Vec<String> = machine.cpus_changed.iter().map(ToString::to_string).collect();
-    (!cpus.is_empty()).then(|| format!("CPU {} went online or offline meanwhile", cpus.join(", ")))
+    (!cpus.is_empty())
+        .then(|| format!("CPU {} went online or offline during the sample", cpus.join(", ")))
 }
 
 fn attributed(
@@ -324,7 +324,7 @@ fn attributed(
     machine: &MachineSample,
 ) -> Option<Loss> {
     let datagrams = measured.datagrams?;
-    // The same device may be a hop once; both its directions count.
+    // A device occurs as a hop only once; drops of both directions count.
     let mut devices: Vec<(String, u64)> = Vec::new();
     let way = measured.workload.direction();
     let of_device =
@@ -341,7 +341,7 @@ fn attributed(
     let per_receive = last.map_or(1.0, |hop| {
         if hop.packets > 0 { datagrams.received as f64 / hop.packets as f64 } else { 1.0 }
     });
-    // The nearest to the receiver first; places that are no hop come last.
+    // The receiver's end first; places that are not hops come last.
     let mut drops = observed.drops.clone();
     drops.sort_by_cached_key(|(place, _)| {
         let at = hops.iter().rposition(|hop| hop.host == *place);

@@ -1,4 +1,4 @@
-//! From a cell's samples to its entry in the results.
+//! Summarises a cell's samples into its entry in the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use results::{
     ServiceDemand, Status,
 };
 
-/// The entry of a cell; `interval` makes a confidence interval of its ratios.
+/// Returns the entry of a cell. `interval` computes a confidence interval of ratios.
 pub(crate) fn cell(
     plan: &Plan,
     subject: &PathUnderTest,
@@ -53,6 +53,7 @@ pub(crate) fn cell(
         status,
         reason,
         median: median_of(&samples, |sample| Some(sample.value)),
+        // The baseline's ratio to itself is always 1.
         ratio: if planned.role == Role::Baseline { None } else { ratios(|sample| sample.ratio) },
         service_demand,
         latency_us: latency(&samples),
@@ -72,7 +73,7 @@ pub(crate) fn cell(
     }
 }
 
-/// Medians over the valid samples of a driven tool's own figures.
+/// Returns the medians of a tool's own figures over the valid samples.
 pub(crate) fn tool_figures(samples: &[Sample]) -> BTreeMap<String, f64> {
     let valid = || samples.iter().filter(|sample| sample.valid);
     let names: BTreeSet<&String> = valid().flat_map(|sample| sample.tool_figures.keys()).collect();
@@ -81,13 +82,13 @@ pub(crate) fn tool_figures(samples: &[Sample]) -> BTreeMap<String, f64> {
     names.into_iter().filter_map(|name| Some((name.clone(), median(name)?))).collect()
 }
 
-/// The schedule of the sample that kept it worst.
+/// Returns the schedule of the sample that kept it worst.
 fn worst_pace(samples: &[Sample]) -> Option<Pace> {
     let paces = samples.iter().filter(|s| s.valid).filter_map(|s| s.pace);
     paces.max_by(|a, b| a.late_p99_us.total_cmp(&b.late_p99_us))
 }
 
-/// Each goal's median over the valid samples, and the trials of all.
+/// Returns each goal's median over the valid samples, and the sum of trials.
 fn drop_point(samples: &[Sample]) -> Option<DropPoint> {
     let points: Vec<&DropPoint> =
         samples.iter().filter(|s| s.valid).filter_map(|s| s.drop_point.as_ref()).collect();
@@ -122,8 +123,8 @@ fn latency(samples: &[Sample]) -> Option<Latency> {
     })
 }
 
-/// Medians over the valid samples, hop by hop. Every sample of a cell has the
-/// same hops in the same order: they are the subject's.
+/// Returns medians over the valid samples, hop by hop. All samples of a cell have the same hops in
+/// the same order, those of the path.
 fn hops(samples: &[Sample]) -> Vec<HopRecord> {
     let Some(first) = samples.iter().find(|sample| sample.valid) else { return Vec::new() };
     let median = |at: usize, figure: fn(&HopRecord) -> u64| {
@@ -145,16 +146,15 @@ fn hops(samples: &[Sample]) -> Vec<HopRecord> {
         .collect()
 }
 
-/// The samples' drift over the run in words, when there is one. Ratios are
-/// judged where there are some: drift common to both ends of a ratio is not
-/// the cell's.
+/// Describes the drift of the samples over the run, if there is any. Uses ratios if available:
+/// drift common to both ends of a ratio does not belong to the cell.
 fn drift(samples: &[Sample], role: Role) -> Option<String> {
     let values: Vec<f64> = samples
         .iter()
         .filter(|sample| sample.valid)
         .filter_map(|sample| if role == Role::Baseline { Some(sample.value) } else { sample.ratio })
         .collect();
-    // Too few values tell of no trend.
+    // Too few values show no trend.
     let found = trend(&values).ok()?;
     found.is_significant().then(|| {
         let of = if role == Role::Baseline { "value" } else { "ratio" };
@@ -162,15 +162,16 @@ fn drift(samples: &[Sample], role: Role) -> Option<String> {
     })
 }
 
-/// Median over the valid samples of one figure each.
+/// Returns the median of a figure over the valid samples.
 fn median_of(samples: &[Sample], figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
     let values: Vec<f64> = samples.iter().filter(|s| s.valid).filter_map(figure).collect();
     median(&values)
 }
 
-/// Why a cell has no valid sample: the reason met most often.
+/// Returns the most frequent reason if a cell has no valid sample.
 fn failure(samples: &[Sample]) -> (Status, Option<String>) {
     if samples.iter().any(|sample| sample.valid) {
+        // One valid sample is enough for a figure.
         return (Status::Ok, None);
     }
     let mut reasons: Vec<(usize, &str)> = Vec::new();

@@ -2,7 +2,7 @@
 
 use results::Sample;
 
-/// A sample that does not count, for `reason`.
+/// Returns a sample that does not count, with the reason.
 pub(crate) fn void(reason: String) -> Sample {
     Sample { invalid_reason: Some(reason), ..Sample::default() }
 }

@@ -1,19 +1,18 @@
-//! NDR and PDR of a path (no-drop rate and partial drop rate, RFC 2544): the highest rates
-//! of `udp_stream` at which loss stays within its limits.
+//! NDR and PDR of a path (no-drop rate and partial drop rate, RFC 2544): the highest rates of
+//! `udp_stream` at which loss stays within a limit.
 //!
-//! One search is one sample. Its value is the PDR of 0.1%: what was received at the highest
-//! rate that kept loss within that. The NDR is in the results beside it. It repeats worse: on
-//! a virtual machine a single datagram that another's interrupt loses decides about it.
+//! One search is one sample. Its value is the PDR at 0.1% loss: the rate received at the highest
+//! offered rate that kept loss within that limit. The results also contain the NDR. It repeats
+//! worse: on a virtual machine a single datagram lost to another guest's interrupt decides it.
 //!
-//! A trial offers its rate evenly for a fifth of the plan's duration; what was
-//! received after it, while queues ran empty, counts as received. The sockets
-//! have the kernel's own buffers unless the plan says otherwise: a buffer that
-//! holds a good part of a trial would hide that the path is too slow. The search
-//! begins at what an unpaced trial receives.
+//! A trial offers its rate evenly for a fifth of the plan's duration. Datagrams received
+//! afterwards, while queues drain, count as received. Sockets use the kernel's default buffers
+//! unless the plan sets a size: a buffer that holds a good part of a trial would hide a slow path.
+//! The search begins at the rate that an unpaced trial receives.
 //!
-//! Hops, CPU time, service demand and schedule of the sample are those of the
-//! best trial at the rate that its value comes from; its loss is that of all
-//! trials that count together, as most of them lose nothing or little.
+//! Hops, CPU time, service demand and schedule of the sample are those of the best trial at the
+//! rate of its value. Its loss is that of all counted trials together, as most lose little or
+//! nothing.
 
 mod search;
 
@@ -24,38 +23,36 @@ use load::{Load, Measured};
 use results::{Pace, Sample};
 use search::{Asked, Found, Trial};
 
-/// Loss that each goal allows, the strictest first.
+/// Loss allowed by each goal, strictest first.
 const GOALS: [f64; 3] = [0.0, 0.001, 0.005];
 /// Index of the goal whose rate is the sample's value.
 const VALUE_GOAL: usize = 1;
-/// Bounds this close are one rate; half of what repeated searches may differ.
+/// Bounds this close count as one rate: half of the allowed difference of repeated searches.
 const WIDTH: f64 = 0.02;
-/// Trials by which one side must lead, for a load and for a bound that is kept.
+/// Lead in trials that decides a load, and a final bound.
 const LEAD: (usize, usize) = (2, 3);
-/// Trials of a load after which half of them decide.
+/// After this many trials of a load, the majority decides.
 const LOAD_TRIALS: usize = 9;
-/// Most trials of a search.
+/// Maximum trials of a search.
 const MOST_TRIALS: u32 = 80;
-/// A trial is this part of the plan's duration …
+/// A trial takes this fraction of the plan's duration,
 const SHARE: u32 = 5;
-/// … and not shorter than this, or a scheduler's time slice would be a good
-/// part of it.
+/// but not less than this, so that a scheduler's time slice stays a small part of it.
 const SHORTEST: Duration = Duration::from_millis(30);
-/// Fewest datagrams that a trial offers: fewer tell no loss from none.
+/// Minimum datagrams of a trial. Fewer cannot show small losses.
 const FEWEST: f64 = 100.0;
-/// Share of its schedule that a generator must have sent in time.
+/// Share of the schedule that the generator must send in time.
 const KEPT: f64 = 0.99;
-/// Unpaced trials at most until one counts.
+/// Maximum number of unpaced trials until one counts.
 const FIRST_TRIES: u32 = 5;
-/// What a socket gets where nobody asks, bytes (`net.core.rmem_default` of a
-/// kernel that nobody has tuned); asked for by name so that it does not depend
-/// on the host's setting.
+/// Socket buffer unless the plan sets one, bytes: `net.core.rmem_default` of an untuned kernel.
+/// Set explicitly, so that the host's setting does not matter.
 const SOCKET_BUFFER: u32 = 212_992;
 
-/// One trial: what was counted, and the sample that it would be by itself.
+/// One trial: its measurement, and its sample.
 pub(crate) type Trialled = (Measured, Sample);
 
-/// Why there is no rate.
+/// Reason why there is no rate.
 pub(crate) enum Failed {
     /// The run was asked to stop.
     Stopped,
@@ -63,8 +60,8 @@ pub(crate) enum Failed {
     Broken(Box<Sample>),
 }
 
-/// Searches; `run` makes a trial of a load. What the load does not say (flows,
-/// size, CPUs) is as given; its duration is that of a sample. `warmup` comes before each trial.
+/// Searches the drop point. `run` runs a trial of a load. `load` gives flows, size and CPUs; its
+/// duration is that of a sample. `warmup` precedes each trial.
 pub(crate) fn take(
     load: &Load,
     warmup: Duration,
@@ -72,8 +69,8 @@ pub(crate) fn take(
 ) -> Result<Sample, Failed> {
     let trial = Load {
         duration: (load.duration / SHARE).max(SHORTEST),
-        // A trial begins with empty queues, as the one before ended: what the path does not
-        // want needs none.
+        // A trial starts with empty queues, as the previous one ended, so it needs only the
+        // warm-up that the path requires.
         warmup,
         socket_buffer_bytes: load.socket_buffer_bytes.or(Some(SOCKET_BUFFER)),
         ..load.clone()
@@ -91,18 +88,18 @@ pub(crate) fn take(
         start,
     };
     let found = search::search(&asked, |per_s| {
-        // Rounded by the search; a cast saturates.
+        // Rounded by the search; the cast saturates.
         let paced = Load { datagrams_per_s: Some(per_s as u64), ..trial.clone() };
         let (measured, sample) = run(&paced)?;
         if !sample.path_proved {
             return Err(Failed::Broken(Box::new(sample)));
         }
-        // Something else had the machine. The search tries the rate again.
+        // Other load disturbed the trial. The search repeats the rate.
         if !sample.valid {
             return Ok(Trial::Disturbed);
         }
         let outcome = judge(&measured);
-        // A rate that the generator did not keep tells nothing of the path.
+        // A rate that the generator did not keep says nothing about the path.
         if outcome != Trial::NotKept {
             kept.push((per_s, sample));
         }
@@ -111,7 +108,7 @@ pub(crate) fn take(
     Ok(summed_up(found, kept))
 }
 
-/// Sends as fast as it goes: proves the path, and tells where to begin.
+/// Sends unpaced: proves the path, and returns the rate to begin with.
 fn first(
     load: &Load,
     run: &mut impl FnMut(&Load) -> Result<Trialled, Failed>,
@@ -124,7 +121,7 @@ fn first(
             kept.push((f64::INFINITY, sample));
             return Ok(measured.rate());
         }
-        // A disturbed trial says nothing of the path; a broken path does.
+        // Retry a disturbed trial, but not a broken path.
         if !sample.path_proved || tries == FIRST_TRIES {
             return Err(Failed::Broken(Box::new(sample)));
         }
@@ -132,12 +129,12 @@ fn first(
     }
 }
 
-/// What a paced trial came to.
+/// Classifies a paced trial.
 fn judge(measured: &Measured) -> Trial {
     let in_time =
         measured.pace.is_some_and(|pace: Pace| pace.sent_per_s >= KEPT * pace.intended_per_s);
     match measured.datagrams.map(|d| (d.intended, d)) {
-        // What was given up or refused was not offered: a loss of the generator.
+        // Datagrams given up or refused were not offered: the generator missed its rate.
         Some((Some(intended), datagrams)) if in_time && datagrams.sent >= intended => {
             Trial::Counted { intended, received: datagrams.received }
         }
@@ -145,13 +142,13 @@ fn judge(measured: &Measured) -> Trial {
     }
 }
 
-/// The sample of a search, of the trials that count and their rates.
+/// Builds the sample of a search from the counted trials and their rates.
 fn summed_up(found: Found, trials: Vec<(f64, Sample)>) -> Sample {
     let Found { point, narrowed } = found;
     let goal = point.goals[VALUE_GOAL];
     let loss = loss::total(trials.iter().filter_map(|(_, sample)| sample.loss.as_ref()));
     let losing = |sample: &Sample| sample.loss.as_ref().map_or(0.0, |loss| loss.fraction);
-    // Without a rate that was kept, what was sent unpaced shows the path.
+    // If no rate was kept, the unpaced trial describes the path.
     let rate = if goal.kept > 0.0 { goal.kept } else { f64::INFINITY };
     let best = trials
         .into_iter()

@@ -1,78 +1,74 @@
-//! The search: pure, told of trials by a function.
+//! The search algorithm: pure, with trials as a callback.
 //!
-//! As MLRsearch (draft-ietf-bmwg-mlrsearch) has it: every trial counts for all
-//! goals at once. A load is a goal's lower bound when at least half of its trials
-//! lose no more than the goal allows, an upper bound when more than half do. The
-//! bounds that count are the lowest upper bound and the highest lower bound below
-//! it.
+//! As in MLRsearch (draft-ietf-bmwg-mlrsearch), every trial counts for all goals. A load is a
+//! lower bound of a goal if at least half of its trials lose no more than the goal allows, and an
+//! upper bound if more than half lose more. The relevant bounds are the lowest upper bound and the
+//! highest lower bound below it.
 //!
-//! Trials are all of one length. A load is decided as soon as one side leads by
-//! [`Asked::lead`] trials, so that clear ones take two; the bounds that a search
-//! ends with are tried again until one side leads by [`Asked::sure_lead`], as a
-//! wrong upper bound, once believed, would hold the search down for good.
+//! All trials have the same length. A load is decided once one side leads by [`Asked::lead`]
+//! trials, so clear loads take two. The final bounds are tried again until one side leads by
+//! [`Asked::sure_lead`], since a wrong upper bound would limit the search for good.
 //!
-//! A load that the generator cannot make bounds the search as well, but says
-//! nothing of the path.
+//! A load beyond the generator also bounds the search, but says nothing about the path.
 
 use results::{DropGoal, DropPoint};
 
-/// What one trial came to.
+/// Outcome of one trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Trial {
-    /// The generator kept its rate, and nothing else had the machine.
+    /// The generator kept its rate on an undisturbed machine.
     Counted {
         /// Datagrams due by the schedule.
         intended: u64,
-        /// Datagrams that the receiver counted of these.
+        /// Datagrams among them that the receiver counted.
         received: u64,
     },
     /// The generator did not keep its rate.
     NotKept,
-    /// Something else had the machine: it says nothing.
+    /// Other load disturbed the trial: no information.
     Disturbed,
 }
 
-/// What is asked of a search.
+/// Parameters of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
-    /// Loss allowed by each goal, 0..1, the strictest first.
+    /// Loss allowed by each goal, 0..1, strictest first.
     pub goals: Vec<f64>,
-    /// A goal is found when its bounds lie this close: (upper − lower) ÷ upper.
+    /// A goal is found when its bounds are this close: (upper − lower) ÷ upper.
     pub width: f64,
-    /// Trials that one side must lead by for a load to be decided.
+    /// Lead in trials that decides a load.
     pub lead: usize,
-    /// The same for the bounds that the search ends with.
+    /// Lead in trials that decides a final bound.
     pub sure_lead: usize,
-    /// After this many trials of a load half of them decide.
+    /// After this many trials of a load, the majority decides.
     pub load_trials: usize,
-    /// The search ends after this many trials, whatever it has found.
+    /// Maximum number of trials of a search.
     pub most_trials: u32,
-    /// Lowest load tried, datagrams/s.
+    /// Minimum load, datagrams/s.
     pub least: f64,
-    /// Where it begins, datagrams/s.
+    /// First load, datagrams/s.
     pub start: f64,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// The goals' rates. A goal that no load kept has a rate of 0.
+    /// Rates of the goals. A goal that no load kept has rate 0.
     pub point: DropPoint,
-    /// Whether each goal was narrowed to the width asked for.
+    /// Whether each goal reached the requested width.
     pub narrowed: Vec<bool>,
 }
 
-/// First step beyond a bound, where the other one is not known; doubled with
-/// each further one.
+/// First step beyond a bound while the other bound is unknown. Each further step doubles.
 const FIRST_STEP: f64 = 0.08;
-/// Largest step: a doubling.
+/// Maximum step: a doubling of the rate.
 const LONGEST_STEP: f64 = 1.0;
 
 /// A load and its trials.
 #[derive(Debug, Clone)]
 struct Load {
     per_s: f64,
-    /// Loss of each trial that counts, ascending.
+    /// Loss of each counted trial, ascending.
     losses: Vec<f64>,
     not_kept: usize,
 }
@@ -97,41 +93,41 @@ impl Load {
         }
     }
 
-    /// Whether it is more than the generator can make.
+    /// Returns whether the generator cannot reach this load.
     fn beyond(&self, lead: usize) -> bool {
         self.not_kept >= self.losses.len() + lead
     }
 
-    /// Loss that at least half of the trials keep within.
+    /// Returns the loss that at least half of the trials stay within.
     fn typical_loss(&self) -> f64 {
         let middle = self.losses.len().saturating_sub(1) / 2;
-        // A load without a trial counts as if nothing came through.
+        // Without a trial, assume that nothing came through.
         self.losses.get(middle).copied().unwrap_or(1.0)
     }
 }
 
-/// The bounds of one goal.
+/// Bounds of one goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bounds {
-    /// Index of the highest load that kept it.
+    /// Index of the highest load that kept the goal.
     lower: Option<usize>,
-    /// Index of the lowest load that did not.
+    /// Index of the lowest load that missed it.
     upper: Option<usize>,
-    /// Index of the lowest load that the generator cannot make.
+    /// Index of the lowest load that the generator cannot reach.
     beyond: Option<usize>,
 }
 
 struct Search<'a> {
     asked: &'a Asked,
     loads: Vec<Load>,
-    /// Per goal: steps taken upwards and downwards.
+    /// Steps taken beyond a bound, per goal.
     steps: Vec<u32>,
 }
 
-/// Searches; `trial` makes one at a rate in datagrams/s.
+/// Runs the search. `trial` runs one trial at a rate in datagrams/s.
 ///
 /// # Errors
-/// The first that `trial` gives.
+/// The first error of `trial`.
 pub fn search<E>(
     asked: &Asked,
     mut trial: impl FnMut(f64) -> Result<Trial, E>,
@@ -171,7 +167,7 @@ impl Search<'_> {
         let upper = indices()
             .filter(|at| self.class(&self.loads[*at], goal, lead) == Class::Upper)
             .min_by(by_rate);
-        // What the generator has made once, it can make.
+        // Ignore failures below a rate that the generator has reached.
         let made = self.generated();
         let beyond = indices()
             .filter(|at| self.loads[*at].beyond(lead) && self.loads[*at].per_s > made)
@@ -185,20 +181,20 @@ impl Search<'_> {
         bounds
     }
 
-    /// The lower of the two bounds above.
+    /// Returns the lower one of the two upper limits.
     fn top(&self, bounds: &Bounds) -> Option<usize> {
         let both = bounds.upper.into_iter().chain(bounds.beyond);
         both.min_by(|a, b| self.loads[*a].per_s.total_cmp(&self.loads[*b].per_s))
     }
 
-    /// The highest load that the generator has made.
+    /// Returns the highest load that the generator has reached.
     fn generated(&self) -> f64 {
         let made = self.loads.iter().filter(|load| load.losses.len() >= self.asked.lead);
         made.map(|load| load.per_s).fold(0.0, f64::max)
     }
 
-    /// How far a goal's bounds lie apart, (upper − lower) ÷ upper; infinite
-    /// where one is missing.
+    /// Returns the distance of a goal's bounds, (upper − lower) ÷ upper; infinite if one is
+    /// missing.
     fn width(&self, bounds: &Bounds) -> f64 {
         match (bounds.lower, self.top(bounds)) {
             (Some(lower), Some(top)) => {
@@ -211,7 +207,7 @@ impl Search<'_> {
         }
     }
 
-    /// A bound of a goal that is not sure yet.
+    /// Returns a bound of a goal that needs more trials.
     fn unsure(&self, goal: f64, bounds: &Bounds) -> Option<usize> {
         let lead = self.asked.sure_lead;
         let undecided = |at: &usize| {
@@ -221,12 +217,12 @@ impl Search<'_> {
             }
             self.class(load, goal, lead) == Class::Undecided
         };
-        // The upper first: when it falls, the lower does not matter.
+        // The upper bound first: if it falls, the lower one does not matter.
         self.top(bounds).into_iter().chain(bounds.lower).find(undecided)
     }
 
-    /// The load to be tried next: by the goal that is the least narrowed, then
-    /// the bounds that are not sure; `None` when all are found.
+    /// Returns the next load to try: first for the widest goal, then unsure bounds; `None` when all
+    /// goals are found.
     fn next(&mut self) -> Option<usize> {
         if self.loads.is_empty() {
             return Some(self.load(self.asked.start.max(self.asked.least)));
@@ -240,7 +236,7 @@ impl Search<'_> {
         let widest = widths
             .iter()
             .filter(|(_, _, width)| *width > self.asked.width)
-            // The strictest of equals: what keeps it keeps the others, too.
+            // On a tie the strictest goal: a load that keeps it keeps the others, too.
             .reduce(|widest, other| if other.2 > widest.2 { other } else { widest });
         let Some(&(goal, bounds, _)) = widest else {
             return widths
@@ -249,7 +245,7 @@ impl Search<'_> {
         };
         let lower = bounds.lower.map_or(0.0, |at| self.loads[at].per_s);
         let top = self.top(&bounds).map(|at| self.loads[at].per_s);
-        // A load between the bounds that is not decided yet comes first.
+        // First decide loads between the bounds.
         let undecided = (0..self.loads.len())
             .filter(|at| (lower..top.unwrap_or(f64::INFINITY)).contains(&self.loads[*at].per_s))
             .find(|at| {
@@ -276,7 +272,7 @@ impl Search<'_> {
     }
 
     fn load(&mut self, per_s: f64) -> usize {
-        // Whole datagrams a second, as the generator takes them.
+        // The generator accepts whole datagrams per second.
         let per_s = per_s.round().max(1.0);
         self.loads.iter().position(|load| load.per_s == per_s).unwrap_or_else(|| {
             self.loads.push(Load { per_s, losses: Vec::new(), not_kept: 0 });

@@ -4,8 +4,8 @@ use super::*;
 use load::{Datagrams, Workload};
 use results::Loss;
 
-/// What a trial of a path gives that takes `capacity` datagrams/s and is sent
-/// `unpaced` a second where nothing bounds it.
+/// Result of a trial over a path that carries `capacity` datagrams/s. The generator sends
+/// `unpaced` datagrams/s without a schedule.
 fn trial(load: &Load, capacity: f64, unpaced: f64) -> Trialled {
     let seconds = load.duration.as_secs_f64();
     let per_s = load.datagrams_per_s.map_or(unpaced, |per_s| per_s as f64);
@@ -64,7 +64,7 @@ fn drop_point(run: impl FnMut(&Load) -> Result<Trialled, Failed>) -> Sample {
     match take(&load(), Duration::ZERO, run) {
         Ok(sample) => sample,
         Err(Failed::Broken(sample)) => *sample,
-        Err(Failed::Stopped) => panic!("nobody asked it to stop"),
+        Err(Failed::Stopped) => panic!("stopped without a request"),
     }
 }
 
@@ -80,13 +80,13 @@ fn the_value_is_what_was_received_at_the_best_rate_within_a_thousandth() {
     assert_eq!(sample.value, point.goals[VALUE_GOAL].per_s);
     assert!((97_000.0..=100_000.0).contains(&sample.value), "{point:?}");
     assert_eq!(point.goals.iter().map(|goal| goal.loss).collect::<Vec<_>>(), GOALS);
-    // The first is as fast as it goes, and the search begins at what it received.
+    // The first trial is unpaced, and the search begins at what it received.
     assert_eq!((trials[0].0, trials[1].0), (None, Some(100_000)));
     let (length, buffer) = (Duration::from_millis(100), Some(SOCKET_BUFFER));
     assert!(trials.iter().all(|trial| (trial.1, trial.2) == (length, buffer)));
-    // The figures beside it are of a trial at the rate that was kept.
+    // The other figures are those of a trial at the rate that was kept.
     assert!((sample.pace.unwrap().intended_per_s - point.goals[VALUE_GOAL].kept).abs() < 1.0);
-    // Lost in all trials, the unpaced one among them.
+    // The loss is that of all trials, including the unpaced one.
     let loss = sample.loss.unwrap();
     assert!(loss.sent - loss.received >= 5_000, "{loss:?}");
     assert_eq!(loss.places["b socket buffer"], loss.sent - loss.received);
@@ -125,7 +125,7 @@ fn a_disturbed_trial_is_made_again_and_counted_as_void() {
     let sample = drop_point(|load| {
         trials += 1;
         let (measured, mut sample) = trial(load, 1e5, 2e5);
-        // Every second one, the first among them, loses everything.
+        // Every second trial, starting with the first, loses everything.
         if trials % 2 == 1 {
             sample.valid = false;
             sample.loss.as_mut().unwrap().received = 0;

@@ -7,34 +7,34 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Most bytes of a message: a histogram with all its bins filled is below that.
+/// Maximum size of a message, bytes. A full histogram is smaller.
 const LIMIT: usize = 4 << 20;
-/// How often waiting looks at whether it should go on.
+/// Interval at which waiting checks whether to go on.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the other end may take to take a message.
+/// Time limit for sending a message.
 const SEND_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a channel is of no use any more.
+/// Reason why a channel is no longer usable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChannelError {
-    /// The other end is closed.
+    /// The other end closed it.
     #[error("its control channel is closed")]
     Closed,
-    /// Nothing came in time.
-    #[error("no message came within {0:.1?}")]
+    /// No message arrived in time.
+    #[error("no message within {0:.1?}")]
     Silent(Duration),
-    /// The wait was to end.
+    /// The caller ended the wait.
     #[error("ended")]
     Ended,
     /// A system call failed.
     #[error("control channel: {operation}: {error}")]
     Io { operation: &'static str, error: std::io::Error },
-    /// A message that is none.
-    #[error("message not understood: {0}")]
+    /// A malformed message.
+    #[error("malformed message: {0}")]
     Form(String),
 }
 
-/// Reads a message, waiting for as long as it takes.
+/// Reads a message. Blocks without a time limit.
 pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, ChannelError> {
     let mut fill = |buffer: &mut [u8]| match from.read_exact(buffer) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(ChannelError::Closed),
@@ -62,9 +62,10 @@ fn frame(message: &impl Serialize) -> Result<Vec<u8>, ChannelError> {
 
 fn length(head: [u8; 4]) -> Result<usize, ChannelError> {
     let length = u32::from_le_bytes(head) as usize;
+    // Check before allocating: the other end is not trusted.
     match length <= LIMIT {
         true => Ok(length),
-        false => Err(ChannelError::Form(format!("{length} bytes; at most {LIMIT} are taken"))),
+        false => Err(ChannelError::Form(format!("{length} bytes: at most {LIMIT} are allowed"))),
     }
 }
 
@@ -72,7 +73,7 @@ fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T, ChannelError> {
     serde_json::from_slice(payload).map_err(|error| ChannelError::Form(error.to_string()))
 }
 
-/// This machine's end of a channel, whose other end need not answer.
+/// This machine's end of a channel. The other end may never answer.
 #[derive(Debug)]
 pub(super) struct Channel(UnixStream);
 
@@ -89,7 +90,7 @@ impl Channel {
         write(&mut self.0, message)
     }
 
-    /// The next message, whole before `deadline`, while `alive`.
+    /// Receives the next message completely before `deadline`, while `alive`.
     pub fn receive<T: DeserializeOwned>(
         &mut self,
         deadline: Instant,
@@ -115,6 +116,7 @@ impl Channel {
             match self.0.read(&mut buffer[filled..]) {
                 Ok(0) => return Err(ChannelError::Closed),
                 Ok(n) => filled += n,
+                // A tick without data: check whether to go on.
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                     if !alive() {
                         return Err(ChannelError::Ended);
@@ -123,6 +125,7 @@ impl Channel {
                         return Err(ChannelError::Silent(begun.elapsed()));
                     }
                 }
+                // The other end closed with unread data.
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => {
                     return Err(ChannelError::Closed);
                 }
@@ -132,7 +135,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether the other end has gone, as far as the kernel knows.
+    /// Returns whether the other end has closed, as far as the kernel knows.
     pub fn is_closed(&self) -> bool {
         use nix::sys::socket::{MsgFlags, recv};
         use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-//! What a guest does: serves loads to the other guest, or runs them, as it is told.
+//! Inside a guest: serves loads to the other guest, or runs them, on request.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -18,18 +18,18 @@ use crate::remote::message::Observed;
 use crate::remote::{Limits, Remote, Server, Token, device_to};
 use crate::sampler::{Machine, MachineSnapshot};
 
-/// Why a guest ends before it is told to.
+/// Reason why a guest ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The control channel cannot be read or written.
     #[error("{0}")]
     Channel(String),
-    /// Its own namespace cannot be opened, or a thread not be made.
+    /// Its own namespace cannot be opened, or a thread cannot be created.
     #[error(transparent)]
     System(#[from] sys::Error),
 }
 
-/// Does what comes on `port` until the other end of it is closed.
+/// Executes requests from `port` until its other end is closed.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -45,7 +45,7 @@ pub fn serve(port: File, name: &str) -> Result<(), ServeError> {
             match channel::read(&mut incoming) {
                 Ok(ToGuest::Stop) => stopping.store(true, Ordering::Relaxed),
                 Ok(order) => {
-                    // Here, so that a Stop that follows at once is not forgotten.
+                    // Reset the flag here, so that a Stop right after Run is not lost.
                     if matches!(order, ToGuest::Run(_)) {
                         stopping.store(false, Ordering::Relaxed);
                     }
@@ -67,28 +67,28 @@ pub fn serve(port: File, name: &str) -> Result<(), ServeError> {
     let reader = reader.map_err(|e| sys::Error::io("clone", "thread of orders", &e))?;
     let netns = Arc::new(NetNs::current()?);
     let mut guest = Inside { name, netns, outgoing, orders, stop, remote: None };
-    // The sender is the reader's: it ends with it.
+    // The reader owns the sender, so this ends with the reader.
     while let Ok(order) = guest.orders.recv() {
         let answer = match order {
             ToGuest::Serve { listen, data_port, token } => {
                 listen_at(listen, data_port, &token).map(|()| FromGuest::Serving)
             }
             ToGuest::Run(run) => guest.run(*run).map(|ran| FromGuest::Ran(Box::new(ran))),
-            // Of a load that has failed meanwhile.
+            // Belongs to a load that has failed meanwhile.
             ToGuest::Go | ToGuest::Stop => continue,
         };
         guest.say(&answer.unwrap_or_else(FromGuest::Failed)).map_err(ServeError::Channel)?;
     }
     match reader.join() {
         Ok(Err(error)) => Err(ServeError::Channel(error.to_string())),
-        // A panic has been printed.
+        // A panic has already been printed.
         Ok(Ok(())) | Err(_) => Ok(()),
     }
 }
 
-/// Serves from now on, for as long as the guest runs.
+/// Starts a server that runs until the guest ends.
 fn listen_at(listen: SocketAddr, data_port: u16, token: &str) -> Result<(), String> {
-    let token = Token::of(token).ok_or("a token that is too short")?;
+    let token = Token::of(token).ok_or("the token is too short")?;
     let stop = Arc::new(AtomicBool::new(false));
     let (token, limits) = (Some(token), Limits::MOST);
     let server = Server::bind(listen, data_port, token, limits, Privileges::Root, stop)
@@ -108,7 +108,7 @@ struct Inside<'a> {
     outgoing: Mutex<File>,
     orders: Receiver<ToGuest>,
     stop: Arc<AtomicBool>,
-    /// The other guest, from the first load on.
+    /// The other guest, since the first load.
     remote: Option<Remote>,
 }
 
@@ -122,7 +122,7 @@ impl Inside<'_> {
         let Run { load, server, token } = run;
         let load = load.load()?;
         if self.remote.as_ref().is_none_or(|remote| remote.address() != server) {
-            let token = Token::of(&token).ok_or("a token that is too short")?;
+            let token = Token::of(&token).ok_or("the token is too short")?;
             let stop = Arc::clone(&self.stop);
             let remote = Remote::connect(server, Some(token), &self.netns, stop);
             self.remote = Some(remote.map_err(|error| error.to_string())?);
@@ -135,6 +135,7 @@ impl Inside<'_> {
         let place = PathNetns { name: self.name.to_owned(), netns: Arc::clone(&self.netns) };
         let device = device_to(&self.netns, remote.address().ip(), self.name)?.device;
         let probes = Probes::open(&[place]).map_err(|error| error.to_string())?;
+        // No exact clock: the host's clock counts the guests' CPU time.
         let machine = Machine::open(false).map_err(|error| error.to_string())?;
         let (probes, machine) = (&probes, &machine);
         let mut told =
@@ -154,31 +155,31 @@ impl Inside<'_> {
     }
 }
 
-/// Reads the guests' counters around the interval, and tells the machine that they run on.
+/// Reads the guests' counters around the interval, and notifies the host.
 struct Told<'a> {
     guest: &'a Inside<'a>,
     remote: &'a Remote,
     probes: &'a Probes,
     machine: &'a Machine,
     before: Option<(Reading, MachineSnapshot)>,
-    /// The client's guest, the server's.
+    /// Differences of the client's and the server's guest.
     seen: Option<(Observed, Observed)>,
     error: Option<String>,
 }
 
 impl Told<'_> {
-    /// Has the machine read its own counters.
+    /// Makes the host read its counters, and waits for it.
     fn tell(&self, message: &FromGuest) -> Result<(), String> {
         self.guest.say(message)?;
         match self.guest.orders.recv() {
             Ok(ToGuest::Go) => Ok(()),
-            Ok(_) => Err("told something else than to go on".to_owned()),
+            Ok(_) => Err("expected Go, got another message".to_owned()),
             Err(_) => Err("its control channel is closed".to_owned()),
         }
     }
 
     fn begun(&mut self) -> Result<(), String> {
-        // The farther first and, at the end, last.
+        // The remote end is read first here and last at the end.
         self.remote.begin().map_err(|error| error.to_string())?;
         let reading = self.probes.begin().map_err(|error| error.to_string())?;
         self.before = Some((reading, self.machine.begin().map_err(|error| error.to_string())?));
@@ -190,7 +191,7 @@ impl Told<'_> {
         let machine = self.machine.end().map_err(|error| error.to_string())?;
         let after = self.probes.end().map_err(|error| error.to_string())?;
         let server = self.remote.end().map_err(|error| error.to_string())?;
-        let before = self.before.take().ok_or("an interval that has not begun")?;
+        let before = self.before.take().ok_or("the interval has not begun")?;
         let observed = self.probes.difference(&before.0, &after);
         let [near, _] = self.remote.devices();
         let device = observed.device(self.guest.name, &near.device).copied().unwrap_or_default();

@@ -1,5 +1,4 @@
-//! What is said on a guest's control channel. JSON, one value a frame; anything unknown is
-//! refused.
+//! Messages of a guest's control channel. JSON, one value per frame. Unknown fields are refused.
 
 use std::net::SocketAddr;
 
@@ -8,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::remote::message::Observed;
 
-/// What a guest is told.
+/// Message to a guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum ToGuest {
-    /// Serve loads to the other guest; it says [`FromGuest::Serving`].
+    /// Serve loads to the other guest. The reply is [`FromGuest::Serving`].
     Serve {
         /// Address and port of the control connection.
         listen: SocketAddr,
@@ -23,57 +22,57 @@ pub enum ToGuest {
     },
     /// Run a load against the other guest.
     Run(Box<Run>),
-    /// The counters of this machine have been read.
+    /// This machine has read its counters.
     Go,
     /// End the load that is running.
     Stop,
 }
 
-/// A load that a guest is to run.
+/// A load for a guest to run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
     /// The load.
     pub load: LoadTold,
-    /// Control connection of the guest that serves.
+    /// Control address of the serving guest.
     pub server: SocketAddr,
     /// Secret of the two guests.
     pub token: String,
 }
 
-/// What a guest says.
+/// Message from a guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum FromGuest {
-    /// To [`ToGuest::Serve`].
+    /// Reply to [`ToGuest::Serve`].
     Serving,
-    /// The measured interval begins: it waits for [`ToGuest::Go`].
+    /// Start of the measured interval. The guest waits for [`ToGuest::Go`].
     Begin,
-    /// The measured interval has ended: it waits for [`ToGuest::Go`].
+    /// End of the measured interval. The guest waits for [`ToGuest::Go`].
     End,
-    /// To [`ToGuest::Run`].
+    /// Reply to [`ToGuest::Run`].
     Ran(Box<Ran>),
-    /// Not done, and why.
+    /// Failed, with the reason.
     Failed(String),
 }
 
-/// What a load came to.
+/// Result of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ran {
-    /// As the client's guest measured it.
+    /// Measurement by the client's guest.
     pub measured: MeasuredTold,
-    /// The client's guest over the measured interval.
+    /// Counter differences of the client's guest over the measured interval.
     pub client: Seen,
-    /// The server's.
+    /// Counter differences of the server's guest.
     pub server: Seen,
 }
 
-/// What happened in a guest in a measured interval.
+/// Counter differences of a guest over a measured interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seen {
-    /// Name of the device that its traffic takes.
+    /// Name of the device on the path.
     pub device: String,
     /// Its counters.
     pub observed: Observed,

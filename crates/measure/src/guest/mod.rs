@@ -1,12 +1,12 @@
-//! Measuring between two virtual machines of this one. The load engine's ends are in the
-//! guests; [`serve`] is what their first process does.
+//! Measuring between two virtual machines on this one. The load engine's ends run in the guests;
+//! [`serve`] is the main loop of their first process.
 //!
-//! Each guest has a control channel beside the measured path (a virtio serial port), with
-//! frames of JSON ([`message`]). The client's guest runs a load as a whole. It reaches the
-//! server in the other guest by the two-machine protocol ([`crate::remote`]), over the path
-//! that is measured, and tells this machine when the measured interval begins and ends.
+//! Each guest has a control channel beside the measured path (a virtio serial port), with JSON
+//! frames ([`message`]). The client's guest runs the whole load. It reaches the server in the other
+//! guest by the two-machine protocol ([`crate::remote`]) over the measured path, and reports the
+//! start and the end of the measured interval to this machine.
 //!
-//! A guest is not trusted: what it says has a limit, a form and a time.
+//! A guest is not trusted: its messages have a size limit, a format and a time limit.
 
 mod channel;
 mod inside;

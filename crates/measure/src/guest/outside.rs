@@ -1,4 +1,4 @@
-//! The guests as this machine sees them: told what to run, waited for within limits.
+//! The guests as this machine sees them: receives their messages within time limits.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -13,20 +13,20 @@ use super::channel::{Channel, ChannelError};
 use super::message::{FromGuest, Ran, Run, Seen, ToGuest};
 use crate::observed::Observed;
 
-/// How long a guest may take to listen. In software emulation it takes a second or two.
+/// Time limit for a guest to listen. It takes a second or two in software emulation.
 const SERVE_LIMIT: Duration = Duration::from_secs(60);
-/// What a load may take beside warming up, measuring and waiting for its path: connecting
-/// to the other guest, draining, reading counters, all in software emulation.
+/// Time for a load beyond warm-up, measurement and path set-up: connecting to the other guest,
+/// draining, reading counters, all in software emulation.
 const LOAD_GRACE: Duration = Duration::from_secs(30);
-/// How long a guest may take to end a load.
+/// Time limit for a guest to end a load.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 
-/// A guest that has started, and this machine's end of its control channel.
+/// A running guest, and this machine's end of its control channel.
 #[derive(Debug)]
 pub struct GuestEnd {
-    /// Name, as hops and figures have it.
+    /// Name in hops and figures.
     pub name: String,
-    /// Connected to the guest's port; nothing was sent on it.
+    /// Connected to the guest's port; nothing was sent yet.
     pub stream: UnixStream,
 }
 
@@ -39,7 +39,7 @@ struct Guest {
 #[derive(Debug)]
 struct State {
     channel: Channel,
-    /// Why nothing more is asked of it.
+    /// Reason why it is no longer used.
     lost: Option<String>,
 }
 
@@ -48,7 +48,7 @@ struct State {
 pub struct Guests {
     client: Guest,
     server: Guest,
-    /// Control connection of the server, as the client reaches it.
+    /// Control address of the server, as the client reaches it.
     target: SocketAddr,
     token: String,
     seen: Mutex<Option<[Seen; 2]>>,
@@ -71,17 +71,18 @@ impl Guest {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The channel broke: what comes next on it would be of another load.
+    /// Marks the guest as lost: later messages on the broken channel could belong to another load.
     fn lose(&self, state: &mut State, error: &ChannelError) -> EngineError {
         let reason = match error {
-            ChannelError::Closed => "QEMU has ended, or the guest has".to_owned(),
+            // QEMU closes the port when it ends.
+            ChannelError::Closed => "QEMU or the guest has ended".to_owned(),
             error => error.to_string(),
         };
         state.lost = Some(reason.clone());
         self.failed(reason)
     }
 
-    /// An error where nothing more is asked of it.
+    /// Fails if the guest is lost.
     fn check(&self, state: &mut State) -> Result<(), EngineError> {
         if state.lost.is_none() && state.channel.is_closed() {
             return Err(self.lose(state, &ChannelError::Closed));
@@ -91,11 +92,11 @@ impl Guest {
 }
 
 impl Guests {
-    /// Has the server's guest listen at `listen`, and for flows at the next port. The client
+    /// Makes the server's guest listen at `listen`, and for flows at the data port. The client
     /// reaches it at `target`.
     ///
     /// # Errors
-    /// [`EngineError::Guest`], with what the guest says or what was seen of it.
+    /// [`EngineError::Guest`], with the guest's message or the observation.
     pub fn open(
         client: GuestEnd,
         server: GuestEnd,
@@ -116,7 +117,7 @@ impl Guests {
             match answer {
                 Ok(FromGuest::Serving) => {}
                 Ok(FromGuest::Failed(reason)) => return Err(server.failed(reason)),
-                Ok(other) => return Err(server.failed(format!("answers out of turn: {other:?}"))),
+                Ok(other) => return Err(server.failed(format!("unexpected reply: {other:?}"))),
                 Err(error) => return Err(server.lose(&mut state, &error)),
             }
         }
@@ -128,12 +129,12 @@ impl Guests {
         [&self.client.name, &self.server.name]
     }
 
-    /// What happened in the two guests in the load that has just run, once.
+    /// Takes the counter differences of the two guests for the last load.
     fn take_seen(&self) -> Option<[Seen; 2]> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Until the load has run.
+    /// Follows a load until it has run.
     fn follow(
         &self,
         state: &mut State,
@@ -149,9 +150,11 @@ impl Guests {
                 Ok(FromGuest::Ran(ran)) => return Ok(ran),
                 Ok(FromGuest::Failed(reason)) => return Err(self.client.failed(reason)),
                 Ok(FromGuest::Serving) => {
-                    let error = ChannelError::Form("serving, out of turn".to_owned());
+                    // Not a reply to Run: the guest is out of step.
+                    let error = ChannelError::Form("unexpected Serving".to_owned());
                     return Err(self.client.lose(state, &error));
                 }
+                // End the load in the guest, too, before the next request.
                 Err(ChannelError::Ended) => {
                     self.end(state);
                     return Err(EngineError::Stopped);
@@ -164,18 +167,19 @@ impl Guests {
         }
     }
 
-    /// Has the guest end its load, so that its next answer is of the next.
+    /// Makes the guest end its load, so that its next reply belongs to the next load.
     fn end(&self, state: &mut State) {
         let until = Instant::now() + STOP_LIMIT;
         let mut told = state.channel.send(&ToGuest::Stop);
         while told.is_ok() {
             told = match state.channel.receive(until, &|| true) {
-                // Without reading any counter: the load is thrown away.
+                // Read no counters: the load is discarded.
                 Ok(FromGuest::Begin | FromGuest::End) => state.channel.send(&ToGuest::Go),
                 Ok(_) => return,
                 Err(error) => Err(error),
             };
         }
+        // The guest does not react to Stop: do not use it again.
         if let Err(error) = told {
             self.client.lose(state, &error);
         }
@@ -190,6 +194,7 @@ impl Within for Guests {
         stop: &AtomicBool,
     ) -> Result<Measured, EngineError> {
         let load_told = LoadTold::of(load)?;
+        // Fail early: without the server the load would wait for its time limit.
         self.server.check(&mut self.server.lock())?;
         let mut state = self.client.lock();
         self.client.check(&mut state)?;
@@ -201,8 +206,9 @@ impl Within for Guests {
         }
         let Ran { measured, client, server } = *self.follow(&mut state, deadline, watch, stop)?;
         let measured = measured.measured().map_err(|reason| self.client.failed(reason))?;
+        // The guest is not trusted: check that it ran the requested load.
         if measured.workload != load.workload {
-            let reason = format!("ran {} in place of {}", measured.workload, load.workload);
+            let reason = format!("it ran {} instead of {}", measured.workload, load.workload);
             return Err(self.client.failed(reason));
         }
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some([client, server]);
@@ -210,8 +216,9 @@ impl Within for Guests {
     }
 }
 
-/// Puts what the guests counted beside what was counted here; their CPU time.
+/// Adds the guests' counters to those of this machine, and returns the guests' CPU time.
 pub(crate) fn join(guests: &Guests, observed: &mut Observed) -> Vec<GuestSample> {
+    // No load has run since the last call.
     let Some(seen) = guests.take_seen() else { return Vec::new() };
     let named = guests.names().into_iter().zip(seen);
     let joined = named.map(|(name, Seen { device, observed: there })| {

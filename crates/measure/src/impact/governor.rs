@@ -1,5 +1,5 @@
-//! How long to rest after a pulse and between its requests, so that the average stays below
-//! the bound.
+//! Computes the rest after a pulse and between its requests, so that the average load stays
+//! below the bound.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,69 +10,69 @@ use results::stats::median;
 
 use super::Impact;
 
-/// Least part of the share that is left where a host suffers, or its CPUs are never idle.
+/// Minimum part of the share, for a host that suffers or whose CPUs are never idle.
 const LEAST: f64 = 1.0 / 64.0;
-/// Ticks of all CPUs that tell how idle they are.
+/// Minimum ticks of all CPUs for an idle estimate.
 const ENOUGH_TICKS: f64 = 20.0;
-/// Pulses without harm until the share is doubled again.
+/// Pulses without harm after which the share is doubled again.
 const RECOVERY: u32 = 5;
-/// Longest rest: a pulse that took more than that allows is the last for so long.
+/// Maximum rest. A pulse whose load needs a longer one gets this rest.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Requests that a pulse has room for, at least: its figure is their median.
+/// Minimum number of requests that a pulse has room for: its figure is their median.
 const REQUESTS: u32 = 40;
-/// Rest between two requests before the first pulse has shown what one takes.
+/// Rest between two requests until the first pulse has shown their cost.
 const FIRST: Duration = Duration::from_millis(1);
-/// Pulses of which medians are taken: of what a request takes, and of the CPU time that a
-/// machine had beyond that of its rests. One pulse in which others were busier moves neither.
+/// Number of pulses for medians of the cost of a request, and of a machine's CPU time beyond
+/// that of its rests. A single pulse with busier neighbours moves neither.
 pub(crate) const REMEMBERED: usize = 9;
-/// Bytes of the smallest frame on the wire, preamble and gap included, by which packets
-/// are a share of a link.
+/// Size of the smallest frame on the wire, preamble and gap included, bytes. Converts packets to
+/// a share of the link.
 const SMALLEST_FRAME: f64 = 84.0;
 
-/// Which of a run's machines: this one, then each other one that a server is on.
+/// Index of this machine among a run's machines; other servers' machines follow.
 pub(crate) const HERE: usize = 0;
 
-/// What one pulse took.
+/// Load of one pulse.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Pulse {
-    /// From its beginning to its end, set-up included.
+    /// From begin to end, set-up included.
     pub seconds: f64,
-    /// CPU time of the test, softirqs included, by machine; that of the rest before with it, where
+    /// CPU time of the test by machine, softirqs included. Also that of the rest before, if
     /// settings are changed.
     pub cpus: Vec<(usize, CpuTime)>,
     /// Sent and received on the client's device.
     pub bits: f64,
     pub packets: f64,
-    /// Answered.
+    /// Answered requests.
     pub transactions: f64,
 }
 
 /// CPU time of the test on one machine, seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct CpuTime {
-    /// In the pulse.
+    /// During the pulse.
     pub pulse_s: f64,
-    /// In the rest before.
+    /// During the rest before.
     pub before_s: f64,
 }
 
 /// One machine of a run.
 #[derive(Debug)]
 pub(crate) struct Side {
-    /// CPUs there are.
+    /// Number of CPUs.
     cpus: f64,
-    /// CPU time of the whole machine in the last rests.
+    /// CPU time of the whole machine during the last rests.
     rests: VecDeque<CpuTicks>,
-    /// CPU seconds of a request, set-up of its pulse included, of the last pulses.
+    /// CPU seconds per request in the last pulses, set-up included.
     costs: VecDeque<f64>,
     /// CPU seconds of the test so far.
     taken_s: f64,
-    /// Whether it suffered from a pulse.
+    /// Whether it has suffered from a pulse.
     suffered: bool,
 }
 
 impl Side {
-    /// Of a machine with so many CPUs.
+    /// Creates a machine with this number of CPUs.
     fn new(cpus: usize) -> Side {
         Side {
             cpus: cpus.max(1) as f64,
@@ -83,55 +83,56 @@ impl Side {
         }
     }
 
-    /// Part of the CPUs' time that others leave, 0..1; `None` where it is not known.
+    /// Returns the part of CPU time that other programs leave, 0..1; `None` if unknown.
     fn known_idle(&self) -> Option<f64> {
-        // Another machine may say anything: floats do not overflow.
+        // Use floats: ticks come from another machine, which may send any value.
         let sum = |of: fn(&CpuTicks) -> u64| self.rests.iter().map(|rest| of(rest) as f64).sum();
         let (total, idle, waits): (f64, f64, f64) =
             (sum(CpuTicks::total), sum(|ticks| ticks.idle), sum(|ticks| ticks.iowait));
+        // Too few ticks are no estimate.
         (total >= ENOUGH_TICKS).then(|| ((idle + waits) / total).clamp(0.0, 1.0))
     }
 
-    /// The same; 1 where it is not known.
+    /// Like [`Self::known_idle`], but 1 if unknown.
     fn idle(&self) -> f64 {
         self.known_idle().unwrap_or(1.0)
     }
 
-    /// Most that the test may take of all its CPUs, 0..1, where it may take `part` of `share`.
+    /// Returns the maximum part of all its CPUs for the test, 0..1, with `part` of `share`.
     fn bound(&self, share: f64, part: f64) -> f64 {
         share * (part * self.idle().powi(2)).max(LEAST)
     }
 
-    /// The same in CPU seconds a second.
+    /// Like [`Self::bound`], in CPU seconds per second.
     fn allowed(&self, share: f64, part: f64) -> f64 {
         self.cpus * self.bound(share, part)
     }
 }
 
-/// Computes rests of the run's machines.
+/// Computes the rests of a run.
 #[derive(Debug)]
 pub(crate) struct Governor {
     share: f64,
-    /// Part of the share that is used now.
+    /// Part of the share in use.
     part: f64,
-    /// This one at [`HERE`].
+    /// The machines of the run, this one at [`HERE`].
     sides: Vec<Side>,
-    /// Bits/s of the slowest link known; `None` where no device tells.
+    /// Speed of the slowest known link, bits/s; `None` if no device reports one.
     link: Option<f64>,
-    /// Most rest between two requests.
+    /// Maximum rest between two requests.
     longest: Duration,
     /// Pulses since the last harm.
     unharmed: u32,
     backed_off: u32,
-    /// All pulses and rests so far.
+    /// Duration of all pulses so far.
     seconds: f64,
     bits: f64,
     rested: f64,
 }
 
 impl Governor {
-    /// Of pulses that measure for `duration`; `cpus` are those of each machine, this one at
-    /// [`HERE`].
+    /// Creates a governor for pulses that measure for `duration`. `cpus` is the number of CPUs of
+    /// each machine, this one at [`HERE`].
     pub fn new(impact: Impact, cpus: &[usize], link: Option<f64>, duration: Duration) -> Governor {
         Governor {
             share: impact.share,
@@ -147,8 +148,9 @@ impl Governor {
         }
     }
 
-    /// How long to rest after a pulse; `harmed` are the machines that suffered during it.
+    /// Returns the rest after a pulse. `harmed` are the machines that suffered during it.
     pub fn rest(&mut self, pulse: &Pulse, harmed: &[usize]) -> Duration {
+        // Recover slowly, but back off at once.
         if harmed.is_empty() {
             self.unharmed += 1;
             if self.unharmed.is_multiple_of(RECOVERY) {
@@ -160,13 +162,14 @@ impl Governor {
             self.backed_off += 1;
             harmed.iter().for_each(|at| self.sides[*at].suffered = true);
         }
-        // Where no device tells its speed, CPU time alone bounds the test.
+        // Without a known link speed, CPU time alone bounds the test.
         let mut whole = self.link.map_or(0.0, |link| {
             let bits = pulse.bits.max(pulse.packets * SMALLEST_FRAME * 8.0);
             bits / (link * self.share * self.part)
         });
         for (at, time) in &pulse.cpus {
             let side = &mut self.sides[*at];
+            // If nothing was answered, the cost per request is unknown.
             if pulse.transactions > 0.0 {
                 remember(&mut side.costs, time.pulse_s / pulse.transactions);
             }
@@ -174,6 +177,7 @@ impl Governor {
             side.taken_s += cpu_s;
             whole = whole.max(cpu_s / side.allowed(self.share, self.part));
         }
+        // The pulse itself counts toward the time over which the load is averaged.
         let rest = (whole - pulse.seconds).clamp(0.0, LONGEST.as_secs_f64());
         self.seconds += pulse.seconds;
         self.bits += pulse.bits;
@@ -181,29 +185,31 @@ impl Governor {
         Duration::from_secs_f64(rest)
     }
 
-    /// Takes note of a machine's CPU time in a rest.
+    /// Records a machine's CPU time during a rest.
     pub fn rested(&mut self, at: usize, ticks: CpuTicks) {
         remember(&mut self.sides[at].rests, ticks);
     }
 
-    /// Part of a machine's CPU time that others have, 0..1, by the last rests.
+    /// Returns the part of a machine's CPU time that other programs use, 0..1, by the last rests.
     pub fn others(&self, at: usize) -> Option<f64> {
         self.sides[at].known_idle().map(|idle| 1.0 - idle)
     }
 
-    /// Rest between an answer and the next request, with which a pulse stays below the share
-    /// of each machine by itself: the answer's own time is not counted, and makes it less.
+    /// Returns the rest between an answer and the next request that keeps a pulse below the share
+    /// of each machine by itself. Ignores the time of the answer, which lowers the load further.
     pub fn between(&self) -> Duration {
         let of = |side: &Side| Some(median_of(&side.costs)? / side.allowed(self.share, self.part));
         let Some(seconds) = self.sides.iter().filter_map(of).reduce(f64::max) else {
+            // No pulse has shown the cost of a request yet.
             return FIRST.min(self.longest);
         };
         Duration::try_from_secs_f64(seconds).unwrap_or(self.longest).min(self.longest)
     }
 
-    /// What was kept to, for the results.
+    /// Describes the actual load, for the results.
     pub fn said(&self) -> Option<String> {
         let seconds = self.seconds + self.rested;
+        // No pulse has run.
         if seconds <= 0.0 {
             return None;
         }
@@ -212,7 +218,7 @@ impl Governor {
         let bound = |side: &Side| {
             let (bound, idle) = (side.bound(self.share, self.part), side.idle());
             let (bound, idle) = (bound * 100.0, idle * 100.0);
-            format!("at last {bound:.3}% of CPU time, of which others left {idle:.0}%")
+            format!("final bound {bound:.3}% of CPU time, other programs left {idle:.0}%")
         };
         let link = self.link.map_or(String::new(), |link| {
             format!(" and {:.2}% of the link", self.bits / (seconds * link) * 100.0)
@@ -237,13 +243,13 @@ impl Governor {
                 1 => "once".to_owned(),
                 more => format!("{more} times"),
             };
-            said.push_str(&format!("; it backed off {times}, as {who} suffered"));
+            said.push_str(&format!("; it backed off {times} because {who} suffered"));
         }
         Some(said)
     }
 }
 
-/// Adds one to the last [`REMEMBERED`].
+/// Appends a value, keeping the last [`REMEMBERED`].
 pub(crate) fn remember<T>(last: &mut VecDeque<T>, one: T) {
     if last.len() == REMEMBERED {
         last.pop_front();
@@ -261,7 +267,7 @@ mod tests {
 
     const CPUS: f64 = 4.0;
     const LINK: f64 = 1e9;
-    /// A server's machine with one CPU.
+    /// The server's machine, with one CPU.
     const SERVER: usize = 1;
 
     fn governor(share: f64) -> Governor {
@@ -311,7 +317,7 @@ mod tests {
         }
     }
 
-    /// The same pulse takes a larger part of the server's one CPU than of the four here.
+    /// The same pulse takes a larger part of the server's one CPU than of four CPUs here.
     #[test]
     fn a_smaller_machine_of_the_server_s_is_what_bounds_the_test() {
         let pulse = |cpus| Pulse { seconds: 0.25, cpus, transactions: 100.0, ..Pulse::default() };
@@ -323,13 +329,13 @@ mod tests {
         assert!(((longer + 0.25) / (shorter + 0.25) - 4.0).abs() < 1e-9, "{shorter} {longer}");
         assert!(both.between() > alone.between());
         let said = both.said().unwrap();
-        let there = "; it took 5.00% of the server's CPUs (at last 5.000% of CPU time, of which \
-                     others left 100%)";
+        let there = "; it took 5.00% of the server's CPUs (final bound 5.000% of CPU time, other \
+                     programs left 100%)";
         assert!(
             said.starts_with("the test took 1.25% of all CPUs") && said.contains(there),
             "{said}"
         );
-        // Its CPUs are half as idle as those here: a quarter of the share.
+        // Its CPUs are half as idle as here: a quarter of the share.
         both.rested(HERE, ticks(400, 400));
         both.rested(SERVER, ticks(200, 400));
         let longest = both.rest(&pulse(vec![(HERE, time), (SERVER, time)]), &[]).as_secs_f64();
@@ -341,11 +347,11 @@ mod tests {
     fn who_suffered_is_said() {
         let nothing = Pulse { seconds: 0.1, ..Pulse::default() };
         for (harmed, said) in [
-            (vec![HERE], "; it backed off once, as the host's own traffic suffered"),
-            (vec![SERVER], "; it backed off once, as the server's own traffic suffered"),
+            (vec![HERE], "; it backed off once because the host's own traffic suffered"),
+            (vec![SERVER], "; it backed off once because the server's own traffic suffered"),
             (
                 vec![HERE, SERVER],
-                "; it backed off once, as the host's own traffic and the server's suffered",
+                "; it backed off once because the host's own traffic and the server's suffered",
             ),
         ] {
             let mut governor = with_server(0.05);
@@ -354,7 +360,7 @@ mod tests {
         }
     }
 
-    /// What another machine says is not believed to be a number that makes sense.
+    /// Another machine may send values that make no sense.
     #[test]
     fn a_server_that_says_anything_ends_nothing() {
         let mut governor = with_server(0.05);
@@ -380,7 +386,7 @@ mod tests {
             let mut governor = governor(share);
             assert_eq!(governor.between(), FIRST);
             for at in 0..20 {
-                // Now and then the machine is busier, which is not our doing.
+                // Now and then the machine is busier with other work.
                 let others = if at % 4 == 0 { 0.2 } else { 0.0 };
                 let each = governor.between().as_secs_f64() + 100e-6;
                 let transactions = Impact::PULSE.as_secs_f64() / each;
@@ -391,7 +397,7 @@ mod tests {
             }
             let each = governor.between().as_secs_f64() + 100e-6;
             let taken = cost / each / CPUS;
-            // Or as many as a median wants, with a rest after the pulse.
+            // Or the minimum number for a median, with a rest after the pulse.
             let most = governor.between() == Impact::PULSE / REQUESTS;
             assert!(taken <= share || most, "{share}: {taken} every {each} s");
             assert!(taken >= share * 0.5 || share > 0.3, "{share}: {taken} every {each} s");
@@ -415,24 +421,24 @@ mod tests {
         };
         let (at_rest, said) = rest_at(400, 400);
         assert!(
-            said.contains("5.000%: at last 5.000% of CPU time, of which others left 100%)"),
+            said.contains("5.000%: final bound 5.000% of CPU time, other programs left 100%)"),
             "{said}"
         );
         let (half, said) = rest_at(200, 400);
         assert!((half / at_rest - 4.0).abs() < 1e-9, "{half} {at_rest}");
         assert!(
-            said.contains("5.000%: at last 1.250% of CPU time, of which others left 50%)"),
+            said.contains("5.000%: final bound 1.250% of CPU time, other programs left 50%)"),
             "{said}"
         );
-        // Never idle; and too short a rest to tell.
+        // Never idle; and a rest that is too short for an estimate.
         let (never, said) = rest_at(0, 400);
         assert!((never / at_rest - 64.0).abs() < 1e-9);
         assert!(
-            said.contains("5.000%: at last 0.078% of CPU time, of which others left 0%)"),
+            said.contains("5.000%: final bound 0.078% of CPU time, other programs left 0%)"),
             "{said}"
         );
         assert!((rest_at(0, ENOUGH_TICKS as u64 - 1).0 / at_rest - 1.0).abs() < 1e-9);
-        // The last rests only.
+        // Only the last rests count.
         let mut governor = governor(0.05);
         governor.rested(HERE, ticks(0, 1000));
         (0..REMEMBERED).for_each(|_| governor.rested(HERE, ticks(30, 40)));
@@ -448,7 +454,7 @@ mod tests {
         let usual = governor.between();
         governor.rest(&pulse, &[HERE]);
         assert_eq!(governor.between(), usual * 2);
-        // Nothing answered: nothing learned, and nothing forgotten.
+        // Nothing was answered: nothing is learned or forgotten.
         governor.rest(&Pulse { seconds: 0.25, cpus: here(0.05), ..Pulse::default() }, &[HERE]);
         assert_eq!(governor.between(), usual * 4);
     }
@@ -467,7 +473,7 @@ mod tests {
         assert!(governor.said().unwrap().contains("backed off 21 times"), "{:?}", governor.said());
     }
 
-    /// One in nine in which others are busier, or less busy, is none.
+    /// One deviation among nine values does not change the median.
     #[test]
     fn what_is_remembered_is_the_middle_of_the_last() {
         let mut last = VecDeque::new();

@@ -1,24 +1,24 @@
-//! Do no harm: bounds on the test's own load, on machines that carry others' traffic.
+//! Bounds on the test's own load, for machines that carry other traffic.
 //!
-//! A test sends in short pulses and rests between them. How long it rests follows from
-//! what the last pulse really took of CPUs and link: over pulse and rest together the test
-//! stays below its share of each (`governor`). Where a host's own traffic suffers during
-//! pulses ([`Fare`]), the share is halved, and comes back slowly. All of that holds for the
-//! server's machine as for this one, where it is another (`run/pacing.rs`).
+//! A test sends in short pulses and rests between them. The rest follows from the CPU time and
+//! link capacity that the last pulse used: over pulse and rest together, the test stays below its
+//! share of each (`governor`). If a host's own traffic suffers during pulses ([`Fare`]), the share
+//! is halved and recovers slowly. The same applies to the server's machine if it is another one
+//! (`run/pacing.rs`).
 //!
 //! [`Fare`]: crate::sampler::Fare
 //!
-//! The share of CPUs falls with the square of what others leave: the part of the rests in which
-//! CPUs are idle. Once because it is a share of that; and once because others catch up with what
-//! a pulse has delayed in the idle time only. It falls to a sixty-fourth at most.
+//! The CPU share is proportional to the square of the idle part of the rests: once because it is
+//! a share of idle time, and once because other programs catch up with delayed work only in idle
+//! time. It falls to a sixty-fourth at most.
 //!
-//! Within a pulse, requests one at a time rest, too, after each answer: a CPU that is taken
-//! for as long as a pulse lasts shows in the 99th percentile of whatever else runs, however
-//! long the rest after it is. Their figure is the latency, which a rest leaves as it is. Other
-//! loads have no such rests, and take a CPU for as long as a pulse lasts.
+//! Within a pulse, requests sent one at a time also rest after each answer. A CPU that is taken
+//! for a whole pulse shows in the 99th percentile of other programs, however long the rest
+//! afterwards is. The figure of such requests is latency, which a rest does not change. Other
+//! loads have no such rests and occupy a CPU for the whole pulse.
 //!
-//! The threads that read counters are a burst of work, and give way to all other programs.
-//! Those that send and answer do not: their latency would be that of the scheduler.
+//! Threads that read counters run in bursts and yield to all other programs. Threads that send and
+//! answer do not, since the scheduler's latency would add to the measured one.
 
 mod governor;
 
@@ -26,20 +26,20 @@ use std::time::Duration;
 
 pub(crate) use governor::{CpuTime, Governor, HERE, Pulse, REMEMBERED, median_of, remember};
 
-/// Bound on the load that a test may put on a host and its link, on average.
+/// Bound on the average load of a test on a host and its link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Impact {
-    /// Most that the test takes of all CPUs, and of the link, on average, 0..1.
+    /// Maximum share of all CPUs, and of the link, on average, 0..1.
     pub share: f64,
 }
 
 impl Impact {
-    /// What a pulse measures, unless asked otherwise.
+    /// Default measured interval of a pulse.
     pub const PULSE: Duration = Duration::from_millis(250);
-    /// What it discards before.
+    /// Warm-up of a pulse.
     pub const WARMUP: Duration = Duration::from_millis(20);
-    /// What a pulse measures of loads without a rest between two requests: it takes a CPU.
+    /// Measured interval of a pulse whose requests have no rest between: it occupies a CPU.
     pub const BURST: Duration = Duration::from_millis(50);
-    /// What such a pulse discards before.
+    /// Warm-up of such a pulse.
     pub const BURST_WARMUP: Duration = Duration::from_millis(10);
 }

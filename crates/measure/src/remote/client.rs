@@ -1,4 +1,4 @@
-//! The client's side: a server on another machine, its loads, its counters.
+//! The client's side: a server on another machine, its loads and counters.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,15 +16,15 @@ use crate::sampler::{Fare, Rates};
 use load::EngineError;
 use results::{self, DeviceRecord};
 
-/// How long a server that is gone is waited for, a sample …
+/// Time per sample to wait for a lost server,
 const RETURN_LIMIT: Duration = Duration::from_secs(3);
-/// … and how often it is looked for meanwhile.
+/// and the interval between attempts.
 const RETURN_LOOK: Duration = Duration::from_millis(250);
 /// Samples in a row without a server, after which it is given up.
 const GIVEN_UP_AFTER: u32 = 3;
-/// Round trips of which the shortest is taken.
+/// Number of round trips; the shortest counts.
 const PINGS: usize = 5;
-/// How long the server's machine is watched doing nothing, ms.
+/// Time for which the server's idle machine is observed, ms.
 const IDLE_WATCH_MS: u32 = 500;
 
 /// A server on another machine, and the session with it.
@@ -33,31 +33,31 @@ pub struct Remote {
     address: SocketAddr,
     token: Option<Token>,
     stop: Arc<AtomicBool>,
-    /// `None` after it broke, until the next load.
+    /// `None` after a failure, until the next load.
     channel: Mutex<Option<Channel>>,
-    /// Loads in a row that could not be started for want of a server.
+    /// Loads in a row that could not start because the server was gone.
     gone: AtomicU32,
     description: Description,
     idle_load: f64,
     packets_per_s: f64,
     round_trip: Duration,
-    /// The client's device on the way there.
+    /// Client's device on the route to the server.
     device: DeviceRecord,
     same_machine: bool,
     same_netns: bool,
 }
 
 impl Remote {
-    /// The client's end in hops and figures.
+    /// Name of the client's end in hops and figures.
     pub const CLIENT: &'static str = "client";
-    /// The server's end in hops and figures.
+    /// Name of the server's end in hops and figures.
     pub const HOST: &'static str = session::HOST;
 
-    /// Connects, from `client`'s namespace, and gets to know the server: takes
-    /// somewhat more than half a second.
+    /// Connects from `client`'s namespace and requests the server's description. Takes a little
+    /// more than half a second.
     ///
     /// # Errors
-    /// [`RemoteError`], with what was tried and what came back.
+    /// [`RemoteError`].
     pub fn connect(
         address: SocketAddr,
         token: Option<Token>,
@@ -79,6 +79,7 @@ impl Remote {
             Reply::Fare { fare, .. } => Ok((Instant::now(), fare)),
             _ => Err(refused(out_of_turn())),
         };
+        // Two readings around the idle time give the machine's packet rate.
         let (since, before) = fare(ask(&Request::Fare)?)?;
         let Reply::Idle(idle_load) = ask(&Request::Idle { millis: IDLE_WATCH_MS })? else {
             return Err(refused(out_of_turn()));
@@ -87,6 +88,7 @@ impl Remote {
         let watched_s = until.duration_since(since).as_secs_f64();
         let packets_per_s = Rates::between(&before, &after, watched_s).packets;
         let mut round_trip = Duration::MAX;
+        // The shortest round trip is the least disturbed.
         for _ in 0..PINGS {
             let begun = Instant::now();
             ask(&Request::Ping)?;
@@ -111,36 +113,36 @@ impl Remote {
         })
     }
 
-    /// Where the server listens.
+    /// Address of the server's control socket.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Version of overlane there.
+    /// Version of overlane on the server.
     pub fn overlane(&self) -> &str {
         &self.description.overlane
     }
 
-    /// Its machine, for the results.
+    /// Returns its machine, for the results.
     pub fn machine(&self) -> results::Machine {
         results::Machine { idle_load: self.idle_load, ..self.description.machine.clone() }
     }
 
-    /// Whether both ends run on one kernel: CPU time is then counted once.
+    /// Whether both ends run on one kernel. CPU time then counts once.
     pub fn is_same_machine(&self) -> bool {
         self.same_machine
     }
 
-    /// Whether two servers are on one machine.
+    /// Whether both servers are on one machine.
     pub fn shares_machine_with(&self, other: &Remote) -> bool {
         self.description.boot == other.description.boot
     }
 
-    /// The server's process in this one's `/proc`, where it is there: its CPU
-    /// time is the measurement's.
+    /// Returns the PID of the server's process if it is visible in this `/proc`. Its CPU time
+    /// belongs to the measurement.
     pub fn process_here(&self) -> Option<u32> {
         let (pid, namespace) = self.description.process;
-        // Without `/proc` it cannot be told, and counts as other load.
+        // Without `/proc` this is unknown, and the server counts as other load.
         let ours = place::process().ok()?;
         (self.same_machine && ours.1 == namespace).then_some(pid)
     }
@@ -150,52 +152,50 @@ impl Remote {
         self.idle_load
     }
 
-    /// Packets a second that its machine took through the stack before the run.
+    /// Packets per second through its machine's network stack before the run.
     pub fn packets_per_s(&self) -> f64 {
         self.packets_per_s
     }
 
-    /// CPUs that its threads may run on.
+    /// CPUs available to its threads.
     pub fn cpus(&self) -> &[usize] {
         &self.description.cpus
     }
 
-    /// Limits that the server puts on loads.
+    /// Limits of the server for loads.
     pub fn limits(&self) -> &Limits {
         &self.description.limits
     }
 
-    /// The shortest of some round trips of the control connection.
+    /// Shortest of several round trips of the control connection.
     pub fn round_trip(&self) -> Duration {
         self.round_trip
     }
 
-    /// The devices on the path: the client's on the way there, the server's on
-    /// the way back.
+    /// Devices on the path: the client's to the server, and the server's on the way back.
     pub fn devices(&self) -> [&DeviceRecord; 2] {
         [&self.device, &self.description.device]
     }
 
-    /// Whether the server has been gone for so long that it is not waited for
-    /// any more.
+    /// Whether the server has been gone for so many samples that the run gives up.
     pub fn is_given_up(&self) -> bool {
         self.gone.load(Ordering::Relaxed) >= GIVEN_UP_AFTER
     }
 
-    /// Whether the control connection stands, as far as anybody knows.
+    /// Whether the control connection is open, as far as this end knows.
     pub fn is_connected(&self) -> bool {
         self.lock().as_ref().is_some_and(|channel| channel.is_gone().is_none())
     }
 
-    /// The boot of its kernel: one machine has one.
+    /// Boot ID of its kernel, which identifies the machine.
     pub(crate) fn boot(&self) -> &str {
         &self.description.boot
     }
 
-    /// How its machine's own traffic fares, and the speed of its device, bits/s, where that says.
+    /// Returns the counters of its machine's own traffic, and its device's speed, bits/s, if known.
     ///
     /// # Errors
-    /// When it does not say.
+    /// If the server does not reply.
     pub(crate) fn fare(&self) -> Result<(Fare, Option<f64>), EngineError> {
         match self.ask(&Request::Fare)? {
             Reply::Fare { fare, link_bits_per_s } => Ok((fare, link_bits_per_s)),
@@ -203,18 +203,18 @@ impl Remote {
         }
     }
 
-    /// Has the server read its counters: the measured interval begins.
+    /// Makes the server read its counters at the start of the measured interval.
     ///
     /// # Errors
-    /// When it does not.
+    /// If the server does not reply.
     pub(crate) fn begin(&self) -> Result<(), EngineError> {
         self.done(&Request::Begin)
     }
 
-    /// What happened there since [`begin`](Remote::begin).
+    /// Returns the server's counter differences since [`begin`](Remote::begin).
     ///
     /// # Errors
-    /// When it does not say.
+    /// If the server does not reply.
     pub(crate) fn end(&self) -> Result<Observed, EngineError> {
         match self.ask(&Request::End)? {
             Reply::Observed(observed) => Ok(*observed),
@@ -222,7 +222,7 @@ impl Remote {
         }
     }
 
-    /// Whether both ends share their namespace's counters, too.
+    /// Whether both ends share a network namespace, and thus its counters.
     pub(crate) fn is_same_netns(&self) -> bool {
         self.same_netns
     }
@@ -235,8 +235,8 @@ impl Remote {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One request and its answer. A connection that failed is closed, so that
-    /// the next load makes a new one.
+    /// Sends a request and returns the reply. A failed connection is closed, so that the next load
+    /// opens a new one.
     pub(super) fn ask(&self, request: &Request) -> Result<Reply, EngineError> {
         let mut slot = self.lock();
         let Some(channel) = slot.as_mut() else {
@@ -247,6 +247,7 @@ impl Remote {
             Ok(Reply::Refused(message)) => Err(self.refused(message)),
             Ok(reply) => Ok(reply),
             Err(error) => {
+                // Close it: a late reply would be taken for the next request's.
                 *slot = None;
                 Err(match error {
                     ChannelError::Ended => EngineError::Stopped,
@@ -263,13 +264,14 @@ impl Remote {
         }
     }
 
-    /// Makes sure of a session: a server that went away may be back.
+    /// Ensures a session: a lost server may be back.
     pub(super) fn reconnect(&self) -> Result<(), EngineError> {
         {
             let mut slot = self.lock();
             if slot.as_ref().is_some_and(|channel| channel.is_gone().is_none()) {
                 return Ok(());
             }
+            // The old session is broken: drop it before opening a new one.
             *slot = None;
         }
         let begun = Instant::now();
@@ -283,6 +285,7 @@ impl Remote {
                 Err(RemoteError::Stopped) => return Err(EngineError::Stopped),
                 Err(error) => error,
             };
+            // Give this sample up; the next one tries again.
             if begun.elapsed() >= RETURN_LIMIT {
                 self.gone.fetch_add(1, Ordering::Relaxed);
                 let reason = failed.to_string();
@@ -292,19 +295,19 @@ impl Remote {
         }
     }
 
-    /// A new session with the same server, its samplers opened.
+    /// Opens a new session with the same server, including its samplers.
     fn resume(&self) -> Result<Channel, RemoteError> {
         let mut channel = open(self.address, Service::Measure, self.token.as_ref(), &self.stop)?;
         let reason = match converse(&mut channel, &Request::Describe, &self.stop) {
             Ok(Reply::Described(now)) => {
                 let then = &self.description;
-                // Figures of another machine or device would be mixed with those before.
+                // Figures of another machine or device must not mix with earlier ones.
                 if (&now.boot, now.netns, &now.device.device)
                     == (&then.boot, then.netns, &then.device.device)
                 {
                     return Ok(channel);
                 }
-                "another machine, namespace or device than before answers there".to_owned()
+                "another machine, namespace or device answers there than before".to_owned()
             }
             Ok(Reply::Refused(reason)) => reason,
             Ok(_) => out_of_turn(),

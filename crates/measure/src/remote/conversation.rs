@@ -1,4 +1,4 @@
-//! What a client asks in a session, and what comes back.
+//! Requests of a client in a session, and their replies.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,18 +9,17 @@ use netstate::Interface;
 
 use super::message::{Reply, Request, emit, parse_reply};
 
-/// How long an answer may take: the server reads counters, at the most, or
-/// watches an idle machine.
+/// Time limit of an answer: at most, the server reads counters or observes an idle machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
-/// The same between CPUs that are a program, which others' load can hold back for longer.
+/// Time limit of an answer on emulated CPUs, which other load can delay for longer.
 const ANSWER_LIMIT_TCG: Duration = Duration::from_secs(60);
 
-/// What an answer to another question is told as.
+/// Error for a reply that does not match the request.
 pub(super) fn out_of_turn() -> String {
-    "it answered something else than what was asked".to_owned()
+    "unexpected reply to the request".to_owned()
 }
 
-/// One request and its answer.
+/// Sends a request and returns the reply.
 pub(super) fn converse(
     channel: &mut Channel,
     request: &Request,
@@ -44,10 +43,10 @@ fn converse_within(
     })
 }
 
-/// The VXLAN devices in the namespace of a server.
+/// Returns the VXLAN devices in the namespace of a server.
 ///
 /// # Errors
-/// [`RemoteError`], with what was tried and what came back.
+/// [`RemoteError`].
 pub fn tunnels_of(
     server: SocketAddr,
     token: Option<&Token>,
@@ -64,11 +63,11 @@ pub fn tunnels_of(
     }
 }
 
-/// Whether a server answers: connects, shakes hands and lets it describe itself,
-/// which takes frames of full size.
+/// Checks whether a server answers: connects, authenticates and requests its description, whose
+/// frames have full size.
 ///
 /// # Errors
-/// [`RemoteError`]; [`RemoteError::is_silence`] tells whether that is the path's.
+/// [`RemoteError`]. [`RemoteError::is_silence`] returns whether the path is the cause.
 pub fn reach(
     server: SocketAddr,
     token: Option<&Token>,
@@ -83,8 +82,8 @@ pub fn reach(
         Ok(Reply::Refused(reason)) => return Err(RemoteError::Refused { server, reason }),
         Ok(_) => out_of_turn(),
         Err(ChannelError::Ended) => return Err(RemoteError::Stopped),
-        // Connecting took small packets, an answer takes full ones: a path that loses them is
-        // silent.
+        // Connecting took small packets, but a reply takes full-size ones. A path that loses them
+        // is silent.
         Err(_) => return Err(RemoteError::NoAnswer { server, limit }),
     };
     Err(RemoteError::Refused { server, reason })

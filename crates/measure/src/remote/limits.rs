@@ -1,4 +1,4 @@
-//! What a server lets its clients ask for.
+//! Limits of a server for its clients' requests.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use load::{Load, MAX_FLOWS};
 
-/// What a server lets its clients ask for.
+/// Limits of a server for its clients' requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Sessions at a time. Only one of them has a load running.
+    /// Concurrent sessions. Only one of them can run a load.
     pub sessions: u32,
     /// Flows of a load; each takes a thread and a socket.
     pub flows: u32,
-    /// Warm-up and measured interval of a load together, seconds.
+    /// Warm-up plus measured interval of a load, seconds.
     pub load_s: u32,
-    /// Socket buffers of a load's flows together, bytes.
+    /// Total socket buffers of a load's flows, bytes.
     pub buffer_bytes: u64,
 }
 
@@ -25,19 +25,21 @@ impl Limits {
     pub const DEFAULT: Limits =
         Limits { sessions: 8, flows: 64, load_s: 60, buffer_bytes: 1 << 30 };
 
-    /// Most that each can be set to.
+    /// Maximum value of each limit.
     pub const MOST: Limits =
         Limits { sessions: 1024, flows: MAX_FLOWS, load_s: 7200, buffer_bytes: 1 << 36 };
 
-    /// Checks a load.
+    /// Checks a load against the limits.
     ///
     /// # Errors
-    /// What is asked for and what is allowed, in words.
+    /// Requested and allowed value, as text.
     pub fn check(&self, load: &Load) -> Result<(), String> {
+        // Each flow takes a thread and a socket.
         if load.flows > self.flows {
             return Err(format!("{} flows: the server allows {}", load.flows, self.flows));
         }
         let length = load.warmup.saturating_add(load.duration);
+        // A load occupies the server for all other clients.
         if length > Duration::from_secs(self.load_s.into()) {
             return Err(format!(
                 "warm-up and duration of {:.1} s: the server allows {} s",
@@ -45,11 +47,11 @@ impl Limits {
                 self.load_s
             ));
         }
-        // Both directions of each socket.
+        // Each socket has a buffer per direction.
         let buffers = u64::from(load.socket_buffer_bytes.unwrap_or(0)) * 2 * u64::from(load.flows);
         if buffers > self.buffer_bytes {
             return Err(format!(
-                "socket buffers of {buffers} bytes in all: the server allows {}",
+                "socket buffers of {buffers} bytes in total: the server allows {}",
                 self.buffer_bytes
             ));
         }

@@ -1,5 +1,5 @@
-//! What is said on a control connection: a request of the client, a reply of
-//! the server, in turn. JSON, one value a frame; anything unknown is refused.
+//! Messages of a control connection: a client's request and the server's reply, in turn. JSON,
+//! one value per frame. Unknown fields are refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,104 +12,104 @@ use crate::sampler::{Dropped, Fare, MachineSample, NamespaceSample};
 use load::{FlowCount, Load, Phase, ServerReport, Workload};
 use results::{DeviceRecord, Machine};
 
-/// VXLAN devices that a server tells of.
+/// Maximum number of VXLAN devices in a reply.
 pub const MOST_TUNNELS: usize = 512;
 
-/// What a client asks.
+/// Request of a client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Request {
-    /// No effect; [`Reply::Done`] shows that the server is there.
+    /// No effect. [`Reply::Done`] shows that the server is there.
     Ping,
-    /// Asks for the server's machine, device and limits.
+    /// Returns the server's machine, device and limits.
     Describe,
-    /// What VXLAN devices are there, in your namespace?
+    /// Returns the VXLAN devices in the server's namespace.
     Tunnels,
-    /// How busy is the machine, watched for this long?
+    /// Returns how busy the machine is, observed for this time.
     Idle {
-        /// Time to watch, ms; at most 2000.
+        /// Time to observe, ms; at most 2000.
         millis: u32,
     },
-    /// How does your machine's own traffic fare?
+    /// Returns the counters that show how the machine's own traffic fares.
     Fare,
-    /// Begins a load; the server's threads wait for the client's flows.
+    /// Starts a load. The server's threads wait for the client's flows.
     Start(LoadAsked),
-    /// Which flow has not proved its path yet?
+    /// Returns the first flow that has not proved its path yet.
     WaitsFor,
-    /// Turn the load's threads to a phase.
+    /// Moves the load's threads to a phase.
     TurnTo(Phase),
-    /// Asks for the load's counters, by flow.
+    /// Returns the load's counters by flow.
     Count,
-    /// The measured interval begins: read the machine's counters.
+    /// Start of the measured interval: the server reads the machine's counters.
     Begin,
-    /// It has ended: what happened in it?
+    /// End of the measured interval: returns the counter differences.
     End,
-    /// Ends the load and asks for its report.
+    /// Ends the load and returns its report.
     Finish,
 }
 
-/// What the server answers.
+/// Reply of the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Reply {
-    /// To [`Request::Describe`].
+    /// Reply to [`Request::Describe`].
     Described(Box<Description>),
-    /// To [`Request::Tunnels`]; at most [`MOST_TUNNELS`], so that they fit a frame.
+    /// Reply to [`Request::Tunnels`], at most [`MOST_TUNNELS`] to fit a frame.
     Tunnels(Vec<Interface>),
-    /// To [`Request::Idle`]: share of all CPUs busy, 0..1.
+    /// Reply to [`Request::Idle`]: share of all CPUs busy, 0..1.
     Idle(f64),
-    /// To [`Request::Fare`].
+    /// Reply to [`Request::Fare`].
     Fare {
-        /// Of the machine, and of the server's namespace.
+        /// Counters of the machine and of the server's namespace.
         fare: Fare,
-        /// Speed of [`Description::device`], bits/s, where it says.
+        /// Speed of [`Description::device`], bits/s, if known.
         link_bits_per_s: Option<f64>,
     },
-    /// To [`Request::Start`].
+    /// Reply to [`Request::Start`].
     Started {
         /// Port for the flows.
         port: u16,
-        /// What their hellos must say.
+        /// Token for the flows' hellos.
         token: u64,
     },
-    /// To [`Request::WaitsFor`]: the first such flow.
+    /// Reply to [`Request::WaitsFor`].
     WaitsFor(Option<u32>),
-    /// To [`Request::Count`].
+    /// Reply to [`Request::Count`].
     Counted(CountedAt),
-    /// To [`Request::End`].
+    /// Reply to [`Request::End`].
     Observed(Box<Observed>),
-    /// To [`Request::Finish`], by flow.
+    /// Reply to [`Request::Finish`], by flow.
     Finished(BTreeMap<u32, ServerReport>),
-    /// Done; nothing to say.
+    /// Done, without data.
     Done,
-    /// Not done, and why.
+    /// Refused, with the reason.
     Refused(String),
 }
 
-/// The server and the way back from it.
+/// The server, and the device on the way back from it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
     /// Version of the server's program.
     pub overlane: String,
-    /// Its machine; `idle_load` is 0 and has its own request.
+    /// Its machine. `idle_load` is 0; it has a request of its own.
     pub machine: Machine,
-    /// The boot of its kernel: one machine has one.
+    /// Boot ID of its kernel, which identifies the machine.
     pub boot: String,
-    /// Its process, and the inode of its PID namespace.
+    /// PID of its process, and the inode of its PID namespace.
     pub process: (u32, u64),
     /// Inode of its network namespace.
     pub netns: u64,
-    /// CPUs that its threads may run on.
+    /// CPUs available to its threads.
     pub cpus: Vec<usize>,
-    /// The device by which its answers leave, and the client's traffic comes in
-    /// unless the way there is another than the way back.
+    /// Device of its answers. The client's traffic arrives on it, too, unless routing is
+    /// asymmetric.
     pub device: DeviceRecord,
-    /// Limits that it puts on loads.
+    /// Limits for loads.
     pub limits: Limits,
 }
 
-/// What happened at the server in a measured interval.
+/// Counter differences at the server over a measured interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
@@ -117,17 +117,17 @@ pub struct Observed {
     pub machine: MachineSample,
     /// Protocol counters of the server's network namespace.
     pub namespace: NamespaceSample,
-    /// Traffic of [`Description::device`] in that interval.
+    /// Traffic of [`Description::device`].
     pub device: Counters,
-    /// What its kernel dropped in that namespace; empty where BPF is not allowed.
+    /// Drops by the kernel in that namespace; empty if BPF is not allowed.
     pub drops: Vec<Dropped>,
 }
 
-/// Counters by flow, and when they were read.
+/// Counters by flow, and the time of the reading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CountedAt {
-    /// By the server's own clock.
+    /// Time by the server's own clock.
     pub at_ns: u64,
     /// Counters of each flow, by index.
     pub flows: Vec<FlowCount>,
@@ -174,19 +174,19 @@ pub struct LoadAsked {
 }
 
 impl LoadAsked {
-    /// What the server has to know of a load.
+    /// Converts a load for the server.
     pub fn of(load: &Load) -> LoadAsked {
-        // Without `..`, so that a new field is not forgotten here.
+        // No `..`: a new field must be handled here.
         let Load {
             workload,
             message_bytes,
             flows,
             gso,
-            // Schedules are the client's business.
+            // Only the client needs schedules.
             datagrams_per_s: _,
             outstanding,
             transactions_per_s: _,
-            // A test's, refused before it comes here.
+            // For tests only, refused before this.
             server_stall: _,
             rest,
             socket_buffer_bytes,
@@ -211,10 +211,10 @@ impl LoadAsked {
         }
     }
 
-    /// The load, for the server; not validated.
+    /// Converts to the server's load. It is not validated.
     ///
     /// # Errors
-    /// An unknown workload, in words.
+    /// An unknown workload, as text.
     pub fn load(self) -> Result<Load, String> {
         let workload: Workload = self.workload.parse().map_err(|e| format!("{e}"))?;
         Ok(Load {
@@ -237,23 +237,23 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads a request from a frame's payload.
+/// Parses a request from a frame's payload.
 ///
 /// # Errors
-/// What is wrong with it, and where.
+/// The syntax error and its position.
 pub fn parse_request(payload: &[u8]) -> Result<Request, serde_json::Error> {
     serde_json::from_slice(payload)
 }
 
-/// Reads a reply.
+/// Parses a reply from a frame's payload.
 ///
 /// # Errors
-/// What is wrong with it, and where.
+/// The syntax error and its position.
 pub fn parse_reply(payload: &[u8]) -> Result<Reply, serde_json::Error> {
     serde_json::from_slice(payload)
 }
 
-/// A message as a frame's payload.
+/// Encodes a message as a frame's payload.
 pub fn emit(message: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(message).expect("messages are plain data with string keys")
 }

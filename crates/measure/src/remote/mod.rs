@@ -1,16 +1,14 @@
-//! Measuring between two machines: a server that serves loads to clients it
-//! trusts, and the client's proxy of it.
+//! Measuring between two machines: a server for trusted clients, and the client's proxy of it.
 //!
-//! A client keeps one control connection (a *session*) of the [`channel`] crate: each end
-//! proves that it knows the token, and every message ([`message`]) in JSON proves its order and
-//! origin. Nothing is encrypted: there are no secrets in it but each load's token, which is good
-//! for that load and from the client's address only.
+//! A client keeps one control connection (a *session*) of the [`channel`] crate: each end proves
+//! that it has the token, and every JSON message ([`message`]) is authenticated, including its
+//! order. Nothing is encrypted: the only secret is each load's token, which is valid for that load
+//! and from the client's address only.
 //!
-//! The traffic itself is the engine's ([`load::Endpoint`]): the client opens
-//! every flow, to the server's data port; the server answers only the address of
-//! the session's client, and over UDP only who has sent the load's token from
-//! there. It never sends more than it has received, so it cannot be made to flood
-//! anyone. [`Limits`] bound what a client can ask for.
+//! The load engine sends the traffic ([`load::Endpoint`]). The client opens every flow to the
+//! server's data port. The server answers only the address of the session's client, and over UDP
+//! only after the load's token came from there. It never sends more than it has received, so it
+//! cannot be abused to flood a third party. [`Limits`] bound a client's requests.
 
 mod client;
 mod conversation;
@@ -33,6 +31,5 @@ pub(crate) use peer::{Work, service_demand};
 pub(crate) use place::device_to;
 pub use server::{Server, ServerError};
 
-/// Control port where none is given; the data port is the next one. Not assigned
-/// to anything by IANA.
+/// Default control port; the data port is the next one. Not assigned by IANA.
 pub const PORT: u16 = 5210;

@@ -1,5 +1,4 @@
-//! What was counted at the server's end of a path, put beside what was counted
-//! at the client's.
+//! Combines the counters of the server's end of a path with those of the client's.
 
 use super::Remote;
 use super::message::Observed as Seen;
@@ -7,7 +6,7 @@ use crate::observed::Observed;
 use crate::sampler::{self, MachineSample};
 use load::{Measured, Workload};
 
-/// The server's machine over one sample, where it is another than the client's.
+/// The server's machine over one sample, if it is another than the client's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeerSample {
     /// CPU time and softirq counters of the server's machine.
@@ -17,9 +16,8 @@ pub struct PeerSample {
 }
 
 impl Remote {
-    /// Adds what the server saw to what was seen here; its machine is returned
-    /// where it is another one, as all that is counted by machine has been
-    /// counted here otherwise.
+    /// Adds the server's counters to those of this end. Returns the sample of its machine if that
+    /// is another one; otherwise this end has already counted everything per machine.
     pub(crate) fn join(
         &self,
         seen: Seen,
@@ -29,7 +27,7 @@ impl Remote {
         let [_, device] = self.devices();
         let devices = [(device.device.clone(), seen.device)].into();
         observed.devices.insert(Remote::HOST.to_owned(), devices);
-        // In one namespace the counters have been read at this end already.
+        // In the same namespace, this end has already read the counters.
         if !self.is_same_netns() {
             let mut namespace = seen.namespace;
             Remote::HOST.clone_into(&mut namespace.label);
@@ -47,11 +45,11 @@ impl Remote {
     }
 }
 
-/// What the CPU time was spent on.
+/// Work that CPU time is related to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     workload: Workload,
-    /// Of the measured interval; of `udp_stream` all that was received.
+    /// Units of the measured interval; for `udp_stream` all received datagrams.
     units: u64,
     payload_bytes: u64,
     /// Length of the measured interval.
@@ -59,7 +57,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// That of a load.
+    /// Returns the work of a load.
     pub(crate) fn of(measured: &Measured) -> Work {
         let Measured { workload, units, payload_bytes, seconds, .. } = *measured;
         let units = match measured.datagrams {
@@ -70,12 +68,12 @@ impl Work {
     }
 }
 
-/// CPU time of both machines per unit of work.
+/// Returns the CPU time of both machines per unit of work.
 ///
-/// Over a network the CPU clocks are read somewhat before and after the measured
-/// interval. Where the load goes on meanwhile, each end's time is taken in
-/// proportion; `udp_stream` is still at both readings, so all of it counts, over
-/// all datagrams of it.
+/// Over a network, CPU clocks are read somewhat before and after the measured interval. If the load
+/// goes on meanwhile, each end's CPU time is scaled by the ratio of the two durations.
+/// `udp_stream` is idle at both readings, so all of its CPU time counts, over all of its
+/// datagrams.
 pub(crate) fn service_demand(
     here: &MachineSample,
     idle_load: f64,
@@ -127,16 +125,16 @@ mod tests {
 
     #[test]
     fn both_ends_cpu_counts_each_in_proportion_to_its_own_interval() {
-        // 0.5 s here; there 0.25 s a second, read over two seconds; 1000 units.
+        // 0.5 s here; at the peer 0.25 s per second, over two seconds; 1000 units.
         let peer = PeerSample { machine: machine(0.5, 2.0), idle_load: 0.0 };
         let demand = |peer, workload, units| {
             service_demand(&machine(0.5, 1.0), 0.0, peer, &work(workload, units)).unwrap()
         };
         assert!((demand(None, Workload::TcpRr, 1000) - 500.0).abs() < 1e-9);
         assert!((demand(Some(&peer), Workload::TcpRr, 1000) - 750.0).abs() < 1e-9);
-        // All of it, over all 2000 datagrams.
+        // All CPU time, over all 2000 datagrams.
         assert!((demand(Some(&peer), Workload::UdpStream, 2000) - 500.0).abs() < 1e-9);
-        // 10% of two CPUs over two seconds is 0.4 s of the peer's 0.5 s.
+        // 10% of two CPUs over two seconds are 0.4 s of the peer's 0.5 s.
         let busy = PeerSample { idle_load: 0.1, ..peer.clone() };
         assert!((demand(Some(&busy), Workload::TcpRr, 1000) - 550.0).abs() < 1e-9);
     }

@@ -1,5 +1,4 @@
-//! One end of a path between two machines: its process, its network namespace,
-//! and the device that its traffic takes.
+//! One end of a path between two machines: its process, its network namespace and its device.
 
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -10,13 +9,13 @@ use sys::netns::NetNs;
 
 use results::DeviceRecord;
 
-/// The boot of this kernel: containers of one machine share it.
+/// Returns the boot ID of this kernel. Containers of one machine share it.
 pub(super) fn boot() -> Result<String, String> {
     let path = "/proc/sys/kernel/random/boot_id";
     read_value(path).map(|id| id.trim().to_owned()).map_err(|e| e.to_string())
 }
 
-/// This process as `/proc` has it, and its PID namespace.
+/// Returns this process's PID in `/proc`, and the inode of its PID namespace.
 pub(super) fn process() -> Result<(u32, u64), String> {
     let failed = |path: &str, e: std::io::Error| format!("{path}: {e}");
     let link = std::fs::read_link("/proc/self").map_err(|e| failed("/proc/self", e))?;
@@ -29,8 +28,8 @@ pub(super) fn process() -> Result<(u32, u64), String> {
     Ok((pid, namespace))
 }
 
-/// The device by which this namespace reaches `address`, and what it has
-/// switched on; `host` names this end in the results.
+/// Returns the device that routes to `address` in this namespace, and its active features. `host`
+/// names this end in the results.
 pub(crate) fn device_to(
     netns: &NetNs,
     address: IpAddr,

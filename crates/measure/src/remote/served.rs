@@ -1,4 +1,4 @@
-//! A load whose server's endpoint is on another machine.
+//! A load whose server endpoint is on another machine.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use super::conversation::out_of_turn;
 use super::message::{LoadAsked, Reply, Request};
 use load::{Away, Counted, EngineError, Load, Phase, Server, ServerReport};
 
-/// How often the control connection is looked at while a load runs.
+/// Interval at which the control connection is checked during a load.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Away for Remote {
@@ -39,7 +39,7 @@ impl Away for Remote {
     }
 }
 
-/// The server's endpoint of a load, there.
+/// Proxy of the server's endpoint of a load.
 #[derive(Debug)]
 struct Served<'a> {
     remote: &'a Remote,
@@ -62,15 +62,15 @@ impl Server for Served<'_> {
 
     fn counts(&mut self) -> Result<Counted, EngineError> {
         match self.remote.ask(&Request::Count)? {
-            // Counters are looked up by flow: there must be one for each.
+            // Counters are indexed by flow, so there must be one entry per flow.
             Reply::Counted(counted) if counted.flows.len() == self.flows => Ok(counted.counted()),
             _ => Err(self.remote.refused(out_of_turn())),
         }
     }
 
     fn failure(&mut self) -> Option<EngineError> {
-        // Without a message: during the measured interval nothing but the
-        // traffic is on the path.
+        // Check without a message: during the measured interval only the load's traffic is on the
+        // path.
         if self.looked.elapsed() < LOOK {
             return None;
         }
@@ -101,8 +101,8 @@ impl Server for Served<'_> {
 impl Drop for Served<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            // A server that is gone, or has ended the load by itself, says so in
-            // vain: the load's own error is known.
+            // Ignore errors: a server that is gone or has ended the load cannot reply, and the
+            // load's own error is already known.
             let _ = self.remote.ask(&Request::Finish);
         }
     }

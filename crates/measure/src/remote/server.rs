@@ -1,4 +1,4 @@
-//! The server: lets in who knows the token, gives each a [`Session`].
+//! The server: authenticates clients and gives each a [`Session`].
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ use super::shared::Shared;
 use crate::sampler::SamplerError;
 use results::{CpuClock, Privileges};
 
-/// A server that listens.
+/// A listening server.
 #[derive(Debug)]
 pub struct Server {
     listening: channel::Server,
@@ -22,14 +22,14 @@ pub struct Server {
     loads_programs: bool,
 }
 
-/// A server that cannot be.
+/// Reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// It cannot listen, or must not without a token.
+    /// It cannot listen, or may not without a token.
     #[error(transparent)]
     Channel(#[from] channel::ServerError),
-    /// No room for the data port.
-    #[error("port {0}: control and data need two ports, 1 to 65535, and two different ones")]
+    /// The data port is invalid.
+    #[error("port {0}: control and data need two different ports, 1 to 65535")]
     Ports(u16),
     /// Its namespace cannot be read.
     #[error(transparent)]
@@ -40,12 +40,12 @@ pub enum ServerError {
 }
 
 impl Server {
-    /// Listens on `bind` for control connections; flows come to `data_port` of
-    /// the address that the client has connected to.
+    /// Listens on `bind` for control connections. Flows arrive at `data_port` of the address that
+    /// the client connected to.
     ///
     /// # Errors
-    /// [`ServerError`]: without a token on any other address than loopback; an
-    /// address or port that cannot be had.
+    /// [`ServerError`]: an address other than loopback without a token; an address or port that
+    /// cannot be bound.
     pub fn bind(
         bind: SocketAddr,
         data_port: u16,
@@ -54,6 +54,7 @@ impl Server {
         privileges: Privileges,
         stop: Arc<AtomicBool>,
     ) -> Result<Server, ServerError> {
+        // Clients connect to a fixed data port beside the control port.
         if data_port == 0 || data_port == bind.port() {
             return Err(ServerError::Ports(data_port));
         }
@@ -68,7 +69,7 @@ impl Server {
             busy: AtomicBool::new(false),
             stop,
         };
-        // What the machine does not allow is said now, not to the first client.
+        // Open the samplers once now, to fail at start rather than at the first client.
         let samplers = shared.samplers()?;
         let loads_programs =
             samplers.drops.is_some() || samplers.machine.clock() == CpuClock::Exact;
@@ -76,8 +77,8 @@ impl Server {
         Ok(Server { listening, shared: Arc::new(shared), loads_programs })
     }
 
-    /// Whether sessions will load BPF programs: those of the exact CPU clock, or those that
-    /// tell why packets were dropped. Where the kernel refused both just now, they do not.
+    /// Whether sessions will load BPF programs, for the exact CPU clock or for drop reasons. They
+    /// do not if the kernel has just refused both.
     pub fn loads_programs(&self) -> bool {
         self.loads_programs
     }
@@ -87,18 +88,18 @@ impl Server {
         self.listening.local()
     }
 
-    /// Serves until its stop flag is set, then ends every session. `tell` is
-    /// called from the sessions' threads.
+    /// Serves until the stop flag is set, then ends every session. `tell` is called from the
+    /// sessions' threads.
     ///
     /// # Errors
-    /// When it cannot listen any more.
+    /// If the server can no longer listen.
     pub fn run(&self, tell: Arc<Tell>) -> Result<(), ServerError> {
         let serves: Arc<dyn Serves> = Arc::new(Loads(Arc::clone(&self.shared)));
         Ok(self.listening.run(&serves, &tell)?)
     }
 }
 
-/// What sessions are served with.
+/// Serves loads in sessions.
 struct Loads(Arc<Shared>);
 
 impl Serves for Loads {

@@ -1,5 +1,5 @@
-//! The server's side of a session: requests answered until the client goes, is
-//! silent for too long, or says something that no client would.
+//! The server's side of a session: answers requests until the client closes, is silent for too
+//! long, or violates the protocol.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,57 +20,56 @@ use crate::probes::{Probes, Reading};
 use crate::sampler::{HostCounters, MachineSnapshot, link_speed};
 use load::{End, Endpoint, EngineError};
 
-/// A client that says nothing for this long has forgotten its session. Long
-/// enough for a sample of the other path of the same client.
+/// Time limit of silence, after which the client has forgotten its session. Longer than a
+/// sample of the same client's other path.
 const SILENCE: Duration = Duration::from_secs(2 * 3600);
-/// A session is ended after this time, whatever it does.
+/// Time limit of a session.
 const SESSION_LIMIT: Duration = Duration::from_secs(24 * 3600);
-/// What a load may take beyond warming up and measuring: waiting for the other
-/// end at its begin and end, and draining.
+/// Time for a load beyond warm-up and measurement: waiting for the other end at begin and end,
+/// and draining.
 const LOAD_GRACE: Duration = Duration::from_secs(30);
-/// Longest wait for a path that stands still.
+/// Maximum set-up limit of a load.
 const SETUP_LIMIT: Duration = Duration::from_secs(60);
-/// Longest watch of an idle machine.
+/// Maximum time to observe an idle machine.
 const IDLE_LIMIT: Duration = Duration::from_secs(2);
-/// Requests a second, beyond which the server takes its time: a client under
-/// way asks about one a millisecond.
+/// Rate limit, requests per second. A client sends about one per millisecond during a load.
 const REQUESTS_PER_S: u32 = 5000;
 
-/// What this end is called, in the client's results too ([`super::Remote::HOST`]).
+/// Name of this end, also in the client's results ([`super::Remote::HOST`]).
 pub(super) const HOST: &str = "server";
 
-/// A session after its handshake.
+/// A session after the handshake.
 pub(super) struct Session<'a> {
     shared: &'a Shared,
     channel: Channel,
     client: SocketAddr,
-    /// What the client connected to: the flows' server listens there.
+    /// Local address that the client connected to. The flows' server listens there.
     local: SocketAddr,
     path: Option<Path>,
     load: Option<Running<'a>>,
     pace: Pace,
 }
 
-/// What is read of this end.
+/// Samplers of this end.
 struct Path {
     samplers: Arc<Samplers>,
     device: String,
     probes: Probes,
     before: Option<(Reading, MachineSnapshot)>,
-    /// Open from the first [`Request::Fare`] on.
+    /// Opened at the first [`Request::Fare`].
     counters: Option<HostCounters>,
 }
 
-/// A load under way: there is one in the whole server.
+/// A running load, the only one of the server.
 struct Running<'a> {
     endpoint: Endpoint,
     until: Instant,
-    /// Whether reading counters gives way to other programs.
+    /// Whether counters are read at low priority.
     gives_way: bool,
     _only: Only<'a>,
 }
 
-/// The right to run a load.
+/// The right to run a load; released on drop.
 struct Only<'a>(&'a AtomicBool);
 
 impl<'a> Only<'a> {
@@ -103,7 +102,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Answers until the session ends; why it did.
+    /// Answers requests until the session ends, and returns the reason.
     pub fn serve(mut self) -> String {
         let begun = Instant::now();
         loop {
@@ -114,19 +113,19 @@ impl<'a> Session<'a> {
             let alive = || !stop.load(Ordering::Relaxed);
             let payload = match self.channel.receive(until.saturating_duration_since(now), &alive) {
                 Ok(payload) => payload,
-                // No other client can start a load while this one holds the place of the only
-                // one.
+                // End the session: other clients cannot start a load while this one occupies the
+                // server.
                 Err(ChannelError::Silent(_)) if self.load.is_some() => {
-                    return "its load ran out of time".to_owned();
+                    return "its load exceeded the time limit".to_owned();
                 }
                 Err(error) => return error.to_string(),
             };
             self.pace.keep();
             let (reply, last) = match parse_request(&payload) {
                 Ok(request) => (self.answer(request).unwrap_or_else(Reply::Refused), None),
-                // The tag was right: a client of ours, and a defect of one.
+                // The tag was valid, so this is a defect of an authenticated client.
                 Err(error) => {
-                    let reason = format!("request not understood: {error}");
+                    let reason = format!("invalid request: {error}");
                     (Reply::Refused(reason.clone()), Some(reason))
                 }
             };
@@ -141,7 +140,7 @@ impl<'a> Session<'a> {
 
     fn answer(&mut self, request: Request) -> Result<Reply, String> {
         if let Some(error) = self.load.as_ref().and_then(|load| load.endpoint.failure()) {
-            // What has failed is over, and the next load may begin.
+            // Discard the failed load, so that the next one may begin.
             self.load = None;
             return Err(error.to_string());
         }
@@ -212,14 +211,14 @@ impl<'a> Session<'a> {
         let path = self.path.as_mut().ok_or("fare before describe")?;
         let (device, counters) =
             (&path.device, path.counters.get_or_insert_with(HostCounters::open));
-        // Whoever asks wants this machine's own traffic to come first.
+        // Clients ask for this to give this machine's own traffic priority.
         let (fare, link_bits_per_s) =
             giving_way::read(true, || Ok((counters.fare(), link_speed(device))))?;
         Ok(Reply::Fare { fare, link_bits_per_s })
     }
 
     fn start(&mut self, asked: LoadAsked) -> Result<Reply, String> {
-        // A load that its client has given up makes room for the next.
+        // An abandoned load makes room for the next one.
         self.load = None;
         let load = asked.load()?;
         load.validate_at(End::Server).map_err(|e| e.to_string())?;
@@ -227,8 +226,9 @@ impl<'a> Session<'a> {
         if load.setup_limit > SETUP_LIMIT {
             return Err(format!("set-up limit of {:?}: at most {SETUP_LIMIT:?}", load.setup_limit));
         }
-        let only = Only::take(&self.shared.busy)
-            .ok_or("another client's load is running: two at a time would measure each other")?;
+        let only = Only::take(&self.shared.busy).ok_or(
+            "another client's load is running, and two at a time would disturb each other",
+        )?;
         let token = rand::random();
         let mut listen = self.local;
         listen.set_port(self.shared.data_port);
@@ -266,7 +266,7 @@ impl<'a> Session<'a> {
             Ok((machine, probes.end().map_err(|e| e.to_string())?))
         })?;
         let observed = path.probes.difference(&before.0, &after);
-        // A device that is gone has counted nothing: the client's proof of the path fails by
+        // A missing device has counted nothing, so the client's proof of the path fails and names
         // it.
         let device = observed.device(HOST, &path.device).copied().unwrap_or_default();
         let namespace = observed.namespaces.into_iter().next().unwrap_or_default();

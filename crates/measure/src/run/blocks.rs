@@ -1,4 +1,4 @@
-//! The blocks of a run: every cell once, in random order, until the stop rule ends it.
+//! Blocks of a run: every cell once, in random order, until the stop rule ends the run.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,29 +22,29 @@ use crate::sampler::Machine;
 use results::stats::{Decision, Outlook, Series, StopRule};
 use results::{CpuSeconds, Sample, Unit};
 
-/// How often a rest looks whether the run is to stop: on a busy machine each look takes a CPU
-/// from others. A signal for this thread makes it look at once.
+/// Interval at which a rest checks the stop flag. On a busy machine each check takes CPU time from
+/// other programs. A signal to this thread triggers a check at once.
 const STOP_LOOK: Duration = Duration::from_millis(500);
-/// How long before the end of a rest the next cell's setting is put in effect: others have caught
-/// up with that burst of work before the next one, the sample, begins.
+/// Time before the end of a rest at which the next cell's setting is applied, so that other
+/// programs can catch up with that burst of work before the sample begins.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Why a sample is void that was taken once more.
-const UNLIKE: &str = "taken once more: other load differed from that of the block's other cells";
+/// Reason of a void sample that was retaken.
+const UNLIKE: &str = "retaken: other load differed from that of the block's other cells";
 
-/// What a run has of each cell, in the plan's order.
+/// Log of a run's cells, in the plan's order.
 pub(super) struct CellLog {
     /// Samples, void ones included.
     pub samples: Vec<Vec<Sample>>,
-    /// What was said of them besides figures.
+    /// Notes about them.
     pub said: Vec<Said>,
-    /// Why a cell is not measured at all.
+    /// Reason why a cell is not measured at all.
     pub unsupported: Vec<Option<String>>,
-    /// Blocks after which a cell took no more samples.
+    /// Number of blocks after which a cell took no more samples.
     pub settled: Vec<Option<u32>>,
 }
 
 impl CellLog {
-    /// Before the first block.
+    /// Creates the log before the first block.
     pub fn for_each(plan: &Plan, subjects: &[PathUnderTest]) -> CellLog {
         let unsupported = |cell: &PlannedCell| unsupported(cell, &subjects[cell.subject]);
         CellLog {
@@ -55,20 +55,20 @@ impl CellLog {
         }
     }
 
-    /// Whether a cell is measured in the next block.
+    /// Returns whether a cell is measured in the next block.
     fn takes_samples(&self, at: usize, plan: &Plan) -> bool {
         self.unsupported[at].is_none() && self.settled[at].is_none() && !self.is_hopeless(at, plan)
     }
 
-    /// Whether another sample of a cell would say nothing new. Disturbance passes; a
-    /// broken path does not.
+    /// Returns whether another sample of a cell is useless. Disturbance passes, a broken path does
+    /// not.
     fn is_hopeless(&self, at: usize, plan: &Plan) -> bool {
         let telling = |sample: &&Sample| sample.path_proved || !carried_nothing(sample);
         let mut samples = self.samples[at].iter().filter(telling);
         samples.clone().count() >= plan.hopeless_after && samples.all(|sample| !sample.path_proved)
     }
 
-    /// What the stop rule decides by.
+    /// Returns the input of the stop rule.
     fn series(&self, plan: &Plan) -> Vec<Series> {
         let of =
             |((samples, cell), settled): ((&Vec<Sample>, &PlannedCell), &Option<u32>)| Series {
@@ -81,8 +81,8 @@ impl CellLog {
         self.samples.iter().zip(&plan.cells).zip(&self.settled).map(of).collect()
     }
 
-    /// Groups of which every cell under the change on trial is settled after `blocks` blocks
-    /// take no more samples, baselines included. Whether there is a new one.
+    /// Stops sampling groups, baselines included, in which every cell with the change under test is
+    /// settled after `blocks` blocks. Returns whether there is a new one.
     fn settle(
         &mut self,
         blocks: u32,
@@ -102,18 +102,18 @@ impl CellLog {
         new
     }
 
-    /// A cell's sample of a block that counts.
+    /// Returns a cell's counted sample of a block.
     fn counted(&self, at: usize, block: u32) -> Option<&Sample> {
         self.samples[at].iter().find(|sample| sample.valid && sample.block == block)
     }
 }
 
-/// Where samples come from: the paths, or, in tests, a simulated machine.
+/// Source of samples: the paths or, in tests, a simulated machine.
 pub(super) trait Source {
-    /// Takes one sample of a cell, whose setting is in effect.
+    /// Takes one sample of a cell whose setting is in effect.
     fn sample(&mut self, cell: CellRef<'_>, in_force: InForce, said: &mut Said) -> Taken;
 
-    /// How long to rest before the next.
+    /// Returns the rest before the next sample.
     fn rest(&self) -> Duration {
         Duration::ZERO
     }
@@ -125,9 +125,9 @@ pub(super) struct Paths<'a> {
     pub machine: &'a Machine,
     /// Probes of each subject, by its index.
     pub probes: &'a [Probes],
-    /// What is offered to each cell, by its index.
+    /// Offer for each cell, by its index.
     pub offers: &'a [Offer],
-    /// Keeps to [`Plan::impact`].
+    /// Enforces [`Plan::impact`].
     pub pacing: Option<Pacing>,
     pub stop: &'a AtomicBool,
 }
@@ -154,7 +154,7 @@ impl Source for Paths<'_> {
         if let Taken::Sample(sample) = &taken {
             let pulse = (self.plan.warmup + self.plan.duration).as_secs_f64();
             let client = cell.subject.ends()[0];
-            // What others have changes in the course of a run.
+            // Use the current values: other load changes during a run.
             let others = Others {
                 here: pacing.others().unwrap_or(self.plan.idle_load),
                 there: remote
@@ -170,16 +170,16 @@ impl Source for Paths<'_> {
     }
 }
 
-/// Part of all CPUs that other programs have, 0..1, on this machine and on the server's.
+/// CPU time of other programs, as a part of all CPUs, 0..1, on this machine and the server's.
 #[derive(Debug, Clone, Copy)]
 struct Others {
     here: f64,
     there: f64,
 }
 
-/// What a pulse of so many seconds took, of what its measured part took.
+/// Extrapolates the load of a pulse of this many seconds from its measured part.
 fn took(sample: &Sample, client: &str, others: Others, pulse: f64) -> Took {
-    // A broken sample has no measured part: only this process's own CPU time is known.
+    // A broken sample has no measured part; only this process's own CPU time is known.
     let whole = if sample.seconds > 0.0 { (pulse / sample.seconds).max(1.0) } else { 0.0 };
     let beyond = |cpu: &CpuSeconds, others: f64| {
         let CpuSeconds { user, system, softirq, irq, idle, steal } = cpu;
@@ -198,22 +198,22 @@ fn took(sample: &Sample, client: &str, others: Others, pulse: f64) -> Took {
     }
 }
 
-/// What the blocks came to.
+/// Result of the blocks.
 pub(super) struct Blocked {
-    /// Number of blocks of which every cell was measured.
+    /// Number of complete blocks.
     pub done: u32,
-    /// What ended the run: its length, its goal, Ctrl-C or a failure.
+    /// Reason of the end: length, goal, Ctrl-C or a failure.
     pub ended: Ended,
-    /// How wide the intervals are.
+    /// Width of the intervals.
     pub outlook: Option<Outlook>,
-    /// Mean time of a whole block, of those after the last cells settled.
+    /// Mean duration of complete blocks since the last cell settled.
     pub block_time: Duration,
-    /// Changes of the others' load.
+    /// Notes about changes of other load.
     pub notes: Vec<String>,
 }
 
 impl Blocked {
-    /// Stopped before the first.
+    /// Result if stopped before the first block.
     pub fn stopped() -> Blocked {
         Blocked {
             done: 0,
@@ -225,7 +225,7 @@ impl Blocked {
     }
 }
 
-/// What all blocks of a run have in common.
+/// Context of all blocks of a run.
 pub(super) struct Blocks<'a> {
     pub plan: &'a Plan,
     pub subjects: &'a [PathUnderTest],
@@ -236,7 +236,7 @@ pub(super) struct Blocks<'a> {
     pub observer: &'a mut dyn Observer,
 }
 
-/// Where in a run a sample is.
+/// Position of a sample in a run.
 #[derive(Debug, Clone, Copy)]
 struct Spot {
     block: u32,
@@ -245,12 +245,12 @@ struct Spot {
 }
 
 impl Blocks<'_> {
-    /// Takes blocks until `rule` or something else ends the run.
+    /// Runs blocks until `rule` or another condition ends the run.
     pub fn take(&mut self, rule: &StopRule) -> Blocked {
         let groups = order::groups(&self.plan.cells);
         let total = u64::from(rule.most_blocks()) * self.plan.cells.len() as u64;
         let mut since = (Instant::now(), 0);
-        // Every rule ends at its last block.
+        // Default: every rule ends at its last block.
         let mut blocked = Blocked { ended: Ended::Blocks, ..Blocked::stopped() };
         for block in 0..rule.most_blocks() {
             let order = order::of_block(self.plan.seed, block, &groups);
@@ -259,6 +259,7 @@ impl Blocks<'_> {
                 break;
             }
             blocked.done = block + 1;
+            // Settled cells make blocks shorter, so average since the last cell settled.
             blocked.block_time = since.0.elapsed() / (blocked.done - since.1);
             ratios::fill(self.plan, &mut self.log.samples);
             blocked.notes.extend(self.judge.block_done(block));
@@ -286,7 +287,7 @@ impl Blocks<'_> {
         blocked
     }
 
-    /// One block; breaks where the run cannot go on.
+    /// Runs one block; breaks if the run cannot go on.
     fn block(&mut self, block: u32, total: u64, order: &[Vec<usize>]) -> ControlFlow<Ended> {
         let before = u64::from(block) * self.plan.cells.len() as u64;
         let mut position = 0;
@@ -307,23 +308,23 @@ impl Blocks<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Cells that are compared share what disturbs them: of a group, those that were
-    /// disturbed more or less than the others are taken once more.
+    /// Compared cells should share disturbances: retakes samples of a group that were disturbed
+    /// more or less than the others.
     fn balance(&mut self, group: &[(usize, Spot)]) -> ControlFlow<Ended> {
         let samples: Vec<Option<&Sample>> =
             group.iter().map(|(at, spot)| self.log.counted(*at, spot.block)).collect();
-        // One alone has nothing that it could be unlike.
+        // A single sample cannot differ from others.
         if samples.iter().flatten().count() < 2 {
             return ControlFlow::Continue(());
         }
         for unlike in self.judge.unlike(&samples) {
             let (at, spot) = group[unlike];
-            // The run has no samples left that it may take once more.
+            // The run's budget of retakes is exhausted.
             if !self.judge.retake() {
                 break;
             }
             let (sample, _) = self.once(at, spot)?;
-            // Where the second is void the first one counts, unlike as it is.
+            // If the second sample is void, the first one still counts.
             if sample.valid {
                 let earlier = self.log.samples[at].iter_mut();
                 for earlier in earlier.filter(|earlier| earlier.block == spot.block) {
@@ -335,11 +336,11 @@ impl Blocks<'_> {
         ControlFlow::Continue(())
     }
 
-    /// A cell's samples of a block: one, and a second where that is no good.
+    /// Takes a cell's sample of a block, and a second one if the first is unusable.
     fn cell(&mut self, at: usize, spot: Spot) -> ControlFlow<Ended> {
         let (mut sample, mut stands_out) = self.once(at, spot)?;
-        // A disturbed sample says nothing about the path, nor does one in which the threads of
-        // the load had no CPU: once more.
+        // A disturbed sample says nothing about the path, nor does one whose load threads had no
+        // CPU: retake it.
         let passes = sample.path_proved || carried_nothing(&sample);
         let again = passes && (!sample.valid || stands_out.is_some());
         if again && self.judge.retake() {
@@ -350,7 +351,9 @@ impl Blocks<'_> {
             (sample, stands_out) = self.once(at, spot)?;
         }
         match stands_out {
+            // Strict rule: a sample that exceeds the limits twice is void.
             Some(reason) if self.judge.is_strict() => void(&mut sample, &reason),
+            // Background rule: the second sample counts anyway.
             Some(_) if sample.valid => self.judge.keep(),
             _ => {}
         }
@@ -358,7 +361,7 @@ impl Blocks<'_> {
         ControlFlow::Continue(())
     }
 
-    /// One sample, and in which way it stands out.
+    /// Takes one sample, and describes how it is disturbed.
     fn once(&mut self, at: usize, spot: Spot) -> ControlFlow<Ended, (Box<Sample>, Option<String>)> {
         let planned = &self.plan.cells[at];
         let subject = &self.subjects[planned.subject];
@@ -388,18 +391,18 @@ impl Blocks<'_> {
         sample.position = spot.position;
         let mut stands_out = self.judge.stands_out(&sample);
         if let Some(reason) = stands_out.as_mut().filter(|_| self.judge.is_strict()) {
-            reason.push_str("; --disturbance sets that limit");
+            reason.push_str("; --disturbance sets this limit");
         }
         self.observer.sampled(cell, spot.progress, &sample);
         if subject.remote().is_some_and(Remote::is_given_up) {
-            // Every later sample would say the same.
+            // Every later sample would fail in the same way.
             self.log.samples[at].push(*sample);
             return ControlFlow::Break(Ended::Failed);
         }
         ControlFlow::Continue((sample, stands_out))
     }
 
-    /// Rests until no more than `left` of the rest is left.
+    /// Waits until at most `left` of the rest remains.
     fn rest_until(&self, left: Duration) -> ControlFlow<Ended> {
         loop {
             let rest = self.source.rest().saturating_sub(left);
@@ -414,20 +417,20 @@ impl Blocks<'_> {
     }
 }
 
-/// Pauses for [`STOP_LOOK`] at most, or until a signal comes.
+/// Sleeps for at most [`STOP_LOOK`], or until a signal arrives.
 fn pause(rest: Duration) {
-    // Any error is a shorter rest, and there is another.
+    // An error only shortens this rest; the caller rests again.
     let _ = poll(&mut [], sys::wait::at_most(rest.min(STOP_LOOK)));
 }
 
-/// Whether the ends had found each other, and then nothing was sent, or nothing of a connection
-/// came, in the interval.
+/// Returns whether the ends had found each other, but no traffic was sent or no connection
+/// completed in the interval.
 fn carried_nothing(sample: &Sample) -> bool {
     let sent = sample.loss.as_ref().map_or(0, |loss| loss.sent);
     sample.seconds > 0.0 && sample.units == 0 && sent == 0
 }
 
-/// Takes a sample out of the count; one that is void keeps its own reason.
+/// Excludes a sample. A sample that is already void keeps its reason.
 fn void(sample: &mut Sample, reason: &str) {
     if sample.valid {
         sample.valid = false;

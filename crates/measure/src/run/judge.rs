@@ -1,13 +1,12 @@
-//! Judges what else ran on the machines during each sample.
+//! Judges other load on the machines during each sample.
 //!
-//! Load that is there all the time belongs to the machine. Load that comes and goes
-//! between two cells that are compared spoils their ratio. So a sample is taken once more
-//! if it stands out from the run's own background, or from the other cells of its block.
-//! One that stands out again counts.
+//! Constant load belongs to the machine. Load that comes and goes between two compared cells
+//! spoils their ratio. A sample is therefore retaken if it exceeds the run's own background, or
+//! differs from the other cells of its block. If the second sample does so again, it counts.
 //!
-//! Nothing here looks at a value, nor at which cell is the baseline. The order within a
-//! block is random, so the others' load falls on both sides of a ratio alike: what is
-//! taken once more narrows an interval, and shifts none.
+//! The judge considers neither values nor which cell is the baseline. The order within a block is
+//! random, so other load affects both sides of a ratio alike: retaking narrows an interval but
+//! does not shift it.
 
 use results::stats::{Background as Usually, median};
 use results::{Background, Disturbance, JudgedBy, MachineBackground, Sample, Usual};
@@ -15,13 +14,13 @@ use results::{Background, Disturbance, JudgedBy, MachineBackground, Sample, Usua
 use crate::in_force::InForce;
 use crate::sampler::{Limits, Rule};
 
-/// Values that what was seen before the run counts for, at least, so that its level is
-/// that of the first samples.
+/// Minimum weight of observations before the run, in values, so that the first samples start at
+/// that level.
 const BEFORE: usize = 5;
-/// Blocks in a row at another level, for the load to have changed.
+/// Blocks in a row at another level that count as a change of load.
 const CHANGED: u32 = 2;
 
-/// The four shares of one machine.
+/// Learned background of one machine: four shares.
 #[derive(Debug, Clone, Default)]
 struct Learned {
     other: Usually,
@@ -65,31 +64,32 @@ pub(crate) struct Judge {
     rule: Rule,
     here: Learned,
     peer: Learned,
-    /// How far apart the cells of a block are, in the least that is allowed.
+    /// Usual distance of the cells of a block, in units of the minimum allowance.
     apart: Usually,
-    /// First samples, those taken once more, and those that stood out still.
+    /// First samples, retaken samples, and samples that were disturbed again but count.
     taken: u64,
     retaken: u32,
     kept: u32,
     has_peer: bool,
-    /// Others' share in the block so far.
+    /// Other load in the current block.
     block: Vec<f64>,
     level: Level,
 }
 
-/// The level of others' load, to say when it changes.
+/// Level of other load, to report changes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Level {
     known: Option<f64>,
-    /// Blocks in a row that are away from it.
+    /// Blocks in a row away from that level.
     away: u32,
 }
 
 impl Judge {
-    /// By a rule; `before` was seen here before the run, `peer` is the busy share of the
-    /// other machine then.
+    /// Creates a judge. `before` was observed here before the run; `peer` is the busy share of the
+    /// other machine at that time.
     pub fn new(rule: Rule, before: &[Disturbance], peer: Option<f64>) -> Judge {
         let mut here = Learned::default();
+        // Repeat few observations until they have the minimum weight.
         for _ in 0..BEFORE.div_ceil(before.len().max(1)) {
             before.iter().for_each(|seen| here.learn(seen));
         }
@@ -112,7 +112,7 @@ impl Judge {
         }
     }
 
-    /// The limits of the next sample.
+    /// Returns the limits for the next sample.
     pub fn in_force(&self) -> InForce {
         match self.rule {
             Rule::Background => InForce { here: self.here.limits(), peer: self.peer.limits() },
@@ -120,7 +120,7 @@ impl Judge {
         }
     }
 
-    /// In which way a sample stands out; it is learned from.
+    /// Describes how a sample exceeds the limits, and learns from it.
     pub fn stands_out(&mut self, sample: &Sample) -> Option<String> {
         let reason = self.in_force().passed(sample);
         if let Some(seen) = &sample.disturbance {
@@ -134,32 +134,31 @@ impl Judge {
         reason
     }
 
-    /// Whether what stands out twice is void: under a strict rule.
+    /// Whether a sample that exceeds the limits twice is void: under a strict rule.
     pub fn is_strict(&self) -> bool {
         matches!(self.rule, Rule::Strict(_))
     }
 
-    /// A first sample is taken.
+    /// Counts a first sample.
     pub fn first(&mut self) {
         self.taken += 1;
     }
 
-    /// Whether a sample may be taken once more; if so, it is counted. A run takes at most
-    /// twice its samples, whatever the machine does.
+    /// Returns whether a sample may be retaken, and counts it. A run takes at most twice its
+    /// samples, whatever the machine does.
     pub fn retake(&mut self) -> bool {
         let may = u64::from(self.retaken) < self.taken;
         self.retaken += u32::from(may);
         may
     }
 
-    /// A sample stood out again, and counts.
+    /// Counts a sample that exceeded the limits again but is kept.
     pub fn keep(&mut self) {
         self.kept += 1;
     }
 
-    /// Of the samples of one comparison in one block, those that are further from the
-    /// middle of all of them than is usual in this run, and by what share of others' CPU
-    /// time. None under a strict rule.
+    /// Returns the samples of one comparison in one block that are unusually far from the median of
+    /// the group, in any share of other load. None under a strict rule.
     pub fn unlike(&mut self, samples: &[Option<&Sample>]) -> Vec<usize> {
         // Fixed limits judge each sample by itself.
         if self.is_strict() {
@@ -181,7 +180,7 @@ impl Judge {
                 let seen: Vec<Option<f64>> =
                     samples.iter().map(|sample| sample.and_then(of).map(|by| share(&by))).collect();
                 let known: Vec<f64> = seen.iter().copied().flatten().collect();
-                // No sample of the group says anything of this machine.
+                // No sample of the group has data about this machine.
                 let Some(middle) = median(&known) else { continue };
                 for (distance, seen) in distances.iter_mut().zip(seen) {
                     let away = seen.map_or(0.0, |seen| (seen - middle).abs() / allowed);
@@ -190,37 +189,41 @@ impl Judge {
             }
         }
         let bound = self.apart.bound(1.0);
+        // Learn after the bound is fixed, so that a sample is not its own reference.
         distances.iter().for_each(|distance| self.apart.learn(*distance));
         (0..samples.len()).filter(|at| distances[*at] > bound).collect()
     }
 
-    /// A block is done. What there is to say when the load of others is not what it was.
+    /// Ends a block. Returns a note if the level of other load has changed.
     pub fn block_done(&mut self, block: u32) -> Option<String> {
         let seen = median(&std::mem::take(&mut self.block))?;
+        // The first block sets the level.
         let Some(known) = self.level.known else {
             self.level.known = Some(seen);
             return None;
         };
         let usual = Limits::DEFAULT.other_share.max(2.0 * self.here.other.spread());
+        // Within the usual variation.
         if (seen - known).abs() <= usual {
             self.level.away = 0;
             return None;
         }
         self.level.away += 1;
-        // One block may be a burst that is over.
+        // A single block may be a short burst.
         if self.level.away < CHANGED {
             return None;
         }
+        // Report the change once: this is the known level from now on.
         self.level = Level { known: Some(seen), away: 0 };
         let from = block + 2 - CHANGED;
         Some(format!(
-            "from block {from} on, other programs used {:.0}% of all CPUs, and {:.0}% before it",
+            "from block {from} on, other programs used {:.0}% of all CPUs, before it {:.0}%",
             seen * 100.0,
             known * 100.0
         ))
     }
 
-    /// As the results have it.
+    /// Returns the record for the results.
     pub fn record(&self) -> Background {
         let strict_share = match self.rule {
             Rule::Strict(limits) => Some(limits.other_share).filter(|share| share.is_finite()),
@@ -294,7 +297,7 @@ mod tests {
             let group: Vec<Option<&Sample>> = samples.iter().map(Some).collect();
             assert_eq!(judge.unlike(&group), [odd]);
         }
-        // Of two, both are as far from the middle.
+        // With two samples, both are equally far from the median.
         let mut judge = Judge::new(Rule::Background, &[seen(0.0)], None);
         assert_eq!(judge.unlike(&[Some(&sample(0.0)), None, Some(&sample(0.6))]), [0, 2]);
     }
@@ -338,8 +341,8 @@ mod tests {
         assert_eq!(
             said,
             [
-                "from block 11 on, other programs used 50% of all CPUs, and 2% before it",
-                "from block 26 on, other programs used 2% of all CPUs, and 50% before it",
+                "from block 11 on, other programs used 50% of all CPUs, before it 2%",
+                "from block 26 on, other programs used 2% of all CPUs, before it 50%",
             ]
         );
     }

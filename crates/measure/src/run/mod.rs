@@ -1,7 +1,6 @@
-//! Carries out a plan, in one direction: the cells' loads (`calibrate`), random blocks of
-//! samples (`blocks`) in an `order` that is the same for what is compared, a `judge` of what
-//! else ran, ratios within each block (`ratios`), the decision to stop ([`StopRule`]), a
-//! summary of each cell (`summary`).
+//! Runs a plan: the cells' loads (`calibrate`), random blocks of samples (`blocks`) in an `order`
+//! that is fair to compared cells, a `judge` of other load, ratios within each block (`ratios`),
+//! the decision to stop ([`StopRule`]), and a summary of each cell (`summary`).
 
 mod blocks;
 mod judge;
@@ -32,27 +31,27 @@ use pacing::Pacing;
 use results::stats::{StatsError, StopRule};
 use results::{Background, Cell, EndedBy, Interval, Status, Tool};
 
-/// Why a run ended.
+/// Reason why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// Every block was done.
     Blocks,
     /// Every interval reached the goal.
     Confidence,
-    /// More blocks would say nothing that matters of the change on trial.
+    /// More blocks would not change the verdict on the change under test.
     Decided,
-    /// The goal was not reached in the blocks allowed.
+    /// The goal was not reached within the maximum number of blocks.
     MaxBlocks,
-    /// The goal would need many times the blocks allowed.
+    /// The goal would take many times the maximum number of blocks.
     OutOfReach,
     /// It was asked to stop.
     Interrupted,
-    /// A server on another machine is gone and did not come back.
+    /// A server on another machine was lost and did not come back.
     Failed,
 }
 
 impl Ended {
-    /// As the results file has it.
+    /// Returns the name in the results file.
     pub fn by(self) -> EndedBy {
         match self {
             Ended::Blocks => EndedBy::Blocks,
@@ -65,40 +64,40 @@ impl Ended {
         }
     }
 
-    /// Whether the run was carried out to its own end.
+    /// Whether the run reached its planned end.
     pub fn is_complete(self) -> bool {
         !matches!(self, Ended::Interrupted | Ended::Failed)
     }
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// The cells, in the plan's order.
     pub cells: Vec<Cell>,
-    /// Number of blocks of which every cell was measured.
+    /// Number of complete blocks.
     pub blocks_done: u32,
-    /// What ended the run: its length, its goal, Ctrl-C or a failure.
+    /// Reason of the end: length, goal, Ctrl-C or a failure.
     pub ended: Ended,
-    /// Numbers of blocks at which the goal was judged.
+    /// Block numbers of the interim analyses.
     pub looks: Vec<u32>,
-    /// Things a reader must know before believing a figure.
+    /// Remarks that qualify the figures.
     pub notes: Vec<String>,
-    /// What else ran, and what it was judged by.
+    /// Other load, and the rule that judged it.
     pub background: Background,
-    /// Mean time of a block, retaken samples included.
+    /// Mean duration of a block, retaken samples included.
     pub block_time: Duration,
 }
 
-/// A plan that cannot be begun.
+/// Reason why a plan cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A sampler of a subject.
+    /// A sampler of a subject failed.
     #[error("{mode}: {error}")]
     Probe {
-        /// Mode of the path whose sampler failed.
+        /// Mode of the path.
         mode: String,
-        /// Sampler that could not be opened, and how it failed.
+        /// Sampler and error.
         error: Box<ProbeError>,
     },
     /// The plan's stopping rule is not valid.
@@ -106,8 +105,8 @@ pub enum RunError {
     Stopping(#[from] StatsError),
 }
 
-/// Carries out a plan. A cell that fails is in the outcome with its reason;
-/// the others go on. `stop` ends it between two system calls.
+/// Runs a plan. A failed cell is in the outcome with its reason; the others go on. `stop` ends the
+/// run between two system calls.
 ///
 /// # Errors
 /// [`RunError`] before the first sample.
@@ -126,7 +125,7 @@ pub fn run(
     let pacing = plan.impact.map(|impact| Pacing::new(impact, subjects, plan.duration));
     let mut judge = Judge::new(plan.rule, &plan.before, peer_load(subjects));
     let (offers, blocked) = match calibrate::offers(plan, subjects, observer, &mut trial) {
-        // Stopped before the loads were known: no block is begun.
+        // Stopped before the loads were known: run no block.
         None => {
             let stopped = plan.cells.iter().map(|cell| Offer::stopped(&cell.ask)).collect();
             (stopped, Blocked::stopped())
@@ -152,13 +151,13 @@ pub fn run(
     Ok(summarised(plan, subjects, &offers, log, &rule, blocked, background))
 }
 
-/// Busy share of the server's machine before the run, where it is another.
+/// Returns the busy share of the server's machine before the run, if it is another one.
 fn peer_load(subjects: &[PathUnderTest]) -> Option<f64> {
     let mut remotes = subjects.iter().filter_map(PathUnderTest::remote);
     remotes.find(|remote| !remote.is_same_machine()).map(|remote| remote.idle_load())
 }
 
-/// The samplers of each subject, opened once for the whole run.
+/// Opens the samplers of each subject, once for the whole run.
 fn open_probes(subjects: &[PathUnderTest]) -> Result<Vec<Probes>, RunError> {
     let drops = Drops::open().map(Arc::new);
     if let Err(reason) = &drops {
@@ -168,6 +167,7 @@ fn open_probes(subjects: &[PathUnderTest]) -> Result<Vec<Probes>, RunError> {
         let probes = Probes::open(&subject.places)?.with_programs(&subject.hops);
         match &drops {
             Ok(drops) => probes.with_drops(Arc::clone(drops)),
+            // Without BPF, counters alone attribute losses.
             Err(_) => Ok(probes),
         }
     };
@@ -178,7 +178,7 @@ fn open_probes(subjects: &[PathUnderTest]) -> Result<Vec<Probes>, RunError> {
     subjects.iter().map(named).collect()
 }
 
-/// Why a cell is not measured at all.
+/// Returns the reason if a cell cannot be measured at all.
 fn unsupported(cell: &PlannedCell, subject: &PathUnderTest) -> Option<String> {
     match cell.ask.engine {
         Engine::Overlane => None,
@@ -186,13 +186,17 @@ fn unsupported(cell: &PlannedCell, subject: &PathUnderTest) -> Option<String> {
             ServerEnd::Here { target, listen, .. } => {
                 driver::can(tool, &cell.ask, target, listen).err()
             }
-            ServerEnd::Away(_) => Some("driven in the lab only: its server is not here".to_owned()),
-            ServerEnd::Guests(_) => Some("not in the guests, which hold overlane only".to_owned()),
+            ServerEnd::Away(_) => {
+                Some("external tools run in the lab only: the server is not local".to_owned())
+            }
+            ServerEnd::Guests(_) => {
+                Some("guests contain overlane only, no external tools".to_owned())
+            }
         },
     }
 }
 
-/// From what was logged of the cells to what the results have.
+/// Converts the log of the cells to the outcome.
 fn summarised(
     plan: &Plan,
     subjects: &[PathUnderTest],
@@ -204,7 +208,8 @@ fn summarised(
 ) -> Outcome {
     let Blocked { done: blocks_done, ended, block_time, .. } = blocked;
     ratios::fill(plan, &mut log.samples);
-    // Too few ratios make no interval; those of a cell that settled have that of its look.
+    // Too few ratios give no interval. A settled cell keeps the interval of its interim
+    // analysis.
     let interval = |settled: Option<u32>, ratios: &[f64]| {
         rule.interval(settled.unwrap_or(blocks_done), ratios).ok()
     };
@@ -232,6 +237,7 @@ fn summarised(
             cell.reason = Some(reason);
         }
         for note in said.notes {
+            // Many cells produce the same note.
             if !notes.contains(&note) {
                 notes.push(note);
             }

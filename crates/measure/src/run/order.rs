@@ -1,17 +1,17 @@
-//! The order of a block: groups of cells that are compared with each other, in random
-//! order, and the cells of each group in random order.
+//! Order of a block: groups of compared cells in random order, and the cells of each group in
+//! random order.
 //!
-//! The cells of a group follow each other, so that what else the machine does is as much
-//! the same for all of them as can be. Each order of a group is as likely as any other:
-//! whatever the others do, it falls on a cell and its baseline with the same probability.
+//! Cells of a group follow each other, so that other load is as similar for all of them as
+//! possible. All orders of a group are equally likely, so other load hits a cell and its baseline
+//! with the same probability.
 
 use crate::plan::PlannedCell;
 use results::stats::block_order;
 
-/// Keeps the seeds of groups apart from that of their order: the fraction of √2.
+/// Separates the seeds of groups from that of their order: the fraction of √2.
 const GROUP: u64 = 0x6A09_E667_F3BC_C909;
 
-/// Cells that are compared with each other, by index; each cell is in one group.
+/// Returns groups of compared cells, by index. Each cell is in one group.
 pub(super) fn groups(cells: &[PlannedCell]) -> Vec<Vec<usize>> {
     let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
     for at in 0..cells.len() {
@@ -24,10 +24,10 @@ pub(super) fn groups(cells: &[PlannedCell]) -> Vec<Vec<usize>> {
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// The baseline of the baseline of … a cell.
+/// Returns the end of a cell's chain of baselines.
 fn first(cells: &[PlannedCell], at: usize) -> usize {
     let mut first = at;
-    // A chain is never longer than the list: a bound, in case it is a circle.
+    // Bound the loop against cycles: a chain is never longer than the list.
     for _ in 0..cells.len() {
         match cells.get(first) {
             Some(cell) if cell.baseline != first => first = cell.baseline,
@@ -37,7 +37,7 @@ fn first(cells: &[PlannedCell], at: usize) -> usize {
     first
 }
 
-/// The groups of a block, in the order in which it takes them, the same for the same seed.
+/// Returns the groups of a block in its order, which depends only on seed and block.
 pub(super) fn of_block(seed: u64, block: u32, groups: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let shuffled = block_order(seed, block, groups.len()).into_iter();
     shuffled
@@ -93,7 +93,7 @@ mod tests {
                 *seen.entry(group).or_default() += 1;
             }
         }
-        // 6 orders of each of two groups, 1000 of each expected, ±5 standard deviations.
+        // 6 orders for each of two groups, 1000 of each expected, ±5 standard deviations.
         assert_eq!(seen.len(), 12);
         assert!(seen.values().all(|count| (855..=1145).contains(count)), "{seen:?}");
     }

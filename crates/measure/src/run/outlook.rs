@@ -1,5 +1,5 @@
-//! What there is to say of the intervals at the end of a run: what else ran, and what it
-//! would take to make them narrower.
+//! Notes about the intervals at the end of a run: other load, and what it would take to make the
+//! intervals narrower.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::sampler::Limits;
 use results::stats::FELT;
 use results::{Background, MachineBackground};
 
-/// Notes on the background, on a goal that was not reached, and on cells that took fewer
-/// samples: `settled` has, for each cell, after how many blocks.
+/// Returns notes on the background, on a missed goal, and on cells with fewer samples. `settled`
+/// has the number of blocks after which each cell settled.
 pub(super) fn notes(
     plan: &Plan,
     blocked: &Blocked,
@@ -23,7 +23,7 @@ pub(super) fn notes(
     notes.extend(background.peer.as_ref().and_then(|peer| busy("server: ", peer)));
     if background.kept > 0 {
         notes.push(format!(
-            "{} samples stood out from the other load and count: intervals are wider for it",
+            "{} samples exceeded the usual other load and still count: intervals are wider",
             background.kept
         ));
     }
@@ -33,7 +33,7 @@ pub(super) fn notes(
     notes
 }
 
-/// Which workloads took no samples in the last blocks.
+/// Lists the workloads without samples in the last blocks.
 fn early(plan: &Plan, blocked: &Blocked, settled: &[Option<u32>]) -> Option<String> {
     let tried = plan.cells.iter().zip(settled).filter(|(cell, _)| cell.setting.is_some());
     let early =
@@ -42,34 +42,35 @@ fn early(plan: &Plan, blocked: &Blocked, settled: &[Option<u32>]) -> Option<Stri
         early.map(|(cell, after)| format!("{} after {after}", cell.ask.task)).collect();
     (!said.is_empty()).then(|| {
         format!(
-            "of {} blocks, known well enough for the verdict, and not measured any more: {}",
+            "of {} blocks, not measured further once known well enough for the verdict: {}",
             blocked.done,
             said.join(", ")
         )
     })
 }
 
-/// What was usual on a machine, where it is more than an idle one has.
+/// Describes the usual load of a machine, unless it is as low as on an idle one.
 fn busy(whose: &str, usual: &MachineBackground) -> Option<String> {
     let least = Limits::DEFAULT;
     let mut said = Vec::new();
     for (usual, least, what) in [
-        (usual.other, least.other_share, "of all CPUs went to other programs"),
-        (usual.steal, least.steal_share, "of CPU time was stolen by the hypervisor"),
-        (usual.throttled, least.throttled_share, "of the time a control group held overlane back"),
+        (usual.other, least.other_share, "of all CPUs used by other programs"),
+        (usual.steal, least.steal_share, "of CPU time stolen by the hypervisor"),
+        (usual.throttled, least.throttled_share, "of the time throttled by a control group"),
     ] {
+        // Load that an idle machine also has is not worth a note.
         if usual.level + usual.spread > least {
             let (level, spread) = (usual.level * 100.0, usual.spread * 100.0);
             said.push(format!("{level:.0}% (±{spread:.0}%) {what}"));
         }
     }
-    (!said.is_empty()).then(|| format!("{whose}during the run {}", said.join(", ")))
+    (!said.is_empty()).then(|| format!("{whose}during the run: {}", said.join(", ")))
 }
 
-/// Why a goal was not reached, and what it would take.
+/// Describes why a goal was not reached, and what it would take.
 fn goal(plan: &Plan, blocked: &Blocked) -> Option<String> {
     let goal = plan.stopping.half_width?;
-    // A run that ended otherwise did not end for the goal.
+    // A run that ended for another reason did not miss its goal.
     if !matches!(blocked.ended, Ended::OutOfReach | Ended::MaxBlocks) {
         return None;
     }
@@ -77,9 +78,9 @@ fn goal(plan: &Plan, blocked: &Blocked) -> Option<String> {
     let needed = outlook.needed?;
     let more = more(blocked, needed);
     Some(format!(
-        "the widest interval is ±{:.1}% after {} blocks, and the goal ±{:.1}%: it needs about {} \
-         more at this load (--max-blocks {needed:.0}); longer samples (--duration) need fewer \
-         blocks",
+        "the widest interval is ±{:.1}% after {} blocks, the goal is ±{:.1}%: reaching it takes \
+         about {} more at this load (--max-blocks {needed:.0}); longer samples (--duration) need \
+         fewer blocks",
         outlook.widest * 100.0,
         blocked.done,
         goal * 100.0,
@@ -87,46 +88,48 @@ fn goal(plan: &Plan, blocked: &Blocked) -> Option<String> {
     ))
 }
 
-/// Blocks that `--blocks` takes.
+/// Maximum of `--blocks`.
 const MOST_BLOCKS: f64 = 10_000.0;
 
-/// What a change on trial that is not told apart would need.
+/// Describes what it takes to decide a change without a statistically significant difference.
 fn trial(plan: &Plan, blocked: &Blocked) -> Option<String> {
-    // A goal for the width says so itself; an interrupted trial was not going to end there.
+    // With a width goal, its own note says so. An interrupted trial was not complete.
     let trial = plan.stopping.proof && plan.stopping.half_width.is_none();
     if !trial || !blocked.ended.is_complete() {
         return None;
     }
     let outlook = blocked.outlook?;
-    // Proven: nothing is needed.
+    // Proven: nothing more is needed.
     let needed = outlook.needed?;
     let (done, widest) = (blocked.done, outlook.widest * 100.0);
+    // Ended early: any remaining change is too small to matter.
     if blocked.ended == Ended::Decided {
         let felt = (FELT - 1.0) * 100.0;
         return Some(format!(
             "after {done} blocks every workload is known to change by less than {felt:.0}%"
         ));
     }
+    // Do not suggest a number of blocks that the option refuses.
     Some(match needed < MOST_BLOCKS {
         true => format!(
-            "not told apart after {done} blocks (±{widest:.1}%): if it is worth what it seems, that \
-             needs about {} more at this load (--blocks {needed:.0}); longer samples (--duration) \
-             need fewer blocks",
+            "not statistically different after {done} blocks (±{widest:.1}%): if the observed \
+             difference is real, proving it takes about {} more at this load (--blocks \
+             {needed:.0}); longer samples (--duration) need fewer blocks",
             in_words(more(blocked, needed)),
         ),
         false => format!(
-            "not told apart after {done} blocks (±{widest:.1}%), and nothing points to a \
-             difference: more blocks narrow that with their square root (--blocks)"
+            "not statistically different after {done} blocks (±{widest:.1}%), and no sign of a \
+             difference: more blocks narrow the interval with their square root (--blocks)"
         ),
     })
 }
 
-/// Time until so many blocks are done.
+/// Returns the time until `needed` blocks are done.
 fn more(blocked: &Blocked, needed: f64) -> Duration {
     blocked.block_time.mul_f64((needed - f64::from(blocked.done)).clamp(0.0, 1e9))
 }
 
-/// `40 seconds`, `14 minutes`, `3 hours`.
+/// Formats a time: `40 seconds`, `14 minutes`, `3 hours`.
 pub(super) fn in_words(time: Duration) -> String {
     let of = |number: f64, unit: &str| {
         let number = number.round().max(1.0);
@@ -178,7 +181,7 @@ mod tests {
         assert!(said.contains("after 26 blocks (±8.0%)"), "{said}");
         assert!(said.contains("about 2 minutes more at this load (--blocks 86)"), "{said}");
         let said = trial(&plan(None), &blocked(Some(f64::INFINITY))).unwrap();
-        assert!(said.contains("nothing points to a difference"), "{said}");
+        assert!(said.contains("no sign of a difference"), "{said}");
         let nothing = Blocked { ended: Ended::Decided, ..blocked(Some(f64::INFINITY)) };
         let said = trial(&plan(None), &nothing).unwrap();
         assert!(said.ends_with("known to change by less than 5%"), "{said}");
@@ -217,8 +220,8 @@ mod tests {
         };
         assert_eq!(
             busy("server: ", &half).unwrap(),
-            "server: during the run 50% (±4%) of all CPUs went to other programs, 0% (±8%) of CPU \
-             time was stolen by the hypervisor"
+            "server: during the run: 50% (±4%) of all CPUs used by other programs, 0% (±8%) of CPU \
+             time stolen by the hypervisor"
         );
     }
 }

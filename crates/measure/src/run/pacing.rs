@@ -10,23 +10,23 @@ use crate::path_under_test::PathUnderTest;
 use crate::remote::Remote;
 use crate::sampler::{Fare, HostCounters, Rates, link_speed, suffers};
 
-/// Most CPU time of softirqs that is the test's, for each second of its own.
+/// Maximum softirq CPU time attributed to the test, per second of its own CPU time.
 const SOFTIRQS: f64 = 2.0;
 
-/// One machine of a run, watched from pulse to pulse.
+/// One machine of a run, observed across pulses.
 #[derive(Debug)]
 struct Watched {
-    /// The boot of its kernel, where it is a server's machine: one machine has one.
+    /// Boot ID of a server's machine, which identifies it; `None` for this machine.
     boot: Option<String>,
-    /// What waited before the run.
+    /// Waiting share before the run.
     waiting: f64,
-    /// When its last rest began, and its counters then; `None`: it did not say.
+    /// Start of its last rest and its counters then; `None` if unknown.
     rest: Option<(Instant, Fare)>,
-    /// CPU seconds that the whole machine had in the last pulses more than in rests.
+    /// CPU seconds of the whole machine in the last pulses beyond those of rests.
     machine: VecDeque<f64>,
 }
 
-/// How a machine fared when a pulse began, and in the rest before.
+/// State of a machine at the start of a pulse, and during the rest before.
 #[derive(Debug, Clone, Copy)]
 struct Before {
     fare: Fare,
@@ -34,7 +34,7 @@ struct Before {
 }
 
 impl Watched {
-    /// What comes before the first pulse is a rest, too.
+    /// Creates a machine at rest: the time before the first pulse counts as a rest.
     fn resting(boot: Option<&str>, fare: Fare) -> Watched {
         Watched {
             boot: boot.map(str::to_owned),
@@ -44,8 +44,8 @@ impl Watched {
         }
     }
 
-    /// What it says at the end of a rest, and its CPU time in it. `None` where it did not say at
-    /// the beginning: nothing tells what is usual in a rest.
+    /// Processes its counters at the end of a rest, and returns its CPU time in it. `None` without
+    /// counters from the start of the rest: nothing shows what is usual.
     fn begin(&self, fare: Fare) -> Option<(Before, Option<CpuTicks>)> {
         let (since, then) = self.rest.as_ref()?;
         let resting = Rates::between(then, &fare, since.elapsed().as_secs_f64());
@@ -53,8 +53,8 @@ impl Watched {
         Some((Before { fare, resting }, ticks))
     }
 
-    /// What it says at the end of a pulse, and of so many seconds of CPU time more than in
-    /// rests: whether it suffered.
+    /// Processes its counters at the end of a pulse and the CPU time beyond that of rests. Returns
+    /// whether it suffered.
     fn end(
         &mut self,
         begun: Option<&Before>,
@@ -69,7 +69,7 @@ impl Watched {
         })
     }
 
-    /// CPU seconds of a pulse: the middle of the last ones.
+    /// Returns the CPU seconds of a pulse: the median of the last ones.
     fn machine_s(&self) -> f64 {
         median_of(&self.machine).unwrap_or(0.0).max(0.0)
     }
@@ -80,30 +80,30 @@ impl Watched {
 pub(crate) struct Pacing {
     governor: Governor,
     counters: HostCounters,
-    /// This machine at [`HERE`], then each other one that a server is on.
+    /// This machine at [`HERE`], then the machines of other servers.
     watched: Vec<Watched>,
-    /// Own CPU time when the last rest began.
+    /// Own CPU time at the start of the last rest.
     cpu: Duration,
-    /// When the next pulse may begin.
+    /// Earliest start of the next pulse.
     due: Option<Instant>,
-    /// Why a server's machine is not watched: it is gone before the run begins.
+    /// Reason why a server's machine is not observed: it was gone before the run began.
     unwatched: Option<String>,
 }
 
-/// What the counters say that a pulse took, warm-up included.
+/// Load of a pulse by the counters, warm-up included.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Took {
     /// CPU time of softirqs and interrupts, seconds.
     pub kernel_s: f64,
-    /// CPU time of the whole machine less what it spends otherwise, seconds; negative where
-    /// others had less. `None` where nothing was measured.
+    /// CPU time of the whole machine beyond its usual use, seconds; negative if other programs
+    /// used less. `None` if nothing was measured.
     pub machine_s: Option<f64>,
-    /// The same of the server's machine, where it is another.
+    /// The same for the server's machine, if it is another one.
     pub peer_s: Option<f64>,
-    /// Over the client's device, both ways.
+    /// Traffic of the client's device in both directions.
     pub bits: f64,
     pub packets: f64,
-    /// Answered.
+    /// Answered requests.
     pub transactions: f64,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct Took {
 pub(crate) struct Begun {
     at: Instant,
     here: Option<Before>,
-    /// The server's machine, and what it said.
+    /// The server's machine, and its state.
     there: Option<(usize, Option<Before>)>,
     cpu: Duration,
     /// CPU time of the rest before.
@@ -119,19 +119,20 @@ pub(crate) struct Begun {
 }
 
 impl Pacing {
-    /// Over these paths, of pulses that measure for `duration`. A server on another machine is
-    /// asked how that fares.
+    /// Creates the pacing of these paths for pulses that measure for `duration`. Servers on other
+    /// machines are asked for their counters.
     pub fn new(impact: Impact, subjects: &[PathUnderTest], duration: Duration) -> Pacing {
-        // Where their number is not known, one makes the share smallest and the rests longest.
+        // If the number is unknown, assume one CPU: the smallest share and the longest rests.
         let mut cpus = vec![std::thread::available_parallelism().map_or(1, usize::from)];
         let counters = HostCounters::open();
         let mut watched = vec![Watched::resting(None, counters.fare())];
         let mut unwatched = None;
-        // The lab's wires have no speed; a device of this namespace may have one.
+        // The lab's wires have no speed, but a device of this namespace may.
         let devices = subjects.iter().filter(|subject| subject.remote().is_some());
         let mut speeds: Vec<f64> =
             devices.filter_map(|subject| link_speed(&subject.hops.first()?.device)).collect();
         for remote in subjects.iter().filter_map(PathUnderTest::remote) {
+            // This machine, or one that is already observed.
             if remote.is_same_machine() || position(&watched, remote).is_some() {
                 continue;
             }
@@ -141,6 +142,7 @@ impl Pacing {
                     cpus.push(remote.machine().cpus);
                     watched.push(Watched::resting(Some(remote.boot()), fare));
                 }
+                // Measure anyway; a note says that the machine is not bounded.
                 Err(error) => unwatched = Some(error.to_string()),
             }
         }
@@ -148,31 +150,31 @@ impl Pacing {
         Pacing { governor, counters, watched, cpu: own_cpu(), due: None, unwatched }
     }
 
-    /// Rest between an answer and the next request, in the next pulse.
+    /// Returns the rest between an answer and the next request in the next pulse.
     pub fn between(&self) -> Duration {
         self.governor.between()
     }
 
-    /// Part of this machine's CPU time that others have, 0..1, by the last rests.
+    /// Returns the part of this machine's CPU time that other programs use, by the last rests.
     pub fn others(&self) -> Option<f64> {
         self.governor.others(HERE)
     }
 
-    /// The same of a server's machine.
+    /// Returns the same for a server's machine.
     pub fn others_at(&self, remote: &Remote) -> Option<f64> {
         self.governor.others(position(&self.watched, remote)?)
     }
 
-    /// How long there is to rest still.
+    /// Returns the remaining rest.
     pub fn left(&self) -> Duration {
         let due = self.due.map(|due| due.saturating_duration_since(Instant::now()));
         due.unwrap_or_default()
     }
 
-    /// Reads the counters of both machines before a pulse, those of this one last.
+    /// Reads the counters of both machines before a pulse, this one's last.
     pub fn begin(&mut self, remote: Option<&Remote>) -> Begun {
         let there = remote.and_then(|remote| Some((position(&self.watched, remote)?, remote)));
-        // A server that is gone does not say; the sample tells why.
+        // A lost server does not answer; the sample will report the reason.
         let there = there.map(|(at, remote)| {
             (at, remote.fare().ok().and_then(|(fare, _)| self.end_of_rest(at, fare)))
         });
@@ -193,15 +195,15 @@ impl Pacing {
         let seconds = begun.at.elapsed().as_secs_f64();
         self.cpu = own_cpu();
         let own = self.cpu.saturating_sub(begun.cpu).as_secs_f64();
-        // Softirqs are the whole machine's, and others' traffic is among them.
+        // Softirq time is that of the whole machine and includes other traffic, so limit it.
         let own = own + took.kernel_s.min(own * SOFTIRQS);
         let here = &mut self.watched[HERE];
         let mut harmed = Vec::new();
         if here.end(begun.here.as_ref(), Some(fare), took.machine_s, seconds) {
             harmed.push(HERE);
         }
-        // The machine's time has what other processes of the test took: a server, a
-        // tunnel in user space.
+        // The machine's time includes other processes of the test: a server, a user-space
+        // tunnel.
         let pulse_s = own.max(here.machine_s());
         let mut cpus = vec![(HERE, CpuTime { pulse_s, before_s: begun.before.as_secs_f64() })];
         if let (Some((at, before)), Some(remote)) = (&begun.there, remote) {
@@ -210,7 +212,7 @@ impl Pacing {
             if there.end(before.as_ref(), fare, took.peer_s, seconds) {
                 harmed.push(*at);
             }
-            // What its rests take is not told apart from what others take there.
+            // On the server's machine, the test's CPU time in rests cannot be separated.
             cpus.push((*at, CpuTime { pulse_s: there.machine_s(), before_s: 0.0 }));
         }
         let Took { bits, packets, transactions, .. } = *took;
@@ -219,23 +221,23 @@ impl Pacing {
         self.due = Some(Instant::now() + rest);
     }
 
-    /// What was kept to.
+    /// Describes the actual load, for the results.
     pub fn said(&self) -> Option<String> {
         let mut said = self.governor.said()?;
         if let Some(reason) = &self.unwatched {
-            said.push_str(&format!("; nothing bounds it on the server's machine: {reason}"));
+            said.push_str(&format!("; the server's machine is not bounded: {reason}"));
         }
         Some(said)
     }
 }
 
-/// Which machine a server is on; `None` where that is not watched, or is this one.
+/// Returns the index of a server's machine; `None` if it is not observed or is this one.
 fn position(watched: &[Watched], remote: &Remote) -> Option<usize> {
     watched.iter().position(|one| one.boot.as_deref() == Some(remote.boot()))
 }
 
-/// CPU time of this process, all threads, and of the programs that it has waited for: settings
-/// are changed by some.
+/// Returns the CPU time of this process with all threads, and of the programs that it has waited
+/// for, some of which change settings.
 fn own_cpu() -> Duration {
     use nix::sys::resource::{UsageWho, getrusage};
     use nix::time::{ClockId, clock_gettime};
@@ -267,7 +269,7 @@ mod tests {
         assert!(!watched.end(Some(&before), None, None, 0.1));
         assert!(watched.begin(fare(200, 30)).is_none());
         assert!(watched.machine_s() == 0.0);
-        // Said again: the next rest is known.
+        // With counters again, the next rest is known.
         assert!(!watched.end(None, Some(fare(210, 31)), Some(-0.1), 0.1));
         let (before, ticks) = watched.begin(fare(220, 35)).unwrap();
         assert_eq!((ticks.unwrap().user, watched.machine_s()), (4, 0.0));

@@ -1,16 +1,16 @@
-//! Runs on a simulated machine that others use, too: the blocks, the judge, the ratios and
-//! the stop rule are the real ones; time, CPUs and the path's values are made up.
+//! Runs on a simulated busy machine. Blocks, judge, ratios and stop rule are the real ones; time,
+//! CPUs and the path's values are simulated.
 //!
-//! A sample's value falls with what others take of either machine while it is measured.
-//! How much is not linear, and not known to the judge. The truth is the factor that the
-//! tried setting brings. An interval is right if it holds that factor.
+//! A sample's value falls with the other load on either machine during its interval. The relation
+//! is not linear, and the judge does not know it. The truth is the factor that the tried setting
+//! brings. An interval is right if it contains that factor.
 //!
 //! `make bench-busy-simulation` prints the whole table with more runs.
 //!
-//! Which cell of a block comes first is a fair coin, and the factor is in no cell's load. So
-//! a block's ratio is above the truth with probability ½, whatever others do and whatever
-//! the other blocks showed. How often an interval misses is then known exactly, at every
-//! load: [`MISSES`]. The tests hold the rates to that, not to the 5% asked for.
+//! The order of the cells in a block is a fair coin, and the factor is independent of the load.
+//! Thus a block's ratio is above the truth with probability ½, whatever the other load and the
+//! other blocks are. How often an interval misses is then known exactly for every load:
+//! [`MISSES`]. The tests compare the rates with that, not with the requested 5%.
 
 mod machine;
 
@@ -37,14 +37,14 @@ use machine::{Busy, Noise, Others, left};
 use results::stats::relative_half_width;
 use results::{Interval, Placement, Sample};
 
-/// Seconds of a sample and of what is around it, as `try` has them by default.
+/// Duration of a sample and of the time around it, seconds, as `try` has them by default.
 const SAMPLE: f64 = 0.5;
 const AROUND: f64 = 0.15;
-/// Noise of a value that no load explains (standard deviation of its logarithm).
+/// Noise of a value beside load (standard deviation of its logarithm).
 const NOISE: f64 = 0.04;
-/// What the tried setting brings, where it brings something.
+/// Effect of the tried setting, if it has one.
 const GAIN: f64 = 1.10;
-/// What it brings to tcp_stream.
+/// Effect of the setting on tcp_stream.
 const GREAT: f64 = 1.6;
 /// Share of intervals of 20 ratios that miss the truth: 2·P(B(20, ½) < 6).
 const MISSES: f64 = 0.0414;
@@ -55,11 +55,11 @@ struct Simulated {
     here: Busy,
     peer: Busy,
     factor: f64,
-    /// What others take in addition while the setting is tried: a change that leaves CPU
-    /// time to them.
+    /// Additional other load while the setting is tried: a change may free CPU time that other
+    /// programs then use.
     attracted: f64,
     noise: Noise,
-    /// How many times [`NOISE`] the values of tcp_rr have.
+    /// Noise of tcp_rr, in multiples of [`NOISE`].
     unrest: f64,
     taken: u32,
 }
@@ -94,12 +94,12 @@ struct Quiet;
 
 impl Observer for Quiet {}
 
-/// What a run came to.
+/// Result of a run.
 struct Run {
     ratios: Vec<f64>,
     interval: Option<Interval>,
     blocked: Blocked,
-    /// Samples taken, in those of the plan's whole blocks.
+    /// Samples taken, relative to those of the plan's complete blocks.
     cost: f64,
     judge: Judge,
 }
@@ -118,7 +118,7 @@ fn subject() -> PathUnderTest {
     }
 }
 
-/// A plan of one change on trial.
+/// A plan with one change under test.
 pub(super) fn plan(seed: u64, rule: Rule, stopping: Stopping) -> Plan {
     plan_of(&[Ask::new(Task::Steady(Workload::TcpRr))], seed, rule, stopping)
 }
@@ -127,7 +127,7 @@ fn plan_of(asks: &[Ask], seed: u64, rule: Rule, stopping: Stopping) -> Plan {
     Plan {
         seed,
         cells: match stopping.proof {
-            // As `try` has it; any other run has a second series as found.
+            // As in `try`. Any other run has a second as-found series.
             true => trial_cells(asks),
             false => cells(
                 &[("path", "as-found", 1500)],
@@ -156,7 +156,7 @@ fn plan_of(asks: &[Ask], seed: u64, rule: Rule, stopping: Stopping) -> Plan {
 
 const TWENTY: Stopping =
     Stopping { level: 0.95, blocks: 20, half_width: None, proof: false, max_blocks: 0 };
-/// As `try` has it: some more blocks at most, of two cells, and an end at a look that decides.
+/// As in `try`: a few more blocks of two cells, and an interim analysis may end the run.
 const PROOF: Stopping = Stopping { proof: true, blocks: 30, ..TWENTY };
 const GOAL: Stopping =
     Stopping { level: 0.95, blocks: 0, half_width: Some(0.05), proof: false, max_blocks: 40 };
@@ -175,7 +175,7 @@ fn attracting(
 ) -> Run {
     let mut noise = Noise(Pcg64::seed_from_u64(seed.wrapping_mul(0x9E37_79B9)));
     let [mut here, peer] = others.map(|others| Busy::new(others, &mut noise));
-    // As the survey before a run has it: five steps of 0.1 s.
+    // As in the survey before a run: five steps of 0.1 s.
     let before: Vec<Disturbance> = (0..5)
         .map(|step| {
             let from = f64::from(step) * 0.1;
@@ -202,7 +202,7 @@ fn attracting(
     }
     .take(&rule);
     ratios::fill(&plan, &mut log.samples);
-    // The tried cell is the last.
+    // The tried cell is the last one.
     let tried = log.samples.last().unwrap();
     let ratios: Vec<f64> = tried.iter().filter_map(|sample| sample.ratio).collect();
     let planned = f64::from(blocked.done) * plan.cells.len() as f64;
@@ -215,7 +215,7 @@ fn attracting(
     }
 }
 
-/// The loads of the table: name, here, at the other end.
+/// Loads of the table: name, other load here, other load at the peer.
 fn loads() -> Vec<(String, [Others; 2])> {
     use Others::{Bursts, Drift, From, Idle, Periodic, Steady, Steal, Throttled, Until};
     let mut loads: Vec<(String, [Others; 2])> = vec![("idle".to_owned(), [Idle, Idle])];
@@ -245,24 +245,24 @@ fn loads() -> Vec<(String, [Others; 2])> {
     loads
 }
 
-/// Shares over many runs.
+/// Rates over many runs.
 #[derive(Debug, Default)]
 struct Rates {
     runs: f64,
-    /// Intervals that hold the truth.
+    /// Intervals that contain the truth.
     covered: f64,
-    /// Intervals that are above 1, and those below 1.
+    /// Intervals above 1, and intervals below 1.
     better: f64,
     worse: f64,
-    /// By how much more than half of a run's ratios are above the truth: sums over the runs
-    /// of that number and of its square.
+    /// Number of a run's ratios above the truth minus half of them: the sum over the runs, and the
+    /// sum of squares.
     lean: f64,
     lean_squared: f64,
     /// Runs without an interval.
     holes: f64,
-    /// Blocks of all runs.
+    /// Total blocks of all runs.
     blocks: f64,
-    /// Mean relative half-width and mean cost.
+    /// Mean relative half-width, and mean cost.
     width: f64,
     cost: f64,
     most_cost: f64,
@@ -291,12 +291,12 @@ fn rates(runs: u64, others: [Others; 2], factor: f64, stopping: Stopping) -> Rat
     rates
 }
 
-/// Three standard errors of a share counted over `runs`.
+/// Returns three standard errors of a share counted over `runs`.
 fn error(share: f64, runs: f64) -> f64 {
     3.0 * (share * (1.0 - share) / runs).sqrt()
 }
 
-/// By intervals that miss the truth in a share `misses` of runs, by their theory.
+/// Asserts rates for intervals that miss the truth in a share `misses` of runs, by theory.
 #[track_caller]
 fn assert_honest(name: &str, none: &Rates, some: &Rates, misses: f64) {
     for rates in [none, some] {
@@ -307,14 +307,14 @@ fn assert_honest(name: &str, none: &Rates, some: &Rates, misses: f64) {
     }
     let proven = (none.better + none.worse) / none.runs;
     assert!(proven <= misses + error(misses, none.runs), "{name}: falsely proven: {none:?}");
-    // Misses are as often on one side as on the other.
+    // Misses are equally likely on both sides.
     let below = misses / 2.0 + error(misses / 2.0, some.runs);
     assert!(some.worse / some.runs <= below, "{name}: a gain proven a loss: {some:?}");
 }
 
-/// The ratios of a run's `blocks` blocks fall above the truth and below it as a fair coin
-/// does. Blocks that depended on each other would show in the variance, and in fewer runs
-/// than in the share of intervals that miss.
+/// Asserts that a run's ratios in `blocks` blocks fall above and below the truth like a fair
+/// coin. Dependent blocks would show in the variance, with fewer runs than in the share of
+/// missing intervals.
 #[track_caller]
 fn assert_coin(name: &str, rates: &Rates, blocks: f64) {
     let variance = blocks / 4.0;
@@ -325,7 +325,7 @@ fn assert_coin(name: &str, rates: &Rates, blocks: f64) {
     assert!((square - variance).abs() <= far(of_square), "{name}: blocks depend: {rates:?}");
 }
 
-/// The rates as a table, too. `make bench-busy-simulation` asks for more runs by `RUNS`.
+/// Prints the rates as a table. `make bench-busy-simulation` sets more runs by `RUNS`.
 #[test]
 fn intervals_hold_the_truth_at_their_rate_whatever_others_do() {
     let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(300);
@@ -357,13 +357,13 @@ fn intervals_hold_the_truth_at_their_rate_whatever_others_do() {
 fn so_they_do_where_a_run_stops_at_its_goal_or_gives_it_up() {
     for (name, others) in loads() {
         let [none, some] = [1.0, GAIN].map(|factor| rates(120, others, factor, GOAL));
-        // The looks spend up to all of the 5%.
+        // The interim analyses spend up to all of the 5%.
         assert_honest(&name, &none, &some, 0.05);
     }
 }
 
-/// `try` stops early: the same is proven, in fewer blocks. Here there is no CPU time, so what
-/// is carried decides alone.
+/// `try` stops early: it proves the same in fewer blocks. CPU time is not simulated, so the
+/// carried traffic alone decides.
 #[test]
 fn a_trial_that_ends_when_it_is_decided_is_as_honest_and_shorter() {
     let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(120);
@@ -385,14 +385,14 @@ fn a_trial_that_ends_when_it_is_decided_is_as_honest_and_shorter() {
         assert_honest(&name, &none, &some, 0.05);
         (found, found_in_all) = (found + some.better, found_in_all + all.better);
     }
-    // The looks' wider intervals cost no proofs, beside the blocks that are added for them.
+    // Wider intervals of interim analyses cost no proofs, apart from the blocks added for them.
     assert!(found >= 0.97 * found_in_all, "{found} of {found_in_all}");
     let gain = rates(runs, [Others::Idle; 2], GAIN, PROOF);
     assert!(gain.blocks / gain.runs < 12.0, "{gain:?}");
 }
 
-/// A workload that is known well enough leaves its time to the others, and each interval
-/// holds the truth at its rate, that of the cell which took fewer samples as well.
+/// A workload that is known well enough leaves its time to the others. Each interval contains the
+/// truth at its rate, also that of the cell with fewer samples.
 #[test]
 fn a_workload_that_settles_takes_no_more_samples_and_its_interval_is_as_honest() {
     let asks = [Workload::TcpStream, Workload::TcpRr].map(|w| Ask::new(Task::Steady(w)));
@@ -448,7 +448,7 @@ fn a_workload_that_settles_takes_no_more_samples_and_its_interval_is_as_honest()
     assert!(seconds < 0.8 * in_all, "{seconds} of {in_all} s");
 }
 
-/// A machine that gives the threads of the first samples no CPU, and of every third.
+/// A machine without CPU time for the first samples, and for every third one.
 struct Starving {
     first: u32,
     taken: u32,
@@ -473,7 +473,7 @@ impl Source for Starving {
 
 #[test]
 fn a_sample_in_which_nothing_was_sent_is_taken_once_more_and_gives_no_cell_up() {
-    // None, and all of two blocks of three cells, each taken twice.
+    // None, or all of two blocks of three cells, each taken twice.
     for (first, blocks) in [(0, 0..20), (12, 2..20)] {
         let plan = plan(1, Rule::Background, TWENTY);
         let subjects = [subject()];
@@ -497,9 +497,9 @@ fn a_sample_in_which_nothing_was_sent_is_taken_once_more_and_gives_no_cell_up() 
     }
 }
 
-/// Rests after each sample until somebody has looked so often how long.
+/// Rests after each sample until the rest has been queried often enough.
 struct Resting<'a> {
-    /// Milliseconds of a whole rest, and what each look takes of it.
+    /// Duration of a rest in ms, and how much each query takes of it.
     whole: u32,
     step: u32,
     left: &'a Cell<u32>,
@@ -526,7 +526,7 @@ impl Source for Resting<'_> {
     }
 }
 
-/// What is told, and how much of a rest was left then.
+/// Records callbacks, and how much of a rest was left.
 struct Told<'a>(&'a Cell<u32>, Vec<(&'static str, u32)>);
 
 impl Observer for Told<'_> {
@@ -544,7 +544,7 @@ impl Observer for Told<'_> {
     }
 }
 
-/// A second before it, or at its beginning where it is shorter.
+/// Settings change a second before the end, or at the start of a shorter rest.
 #[test]
 fn a_setting_is_changed_before_the_end_of_a_rest() {
     for (whole, step, left_at) in [(60, 20, [40, 20]), (1400, 700, [700, 0])] {
@@ -614,7 +614,7 @@ fn a_strict_limit_leaves_nothing_where_the_background_finds_a_gain() {
     assert_eq!(strict.interval, None);
     let interval = run(1, steady, 1.6, Rule::Background, TWENTY).interval.unwrap();
     assert!(interval.low > 1.4, "{interval:?}");
-    // The same as ever on an idle machine.
+    // The result is the same on an idle machine.
     let idle = [Others::Idle; 2];
     assert!(run(1, idle, 1.6, Rule::Strict(limits), TWENTY).interval.is_some());
 }

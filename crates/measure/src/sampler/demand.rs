@@ -3,14 +3,14 @@
 use load::Workload;
 use results::{CpuSeconds, DemandUnit};
 
-/// CPU time per unit of work: user, system, softirq and interrupt time of all CPUs, less
-/// what the machine spends when nothing is run. The unit is the workload's
-/// [`service_demand_unit`](Workload::service_demand_unit): µs/KiB of payload for
-/// `tcp_stream`, µs per datagram, transaction or connection for the others.
+/// Returns the CPU time per unit of work: user, system, softirq and interrupt time of all CPUs,
+/// minus what the machine uses when idle. The unit is the workload's
+/// [`service_demand_unit`](Workload::service_demand_unit): µs/KiB of payload for TCP streams, µs
+/// per datagram, transaction or connection otherwise.
 ///
-/// `idle_load` is the share of all `cpus` busy before the run, 0..1; `seconds`
-/// the wall time of `cpu`. Never negative: a machine that was calmer than
-/// before the run shows a demand of 0. `None` when no work was done.
+/// `idle_load` is the busy share of all `cpus` before the run, 0..1; `seconds` the wall time of
+/// `cpu`. Never negative: 0 if the machine was calmer than before the run. `None` if no work was
+/// done.
 pub fn service_demand(
     cpu: &CpuSeconds,
     idle_load: f64,
@@ -24,6 +24,7 @@ pub fn service_demand(
         DemandUnit::PerKib => payload_bytes as f64 / 1024.0,
         _ => units as f64,
     };
+    // Without work there is no cost per unit.
     if work <= 0.0 {
         return None;
     }
@@ -42,7 +43,7 @@ mod tests {
     #[test]
     fn work_is_counted_in_the_workloads_unit() {
         let demand = |workload| service_demand(&CPU, 0.0, 1.0, 2, workload, 1000, 2_048_000);
-        // 1 s of CPU over 2000 KiB, and over 1000 units; steal and idle are not spent on work.
+        // 1 s of CPU over 2000 KiB, and over 1000 units. Steal and idle time do not count.
         assert!((demand(Workload::TcpStream).unwrap() - 500.0).abs() < 1e-9);
         for workload in [Workload::UdpStream, Workload::TcpRr, Workload::UdpRr, Workload::TcpCrr] {
             assert!((demand(workload).unwrap() - 1000.0).abs() < 1e-9, "{workload}");

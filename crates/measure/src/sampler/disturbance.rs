@@ -1,44 +1,43 @@
-//! What disturbed a measurement: time taken by the hypervisor, by throttling
-//! and by processes that are not part of it. What is past a limit stands out.
+//! Limits on disturbance: CPU time taken by the hypervisor, by throttling and by processes outside
+//! the measurement.
 
 use std::fmt::Write as _;
 
 pub use results::Disturbance;
 
-/// Shares above which a sample stands out.
+/// Shares above which a sample counts as disturbed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Of [`Disturbance::steal_share`].
+    /// Limit of [`Disturbance::steal_share`].
     pub steal_share: f64,
-    /// Of [`Disturbance::throttled_share`].
+    /// Limit of [`Disturbance::throttled_share`].
     pub throttled_share: f64,
-    /// Of [`Disturbance::other_share`].
+    /// Limit of [`Disturbance::other_share`].
     pub other_share: f64,
-    /// Of [`Disturbance::busiest_share`].
+    /// Limit of [`Disturbance::busiest_share`].
     pub busiest_share: f64,
 }
 
-/// What a sample's disturbance is judged by.
+/// Rule that judges the disturbance of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
-    /// By the run's own background, learned before and during it: what stands out is
-    /// taken once more, and counts then.
+    /// The run's own background, learned before and during it. A sample that exceeds it is
+    /// retaken; the second sample counts.
     Background,
-    /// By fixed limits: what is past them is taken once more, and is void if it is past
-    /// them again.
+    /// Fixed limits. A sample that exceeds them is retaken; it is void if it exceeds them again.
     Strict(Limits),
 }
 
 impl Limits {
-    /// 5% steal, 1% throttled, 10% other load, a quarter of one CPU. Throttling stops
-    /// every thread at once for milliseconds, so little of it already shows in latencies.
+    /// 5% steal, 1% throttled, 10% other load, a quarter of one CPU. Throttling stops all threads
+    /// at once for milliseconds, so even a little shows in latencies.
     ///
-    /// Under [`Rule::Background`] they are what is allowed above the background at least.
-    /// On an idle machine that is the same.
+    /// Under [`Rule::Background`] these are the minimum allowances above the background, which
+    /// makes no difference on an idle machine.
     pub const DEFAULT: Limits =
         Limits { steal_share: 0.05, throttled_share: 0.01, other_share: 0.10, busiest_share: 0.25 };
 
-    /// Limits that no sample passes.
+    /// Limits that no sample exceeds.
     pub const LIFTED: Limits = Limits {
         steal_share: f64::INFINITY,
         throttled_share: f64::INFINITY,
@@ -46,16 +45,17 @@ impl Limits {
         busiest_share: f64::INFINITY,
     };
 
-    /// What is past these limits, or `None`. A share that is not a number is beyond any
-    /// limit.
+    /// Describes the exceeded limits; `None` if there are none. A share that is not a number
+    /// exceeds any limit.
     pub fn passed(&self, by: &Disturbance) -> Option<String> {
         let mut reason = String::new();
         for (name, share, limit) in [
             ("stolen by the hypervisor", by.steal_share, self.steal_share),
             ("throttled by a control group", by.throttled_share, self.throttled_share),
             ("used by other processes", by.other_share, self.other_share),
-            ("of one CPU used by others", by.busiest_share, self.busiest_share),
+            ("of one CPU used by other processes", by.busiest_share, self.busiest_share),
         ] {
+            // NaN compares false, and thus exceeds the limit.
             let within = share <= limit;
             if !within {
                 let separator = if reason.is_empty() { "" } else { ", " };
@@ -97,7 +97,7 @@ mod tests {
              50.0% used by other processes (limit 10.0%)"
         );
         let one = Disturbance { busiest_share: 0.9, ..at };
-        assert_eq!(beyond(&one).unwrap(), "90.0% of one CPU used by others (limit 25.0%)");
+        assert_eq!(beyond(&one).unwrap(), "90.0% of one CPU used by other processes (limit 25.0%)");
         let unknown = Disturbance { other_share: f64::NAN, ..at };
         assert!(beyond(&unknown).is_some());
         assert_eq!(Limits::LIFTED.passed(&both), None);

@@ -1,11 +1,10 @@
-//! The exact CPU clock: `bpf/cpu_clock.bpf.c`, loaded and read.
+//! The exact CPU clock: loads and reads `bpf/cpu_clock.bpf.c`.
 //!
-//! The programs hang on trace points of the scheduler, softirqs and interrupts
-//! and vanish with this process. A run takes less than 0.1 µs (97 ns by
-//! `kernel.bpf_stats_enabled`, its own two clock readings included, on a KVM
-//! guest), two runs for each softirq and interrupt, one for each switch. It needs
-//! CAP_BPF and CAP_PERFMON in the initial user namespace, a kernel with BTF (5.11 or
-//! newer for the helpers used), and a kernel that is not PREEMPT_RT.
+//! The programs attach to trace points of the scheduler, softirqs and interrupts, and vanish with
+//! this process. A program run takes less than 0.1 µs (97 ns by `kernel.bpf_stats_enabled`, its own
+//! two clock readings included, on a KVM guest). There are two runs per softirq and interrupt and
+//! one per task switch. The clock needs CAP_BPF and CAP_PERFMON in the initial user namespace, a
+//! kernel with BTF (5.11 or newer for the helpers), and a kernel without PREEMPT_RT.
 
 use std::time::{Duration, Instant};
 
@@ -15,32 +14,32 @@ use nix::time::{ClockId, clock_gettime};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu_clock.bpf.o"));
 
-/// `struct cpu_clock` of the C source, in `u64`s.
+/// Size of `struct cpu_clock` in the C source, in `u64`s.
 const WORDS: usize = 9;
 
-/// Most readings of the map until each CPU's value was not just being written.
+/// Maximum readings of the map until no CPU's value was being written.
 const READINGS: usize = 1000;
 
-/// How long each CPU may take to run a thread of ours, which starts its clock.
+/// Time limit for each CPU to run a thread of this process, which starts its clock.
 const START_LIMIT: Duration = Duration::from_secs(2);
 
-/// Time by kind, nanoseconds, over all CPUs.
+/// Time by kind over all CPUs, nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct CpuNs {
     /// Time of the idle task.
     pub idle: u64,
-    /// Tasks, kernel threads but ksoftirqd included.
+    /// Time of tasks, including kernel threads other than ksoftirqd.
     pub task: u64,
-    /// Softirqs, wherever they ran, and ksoftirqd.
+    /// Time of softirqs in any context, and of ksoftirqd.
     pub softirq: u64,
-    /// Handlers of hardware interrupts, wherever they ran.
+    /// Time of hardware interrupt handlers in any context.
     pub irq: u64,
 }
 
 /// One CPU's clock at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct OneCpu {
-    /// In the order of `enum kind`; `None` before its first event.
+    /// Indexed by `enum kind`; `None` before the first event.
     ns: Option<[u64; 4]>,
 }
 
@@ -51,14 +50,14 @@ pub(super) struct ExactReading {
 }
 
 impl ExactReading {
-    /// What was added since `before`, over all CPUs that ran at both moments.
+    /// Returns the increase since `before`, over all CPUs with both readings.
     pub(super) fn since(&self, before: &ExactReading) -> CpuNs {
         let mut sum = CpuNs::default();
         for (after, before) in self.cpus.iter().zip(&before.cpus) {
             // A CPU that came online meanwhile has no first reading.
             let (Some(after), Some(before)) = (after.ns, before.ns) else { continue };
-            // A kind can run backwards by the length of one interrupt (see the
-            // C source); that counts as nothing.
+            // A kind can run backwards by the length of one interrupt (see the C source): count
+            // that as zero.
             let delta = |kind: usize| (after[kind].wrapping_sub(before[kind]) as i64).max(0) as u64;
             sum.idle += delta(0);
             sum.task += delta(1);
@@ -81,18 +80,19 @@ impl ExactClock {
     /// Loads and attaches the programs and starts the clock of each of `cpus`.
     ///
     /// # Errors
-    /// Why this machine has no exact clock, in words.
+    /// The reason why this machine has no exact clock.
     pub(super) fn open(cpus: &[usize]) -> Result<ExactClock, String> {
         if std::fs::read_to_string("/sys/kernel/realtime").is_ok_and(|rt| rt.trim() == "1") {
             return Err("a PREEMPT_RT kernel preempts softirqs".to_owned());
         }
         let (mut object, btf) = bpf_load::open(OBJECT)?;
-        // The kernel detaches a trace point by calling the other CPUs. Where that is the call's own
-        // trace point, QEMU 7.2's software emulation may never end it (docs/src/design/measuring.md).
+        // The kernel detaches a trace point by calling the other CPUs. For the trace point of that
+        // call itself, this may never end in QEMU 7.2's software emulation
+        // (docs/src/design/measuring.md).
         let without_calls = sys::emulation::is_tcg();
         for mut program in object.progs_mut() {
-            // Trace points of other architectures are left out; those that
-            // every architecture has, fail to load and say so.
+            // Skip trace points of other architectures. Those that exist on every architecture fail
+            // to load with an error.
             let name = program.name().to_string_lossy().into_owned();
             let is_call = name.starts_with("call_function");
             let optional = is_call || name.starts_with("local_timer");
@@ -104,8 +104,8 @@ impl ExactClock {
         let object = bpf_load::load(object)?;
         let clocks = bpf_load::map(&object, "clocks", 4, 8 * WORDS)?;
         let mut links = Vec::new();
-        // Exits first: an entry whose exit is not seen would leave the CPU in
-        // an interrupt for good.
+        // Attach exits first: with an entry but no exit program, the CPU would count as in an
+        // interrupt for good.
         let (exits, others): (Vec<_>, Vec<_>) = object
             .progs_mut()
             .filter(|program| program.autoload())
@@ -121,8 +121,8 @@ impl ExactClock {
         Ok(clock)
     }
 
-    /// Makes each CPU run something, as its clock starts with its first event
-    /// and an idle CPU may have none for seconds.
+    /// Makes each CPU run something: its clock starts with its first event, and an idle CPU may
+    /// have none for seconds.
     fn start(&self, cpus: &[usize]) -> Result<(), String> {
         let deadline = Instant::now() + START_LIMIT;
         std::thread::scope(|scope| {
@@ -134,11 +134,11 @@ impl ExactClock {
                     let Some(cpu) = cpus.iter().find(waiting) else { return Ok(()) };
                     if Instant::now() > deadline {
                         return Err(format!(
-                            "CPU {cpu} ran nothing of ours within {START_LIMIT:?}"
+                            "CPU {cpu} ran no thread of overlane within {START_LIMIT:?}"
                         ));
                     }
-                    // A CPU outside our cpuset cannot be entered; it starts with
-                    // whatever others run there. Sleeping is what switches.
+                    // A CPU outside our cpuset is not available; its clock starts with other
+                    // programs. Sleeping causes the task switch.
                     let _ = sys::affinity::pin(*cpu);
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -147,11 +147,10 @@ impl ExactClock {
         })
     }
 
-    /// The clocks now, what runs at this moment included.
+    /// Reads the clocks, including the running stretch of each CPU.
     ///
     /// # Errors
-    /// When the map cannot be read, or a CPU's value does not add up in any of
-    /// many readings.
+    /// If the map cannot be read, or a CPU's value is inconsistent in all readings.
     pub(super) fn read(&self) -> Result<ExactReading, String> {
         let mut torn = None;
         for _ in 0..READINGS {
@@ -171,7 +170,7 @@ impl ExactClock {
             }
             std::thread::yield_now();
         }
-        Err(format!("a CPU's times do not add up after {READINGS} readings: {torn:?}"))
+        Err(format!("a CPU's times are inconsistent after {READINGS} readings: {torn:?}"))
     }
 }
 
@@ -183,8 +182,8 @@ fn words(value: &[u8]) -> [u64; WORDS] {
     words
 }
 
-/// One CPU's times at `now`. The value as it came when it was caught between
-/// the program's two writes: its times then do not add up.
+/// Returns one CPU's times at `now`. If the value was read between the program's two writes, its
+/// times do not add up, and it is returned as the error.
 fn one_cpu(value: &[u64; WORDS], now: u64) -> Result<OneCpu, [u64; WORDS]> {
     let [idle, task, softirq, irq, start, last, in_irq, in_softirq, task_kind] = *value;
     if last == 0 {
@@ -201,8 +200,8 @@ fn one_cpu(value: &[u64; WORDS], now: u64) -> Result<OneCpu, [u64; WORDS]> {
         (0, ..) => 2,
         _ => 3,
     };
-    // `last` may be a little after `now`, which was read before: the difference
-    // is then negative and brings the sum back to `now`.
+    // `last` may be slightly after `now`, which was read earlier. The difference is then negative
+    // and corrects the sum to `now`.
     ns[running] = ns[running].wrapping_add(now.wrapping_sub(last));
     Ok(OneCpu { ns: Some(ns) })
 }

@@ -1,4 +1,4 @@
-//! How a host's own traffic fares, by its counters, and what of that is harm.
+//! Counters of a host's own traffic, and the detection of harm to it.
 
 use netstate::cpu::{CpuStat, CpuTicks, PROC_STAT};
 use netstate::proc::{ProcFile, read_value};
@@ -6,11 +6,11 @@ use netstate::snmp::{PROC_SNMP, Snmp};
 use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
 use serde::{Deserialize, Serialize};
 
-/// How a host's own traffic fares: counters that only grow, and what waits.
+/// State of a host's own traffic: monotonic counters, and the waiting share.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fare {
-    /// Packets taken through the stack.
+    /// Packets through the network stack.
     pub packets: f64,
     /// Packets dropped at full backlogs.
     pub drops: f64,
@@ -18,18 +18,18 @@ pub struct Fare {
     pub retransmits: f64,
     /// Share of the last ten seconds in which some task waited for a CPU, 0..1 (PSI).
     pub waiting: f64,
-    /// CPU time of the whole machine; `None`: it cannot be read.
+    /// CPU time of the whole machine; `None` if it cannot be read.
     pub ticks: Option<CpuTicks>,
 }
 
-/// Retransmits a second more than in rests that are nobody's harm.
+/// Additional retransmits per second, compared to rests, that do not count as harm.
 const RETRANSMITS: f64 = 20.0;
-/// Rise of the waiting share that is harm.
+/// Increase of the waiting share that counts as harm.
 const WAITING: f64 = 0.10;
 
-/// Whether a host suffered from a pulse, by its counters at the pulse's `begin` and
-/// `end`, `seconds` apart. `resting` are the rates of the rest before it, `waiting` is the
-/// share before the run.
+/// Returns whether a host suffered from a pulse, by its counters at the pulse's `begin` and `end`,
+/// `seconds` apart. `resting` has the rates of the rest before it, `waiting` is the share before
+/// the run.
 pub(crate) fn suffers(
     begin: &Fare,
     end: &Fare,
@@ -43,8 +43,7 @@ pub(crate) fn suffers(
         || end.waiting > waiting + WAITING
 }
 
-/// What passes a host and what it suffers, per second: packets, those dropped, TCP segments sent
-/// again.
+/// Rates per second: packets, dropped packets, retransmitted TCP segments.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Rates {
     pub packets: f64,
@@ -55,7 +54,7 @@ pub(crate) struct Rates {
 impl Rates {
     pub fn between(begin: &Fare, end: &Fare, seconds: f64) -> Rates {
         let seconds = seconds.max(1e-3);
-        // A counter of 32 bits that has passed its end is taken for one that stands.
+        // A 32-bit counter that wrapped counts as unchanged.
         let rate = |end: f64, begin: f64| (end - begin).max(0.0) / seconds;
         Rates {
             packets: rate(end.packets, begin.packets),
@@ -65,7 +64,7 @@ impl Rates {
     }
 }
 
-/// Reads [`Fare`]; a source that this kernel lacks reads as nothing.
+/// Reads [`Fare`]. A source that this kernel lacks reads as zero.
 #[derive(Debug)]
 pub(crate) struct HostCounters {
     softnet: Option<ProcFile>,
@@ -73,7 +72,7 @@ pub(crate) struct HostCounters {
     stat: Option<ProcFile>,
 }
 
-/// Where the kernel says how long tasks waited for a CPU.
+/// Time that tasks waited for a CPU (PSI).
 const PRESSURE: &str = "/proc/pressure/cpu";
 
 impl HostCounters {
@@ -93,25 +92,26 @@ impl HostCounters {
         let drops = cpus.map(|cpu| f64::from(cpu.dropped)).sum();
         let snmp = self.snmp.as_ref().and_then(|file| Snmp::parse(&file.read().ok()?).ok());
         let retransmits = snmp.map_or(0.0, |snmp| snmp.tcp.retrans_segs as f64);
+        // The kernel may lack PSI.
         let waiting = read_value(PRESSURE).ok().and_then(|text| waiting(&text)).unwrap_or(0.0);
         let stat = self.stat.as_ref().and_then(|file| CpuStat::read(file).ok());
         Fare { packets, drops, retransmits, waiting, ticks: stat.map(|stat| stat.total) }
     }
 }
 
-/// `avg10` of the line `some`, 0..1.
+/// Parses `avg10` of the line `some`, 0..1.
 fn waiting(text: &str) -> Option<f64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     let percent = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("avg10="))?;
     percent.parse::<f64>().ok().map(|percent| percent / 100.0)
 }
 
-/// Speed of a device of this process's namespace, bits/s; `None` where it does not say, or
-/// is another's.
+/// Returns the speed of a device in this process's namespace, bits/s; `None` if it reports none or
+/// is in another namespace.
 pub(crate) fn link_speed(device: &str) -> Option<f64> {
     let text = read_value(format!("/sys/class/net/{device}/speed")).ok()?;
     let megabits = text.trim().parse::<f64>().ok()?;
-    // -1 where the driver knows none (`SPEED_UNKNOWN` of ethtool.h).
+    // The driver reports -1 if the speed is unknown (`SPEED_UNKNOWN` of ethtool.h).
     (megabits > 0.0).then_some(megabits * 1e6)
 }
 
@@ -129,7 +129,7 @@ mod tests {
         assert!(!harm(Fare { retransmits: 6.0, ..calm }));
         assert!(harm(Fare { retransmits: 9.0, ..calm }));
         assert!(harm(Fare { waiting: 0.35, ..calm }));
-        // A host that drops all the time.
+        // A host with constant drops.
         let dropping = Rates { drops: 100.0, ..Rates::default() };
         let same = Fare { drops: 20.0, ..calm };
         assert!(!suffers(&calm, &same, &dropping, 0.2, 0.1));

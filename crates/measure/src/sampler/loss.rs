@@ -1,17 +1,16 @@
-//! Where lost datagrams went.
+//! Attributes lost datagrams to places.
 //!
-//! One lost datagram can be counted at several places. A drop at the softnet backlog behind
-//! a veth pair shows at the backlog and at both devices. It also shows at the sender's IP
-//! layer and UDP socket, as the error travels back.
+//! One lost datagram can be counted at several places. A drop at the softnet backlog behind a veth
+//! pair is counted at the backlog, at both devices, and also at the sender's IP layer and UDP
+//! socket, as the error travels back.
 //!
-//! Places are therefore asked in an order: first those that count whole datagrams of this
-//! very path, last those that count anything that passes. Each can only explain what the
-//! ones before it left. Never is more attributed than was lost. What is left over at the
-//! end is reported as unattributed.
+//! Places are therefore evaluated in order: first those that count whole datagrams of this path,
+//! last those that count any packets. Each place only explains what earlier ones left. Never more
+//! is attributed than was lost. The rest is reported as unattributed.
 //!
-//! Where the kernel's own reasons are known ([`Dropped`]), they come first. A packet is
-//! freed once, so they count each drop once, and say which queue it was. Counters then
-//! explain only what goes beyond them.
+//! If the kernel's drop reasons are known ([`Dropped`]), they come first. A packet is freed once,
+//! so they count each drop once and identify the queue. Counters then only explain what exceeds
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -22,34 +21,33 @@ use results::Loss;
 
 mod kernel;
 
-/// What was sent and received, and what was counted on the way.
+/// Datagrams sent and received, and the counters on the way.
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
-    /// Datagrams the sender's kernel accepted.
+    /// Datagrams accepted by the sender's kernel.
     pub sent: u64,
-    /// Datagrams the receiver read.
+    /// Datagrams read by the receiver.
     pub received: u64,
-    /// Datagrams in one skb on the path: above 1 where UDP GSO packets
-    /// cross uncut, so that one dropped skb loses several. 1 also where a
-    /// datagram is cut into fragments: losing any of them loses it.
+    /// Datagrams per skb on the path. Above 1 if UDP GSO packets stay whole, so that one dropped
+    /// skb loses several datagrams. 1 for fragmented datagrams, too: any lost fragment loses the
+    /// datagram.
     pub datagrams_per_skb: f64,
-    /// Datagrams in one skb at the receiving socket: above 1 with `UDP_GRO`.
+    /// Datagrams per skb at the receiving socket. Above 1 with `UDP_GRO`.
     pub datagrams_per_receive: f64,
-    /// Every namespace on the path, the sender's and receiver's among them.
+    /// Every namespace on the path, including the sender's and the receiver's.
     pub namespaces: &'a [NamespaceSample],
     /// Packets dropped at a full softnet backlog, all CPUs.
     pub softnet_dropped: u64,
-    /// Device → packets dropped there, along the path (`a/veth0`).
+    /// Drops by device along the path (`a/veth0`).
     pub devices: &'a [(String, u64)],
-    /// The kernel's own reasons with the label of their namespace, those of one
-    /// namespace together, the receiver's namespace first; empty where BPF is
-    /// not allowed.
+    /// The kernel's drop reasons with the label of their namespace, grouped by namespace, the
+    /// receiver's first; empty if BPF is not allowed.
     pub drops: &'a [(String, Dropped)],
-    /// Program → packets it dropped in user space.
+    /// Drops in user space by program.
     pub programs: &'a [(String, u64)],
 }
 
-/// Accounts for every lost datagram.
+/// Attributes every lost datagram.
 pub fn attribute(evidence: &Evidence<'_>) -> Loss {
     let mut ledger = Ledger::new(evidence.sent, evidence.received);
     let per_skb = evidence.datagrams_per_skb;
@@ -75,13 +73,13 @@ pub fn attribute(evidence: &Evidence<'_>) -> Loss {
         ledger.charge_beyond(format!("{label} conntrack"), refused, per_skb, seen);
     }
     for (program, dropped) in evidence.programs {
-        // A program that works in the kernel is seen there, too.
+        // The drops of a program with a kernel engine also have kernel reasons.
         ledger.charge_beyond(program.clone(), *dropped, per_skb, &mut seen.total.clone());
     }
     let backlog = evidence.softnet_dropped;
     ledger.charge_beyond("softnet backlog".to_owned(), backlog, per_skb, &mut seen.backlog);
-    // The backlog's drops show at the devices before it, and a device's drops
-    // at the IP layer above it; only what goes beyond them is new.
+    // The backlog's drops also count at the devices before it, and a device's drops at the IP
+    // layer above it: use only what exceeds them.
     let mut downstream = evidence.softnet_dropped;
     for (device, drops) in evidence.devices {
         let new = drops.saturating_sub(evidence.softnet_dropped);
@@ -94,15 +92,15 @@ pub fn attribute(evidence: &Evidence<'_>) -> Loss {
     ledger.close()
 }
 
-/// Packets that connection tracking refused.
+/// Returns the packets refused by connection tracking.
 fn conntrack_refused(namespace: &NamespaceSample) -> u64 {
-    // A failed insertion drops its packet and may count it as dropped, too.
+    // A failed insertion drops its packet and may also count as a drop.
     let refused = namespace.conntrack.unwrap_or_default();
     refused.drop.max(refused.insert_failed)
 }
 
-/// Datagrams dropped at sockets: each cause of `InErrors` is one of three
-/// counters or none, and `NoPorts` stands beside it.
+/// Charges datagrams dropped at sockets. Each cause of `InErrors` has one of three counters or
+/// none; `NoPorts` is separate.
 fn sockets(ledger: &mut Ledger, label: &str, udp: &Udp, per_receive: f64, seen: &mut u64) {
     let known = udp.rcvbuf_errors.saturating_add(udp.mem_errors).saturating_add(udp.in_csum_errors);
     for (cause, datagrams) in [
@@ -116,11 +114,11 @@ fn sockets(ledger: &mut Ledger, label: &str, udp: &Udp, per_receive: f64, seen: 
     }
 }
 
-/// Packets dropped at the IP layer, of both versions.
+/// Charges packets dropped at the IP layer of both versions.
 fn ip(ledger: &mut Ledger, namespace: &NamespaceSample, downstream: u64, per_skb: f64, seen: u64) {
     let (ip, ext, ip6) =
         (&namespace.counters.ip, &namespace.counters.ip_ext, &namespace.counters.ip6);
-    // IPv6 counts an oversized packet as too big and as not cut.
+    // IPv6 counts an oversized packet both as too big and as not fragmented.
     let too_big = ip.frag_fails + ip6.in_too_big_errors.max(ip6.frag_fails);
     for (cause, packets) in [
         ("reassembly", ip.reasm_fails + ip6.reasm_fails),
@@ -137,11 +135,11 @@ fn ip(ledger: &mut Ledger, namespace: &NamespaceSample, downstream: u64, per_skb
                 + ip6.in_truncated_pkts,
         ),
         ("IP input discard", ip.in_discards + ip6.in_discards),
-        // Queueing disciplines show here: the socket was told of success.
+        // Drops of queueing disciplines appear here, although the socket saw success.
         ("IP output discard", (ip.out_discards + ip6.out_discards).saturating_sub(downstream)),
     ] {
         let place = format!("{} {cause}", namespace.label);
-        // Any of the drops seen may be counted here once more.
+        // These counters may count any of the known drops again.
         ledger.charge_beyond(place, packets, per_skb, &mut seen.clone());
     }
 }
@@ -165,7 +163,7 @@ fn fraction(lost: u64, sent: u64) -> f64 {
     if sent > 0 { lost as f64 / sent as f64 } else { 0.0 }
 }
 
-/// What is still to be explained.
+/// Datagrams that are not explained yet.
 struct Ledger {
     sent: u64,
     received: u64,
@@ -175,20 +173,20 @@ struct Ledger {
 
 impl Ledger {
     fn new(sent: u64, received: u64) -> Ledger {
-        // More received than sent are duplicates, which are not a loss.
+        // More received than sent means duplicates, which are no loss.
         Ledger { sent, received, left: sent.saturating_sub(received), places: BTreeMap::new() }
     }
 
-    /// Explains as much of what is left as `count` drops of `datagrams_each` can.
+    /// Attributes up to `count` drops of `datagrams_each` datagrams.
     fn charge(&mut self, place: String, count: u64, datagrams_each: f64) {
         self.charge_beyond(place, count, datagrams_each, &mut 0);
     }
 
-    /// The same of a counter of which `seen` datagrams may have been explained
-    /// already; takes off `seen` what it counts of them.
+    /// Like [`Self::charge`], for a counter of which `seen` datagrams may already be explained.
+    /// Reduces `seen` by those.
     fn charge_beyond(&mut self, place: String, count: u64, datagrams_each: f64, seen: &mut u64) {
-        // A float-to-integer cast saturates, and of NaN it makes 0; a drop
-        // loses at least one datagram whatever the caller's mean says.
+        // A float-to-integer cast saturates and maps NaN to 0. A drop loses at least one datagram,
+        // whatever mean the caller passes.
         let datagrams = ((count as f64 * datagrams_each).round() as u64).max(count);
         let again = datagrams.min(*seen);
         *seen -= again;

@@ -1,5 +1,4 @@
-//! The machine sampler: CPU time by kind, softnet counters and disturbance,
-//! over all CPUs.
+//! Sampler of the machine: CPU time by kind, softnet counters and disturbance, over all CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -16,8 +15,8 @@ use super::exact::{ExactClock, ExactReading};
 use super::{Consumer, CpuBusy, Disturbance, Result, SamplerError, Survey, split};
 use results::{self, CpuClock, Privileges};
 
-/// Samples the whole machine. Reading costs the reader a fraction of a
-/// millisecond, and some microseconds more for each process that is no kernel thread.
+/// Samples the whole machine. A reading costs a fraction of a millisecond, plus some microseconds
+/// per process that is not a kernel thread.
 #[derive(Debug)]
 pub struct Machine {
     stat: ProcFile,
@@ -25,14 +24,14 @@ pub struct Machine {
     throttle: CpuThrottle,
     processes: Mutex<ProcessReader>,
     exact: std::result::Result<ExactClock, String>,
-    /// Processes whose descendants' CPU time is ours.
+    /// Processes whose descendants belong to the measurement.
     own: Vec<u32>,
-    /// CPUs whose disturbance counts; empty: all.
+    /// CPUs whose disturbance counts; empty: all CPUs.
     focus: BTreeSet<usize>,
     user_hz: u64,
 }
 
-/// One reading of [`Machine`].
+/// Counters of a [`Machine`] at one moment.
 #[derive(Debug, Clone)]
 pub struct MachineSnapshot {
     clock: ClockReading,
@@ -54,17 +53,17 @@ struct ProcessReading {
     foreign: BTreeMap<u32, Foreign>,
 }
 
-/// A process that is not part of the measurement.
+/// A process outside the measurement.
 #[derive(Debug, Clone, PartialEq)]
 struct Foreign {
     ticks: u64,
-    /// Without those of children that were waited for.
+    /// Without the time of children that were waited for.
     own_ticks: u64,
     processor: Option<u32>,
     command: String,
 }
 
-/// What happened between two readings of [`Machine`].
+/// Counter differences of a [`Machine`] between two readings.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct MachineSample {
     /// CPU seconds of all CPUs by kind.
@@ -73,21 +72,21 @@ pub struct MachineSample {
     pub seconds: f64,
     /// CPUs that are online.
     pub cpus: usize,
-    /// Packets taken through the stack, all CPUs.
+    /// Packets through the network stack, all CPUs.
     pub softnet_processed: u64,
     /// Packets dropped at a full softnet backlog, all CPUs.
     pub softnet_dropped: u64,
-    /// Times the softirq budget ran out, all CPUs.
+    /// Times that the softirq budget ran out, all CPUs.
     pub softnet_squeezed: u64,
-    /// What disturbed the sample.
+    /// Disturbance of the sample.
     pub disturbance: Disturbance,
-    /// CPUs that went online or offline meanwhile.
+    /// CPUs that went online or offline between the readings.
     #[serde(default)]
     pub cpus_changed: Vec<usize>,
 }
 
 impl MachineSample {
-    /// Share of all CPUs' time that was not idle or stolen, 0..1.
+    /// Returns the share of all CPUs' time that was neither idle nor stolen, 0..1.
     pub fn busy_share(&self) -> f64 {
         let total = split::total(&self.cpu);
         if total > 0.0 { split::busy(&self.cpu) / total } else { 0.0 }
@@ -95,16 +94,16 @@ impl MachineSample {
 }
 
 impl Machine {
-    /// Opens the sampler; with `prefer_exact`, with the exact CPU clock where
-    /// this machine allows it ([`Machine::clock_reason`] says why not).
+    /// Opens the sampler. With `prefer_exact` it uses the exact CPU clock if this machine allows
+    /// it; otherwise [`Machine::clock_reason`] gives the reason.
     ///
     /// # Errors
-    /// Where `/proc` is not mounted, or one of its files has another form.
+    /// If `/proc` is not mounted, or one of its files has an unknown format.
     pub fn open(prefer_exact: bool) -> Result<Machine> {
         let stat = ProcFile::open(PROC_STAT)?;
         let cpus: Vec<usize> = CpuStat::read(&stat)?.cpus.into_keys().collect();
         let exact =
-            if prefer_exact { ExactClock::open(&cpus) } else { Err("not asked for".to_owned()) };
+            if prefer_exact { ExactClock::open(&cpus) } else { Err("not requested".to_owned()) };
         if let Err(reason) = &exact {
             tracing::debug!(reason, "CPU time is counted in ticks");
         }
@@ -120,32 +119,32 @@ impl Machine {
         })
     }
 
-    /// How CPU time is counted.
+    /// Clock that counts CPU time.
     pub fn clock(&self) -> CpuClock {
         if self.exact.is_ok() { CpuClock::Exact } else { CpuClock::Tick }
     }
 
-    /// Why the exact clock is not used, when it is not.
+    /// Returns the reason if the exact clock is not used.
     pub fn clock_reason(&self) -> Option<&str> {
         self.exact.as_ref().err().map(String::as_str)
     }
 
-    /// Counts a process that does not descend from this one, and all that do
-    /// descend from it, as part of the measurement, not as other load.
+    /// Counts a process and its descendants as part of the measurement, although they do not
+    /// descend from this process.
     pub fn add_own_process(&mut self, pid: u32) {
         self.own.push(pid);
     }
 
-    /// Of the CPUs, only these count for [`Disturbance::busiest_share`]: the test's.
+    /// Restricts [`Disturbance::busiest_share`] to these CPUs, those of the test.
     pub fn focus_on(&mut self, cpus: impl IntoIterator<Item = usize>) {
         self.focus = cpus.into_iter().collect();
     }
 
-    /// Reads right before the measured interval: the CPU clock comes last, so
-    /// that reading itself is not in the sample.
+    /// Reads right before the measured interval. The CPU clock comes last, so that the reading
+    /// itself is not in the sample.
     ///
     /// # Errors
-    /// A file that cannot be read, or has another form.
+    /// A file that cannot be read or has an unknown format.
     pub fn begin(&self) -> Result<MachineSnapshot> {
         let processes = self.read_processes()?;
         let throttled = self.throttle.read()?;
@@ -154,7 +153,7 @@ impl Machine {
         Ok(MachineSnapshot { clock, softnet, processes, throttled })
     }
 
-    /// Reads right after the measured interval: the CPU clock comes first.
+    /// Reads right after the measured interval. The CPU clock comes first.
     ///
     /// # Errors
     /// As [`Machine::begin`].
@@ -166,13 +165,14 @@ impl Machine {
         Ok(MachineSnapshot { clock, softnet, processes, throttled })
     }
 
-    /// What happened between [`Machine::begin`] and [`Machine::end`].
+    /// Returns the differences between [`Machine::begin`] and [`Machine::end`].
     pub fn difference(&self, before: &MachineSnapshot, after: &MachineSnapshot) -> MachineSample {
         let ticks = after.clock.stat.total.since(&before.clock.stat.total);
         let cpu = match (&before.clock.exact, &after.clock.exact) {
             (Some(before), Some(after)) => {
                 split::from_exact(&after.since(before), &ticks, self.user_hz)
             }
+            // Ticks are coarser, but need no privileges.
             _ => split::from_ticks(&ticks, self.user_hz),
         };
         let softnet = after.softnet.since(&before.softnet);
@@ -184,7 +184,7 @@ impl Machine {
         let disturbance = Disturbance {
             steal_share: share(cpu.steal, split::total(&cpu)),
             throttled_share: share(after.throttled.since(&before.throttled).as_secs_f64(), seconds),
-            // Ticks are coarser than a short sample.
+            // Limit to 1: ticks are coarse compared to a short sample.
             other_share: share(foreign, listed * cpus as f64).min(1.0),
             busiest_share: self.busiest(&before.clock.stat, &after.clock.stat, &on_cpus, listed),
         };
@@ -200,7 +200,7 @@ impl Machine {
         }
     }
 
-    /// Share of the one CPU of the test's on which others and steal took most, 0..1.
+    /// Returns the share of the most disturbed of the test's CPUs that other load and steal took.
     fn busiest(
         &self,
         before: &CpuStat,
@@ -210,7 +210,7 @@ impl Machine {
     ) -> f64 {
         let counts = |cpu: &usize| self.focus.is_empty() || self.focus.contains(cpu);
         let shares = after.cpus.iter().filter(|(cpu, _)| counts(cpu)).map(|(cpu, ticks)| {
-            // A CPU without an earlier reading came online meanwhile, which makes the sample
+            // A CPU without an earlier reading has come online meanwhile, which makes the sample
             // void.
             let since = before.cpus.get(cpu).map(|before| ticks.since(before)).unwrap_or_default();
             let stolen = since.steal as f64 / since.total().max(1) as f64;
@@ -221,7 +221,7 @@ impl Machine {
         shares.fold(0.0, f64::max)
     }
 
-    /// Share of all CPUs busy while this thread sleeps for `duration`, 0..1.
+    /// Returns the busy share of all CPUs while this thread sleeps for `duration`, 0..1.
     ///
     /// # Errors
     /// As [`Machine::begin`].
@@ -232,7 +232,7 @@ impl Machine {
         Ok(self.difference(&before, &after).busy_share())
     }
 
-    /// What else runs while this thread sleeps for `duration`, in `steps` steps.
+    /// Surveys other load while this thread sleeps for `duration`, in `steps` steps.
     ///
     /// # Errors
     /// As [`Machine::begin`].
@@ -242,7 +242,7 @@ impl Machine {
             std::thread::sleep(duration / steps.max(1));
             readings.push(self.end()?);
         }
-        // Not reached: there are two readings at least.
+        // Unreachable: there are at least two readings.
         let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
             return Ok(Survey::default());
         };
@@ -281,8 +281,8 @@ impl Machine {
         })
     }
 
-    /// The machine's entry in the results. `privileges` is `root`,
-    /// `user-namespace` or `user`, `idle_load` comes from [`Machine::idle_load`].
+    /// Returns the machine's entry in the results. `privileges` is `root`, `user-namespace` or
+    /// `user`; `idle_load` comes from [`Machine::idle_load`].
     ///
     /// # Errors
     /// As [`MachineFacts::read`].
@@ -312,7 +312,7 @@ impl Machine {
     }
 
     fn read_processes(&self) -> Result<ProcessReading> {
-        // A reading that panicked has left what is known of kernel threads as it was.
+        // A reading that panicked has not changed what is known about kernel threads.
         let mut reader = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         let processes = reader.read()?;
         let foreign = processes.foreign(&self.own).map(|process| {
@@ -325,7 +325,7 @@ impl Machine {
 }
 
 impl ProcessReading {
-    /// CPU seconds of all since `before`, and by the CPU that each ran on last.
+    /// Returns the CPU seconds since `before`, in total and by the CPU that each process last used.
     fn since(&self, before: &ProcessReading, user_hz: u64) -> (f64, BTreeMap<u32, f64>) {
         let seconds = |ticks: u64| ticks as f64 / user_hz as f64;
         let all = |reading: &ProcessReading| {
@@ -333,26 +333,26 @@ impl ProcessReading {
         };
         let mut on_cpus = BTreeMap::new();
         for (pid, one) in &self.foreign {
-            // One that began meanwhile used all of its time meanwhile.
+            // A process that started meanwhile used all of its time meanwhile.
             let earlier = before.foreign.get(pid).map_or(0, |one| one.own_ticks);
             if let Some(cpu) = one.processor {
                 *on_cpus.entry(cpu).or_default() += seconds(one.own_ticks.saturating_sub(earlier));
             }
         }
-        // The sum, and not what each added: one that ended is in its parent's time.
+        // Use the difference of sums: a process that ended is in its parent's time.
         (seconds(all(self).saturating_sub(all(before))), on_cpus)
     }
 }
 
-/// CPUs that are in one of two readings only.
+/// Returns the CPUs that occur in only one of two readings.
 fn changed(before: &CpuStat, after: &CpuStat) -> Vec<usize> {
     let one = before.cpus.keys().filter(|cpu| !after.cpus.contains_key(cpu));
     let other = after.cpus.keys().filter(|cpu| !before.cpus.contains_key(cpu));
     one.chain(other).copied().collect()
 }
 
-/// This process's ID as the mounted `/proc` has it, which may be of another PID
-/// namespace than `getpid()`.
+/// Returns this process's PID in the mounted `/proc`, whose PID namespace may differ from that of
+/// `getpid()`.
 fn own_pid() -> Result<u32> {
     let target = std::fs::read_link("/proc/self")
         .map_err(|e| sys::Error::io("readlink", "/proc/self", &e))?;
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn the_busiest_of_the_tests_cpus_counts_with_its_steal() {
         let before = stat(&[(0, "0 0 0 0 0 0 0 0"), (1, "0 0 0 0 0 0 0 0")]);
-        // 20% stolen of CPU 0; CPU 1 has none.
+        // 20% of CPU 0 is stolen, nothing of CPU 1.
         let after = stat(&[(0, "40 0 0 40 0 0 0 20"), (1, "90 0 0 10 0 0 0 0")]);
         let mut machine = Machine::open(false).unwrap();
         let foreign = BTreeMap::from([(0, 0.1), (1, 0.9)]);
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn time_of_a_child_that_ended_is_its_own_once_and_its_parents_never() {
-        // 3 ran for 50 ticks before, for 10 meanwhile, and was waited for by 2.
+        // Process 3 ran for 50 ticks before and 10 meanwhile; process 2 waited for it.
         let before = processes(&[(2, 5, 5, 0), (3, 50, 50, 1)]);
         let after = processes(&[(2, 65, 5, 0), (4, 7, 7, 1)]);
         let (all, on_cpus) = after.since(&before, 100);

@@ -1,17 +1,17 @@
-//! What a measurement cost and what it lost: CPU time of the whole machine, counters of the
-//! network softirq and of each namespace, and where lost datagrams went.
+//! Cost and loss of a measurement: CPU time of the whole machine, counters of the network softirq
+//! and of each namespace, and the places of lost datagrams.
 //!
 //! Three samplers are read before and after the measured interval:
 //! - [`Machine`]: all CPUs;
 //! - [`Namespace`]: one per network namespace;
-//! - [`Drops`], where BPF is allowed: the kernel's own reason of every drop.
+//! - [`Drops`], if BPF is allowed: the kernel's reason for every drop.
 //!
-//! [`Survey`] is what else runs before a run, [`Fare`] how others' traffic fares.
+//! [`Survey`] describes other load before a run, [`Fare`] the state of other traffic.
 //!
-//! None needs a thread of its own while traffic runs. What they find is judged by:
-//! - [`Disturbance`]: was the machine ours?
-//! - [`service_demand`]: what did a unit of work cost?
-//! - [`loss`](mod@loss): where did datagrams go?
+//! None needs a thread of its own while traffic runs. Their readings are interpreted by:
+//! - [`Disturbance`]: other load on the machine;
+//! - [`service_demand`]: the CPU cost of a unit of work;
+//! - [`loss`](mod@loss): the places of lost datagrams.
 
 mod demand;
 mod disturbance;
@@ -38,24 +38,24 @@ pub use timeline::Recorder;
 /// A sampler that could not be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
-    /// A file of `/proc`.
+    /// A file of `/proc` could not be read.
     #[error(transparent)]
     Proc(#[from] netstate::proc::ProcError),
-    /// The packet sockets of a namespace.
+    /// The packet sockets of a namespace could not be read.
     #[error("packet sockets of {namespace}: {error}")]
     PacketDiag {
         /// Label of the namespace (`a`, `tenant-b`).
         namespace: String,
-        /// What the kernel answered.
+        /// Error of the kernel.
         error: Box<netstate::packet_diag::PacketDiagError>,
     },
-    /// The exact CPU clock, after it was opened.
+    /// The exact CPU clock failed after it was opened.
     #[error("exact CPU clock: {reason}")]
     CpuClock {
-        /// What was attempted, and what came.
+        /// Operation and error.
         reason: String,
     },
-    /// The counts of drops, after they were opened.
+    /// The drop counters failed after they were opened.
     #[error(transparent)]
     Drops(#[from] observe::DropsError),
 }

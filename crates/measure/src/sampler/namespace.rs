@@ -1,5 +1,4 @@
-//! The namespace sampler: protocol counters, connection tracking and packet
-//! sockets of one network namespace.
+//! Sampler of a network namespace: protocol counters, connection tracking and packet sockets.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +10,7 @@ use sys::netns::NetNs;
 
 use super::{Result, SamplerError};
 
-/// Samples one network namespace, from any thread. Its open files keep the
-/// namespace alive.
+/// Samples one network namespace, from any thread. Its open files keep the namespace alive.
 #[derive(Debug)]
 pub struct Namespace {
     label: String,
@@ -21,7 +19,7 @@ pub struct Namespace {
     packets: Option<PacketDiag>,
 }
 
-/// One reading of [`Namespace`].
+/// Counters of a [`Namespace`] at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceSnapshot {
     counters: Counters,
@@ -29,31 +27,29 @@ pub struct NamespaceSnapshot {
     packets: Option<PacketDrops>,
 }
 
-/// What happened in a namespace between two readings.
+/// Counter differences of a namespace between two readings.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct NamespaceSample {
     /// The namespace's label (`tenant-b`).
     pub label: String,
-    /// What each protocol counter added.
+    /// Increase of each protocol counter.
     pub counters: Counters,
-    /// Conntrack entries at the end; `None` where there is no conntrack.
+    /// Conntrack entries at the end; `None` without conntrack.
     pub conntrack_entries: Option<u64>,
-    /// Most conntrack entries; `None` where there is no conntrack.
+    /// Maximum number of conntrack entries; `None` without conntrack.
     pub conntrack_max: Option<u64>,
-    /// What conntrack refused; `None` where the kernel does not count it.
+    /// Packets refused by conntrack; `None` if the kernel does not count them.
     pub conntrack: Option<ConntrackDelta>,
-    /// Packets dropped at packet sockets (`AF_PACKET`); `None` where the kernel
-    /// has no `PACKET_DIAG`.
+    /// Packets dropped at packet sockets (`AF_PACKET`); `None` if the kernel has no `PACKET_DIAG`.
     pub packet_socket_drops: Option<u64>,
 }
 
 impl Namespace {
-    /// Opens the sampler of a namespace; `label` names it in figures (`a`,
-    /// `tenant-b`).
+    /// Opens the sampler of a namespace. `label` names it in figures (`a`, `tenant-b`).
     ///
     /// # Errors
-    /// Where the namespace cannot be entered, `/proc` is not mounted, or a
-    /// file's form is another.
+    /// If the namespace cannot be entered, `/proc` is not mounted, or a file has an unknown
+    /// format.
     pub fn open_in(namespace: &NetNs, label: &str) -> Result<Namespace> {
         let (snmp, conntrack, packets) = namespace
             .run(|| Ok((SnmpFiles::open()?, ConntrackFiles::open()?, PacketDiag::open())))?
@@ -76,12 +72,12 @@ impl Namespace {
         Ok(Namespace { label: label.to_owned(), snmp, conntrack, packets })
     }
 
-    /// The label it was opened with.
+    /// Label in figures.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// Why there are no conntrack figures, when there are none.
+    /// Returns the reason if there are no conntrack figures.
     pub fn conntrack_reason(&self) -> Option<&str> {
         self.conntrack.as_ref().err().map(|absent| absent.reason.as_str())
     }
@@ -89,7 +85,7 @@ impl Namespace {
     /// Reads all counters.
     ///
     /// # Errors
-    /// A file that cannot be read, or has another form.
+    /// A file that cannot be read or has an unknown format.
     pub fn snapshot(&self) -> Result<NamespaceSnapshot> {
         let error = |error| SamplerError::PacketDiag {
             namespace: self.label.clone(),
@@ -99,14 +95,14 @@ impl Namespace {
             counters: self.snmp.read()?,
             conntrack: match &self.conntrack {
                 Ok(files) => Some(files.read()?),
-                // No connection tracking here: [`Namespace::conntrack_reason`] says why.
+                // No connection tracking: [`Namespace::conntrack_reason`] gives the reason.
                 Err(_) => None,
             },
             packets: self.packets.as_ref().map(PacketDiag::read).transpose().map_err(error)?,
         })
     }
 
-    /// What happened between two readings.
+    /// Returns the differences between two readings.
     pub fn difference(
         &self,
         before: &NamespaceSnapshot,
@@ -132,13 +128,13 @@ impl Namespace {
 }
 
 impl NamespaceSample {
-    /// TCP segments sent again, over both IP versions (`RetransSegs`).
+    /// Returns the retransmitted TCP segments of both IP versions (`RetransSegs`).
     pub fn tcp_retransmits(&self) -> u64 {
         self.counters.tcp.retrans_segs
     }
 
-    /// UDP counters of errors that are not 0, by the kernel's name with its
-    /// protocol (`UdpRcvbufErrors`, `Udp6NoPorts`), as `nstat` prints them.
+    /// Returns nonzero UDP error counters, by protocol and kernel name (`UdpRcvbufErrors`,
+    /// `Udp6NoPorts`), as in `nstat`.
     pub fn udp_errors(&self) -> BTreeMap<String, u64> {
         let mut errors = BTreeMap::new();
         for (protocol, counters) in [("Udp", &self.counters.udp), ("Udp6", &self.counters.udp6)] {

@@ -1,11 +1,11 @@
-//! From two readings of a CPU clock to seconds by kind.
+//! Converts two readings of a CPU clock to seconds by kind.
 
 use netstate::cpu::CpuTicks;
 
 use super::exact::CpuNs;
 use results::CpuSeconds;
 
-/// Seconds by kind from ticks alone.
+/// Returns seconds by kind from ticks alone.
 pub(super) fn from_ticks(ticks: &CpuTicks, user_hz: u64) -> CpuSeconds {
     let seconds = |ticks: u64| ticks as f64 / user_hz as f64;
     CpuSeconds {
@@ -18,13 +18,12 @@ pub(super) fn from_ticks(ticks: &CpuTicks, user_hz: u64) -> CpuSeconds {
     }
 }
 
-/// Seconds by kind from the exact clock, with what only ticks can tell:
+/// Returns seconds by kind from the exact clock, completed by ticks:
 ///
-/// - Time of tasks is exact as a whole; user and system mode share it as their
-///   ticks do. Without a tick of either, all of it is system time.
-/// - The exact clock runs on while the hypervisor has the CPU. It takes a CPU
-///   only from work, so stolen time is taken off all kinds but idle, in
-///   proportion.
+/// - Task time is exact in total. User and system mode divide it in proportion to their ticks.
+///   Without a tick of either, all of it is system time.
+/// - The exact clock also counts while the hypervisor has the CPU. Only busy CPUs lose time to it,
+///   so stolen time is subtracted from all kinds except idle, in proportion.
 pub(super) fn from_exact(exact: &CpuNs, ticks: &CpuTicks, user_hz: u64) -> CpuSeconds {
     let sampled = from_ticks(ticks, user_hz);
     let seconds = |ns: u64| ns as f64 / 1e9;
@@ -44,12 +43,12 @@ pub(super) fn from_exact(exact: &CpuNs, ticks: &CpuTicks, user_hz: u64) -> CpuSe
     }
 }
 
-/// User, system, softirq and interrupt time.
+/// Returns user, system, softirq and interrupt time.
 pub(super) fn busy(cpu: &CpuSeconds) -> f64 {
     cpu.user + cpu.system + cpu.softirq + cpu.irq
 }
 
-/// Sum over all kinds, idle included, seconds.
+/// Returns the sum over all kinds, idle included, seconds.
 pub(super) fn total(cpu: &CpuSeconds) -> f64 {
     busy(cpu) + cpu.steal + cpu.idle
 }
@@ -87,7 +86,7 @@ mod tests {
         let second = 1_000_000_000;
         let exact = CpuNs { idle: second, task: 4 * second, softirq: 5 * second, irq: second };
         let cpu = from_exact(&exact, &TICKS, 100);
-        // 0.5 s of 10 s of work were stolen.
+        // 0.5 s of 10 s of work are stolen.
         assert!(close(cpu.user, 0.3 * 3.8) && close(cpu.system, 0.7 * 3.8), "{cpu:?}");
         assert!(close(cpu.softirq, 4.75) && close(cpu.irq, 0.95) && close(cpu.idle, 1.0));
         assert!(close(total(&cpu), 11.0), "{cpu:?}");
@@ -98,7 +97,7 @@ mod tests {
         let exact = CpuNs { task: 3_000_000, ..CpuNs::default() };
         let cpu = from_exact(&exact, &CpuTicks::default(), 100);
         assert!(close(cpu.system, 0.003) && close(cpu.user, 0.0), "{cpu:?}");
-        // More stolen than worked: the two clocks are not read at the same moment.
+        // More stolen than worked: the two clocks are read at different moments.
         let cpu = from_exact(&exact, &TICKS, 100);
         assert!(close(cpu.steal, 0.003) && close(busy(&cpu), 0.0), "{cpu:?}");
         assert_eq!(from_exact(&CpuNs::default(), &CpuTicks::default(), 100), CpuSeconds::default());

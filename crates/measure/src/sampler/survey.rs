@@ -1,56 +1,56 @@
-//! What else runs on the machine, before a run puts a load on it.
+//! Survey of other load on the machine before a run.
 
 use super::{Disturbance, Limits};
 use results::stats::{median, percentile};
 
-/// What [`Machine::survey`](super::Machine::survey) saw.
+/// Result of [`Machine::survey`](super::Machine::survey).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Survey {
     /// Share of all CPUs busy, 0..1.
     pub busy: f64,
     /// Share of all CPUs in softirqs and interrupts, 0..1.
     pub softirq: f64,
-    /// What would disturb a sample of each step.
+    /// Disturbance during each step.
     pub steps: Vec<Disturbance>,
-    /// The same over all of them.
+    /// Disturbance over all steps.
     pub whole: Disturbance,
-    /// Packets through the stack, all CPUs.
+    /// Packets through the network stack, all CPUs.
     pub packets_per_s: f64,
     /// Each online CPU.
     pub cpus: Vec<CpuBusy>,
-    /// Processes of others that used CPU time, most first.
+    /// Processes outside the measurement that used CPU time, busiest first.
     pub consumers: Vec<Consumer>,
-    /// CPUs that a control group lets this process use.
+    /// Number of CPUs that a control group allows to this process.
     pub quota: Option<f64>,
 }
 
-/// How busy a CPU is, shares of its time, 0..1.
+/// Load of a CPU, as shares of its time, 0..1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CpuBusy {
     /// Number of the CPU, as in `/proc/stat`.
     pub cpu: usize,
-    /// Share that it was neither idle nor waiting for I/O.
+    /// Share in which it was neither idle nor waiting for I/O.
     pub busy: f64,
     /// Share in softirqs, without hardware interrupts.
     pub softirq: f64,
-    /// Taken by the hypervisor.
+    /// Share taken by the hypervisor.
     pub steal: f64,
 }
 
-/// A process of others.
+/// A process outside the measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Consumer {
     /// Process ID in this process's PID namespace.
     pub pid: u32,
-    /// Command, as its process chose it.
+    /// Command name, as the process set it.
     pub command: String,
     /// CPU time over wall time: 1 is one CPU.
     pub share: f64,
 }
 
 impl Survey {
-    /// How far others' share goes up and down between steps: half of the distance between
-    /// the 10th and the 90th percentile, of all CPUs, 0..1.
+    /// Variation of other load between steps: half of the distance between the 10th and the 90th
+    /// percentile, of all CPUs, 0..1.
     pub fn swing(&self) -> f64 {
         let shares: Vec<f64> =
             self.steps.iter().map(|step| step.other_share + step.steal_share).collect();
@@ -58,15 +58,16 @@ impl Survey {
         (at(0.9) - at(0.1)) / 2.0
     }
 
-    /// Whether that is more than a sample may differ by from the others.
+    /// Whether that variation exceeds the allowed difference between samples.
     pub fn comes_and_goes(&self) -> bool {
         self.swing() >= Limits::DEFAULT.other_share
     }
 
-    /// Share of all CPUs that others and the hypervisor take, 0..1.
+    /// Share of all CPUs that other programs and the hypervisor take, 0..1.
     pub fn taken(&self) -> f64 {
         let shares: Vec<f64> =
             self.steps.iter().map(|step| step.other_share + step.steal_share).collect();
+        // Tick errors can push the sum beyond the bounds.
         median(&shares).unwrap_or(0.0).clamp(0.0, 1.0)
     }
 }

@@ -1,12 +1,12 @@
-//! What every CPU did while a run went on: CPU time by kind and interrupts, in
-//! equal steps, by a thread of its own.
+//! Timeline of every CPU during a run: CPU time by kind and interrupts, in equal steps, recorded by
+//! a separate thread.
 //!
-//! Reading the three files takes a fraction of a millisecond a step, for which whatever else
-//! the CPU has to do waits. Beside others' work steps are longer, and the thread gives way.
+//! Reading the three files takes a fraction of a millisecond per step and delays other work on that
+//! CPU. Beside other programs, steps are longer and the thread has the lowest priority.
 //!
-//! A run of any length keeps at most [`MOST_STEPS`]: then two steps become one, and steps
-//! are twice as long from there. CPU time is that of `/proc/stat`, sampled by the
-//! timer tick: it shows the picture, the samples' figures have the exact clock.
+//! A run of any length keeps at most [`MOST_STEPS`] steps: when they are full, pairs are merged
+//! and the step length doubles. CPU time comes from `/proc/stat`, sampled by the timer tick. It is
+//! for the overview; the samples' figures use the exact clock.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -19,16 +19,16 @@ use netstate::proc::{ProcError, ProcFile};
 
 use results::{CpuTimeline, InterruptTimeline, Mark, Timeline};
 
-/// First length of a step.
+/// Initial length of a step.
 const STEP: Duration = Duration::from_millis(250);
-/// The same where the thread gives way.
+/// Initial length of a step at low priority.
 const GENTLE_STEP: Duration = Duration::from_secs(2);
-/// Steps kept at most.
+/// Maximum number of steps.
 const MOST_STEPS: usize = 480;
-/// Softirqs that move packets; the others would only hide them.
+/// Softirqs that process packets. Others would hide them.
 const SOFTIRQS: [&str; 2] = ["NET_RX", "NET_TX"];
 
-/// Records until it is finished or dropped.
+/// Records until finished or dropped.
 #[derive(Debug)]
 pub struct Recorder {
     begun: Instant,
@@ -44,7 +44,7 @@ struct Files {
     softirqs: ProcFile,
 }
 
-/// One reading, and the differences of two.
+/// One reading, or the difference of two.
 #[derive(Debug, Clone, Default)]
 struct Reading {
     cpus: BTreeMap<usize, CpuTicks>,
@@ -55,16 +55,16 @@ struct Reading {
 struct Steps {
     length: Duration,
     steps: Vec<Reading>,
-    /// When the step ends that is not whole yet, and what was read of it.
+    /// End of the incomplete step, and its readings so far.
     due: Instant,
     rest: Reading,
 }
 
 impl Recorder {
-    /// Starts recording, in longer steps and behind all other programs where it `gives_way`.
+    /// Starts recording; in longer steps and at the lowest priority if `gives_way`.
     ///
     /// # Errors
-    /// When one of the files cannot be opened or understood.
+    /// If one of the files cannot be opened or parsed.
     pub fn start(gives_way: bool) -> Result<Recorder, ProcError> {
         let step = if gives_way { GENTLE_STEP } else { STEP };
         let files = Files {
@@ -79,7 +79,7 @@ impl Recorder {
             .name("timeline".to_owned())
             .spawn(move || {
                 if gives_way && let Err(error) = sys::priority::give_way() {
-                    tracing::debug!(%error, "the time line is kept at the usual priority");
+                    tracing::debug!(%error, "the timeline is recorded at normal priority");
                 }
                 let mut record = Steps::new(step, begun);
                 let mut before = first;
@@ -89,7 +89,7 @@ impl Recorder {
                         Err(RecvTimeoutError::Timeout) => false,
                         Ok(()) | Err(RecvTimeoutError::Disconnected) => true,
                     };
-                    // A reading that fails is a step of nothing, not the end.
+                    // Record a failed reading as an empty step, and continue.
                     let after = files.read().unwrap_or_else(|_| before.clone());
                     record.add(after.since(&before), Instant::now());
                     before = after;
@@ -98,20 +98,20 @@ impl Recorder {
                     }
                 }
             })
-            .map_err(|e| sys::Error::io("clone", "thread of the time line", &e))?;
+            .map_err(|e| sys::Error::io("clone", "thread of the timeline", &e))?;
         Ok(Recorder { begun, marks: Vec::new(), stop, thread: Some(thread) })
     }
 
-    /// Notes that a cell is being measured from now on.
+    /// Records that a cell is measured from now on.
     pub fn mark(&mut self, cell: usize) {
         self.marks.push(Mark { at_s: self.begun.elapsed().as_secs_f64(), cell });
     }
 
-    /// Ends recording; `None` of a run shorter than a step.
+    /// Ends recording; `None` if the run was shorter than a step.
     pub fn finish(mut self) -> Option<Timeline> {
-        // Only a thread that has ended does not hear it.
+        // Fails only if the thread has already ended.
         let _ = self.stop.send(());
-        // A panic there costs the time line, and none of the figures.
+        // A panic there loses the timeline, but no figure.
         let record = self.thread.take()?.join().ok()?;
         let marks = std::mem::take(&mut self.marks);
         (!record.steps.is_empty()).then(|| record.timeline(marks))
@@ -134,7 +134,7 @@ impl Files {
 impl Reading {
     fn since(&self, before: &Reading) -> Reading {
         let cpus = self.cpus.iter().map(|(cpu, ticks)| {
-            // A CPU that has come online is counted from the next step on.
+            // A CPU that has come online counts from the next step on.
             (*cpu, before.cpus.get(cpu).map_or(CpuTicks::default(), |b| ticks.since(b)))
         });
         let interrupts = self.interrupts.iter().filter_map(|(key, count)| {
@@ -144,7 +144,7 @@ impl Reading {
         Reading { cpus: cpus.collect(), interrupts: interrupts.collect() }
     }
 
-    /// One of so many equal parts.
+    /// Returns one of `parts` equal parts.
     fn part(&self, parts: u64) -> Reading {
         let interrupts = self.interrupts.iter().map(|(key, count)| (key.clone(), count / parts));
         Reading {
@@ -177,7 +177,7 @@ impl Steps {
         Steps { length, steps: Vec::new(), due: begun + length, rest: Reading::default() }
     }
 
-    /// Adds what was read at `now`: in equal parts, to all steps that a thread without a CPU has
+    /// Adds what was read at `now`, spread evenly over all steps that a thread without a CPU has
     /// missed.
     fn add(&mut self, reading: Reading, now: Instant) {
         self.rest = std::mem::take(&mut self.rest).plus(reading);
@@ -192,6 +192,7 @@ impl Steps {
 
     fn push(&mut self, step: Reading) {
         self.steps.push(step);
+        // Full: merge pairs of steps.
         if self.steps.len() >= MOST_STEPS {
             let mut pairs = std::mem::take(&mut self.steps).into_iter();
             while let Some(one) = pairs.next() {
@@ -219,7 +220,7 @@ impl Steps {
         for (cpu, line) in &mut cpus {
             for step in &self.steps {
                 let ticks = step.cpus.get(cpu).copied().unwrap_or_default();
-                // Three digits: a step has some hundred ticks at most.
+                // Three digits suffice: a step has some hundred ticks at most.
                 let share =
                     |part: u64| (part as f64 / ticks.total().max(1) as f64 * 1e3).round() / 1e3;
                 line.user.push(share(ticks.user + ticks.nice));
@@ -307,7 +308,7 @@ mod tests {
         let begun = Instant::now();
         let at = |millis| begun + Duration::from_millis(millis);
         let mut record = Steps::new(STEP, begun);
-        // Too early, just in time, late by two steps and a part.
+        // Too early, on time, late by two and a half steps.
         for (now, steps) in [(249, 0), (250, 1), (800, 3)] {
             record.add(reading(20, 5, 10), at(now));
             assert_eq!(record.steps.len(), steps, "{now} ms");
@@ -315,10 +316,10 @@ mod tests {
         let calls = |record: &Steps| -> Vec<u64> {
             record.steps.iter().flat_map(|step| step.interrupts.values().copied()).collect()
         };
-        // What came too early is in the first.
+        // Values that came early belong to the first step.
         assert_eq!(calls(&record), [20, 5, 5]);
 
-        // So late that steps become longer on the way: nothing is lost, and none is early.
+        // So late that steps are merged on the way: nothing is lost or early.
         let late = STEP.as_millis() as u64 * (MOST_STEPS as u64 * 5 + 1);
         record.add(reading(20_000, 5000, 100_000), at(late));
         assert!(record.steps.len() < MOST_STEPS && record.length > STEP * 4);

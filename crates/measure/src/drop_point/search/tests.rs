@@ -6,15 +6,15 @@ use rand_pcg::Pcg64;
 
 use super::*;
 
-/// A path of known capacity, with what disturbs a real one.
+/// A path of known capacity with realistic disturbances.
 struct Path {
-    /// Highest rate without loss, datagrams/s.
+    /// Maximum rate without loss, datagrams/s.
     capacity: f64,
-    /// What the generator can make, datagrams/s.
+    /// Maximum rate of the generator, datagrams/s.
     generator: f64,
-    /// Relative deviation of the capacity from trial to trial.
+    /// Relative deviation of the capacity between trials.
     noise: f64,
-    /// Share of trials in which a stranger makes the path lose 3%.
+    /// Share of trials in which foreign load makes the path lose 3%.
     bursts: f64,
     /// Share of trials that are void.
     voids: f64,
@@ -76,7 +76,7 @@ fn the_capacity_lies_between_the_bounds_of_every_goal() {
             assert!(goal.per_s <= 100_000.0 && goal.per_s >= goal.kept * (1.0 - goal.loss));
         }
         assert_eq!(found.point.generator_limit, None);
-        // One trial decides nothing, and three goals share them.
+        // One trial decides nothing, and the goals share trials.
         assert!((8..40).contains(&found.point.trials), "{start}: {found:?}");
     }
 }
@@ -96,7 +96,7 @@ fn searches_of_a_noisy_path_agree() {
         agreed += u64::from(high / low <= 1.05);
         assert!(high < 102_000.0, "{seed}: {three:?}");
     }
-    // Three in a row within 5%.
+    // Three searches in a row agree within 5%.
     assert!(agreed >= 190, "{agreed} of {searches}");
 }
 
@@ -139,7 +139,7 @@ fn one_bad_trial_of_three_does_not_turn_a_load() {
     assert_eq!(class(&[0.4, 0.5]), Class::Upper);
     assert_eq!(class(&[0.0, 0.5]), Class::Undecided);
     assert_eq!(class(&[0.0, 0.0, 0.0, 0.5]), Class::Lower);
-    // Nobody leads by two: half of five decide.
+    // No side leads by two: the majority of five decides.
     assert_eq!(class(&[0.0, 0.0, 0.0, 0.4, 0.5]), Class::Lower);
     assert_eq!(class(&[0.0, 0.0, 0.3, 0.4, 0.5]), Class::Upper);
     assert_eq!(load(&[0.0, 0.002, 0.5]).typical_loss(), 0.002);
@@ -148,7 +148,7 @@ fn one_bad_trial_of_three_does_not_turn_a_load() {
 
 #[test]
 fn a_wrong_upper_bound_is_found_out() {
-    // The first two trials below the capacity are disturbed.
+    // The first two trials, below the capacity, are disturbed.
     let mut trials = 0;
     let Ok(found) = search(&asked(90_000.0), |per_s| {
         trials += 1;
@@ -165,7 +165,7 @@ fn an_error_ends_the_search() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-    /// Whatever the path does, the search ends and does not contradict itself.
+    /// For any path, the search ends and does not contradict itself.
     #[test]
     fn any_path_is_searched_in_bounded_trials(
         seed in any::<u64>(),
@@ -198,7 +198,7 @@ proptest! {
             prop_assert!(goal.per_s <= goal.kept);
             prop_assert!(goal.missed.is_none_or(|missed| missed > goal.kept));
         }
-        // What keeps a stricter goal keeps the others.
+        // A load that keeps a stricter goal keeps the others.
         prop_assert!(found.point.goals.is_sorted_by(|a, b| a.kept <= b.kept));
         if let Some(limit) = found.point.generator_limit {
             prop_assert!(found.point.goals.iter().all(|goal| goal.kept <= limit));

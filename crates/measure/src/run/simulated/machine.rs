@@ -1,39 +1,39 @@
-//! The machines of `simulated`: what others do with them, and what that leaves of a path.
+//! The machines of `simulated`: other load, and what it leaves of a path's value.
 
 use rand::Rng;
 use rand_pcg::Pcg64;
 
 use crate::sampler::Disturbance;
 
-/// What others do with a machine.
+/// Other load on a machine.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Others {
     Idle,
     /// A constant share of all CPUs.
     Steady(f64),
-    /// On and off, for so many seconds each on average.
+    /// On and off, with these mean durations in seconds.
     Bursts {
         level: f64,
         on: f64,
         off: f64,
     },
-    /// Every so many seconds, for so many.
+    /// Every `every` seconds for `takes` seconds.
     Periodic {
         level: f64,
         every: f64,
         takes: f64,
     },
-    /// More and more, from none, within 40 s.
+    /// Rising from zero within 40 s.
     Drift(f64),
-    /// From this second on; up to this second.
+    /// From this second on; until this second.
     From(f64),
     Until(f64),
-    /// The hypervisor, in waves of so many seconds.
+    /// Steal by the hypervisor, in waves of this many seconds.
     Steal {
         level: f64,
         wave: f64,
     },
-    /// A control group holds the test back, all the time.
+    /// Constant throttling of the test by a control group.
     Throttled(f64),
 }
 
@@ -54,10 +54,10 @@ impl Noise {
     }
 }
 
-/// A machine: how busy it is from one moment to another.
+/// A machine and its load over time.
 pub(super) struct Busy {
     others: Others,
-    /// Of bursts: the ends of what was drawn so far, on and off by turns.
+    /// For bursts: ends of the periods drawn so far, alternately on and off.
     turns: Vec<f64>,
     phase: f64,
 }
@@ -67,7 +67,7 @@ impl Busy {
         Busy { others, turns: vec![0.0], phase: noise.uniform() }
     }
 
-    /// Mean share that others take from `from` to `to`, seconds.
+    /// Returns the mean share of other load from `from` to `to`, seconds.
     pub(super) fn share(&mut self, from: f64, to: f64, noise: &mut Noise) -> f64 {
         const STEPS: u32 = 25;
         let step = (to - from) / f64::from(STEPS);
@@ -114,7 +114,7 @@ impl Busy {
         }
     }
 
-    /// As the sampler sees it: with the error of its ticks.
+    /// Returns the sampler's view, with the error of its ticks.
     pub(super) fn seen(&self, share: f64, noise: &mut Noise) -> Disturbance {
         let share = (share + 0.015 * noise.normal()).clamp(0.0, 1.0);
         match self.others {
@@ -133,7 +133,7 @@ impl Busy {
     }
 }
 
-/// What is left of a path's value where others take these shares of both machines.
+/// Returns the factor of a path's value that remains with these shares on both machines.
 pub(super) fn left(here: f64, peer: f64) -> f64 {
     (1.0 - 0.85 * here.powf(0.8)) * (1.0 - 0.6 * peer)
 }

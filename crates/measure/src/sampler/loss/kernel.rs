@@ -1,46 +1,46 @@
-//! Drops by the kernel's own reason, put into words.
+//! Attributes drops by the kernel's drop reasons.
 
 use std::collections::BTreeMap;
 
 use super::Ledger;
 use crate::sampler::{Dropped, NamespaceSample};
 
-/// What the kernel's reasons explained, datagrams: counters that count the same
-/// drops once more can explain only what goes beyond it.
+/// Datagrams explained by the kernel's reasons. Counters that count the same drops again only
+/// explain the excess.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// At sockets, by namespace.
     pub sockets: BTreeMap<String, u64>,
-    /// By netfilter, connection tracking among it, by namespace.
+    /// At netfilter, including connection tracking, by namespace.
     pub netfilter: BTreeMap<String, u64>,
     /// At softnet backlogs of any CPU.
     pub backlog: u64,
-    /// At any place, those above included.
+    /// In total.
     pub total: u64,
 }
 
-/// What a reason stands for.
+/// Place that a drop reason stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// At a socket of the namespace: the words.
+    /// A socket of the namespace, with its label.
     Socket(&'static str),
-    /// At the namespace's IP layer: the words.
+    /// The namespace's IP layer, with its label.
     Ip(&'static str),
     Netfilter,
     Backlog,
     Qdisc,
-    /// A queue of fixed length between a device and what reads it.
+    /// A queue of fixed length between a device and its reader.
     Ring,
     /// The device itself: down, not ready, or unfit for the packet.
     Device,
-    /// A copy for somebody else: a bridge floods, a packet socket listens.
+    /// A copy for another receiver: from a flooding bridge or for a packet socket.
     NotOurs,
     Other,
 }
 
 fn place(reason: &str, function: Option<&str>) -> Place {
     match reason {
-        // Full memory for fragments has no reason of its own.
+        // Exhausted reassembly memory has no drop reason of its own.
         "NOT_SPECIFIED" if function.is_some_and(is_reassembly) => Place::Ip("reassembly"),
         "SOCKET_RCVBUFF" => Place::Socket("socket buffer"),
         "PROTO_MEM" => Place::Socket("UDP memory limit"),
@@ -60,7 +60,7 @@ fn place(reason: &str, function: Option<&str>) -> Place {
     }
 }
 
-/// Functions that keep fragments until their packet is whole (`net/ipv4/ip_fragment.c`,
+/// Returns whether a function belongs to fragment reassembly (`net/ipv4/ip_fragment.c`,
 /// `net/ipv4/inet_fragment.c`, `net/ipv6/reassembly.c`).
 fn is_reassembly(function: &str) -> bool {
     ["ip_defrag", "ip_frag_", "inet_frag_", "ipv6_frag_", "ip6_frag_"]
@@ -68,8 +68,7 @@ fn is_reassembly(function: &str) -> bool {
         .any(|name| function.starts_with(name))
 }
 
-/// Charges what the kernel dropped, namespace by namespace from the receiver's
-/// on, sockets first.
+/// Charges the kernel's drops by namespace, beginning with the receiver's, sockets first.
 pub(super) fn charge(
     ledger: &mut Ledger,
     drops: &[(String, Dropped)],
@@ -79,11 +78,12 @@ pub(super) fn charge(
     let mut order: Vec<(usize, &(String, Dropped))> = Vec::new();
     let mut labels: Vec<&str> = Vec::new();
     for drop in drops {
+        // Drops of one namespace are adjacent.
         if labels.last() != Some(&drop.0.as_str()) {
             labels.push(&drop.0);
         }
         let rank = match place(&drop.1.reason, drop.1.function.as_deref()) {
-            // Last of all: a copy for somebody else explains only what nothing else does.
+            // Copies for other receivers come last: they only explain the rest.
             Place::NotOurs => 2 * drops.len(),
             Place::Socket(_) => 2 * labels.len(),
             _ => 2 * labels.len() + 1,
@@ -104,7 +104,8 @@ pub(super) fn charge(
             }
             Place::Ip(words) => format!("{label} {words}"),
             Place::Netfilter => {
-                // A full table and a rule drop alike; conntrack counts its own.
+                // A full conntrack table and a rule have the same reason; conntrack counts its own
+                // drops.
                 let refused = namespaces
                     .iter()
                     .find(|namespace| namespace.label == *label)

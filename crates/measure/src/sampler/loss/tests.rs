@@ -29,7 +29,7 @@ fn places(loss: &Loss) -> Vec<(&str, u64)> {
 
 #[test]
 fn a_socket_drop_counted_twice_is_attributed_once() {
-    // The kernel counts a full buffer in RcvbufErrors and in InErrors.
+    // The kernel counts a full buffer in both RcvbufErrors and InErrors.
     let namespaces = [receiver(Udp { in_errors: 30, rcvbuf_errors: 25, ..Udp::default() })];
     let loss = attribute(&Evidence { namespaces: &namespaces, ..evidence(100, 60) });
     assert_eq!(places(&loss), [("tenant-b UDP receive error", 5), ("tenant-b socket buffer", 25)]);
@@ -84,7 +84,7 @@ fn a_dropped_gso_packet_loses_its_datagrams() {
     let gso = Evidence { datagrams_per_skb: 40.0, devices: &devices, ..evidence(1000, 800) };
     let loss = attribute(&gso);
     assert_eq!((places(&loss), loss.unattributed), (vec![("a/veth0 device", 120)], 80));
-    // A nonsensical mean neither multiplies nor hides a drop.
+    // An invalid mean neither multiplies nor hides a drop.
     for mean in [0.0, -1.0, f64::NAN] {
         let loss = attribute(&Evidence { datagrams_per_skb: mean, ..gso });
         assert_eq!(places(&loss), [("a/veth0 device", 3)]);
@@ -104,7 +104,7 @@ fn nothing_lost_is_nothing_attributed() {
 fn losses_add_up_over_samples() {
     let namespaces = [receiver(Udp { rcvbuf_errors: 5, in_errors: 5, ..Udp::default() })];
     let one = attribute(&Evidence { namespaces: &namespaces, ..evidence(100, 90) });
-    // A sample with duplicates must not hide another's loss.
+    // A sample with duplicates must not hide the loss of another sample.
     let two = attribute(&evidence(100, 110));
     let sum = total([&one, &two, &one]);
     assert_eq!((sum.sent, sum.received, sum.unattributed), (300, 290, 10));
@@ -151,7 +151,7 @@ fn the_kernels_reasons_come_first_and_counters_of_the_same_drops_add_nothing() {
         ("a tap0 ring", 1),
         ("b nic0 softnet backlog", 40),
         ("b vxlan0: VXLAN_INVALID_HDR (kernel_function)", 3),
-        // Two that only the counter saw.
+        // Two of them were seen by the counter only.
         ("tenant-b socket buffer", 7),
     ];
     assert_eq!(places(&loss), expected);
@@ -175,7 +175,7 @@ fn a_program_explains_what_it_dropped_in_user_space() {
     let loss = attribute(&Evidence { programs: &programs, ..evidence(100, 90) });
     assert_eq!(places(&loss), [("copy loop", 6)]);
     assert_eq!(loss.unattributed, 4);
-    // Of a kernel engine: the same drop, by its reason.
+    // For a kernel engine, the same drop has a kernel reason.
     let drops = [dropped("tenant-a", "tap0", "TC_INGRESS", 6)];
     let loss = attribute(&Evidence { programs: &programs, drops: &drops, ..evidence(100, 90) });
     assert_eq!(places(&loss), [("tenant-a tap0: TC_INGRESS (kernel_function)", 6)]);
