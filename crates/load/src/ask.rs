@@ -1,10 +1,10 @@
-//! What is asked of a path: a task, its sizes, and what makes the traffic.
+//! Measurement request for a path: task, sizes and traffic generator.
 
 use results::Unit;
 pub use results::names::{DrivenTool as Tool, Engine, UnknownName};
 pub use results::workload::Task;
 
-/// What is asked of a path: everything of a cell but the path.
+/// Measurement request: everything that defines a cell except the path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ask {
     /// Workload, or a search with it.
@@ -13,22 +13,22 @@ pub struct Ask {
     pub message_bytes: u32,
     /// Parallel flows, each with a thread at both ends.
     pub flows: u32,
-    /// Requests that each flow keeps under way (rr).
+    /// Requests in flight per flow (rr).
     pub outstanding: u32,
     /// Send with UDP GSO; `udp_stream` only.
     pub gso: bool,
-    /// Open loop (rr): percent of the path's own maximum, 0 to 100, 0 for one
-    /// request at a time; `None`: closed loop.
+    /// Open loop (rr): percent of the path's own maximum, 0 to 100; 0 sends one request at a time.
+    /// `None`: closed loop.
     pub load_percent: Option<f64>,
     /// Socket buffers of both ends, bytes.
     pub socket_buffer_bytes: Option<u32>,
-    /// What makes the traffic.
+    /// Traffic generator.
     pub engine: Engine,
 }
 
 impl Ask {
-    /// One flow of the built-in engine, closed loop, one request under way, the
-    /// workload's own message size.
+    /// Returns a request with one flow of the built-in engine, closed loop, one request in flight
+    /// and the workload's default message size.
     pub fn new(task: Task) -> Ask {
         Ask {
             task,
@@ -42,8 +42,8 @@ impl Ask {
         }
     }
 
-    /// Unit of the cell's figures: at a load the rate is given, and latency is
-    /// what is sought; else the workload's.
+    /// Unit of the cell's figures. With a given load the result is latency; otherwise the
+    /// workload's unit applies.
     pub fn unit(&self) -> Unit {
         match self.load_percent {
             Some(_) => Unit::Microseconds,

@@ -1,5 +1,5 @@
-//! TCP with patience: every read and write ends with its data, with an error,
-//! or when the load does.
+//! Bounded TCP operations: every read and write ends with its data, with an error, or when the
+//! load ends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,18 +12,19 @@ use super::flow::Flow;
 use super::hello::{HELLO_BYTES, Hello, Kind};
 use super::{EngineError, Stage};
 
-/// Said when a connection ends before the first answer.
-const PROXY_HINT: &str = ": it was accepted first, as a proxy does whose server cannot be reached";
+/// Appended to the error if a connection ends before the first answer.
+const PROXY_HINT: &str = ": it was accepted first, as by a proxy that cannot reach its server";
 
 impl Flow<'_> {
-    /// Connects to the target. `TCP_NODELAY` for transactions: Nagle's
-    /// algorithm would hold back the second segment of a request.
+    /// Connects to the target. Transactions set `TCP_NODELAY`: Nagle's algorithm would delay the
+    /// second segment of a request.
     pub fn connect(&self, nodelay: bool) -> Result<TcpStream, EngineError> {
         let failed = |(operation, errno)| self.error(Stage::Connect, operation, errno);
         let started = Instant::now();
         let options = self.load.tcp_options(nodelay);
         let mut connecting = Connecting::start(&self.address, &options).map_err(failed)?;
         while !connecting.wait(TICK).map_err(failed)? {
+            // The load ended while connecting.
             if self.control.is_done() {
                 return Err(EngineError::Stopped);
             }
@@ -32,15 +33,15 @@ impl Flow<'_> {
                     target: self.address,
                     stage: Stage::Connect,
                     waited: started.elapsed(),
-                    detail: format!("flow {}: the SYN was not answered", self.index),
+                    detail: format!("flow {}: no answer to the SYN", self.index),
                 });
             }
         }
-        // Not reached: the loop ends with a connection.
+        // Unreachable: the loop ends with a connection.
         connecting.into_stream().ok_or(EngineError::Stopped)
     }
 
-    /// The client's side of the first exchange.
+    /// Runs the client's side of the first exchange.
     pub fn say_hello(&self, stream: &TcpStream) -> Result<(), EngineError> {
         self.write_all(stream, &self.ask(HELLO_BYTES).emit())?;
         let mut bytes = [0; HELLO_BYTES];
@@ -49,17 +50,17 @@ impl Flow<'_> {
             Some(h) if h.kind == Kind::Answer && h.token == self.token && h.flow == self.index => {
                 Ok(())
             }
-            // Figures would be those of whatever has answered.
+            // Fail: figures would describe another program.
             _ => Err(EngineError::NoAnswer {
                 target: self.address,
                 stage: Stage::Hello,
                 waited: std::time::Duration::ZERO,
-                detail: "something else than the load's server answered".into(),
+                detail: "a program other than the load's server answered".into(),
             }),
         }
     }
 
-    /// Fills the buffer; the other end closing is an error.
+    /// Fills the buffer. Fails if the other end closes.
     pub fn read_exact(&self, stream: &TcpStream, buffer: &mut [u8]) -> Result<(), EngineError> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -71,7 +72,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// Reads something; 0 when the other end has closed.
+    /// Reads some bytes; 0 if the other end has closed.
     pub fn read(&self, mut stream: &TcpStream, buffer: &mut [u8]) -> Result<usize, EngineError> {
         let mut waiting = None;
         loop {
@@ -83,7 +84,6 @@ impl Flow<'_> {
         }
     }
 
-    /// Writes all of the bytes.
     pub fn write_all(&self, mut stream: &TcpStream, bytes: &[u8]) -> Result<(), EngineError> {
         let mut written = 0;
         let mut waiting = None;
@@ -100,7 +100,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// The other end closed although the load goes on.
+    /// Returns the error for an other end that closed during the load.
     pub fn closed(&self) -> EngineError {
         let stage = self.stage();
         EngineError::Closed {
@@ -111,9 +111,10 @@ impl Flow<'_> {
         }
     }
 
-    /// Goes on waiting, unless the load is over or the flow has stood still for
-    /// too long. `since` is `None` at the first tick of a wait.
+    /// Continues a wait, unless the load is over or the flow has made no progress for too long.
+    /// `since` is `None` at the first tick of a wait.
     pub fn keep_waiting(&self, since: &mut Option<Instant>) -> Result<(), EngineError> {
+        // Not a failure of the path: the load is over.
         if self.control.is_done() {
             return Err(EngineError::Stopped);
         }
@@ -130,7 +131,7 @@ impl Flow<'_> {
     }
 }
 
-/// Whether a socket's time limit ran out, or a signal came: nothing happened.
+/// Returns whether a read or write ended without a result: a timeout or a signal.
 pub(super) fn is_a_tick(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

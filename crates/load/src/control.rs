@@ -1,6 +1,6 @@
-//! What the threads of an endpoint share with the thread that coordinates them:
-//! the phase, going one way only, and counters, coming back. Neither touches
-//! the data path, so a path that breaks cannot take the control with it.
+//! State shared by the threads of an endpoint and the coordinating thread: the phase, in one
+//! direction, and counters in the other. Neither touches the data path, so a broken path cannot
+//! break the control.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -10,28 +10,28 @@ use serde::{Deserialize, Serialize};
 
 use super::EngineError;
 
-/// Longest that a thread waits in the kernel before it looks at the phase.
+/// Maximum time that a thread blocks in the kernel before it checks the phase.
 pub(super) const TICK: Duration = Duration::from_millis(50);
 
-/// What an endpoint is doing. Phases only go forward; the continuous workloads leave
-/// out [`Settle`](Phase::Settle) and [`Drain`](Phase::Drain).
+/// Phase of an endpoint. Phases only advance. Continuous workloads skip
+/// [`Settle`](Phase::Settle) and [`Drain`](Phase::Drain).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Phase {
-    /// Connecting, and proving the path.
+    /// Connect, and prove the path.
     Setup,
-    /// Traffic that is not measured.
+    /// Unmeasured traffic.
     Warmup,
     /// No traffic, so that counters can be read between datagrams.
     Settle,
-    /// Traffic that is measured.
+    /// Measured traffic.
     Measure,
-    /// No more sending; what is under way is still received.
+    /// Sending has stopped; datagrams in flight are still received.
     Drain,
-    /// Proving that the path is still alive.
+    /// Prove that the path still works.
     Closing,
-    /// Over: the threads end.
+    /// The load is over: threads end.
     Done,
 }
 
@@ -45,9 +45,8 @@ const PHASES: [Phase; 7] = [
     Phase::Done,
 ];
 
-/// One flow's counters at one end, each written by one thread only. On cache
-/// lines of its own (two: adjacent lines are fetched in pairs), so that flows
-/// do not slow each other down.
+/// Counters of one flow at one end. Each has a single writer. The alignment keeps flows on
+/// separate cache lines (two each: adjacent lines are fetched in pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Tally {
@@ -57,20 +56,20 @@ pub(super) struct Tally {
     pub bytes: Counter,
     /// Units begun or accepted by the kernel.
     pub sent: Counter,
-    /// Times that a receiver of datagrams has found nothing left to read.
+    /// Times that a datagram receiver found its queue empty.
     pub emptied: Counter,
-    /// The path has been proved and the flow waits for traffic.
+    /// The path is proved and the flow waits for traffic.
     pub ready: AtomicBool,
-    /// The last phase that the flow has acted on.
+    /// Last phase that the flow has acted on.
     pub reached: AtomicU8,
 }
 
-/// A counter with one writer.
+/// A counter with a single writer.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds, without the locked instruction that several writers would need.
+    /// Adds without a locked instruction, which only several writers would need.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
     }
@@ -80,7 +79,7 @@ impl Counter {
     }
 }
 
-/// A copy of a flow's counters at one moment.
+/// Snapshot of a flow's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowCount {
@@ -90,22 +89,22 @@ pub struct FlowCount {
     pub bytes: u64,
     /// Units sent so far.
     pub sent: u64,
-    /// Times that a receiver of datagrams has found nothing left to read.
+    /// Times that a datagram receiver found its queue empty.
     pub emptied: u64,
 }
 
 impl Tally {
-    /// States that the flow has acted on a phase.
+    /// Records that the flow has acted on a phase.
     pub fn reach(&self, phase: Phase) {
         self.reached.store(phase as u8, Ordering::Release);
     }
 }
 
-/// Shared by the threads of one endpoint.
+/// State shared by the threads of one endpoint.
 #[derive(Debug)]
 pub(super) struct Control {
     phase: AtomicU8,
-    /// When each phase began.
+    /// Start of each phase.
     turned_at: [OnceLock<Instant>; PHASES.len()],
     failed: AtomicBool,
     failure: Mutex<Option<EngineError>>,
@@ -134,25 +133,25 @@ impl Control {
     }
 
     pub fn turn_to(&self, phase: Phase) {
-        // Under the lock, or a thread could miss it between looking and waiting.
+        // Take the lock: otherwise a thread could miss the change between its check and its wait.
         let _guard = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before the phase: who sees it sees when it began.
+        // Set before the phase, so that a thread that sees the phase also sees its start.
         self.turned_at[usize::from(phase as u8)].get_or_init(Instant::now);
         self.phase.fetch_max(phase as u8, Ordering::AcqRel);
         self.turned.notify_all();
     }
 
-    /// When a phase began; `None` when it has not, or was left out.
+    /// Returns the start of a phase; `None` if it has not begun or was skipped.
     pub fn turned_at(&self, phase: Phase) -> Option<Instant> {
         self.turned_at[usize::from(phase as u8)].get().copied()
     }
 
-    /// When the first phase of traffic began.
+    /// Returns the start of the first phase with traffic.
     pub fn traffic_since(&self) -> Option<Instant> {
         self.turned_at.iter().skip(1).find_map(OnceLock::get).copied()
     }
 
-    /// Waits until the phase is past the one given.
+    /// Waits until the phase is past this one.
     pub fn wait_past(&self, phase: Phase) -> Phase {
         let mut guard = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -164,7 +163,7 @@ impl Control {
         }
     }
 
-    /// Keeps the first failure; what comes of ending is none.
+    /// Keeps the first failure. Failures after the end are consequences of ending.
     pub fn fail(&self, error: EngineError) {
         let mut guard = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_done() && guard.is_none() {
@@ -174,7 +173,7 @@ impl Control {
     }
 
     pub fn take_failure(&self) -> Option<EngineError> {
-        // Asked each millisecond: no lock is taken where nothing has failed.
+        // Called each millisecond: take no lock unless something has failed.
         if !self.failed.load(Ordering::Acquire) {
             return None;
         }
@@ -193,12 +192,12 @@ impl Control {
             .collect()
     }
 
-    /// The first flow that is not ready for traffic.
+    /// Returns the first flow that is not ready for traffic.
     pub fn first_not_ready(&self) -> Option<u32> {
         self.first(|t| !t.ready.load(Ordering::Acquire))
     }
 
-    /// The first flow that has not acted on the phase.
+    /// Returns the first flow that has not acted on the phase.
     pub fn first_not_at(&self, phase: Phase) -> Option<u32> {
         self.first(|t| t.reached.load(Ordering::Acquire) < phase as u8)
     }

@@ -1,4 +1,4 @@
-//! What one end of a load has counted, and what its threads leave behind.
+//! Counters of one end of a load, and the final reports of its threads.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,25 +8,24 @@ use serde::{Deserialize, Serialize};
 use super::control::FlowCount;
 use super::flow::FlowReport;
 
-/// Every flow's counters at one end, at one moment.
+/// Counters of every flow at one end, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counted {
-    /// When, by that end's own clock. Two readings of one end can be compared, those of
-    /// two ends cannot.
+    /// Time of the reading by that end's own clock. Comparable only with readings of the same end.
     pub at: Duration,
-    /// The counters, by flow.
+    /// Counters by flow.
     pub flows: Vec<FlowCount>,
 }
 
-/// What a flow's thread at the server leaves behind.
+/// Final report of a flow's thread at the server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerReport {
     /// CPUs its thread was allowed to run on.
     pub cpus: Vec<usize>,
-    /// Answers of the kernel that did not end the load, by errno and call.
+    /// Errors of the kernel that did not end the load, by errno and call.
     pub socket_errors: BTreeMap<String, u64>,
-    /// Things a reader must know before believing a figure.
+    /// Remarks that qualify the figures.
     pub notes: Vec<String>,
 }
 

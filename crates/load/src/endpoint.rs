@@ -1,7 +1,6 @@
-//! The two endpoints of a load, each a set of threads in one namespace that share
-//! nothing with the other endpoint but the network. The server may as well run on
-//! another machine. An endpoint is started, told the phases, asked for its counters,
-//! and ended.
+//! The two endpoints of a load. Each is a set of threads in one namespace and shares nothing with
+//! the other endpoint but the network, so the server may run on another machine. An endpoint is
+//! started, moved through the phases, asked for its counters, and ended.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -25,18 +24,18 @@ use super::{
 /// Enough for a flow's thread: buffers are on the heap.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// The client's or the server's threads. Dropping it ends them, within a tick.
+/// The client's or the server's threads. Dropping it ends them within a tick.
 #[derive(Debug)]
 pub struct Endpoint {
     end: End,
-    /// From when its clock runs.
+    /// Start of its clock.
     begun: Instant,
     control: Arc<Control>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
     threads: Vec<JoinHandle<FlowReport>>,
 }
 
-/// What the threads share besides the control.
+/// State that the threads share besides the control.
 struct Shared {
     end: End,
     load: Load,
@@ -45,9 +44,9 @@ struct Shared {
     control: Arc<Control>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
     listener: Listener,
-    /// The one that a server serves; `None`: anyone who knows the token.
+    /// Only peer that a server answers; `None`: any peer with the token.
     peer: Option<IpAddr>,
-    /// Flows of UDP that a thread has taken.
+    /// UDP flows that already have a thread.
     taken: Box<[AtomicBool]>,
 }
 
@@ -58,13 +57,11 @@ enum Listener {
 }
 
 impl Endpoint {
-    /// Binds `listen` in the namespace and serves the load's flows. `token`
-    /// names the load to both endpoints. Nothing is ever sent to another address
-    /// than `peer`'s, where one is given.
+    /// Binds `listen` in the namespace and serves the load's flows. `token` identifies the load at
+    /// both endpoints. If `peer` is given, the server sends nothing to other addresses.
     ///
     /// # Errors
-    /// [`EngineError::Local`] when the address cannot be bound or threads
-    /// cannot be made.
+    /// [`EngineError::Local`] if the address cannot be bound or threads cannot be created.
     pub fn server(
         load: &Load,
         netns: &NetNs,
@@ -90,8 +87,8 @@ impl Endpoint {
     /// Connects the load's flows to `target` from within the namespace.
     ///
     /// # Errors
-    /// [`EngineError::Local`] when threads cannot be made. What the path
-    /// answers is in [`failure`](Endpoint::failure).
+    /// [`EngineError::Local`] if threads cannot be created. Errors of the path are returned by
+    /// [`failure`](Endpoint::failure).
     pub fn client(
         load: &Load,
         netns: &NetNs,
@@ -123,7 +120,7 @@ impl Endpoint {
             peer,
             taken: (0..load.flows).map(|_| AtomicBool::new(false)).collect(),
         });
-        // Dropped, and its threads ended, when a later one cannot be made.
+        // If a later thread cannot be created, dropping this ends the earlier ones.
         let mut endpoint =
             Endpoint { end, begun: Instant::now(), control, streams, threads: Vec::new() };
         for index in 0..load.flows {
@@ -149,47 +146,46 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The first flow that has not proved its path yet.
+    /// Returns the first flow that has not proved its path yet.
     pub fn waits_for(&self) -> Option<u32> {
         self.control.first_not_ready()
     }
 
-    /// Turns the threads to a phase. The last one wakes those that wait for
-    /// their peer.
+    /// Moves the threads to a phase. The last phase wakes threads that wait for their peer.
     pub fn turn_to(&self, phase: Phase) {
         self.control.turn_to(phase);
         if phase == Phase::Done {
-            // A connection that is kept later than this belongs to a flow that
-            // sees the phase before it waits.
+            // A connection registered after this belongs to a flow that checks the phase before
+            // it waits.
             for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                // Fails only where the connection has ended already.
+                // Fails only if the connection has already ended.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// The first flow that has not acted yet on a phase that flows act on by
-    /// themselves (`udp_stream`'s client: stopped sending, proved the path again).
+    /// Returns the first flow that has not acted yet on a phase that the client of `udp_stream`
+    /// acknowledges (it stopped sending, or proved the path again).
     pub fn not_yet_at(&self, phase: Phase) -> Option<u32> {
         self.control.first_not_at(phase)
     }
 
-    /// Every flow's counters now.
+    /// Returns every flow's counters.
     pub fn counts(&self) -> Vec<FlowCount> {
         self.control.counts()
     }
 
-    /// The same, with when they were read.
+    /// Returns every flow's counters and the time of the reading.
     pub fn counted(&self) -> Counted {
         Counted { at: self.begun.elapsed(), flows: self.counts() }
     }
 
-    /// The first failure of a flow, once.
+    /// Takes the first failure of a flow.
     pub fn failure(&self) -> Option<EngineError> {
         self.control.take_failure()
     }
 
-    /// Segments sent again on all open connections since they began.
+    /// Returns the retransmitted segments of all open connections since they began.
     pub fn retransmitted_segments(&self) -> u64 {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams
@@ -199,7 +195,7 @@ impl Endpoint {
             .sum()
     }
 
-    /// Ends the threads and returns what each leaves, by flow.
+    /// Ends the threads and returns their reports by flow.
     ///
     /// # Errors
     /// [`EngineError::Panicked`].
@@ -221,7 +217,7 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// As `finish`, of a server.
+    /// Like `finish`, for a server.
     ///
     /// # Errors
     /// [`EngineError::Panicked`].
@@ -234,7 +230,7 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         self.turn_to(Phase::Done);
         for thread in self.threads.drain(..) {
-            // A panic has been printed; drop has nobody to tell.
+            // A panic has already been printed.
             let _ = thread.join();
         }
     }
@@ -269,11 +265,11 @@ impl Shared {
         }
     }
 
-    /// Notes that the kernel grants smaller buffers than asked for. Asked of a
-    /// socket of its own: what is granted depends on the machine's limits only.
+    /// Notes if the kernel grants smaller buffers than requested. It asks with a separate
+    /// socket, since the result depends on the machine's limits only.
     fn note_buffers(&self, report: &mut FlowReport) -> Result<(), EngineError> {
         let Some(asked) = self.load.buffer_bytes() else { return Ok(()) };
-        let object = "socket of its own for the buffers' size";
+        let object = "probe socket for buffer sizes";
         let probe = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))
             .map_err(|e| sys::Error::io("bind", object, &e))?;
         let granted = sys::buffers::set(&probe, asked)
@@ -284,15 +280,15 @@ impl Shared {
         ] {
             if granted < asked {
                 report.notes.push(format!(
-                    "{option} of {asked} bytes was asked for, {granted} granted ({limit}, \
-                     without CAP_NET_ADMIN)"
+                    "{option} of {asked} bytes was requested, {granted} granted ({limit}, without \
+                     CAP_NET_ADMIN)"
                 ));
             }
         }
         Ok(())
     }
 
-    /// Binds the thread to its CPU and notes what the kernel made of it.
+    /// Pins the thread to its CPU and records the resulting affinity.
     fn place(&self, cpu: Option<usize>, report: &mut FlowReport) -> Result<(), EngineError> {
         if let Some(cpu) = cpu {
             sys::affinity::pin(cpu)?;
@@ -306,7 +302,7 @@ impl Shared {
         let flow = self.flow(index);
         match self.load.workload {
             Workload::TcpStream => tcp_stream::send(&flow, &self.connection(&flow)?),
-            // The end of the load closes the connection before the flow sees it.
+            // The server may close the connection at the end of the load before this flow notices.
             Workload::TcpMaerts => {
                 self.unless_over(tcp_maerts::client(&flow, &self.connection(&flow)?))
             }
@@ -317,7 +313,7 @@ impl Shared {
         }
     }
 
-    /// A connection that has said which flow it is.
+    /// Opens a connection and identifies its flow to the server.
     fn connection(&self, flow: &Flow<'_>) -> Result<TcpStream, EngineError> {
         let stream = flow.connect(!self.load.workload.is_byte_stream())?;
         flow.say_hello(&stream)?;
@@ -325,8 +321,7 @@ impl Shared {
         Ok(stream)
     }
 
-    /// What became of a flow whose connection the other end may close once the load is
-    /// over: no more was to come.
+    /// Ignores a closed connection once the load is over, since no more data was expected.
     fn unless_over(&self, served: Result<(), EngineError>) -> Result<(), EngineError> {
         match served {
             Err(EngineError::Closed { .. } | EngineError::Reset { .. })
@@ -338,8 +333,7 @@ impl Shared {
         }
     }
 
-    /// Marks a connection ready, and keeps a handle: for its counters, and to end
-    /// it by.
+    /// Marks a connection ready, and keeps a handle to read its counters and to shut it down.
     fn connected(&self, flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
         if self.load.waits_without_limit() {
             let unlimited = |e| flow.io_error(Stage::Hello, "setsockopt(SO_RCVTIMEO)", &e);
@@ -368,7 +362,7 @@ impl Shared {
         self.place(self.load.server_cpu(index), report)?;
         let flow = self.flow(index);
         self.connected(&flow, &stream)?;
-        // The client hears of the load's end first.
+        // The client learns of the load's end first and may close its connection.
         self.unless_over(match self.load.workload {
             Workload::TcpStream => tcp_stream::receive(&flow, &stream),
             Workload::TcpMaerts => tcp_maerts::server(&flow, &stream),
@@ -376,7 +370,7 @@ impl Shared {
         })
     }
 
-    /// Accepts connections until one says which flow it is.
+    /// Accepts connections until one identifies its flow.
     fn accept(
         &self,
         listener: &TcpListener,
@@ -385,7 +379,7 @@ impl Shared {
         while !self.control.is_done() {
             let stream = match listener.accept() {
                 Ok((stream, from)) if serves(self.peer, from) => stream,
-                // A server of one peer sends nothing to any other address.
+                // With a fixed peer the server sends nothing to other addresses.
                 Ok(_) => {
                     *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
                     continue;
@@ -397,19 +391,19 @@ impl Shared {
                     );
                 }
             };
-            // Of no flow yet: for reading only, as any.
+            // The flow is still unknown: flow 0 serves for reading only.
             let nobody = self.flow(0);
             let mut bytes = [0; HELLO_BYTES];
             let asked = nobody
                 .read_exact(&stream, &mut bytes)
                 .ok()
                 .and_then(|()| Hello::asked(&bytes, self.token, self.load.flows));
-            // A stranger (a health check, a scanner) is not the load's.
+            // A foreign program (a health check, a scanner): skip the connection.
             let Some(hello) = asked else {
                 *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
                 continue;
             };
-            // Another thread serves the flow, which has one connection.
+            // Another thread already serves this flow, which has a single connection.
             if self.taken[hello.flow as usize].swap(true, Ordering::AcqRel) {
                 continue;
             }

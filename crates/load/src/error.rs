@@ -1,5 +1,5 @@
-//! Why a load could not be measured: what was tried, how far it got, and what
-//! the kernel or the other end answered.
+//! Reasons why a load could not be measured: the operation, its stage, and the answer of the
+//! kernel or of the other end.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,17 +7,16 @@ use std::time::Duration;
 
 use sys::errno::Errno;
 
-/// How far a flow had got.
+/// Stage of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Connecting the socket.
     Connect,
     /// The first exchange, which proves that the path carries data both ways.
     Hello,
-    /// The traffic itself, warm-up included.
+    /// Traffic, warm-up included.
     Traffic,
-    /// The exchange after the measured interval, which proves that the path
-    /// was still alive at its end.
+    /// Exchange after the measured interval, which proves that the path still works.
     Closing,
 }
 
@@ -26,13 +25,13 @@ impl fmt::Display for Stage {
         f.write_str(match self {
             Stage::Connect => "while connecting",
             Stage::Hello => "before the first exchange was complete",
-            Stage::Traffic => "in the middle of traffic",
+            Stage::Traffic => "during traffic",
             Stage::Closing => "at the end of the measured interval",
         })
     }
 }
 
-/// The end of a load that noticed an error.
+/// End of a load at which an error was noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The end that connects and sends first.
@@ -50,78 +49,78 @@ impl fmt::Display for End {
     }
 }
 
-/// Why a load could not be measured.
+/// Reason why a load could not be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// An argument that cannot be carried out; nothing was started.
+    /// An invalid argument. Nothing was started.
     #[error("{argument}: got {got}, allowed: {allowed}")]
     Invalid {
         /// Field of [`Load`](super::Load) or [`Ends`](super::Ends).
         argument: &'static str,
-        /// What it may be.
+        /// Allowed values.
         allowed: String,
-        /// The value that was given.
+        /// Given value.
         got: String,
     },
-    /// The kernel refused something that does not depend on the path
-    /// (descriptors, binding, namespaces, pinning).
+    /// The kernel refused an operation that does not depend on the path (descriptors, binding,
+    /// namespaces, pinning).
     #[error(transparent)]
     Local(#[from] sys::Error),
     /// No route, an unreachable host or network, or a link that is down.
     #[error("{target} is unreachable, {stage}: {errno}", errno = .errno)]
     Unreachable {
-        /// Address the client sent to.
+        /// Address that the client sent to.
         target: SocketAddr,
-        /// How far it got.
+        /// Stage that was reached.
         stage: Stage,
         /// `ENETUNREACH`, `EHOSTUNREACH`, `ENETDOWN` …
         errno: Errno,
     },
-    /// A reset in answer to the SYN, or an ICMP port unreachable: nobody
-    /// listens there, or the port is not published.
+    /// A reset in answer to the SYN, or ICMP port unreachable: no program listens there, or the
+    /// port is not published.
     #[error("{target} refused, {stage} ({answer})")]
     Refused {
-        /// Address the client sent to.
+        /// Address that the client sent to.
         target: SocketAddr,
-        /// How far it got.
+        /// Stage that was reached.
         stage: Stage,
-        /// What came back: `TCP reset` or `ICMP port unreachable`.
+        /// Answer: `TCP reset` or `ICMP port unreachable`.
         answer: &'static str,
     },
-    /// A local filter refused to send (`EPERM`, `EACCES`), or a router answered
-    /// that it is administratively prohibited.
+    /// A local filter refused to send (`EPERM`, `EACCES`), or a router answered that
+    /// communication is administratively prohibited.
     #[error("sending to {target} is prohibited, {stage}: {errno}", errno = .errno)]
     Prohibited {
-        /// Address the client sent to.
+        /// Address that the client sent to.
         target: SocketAddr,
-        /// How far it got.
+        /// Stage that was reached.
         stage: Stage,
         /// `EPERM` or `EACCES`.
         errno: Errno,
     },
-    /// Nothing came back: a black hole.
+    /// No answer at all: a black hole.
     #[error("no answer from {target} within {waited:.1?}, {stage}, {detail}")]
     NoAnswer {
-        /// Address the client sent to.
+        /// Address that the client sent to.
         target: SocketAddr,
-        /// How far it got.
+        /// Stage that was reached.
         stage: Stage,
-        /// How long it waited.
+        /// Time waited.
         waited: Duration,
-        /// What was tried, and what was seen of it.
+        /// Attempts, and observations.
         detail: String,
     },
-    /// The connection was closed by the other side or something between.
+    /// The other end, or a device between, closed the connection.
     #[error("flow {flow}: the {end}'s connection was closed {stage}{hint}")]
     Closed {
         /// Index of the flow, from 0.
         flow: u32,
         /// End that saw the connection close.
         end: End,
-        /// How far it got.
+        /// Stage that was reached.
         stage: Stage,
-        /// What that usually means, or nothing.
+        /// Usual cause, or empty.
         hint: &'static str,
     },
     /// The connection was reset.
@@ -129,24 +128,24 @@ pub enum EngineError {
     Reset {
         /// Index of the flow, from 0.
         flow: u32,
-        /// End that got the reset.
+        /// End that received the reset.
         end: End,
-        /// How far it got.
+        /// Stage that was reached.
         stage: Stage,
     },
-    /// The flow stood still for as long as the load's `setup_limit`.
+    /// The flow made no progress for the load's `setup_limit`.
     #[error("flow {flow}: nothing arrived at the {end} for {waited:.1?}, {stage}")]
     Stalled {
         /// Index of the flow, from 0.
         flow: u32,
         /// End at which nothing arrived.
         end: End,
-        /// How long nothing arrived.
+        /// Time without progress.
         waited: Duration,
-        /// How far it got.
+        /// Stage that was reached.
         stage: Stage,
     },
-    /// Requests were sent as datagrams and none was answered.
+    /// No datagram was answered.
     #[error("{sent} datagrams of {message_bytes} bytes were sent and none was received")]
     AllLost {
         /// Datagrams that the sender's kernel accepted.
@@ -155,58 +154,57 @@ pub enum EngineError {
         message_bytes: u32,
     },
     /// The kernel cannot send these datagrams as UDP GSO packets.
-    #[error("UDP GSO of {message_bytes}-byte datagrams is refused: {reason} ({errno:?})")]
+    #[error("UDP GSO with {message_bytes}-byte datagrams is refused: {reason} ({errno:?})")]
     Gso {
         /// Datagram payload, bytes.
         message_bytes: u32,
-        /// What the answer means.
+        /// Cause.
         reason: &'static str,
         /// Errno of `sendmmsg`.
         errno: Errno,
     },
-    /// Any other answer of the kernel to a socket operation.
+    /// Any other error of a socket operation.
     #[error("flow {flow}: {operation} at the {end} failed {stage}: {errno}", errno = .errno)]
     Socket {
         /// Index of the flow, from 0.
         flow: u32,
-        /// End whose socket it is.
+        /// End of the socket.
         end: End,
         /// Operation that failed (`recv`, `sendmmsg`).
         operation: &'static str,
-        /// How far it got.
+        /// Stage that was reached.
         stage: Stage,
         /// Errno of that operation.
         errno: Errno,
     },
-    /// The server on another machine could not do its part.
+    /// A server on another machine failed.
     #[error("server {server}: {message}")]
     Server {
         /// Address and port of the control connection.
         server: SocketAddr,
-        /// Reason in the server's words.
+        /// Reason, as the server reports it.
         message: String,
     },
-    /// The control connection to a server on another machine is gone, or
-    /// cannot be made.
+    /// The control connection to a server on another machine was lost or cannot be opened.
     #[error("server {server} is gone: {reason}")]
     Gone {
         /// Address and port of the control connection.
         server: SocketAddr,
-        /// What was seen of it.
+        /// Observation.
         reason: String,
     },
-    /// A virtual machine could not do its part.
+    /// A virtual machine failed.
     #[error("guest {guest}: {message}")]
     Guest {
-        /// Name of the tenant that it is.
+        /// Name of the tenant.
         guest: String,
-        /// Reason in its words, or what was seen of it.
+        /// Reason, as the guest reports it or as observed.
         message: String,
     },
-    /// Ended by the caller's stop flag.
+    /// The caller's stop flag ended the load.
     #[error("stopped")]
     Stopped,
-    /// A thread of the engine ended by a panic: a defect of the engine.
+    /// A thread of the engine panicked: a defect of the engine.
     #[error("a thread of the load engine panicked: {0}")]
     Panicked(String),
 }

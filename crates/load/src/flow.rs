@@ -1,5 +1,4 @@
-//! One flow at one end: what it knows, what it reports, and how the kernel's
-//! answers become errors.
+//! One flow at one end: its context, its report, and the mapping of errno values to errors.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,29 +12,30 @@ use super::pace::Kept;
 use super::requests::Requests;
 use super::{End, EngineError, Load, Stage};
 
-/// Longest transaction that the histogram tells from a longer one, ns.
+/// Upper bound of the latency histogram, ns.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What a flow's thread knows.
+/// Context of a flow's thread.
 pub(super) struct Flow<'a> {
     /// Index of the flow within the load, from 0.
     pub index: u32,
-    /// Which end this is.
+    /// End that this thread serves.
     pub end: End,
-    /// The load that the flow is part of.
+    /// Load of the flow.
     pub load: &'a Load,
-    /// What the client connects to, or what the server bound.
+    /// Address that the client connects to, or that the server bound.
     pub address: SocketAddr,
-    /// Tells this load's hellos from another's.
+    /// Identifies this load's hellos.
     pub token: u64,
     /// The endpoint's phase and counters.
     pub control: &'a Control,
 }
 
 impl Flow<'_> {
-    /// Waits while the server stands still.
+    /// Waits during a configured stall of the server.
     pub fn stand_still(&self) {
         let Some(stall) = self.load.server_stall else { return };
+        // Stalls are counted from the start of traffic.
         let Some(begun) = self.control.traffic_since() else { return };
         let now = Instant::now();
         let until = now + stall.left(now.saturating_duration_since(begun));
@@ -48,8 +48,8 @@ impl Flow<'_> {
         }
     }
 
-    /// Rests after an answer that came at `ended`, where the load wants it; when the next
-    /// request begins.
+    /// Rests after an answer that came at `ended`, if the load asks for it. Returns the start of
+    /// the next request.
     pub fn rested(&self, ended: Instant) -> Instant {
         if self.load.rest.is_zero() {
             return ended;
@@ -59,30 +59,30 @@ impl Flow<'_> {
     }
 }
 
-/// What a flow's thread leaves behind.
+/// Final report of a flow's thread.
 #[derive(Debug, Default)]
 pub(super) struct FlowReport {
     pub index: u32,
     pub cpus: Vec<usize>,
     pub latency: Option<Histogram<u64>>,
-    /// Fate of pipelined requests; `None` where there are none.
+    /// Outcome of pipelined requests; `None` without pipelining.
     pub requests: Option<Requests>,
     pub socket_errors: BTreeMap<String, u64>,
-    /// How the schedule was kept in the measured interval, where there is one.
+    /// Adherence to the schedule in the measured interval, if there is a schedule.
     pub kept: Option<Kept>,
-    /// Units that a message of the schedule stands for.
+    /// Units per message of the schedule.
     pub units_per_message: u64,
     pub notes: Vec<String>,
 }
 
 impl FlowReport {
-    /// Counts an answer of the kernel that does not end the load.
+    /// Counts an error of the kernel that does not end the load.
     pub fn count_error(&mut self, errno: Errno, operation: &str) {
         *self.socket_errors.entry(format!("{errno:?} {operation}")).or_default() += 1;
     }
 }
 
-/// An empty histogram for transactions, in ns, three significant digits.
+/// Returns an empty histogram for transactions, in ns, with three significant digits.
 pub(super) fn latency_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("1 ns to 60 s in 3 digits is in range")
 }
@@ -92,7 +92,7 @@ impl Flow<'_> {
         &self.control.tallies[self.index as usize]
     }
 
-    /// How far the flow has got, for errors.
+    /// Stage of the flow, for errors.
     pub fn stage(&self) -> Stage {
         match self.control.phase() {
             Phase::Setup => Stage::Hello,
@@ -101,7 +101,7 @@ impl Flow<'_> {
         }
     }
 
-    /// What an errno of a socket operation means for the path.
+    /// Maps the errno of a socket operation to its meaning for the path.
     pub fn error(&self, stage: Stage, operation: &'static str, errno: Errno) -> EngineError {
         let target = self.address;
         match (self.end, errno) {
@@ -125,17 +125,17 @@ impl Flow<'_> {
                 target,
                 stage,
                 waited: self.load.setup_limit,
-                detail: "the kernel gave up sending again (ETIMEDOUT)".into(),
+                detail: "the kernel gave up retransmitting (ETIMEDOUT)".into(),
             },
             (end, Errno::ECONNRESET | Errno::ECONNABORTED | Errno::EPIPE) => {
                 EngineError::Reset { flow: self.index, end, stage }
             }
-            // At the server the address is its own, and no errno speaks of the way to it.
+            // At the server the address is its own, so no errno describes the path.
             (end, errno) => EngineError::Socket { flow: self.index, end, operation, stage, errno },
         }
     }
 
-    /// Like [`error`](Flow::error), of `std`'s error.
+    /// Like [`error`](Flow::error), for an error of `std`.
     pub fn io_error(
         &self,
         stage: Stage,
@@ -146,8 +146,8 @@ impl Flow<'_> {
     }
 }
 
-/// The errno of `std`'s error.
+/// Returns the errno of an error of `std`.
 pub(super) fn errno_of(error: &std::io::Error) -> Errno {
-    // An error of the library's own has no number.
+    // Errors that `std` creates itself have no errno.
     Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32))
 }

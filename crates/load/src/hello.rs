@@ -1,22 +1,20 @@
-//! The first exchange of a flow, which proves that the path carries data both
-//! ways, tells the server which flow a connection or a source address is, and
-//! warms up ARP, FDB and conntrack. The same exchange at the end proves that
-//! the path has lived.
+//! The first exchange of a flow. It proves that the path carries data both ways, identifies the
+//! flow of a connection or source address, and warms up ARP, FDB and conntrack. The same exchange
+//! at the end proves that the path still works.
 //!
-//! A hello is 24 bytes: magic, kind, load token, flow, and the length of the
-//! datagram it came in. Addresses cannot tell flows apart: NAT and proxies
-//! change them.
+//! A hello is 24 bytes: magic, kind, load token, flow, and the length of the datagram that
+//! carries it. Addresses cannot identify flows: NAT and proxies change them.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::flow::Flow;
 
-/// Length of a hello; over UDP an asking one is padded to the message size.
+/// Length of a hello, bytes. Over UDP a request is padded to the message size.
 pub(super) const HELLO_BYTES: usize = 24;
 
 const MAGIC: [u8; 4] = *b"ovl\x01";
 
-/// Whether a hello asks or answers; byte 4 of the message.
+/// Kind of a hello: byte 4 of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Sent by the client.
@@ -29,11 +27,10 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub kind: Kind,
-    /// Load it belongs to: a late datagram of an earlier load is not taken for
-    /// one of this.
+    /// Load that it belongs to. Rejects late datagrams of an earlier load.
     pub token: u64,
     pub flow: u32,
-    /// Length of the datagram asked with; the answer repeats it.
+    /// Length of the requesting datagram, repeated in the answer.
     pub length: u32,
 }
 
@@ -48,7 +45,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads a hello from the start of a datagram; `None` when it is none.
+    /// Parses a hello at the start of a datagram; `None` if there is none.
     pub fn parse(bytes: &[u8]) -> Option<Hello> {
         let bytes: &[u8; HELLO_BYTES] = bytes.first_chunk()?;
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
@@ -65,27 +62,27 @@ impl Hello {
         })
     }
 
-    /// The hello in `bytes` when it asks on behalf of a flow of this load.
+    /// Parses a request for a flow of this load.
     pub fn asked(bytes: &[u8], token: u64, flows: u32) -> Option<Hello> {
         Hello::parse(bytes).filter(|h| h.kind == Kind::Ask && h.token == token && h.flow < flows)
     }
 
-    /// The answer to this one.
+    /// Returns the answer to this request.
     pub fn answer(&self) -> Hello {
         Hello { kind: Kind::Answer, ..*self }
     }
 }
 
-/// Whether a server of `peer` answers `from`; without a peer it answers anyone
-/// who knows the load's token.
+/// Returns whether a server for `peer` answers `from`. Without a peer it answers every client
+/// with the load's token.
 pub(super) fn serves(peer: Option<IpAddr>, from: SocketAddr) -> bool {
     peer.is_none_or(|peer| peer.to_canonical() == from.ip().to_canonical())
 }
 
 impl Flow<'_> {
-    /// This flow's question in a datagram of `length` bytes.
+    /// Returns this flow's request in a datagram of `length` bytes.
     pub fn ask(&self, length: usize) -> Hello {
-        // At most MAX_MESSAGE_BYTES.
+        // The length is at most MAX_MESSAGE_BYTES, so it fits.
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Hello { kind: Kind::Ask, token: self.token, flow: self.index, length }
     }

@@ -1,21 +1,21 @@
-//! Load between two ends of a path: our own engine, and other people's tools
-//! ([`driver`]). [`ask`] says what can be asked of either.
+//! Load between the two ends of a path, by the built-in engine or by external tools ([`driver`]).
+//! [`ask`] describes a measurement for either.
 //!
-//! The engine makes traffic between two namespaces, counted at the receiver.
+//! The engine generates traffic between two namespaces and counts it at the receiver.
 //!
-//! [`run`] takes a [`Load`] and the two [`Ends`] of a path. It gives what was [`Measured`],
-//! or the [`EngineError`] that says why there is nothing to measure.
+//! [`run`] takes a [`Load`] and the two [`Ends`] of a path. It returns what was [`Measured`], or
+//! the [`EngineError`] that says why nothing could be measured.
 //!
-//! Server and client are two [`Endpoint`]s, each with a thread per flow in its namespace. They
-//! share nothing but the network. Their control is atomics, apart from the data path.
-//! Every system call on the data path ends within 50 ms. A path that breaks therefore ends
-//! in an error and never in waiting.
+//! Server and client are two [`Endpoint`]s with one thread per flow in their namespace. They
+//! share nothing but the network; their control uses atomics, apart from the data path. Every
+//! system call on the data path ends within 50 ms, so a broken path leads to an error, never to
+//! an endless wait.
 //!
-//! Requests that do not wait for each other (several under way, or on a schedule)
-//! are sent by `pipeline`, which says how they are timed.
+//! `pipeline` sends requests that do not wait for each other (several in flight, or on a
+//! schedule) and documents how they are timed.
 //!
-//! One file per workload (`tcp_stream`, `tcp_rr`, `tcp_crr`, `tcp_maerts`,
-//! `udp_stream`, `udp_rr`), client and server together, says what is sent and what is counted.
+//! Each workload (`tcp_stream`, `tcp_rr`, `tcp_crr`, `tcp_maerts`, `udp_stream`, `udp_rr`) has
+//! one file with client and server, which documents what is sent and counted.
 
 #![forbid(unsafe_code)]
 

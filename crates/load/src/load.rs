@@ -1,5 +1,4 @@
-//! What is asked of the engine: the load, its two ends, and who is told when
-//! measuring begins and ends.
+//! Input of the engine: the load, its two ends, and a callback around the measured interval.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,75 +9,71 @@ use sys::netns::NetNs;
 use super::control::TICK;
 use super::{End, EngineError, Stall};
 
-/// Most flows of one load; each takes a thread at either end.
+/// Maximum flows of a load. Each takes a thread at either end.
 pub const MAX_FLOWS: u32 = 1024;
 
-/// Most requests that one flow keeps under way.
+/// Maximum requests in flight per flow.
 pub const MAX_OUTSTANDING: u32 = 1024;
 
-/// Smallest socket buffer that can be asked for, bytes; the kernel raises what
-/// is below its own least (`SOCK_MIN_RCVBUF`).
+/// Minimum requested socket buffer, bytes. The kernel raises values below its own minimum
+/// (`SOCK_MIN_RCVBUF`).
 pub const MIN_SOCKET_BUFFER: u32 = 1024;
-/// Largest socket buffer that may be asked for, bytes.
+/// Maximum requested socket buffer, bytes.
 pub const MAX_SOCKET_BUFFER: u32 = 1 << 30;
 
-/// Longest rest between an answer and the next request: a flow looks at its phase after it.
+/// Maximum rest between an answer and the next request: a flow checks its phase afterwards.
 pub const MOST_REST: Duration = TICK;
 
-/// A load: what to send, how much of it, how long, and on which CPUs.
+/// A load: traffic, duration and CPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// What the flows do.
+    /// Type of traffic.
     pub workload: Workload,
-    /// Size of a message (request and response alike), 1 to [`MAX_MESSAGE_BYTES`].
+    /// Message size of request and response, bytes, 1 to [`MAX_MESSAGE_BYTES`].
     pub message_bytes: u32,
     /// Parallel flows, 1 to [`MAX_FLOWS`].
     pub flows: u32,
-    /// `udp_stream` only: the sender hands the kernel GSO packets
-    /// (`UDP_SEGMENT`) and the receiver takes them whole (`UDP_GRO`).
+    /// `udp_stream` only: the sender sends GSO packets (`UDP_SEGMENT`) and the receiver accepts
+    /// them whole (`UDP_GRO`).
     pub gso: bool,
-    /// `udp_stream` only: offered load over all flows, datagrams/s; `None`
-    /// sends as fast as the sockets take it.
+    /// `udp_stream` only: offered load over all flows, datagrams/s. `None`: as fast as the
+    /// sockets accept.
     pub datagrams_per_s: Option<u64>,
-    /// `tcp_rr`, `udp_rr` only: requests that each flow keeps under way, 1 to
-    /// [`MAX_OUTSTANDING`]; under a schedule the most it lets run up: requests
-    /// that it holds back are still timed from when they were due. One-byte
-    /// datagrams can number 256 only.
+    /// `tcp_rr`, `udp_rr` only: requests in flight per flow, 1 to [`MAX_OUTSTANDING`]. With a
+    /// schedule this is the maximum; requests held back are still timed from their due time.
+    /// One-byte datagrams allow 256 only.
     pub outstanding: u32,
-    /// `tcp_rr`, `udp_rr` only: requests on a schedule (open loop), over all
-    /// flows, per second, latency from the intended time; `None` sends the next
-    /// one when an answer has come.
+    /// `tcp_rr`, `udp_rr` only: requests on a schedule (open loop), total per second over all
+    /// flows. Latency counts from the intended time. `None`: the next request follows an answer.
     pub transactions_per_s: Option<f64>,
-    /// `tcp_rr`, `udp_rr` only: a server that stops answering at regular times,
-    /// to see what a measurement makes of it.
+    /// `tcp_rr`, `udp_rr` only: a server that stalls at regular times, to test what a
+    /// measurement shows.
     pub server_stall: Option<Stall>,
-    /// `tcp_rr`, `udp_rr`, one request at a time: how long a flow rests between an answer
-    /// and the next request, at most [`MOST_REST`]; zero: the next request at once.
+    /// `tcp_rr`, `udp_rr` with one request at a time: rest between an answer and the next
+    /// request, at most [`MOST_REST`]. Zero: no rest.
     pub rest: Duration,
-    /// Send and receive buffer of every socket on the data path, bytes, as given
-    /// to `SO_SNDBUF` and `SO_RCVBUF`: the kernel sets aside twice as much, for
-    /// its own headers. Where it grants less (`net.core.wmem_max`, `rmem_max`
-    /// without `CAP_NET_ADMIN`), [`Measured::notes`](super::Measured::notes) says
-    /// so. `None`: the kernel's own tuning for TCP, its default for UDP, but a
-    /// receive buffer as large as can be had for the server of `udp_stream`.
+    /// Send and receive buffer of every socket on the data path, bytes, as passed to `SO_SNDBUF`
+    /// and `SO_RCVBUF`. The kernel allocates twice as much, for its own headers. If it grants
+    /// less (`net.core.wmem_max`, `rmem_max` without `CAP_NET_ADMIN`),
+    /// [`Measured::notes`](super::Measured::notes) says so. `None`: autotuning for TCP, the
+    /// kernel's default for UDP, but the largest possible receive buffer for the server of
+    /// `udp_stream`.
     pub socket_buffer_bytes: Option<u32>,
-    /// Traffic before the measured interval, discarded.
+    /// Discarded traffic before the measured interval.
     pub warmup: Duration,
     /// Measured interval, after the warm-up.
     pub duration: Duration,
-    /// CPUs of the client's threads: flow i runs on `client_cpus[i % len]`;
-    /// empty: not pinned.
+    /// CPUs of the client's threads: flow i runs on `client_cpus[i % len]`. Empty: not pinned.
     pub client_cpus: Vec<usize>,
-    /// CPUs of the server's threads, likewise.
+    /// CPUs of the server's threads, in the same way.
     pub server_cpus: Vec<usize>,
-    /// How long a path may take to carry the first exchange, and how long a
-    /// flow may stand still afterwards, before it counts as broken.
+    /// Time limit for the first exchange, and for a flow without progress afterwards.
     pub setup_limit: Duration,
 }
 
 impl Load {
-    /// A load of one unpinned flow with the workload's default message size,
-    /// 0.1 s of warm-up, 1 s measured and 5 s allowed for setting up.
+    /// Returns a load with one unpinned flow, the workload's default message size, 0.1 s of
+    /// warm-up, 1 s of measurement and a set-up limit of 5 s.
     pub fn new(workload: Workload) -> Load {
         Load {
             workload,
@@ -99,20 +94,20 @@ impl Load {
         }
     }
 
-    /// Checks every field, and that the CPUs may be used by this process.
+    /// Checks every field, and that this process may use the CPUs.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`], naming the field and what it allows.
+    /// [`EngineError::Invalid`], with the field and its allowed values.
     pub fn validate(&self) -> Result<(), EngineError> {
         self.validate_at(End::Client)?;
         self.validate_at(End::Server)
     }
 
-    /// Checks every field, and that the CPUs of one end may be used by this
-    /// process: the other end's are another machine's.
+    /// Checks every field, and that this process may use the CPUs of one end. The other end is
+    /// on another machine.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`], naming the field and what it allows.
+    /// [`EngineError::Invalid`], with the field and its allowed values.
     pub fn validate_at(&self, end: End) -> Result<(), EngineError> {
         if !(1..=MAX_MESSAGE_BYTES).contains(&self.message_bytes) {
             return Err(EngineError::invalid(
@@ -124,6 +119,7 @@ impl Load {
         if !(1..=MAX_FLOWS).contains(&self.flows) {
             return Err(EngineError::invalid("flows", format!("1 to {MAX_FLOWS}"), self.flows));
         }
+        // Other workloads have neither a datagram rate nor GSO packets.
         if self.workload != Workload::UdpStream {
             if self.gso {
                 return Err(EngineError::invalid("gso", "udp_stream", self.workload));
@@ -132,6 +128,7 @@ impl Load {
                 return Err(EngineError::invalid("datagrams_per_s", "udp_stream", self.workload));
             }
         }
+        // A schedule needs a rate.
         if self.datagrams_per_s == Some(0) {
             return Err(EngineError::invalid("datagrams_per_s", "at least 1", 0));
         }
@@ -139,6 +136,7 @@ impl Load {
             let allowed = format!("1 to {MAX_OUTSTANDING}");
             return Err(EngineError::invalid("outstanding", allowed, self.outstanding));
         }
+        // Only request/response workloads have requests in flight.
         if !self.workload.is_rr() {
             let rr = "tcp_rr or udp_rr";
             if self.outstanding != 1 {
@@ -155,11 +153,13 @@ impl Load {
             stall.validate()?;
         }
         if !self.rest.is_zero() {
+            // With several requests in flight there is no gap to rest in.
             if !self.workload.is_rr() || self.is_pipelined() {
-                let got = format!("{}, {} under way", self.workload, self.outstanding);
+                let got = format!("{}, {} in flight", self.workload, self.outstanding);
                 let allowed = "tcp_rr or udp_rr, one request at a time";
                 return Err(EngineError::invalid("rest", allowed, got));
             }
+            // A longer rest would delay the check of the phase.
             if self.rest > MOST_REST {
                 let (allowed, got) = (format!("at most {MOST_REST:?}"), format!("{:?}", self.rest));
                 return Err(EngineError::invalid("rest", allowed, got));
@@ -175,6 +175,7 @@ impl Load {
             let allowed = format!("{MIN_SOCKET_BUFFER} to {MAX_SOCKET_BUFFER} bytes");
             return Err(EngineError::invalid("socket_buffer_bytes", allowed, bytes));
         }
+        // Rates are divided by it.
         if self.duration.is_zero() {
             return Err(EngineError::invalid("duration", "more than 0 s", "0 s"));
         }
@@ -195,22 +196,22 @@ impl Load {
         Ok(())
     }
 
-    /// Whether the threads of both ends wait in `recv` until something comes. A
-    /// limit there is a timer set and cleared a transaction, and with it one more
-    /// exit from a virtual machine when the CPU goes idle: time of ours, not of
-    /// the path. The end of the load wakes them ([`Endpoint::turn_to`]).
+    /// Whether the threads of both ends block in `recv` without a time limit. A limit would set
+    /// and clear a timer per transaction, and in a virtual machine cause one more exit whenever
+    /// the CPU goes idle. That would add the engine's own cost to the path's. The end of the load
+    /// wakes the threads ([`Endpoint::turn_to`]).
     ///
     /// [`Endpoint::turn_to`]: super::endpoint::Endpoint::turn_to
     pub(super) fn waits_without_limit(&self) -> bool {
         self.workload == Workload::TcpRr && !self.is_pipelined()
     }
 
-    /// What the sockets of TCP are opened with.
+    /// Options of TCP sockets.
     pub(super) fn tcp_options(&self, nodelay: bool) -> sys::tcp::Options {
         sys::tcp::Options { limit: TICK, nodelay, buffer_bytes: self.buffer_bytes() }
     }
 
-    /// Socket buffers asked for, as system calls take them.
+    /// Requested socket buffers, as system calls take them.
     pub(super) fn buffer_bytes(&self) -> Option<usize> {
         self.socket_buffer_bytes.map(|bytes| bytes as usize)
     }
@@ -228,24 +229,24 @@ fn cpu_of(cpus: &[usize], flow: u32) -> Option<usize> {
     if cpus.is_empty() { None } else { Some(cpus[flow as usize % cpus.len()]) }
 }
 
-/// Where the two endpoints run and how the client reaches the server.
+/// Namespaces and addresses of the two endpoints.
 #[derive(Debug, Clone, Copy)]
 pub struct Ends<'a> {
     /// Namespace of the client's threads.
     pub client: &'a NetNs,
     /// Namespace of the server's threads.
     pub server: &'a NetNs,
-    /// What the client connects to: the server itself, or an address and port
-    /// published for it.
+    /// Address that the client connects to: the server's own, or one published for it.
     pub target: SocketAddr,
-    /// What the server binds. The address must be one of the server's own
-    /// (not the wildcard), so that answers leave with it.
+    /// Address that the server binds. It must be one of the server's own, not the wildcard, so
+    /// that it becomes the source of answers.
     pub listen: SocketAddr,
 }
 
 impl Ends<'_> {
     pub(super) fn validate(&self) -> Result<(), EngineError> {
         let usable = |field, address: SocketAddr| {
+            // The address is also the source of answers, so it must be a specific one.
             if address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0 {
                 return Err(EngineError::invalid(field, "a unicast address and a port", address));
             }
@@ -256,15 +257,15 @@ impl Ends<'_> {
     }
 }
 
-/// Told when the measured interval begins and ends, on the thread that called
-/// [`run`](super::run), so that counters can be read. The interval lies between
-/// the return of [`begin`](Watch::begin) and the call of [`end`](Watch::end).
+/// Callback at the start and the end of the measured interval, on the thread that called
+/// [`run`](super::run), to read counters. The interval lies between the return of
+/// [`begin`](Watch::begin) and the call of [`end`](Watch::end).
 pub trait Watch {
-    /// Right before the interval. No datagram of `udp_stream` is under way;
-    /// the other workloads are running.
+    /// Called right before the interval. No datagram of `udp_stream` is in flight; other
+    /// workloads are running.
     fn begin(&mut self);
-    /// Right after the interval; for `udp_stream` after the last datagram has
-    /// arrived or been lost.
+    /// Called right after the interval; for `udp_stream` after the last datagram has arrived or
+    /// counts as lost.
     fn end(&mut self);
 }
 

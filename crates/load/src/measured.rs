@@ -1,4 +1,4 @@
-//! What a load came to.
+//! Result of a load.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,55 +8,55 @@ use hdrhistogram::Histogram;
 use super::Workload;
 use results::{Bin, Pace, Unit};
 
-/// What a load came to, over the measured interval.
+/// Result of a load over the measured interval.
 #[derive(Clone)]
 pub struct Measured {
     /// Workload that made the traffic.
     pub workload: Workload,
-    /// Length of the measured interval, seconds. For `udp_stream` that of
-    /// sending; draining comes on top and is not counted.
+    /// Length of the measured interval, seconds. For `udp_stream` this is the time of sending,
+    /// without draining.
     pub seconds: f64,
-    /// Payload received within the interval, bytes: at the server for streams,
-    /// `units` × message size, one way, for transactions.
+    /// Payload received within the interval, bytes. Streams: at the server. Transactions: `units`
+    /// × message size, one way.
     pub payload_bytes: u64,
-    /// Payload that lay in the two sockets and on the path when the interval
-    /// began, at most, bytes (`tcp_stream` and pipelined requests, which go on
-    /// over its ends; else 0): received within the interval, sent before it.
+    /// Upper bound of the payload in the two sockets and on the path when the interval began,
+    /// bytes: received within the interval, sent before it. 0 unless traffic goes on over both
+    /// ends of the interval (`tcp_stream` and pipelined requests).
     pub under_way_bytes: u64,
-    /// Whether the kernel may carry several messages in one packet (pipelined
-    /// requests over TCP): packets then prove nothing about transactions.
+    /// Whether the kernel may put several messages into one packet (pipelined requests over TCP).
+    /// Packet counts then prove nothing about transactions.
     pub messages_merge: bool,
-    /// Work done within the interval: whole messages of payload
-    /// (`tcp_stream`), datagrams the server had read by the end of sending
-    /// (`udp_stream`), transactions or connections completed at the client.
+    /// Work done within the interval: whole messages of payload (`tcp_stream`), datagrams read by
+    /// the server until sending ended (`udp_stream`), transactions or connections completed at
+    /// the client.
     pub units: u64,
-    /// Work begun by the client within the interval, in the same units: what
-    /// its kernel accepted for streams, requests sent for transactions.
+    /// Work begun by the client within the interval, in the same units: messages accepted by its
+    /// kernel for streams, requests sent for transactions.
     pub sent_units: u64,
-    /// Datagrams sent and received with draining included (`udp_stream`, `udp_rr`).
+    /// Datagrams sent and received, draining included (`udp_stream`, `udp_rr`).
     pub datagrams: Option<Datagrams>,
-    /// Time per transaction (rr, crr: the latter from before `connect` to after
-    /// the close by the other end).
+    /// Time per transaction (rr, crr). For crr it runs from before `connect` until after the
+    /// other end has closed.
     pub latency: Option<LatencyNs>,
-    /// The distribution that [`latency`](Measured::latency) is taken from, ns.
+    /// Distribution behind [`latency`](Measured::latency), ns.
     pub histogram: Option<Histogram<u64>>,
-    /// How the schedule was kept, where there was one.
+    /// Adherence to the schedule, if there was one.
     pub pace: Option<Pace>,
-    /// Segments the client's kernel sent again within the interval, over all
-    /// flows (`TCP_INFO`; not for `tcp_crr`, whose connections are gone).
+    /// Segments retransmitted by the client's kernel within the interval, over all flows
+    /// (`TCP_INFO`). Not for `tcp_crr`, whose connections no longer exist.
     pub tcp_retransmits: Option<u64>,
-    /// Answers of the kernel that did not end the load, by errno name and
-    /// system call (`EAGAIN sendmmsg`): how often.
+    /// Errors of the kernel that did not end the load: counts by errno name and system call
+    /// (`EAGAIN sendmmsg`).
     pub socket_errors: BTreeMap<String, u64>,
     /// Share of each flow, by index.
     pub flows: Vec<FlowMeasured>,
-    /// Things a reader must know before believing a figure.
+    /// Remarks that qualify the figures.
     pub notes: Vec<String>,
 }
 
 impl fmt::Debug for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Of the histogram's tens of thousands of counts only the sum.
+        // Print only the histogram's sum, not its tens of thousands of counts.
         let counted = self.histogram.as_ref().map(Histogram::len);
         f.debug_struct("Measured")
             .field("workload", &self.workload)
@@ -79,8 +79,8 @@ impl fmt::Debug for Measured {
 }
 
 impl Measured {
-    /// The rate, in the workload's [`unit`](Workload::unit): payload bits/s for
-    /// streams over TCP, units/s for the others.
+    /// Rate in the workload's [`unit`](Workload::unit): payload bits/s for TCP streams, units/s
+    /// otherwise.
     pub fn rate(&self) -> f64 {
         match self.workload.unit() {
             Unit::Bits => self.bits_per_s(),
@@ -94,21 +94,21 @@ impl Measured {
     }
 }
 
-/// Datagrams of the measured interval, draining included: every datagram is
-/// either received or lost.
+/// Datagrams of the measured interval, draining included. Every datagram is either received or
+/// lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Datagrams {
-    /// Due by the schedule within the interval; `None` where there was none.
+    /// Due by the schedule within the interval; `None` without a schedule.
     pub intended: Option<u64>,
-    /// Accepted by the sender's kernel. A datagram that a queueing discipline
-    /// then dropped is among them: the socket is not told.
+    /// Accepted by the sender's kernel. Includes datagrams that a queueing discipline then
+    /// dropped, which the socket does not learn.
     pub sent: u64,
     /// Read by the receiver.
     pub received: u64,
 }
 
 impl Datagrams {
-    /// Datagrams that did not arrive.
+    /// Returns the number of datagrams that did not arrive.
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.received)
     }
@@ -129,8 +129,8 @@ pub struct FlowMeasured {
     pub server_cpus: Vec<usize>,
 }
 
-/// Percentiles of a latency distribution, nanoseconds, from an HDR histogram
-/// of three significant digits.
+/// Percentiles of a latency distribution, nanoseconds, from an HDR histogram with three
+/// significant digits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyNs {
     /// Number of transactions in the histogram.
@@ -139,22 +139,22 @@ pub struct LatencyNs {
     pub mean: f64,
     /// Shortest transaction.
     pub min: u64,
-    /// Median time of a transaction.
+    /// Median.
     pub p50: u64,
-    /// 90th percentile of the times.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99th percentile of the times.
+    /// 99th percentile.
     pub p99: u64,
-    /// 99.9th percentile of the times.
+    /// 99.9th percentile.
     pub p99_9: u64,
-    /// 99.99th percentile of the times.
+    /// 99.99th percentile.
     pub p99_99: u64,
     /// Longest transaction.
     pub max: u64,
 }
 
 impl LatencyNs {
-    /// Percentiles of a histogram of nanoseconds; `None` of an empty one.
+    /// Returns the percentiles of a histogram of nanoseconds; `None` if it is empty.
     pub fn of(histogram: &Histogram<u64>) -> Option<LatencyNs> {
         (!histogram.is_empty()).then(|| LatencyNs {
             count: histogram.len(),
@@ -169,7 +169,7 @@ impl LatencyNs {
         })
     }
 
-    /// The same in microseconds, as the results file has it.
+    /// Converts to microseconds, the unit of the results file.
     pub fn micros(&self) -> results::Latency {
         let us = |ns: u64| ns as f64 / 1e3;
         results::Latency {
@@ -183,12 +183,11 @@ impl LatencyNs {
     }
 }
 
-/// Bins a doubling of latency is divided into: 4% each, finer than any two
-/// samples agree.
+/// Bins per doubling of latency: 4% each, finer than two samples agree.
 const BINS_PER_DOUBLING: f64 = 16.0;
 
-/// A histogram of nanoseconds as the results file has it: bins of equal ratio,
-/// lowest first, empty ones left out.
+/// Converts a histogram of nanoseconds to the results file's bins of equal ratio, lowest first,
+/// without empty bins.
 pub fn bins(histogram: &Histogram<u64>) -> Vec<Bin> {
     let mut bins: Vec<(i32, u64)> = Vec::new();
     for value in histogram.iter_recorded() {
@@ -203,12 +202,12 @@ pub fn bins(histogram: &Histogram<u64>) -> Vec<Bin> {
     bins.into_iter().map(|(bin, count)| Bin { us: us(bin), count }).collect()
 }
 
-/// Several samples' bins in one histogram.
+/// Merges the bins of several samples.
 pub fn merge_bins<'a>(histograms: impl IntoIterator<Item = &'a [Bin]>) -> Vec<Bin> {
     let mut all: Vec<Bin> = histograms.into_iter().flatten().copied().collect();
     all.sort_by(|a, b| a.us.total_cmp(&b.us));
     all.dedup_by(|next, kept| {
-        // The same bin gives the same bits.
+        // Equal bins have bit-identical bounds.
         let same = next.us == kept.us;
         if same {
             kept.count += next.count;
@@ -222,12 +221,12 @@ pub fn merge_bins<'a>(histograms: impl IntoIterator<Item = &'a [Bin]>) -> Vec<Bi
 mod tests {
     use super::*;
 
-    /// Latencies from 10 us to 20 ms, the tail ever thinner.
+    /// Latencies from 10 µs to 20 ms with a thinning tail.
     fn latencies() -> (Histogram<u64>, Vec<u64>) {
         let mut values: Vec<u64> = (0..1_000_000u64)
             .map(|i| {
                 let share = (i as f64 + 0.5) / 1e6;
-                // 10 us at the shortest, 20 ms at 99.9999%.
+                // 10 µs minimum, 20 ms at 99.9999%.
                 (10_000.0 * (1.0 - share).powf(-0.55)) as u64
             })
             .collect();
@@ -267,7 +266,7 @@ mod tests {
                 below += bin.count;
                 below >= rank
             });
-            // The bin's upper end: at most one bin above the value.
+            // The bin's upper bound is at most one bin above the value.
             let ratio = bin.unwrap().us * 1e3 / values[rank as usize - 1] as f64;
             let width = (1.0 / BINS_PER_DOUBLING).exp2() * 1.001;
             assert!((0.999..=width).contains(&ratio), "{quantile}: {ratio}");

@@ -1,17 +1,15 @@
-//! Pacing: when each message of a schedule is due, how long to wait for it, and
-//! how late it was.
+//! Pacing: due times of scheduled messages, waiting, and lateness.
 //!
-//! A message is handed to the kernel when it is due, alone. There are no bursts as long as
-//! the sender keeps up.
+//! Each message is handed to the kernel alone when it is due. A sender that keeps up sends no
+//! bursts.
 //!
-//! A sender that is behind hands over several messages at a time, [`BURST`] worth of the
-//! schedule at most. It catches up no faster than at [`CATCH_UP`] times its rate. Otherwise
-//! a sender that was off its CPU for some milliseconds would fill every queue of the path.
-//! Messages later than [`LATEST`] are not sent any more: a schedule that was not kept shows
-//! in the counts.
+//! A sender that is late hands over several messages at a time, at most [`BURST`] worth of the
+//! schedule, and catches up at no more than [`CATCH_UP`] times its rate. Otherwise a sender that
+//! was off its CPU for some milliseconds would fill every queue of the path. Messages later than
+//! [`LATEST`] are not sent, so a missed schedule shows in the counts.
 //!
-//! A timer wakes a thread some microseconds late. The thread therefore sleeps until shortly
-//! before the time, by as much as its wake-ups were late so far, and spins for the rest.
+//! Timers wake a thread some microseconds late. The thread therefore sleeps until shortly before
+//! the due time, by a margin learned from earlier wake-ups, and spins for the rest.
 
 use std::time::{Duration, Instant};
 
@@ -20,46 +18,45 @@ use hdrhistogram::Histogram;
 use super::control::TICK;
 use results::Pace;
 
-/// Messages of at most this stretch of the schedule are handed over at once.
+/// Part of the schedule that may be handed over at once.
 pub(super) const BURST: Duration = Duration::from_micros(20);
-/// How much faster than the schedule a late sender sends.
+/// Maximum rate of a late sender, relative to the schedule.
 const CATCH_UP: f64 = 1.5;
-/// Messages later than this are given up.
+/// Lateness after which a message is not sent.
 pub(super) const LATEST: Duration = Duration::from_millis(10);
-/// How long a sender that is told to stop goes on with what it owes, which
-/// takes it less than [`LATEST`] where the kernel takes what it is given.
+/// Time limit for a stopped sender to send what is due. It needs less than [`LATEST`] if the
+/// kernel accepts the messages.
 const WIND_UP: Duration = Duration::from_millis(30);
-/// Bounds of the time that is spun before a message is due.
+/// Bounds of the spinning time before a message is due, ns.
 const SPIN: (f64, f64) = (5_000.0, 200_000.0);
-/// Longest lateness that is told from a longer one, ns.
+/// Upper bound of the lateness histogram, ns.
 const LATEST_NS: u64 = 60_000_000_000;
 
-/// The schedule of one flow, and how it is kept. Times are nanoseconds since
-/// its beginning.
+/// Schedule of one flow and its progress. Times are nanoseconds since its start.
 #[derive(Debug)]
 pub(super) struct Pacer {
     begun: Instant,
-    /// Time between two messages of the schedule, ns.
+    /// Interval between two messages of the schedule, ns.
     gap: f64,
-    /// When the first is due.
+    /// Due time of the first message.
     first: f64,
     /// Number of the next message.
     next: u64,
-    /// Messages that were not sent, as they were later than [`LATEST`].
+    /// Messages not sent because they were later than [`LATEST`].
     given_up: u64,
-    /// Not before this, as the messages before were late.
+    /// Earliest next send, to bound the catch-up rate.
     not_before: f64,
-    /// Most messages handed over at once.
+    /// Maximum messages handed over at once.
     burst: u64,
-    /// When the messages in hand were taken.
+    /// Time at which the messages in hand were taken.
     taken_at: f64,
-    /// How late timers wake this thread.
+    /// Learned wake-up delay of timers, ns.
     oversleep: f64,
     end: Option<End>,
     late: Histogram<u64>,
 }
 
-/// What was due when the sender was told to stop.
+/// State when the sender was asked to stop.
 #[derive(Debug, Clone, Copy)]
 struct End {
     at: f64,
@@ -67,28 +64,28 @@ struct End {
     on_time: u64,
 }
 
-/// How a flow kept its schedule, in messages.
+/// Adherence of a flow to its schedule, in messages.
 #[derive(Debug, Clone)]
 pub(super) struct Kept {
     /// Rate of the schedule, messages/s.
     pub per_s: f64,
-    /// Messages due until the sender was told to stop.
+    /// Messages due until the sender was asked to stop.
     pub intended: u64,
-    /// Those sent until then.
+    /// Messages sent until then.
     pub on_time: u64,
-    /// How late each was, ns.
+    /// Lateness of each message, ns.
     pub late: Histogram<u64>,
 }
 
-/// An empty histogram for how late messages were sent, in ns: two digits.
+/// Returns an empty histogram for lateness, in ns, with two digits.
 pub(super) fn late_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATEST_NS, 2).expect("1 ns to 60 s in 2 digits is in range")
 }
 
 impl Pacer {
-    /// A schedule of `per_s` messages a second that begins now, its first
-    /// message due after `share` of the time between two (0 to 1), so that
-    /// several flows take turns. `most` bounds what is handed over at once.
+    /// Creates a schedule of `per_s` messages per second that begins now. The first message is due
+    /// after `share` (0 to 1) of an interval, so that several flows take turns. At most `most`
+    /// messages are handed over at once.
     pub fn new(per_s: f64, share: f64, most: usize) -> Pacer {
         let gap = 1e9 / per_s;
         // A float-to-integer cast saturates.
@@ -116,13 +113,13 @@ impl Pacer {
         self.first + self.gap * message as f64
     }
 
-    /// Messages whose time has come at `now`, since the beginning.
+    /// Returns the number of messages due at `now`, since the start.
     fn due_by(&self, now: f64) -> u64 {
         if now < self.first { 0 } else { ((now - self.first) / self.gap) as u64 + 1 }
     }
 
-    /// Messages to hand to the kernel now. 0 after some waiting, at most
-    /// [`TICK`], so that the caller can look whether it is to stop.
+    /// Returns the number of messages to hand to the kernel now. 0 after a wait of at most
+    /// [`TICK`], so that the caller can check whether to stop.
     pub fn take(&mut self) -> usize {
         let now = self.now();
         match self.take_at(now) {
@@ -134,7 +131,7 @@ impl Pacer {
         }
     }
 
-    /// The messages to hand over at `now`, or for how long there are none.
+    /// Returns the messages to hand over at `now`, or the time until the next one is due.
     fn take_at(&mut self, now: f64) -> Result<usize, f64> {
         let at = self.due_at(self.next).max(self.not_before);
         if now < at {
@@ -143,14 +140,14 @@ impl Pacer {
         let due = self.end.map_or_else(|| self.due_by(now), |end| end.due);
         let owed = due.saturating_sub(self.next);
         if owed > 1 && now - self.due_at(self.next) > LATEST.as_nanos() as f64 {
-            // All but the last: sent in one burst they would be another load.
+            // Give up all but the last: sending them in one burst would be a different load.
             self.given_up += owed - 1;
             self.next += owed - 1;
             self.taken_at = now;
             return Ok(1);
         }
         self.taken_at = now;
-        // At most a batch, which is a usize.
+        // At most a batch, so it fits a usize.
         Ok(owed.min(self.burst) as usize)
     }
 
@@ -160,16 +157,15 @@ impl Pacer {
             let begun = Instant::now();
             std::thread::sleep(Duration::from_nanos(nap as u64));
             let over = begun.elapsed().as_nanos() as f64 - nap;
-            // Quickly up, slowly down: being late is worse than spinning.
+            // Increase fast, decrease slowly: a late message is worse than spinning.
             self.oversleep = (over * 1.5).max(self.oversleep * 0.95).clamp(SPIN.0, SPIN.1);
         } else {
-            // Not offered to others: a thread that yields waits for a whole time
-            // slice of theirs.
+            // Do not yield: other threads would run for a whole time slice.
             std::hint::spin_loop();
         }
     }
 
-    /// The kernel has accepted the first `messages` of those taken.
+    /// Records that the kernel accepted the first `messages` of those taken.
     pub fn sent(&mut self, messages: usize) {
         let now = self.now();
         self.sent_at(messages, now);
@@ -177,19 +173,19 @@ impl Pacer {
 
     fn sent_at(&mut self, messages: usize, now: f64) {
         let messages = messages as u64;
-        // One after the other within the call.
+        // Assume that the call sent them evenly spaced.
         let each = (now - self.taken_at).max(0.0) / messages.max(1) as f64;
         for i in 0..messages {
             let late = self.taken_at + each * i as f64 - self.due_at(self.next + i);
-            // Saturating: beyond the longest that it tells apart.
+            // Saturates at the histogram's upper bound.
             self.late.saturating_record((late as u64).max(1));
         }
         self.next += messages;
         self.not_before = self.taken_at + messages as f64 * self.gap / CATCH_UP;
     }
 
-    /// Told that the sender is to stop: what became due until the first call is
-    /// still owed. Whether there is anything left to send.
+    /// Called when the sender shall stop. Messages due at the first call are still sent. Returns
+    /// whether any are left.
     pub fn winding_up(&mut self) -> bool {
         let now = self.now();
         self.winding_up_at(now)
@@ -205,7 +201,7 @@ impl Pacer {
         end.due > self.next && now - end.at < WIND_UP.as_nanos() as f64
     }
 
-    /// How the schedule was kept; after [`winding_up`](Pacer::winding_up).
+    /// Returns the adherence to the schedule, after [`winding_up`](Pacer::winding_up).
     pub fn kept(self) -> Kept {
         let (intended, on_time) =
             self.end.map_or((self.next, self.next - self.given_up), |end| (end.due, end.on_time));
@@ -213,8 +209,8 @@ impl Pacer {
     }
 }
 
-/// How several flows together kept their schedules; `units` is what a message
-/// stands for (datagrams of a GSO packet, requests).
+/// Combines the adherence of several flows. `units` is the number of units per message (datagrams
+/// of a GSO packet, requests).
 pub(super) fn together<'a>(flows: impl Iterator<Item = &'a Kept>, units: f64) -> Option<Pace> {
     let mut late = late_histogram();
     let (mut per_s, mut sent_per_s, mut any) = (0.0, 0.0, false);
@@ -242,7 +238,7 @@ mod tests {
 
     const MS: f64 = 1e6;
 
-    /// Ten messages a millisecond.
+    /// Ten messages per millisecond.
     fn pacer() -> Pacer {
         Pacer::new(10_000.0, 0.0, 64)
     }
@@ -267,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_late_sender_catches_up_in_small_bursts_at_a_bounded_rate() {
-        // 300 a millisecond: 6 in 20 µs.
+        // 300 per millisecond: 6 in 20 µs.
         let mut pacer = Pacer::new(300_000.0, 0.0, 64);
         let (mut now, mut sent) = (5.0 * MS, 0);
         while sent < 3000 {
@@ -280,7 +276,7 @@ mod tests {
                 Err(early) => now += early,
             }
         }
-        // 3000 at 1.5 times the rate take 6.7 ms, not none.
+        // 3000 messages at 1.5 times the rate take 6.7 ms.
         assert!((11.6 * MS..11.8 * MS).contains(&now), "{now}");
         assert_eq!(pacer.given_up, 0);
     }
@@ -294,7 +290,7 @@ mod tests {
         assert!(!pacer.winding_up_at(50.0 * MS));
         let kept = pacer.kept();
         assert_eq!((kept.intended, kept.on_time), (501, 1));
-        // A slow schedule owes one at a time, however late that is.
+        // A slow schedule never owes more than one message.
         let mut slow = Pacer::new(1.0, 0.0, 64);
         assert_eq!(slow.take_at(500.0 * MS), Ok(1));
         assert_eq!(slow.given_up, 0);
@@ -333,7 +329,7 @@ mod tests {
     fn lateness_is_that_of_each_message() {
         let mut pacer = pacer();
         pacer.burst = 4;
-        // Three are due: 250, 150 and 50 µs late, then 10 µs later each.
+        // Three are due: 250, 150 and 50 µs late, plus 10 µs for each further one.
         assert_eq!(pacer.take_at(0.25 * MS), Ok(3));
         pacer.sent_at(3, 0.28 * MS);
         let pace = together([pacer.kept()].iter(), 2.0).unwrap();

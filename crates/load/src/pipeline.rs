@@ -1,22 +1,20 @@
-//! The client of request/response workloads that do not wait for an answer before the next
-//! request. Requests are on a schedule (open loop), or several are under way (closed loop).
+//! Client of request/response workloads that do not wait for an answer before the next request:
+//! on a schedule (open loop), or with several requests in flight (closed loop).
 //!
-//! **Open loop.** Requests are due at fixed times ([`Schedule`]), whatever became of those
-//! before. Each is timed from when it was *due*, not from when it was sent. A path or
-//! server that stands still for 20 ms thus shows in the latency of every request that was
-//! due meanwhile. Timing from the send, or sending only after the answer, would show it in
-//! one request (coordinated omission). How late requests were sent is reported beside, as
-//! [`Pace`](results::Pace).
+//! **Open loop.** Requests are due at fixed times ([`Schedule`]), whatever happened to earlier
+//! ones. Latency counts from the *due* time, not from the send. If a path or server stalls for 20
+//! ms, the latency of every request due meanwhile shows it. Timing from the send, or sending only
+//! after the answer, would show the stall in one request (coordinated omission). The lateness of
+//! sends is reported separately, as [`Pace`](results::Pace).
 //!
-//! **What counts.** Requests due (closed loop: sent) in the measured interval count,
-//! whenever their answers come. After the interval traffic goes on until they have come.
-//! A request without an answer [`LINGER`] after the interval is recorded with the time that
-//! it has waited so far.
+//! **Counting.** Requests due (closed loop: sent) in the measured interval count, whenever their
+//! answers arrive. After the interval, traffic goes on until they have arrived. A request that is
+//! unanswered [`LINGER`] after the interval is recorded with its waiting time so far.
 //!
-//! **Waiting.** The thread sleeps in `ppoll`, which ends at the next answer or right before
-//! the next request is due. Waking up takes a machine tens of µs, which would be taken for
-//! the path's latency. The last [`SPIN`] before a request is due are therefore spent
-//! reading the socket without sleeping, where the thread has a CPU to itself.
+//! **Waiting.** The thread sleeps in `ppoll` until the next answer, or shortly before the next
+//! request is due. Waking up takes tens of µs, which would count as the path's latency. Therefore
+//! the thread spends the last [`SPIN`] before a request is due reading the socket without
+//! sleeping, if it has a CPU to itself.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -34,38 +32,37 @@ use super::schedule::Schedule;
 use super::window::Request;
 use super::{EngineError, Load};
 
-/// Not slept before a request is due, where the thread has a CPU to itself.
+/// Time before a due request that is spent without sleeping, on a CPU of its own.
 const SPIN: Duration = Duration::from_micros(50);
-/// How late the kernel may end a sleep, ns.
+/// Timer slack of sleeps, ns.
 const TIMER_SLACK_NS: u64 = 1_000;
-/// Requests sent in a row before answers are looked for: what bounds how late
-/// an answer is noticed while the sender catches up.
+/// Requests sent in a row before the socket is read. Bounds how late an answer is noticed while
+/// the sender catches up.
 const BURST: usize = 16;
-/// Most records made of requests that were never sent.
+/// Maximum number of records for requests that were never sent.
 const MOST_UNSENT: u64 = 1_000_000;
 
 /// A socket that carries several requests at once.
 pub(super) trait Pipe {
-    /// What to wait on.
+    /// Descriptor to wait on.
     fn fd(&self) -> BorrowedFd<'_>;
-    /// Whether another request may be sent before an answer comes.
+    /// Returns whether another request may be sent before an answer arrives.
     fn has_room(&self) -> bool;
-    /// Sends a request; false when the socket takes none now.
+    /// Sends a request; false if the socket accepts none now.
     fn send(&mut self, request: Request, report: &mut FlowReport) -> Result<bool, EngineError>;
-    /// Sends what the socket has not taken of the last request; false while
-    /// something is left.
+    /// Sends the rest of the last request; false while something is left.
     fn flush(&mut self) -> Result<bool, EngineError>;
-    /// Reads once; false when there was nothing.
+    /// Reads once; false if there was nothing.
     fn receive(
         &mut self,
         report: &mut FlowReport,
         answered: &mut dyn FnMut(Request),
     ) -> Result<bool, EngineError>;
-    /// Requests neither answered nor lost, in the order they were due.
+    /// Returns requests that are neither answered nor lost, in order of due time.
     fn under_way(&self) -> impl Iterator<Item = &Request>;
-    /// Takes out a request that is lost.
+    /// Removes and returns a lost request.
     fn lost(&mut self, now: Instant) -> Option<Request>;
-    /// When the next will be lost, if nothing comes.
+    /// Returns the time at which the next request counts as lost.
     fn deadline(&self) -> Option<Instant>;
 }
 
@@ -77,7 +74,7 @@ pub(super) fn drive(
 ) -> Result<(), EngineError> {
     sys::affinity::set_timer_slack(TIMER_SLACK_NS)?;
     let mut book = Book::new(flow);
-    // Kept also when the other end, told to end first, closes in our face.
+    // Report also after an error: the server may end first and close the connection.
     let outcome = send_and_receive(flow, pipe, &mut book, report);
     book.report(report);
     outcome
@@ -90,7 +87,7 @@ fn send_and_receive(
     report: &mut FlowReport,
 ) -> Result<(), EngineError> {
     flow.control.wait_past(Phase::Setup);
-    // Not reached without a time: the phase after `Setup` has begun.
+    // The default is unreachable: a phase after `Setup` has begun.
     let start = flow.control.traffic_since().unwrap_or_else(Instant::now);
     let mut schedule = flow
         .load
@@ -98,7 +95,7 @@ fn send_and_receive(
         .map(|rate| Schedule::new(start, rate, flow.index, flow.load.flows));
     let spin =
         if schedule.is_some() && flow.load.has_cpus_to_itself() { SPIN } else { Duration::ZERO };
-    // Since when nothing has been heard although something was asked.
+    // Start of the current silence while requests are unanswered.
     let mut silent_since: Option<Instant> = None;
     let mut held = false;
     loop {
@@ -135,7 +132,7 @@ fn send_and_receive(
             }
         }
         let full = due && writable && !pipe.has_room();
-        // Once for each request, however often the loop comes by meanwhile.
+        // Count each request once, even if the loop passes several times.
         if full && schedule.is_some() && !held {
             held = true;
             book.held_back(schedule.as_ref().map_or(now, Schedule::next));
@@ -166,7 +163,7 @@ fn send_and_receive(
                 flow.tally().units.add(answers);
             }
             rounds += 1;
-            // Requests that become due must not wait for an endless row of answers.
+            // Bound the rounds: due requests must not wait for an endless row of answers.
             if !came || pipe.under_way().next().is_none() || rounds >= BURST {
                 break;
             }
@@ -183,8 +180,8 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// Waits until there is something to read (or, if `write`, room to write), or
-/// the time has come, or a tick has passed; true when it is worth reading.
+/// Waits until the socket is readable (with `write`: or writable), the time has come, or a tick
+/// has passed. Returns whether to read.
 fn wait(
     flow: &Flow<'_>,
     fd: BorrowedFd<'_>,
@@ -194,7 +191,7 @@ fn wait(
 ) -> Result<bool, EngineError> {
     let left = until.map_or(TICK, |until| until.saturating_duration_since(Instant::now()));
     if left <= spin {
-        // Reading is what tells whether there is something.
+        // Read without waiting: only reading shows whether an answer is there.
         return Ok(true);
     }
     let mut flags = PollFlags::POLLIN;
@@ -202,13 +199,13 @@ fn wait(
     let mut fds = [PollFd::new(fd, flags)];
     match ppoll(&mut fds, Some(TimeSpec::from_duration((left - spin).min(TICK))), None) {
         Ok(0) | Err(Errno::EINTR) => Ok(false),
-        // Errors and hang-ups are read, too.
+        // Reading reports errors and hang-ups, too.
         Ok(_) => Ok(fds[0].revents().is_some_and(|got| got != PollFlags::POLLOUT)),
         Err(errno) => Err(flow.error(flow.stage(), "ppoll", errno)),
     }
 }
 
-/// A flow that has heard nothing for too long is not a slow one.
+/// Fails a flow that has received nothing for too long: it is broken, not slow.
 fn check_silence(flow: &Flow<'_>, since: Option<Instant>) -> Result<(), EngineError> {
     let Some(since) = since else { return Ok(()) };
     let waited = since.elapsed();
@@ -218,7 +215,7 @@ fn check_silence(flow: &Flow<'_>, since: Option<Instant>) -> Result<(), EngineEr
     Err(EngineError::Stalled { flow: flow.index, end: flow.end, waited, stage: flow.stage() })
 }
 
-/// Keeps what belongs to the measured interval.
+/// Record of the requests of the measured interval.
 struct Book {
     latency: Histogram<u64>,
     late: Histogram<u64>,
@@ -226,7 +223,7 @@ struct Book {
     scheduled: bool,
     begun: Option<Instant>,
     ended: Option<Instant>,
-    /// An answer has come since the interval ended.
+    /// An answer has arrived since the interval ended.
     alive: bool,
     settled: bool,
 }
@@ -254,7 +251,7 @@ impl Book {
         }
     }
 
-    /// Whether a request counts that was due then.
+    /// Returns whether a request with this due time counts.
     fn counts(&self, intended: Instant) -> bool {
         !self.settled
             && self.begun.is_some_and(|begun| intended >= begun)
@@ -280,7 +277,7 @@ impl Book {
         self.requests.held_back += u64::from(self.counts(intended));
     }
 
-    /// After the interval: whether all its requests have met their fate.
+    /// Finishes after the interval once all its requests are answered, lost or overdue.
     fn settle(&mut self, flow: &Flow<'_>, pipe: &impl Pipe, schedule: Option<&Schedule>) {
         let Some(ended) = self.ended.filter(|_| !self.settled) else { return };
         let unsent = schedule.map_or(0, |schedule| schedule.due_before(ended));
@@ -289,8 +286,8 @@ impl Book {
             .take_while(|request| request.intended < ended)
             .any(|request| self.counts(request.intended));
         if unsent == 0 && !waits {
-            // Requests lost or still waiting say nothing about whether the path
-            // still lives.
+            // If requests were lost or still wait, wait for an answer that proves that the path
+            // still works.
             let heard = self.requests.lost == 0 && pipe.under_way().next().is_none();
             if heard || self.alive {
                 self.finish(flow);
@@ -298,7 +295,7 @@ impl Book {
             return;
         }
         let now = Instant::now();
-        // A path that has been silent since is not settled here: `check_silence` ends the load.
+        // Without an answer since the end, leave the verdict to `check_silence`.
         if self.alive && now.saturating_duration_since(ended) >= LINGER {
             for request in pipe.under_way() {
                 if !self.counts(request.intended) {

@@ -1,9 +1,9 @@
-//! Room for fragments before a load.
+//! Waits for room in the receiver's fragment reassembly memory before a load.
 //!
-//! A flood of datagrams longer than the MTU leaves a packet of which a fragment is
-//! missing in the receiver's memory for each that was lost. They stay for
-//! `net.ipv4.ipfrag_time` (30 s), and while they fill it no fragmented datagram arrives
-//! at all: that would be taken for the next load's path. Nothing but time empties it.
+//! A flood of datagrams above the MTU leaves incomplete packets in the receiver's memory, one for
+//! each datagram that lost a fragment. They stay for `net.ipv4.ipfrag_time` (30 s). While they
+//! fill the memory, no fragmented datagram arrives, which would be blamed on the next load's
+//! path. Only time frees the memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,41 +14,42 @@ use sys::netns::NetNs;
 use super::control::TICK;
 use super::{Between, Ends, EngineError, Load};
 
-/// Longest datagram that no path cuts: what is left of IPv6's least MTU (RFC 8200).
+/// Largest datagram payload that is never fragmented: IPv6's minimum MTU (RFC 8200) minus headers.
 const NEVER_CUT: u32 = 1280 - 48;
-/// Share of the memory that may be in use before a load: a datagram of 64 KiB takes
-/// about a thirtieth of the usual 4 MiB.
+/// Maximum share of the memory in use before a load. A datagram of 64 KiB takes about a
+/// thirtieth of the usual 4 MiB.
 const ROOM: f64 = 0.5;
-/// On top of the time after which the kernel gives up the last fragment.
+/// Added to the time after which the kernel drops the last fragment.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Said where a load had to wait.
-const WAITED: &str = "before some samples the receiver's memory for fragments was full \
-    of incomplete datagrams of the load before; they were begun when it had emptied \
+/// Note for loads that had to wait.
+const WAITED: &str = "before some samples the receiver's memory for fragments was full of \
+    incomplete datagrams of the previous load; these samples waited until it was free \
     (net.ipv4.ipfrag_time)";
-/// Said of a flood whose fragments were not put together.
+/// Note for a flood whose fragments were not reassembled.
 const FULL: &str = "after some samples the receiver's memory for fragments was full \
-    (net.ipv4.ipfrag_high_thresh): datagrams of which a fragment was lost keep it, and then \
-    no other one can be put together";
+    (net.ipv4.ipfrag_high_thresh): datagrams that lost a fragment occupy it, and no other \
+    datagram can be reassembled";
 
-/// Said of a flood that the path carried nothing of.
-pub const NOTHING_ARRIVED: &str = "of some floods nothing arrived: a datagram of the same size \
-    was answered before, a small one after them";
+/// Note for a flood of which nothing arrived.
+pub const NOTHING_ARRIVED: &str = "nothing arrived of some floods, although a datagram of the \
+    same size was answered before, and a small one after them";
 
-/// Whether a load's datagrams may have to be put together.
+/// Returns whether a load's datagrams may need reassembly.
 fn concerns(load: &Load) -> bool {
     let datagrams = !load.workload.is_tcp();
     datagrams && load.message_bytes > NEVER_CUT
 }
 
-/// What is read in a namespace; `None` where the kernel does not say.
+/// Reads the memory in a namespace; `None` if the kernel does not report it.
 fn read(netns: &NetNs) -> Option<Reassembly> {
     netns.run(Reassembly::read).ok()?.ok()
 }
 
-/// Waits until both ends have room for fragments; whether they had none. Where they
-/// still have none after the time that the kernel sets, the load is tried anyway.
+/// Waits until both ends have room for fragments, and returns whether it had to wait. If there is
+/// no room after the kernel's time limit, the load is tried anyway.
 pub(super) fn await_room(load: &Load, ends: &Ends, stop: &AtomicBool) -> Result<bool, EngineError> {
+    // The load's packets never need reassembly.
     if !concerns(load) {
         return Ok(false);
     }
@@ -59,6 +60,7 @@ pub(super) fn await_room(load: &Load, ends: &Ends, stop: &AtomicBool) -> Result<
             if stop.load(Ordering::Relaxed) {
                 return Err(EngineError::Stopped);
             }
+            // Other traffic keeps the memory full: try the load anyway.
             if begun.elapsed() > Duration::from_secs(memory.seconds) + GRACE {
                 return Ok(waited);
             }
@@ -69,33 +71,33 @@ pub(super) fn await_room(load: &Load, ends: &Ends, stop: &AtomicBool) -> Result<
     Ok(waited)
 }
 
-/// Whether the receiver of a load has no room for fragments; false where it is on
-/// another machine.
+/// Returns whether the receiver has no room for fragments; false if it is on another machine.
 pub(super) fn is_full(load: &Load, between: &Between<'_>) -> bool {
     match between {
         Between::Here(ends) if concerns(load) => {
             read(ends.server).is_some_and(|memory| memory.share() > ROOM)
         }
+        // Another machine's memory cannot be read.
         _ => false,
     }
 }
 
-/// What was seen of the receiver's room for fragments.
+/// State of the receiver's reassembly memory.
 pub(super) struct Room {
-    /// The load had to wait for it.
+    /// The load had to wait for room.
     pub waited: bool,
-    /// There was none after the load.
+    /// There was no room after the load.
     pub full: bool,
 }
 
 impl Room {
-    /// What a reader must know.
+    /// Returns the notes for the results.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let said = [(self.waited, WAITED), (self.full, FULL)];
         said.into_iter().filter(|(applies, _)| *applies).map(|(_, note)| note.to_owned())
     }
 
-    /// Why a path did not answer, where this is known to be the reason.
+    /// Adds the reason to a missing answer, if a full memory explains it.
     pub fn explain(&self, error: EngineError) -> EngineError {
         match error {
             EngineError::NoAnswer { target, stage, waited, detail } if self.full => {

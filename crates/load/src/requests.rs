@@ -1,4 +1,4 @@
-//! What became of requests that do not wait for each other.
+//! Outcome of requests that do not wait for each other.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use super::Load;
 use super::pace::late_histogram;
 use results::Pace;
 
-/// Unanswered requests of the interval are waited for this long after it.
+/// Time after the interval during which its unanswered requests are awaited.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
-/// What became of the requests of the measured interval.
+/// Outcome of the requests of the measured interval.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Requests {
-    /// Answered; the latency of each is in the report.
+    /// Answered; their latency is in the report.
     pub answered: u64,
-    /// Lost (UDP): no latency is made up for them.
+    /// Lost (UDP). They have no latency.
     pub lost: u64,
-    /// Not answered in time, recorded with the time they had waited.
+    /// Not answered in time; recorded with their waiting time.
     pub unfinished: u64,
-    /// Sent late because as many as allowed were under way.
+    /// Sent late because the maximum was in flight.
     pub held_back: u64,
-    /// How late requests were sent after they were due, ns.
+    /// Delay of sends after their due time, ns.
     pub late: Option<Histogram<u64>>,
 }
 
 impl Requests {
-    /// Those of all flows.
+    /// Sums up all flows.
     pub fn of<'a>(flows: impl Iterator<Item = &'a Requests>) -> Requests {
         let mut sum = Requests::default();
         for requests in flows {
@@ -43,7 +43,7 @@ impl Requests {
         sum
     }
 
-    /// How the schedule was kept, of which `sent_per_s` were sent in the interval.
+    /// Returns the adherence to the schedule, with `sent_per_s` sent in the interval.
     pub fn pace(&self, load: &Load, sent_per_s: f64) -> Option<Pace> {
         let us = |ns: u64| ns as f64 / 1e3;
         let late = self.late.as_ref()?;
@@ -56,21 +56,21 @@ impl Requests {
         })
     }
 
-    /// What a reader must know before believing a latency.
+    /// Returns the remarks that qualify the latency.
     pub fn notes(&self, load: &Load) -> Vec<String> {
         let mut notes = Vec::new();
-        // Without counts: the same of every sample is said once.
+        // No counts in the text: equal notes of all samples are then merged.
         if self.held_back > 0 {
             notes.push(format!(
-                "requests were sent late because {} a flow, the most allowed, were under way; \
-                 they are timed from when they were due",
+                "requests were sent late because {} per flow, the maximum, were in flight; they \
+                 are timed from their due time",
                 load.outstanding
             ));
         }
         if self.unfinished > 0 {
             notes.push(format!(
-                "requests were not answered within {LINGER:.0?} after the interval: timed as far \
-                 as they had waited"
+                "requests were not answered within {LINGER:.0?} after the interval: recorded with \
+                 their waiting time so far"
             ));
         }
         notes

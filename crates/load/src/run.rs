@@ -1,9 +1,8 @@
-//! Runs both endpoints of a load and takes the measure between them. The client's
-//! endpoint is in this process; the server's is a [`Server`], here or elsewhere.
+//! Runs both endpoints of a load and measures between them. The client's endpoint is in this
+//! process; the server's is a [`Server`], here or elsewhere.
 //!
-//! Over a network, asking the server takes time, so no figure is taken across
-//! two clocks: what the server counts is divided by the server's clock, what the
-//! client counts by the client's.
+//! Over a network, a request to the server takes time, so no figure mixes two clocks: server
+//! counters are divided by the server's time, client counters by the client's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,27 +20,27 @@ use super::{
     Stage, Watch, Workload, pace, reassembly,
 };
 
-/// How often waiting looks at what it waits for.
+/// Interval at which waits check their condition.
 const LOOK: Duration = Duration::from_millis(1);
-/// How often the measured interval looks for failures and the stop flag: seldom,
-/// as it takes CPU time from what is measured.
+/// Interval of checks for failures and the stop flag during the measured interval. Long, since
+/// checks take CPU time from the load.
 const SELDOM: Duration = Duration::from_millis(20);
-/// Datagrams are lost when none has arrived for this long …
+/// Datagrams count as lost when none has arrived for this time,
 const QUIET: Duration = Duration::from_millis(50);
-/// … while every receiver has found its queue empty so many times, …
+/// and every receiver has found its queue empty this many times meanwhile.
 const LOOKS: u64 = 10;
-/// … and draining ends at the latest after this: something goes on sending.
+/// Time limit for draining, in case something keeps sending.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3);
-/// The flows' own time limits come first; this only bounds what they miss.
+/// Added to the flows' own time limits, which should expire first.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Runs a load and measures it: sets up both endpoints, proves the path, warms up,
-/// measures for [`Load::duration`], proves that the path is still alive.
+/// Runs a load and measures it: sets up both endpoints, proves the path, warms up, measures for
+/// [`Load::duration`], and proves that the path still works.
 ///
 /// # Errors
-/// [`EngineError`]: a wrong argument before anything is started; a broken path
-/// within [`Load::setup_limit`], with what was seen of it; `Stopped` within
-/// about 0.1 s of `stop` becoming true.
+/// [`EngineError`]: an invalid argument before anything is started; a broken path within
+/// [`Load::setup_limit`], with observations; `Stopped` within about 0.1 s of `stop` becoming
+/// true.
 pub fn run<'a>(
     load: &Load,
     between: impl Into<Between<'a>>,
@@ -70,8 +69,8 @@ pub fn run<'a>(
     let progress = Progress::new(load);
     let mut run = Run { load, client, server, round_trip, stop, progress };
     let taken = run.measure(watch);
-    // Both are told before either is waited for. Why the server could not be
-    // told is not the reason why the load failed, if it did.
+    // Stop both before waiting for either. A failure of the load takes precedence over a
+    // failure to stop the server.
     run.client.turn_to(Phase::Done);
     let told = run.server.turn_to(Phase::Done);
     let room = Room { waited, full: reassembly::is_full(load, &between) };
@@ -86,15 +85,15 @@ struct Run<'a> {
     load: &'a Load,
     client: Endpoint,
     server: Box<dyn Server + 'a>,
-    /// How long asking the server takes, about.
+    /// Approximate duration of a request to the server.
     round_trip: Duration,
     stop: &'a AtomicBool,
     progress: Progress,
 }
 
-/// Flows that wait for their peer without a limit are watched from here.
+/// Progress of flows that wait for their peer without a time limit.
 struct Progress {
-    /// Transactions of each flow when it last got on, and when that was seen.
+    /// Transactions of each flow, and the time of the last change.
     flows: Vec<Option<(u64, Instant)>>,
     limit: Duration,
 }
@@ -105,7 +104,7 @@ impl Progress {
         Progress { flows: vec![None; flows], limit: load.setup_limit }
     }
 
-    /// The first flow that has stood still for too long, and for how long.
+    /// Returns the first flow without progress for too long, and for how long.
     fn stalled(&mut self, client: &Endpoint) -> Option<(u32, Duration)> {
         if self.flows.is_empty() {
             return None;
@@ -126,7 +125,7 @@ impl Progress {
     }
 }
 
-/// The counters of both endpoints at one moment.
+/// Counters of both endpoints at one moment.
 #[derive(Clone)]
 struct Counts {
     client: Counted,
@@ -135,8 +134,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// Payload sent and not received, bytes: one message more a flow than was
-    /// counted as sent, which the kernel may have taken in part.
+    /// Returns an upper bound of the payload sent and not received, bytes. Adds one message per
+    /// flow, which the kernel may have accepted in part.
     fn under_way(&self, load: &Load) -> u64 {
         let (from, to) = match load.workload.direction() {
             Direction::Forward => (&self.client, &self.server),
@@ -147,7 +146,7 @@ impl Counts {
         flows.map(|(from, to)| ((from.sent + 1) * message_bytes).saturating_sub(to.bytes)).sum()
     }
 
-    /// Time since an earlier reading, by the clock of the end that counts.
+    /// Returns the time since an earlier reading, by the clock of the counting end.
     fn since(&self, earlier: &Counts, workload: Workload) -> Duration {
         match workload.is_counted_by_client() {
             true => self.client.at.saturating_sub(earlier.client.at),
@@ -157,19 +156,19 @@ impl Counts {
 }
 
 impl Counts {
-    /// Requests sent and not answered, those lost since the beginning included.
+    /// Returns the requests sent and not answered, including all lost ones.
     fn unanswered(&self) -> u64 {
         self.client.flows.iter().map(|c| c.sent.saturating_sub(c.units)).sum()
     }
 }
 
-/// The measured interval, and what lies around it.
+/// Readings around the measured interval.
 struct Taken {
-    /// Before the first datagram (`udp_stream`), else at `begin`.
+    /// Before the first datagram (`udp_stream`), otherwise equal to `begin`.
     before: Counts,
     begin: Counts,
     end: Counts,
-    /// When all that was sent has arrived or been lost (`udp_stream`).
+    /// After all datagrams have arrived or count as lost (`udp_stream`).
     drained: Option<Counts>,
 }
 
@@ -185,13 +184,12 @@ impl Run<'_> {
         }
     }
 
-    /// Workloads that go on over both ends of the interval.
+    /// Measures workloads that continue over both ends of the interval.
     fn continuous(&mut self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
         self.turn_to(Phase::Warmup)?;
         self.sleep(self.load.warmup)?;
         watch.begin();
-        // The client last: it times what it does in this phase, and counts from
-        // when it was told.
+        // The client last: it times transactions in this phase, and counts from its start.
         self.server.turn_to(Phase::Measure)?;
         let server = self.server.counts()?;
         self.client.turn_to(Phase::Measure);
@@ -209,18 +207,18 @@ impl Run<'_> {
         self.server.turn_to(Phase::Closing)?;
         watch.end();
         if self.load.is_pipelined() {
-            // Until every request of the interval is answered or lost.
+            // Wait until every request of the interval is answered or lost.
             self.wait(Stage::Closing, |run| Ok(run.client.not_yet_at(Phase::Closing)))?;
             return Ok(Taken { before: begin.clone(), begin, end, drained: None });
         }
-        // A path that died in the interval is not a slow one: every flow must
-        // still get on. Its own limit speaks first, with the better reason.
+        // Detect a path that broke during the interval: every flow must still make progress. The
+        // flow's own limit expires first, with the better reason.
         self.wait(Stage::Closing, |run| {
             let (now, then) = match run.load.workload.is_counted_by_client() {
                 true => (run.client.counts(), &end.client.flows),
                 false => (run.server.counts()?.flows, &end.server.flows),
             };
-            // What was received: sending alone is no sign of life.
+            // Compare received units: sending alone proves nothing.
             let still = now
                 .iter()
                 .zip(then)
@@ -230,7 +228,7 @@ impl Run<'_> {
         Ok(Taken { before: begin.clone(), begin, end, drained: None })
     }
 
-    /// `udp_stream`: nothing is under way at either end of the interval.
+    /// Measures `udp_stream`: nothing is in flight at either end of the interval.
     fn datagrams(&mut self, watch: &mut dyn Watch) -> Result<Taken, EngineError> {
         if !self.load.warmup.is_zero() {
             self.turn_to(Phase::Warmup)?;
@@ -241,8 +239,8 @@ impl Run<'_> {
         watch.begin();
         let before = self.counts()?;
         self.turn_to(Phase::Measure)?;
-        // Over a network the server's clock has run while the client was told,
-        // and the first datagram has to get there: that is not the path's rate.
+        // Over a network, do not count the time until the client has been started and the first
+        // datagram has arrived.
         let begin = if self.round_trip.is_zero() {
             before.clone()
         } else {
@@ -260,14 +258,14 @@ impl Run<'_> {
         Ok(Taken { before, begin, end, drained: Some(drained) })
     }
 
-    /// The server first: it must count before the client sends.
+    /// Moves both ends to a phase. The server first: it must count before the client sends.
     fn turn_to(&mut self, phase: Phase) -> Result<(), EngineError> {
         self.server.turn_to(phase)?;
         self.client.turn_to(phase);
         Ok(())
     }
 
-    /// The server first: what it has received, the client has sent.
+    /// Reads both ends. The server first, so that received never exceeds sent.
     fn counts(&mut self) -> Result<Counts, EngineError> {
         Ok(Counts {
             server: self.server.counts()?,
@@ -276,12 +274,12 @@ impl Run<'_> {
         })
     }
 
-    /// Waits until the client has stopped sending, and until what it has sent
-    /// has arrived or nothing has for a while.
+    /// Waits until the client has stopped sending, and its datagrams have arrived or nothing has
+    /// arrived for a while.
     fn drain(&mut self, phase: Phase) -> Result<(), EngineError> {
         self.wait(Stage::Traffic, |run| Ok(run.client.not_yet_at(phase)))?;
-        // What is seen of the server is old by half a round trip, and what was
-        // sent last takes the other half.
+        // Counters of the server are half a round trip old, and the last datagram takes the other
+        // half.
         let quiet = QUIET + self.round_trip;
         let sent: u64 = self.client.counts().iter().map(|c| c.sent).sum();
         let received = |flows: &[FlowCount]| flows.iter().map(|c| c.units).sum::<u64>();
@@ -291,7 +289,7 @@ impl Run<'_> {
             self.check()?;
             let flows = self.server.counts()?.flows;
             let now = Instant::now();
-            // A receiver that got no CPU meanwhile has not looked.
+            // A receiver that had no CPU meanwhile has not checked its queue.
             let looked =
                 flows.iter().zip(&last.1).all(|(now, then)| now.emptied >= then.emptied + LOOKS);
             let still = looked && now - last.0 >= quiet;
@@ -315,7 +313,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until `behind` names no flow any more.
+    /// Waits until `behind` returns no flow.
     fn wait(
         &mut self,
         stage: Stage,
@@ -369,7 +367,7 @@ impl Run<'_> {
         }
         let requests = Requests::of(client.values().filter_map(|report| report.requests.as_ref()));
         let datagrams = match load.workload {
-            // By the fate of the requests of the interval, whenever it came.
+            // Count the requests of the interval by their outcome, whenever it came.
             Workload::UdpRr if load.is_pipelined() => Some(Datagrams {
                 intended: None,
                 sent: requests.answered + requests.lost,
@@ -381,8 +379,8 @@ impl Run<'_> {
                     Datagrams::default(),
                     |sum, d| {
                         let (sent, received) = match load.workload {
-                            // A pair may have been counted as sent when the
-                            // interval began, and as answered just after.
+                            // A pair may count as sent before the interval and as answered
+                            // right after its start.
                             Workload::UdpRr => (d.client_sent.max(d.client_units), d.client_units),
                             _ => (d.client_sent, d.server_units),
                         };
@@ -404,8 +402,8 @@ impl Run<'_> {
             datagrams.map(|datagrams| Datagrams { intended: pace.map(|_| intended), ..datagrams });
         let mut notes: Vec<String> = Vec::new();
         if let Some(Datagrams { sent: sent @ 1.., received: 0, .. }) = datagrams {
-            // Requests of which none is answered are no load; a flood of which nothing
-            // arrives is what the path does under it.
+            // Unanswered requests are no load. For a flood, no arrival is a valid result of
+            // the path.
             if load.workload != Workload::UdpStream {
                 return Err(EngineError::AllLost { sent, message_bytes: load.message_bytes });
             }
@@ -451,8 +449,8 @@ impl Run<'_> {
             latency: latency.as_ref().and_then(LatencyNs::of),
             histogram: latency,
             pace,
-            // Of the client's connections: those of tcp_crr are gone, and where the server
-            // sends, the client has none.
+            // Only of the client's connections. tcp_crr's no longer exist, and with a sending
+            // server the client retransmits nothing.
             tcp_retransmits: (load.workload.is_tcp()
                 && load.workload.pattern() != Pattern::Connections
                 && load.workload.direction() == Direction::Forward)
@@ -464,13 +462,13 @@ impl Run<'_> {
     }
 }
 
-/// A flow's number by its place.
+/// Returns a flow's number from its position.
 fn flow_number(place: usize) -> u32 {
-    // At most MAX_FLOWS.
+    // At most MAX_FLOWS, so it fits.
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
-/// What one flow did between two moments.
+/// Difference of one flow's counters between two moments.
 struct Difference {
     client_sent: u64,
     client_units: u64,

@@ -1,7 +1,6 @@
-//! When a flow's requests are due: evenly, each flow in its own place between
-//! those of the others. Times are computed from the beginning, not from each
-//! other, so that nothing adds up, and never moved: a request that cannot be
-//! sent in time stays due at the time it was due.
+//! Due times of a flow's requests. They are evenly spaced, and the flows take turns. Each time is
+//! computed from the start, so that errors do not add up, and never moved: a request that cannot
+//! be sent in time keeps its due time.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +8,17 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     start: Instant,
-    /// Between two requests of this flow, ns.
+    /// Interval between two requests of this flow, ns.
     gap: f64,
-    /// Of this flow's first request after the start, in gaps, 0..1.
+    /// Offset of this flow's first request from the start, in intervals, 0..1.
     offset: f64,
     number: u64,
     next: Instant,
 }
 
 impl Schedule {
-    /// The part of flow `flow` of `flows` in a schedule of `per_s` requests a
-    /// second over all of them, which begins at `start`.
+    /// Creates the schedule of flow `flow` of `flows`, for `per_s` requests per second over all
+    /// flows, beginning at `start`.
     pub fn new(start: Instant, per_s: f64, flow: u32, flows: u32) -> Schedule {
         let mut schedule = Schedule {
             start,
@@ -32,26 +31,27 @@ impl Schedule {
         schedule
     }
 
-    /// When the next request is due.
+    /// Returns the due time of the next request.
     pub fn next(&self) -> Instant {
         self.next
     }
 
-    /// The next request has been sent.
+    /// Records that the next request has been sent.
     pub fn advance(&mut self) {
         self.number += 1;
         self.next = self.time_of(self.number);
     }
 
-    /// Requests from the next one on that are due before `until`.
+    /// Returns the number of unsent requests that are due before `until`.
     pub fn due_before(&self, until: Instant) -> u64 {
+        // Nothing is due before the start.
         let Some(since) = until.checked_duration_since(self.start) else { return 0 };
-        // Their numbers are below this; a conversion from f64 saturates.
+        // Request numbers are below this. The conversion from f64 saturates.
         let end = (since.as_nanos() as f64 / self.gap - self.offset).ceil().max(0.0) as u64;
         end.saturating_sub(self.number)
     }
 
-    /// When the request `ahead` after the next one is due.
+    /// Returns the due time of the request `ahead` places after the next one.
     pub fn time_ahead(&self, ahead: u64) -> Instant {
         self.time_of(self.number.saturating_add(ahead))
     }
@@ -112,7 +112,7 @@ mod tests {
             (0..sent).for_each(|_| schedule.advance());
             let until = start + Duration::from_nanos(after_ns);
             let due = schedule.due_before(until);
-            // One ns of rounding at either side.
+            // Allow one ns of rounding on either side.
             let slack = Duration::from_nanos(1);
             if due > 0 {
                 prop_assert!(schedule.time_ahead(due - 1) < until + slack);

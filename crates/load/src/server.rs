@@ -1,6 +1,5 @@
-//! The server's end of a load as the thread that coordinates both ends sees it:
-//! a [`Endpoint`] in this process, or a proxy of one on another machine.
-//! [`Within`]: both ends of a load elsewhere.
+//! The server's end of a load as the coordinating thread sees it: an [`Endpoint`] in this
+//! process, or a proxy for one on another machine. [`Within`]: both ends are elsewhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,57 +14,55 @@ use super::counted::{Counted, ServerReport};
 use super::endpoint::Endpoint;
 use super::{Ends, EngineError, Load, Measured, Watch};
 
-/// The server's end of a load that is under way. Dropping it ends the load
-/// there.
+/// The server's end of a running load. Dropping it ends the load there.
 pub trait Server: fmt::Debug {
-    /// The first flow that has not proved its path yet.
+    /// Returns the first flow that has not proved its path yet.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// If the server cannot be reached.
     fn waits_for(&mut self) -> Result<Option<u32>, EngineError>;
 
-    /// Turns the threads to a phase; they have been told when this returns.
+    /// Moves the threads to a phase. On return they have been notified.
     ///
     /// # Errors
-    /// When the server cannot be told.
+    /// If the server cannot be reached.
     fn turn_to(&mut self, phase: Phase) -> Result<(), EngineError>;
 
-    /// Every flow's counters now.
+    /// Returns every flow's counters.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// If the server cannot be reached.
     fn counts(&mut self) -> Result<Counted, EngineError>;
 
-    /// The first failure of a flow, once, as far as it is known here without
-    /// asking over a network.
+    /// Takes the first failure of a flow that is known here without a request over the network.
     fn failure(&mut self) -> Option<EngineError>;
 
-    /// Ends the threads; what each leaves, by flow.
+    /// Ends the threads and returns their reports by flow.
     ///
     /// # Errors
-    /// [`EngineError::Panicked`], or when the server cannot be asked.
+    /// [`EngineError::Panicked`], or if the server cannot be reached.
     fn finish(self: Box<Self>) -> Result<BTreeMap<u32, ServerReport>, EngineError>;
 
-    /// How long asking takes, about; zero in this process.
+    /// Approximate duration of a request; zero in this process.
     fn round_trip(&self) -> Duration;
 }
 
-/// A server on another machine that can be asked to serve loads.
+/// A server on another machine that serves loads on request.
 pub trait Away: fmt::Debug {
-    /// Has the load's server started there; the client's flows are to connect
-    /// to the address returned, with the token returned in their hellos.
+    /// Starts the load's server there. Returns the address that the client's flows connect to, and
+    /// the token for their hellos.
     ///
     /// # Errors
-    /// When the server refuses, or cannot be asked.
+    /// If the server refuses or cannot be reached.
     fn start(&self, load: &Load) -> Result<(Box<dyn Server + '_>, SocketAddr, u64), EngineError>;
 }
 
-/// Both ends of a path in machines of their own, which run loads by themselves.
+/// Both ends of a path, in machines that run loads by themselves.
 pub trait Within: fmt::Debug {
-    /// Runs a load there, as [`run`](super::run) does here.
+    /// Runs a load there, like [`run`](super::run) does here.
     ///
     /// # Errors
-    /// As of [`run`](super::run), and when a machine cannot be asked.
+    /// As [`run`](super::run), or if a machine cannot be reached.
     fn run(
         &self,
         load: &Load,
@@ -74,7 +71,7 @@ pub trait Within: fmt::Debug {
     ) -> Result<Measured, EngineError>;
 }
 
-/// Where the two endpoints of a load run.
+/// Locations of the two endpoints of a load.
 #[derive(Debug, Clone, Copy)]
 pub enum Between<'a> {
     /// Both in this process, each in its namespace.
@@ -83,7 +80,7 @@ pub enum Between<'a> {
     Away {
         /// Namespace of the client's threads.
         client: &'a NetNs,
-        /// Who serves at the other end.
+        /// The server at the other end.
         server: &'a dyn Away,
     },
     /// Neither in this process.

@@ -1,17 +1,17 @@
-//! A known delay, for tests and demonstrations of what a measurement sees: the
-//! server stops answering for a while at regular times.
+//! An artificial delay for tests and demonstrations: the server stops answering for a while at
+//! regular times.
 
 use std::time::Duration;
 
 use super::EngineError;
 
-/// A server that stands still for the last `length` of each `every`, from the
-/// beginning of the load's traffic.
+/// A server that stalls for the last `length` of each period `every`, counted from the start of
+/// the load's traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stall {
-    /// From one stall to the next.
+    /// Period.
     pub every: Duration,
-    /// How long each is; shorter than `every`.
+    /// Duration of each stall; shorter than `every`.
     pub length: Duration,
 }
 
@@ -21,14 +21,14 @@ impl Stall {
             return Ok(());
         }
         let got = format!("{:?} each {:?}", self.length, self.every);
-        Err(EngineError::invalid("server_stall", "shorter than the time between two", got))
+        Err(EngineError::invalid("server_stall", "shorter than its period", got))
     }
 
-    /// How much longer the server stands still, this long after the beginning.
+    /// Returns the rest of the current stall, at this time after the start.
     pub(super) fn left(&self, since: Duration) -> Duration {
         let every = self.every.as_nanos().max(1);
         let to_the_end = every - since.as_nanos() % every;
-        // Less than `every`, which is a duration.
+        // Less than `every`, so it fits.
         let to_the_end = Duration::from_nanos(u64::try_from(to_the_end).unwrap_or(u64::MAX));
         if to_the_end <= self.length { to_the_end } else { Duration::ZERO }
     }

@@ -1,12 +1,10 @@
-//! `tcp_crr`: connect, request, response, close, for every transaction.
+//! `tcp_crr`: connect, request, response and close for every transaction.
 //!
-//! Each connection is a whole one (SYN, data, FIN both ways, no reset). The
-//! server closes first, so that `TIME_WAIT` is on its side, where it takes no
-//! port: the client's port is free again as soon as its own FIN is
-//! acknowledged, and a new SYN from it is accepted by the server's `TIME_WAIT`
-//! because of its later timestamp (RFC 6191). A load can go on for any time
-//! without running out of ports, also behind NAT, whose conntrack entries stay
-//! bounded by the client's port range.
+//! Each connection is complete (SYN, data, FIN both ways, no reset). The server closes first, so
+//! that `TIME_WAIT` is on its side, where it takes no port. The client's port is free as soon as
+//! its FIN is acknowledged, and the server's `TIME_WAIT` accepts a new SYN because of its later
+//! timestamp (RFC 6191). A load can thus run for any time without running out of ports, also
+//! behind NAT, where the client's port range bounds the conntrack entries.
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
@@ -19,7 +17,7 @@ use super::hello::serves;
 use super::tcp_rr::nanos;
 use super::{EngineError, Load};
 
-/// Transactions until the load is done; the first proves the path.
+/// Runs transactions until the load is done. The first one proves the path.
 pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), EngineError> {
     let mut message = vec![0; flow.load.message_bytes as usize];
     transaction(flow, &mut message)?;
@@ -43,7 +41,7 @@ fn transaction(flow: &Flow<'_>, message: &mut [u8]) -> Result<(), EngineError> {
     let stream = flow.connect(true)?;
     flow.write_all(&stream, message)?;
     flow.read_exact(&stream, message)?;
-    // The server's FIN: without waiting for it, our close could come first.
+    // Wait for the server's FIN: otherwise this end could close first.
     match flow.read(&stream, &mut [0])? {
         0 => Ok(()),
         _ => Err(EngineError::Socket {
@@ -56,16 +54,15 @@ fn transaction(flow: &Flow<'_>, message: &mut [u8]) -> Result<(), EngineError> {
     }
 }
 
-/// Serves connections, whichever flow they are of, until the load is done; of
-/// `peer` only, where one is given.
+/// Serves connections of all flows until the load is done, from `peer` only if it is given.
 pub(super) fn server(
     flow: &Flow<'_>,
     listener: &TcpListener,
     peer: Option<IpAddr>,
     report: &mut FlowReport,
 ) -> Result<(), EngineError> {
-    // Closing a connection whose request has not come would look to the client
-    // as if the server had hung up; it must be the first to lose patience.
+    // Use a longer limit than the client: closing a connection while its request is missing
+    // would look like a failed server.
     let patient = Load { setup_limit: flow.load.setup_limit * 2, ..flow.load.clone() };
     let flow = &Flow { load: &patient, ..*flow };
     let mut message = vec![0; flow.load.message_bytes as usize];
@@ -78,17 +75,17 @@ pub(super) fn server(
                 continue;
             }
             Err(e) if is_a_tick(&e) => continue,
-            // The connection was gone before it was accepted.
+            // The connection was gone before accept.
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionAborted => {
                 report.count_error(errno_of(&e), "accept");
                 continue;
             }
             Err(e) => return Err(flow.io_error(flow.stage(), "accept", &e)),
         };
-        // A connection that breaks is the client's to report: it knows which
-        // transaction it was, and whether it was one of its own at all.
+        // Leave broken connections to the client: it knows the transaction, and whether the
+        // connection was its own.
         if let Err(error) = answer(flow, &stream, &mut message) {
-            // The client hangs up when the load is over.
+            // The client closes connections when the load is over.
             if flow.control.is_done() {
                 return Ok(());
             }

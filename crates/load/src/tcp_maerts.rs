@@ -1,6 +1,6 @@
-//! `tcp_maerts`: a stream the other way. The client connects, the server writes messages
-//! without pause, and the client reads and counts, as `iperf3 -R` and netperf's test of
-//! this name do. What a download takes through NAT, a proxy or a one-sided offload.
+//! `tcp_maerts`: a stream in the reverse direction. The client connects, the server writes without
+//! pause, and the client reads and counts, like `iperf3 -R` and netperf's test of this name. It
+//! shows the cost of a download through NAT, a proxy or a one-sided offload.
 
 use std::net::TcpStream;
 

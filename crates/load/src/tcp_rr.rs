@@ -1,5 +1,5 @@
-//! `tcp_rr`: request and response in turn on one connection, each timed; or
-//! several requests under way, whose responses come in their order.
+//! `tcp_rr`: alternating requests and responses on one connection, each pair timed; or several
+//! requests in flight, whose responses arrive in order.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -16,10 +16,10 @@ use super::flow::{Flow, FlowReport, latency_histogram};
 use super::pipeline::{Pipe, drive};
 use super::window::Request;
 
-/// Read at once, at least.
+/// Minimum size of a read, bytes.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Asks until the load is done: one request at a time, or by a [`Pipe`].
+/// Sends requests until the load is done: one at a time, or by a [`Pipe`].
 pub(super) fn client(
     flow: &Flow<'_>,
     stream: &TcpStream,
@@ -47,7 +47,7 @@ pub(super) fn client(
     Ok(())
 }
 
-/// Answers each request with as many bytes.
+/// Answers each request with the same number of bytes.
 pub(super) fn server(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
     let mut message = vec![0; flow.load.message_bytes as usize];
     flow.control.wait_past(Phase::Setup);
@@ -59,23 +59,22 @@ pub(super) fn server(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineEr
     Ok(())
 }
 
-/// A duration for the histogram.
+/// Converts a duration for the histogram.
 pub(super) fn nanos(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A connection with several requests under way. It never waits to write while
-/// there may be something to read: with both ends' buffers full, client and
-/// server would wait for each other.
+/// A connection with several requests in flight. It never blocks on a write while data may be
+/// readable: with both ends' buffers full, client and server would deadlock.
 struct Pipelined<'a> {
     flow: &'a Flow<'a>,
     stream: &'a TcpStream,
     message: Vec<u8>,
     buffer: Vec<u8>,
     under_way: VecDeque<Request>,
-    /// Bytes of the last request that the socket has not taken yet.
+    /// Bytes of the last request that the socket has not accepted yet.
     unwritten: usize,
-    /// Bytes of a response whose end has not come yet.
+    /// Bytes received of an incomplete response.
     read: usize,
 }
 
@@ -88,7 +87,7 @@ impl<'a> Pipelined<'a> {
         Ok(Pipelined { flow, stream, message, buffer, under_way, unwritten: 0, read: 0 })
     }
 
-    /// Writes what is left of a request; false when the socket takes no more.
+    /// Writes the rest of a request; false if the socket accepts no more.
     fn write(&mut self) -> Result<bool, EngineError> {
         while self.unwritten > 0 {
             let from = self.message.len() - self.unwritten;
@@ -120,7 +119,7 @@ impl Pipe for Pipelined<'_> {
             report.count_error(Errno::EAGAIN, "send");
         }
         if self.unwritten == self.message.len() {
-            // Not begun: it stays due.
+            // Nothing was written: the request stays due.
             self.unwritten = 0;
             return Ok(false);
         }
@@ -141,9 +140,10 @@ impl Pipe for Pipelined<'_> {
             Ok(0) => Err(self.flow.closed()),
             Ok(n) => {
                 self.read += n;
+                // One read may contain several responses.
                 while self.read >= self.message.len() {
                     self.read -= self.message.len();
-                    // More than was asked for is nobody's answer.
+                    // More data than was requested is a protocol error.
                     let Some(request) = self.under_way.pop_front() else {
                         return Err(self.flow.error(
                             self.flow.stage(),
@@ -153,7 +153,7 @@ impl Pipe for Pipelined<'_> {
                     };
                     answered(request);
                 }
-                // A short read has emptied the socket.
+                // A short read means that the socket is empty.
                 Ok(n == self.buffer.len())
             }
             Err(e) if is_a_tick(&e) => Ok(false),
@@ -165,7 +165,7 @@ impl Pipe for Pipelined<'_> {
         self.under_way.iter()
     }
 
-    /// Always `None`: TCP sends lost segments again, or fails.
+    /// Always `None`: TCP retransmits, or the connection fails.
     fn lost(&mut self, _: Instant) -> Option<Request> {
         None
     }

@@ -1,6 +1,5 @@
-//! `tcp_stream`: the client writes messages without pause, the server reads
-//! and counts. Traffic goes on over both ends of the measured interval; the
-//! server's counter is read at each.
+//! `tcp_stream`: the client writes messages without pause, the server reads and counts. Traffic
+//! continues over both ends of the measured interval; the server's counter is read at each.
 
 use std::net::TcpStream;
 
@@ -8,7 +7,7 @@ use super::EngineError;
 use super::control::Phase;
 use super::flow::Flow;
 
-/// Read at a time: what iperf3 reads too; larger leaves the L2 cache.
+/// Size of a read, bytes, as in iperf3. Larger buffers leave the L2 cache.
 const READ_BYTES: usize = 128 * 1024;
 
 /// Writes until the load is done.
@@ -23,7 +22,7 @@ pub(super) fn send(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineErro
     Ok(())
 }
 
-/// Reads until the other end closes, which before the load is done is an error.
+/// Reads until the other end closes. Closing before the load is done is an error.
 pub(super) fn receive(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
     let mut buffer = vec![0; READ_BYTES];
     flow.control.wait_past(Phase::Setup);

@@ -1,5 +1,4 @@
-//! A load and what it came to, as one process tells them to another: plain data for a
-//! message.
+//! A load and its result as messages between processes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::flow::latency_histogram;
 use super::{Datagrams, EngineError, FlowMeasured, LatencyNs, Load, Measured, Workload};
 
-/// Most bins of a histogram that are taken: more than any histogram of ours has.
+/// Maximum number of histogram bins accepted; histograms of the engine have fewer.
 const MOST_BINS: usize = 1 << 17;
 
-/// A [`Load`] without its CPUs, which are another machine's.
+/// Message form of a [`Load`], without CPUs, which differ between machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadTold {
@@ -32,13 +31,12 @@ pub struct LoadTold {
 }
 
 impl LoadTold {
-    /// What another machine has to know of a load.
+    /// Converts a load for another machine.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`] for a server that stands still on purpose: a test's, in this
-    /// process only.
+    /// [`EngineError::Invalid`] for a stalling server, which is for tests in this process only.
     pub fn of(load: &Load) -> Result<LoadTold, EngineError> {
-        // Without `..`, so that a new field is not forgotten here.
+        // No `..`: a new field must be handled here.
         let Load {
             workload,
             message_bytes,
@@ -76,10 +74,10 @@ impl LoadTold {
         })
     }
 
-    /// The load, not validated and not pinned.
+    /// Converts back. The load is not validated and not pinned.
     ///
     /// # Errors
-    /// An unknown workload, in words.
+    /// An unknown workload, as text.
     pub fn load(self) -> Result<Load, String> {
         let workload: Workload = self.workload.parse().map_err(|error| format!("{error}"))?;
         Ok(Load {
@@ -99,7 +97,7 @@ impl LoadTold {
     }
 }
 
-/// A [`Measured`].
+/// Message form of a [`Measured`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTold {
@@ -112,7 +110,7 @@ pub struct MeasuredTold {
     sent_units: u64,
     /// Intended, sent, received.
     datagrams: Option<(Option<u64>, u64, u64)>,
-    /// Value in ns, and how often.
+    /// Value in ns, and its count.
     histogram: Option<Vec<(u64, u64)>>,
     pace: Option<Pace>,
     tcp_retransmits: Option<u64>,
@@ -132,9 +130,9 @@ struct FlowTold {
 }
 
 impl MeasuredTold {
-    /// What is told of it.
+    /// Converts a result for another process.
     pub fn of(measured: &Measured) -> MeasuredTold {
-        // Without `..`, so that a new field is not forgotten here.
+        // No `..`: a new field must be handled here.
         let Measured {
             workload,
             seconds,
@@ -144,7 +142,7 @@ impl MeasuredTold {
             units,
             sent_units,
             datagrams,
-            // Of the histogram.
+            // Derived from the histogram.
             latency: _,
             histogram,
             pace,
@@ -181,23 +179,25 @@ impl MeasuredTold {
         }
     }
 
-    /// What was measured.
+    /// Converts back.
     ///
     /// # Errors
-    /// What cannot be of a load, in words.
+    /// Values that cannot belong to a load, as text.
     pub fn measured(self) -> Result<Measured, String> {
         let workload: Workload = self.workload.parse().map_err(|error| format!("{error}"))?;
+        // Rates are divided by it, and the other end is not trusted.
         if !(self.seconds.is_finite() && self.seconds > 0.0) {
-            return Err(format!("an interval of {} s", self.seconds));
+            return Err(format!("invalid interval of {} s", self.seconds));
         }
         let histogram = match self.histogram {
+            // The other end is not trusted: bound the work.
             Some(bins) if bins.len() > MOST_BINS => {
-                return Err(format!("{} bins of latency", bins.len()));
+                return Err(format!("{} bins of latency: at most {MOST_BINS}", bins.len()));
             }
             Some(bins) => {
                 let mut histogram = latency_histogram();
                 for (value, count) in bins {
-                    // Of one shape at both ends: the last value of a bin is in that bin.
+                    // Both ends use the same bins, and the last value of a bin belongs to that bin.
                     histogram.saturating_record_n(value, count);
                 }
                 Some(histogram)
@@ -292,6 +292,6 @@ mod tests {
             "messages_merge":false,"units":0,"sent_units":0,"datagrams":null,"histogram":null,
             "pace":null,"tcp_retransmits":null,"socket_errors":{},"flows":[],"notes":[]}"#;
         let told: MeasuredTold = serde_json::from_str(text).unwrap();
-        assert_eq!(told.measured().unwrap_err(), "an interval of 0 s");
+        assert_eq!(told.measured().unwrap_err(), "invalid interval of 0 s");
     }
 }

@@ -1,5 +1,4 @@
-//! Proving a UDP path: hellos, sent again until they are answered, and the
-//! server's side of it.
+//! Proof of a UDP path: hellos, repeated until they are answered, and the server's side of them.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +12,16 @@ use super::flow::Flow;
 use super::hello::{HELLO_BYTES, Hello, Kind, serves};
 use super::{EngineError, Load, Stage};
 
-/// First wait for an answer; doubled with each try.
+/// First retry interval. Doubled with each try.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
-/// Longest wait before asking again.
+/// Maximum retry interval.
 const LAST_RETRY: Duration = Duration::from_millis(200);
 
-/// Largest datagram there is.
+/// Maximum size of a datagram.
 const LARGEST: usize = u16::MAX as usize;
 
 impl Flow<'_> {
-    /// A socket connected to the target.
+    /// Returns a socket connected to the target.
     pub fn open_udp(&self) -> Result<UdpSocket, EngineError> {
         let any: SocketAddr = if self.address.is_ipv4() {
             (std::net::Ipv4Addr::UNSPECIFIED, 0).into()
@@ -40,18 +39,17 @@ impl Flow<'_> {
         Ok(socket)
     }
 
-    /// Asks until the server answers a datagram of the load's message size, and
-    /// returns how long the answer took. At the end a small one does: a flood of
-    /// fragments leaves the receiver's memory for them full, and that is its result,
-    /// not a path that broke.
+    /// Sends hellos until the server answers one of the load's message size. Returns the time until
+    /// the answer. At the end a small hello is enough: a flood of fragments may leave the
+    /// receiver's reassembly memory full, which is its result and not a broken path.
     pub fn prove_udp_path(
         &self,
         socket: &UdpSocket,
         stage: Stage,
     ) -> Result<Duration, EngineError> {
         let local = |e: &std::io::Error| self.io_error(stage, "setsockopt", e);
-        // Only here: under load it would make a full queueing discipline an
-        // error of the socket, as it is for no other program.
+        // Only during the proof: under load it would turn a full queueing discipline into a socket
+        // error, unlike in ordinary programs.
         sys::udp::set_report_icmp(socket, true)?;
         let answered = self.ask_until_answered(socket, stage)?;
         sys::udp::set_report_icmp(socket, false)?;
@@ -75,8 +73,8 @@ impl Flow<'_> {
         let begun = Instant::now();
         while begun.elapsed() < self.load.setup_limit {
             tries += 1;
-            // The short one is for the error message: a path that carries it
-            // and not the long one has an MTU or fragment problem.
+            // The short hello serves the error message: if only the short one is answered, the
+            // path has an MTU or fragment problem.
             for length in [HELLO_BYTES, size] {
                 question[..HELLO_BYTES].copy_from_slice(&self.ask(length).emit());
                 match socket.send(&question[..length]) {
@@ -111,7 +109,7 @@ impl Flow<'_> {
                             return Ok(asked.elapsed());
                         }
                     }
-                    // A late answer of the traffic before.
+                    // A late answer of earlier traffic.
                     _ => {}
                 }
             }
@@ -123,7 +121,7 @@ impl Flow<'_> {
             waited: begun.elapsed(),
             detail: if small_answered {
                 format!(
-                    "flow {}: datagrams of {HELLO_BYTES} bytes are answered, those of {size} \
+                    "flow {}: datagrams of {HELLO_BYTES} bytes are answered, datagrams of {size} \
                      bytes are not (MTU, or fragments dropped?)",
                     self.index
                 )
@@ -133,7 +131,7 @@ impl Flow<'_> {
         })
     }
 
-    /// Lets pass what asking again may cure.
+    /// Ignores errors that a retry may resolve.
     fn tolerate(
         &self,
         stage: Stage,
@@ -141,33 +139,34 @@ impl Flow<'_> {
         error: &std::io::Error,
     ) -> Result<(), EngineError> {
         match error.raw_os_error().map(Errno::from_raw) {
+            // Nothing has arrived yet.
             _ if is_a_tick(error) => Ok(()),
-            // ICMP "fragmentation needed": the route has learned the path MTU,
-            // the next one is cut to it. ENOBUFS: a full queue.
+            // ICMP "fragmentation needed": the route now knows the path MTU and fragments the next
+            // datagram. ENOBUFS: a full queue.
             Some(Errno::EMSGSIZE) if operation == "recv" => Ok(()),
             Some(Errno::ENOBUFS) => Ok(()),
             _ => Err(self.io_error(stage, operation, error)),
         }
     }
 
-    /// Answers the hello in `datagram`, when it is one of this flow.
+    /// Answers the hello in `datagram` if it belongs to this flow. Returns whether it is a hello.
     pub fn answer_hello(&self, socket: &UdpSocket, datagram: &[u8]) -> bool {
         let Some(hello) = Hello::asked(datagram, self.token, self.load.flows) else {
             return false;
         };
         if hello.flow == self.index {
-            // A lost or refused answer is the client's to notice.
+            // The client notices a lost or refused answer.
             let _ = socket.send(&hello.answer().emit());
         }
         true
     }
 }
 
-/// Where a server's threads take their flows from.
+/// Assigns flows to the server's threads.
 pub(super) struct Newcomers<'a> {
     pub listener: &'a UdpSocket,
     pub listen: SocketAddr,
-    /// The only one that is answered; `None`: anyone who knows the token.
+    /// Only peer that is answered; `None`: any peer with the token.
     pub peer: Option<IpAddr>,
     pub taken: &'a [AtomicBool],
     pub load: &'a Load,
@@ -176,8 +175,8 @@ pub(super) struct Newcomers<'a> {
 }
 
 impl Newcomers<'_> {
-    /// Waits for the hello of a flow that no other thread serves; returns the
-    /// flow and a socket connected to where it came from.
+    /// Waits for the hello of a flow that has no thread yet. Returns the flow and a socket
+    /// connected to the hello's source.
     pub fn next(&self) -> Result<(u32, UdpSocket), EngineError> {
         let local = |operation, e: &std::io::Error| {
             EngineError::Local(sys::Error::io(operation, format!("UDP {}", self.listen), e))
@@ -190,16 +189,16 @@ impl Newcomers<'_> {
             let (hello, peer) = match self.listener.recv_from(&mut buffer) {
                 Ok((n, peer)) => match Hello::asked(&buffer[..n], self.token, self.load.flows) {
                     Some(hello) if serves(self.peer, peer) => (hello, peer),
-                    // Late datagrams of other loads, and strangers', get no answer: nobody is
-                    // flooded from here.
+                    // Do not answer late datagrams of other loads or foreign programs: the server
+                    // must not reflect traffic.
                     _ => continue,
                 },
                 Err(e) if is_a_tick(&e) => continue,
                 Err(e) => return Err(local("recvfrom", &e)),
             };
             if self.taken[hello.flow as usize].swap(true, Ordering::AcqRel) {
-                // Asked again before the flow's own socket was connected.
-                // Where it is lost or refused, the client asks again.
+                // A retry that was sent before the flow's own socket was connected. If this answer
+                // is lost, the client retries.
                 let _ = self.listener.send_to(&hello.answer().emit(), peer);
                 continue;
             }
@@ -212,7 +211,7 @@ impl Newcomers<'_> {
             socket.connect(peer).map_err(|e| local("connect", &e))?;
             socket.set_read_timeout(Some(TICK)).map_err(|e| local("setsockopt", &e))?;
             socket.set_write_timeout(Some(TICK)).map_err(|e| local("setsockopt", &e))?;
-            // Where it is lost or refused, the client asks again.
+            // If the answer is lost or refused, the client retries.
             let _ = socket.send(&hello.answer().emit());
             return Ok((hello.flow, socket));
         }

@@ -1,11 +1,10 @@
-//! `udp_rr`: one datagram there and one back, in turn, each pair timed. A pair
-//! that takes too long counts as lost, and the next is begun; late answers are
-//! told from new ones by a number in the datagram, or, in datagrams too short
-//! for one, by emptying the socket first.
+//! `udp_rr`: one datagram each way, in turn, each pair timed. A pair that takes too long counts
+//! as lost, and the next one begins. A number in the datagram identifies late answers. In
+//! datagrams too short for a number, the socket is emptied first.
 //!
-//! With several requests under way, or on a schedule, answers find their
-//! requests by the number as well ([`Window`]). A lost request is counted as
-//! loss and has no latency: percentiles are those of the answers that came.
+//! With several requests in flight, or on a schedule, the number also assigns answers to requests
+//! ([`Window`]). A lost request counts as loss and has no latency: percentiles are those of the
+//! answers that arrived.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,21 +22,21 @@ use super::tcp_rr::nanos;
 use super::window::{Request, Window};
 use super::{EngineError, Stage};
 
-/// A pair is lost after this many times the first answer's time …
+/// A pair counts as lost after this multiple of the first answer's time,
 const LOST_AFTER: u32 = 20;
-/// … but not before this,
+/// but not before this time,
 const LOST_SOONEST: Duration = Duration::from_millis(200);
-/// … and at the latest after this.
+/// and at the latest after this time.
 const LOST_LATEST: Duration = Duration::from_secs(1);
 
-/// Bytes of the number in a datagram.
+/// Length of the number in a datagram, bytes.
 const NUMBER_BYTES: usize = 8;
 
-/// Asked for as receive buffer where requests are pipelined: room for what runs
-/// up while the other end waits for its CPU.
+/// Requested receive buffer for pipelined requests, bytes: room for the backlog while the other
+/// end waits for its CPU.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Asks and waits for the answer until the load is done.
+/// Sends requests and waits for answers until the load is done.
 pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), EngineError> {
     let socket = flow.open_udp()?;
     let first = flow.prove_udp_path(&socket, Stage::Hello)?;
@@ -85,7 +84,7 @@ impl Asker<'_> {
         while phase != Phase::Done {
             let answered = self.ask(report)?;
             let ended = Instant::now();
-            // Both at once: a pair under way is neither sent nor lost yet.
+            // Count both at once, so that a pair in flight is neither sent nor lost.
             tally.sent.add(1);
             if answered {
                 tally.units.add(1);
@@ -103,7 +102,7 @@ impl Asker<'_> {
         Ok(())
     }
 
-    /// One pair; false when it is lost.
+    /// Runs one pair; false if it is lost.
     fn ask(&mut self, report: &mut FlowReport) -> Result<bool, EngineError> {
         self.number += 1;
         let numbered = self.message.first_chunk_mut::<NUMBER_BYTES>().map(|place| {
@@ -111,7 +110,7 @@ impl Asker<'_> {
         });
         match self.socket.send(&self.message) {
             Ok(_) => {}
-            // Not accepted within the time limit: a pair that did not come about is lost, too.
+            // The kernel did not accept it in time: count it as a lost pair.
             Err(e) if is_a_tick(&e) => return Ok(false),
             Err(e) if errno_of(&e) == Errno::ENOBUFS => {
                 report.count_error(Errno::ENOBUFS, "send");
@@ -122,17 +121,17 @@ impl Asker<'_> {
         let mut waiting: Option<Instant> = None;
         loop {
             match self.socket.recv(&mut self.answer) {
-                Ok(n) if n != self.message.len() => {} // A late hello's answer.
+                Ok(n) if n != self.message.len() => {} // Late answer to a hello.
                 Ok(_) if numbered.is_none() => return Ok(true),
                 Ok(_) if self.answer.first_chunk() == Some(&self.number.to_le_bytes()) => {
                     return Ok(true);
                 }
-                Ok(_) => {} // The answer to a pair counted as lost.
+                Ok(_) => {} // Late answer to a pair that counts as lost.
                 Err(e) if is_a_tick(&e) => {
                     if self.flow.control.is_done() {
                         return Err(EngineError::Stopped);
                     }
-                    // The first tick has passed before it is noted.
+                    // The first tick has already passed.
                     let since = *waiting.get_or_insert_with(|| Instant::now() - TICK);
                     if since.elapsed() >= self.lost_after {
                         return Ok(false);
@@ -149,7 +148,7 @@ impl Asker<'_> {
     }
 }
 
-/// A longer queue at the socket, unless another was asked for.
+/// Enlarges the socket's queue, unless a buffer size was requested.
 fn make_room(flow: &Flow<'_>, socket: &UdpSocket) -> Result<(), EngineError> {
     if flow.load.socket_buffer_bytes.is_none() {
         sys::udp::set_receive_buffer(socket, RECEIVE_BUFFER)?;
@@ -157,7 +156,7 @@ fn make_room(flow: &Flow<'_>, socket: &UdpSocket) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// A socket with several requests under way.
+/// A socket with several requests in flight.
 struct Pipelined<'a> {
     flow: &'a Flow<'a>,
     socket: &'a UdpSocket,
@@ -199,7 +198,7 @@ impl Pipe for Pipelined<'_> {
                 report.count_error(Errno::EAGAIN, "send");
                 return Ok(false);
             }
-            // Dropped on the way out, and lost like any other.
+            // Dropped by the local queue: it counts as lost like any other.
             Err(e) if errno_of(&e) == Errno::ENOBUFS => report.count_error(Errno::ENOBUFS, "send"),
             Err(e) => return Err(self.flow.io_error(self.flow.stage(), "send", &e)),
         }
@@ -218,7 +217,7 @@ impl Pipe for Pipelined<'_> {
     ) -> Result<bool, EngineError> {
         match self.socket.recv(&mut self.answer) {
             Ok(n) => {
-                // Others are late: of hellos, or of requests counted as lost.
+                // Other datagrams are late answers to hellos or lost requests.
                 if n == self.message.len()
                     && let Some(request) = self.window.answer(&self.answer[..n])
                 {
@@ -244,7 +243,7 @@ impl Pipe for Pipelined<'_> {
     }
 }
 
-/// Sends every datagram back, hellos as their answers.
+/// Returns every datagram, and answers hellos.
 pub(super) fn server(
     flow: &Flow<'_>,
     socket: &UdpSocket,
@@ -259,7 +258,7 @@ pub(super) fn server(
         let read = match socket.recv(&mut buffer) {
             Ok(n) => n,
             Err(e) if is_a_tick(&e) => continue,
-            // An ICMP error about an earlier answer. The client notices what is missing.
+            // An ICMP error about an earlier answer. The client notices the loss.
             Err(e) => {
                 report.count_error(errno_of(&e), "recv");
                 continue;
@@ -274,7 +273,7 @@ pub(super) fn server(
                 flow.tally().units.add(1);
                 flow.tally().bytes.add(n as u64);
             }
-            // An answer that is not sent is a lost pair for the client.
+            // An answer that cannot be sent is a lost pair at the client.
             Err(e) => report.count_error(errno_of(&e), "send"),
         }
     }

@@ -1,16 +1,16 @@
-//! `udp_stream`: datagrams one way, in batches without pause, or paced.
+//! `udp_stream`: datagrams in one direction, in batches without pause, or paced.
 //!
-//! What keeps the generator cheaper than the path:
-//! - one `sendmmsg` for a batch, from headers and a payload made once, on a
-//!   connected socket (no route look-up);
-//! - a server socket connected to each flow's source, which the kernel finds by
-//!   early demultiplexing, without a route look-up for every datagram;
-//! - a server that never sleeps *on the socket*: the sender's kernel would have
-//!   to wake it, by an inter-processor interrupt per datagram. It reads what
-//!   is there, then sleeps for a time in which its buffer cannot fill up.
+//! Measures that keep the generator cheaper than the path:
+//! - one `sendmmsg` per batch, with headers and payload prepared once, on a connected socket (no
+//!   route lookup);
+//! - a server socket connected to each flow's source, which the kernel finds by early demux,
+//!   without a route lookup per datagram;
+//! - a server that never sleeps *on the socket*: the sender's kernel would have to wake it by an
+//!   inter-processor interrupt per datagram. It reads what is queued, then sleeps for a time in
+//!   which its buffer cannot fill up.
 //!
-//! With `gso` the sender hands over GSO packets (`UDP_SEGMENT`) and the
-//! receiver takes them whole (`UDP_GRO`), where no device on the way cuts them.
+//! With `gso` the sender sends GSO packets (`UDP_SEGMENT`) and the receiver accepts them whole
+//! (`UDP_GRO`), unless a device on the way segments them.
 
 use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
@@ -24,27 +24,26 @@ use super::flow::{Flow, FlowReport};
 use super::pace::Pacer;
 use super::{EngineError, Stage};
 
-/// Messages of a batch, either way.
+/// Messages per batch, in both directions.
 const BATCH: usize = 64;
-/// Most payload of a batch handed to the kernel at once: bounds how long the
-/// sender takes to see that the phase has turned.
+/// Maximum payload of a batch, bytes. Bounds the time until the sender notices a new phase.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Asked for as the server's receive buffer, per flow: some 40 ms of small
-/// datagrams, for a server thread that has to wait for its CPU.
+/// Requested receive buffer of the server per flow, bytes: about 40 ms of small datagrams, for a
+/// thread that has to wait for its CPU.
 const RECEIVE_BUFFER: usize = 16 << 20;
-/// The kernel's own memory per queued datagram, about: `struct sk_buff`,
-/// `struct skb_shared_info` and headroom, rounded up by the allocator.
+/// Approximate kernel memory per queued datagram: `struct sk_buff`, `struct skb_shared_info` and
+/// headroom, rounded up by the allocator.
 const SKB_OVERHEAD: u64 = 1024;
-/// The server's sleep between reading rounds.
+/// Maximum sleep of the server between reading rounds.
 const LONGEST_SLEEP: Duration = Duration::from_micros(500);
-/// Below this, sleeping costs more than it saves.
+/// Minimum sleep. A shorter sleep costs more than it saves.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-/// Rounds in a row between looks at the phase.
+/// Rounds in a row between checks of the phase.
 const ROUNDS: usize = 16;
-/// Wait after the kernel has refused for want of memory or queue space.
+/// Pause after the kernel was out of memory or queue space.
 const BACK_OFF: Duration = Duration::from_micros(50);
 
-/// Sends in the phases of traffic, proves the path before and after.
+/// Sends in the traffic phases, and proves the path before and after.
 pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), EngineError> {
     let socket = flow.open_udp()?;
     flow.prove_udp_path(&socket, Stage::Hello)?;
@@ -69,9 +68,9 @@ pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), Eng
 struct Sender {
     socket: UdpSocket,
     batch: SendBatch,
-    /// Datagrams a message of the batch stands for.
+    /// Datagrams per message of the batch.
     segments: u64,
-    /// Messages a second of this flow, where they are paced.
+    /// Messages per second of this flow, if paced.
     per_s: Option<f64>,
 }
 
@@ -86,7 +85,7 @@ impl Sender {
             .datagrams_per_s
             .map(|rate| rate as f64 / f64::from(flow.load.flows) / segments as f64);
         if per_s.is_some() {
-            // Timers would wake the sender 50 µs late.
+            // Reduce the timer slack: the default would wake the sender 50 µs late.
             sys::affinity::set_timer_slack(1_000)?;
         }
         let sender = Sender {
@@ -99,7 +98,7 @@ impl Sender {
         Ok(sender)
     }
 
-    /// Switches `UDP_SEGMENT` on or off: hellos are whole.
+    /// Switches `UDP_SEGMENT` on or off. Hellos must not be segmented.
     fn cut(&self, flow: &Flow<'_>, on: bool) -> Result<(), EngineError> {
         if flow.load.gso {
             let segment = if on { flow.load.message_bytes as u16 } else { 0 };
@@ -124,7 +123,7 @@ impl Sender {
             let count = match &mut pacer {
                 None => self.batch.capacity(),
                 Some(pacer) => match pacer.take() {
-                    // Nothing is due yet. `take` has waited, so the phase is looked at again.
+                    // Nothing is due yet. `take` has waited, so check the phase again.
                     0 => continue,
                     count => count,
                 },
@@ -137,7 +136,7 @@ impl Sender {
                     }
                 }
                 Err(Errno::EINTR) => {}
-                // The socket's time limit: the device holds the sender back.
+                // The socket's time limit: the device applies backpressure.
                 Err(errno @ Errno::EAGAIN) => report.count_error(errno, "sendmmsg"),
                 Err(errno @ (Errno::ENOBUFS | Errno::ENOMEM)) => {
                     report.count_error(errno, "sendmmsg");
@@ -167,13 +166,13 @@ impl Sender {
     }
 }
 
-/// Counts in the phases of traffic, answers hellos before and after.
+/// Counts in the traffic phases, and answers hellos before and after.
 pub(super) fn server(
     flow: &Flow<'_>,
     socket: &UdpSocket,
     report: &mut FlowReport,
 ) -> Result<(), EngineError> {
-    // Asked for a size, it has it already; as the kernel books it, it is double.
+    // A requested size is already set. The kernel accounts twice the size.
     let granted = match flow.load.socket_buffer_bytes {
         Some(_) => {
             sys::buffers::of(socket).map_err(|(o, e)| flow.error(Stage::Hello, o, e))?.receive * 2
@@ -182,14 +181,14 @@ pub(super) fn server(
     };
     if flow.load.socket_buffer_bytes.is_none() && granted < RECEIVE_BUFFER {
         report.notes.push(format!(
-            "UDP receive buffer of {granted} bytes (net.core.rmem_max without CAP_NET_ADMIN): \
-             bursts beyond it are lost at the socket"
+            "UDP receive buffer of {granted} bytes (net.core.rmem_max without CAP_NET_ADMIN): the \
+             socket loses larger bursts"
         ));
     }
     if flow.load.gso {
         sys::udp::set_gro(socket)?;
     }
-    // The default would make the shortest sleep three times as long.
+    // The default slack would triple the shortest sleep.
     sys::affinity::set_timer_slack(1_000)?;
     let mut receiver = Receiver {
         batch: ReceiveBatch::new(BATCH, flow.load.gso),
@@ -203,14 +202,14 @@ pub(super) fn server(
             Phase::Done => return Ok(()),
             Phase::Setup | Phase::Closing => match socket.peek(&mut head) {
                 Ok(n) if flow.answer_hello(socket, &head[..n]) => {
-                    // Off the queue; its length does not matter.
+                    // Remove it from the queue; the length does not matter.
                     let _ = socket.recv(&mut head);
                 }
                 Ok(_) => {
                     receiver.round(flow, socket, report)?;
                 }
                 Err(e) if super::connection::is_a_tick(&e) => {}
-                // An ICMP error about an answer to a hello: the client asks again.
+                // An ICMP error about an answer to a hello: the client retries.
                 Err(e) => report.count_error(super::flow::errno_of(&e), "recv"),
             },
             Phase::Warmup | Phase::Settle | Phase::Measure | Phase::Drain => {
@@ -224,21 +223,21 @@ pub(super) fn server(
 struct Receiver {
     batch: ReceiveBatch,
     sleep: Duration,
-    /// Bytes of kernel memory that the socket may queue.
+    /// Kernel memory that the socket may queue, bytes.
     room: u64,
 }
 
-/// What was read between two sleeps.
+/// Result of reading between two sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Read {
-    /// Kernel memory it took, about.
+    /// Approximate kernel memory of what was read, bytes.
     memory: u64,
-    /// Whether the queue was empty in the end.
+    /// Whether the queue was empty at the end.
     emptied: bool,
 }
 
 impl Receiver {
-    /// Reads until the queue is empty, but not forever.
+    /// Reads until the queue is empty, at most [`ROUNDS`] times.
     fn rounds(
         &mut self,
         flow: &Flow<'_>,
@@ -274,7 +273,7 @@ impl Receiver {
                 })
             }
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(Read { memory: 0, emptied: true }),
-            // An answer of ours met a closed port: the client says so better.
+            // An answer to a hello met a closed port: the client reports that better.
             Err(errno @ Errno::ECONNREFUSED) => {
                 report.count_error(errno, "recvmmsg");
                 Ok(Read::default())
@@ -283,9 +282,9 @@ impl Receiver {
         }
     }
 
-    /// Sleeps, for longer the less of the buffer was used since the last time.
+    /// Sleeps. The less of the buffer was used since the last sleep, the longer.
     fn rest(&mut self, read: Read) {
-        // More is queued: in a sleep the buffer could fill up.
+        // More is queued: the buffer could fill up during a sleep.
         if !read.emptied {
             return;
         }

@@ -1,51 +1,51 @@
-//! Requests under way over UDP, told apart by a number in the datagram.
+//! Requests in flight over UDP, identified by a number in the datagram.
 //!
-//! The number is as many bytes as the message has room for, eight at most. A one-byte
-//! message counts modulo 256. No more than 256 consecutive requests can then be told apart;
-//! an answer that is later than that would be taken for another's.
+//! The number takes as many bytes as the message has room for, at most eight. A one-byte message
+//! counts modulo 256, so only 256 consecutive requests can be distinguished; a later answer would
+//! be assigned to another request.
 //!
-//! A request is lost when its time limit has passed, or when one [`OVERTAKEN`] after it has
-//! been answered. Reordering moves packets of one flow by a few tens at most. A lost request
-//! must not keep its place until its time limit, as a few of them would hold up all others.
-//! An answer to a lost request is ignored.
+//! A request counts as lost when its time limit has passed, or when a request [`OVERTAKEN`] places
+//! later has been answered. Reordering moves packets of one flow by a few tens of places at most.
+//! A lost request must not occupy its place until the time limit, since a few of them would block
+//! all others. Answers to lost requests are ignored.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Bytes of the number, at most.
+/// Maximum length of the number, bytes.
 pub(super) const NUMBER_BYTES: usize = 8;
 
-/// A request is lost when one this far after it has been answered: half of what
-/// a byte can number.
+/// Distance after which an answered request proves that an earlier one is lost: half of the
+/// numbers of one byte.
 const OVERTAKEN: u64 = 128;
 
-/// A request and when it was to be sent.
+/// A request with its times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Request {
-    /// When it was due; in a closed loop when it was sent.
+    /// Due time; in a closed loop the time of sending.
     pub intended: Instant,
-    /// When it was sent.
+    /// Time of sending.
     pub sent: Instant,
 }
 
-/// The requests from the oldest one under way to the newest.
+/// The requests from the oldest in flight to the newest.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// In order of their numbers; `None` for one that was answered.
+    /// In order of number; `None` if answered.
     requests: VecDeque<Option<Request>>,
-    /// Number of the oldest.
+    /// Number of the oldest request.
     first: u64,
-    /// Past the newest answered.
+    /// Number after the newest answered request.
     answered: u64,
     under_way: usize,
-    /// Most requests under way at once.
+    /// Maximum requests in flight.
     bound: usize,
     number_bytes: usize,
     lost_after: Duration,
 }
 
 impl Window {
-    /// For messages of `message_bytes`, with `bound` requests under way at most.
+    /// Creates a window for messages of `message_bytes` with at most `bound` requests in flight.
     pub fn new(message_bytes: usize, bound: usize, lost_after: Duration) -> Window {
         Window {
             requests: VecDeque::new(),
@@ -58,19 +58,20 @@ impl Window {
         }
     }
 
-    /// Whether another request may be sent.
+    /// Returns whether another request may be sent.
     pub fn has_room(&self) -> bool {
+        // Bound the window, so that numbers in flight stay unique.
         let numbers = if self.number_bytes == 1 { 256 } else { 65536 };
         self.under_way < self.bound && self.requests.len() < numbers
     }
 
-    /// Requests sent and neither answered nor lost, oldest first.
+    /// Returns requests that are neither answered nor lost, oldest first.
     pub fn under_way(&self) -> impl Iterator<Item = &Request> {
         self.requests.iter().flatten()
     }
 
     fn oldest(&self) -> Option<&Request> {
-        // Answered ones are dropped from the front.
+        // Answered requests are removed from the front.
         self.requests.front().and_then(Option::as_ref)
     }
 
@@ -80,20 +81,20 @@ impl Window {
         message[..self.number_bytes].copy_from_slice(&number[..self.number_bytes]);
     }
 
-    /// The request with that number has been sent.
+    /// Records that the request with that number has been sent.
     pub fn push(&mut self, request: Request) {
         self.requests.push_back(Some(request));
         self.under_way += 1;
     }
 
-    /// The request that a message answers; `None` when it is none of those
-    /// under way.
+    /// Returns the request that a message answers; `None` if none in flight matches.
     pub fn answer(&mut self, message: &[u8]) -> Option<Request> {
         let mut number = [0; NUMBER_BYTES];
         number[..self.number_bytes].copy_from_slice(message.get(..self.number_bytes)?);
         let beyond = u64::from_le_bytes(number).wrapping_sub(self.first);
         let ahead = match self.number_bytes {
             NUMBER_BYTES => beyond,
+            // Short numbers wrap around: compare modulo their range.
             short => beyond & ((1 << (8 * short)) - 1),
         };
         let request = self.requests.get_mut(usize::try_from(ahead).ok()?)?.take()?;
@@ -103,7 +104,7 @@ impl Window {
         Some(request)
     }
 
-    /// Takes out the oldest request if it is lost.
+    /// Removes the oldest request if it is lost.
     pub fn lost(&mut self, now: Instant) -> Option<Request> {
         let oldest = self.oldest()?;
         let late = now.saturating_duration_since(oldest.sent) >= self.lost_after;
@@ -117,7 +118,7 @@ impl Window {
         lost
     }
 
-    /// When the oldest one under way will be lost, if nothing comes.
+    /// Returns the time at which the oldest request counts as lost.
     pub fn deadline(&self) -> Option<Instant> {
         self.oldest().map(|oldest| oldest.sent + self.lost_after)
     }
@@ -202,8 +203,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost, delayed and swapped: each answer finds its own
-        /// request, and each request is answered, lost or under way.
+        /// With any loss, delay and reordering, each answer finds its own request, and each request
+        /// is answered, lost or in flight.
         #[test]
         fn every_request_has_one_fate(
             bytes in prop_oneof![Just(1usize), Just(2), Just(8), Just(64)],

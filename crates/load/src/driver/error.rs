@@ -1,16 +1,16 @@
-//! Why a driven tool gave nothing to measure.
+//! Reasons why an external tool produced no measurement.
 
 use std::time::Duration;
 
 use crate::EngineError;
 
-/// Most of a tool's output that an error quotes, characters.
+/// Maximum tool output in an error, characters.
 const QUOTED: usize = 600;
 
-/// Output of another form than the driver knows.
+/// Output in a format that the driver does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unexpected {
-    /// What should have been there.
+    /// The expected part.
     pub expected: String,
 }
 
@@ -20,62 +20,62 @@ impl Unexpected {
     }
 }
 
-/// Why a driven tool gave nothing to measure.
+/// Reason why an external tool produced no measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// The tool cannot do that; nothing was started.
+    /// The tool does not support the load. Nothing was started.
     #[error("{reason}")]
     Unsupported {
-        /// Name of the program that was run.
+        /// Name of the tool.
         tool: &'static str,
-        /// What the tool cannot do, in words.
+        /// The unsupported feature.
         reason: String,
     },
-    /// An argument, or the path, which was tried with the built-in engine first.
+    /// An invalid argument, or a broken path, found by the built-in engine.
     #[error(transparent)]
     Path(#[from] EngineError),
-    /// The kernel refused something that does not depend on the path.
+    /// The kernel refused an operation that does not depend on the path.
     #[error(transparent)]
     Local(#[from] sys::Error),
-    /// A program ended when it should not have, or with a failure.
+    /// A program failed or ended too early.
     #[error("{command}: {status}{}", quote(.printed))]
     Failed {
         /// Command line of the program.
         command: String,
-        /// How it ended: exit code or signal, in words.
+        /// Exit code or signal, as text.
         status: String,
-        /// What it had printed.
+        /// Its output.
         printed: String,
     },
-    /// A program did not do its part in time, and was killed.
+    /// A program exceeded its time limit and was killed.
     #[error("{command} {what} within {limit:.1?}{}", quote(.printed))]
     Hung {
         /// Command line of the program.
         command: String,
         /// `did not end`, `does not listen on TCP port 7000`.
         what: String,
-        /// How long it was waited for.
+        /// Time limit.
         limit: Duration,
-        /// What it had printed.
+        /// Its output.
         printed: String,
     },
-    /// It printed something else than this driver knows.
-    #[error("{version} printed something else than expected, {expected}{}", quote(.printed))]
+    /// The output has a format that this driver does not know.
+    #[error("unexpected output of {version}: expected {expected}{}", quote(.printed))]
     Output {
-        /// The tool's version, as it prints it.
+        /// The tool's version, as printed.
         version: String,
-        /// What should have been there.
+        /// The expected part.
         expected: String,
-        /// Output in which `expected` is missing.
+        /// The output, in which `expected` is missing.
         printed: String,
     },
-    /// Ended by the caller's stop flag.
+    /// The caller's stop flag ended the run.
     #[error("stopped")]
     Stopped,
 }
 
-/// What was printed, shortened, for the end of a message.
+/// Formats output for the end of a message, shortened.
 fn quote(printed: &str) -> String {
     let printed = printed.trim();
     if printed.is_empty() {

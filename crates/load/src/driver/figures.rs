@@ -1,4 +1,4 @@
-//! Numbers out of text, and checks that they agree with each other.
+//! Parses numbers from text, and checks their consistency.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use crate::{Datagrams, LatencyNs, Measured, Workload};
 pub(super) struct Figures(pub BTreeMap<String, f64>);
 
 impl Figures {
-    /// Adds a figure; one that is there already, or is no finite number, is a
-    /// form of output that is not known.
+    /// Adds a figure. Duplicates and values that are not finite numbers are errors.
     pub fn add(&mut self, name: &str, text: &str) -> Result<(), Unexpected> {
         let value = number(name, text)?;
         match self.0.insert(name.to_owned(), value) {
             None => Ok(()),
+            // A repeated figure means an unknown format.
             Some(_) => Err(Unexpected::new(format!("{name} once"))),
         }
     }
 
-    /// A figure that must be there.
+    /// Returns a required figure.
     pub fn get(&self, name: &str) -> Result<f64, Unexpected> {
         self.0.get(name).copied().ok_or_else(|| Unexpected::new(format!("a value for {name}")))
     }
 
-    /// A rate or a time: more than nothing.
+    /// Returns a rate or time, which must be above zero.
     pub fn positive(&self, name: &str) -> Result<f64, Unexpected> {
         let value = self.get(name)?;
         if value > 0.0 {
@@ -35,13 +35,13 @@ impl Figures {
         }
     }
 
-    /// A figure that must be a whole number.
+    /// Returns a figure that must be a whole number.
     pub fn count(&self, name: &str) -> Result<u64, Unexpected> {
         whole(name, self.get(name)?)
     }
 }
 
-/// Reads a finite number; the error names the figure.
+/// Parses a finite number. The error names the figure.
 pub(super) fn number(name: &str, text: &str) -> Result<f64, Unexpected> {
     text.trim()
         .parse::<f64>()
@@ -50,9 +50,9 @@ pub(super) fn number(name: &str, text: &str) -> Result<f64, Unexpected> {
         .ok_or_else(|| Unexpected::new(format!("a number for {name}, not {text:?}")))
 }
 
-/// A number that counts something.
+/// Converts a number to a count.
 pub(super) fn whole(name: &str, value: f64) -> Result<u64, Unexpected> {
-    /// Above, not every whole number has a double.
+    /// Above this value not every whole number has a double.
     const MOST: f64 = 9e15;
     if (0.0..=MOST).contains(&value) && value.fract() == 0.0 {
         Ok(value as u64)
@@ -61,7 +61,7 @@ pub(super) fn whole(name: &str, value: f64) -> Result<u64, Unexpected> {
     }
 }
 
-/// Messages of the job's size in so many bytes, which datagrams fill exactly.
+/// Returns the number of datagrams of the job's size in `bytes`, which must be a multiple of it.
 pub(super) fn datagrams(name: &str, bytes: u64, job: &Job<'_>) -> Result<u64, Unexpected> {
     let size = u64::from(job.load.message_bytes);
     if bytes.is_multiple_of(size) {
@@ -71,7 +71,7 @@ pub(super) fn datagrams(name: &str, bytes: u64, job: &Job<'_>) -> Result<u64, Un
     }
 }
 
-/// Two figures of the same time, one of which has two decimals only, agree.
+/// Checks that two figures of the same time agree; `coarse` has two decimals.
 pub(super) fn same_time(name: &str, seconds: f64, coarse: f64) -> Result<(), Unexpected> {
     if seconds.is_finite() && (seconds - coarse).abs() <= 0.02 + 0.02 * coarse {
         return Ok(());
@@ -79,7 +79,7 @@ pub(super) fn same_time(name: &str, seconds: f64, coarse: f64) -> Result<(), Une
     Err(Unexpected::new(format!("{name} and rates that agree, not {coarse} s and {seconds} s")))
 }
 
-/// What the tool counted.
+/// Counts reported by the tool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counted {
     /// Length of the measured interval.
@@ -90,13 +90,13 @@ pub(super) struct Counted {
     pub units: u64,
     /// Units sent, or transactions begun.
     pub sent_units: u64,
-    /// Time per transaction, where the tool says enough of it.
+    /// Time per transaction, if the tool reports enough percentiles.
     pub latency: Option<LatencyNs>,
-    /// TCP segments sent again; `None` where the tool does not tell.
+    /// Retransmitted TCP segments; `None` if the tool does not report them.
     pub tcp_retransmits: Option<u64>,
 }
 
-/// The outcome of a run whose interval is all that was moved.
+/// Returns the outcome of a run in which the interval covers all traffic.
 pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Outcome {
     let workload = job.load.workload;
     let datagrams = match workload {
@@ -104,7 +104,7 @@ pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Outc
             Some(Datagrams { intended: None, sent: counted.sent_units, received: counted.units })
         }
         Workload::UdpRr => {
-            // What is under way at the end is not lost.
+            // Requests in flight at the end are not lost.
             let answered = counted.sent_units.saturating_sub(u64::from(job.load.outstanding));
             let sent = answered.max(counted.units);
             Some(Datagrams { intended: None, sent, received: counted.units })
@@ -116,7 +116,7 @@ pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Outc
             workload,
             seconds: counted.seconds,
             payload_bytes: counted.payload_bytes,
-            // Counters are read before the first byte and after the last.
+            // Counters are read before the first and after the last byte.
             under_way_bytes: 0,
             messages_merge: workload == Workload::TcpRr && job.load.outstanding > 1,
             units: counted.units,

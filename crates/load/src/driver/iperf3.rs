@@ -1,7 +1,7 @@
-//! iperf3 (<https://software.es.net/iperf/>): `tcp_stream` and `udp_stream`,
-//! several flows in one process. One port for control and traffic, so it also
-//! crosses a published one. Read from `-J`; `sum` is ambiguous for UDP (it mixes
-//! the two ends), so only `sum_sent` and `sum_received` are.
+//! iperf3 (<https://software.es.net/iperf/>): `tcp_stream`, `tcp_maerts` and `udp_stream`, several
+//! flows in one process. Control and traffic share one port, so it also crosses a published port.
+//! Parsed from `-J`. The field `sum` is ambiguous for UDP (it mixes the two ends), so only
+//! `sum_sent` and `sum_received` are read.
 
 use results::Direction;
 use serde::Deserialize;
@@ -16,10 +16,10 @@ pub(super) struct Iperf3;
 
 /// Its `MAX_STREAMS`.
 const MOST_FLOWS: u32 = 128;
-/// Sequence number and time stamp in each datagram (its `MIN_UDP_BLOCKSIZE`).
+/// Minimum datagram: sequence number and time stamp (its `MIN_UDP_BLOCKSIZE`).
 const LEAST_DATAGRAM: u32 = 16;
 
-/// In place of results; its exit code is 0 all the same.
+/// Printed instead of results, with exit code 0.
 #[derive(Deserialize)]
 struct Refusal {
     error: String,
@@ -39,7 +39,7 @@ struct Start {
 #[derive(Deserialize)]
 struct Test {
     protocol: String,
-    /// 1: the server sends.
+    /// 1 if the server sends.
     #[serde(default)]
     reverse: u8,
     num_streams: u32,
@@ -87,7 +87,7 @@ impl Driver for Iperf3 {
         )?;
         if wanted.flows > MOST_FLOWS {
             return Err(format!(
-                "iperf3 runs {MOST_FLOWS} flows at most, {} are asked for",
+                "iperf3 runs at most {MOST_FLOWS} flows, requested: {}",
                 wanted.flows
             ));
         }
@@ -118,7 +118,7 @@ impl Driver for Iperf3 {
             client.push("-R".to_owned());
         }
         if let Some(bytes) = job.buffers() {
-            // It tells the server, and fails when either kernel grants less.
+            // It sends this to the server, and fails if either kernel grants less.
             client.extend(["-w".to_owned(), bytes]);
         }
         Commands {
@@ -144,6 +144,7 @@ impl Driver for Iperf3 {
             let got = test.reverse;
             return Err(Unexpected::new(format!("test_start.reverse of {reverse}, not {got}")));
         }
+        // It ran another load than the requested one.
         if ran != asked {
             return Err(Unexpected::new(format!("test_start of {asked:?}, not {ran:?}")));
         }
@@ -165,7 +166,7 @@ impl Driver for Iperf3 {
             figures.0.insert(format!("cpu_utilization_percent.{name}"), value);
         }
         let seconds = figures.positive("sum_received.seconds")?;
-        // It can take longer than asked for, when stragglers are waited for.
+        // It can take longer than requested, since it waits for stragglers.
         if seconds < 0.5 * job.seconds as f64 {
             let asked = job.seconds;
             return Err(Unexpected::new(format!("an interval of {asked} s, not of {seconds} s")));
@@ -191,6 +192,7 @@ impl Driver for Iperf3 {
         if let Some(again) = sent.retransmits {
             figures.0.insert("sum_sent.retransmits".to_owned(), again as f64);
         }
+        // Inconsistent figures are worse than none.
         if udp && units > sent_units {
             return Err(Unexpected::new(format!(
                 "no more datagrams received than sent, not {units} of {sent_units}"

@@ -1,27 +1,25 @@
-//! Other people's load generators, driven over the same paths as the built-in
-//! engine and held to the same account.
+//! Drivers for external load generators, which run over the same paths as the built-in engine and
+//! report in the same form.
 //!
-//! [`run()`] starts a tool's server in the server's namespace and its client in the
-//! client's, on the CPUs that the built-in engine's threads would have. It reads what the
-//! tool prints, strictly: output of another form is an error that quotes it. [`can`] says
-//! before a run what a tool cannot do, so that nothing is measured in its place. One file
-//! per tool maps a load to its options, and its output to a [`Measured`].
+//! [`run()`] starts a tool's server in the server's namespace and its client in the client's, on
+//! the CPUs that the built-in engine's threads would use. It parses the tool's output strictly:
+//! an unknown format is an error that quotes the output. [`can`] says before a run what a tool
+//! does not support, so that nothing else is measured instead. One file per tool maps a load to
+//! its options, and its output to a [`Measured`].
 //!
-//! What is counted, and when:
-//! - Warm-up is a run of the built-in engine over the same addresses. A broken path is
-//!   therefore an error in the same words. What a tool does on top, such as the slow start
-//!   of its connection, is within its own interval. sockperf discards its first 0.4 s by
-//!   itself.
-//! - The rate, the interval's length and losses are the tool's own figures, at
-//!   its receiver.
-//! - [`Watch`] brackets the client program's whole life. Counters and CPU time thus cover a
-//!   little more than the tool's interval: starting, connecting, exchanging results, and
-//!   what the tool discards. CPU time per unit of work is therefore taken over all that the
-//!   tool moved ([`ToolReport::moved`]).
-//! - Most tools take whole seconds: the interval is rounded up to them.
+//! Counting:
+//! - Warm-up is a run of the built-in engine over the same addresses, so a broken path gives the
+//!   same error message. A tool's own start, such as the slow start of its connection, is within
+//!   its interval. sockperf discards its first 0.4 s by itself.
+//! - Rate, length of the interval and losses are the tool's own figures, at its receiver.
+//! - [`Watch`] covers the client program's whole life. Counters and CPU time thus cover a little
+//!   more than the tool's interval: start, connection, exchange of results, and discarded traffic.
+//!   CPU time per unit is therefore based on everything that the tool moved
+//!   ([`ToolReport::moved`]).
+//! - Most tools accept whole seconds only: the interval is rounded up.
 //!
-//! The programs live in a process tree of their own ([`sys::init`]): they end
-//! with the sample, and by any end of this process.
+//! The programs run in a process tree of their own ([`sys::init`]). They end with the sample, and
+//! with this process.
 
 mod error;
 mod figures;
@@ -41,20 +39,20 @@ pub use error::{DriverError, Unexpected};
 use crate::ask::{Ask, Engine, Task, Tool};
 use crate::{Ends, Load, Measured, Watch, Workload};
 
-/// What a tool said of itself, besides what it measured.
+/// Report of a tool besides its measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolReport {
-    /// As it prints it.
+    /// Version, as printed.
     pub version: String,
     /// The client's command line.
     pub command: String,
-    /// Its own figures under its own names.
+    /// The tool's own figures by its own names.
     pub figures: BTreeMap<String, f64>,
     /// Everything it moved between the watch's begin and end.
     pub moved: Moved,
 }
 
-/// Work done by a tool over its whole run, what it discards included.
+/// Work done by a tool over its whole run, discarded traffic included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
     /// In the workload's units ([`Measured::units`]).
@@ -63,7 +61,7 @@ pub struct Moved {
     pub payload_bytes: u64,
 }
 
-/// A load as a tool is asked for it.
+/// Properties of a load that a tool must support.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Wanted {
     workload: Workload,
@@ -73,27 +71,27 @@ struct Wanted {
     gso: bool,
     scheduled: bool,
     buffer_bytes: Option<u32>,
-    /// The client connects to another address or port than the server binds:
-    /// only that one port leads to the server.
+    /// The client connects to another address or port than the server binds, and only that port
+    /// leads to the server.
     published: bool,
     ipv6: bool,
 }
 
-/// One run's numbers: what both command lines are made of.
+/// Values for both command lines of a run.
 #[derive(Debug, Clone, Copy)]
 struct Job<'a> {
     load: &'a Load,
     target: SocketAddr,
     listen: SocketAddr,
-    /// The port for traffic where the tool has one besides the server's; as
-    /// many above it are free as the load has flows.
+    /// Port for traffic, if the tool uses one besides the server's. As many ports above it are
+    /// free as the load has flows.
     data_port: u16,
-    /// Seconds to send for.
+    /// Duration of sending, seconds.
     seconds: u64,
 }
 
 impl Job<'_> {
-    /// A word of the command line.
+    /// Returns the message size as an argument.
     fn size(&self) -> String {
         self.load.message_bytes.to_string()
     }
@@ -103,12 +101,12 @@ impl Job<'_> {
     }
 }
 
-/// Both command lines, the programs' names left out.
+/// Both command lines, without the programs' names.
 #[derive(Debug, PartialEq, Eq)]
 struct Commands {
     server: Vec<String>,
     client: Vec<String>,
-    /// How the server is seen to be ready.
+    /// Condition under which the server is ready.
     ready: Ready,
 }
 
@@ -121,16 +119,16 @@ enum Ready {
     Udp(u16),
 }
 
-/// Output of both programs of one run, from which figures are read.
+/// Output of both programs of a run.
 #[derive(Debug, Clone, Copy)]
 struct Printed<'a> {
-    /// By the client, on its standard output.
+    /// The client's standard output.
     client: &'a str,
-    /// By the server, where it is asked to end and to report; else empty.
+    /// The server's output, if the server reports when interrupted; otherwise empty.
     server: &'a str,
 }
 
-/// What was read of it.
+/// Parsed output.
 #[derive(Debug)]
 struct Outcome {
     measured: Measured,
@@ -138,25 +136,25 @@ struct Outcome {
     moved: Moved,
 }
 
-/// A tool that can be driven.
+/// A supported external tool.
 trait Driver: Sync {
-    /// Client's and server's program, and the Debian package they are in.
+    /// Returns the client's and the server's program, and their Debian package.
     fn programs(&self) -> Programs;
-    /// What speaks against a load, before anything is started.
+    /// Checks before a run whether the tool supports a load.
     fn can(&self, wanted: &Wanted) -> Result<(), String>;
-    /// Option that makes the client print its version, and what stands before it.
+    /// Returns the client's version option, and the text before the version.
     fn version(&self) -> (&'static str, &'static str);
-    /// Command lines of server and client, without the programs' names.
+    /// Returns the command lines of server and client, without the programs' names.
     fn commands(&self, job: &Job<'_>) -> Commands;
     /// Whether the server counts, and reports when it is interrupted.
     fn server_reports(&self, _load: &Load) -> bool {
         false
     }
-    /// Reads what was printed.
+    /// Parses the output.
     fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<Outcome, Unexpected>;
 }
 
-/// Where a tool comes from.
+/// Programs and package of a tool.
 #[derive(Debug, Clone, Copy)]
 struct Programs {
     client: &'static str,
@@ -174,14 +172,14 @@ fn driver(tool: Tool) -> &'static dyn Driver {
     }
 }
 
-/// Whether a tool can do what is asked, where the server binds `listen` and the
-/// client connects to `target`.
+/// Checks whether a tool supports the request when the server binds `listen` and the client
+/// connects to `target`.
 ///
 /// # Errors
-/// Why not: the tool lacks it, its minimum, or it is not installed.
+/// The reason: an unsupported feature, a limit, or a missing program.
 pub fn can(tool: Tool, ask: &Ask, target: SocketAddr, listen: SocketAddr) -> Result<(), String> {
     if ask.task == Task::DropPoint {
-        return Err("the search for NDR and PDR is the built-in engine's".to_owned());
+        return Err("only the built-in engine searches for NDR and PDR".to_owned());
     }
     let wanted = Wanted {
         workload: ask.task.workload(),
@@ -200,14 +198,15 @@ pub fn can(tool: Tool, ask: &Ask, target: SocketAddr, listen: SocketAddr) -> Res
 fn check(tool: Tool, wanted: &Wanted) -> Result<(), String> {
     let name = Engine::Tool(tool).name();
     if wanted.gso {
-        return Err(format!("{name} sends no UDP GSO packets here (--gso)"));
+        return Err(format!("{name} does not send UDP GSO packets (--gso)"));
     }
     if wanted.scheduled {
-        return Err(format!("{name} sends no requests on a schedule: it is a closed loop"));
+        return Err(format!("{name} does not send requests on a schedule: it is a closed loop"));
     }
     let driver = driver(tool);
     driver.can(wanted)?;
     let Programs { client, server, install } = driver.programs();
+    // Checked last: for an unsupported load, installing the tool would not help.
     for program in [client, server] {
         if sys::program::find(program, &[]).is_none() {
             return Err(format!("{program} is not installed: {install}"));
@@ -216,13 +215,13 @@ fn check(tool: Tool, wanted: &Wanted) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a tool's load and measures it with the tool's own figures; see the
-/// module's documentation for what is counted when.
+/// Runs a tool's load and returns the tool's own figures. The module's documentation describes
+/// how they are counted.
 ///
 /// # Errors
-/// [`DriverError`]: what the tool cannot do, before anything is started; a
-/// broken path; a tool that fails, hangs or prints something else. `Stopped`
-/// within about 0.1 s of `stop` becoming true.
+/// [`DriverError`]: an unsupported load, before anything is started; a broken path; a tool that
+/// fails, hangs or prints an unknown format. `Stopped` within about 0.1 s of `stop` becoming
+/// true.
 pub fn run(
     tool: Tool,
     load: &Load,
@@ -247,42 +246,42 @@ pub fn run(
     session::run(driver(tool), load, ends, watch, stop)
 }
 
-/// Refuses what only some tools do.
+/// Refuses several flows or several requests in flight.
 fn no_more_than_one(name: &str, wanted: &Wanted) -> Result<(), String> {
     if wanted.flows != 1 {
-        return Err(format!("{name} runs one flow, {} are asked for", wanted.flows));
+        return Err(format!("{name} runs one flow, requested: {}", wanted.flows));
     }
     if wanted.outstanding != 1 {
         return Err(format!(
-            "{name} keeps one request under way, {} are asked for",
+            "{name} keeps one request in flight, requested: {}",
             wanted.outstanding
         ));
     }
     Ok(())
 }
 
-/// Refuses a workload that the tool does not know.
+/// Refuses a workload that the tool does not support.
 fn workloads(name: &str, wanted: &Wanted, known: &[Workload]) -> Result<(), String> {
     if known.contains(&wanted.workload) {
         return Ok(());
     }
     let known: Vec<&str> = known.iter().map(|workload| workload.name()).collect();
-    Err(format!("{name} has no {}; it has {}", wanted.workload, known.join(", ")))
+    Err(format!("{name} does not support {}; it supports {}", wanted.workload, known.join(", ")))
 }
 
-/// Refuses a message size outside the tool's own range.
+/// Refuses a message size outside the tool's range.
 fn sizes(name: &str, wanted: &Wanted, least: u32, most: u32) -> Result<(), String> {
     if (least..=most).contains(&wanted.message_bytes) {
         return Ok(());
     }
     let workload = wanted.workload;
     Err(format!(
-        "{name} sends {workload} in messages of {least} to {most} bytes, {} are asked for",
+        "{name} sends {workload} in messages of {least} to {most} bytes, requested: {}",
         wanted.message_bytes
     ))
 }
 
-/// Refuses a published port, through which a second one cannot be reached.
+/// Refuses a published port, since a second port is not reachable.
 fn two_ports(name: &str, wanted: &Wanted) -> Result<(), String> {
     if wanted.published {
         return Err(format!(

@@ -1,13 +1,12 @@
-//! netperf (<https://hewlettpackard.github.io/netperf/>): all six workloads, by
-//! its omni tests with `-k`. One flow; several requests under way (`-b`, where
-//! it was built with bursts, as Debian's is).
+//! netperf (<https://hewlettpackard.github.io/netperf/>): all six workloads, by its omni tests
+//! with `-k`. One flow; several requests in flight need `-b` (a build with bursts, as Debian's).
 //!
-//! - CPU utilisation and service demand (`-c -C`) are of the whole machine, by
-//!   `/proc/stat`, and kept beside ours under its names.
-//! - Its confidence fields stay at -1 for a single iteration, which is what is
-//!   run here (blocks are our iterations), and are left out then.
-//! - `-f k`: under `-f b` it prints bytes/s and calls them `10^0bits/s`.
-//! - `-D` for transactions: no Nagle algorithm, as the built-in engine.
+//! - CPU utilisation and service demand (`-c -C`) cover the whole machine (`/proc/stat`). They are
+//!   kept under its own names beside the engine's.
+//! - Its confidence fields are -1 for a single iteration, which is what runs here (blocks take the
+//!   place of iterations), and are left out then.
+//! - `-f k`: with `-f b` it prints bytes/s but labels them `10^0bits/s`.
+//! - `-D` for transactions disables Nagle's algorithm, as in the built-in engine.
 
 use super::figures::{Counted, Figures, datagrams, outcome, same_time};
 use super::{
@@ -46,7 +45,7 @@ const SELECTORS: [&str; 25] = [
     "LOCAL_TRANSPORT_RETRANS",
 ];
 
-/// Output selectors of tests that time transactions; µs.
+/// Output selectors of tests that time transactions, µs.
 const LATENCIES: [&str; 8] = [
     "RT_LATENCY",
     "MIN_LATENCY",
@@ -58,8 +57,8 @@ const LATENCIES: [&str; 8] = [
     "STDDEV_LATENCY",
 ];
 
-/// Selectors whose values are words, and what they must be: service demand is
-/// per KiB of transactions, too.
+/// Selectors with text values, and the expected values. Service demand is per KiB for
+/// transactions, too.
 const WORDS: [(&str, &str); 2] = [("THROUGHPUT_UNITS", "10^3bits/s"), ("SD_UNITS", "usec/KB")];
 
 fn selectors(workload: Workload) -> Vec<&'static str> {
@@ -78,7 +77,7 @@ impl Driver for Netperf {
 
     fn can(&self, wanted: &Wanted) -> Result<(), String> {
         if wanted.flows != 1 {
-            return Err(format!("netperf runs one flow, {} are asked for", wanted.flows));
+            return Err(format!("netperf runs one flow, requested: {}", wanted.flows));
         }
         two_ports("netperf", wanted)?;
         sizes("netperf", wanted, 1, MAX_MESSAGE_BYTES)
@@ -105,13 +104,13 @@ impl Driver for Netperf {
         add(&[family, "-P", "0", "-H", &format!("{},{digit}", job.target.ip()), "-p", &port]);
         add(&["-l", &job.seconds.to_string(), "-f", "k", "-c", "-C", "-t", test]);
         if workload.has_latency() {
-            // Percentiles, at the price of reading the clock for each one.
+            // Percentiles, at the cost of reading the clock per transaction.
             add(&["-j"]);
         }
         add(&["--", "-P", &format!(",{}", job.data_port)]);
         let size = job.size();
         match workload {
-            // -R 1: routed, else it refuses to flood past the first hop.
+            // -R 1 allows routing: by default it refuses to flood past the first hop.
             Workload::UdpStream => add(&["-m", &size, "-M", &size, "-R", "1"]),
             Workload::TcpStream | Workload::TcpMaerts => add(&["-m", &size, "-M", &size]),
             _ => add(&["-r", &format!("{size},{size}")]),
@@ -140,7 +139,7 @@ impl Driver for Netperf {
         let mut figures = values(printed.client, workload)?;
         let elapsed = figures.positive("ELAPSED_TIME")?;
         let sent_bytes = figures.count("LOCAL_BYTES_SENT")?;
-        // Of several iterations, rates are means, counts are the last one's.
+        // With several iterations, rates are means, but counts are those of the last one.
         let check = |seconds| {
             let single = figures.get("CONFIDENCE_ITERATION")? <= 1.0;
             if single { same_time("ELAPSED_TIME", seconds, elapsed) } else { Ok(()) }
@@ -159,7 +158,7 @@ impl Driver for Netperf {
         match workload {
             Workload::TcpStream | Workload::TcpMaerts | Workload::UdpStream => {
                 if workload == Workload::TcpMaerts {
-                    // The client receives; netperf has no selector for what the server sent.
+                    // The client receives. netperf has no selector for what the server sent.
                     counted.payload_bytes = figures.count("LOCAL_BYTES_RECVD")?;
                     counted.sent_units = counted.payload_bytes / size;
                 }
@@ -174,9 +173,9 @@ impl Driver for Netperf {
                         )));
                     }
                 }
-                // Without payload its rate is 0, of which no time can be computed.
+                // Without payload the rate is 0, and no time can be computed from it.
                 if counted.payload_bytes > 0 {
-                    // ELAPSED_TIME has two decimals only.
+                    // ELAPSED_TIME has only two decimals.
                     let bits_per_s = figures.positive("THROUGHPUT")? * 1e3;
                     counted.seconds = counted.payload_bytes as f64 * 8.0 / bits_per_s;
                     check(counted.seconds)?;
@@ -185,7 +184,7 @@ impl Driver for Netperf {
             Workload::TcpRr | Workload::TcpCrr | Workload::UdpRr => {
                 counted.units = figures.count("LOCAL_BYTES_RECVD")? / size;
                 counted.payload_bytes = counted.units * size;
-                // As above, of transactions.
+                // The same for transactions.
                 if counted.units > 0 {
                     counted.seconds =
                         counted.units as f64 / figures.positive("TRANSACTION_RATE")?;
@@ -193,13 +192,13 @@ impl Driver for Netperf {
                 }
             }
         }
-        // What was not counted or computed is -1.
+        // Figures that were not counted or computed are -1.
         figures.0.retain(|_, value| *value >= 0.0);
         Ok(outcome(job, counted, figures))
     }
 }
 
-/// Every selector's value, each asked for and each there once.
+/// Parses the value of every selector. Each must be requested and occur once.
 fn values(printed: &str, workload: Workload) -> Result<Figures, Unexpected> {
     let mut figures = Figures::default();
     let mut seen = Vec::new();
@@ -208,7 +207,7 @@ fn values(printed: &str, workload: Workload) -> Result<Figures, Unexpected> {
             return Err(Unexpected::new(format!("NAME=VALUE on each line, not {line:?}")));
         };
         if !selectors(workload).contains(&name) {
-            return Err(Unexpected::new(format!("the selectors asked for, not {name}")));
+            return Err(Unexpected::new(format!("the requested selectors, not {name}")));
         }
         match WORDS.iter().find(|(word, _)| *word == name) {
             Some((_, wanted)) if *wanted == value => {}

@@ -1,8 +1,8 @@
-//! nuttcp (<https://www.nuttcp.net>): `tcp_stream` and `udp_stream`, several
-//! flows on consecutive ports. Read from `-fparse`.
+//! nuttcp (<https://www.nuttcp.net>): `tcp_stream` and `udp_stream`, several flows on consecutive
+//! ports. Parsed from `-fparse`.
 //!
-//! Its server binds every address of its namespace, on a port for control (`-P`)
-//! and one for each flow's traffic (`-p`). Socket buffers come in whole KiB.
+//! Its server binds every address of its namespace, on a port for control (`-P`) and one per flow
+//! for traffic (`-p`). Socket buffers are in whole KiB.
 
 use super::figures::{Counted, Figures, outcome, same_time};
 use super::{
@@ -15,10 +15,10 @@ pub(super) struct Nuttcp;
 
 /// Its `MAXSTREAM`.
 const MOST_FLOWS: u32 = 128;
-/// A sequence number in each datagram: shorter ones it makes longer.
+/// Minimum datagram, which holds a sequence number. nuttcp would enlarge shorter ones.
 const LEAST_DATAGRAM: u32 = 5;
 const KIB: u32 = 1024;
-/// What nuttcp counts as a megabyte, bytes.
+/// A megabyte in nuttcp, bytes.
 const MEGABYTE: f64 = (1 << 20) as f64;
 
 impl Driver for Nuttcp {
@@ -31,10 +31,10 @@ impl Driver for Nuttcp {
         two_ports("nuttcp", wanted)?;
         if wanted.flows > MOST_FLOWS {
             let flows = wanted.flows;
-            return Err(format!("nuttcp runs {MOST_FLOWS} flows at most, {flows} are asked for"));
+            return Err(format!("nuttcp runs at most {MOST_FLOWS} flows, requested: {flows}"));
         }
         if let Some(bytes) = wanted.buffer_bytes.filter(|bytes| !bytes.is_multiple_of(KIB)) {
-            return Err(format!("nuttcp takes socket buffers in whole KiB, not {bytes} bytes"));
+            return Err(format!("nuttcp accepts socket buffers in whole KiB, not {bytes} bytes"));
         }
         let least = if wanted.workload == Workload::UdpStream { LEAST_DATAGRAM } else { 1 };
         sizes("nuttcp", wanted, least, MAX_MESSAGE_BYTES)
@@ -51,7 +51,7 @@ impl Driver for Nuttcp {
             // No rate limit: the default is 1 Mbit/s.
             client.extend(["-u".to_owned(), "-Ru".to_owned()]);
         }
-        // Fractions are fine with this one.
+        // nuttcp accepts fractions of seconds.
         client.push(format!("-T{}", job.load.duration.as_secs_f64()));
         if job.load.flows > 1 {
             client.push(format!("-N{}", job.load.flows));
@@ -83,7 +83,7 @@ impl Driver for Nuttcp {
             let bytes = (figures.get("megabytes")? * MEGABYTE).round() as u64;
             (bytes, bytes / size, bytes / size)
         };
-        // Without payload its rate is 0, of which no time can be computed.
+        // Without payload the rate is 0, and no time can be computed from it.
         let seconds = if payload_bytes > 0 {
             payload_bytes as f64 * 8.0 / (figures.positive("rate_Mbps")? * 1e6)
         } else {
@@ -102,7 +102,7 @@ impl Driver for Nuttcp {
     }
 }
 
-/// `name=value` words on one line.
+/// Parses `name=value` words on one line.
 fn values(printed: &str) -> Result<Figures, Unexpected> {
     let lines: Vec<&str> = printed.lines().filter(|line| !line.trim().is_empty()).collect();
     let [line] = lines[..] else {

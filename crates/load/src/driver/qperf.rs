@@ -1,11 +1,11 @@
-//! qperf (<https://github.com/linux-rdma/qperf>): `tcp_bw`, `tcp_lat`, `udp_bw`,
-//! `udp_lat` stand for `tcp_stream`, `tcp_rr`, `udp_stream`, `udp_rr`. One flow.
+//! qperf (<https://github.com/linux-rdma/qperf>): `tcp_bw`, `tcp_lat`, `udp_bw` and `udp_lat`
+//! for `tcp_stream`, `tcp_rr`, `udp_stream` and `udp_rr`. One flow.
 //!
-//! - Its latency is *one way*, half of the time from request to answer: a
-//!   transaction takes `2 × latency`, and its `msg_rate` counts both directions.
-//! - It says only the mean, so there are no percentiles.
-//! - Its server binds every address of its namespace, on a port for control
-//!   (`-lp`) and one for traffic (`-ip`).
+//! - Its latency is *one way*, half of the time from request to answer. A transaction takes
+//!   `2 × latency`, and its `msg_rate` counts both directions.
+//! - It reports only the mean, so there are no percentiles.
+//! - Its server binds every address of its namespace, on a port for control (`-lp`) and one for
+//!   traffic (`-ip`).
 
 use super::figures::{Counted, Figures, outcome, same_time};
 use super::{
@@ -19,7 +19,7 @@ pub(super) struct Qperf;
 const WORKLOADS: [Workload; 4] =
     [Workload::TcpStream, Workload::TcpRr, Workload::UdpStream, Workload::UdpRr];
 
-/// Units it prints under `-uu`, by what a figure's name ends with.
+/// Units printed with `-uu`.
 const UNITS: [&str; 7] = ["bytes/sec", "/sec", "bytes", "ns", "ns/GB", "% cpus", ""];
 
 fn test(workload: Workload) -> &'static str {
@@ -55,7 +55,7 @@ impl Driver for Qperf {
         if let Some(bytes) = job.buffers() {
             add(&["-sb", &bytes]);
         }
-        // Basic units, nine digits, and what was used, counted and timed.
+        // Basic units, nine digits, and sections for used, counted and timed values.
         add(&["-uu", "-e", "9", "-vvu", "-vvs", "-vvt"]);
         add(&["-oo", &format!("msg_size:{}", job.load.message_bytes)]);
         add(&[&job.target.ip().to_string(), test(job.load.workload)]);
@@ -74,7 +74,7 @@ impl Driver for Qperf {
             let asked = job.load.message_bytes;
             return Err(Unexpected::new(format!("msg_size of {asked}, not {ran}")));
         }
-        // What is 0 it leaves out.
+        // It leaves out zero values.
         let count = |name: &str| {
             if figures.0.contains_key(name) { figures.count(name) } else { Ok(0) }
         };
@@ -84,7 +84,7 @@ impl Driver for Qperf {
                 let rate = if workload == Workload::TcpStream { "bw" } else { "recv_bw" };
                 let bytes = count("recv_bytes")?;
                 let seconds =
-                    // Without payload there is no rate of which a time could be computed.
+                    // Without payload there is no rate to compute a time from.
                     if bytes > 0 { bytes as f64 / figures.positive(rate)? } else { asked };
                 let (units, sent_units) = (count("recv_msgs")?, count("send_msgs")?);
                 let size = u64::from(job.load.message_bytes);
@@ -98,7 +98,7 @@ impl Driver for Qperf {
                 Counted {
                     seconds,
                     payload_bytes: bytes,
-                    // tcp_bw's receiver counts what each call returns.
+                    // tcp_bw's receiver counts calls, not messages.
                     units: if workload == Workload::UdpStream { units } else { bytes / size },
                     sent_units,
                     latency: None,
@@ -123,7 +123,7 @@ impl Driver for Qperf {
     }
 }
 
-/// `name = value unit` under the test's name.
+/// Parses `name = value unit` lines below the test's name.
 fn values(printed: &str, test: &str) -> Result<Figures, Unexpected> {
     let mut lines = printed.lines().filter(|line| !line.trim().is_empty());
     let title = lines.next().unwrap_or_default();
@@ -137,7 +137,7 @@ fn values(printed: &str, test: &str) -> Result<Figures, Unexpected> {
         let (name, value) = (name.trim(), value.trim());
         let (value, unit) = value.split_once(' ').unwrap_or((value, ""));
         let unit = unit.trim();
-        // Other figures may come in other forms.
+        // Ignore unknown figures in other formats.
         if value.parse::<f64>().is_err() || !UNITS.contains(&unit) {
             if expected_unit(name).is_some() {
                 return Err(malformed());
@@ -152,7 +152,7 @@ fn values(printed: &str, test: &str) -> Result<Figures, Unexpected> {
     Ok(figures)
 }
 
-/// The unit of a figure that is computed with.
+/// Returns the required unit of a figure used in computations.
 fn expected_unit(name: &str) -> Option<&'static str> {
     Some(match name {
         "bw" | "send_bw" | "recv_bw" => "bytes/sec",

@@ -1,4 +1,4 @@
-//! One run of a tool: warm-up, server, client, and an end to all of it.
+//! One run of a tool: warm-up, server, client, and clean-up.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -11,24 +11,21 @@ use sys::program::Program;
 use super::{Driver, DriverError, Job, Outcome, Printed, Ready, ToolReport};
 use crate::{Ends, EngineError, Load, Measured, Watch, Workload};
 
-/// How often a program is looked at.
+/// Interval at which programs are checked.
 const LOOK: Duration = Duration::from_millis(5);
-/// What a tool may take besides its traffic and the load's set-up limit:
-/// starting, calibrating its clock (sockperf: 2 s), waiting for stragglers
-/// (nuttcp's UDP: 2 s), exchanging results.
+/// Time limit of a tool besides its traffic and the load's set-up limit: starting, calibrating its
+/// clock (sockperf: 2 s), waiting for stragglers (nuttcp's UDP: 2 s), exchanging results.
 const OVERHEAD: Duration = Duration::from_secs(5);
-/// For a program that only prints something.
+/// Time limit of a program that only prints something.
 const PROMPT: Duration = Duration::from_secs(5);
 
-/// First port given to a tool that may choose, below the range that the kernel
-/// gives to clients.
+/// First port for tools with a configurable port, below the kernel's range of ephemeral ports.
 const FIRST_PORT: u16 = 20_000;
-/// One past the last.
+/// End of that range, exclusive.
 const LAST_PORT: u16 = 30_000;
 
-/// A port that no run of the last minute had, with `above` more: not every
-/// server sets `SO_REUSEADDR`, and connections of an earlier run may be in
-/// `TIME_WAIT`.
+/// Returns a port that no recent run has used, followed by `above` more. Not every server sets
+/// `SO_REUSEADDR`, and connections of an earlier run may be in `TIME_WAIT`.
 fn fresh_ports(above: u32) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = u16::try_from(above).unwrap_or(u16::MAX).saturating_add(1).min(2048);
@@ -44,7 +41,7 @@ pub(super) fn run(
     stop: &AtomicBool,
 ) -> Result<(Measured, ToolReport), DriverError> {
     let published = ends.target != ends.listen;
-    // The server's port, one for traffic, and one more for each flow.
+    // The server's port, one for traffic, and one more per flow.
     let fresh = fresh_ports(load.flows + 1);
     let mut job = Job {
         load,
@@ -73,13 +70,13 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// The line in which the client names itself.
+    /// Returns the client's version line.
     fn version(&self) -> Result<String, DriverError> {
         let (option, lead) = self.driver.version();
         let client = self.driver.programs().client;
         let mut program = self.start(self.ends.client, client, &[option.to_owned()], &[])?;
         self.await_end(&mut program, PROMPT)?;
-        // Some say it with a failure, some on standard error.
+        // Some tools exit with a failure, and some print to standard error.
         let printed = program.output();
         let line = printed.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
         if line.starts_with(lead) && line.len() > lead.len() {
@@ -92,9 +89,8 @@ impl Session<'_> {
         })
     }
 
-    /// The built-in engine over the same addresses: neighbours, forwarding
-    /// tables and conntrack are filled, and a broken path is told from a tool
-    /// that does not work.
+    /// Runs the built-in engine over the same addresses. This fills neighbour tables, FDB and
+    /// conntrack, and separates a broken path from a broken tool.
     fn warm_up(&self) -> Result<(), DriverError> {
         let load = self.job.load;
         if load.warmup.is_zero() {
@@ -105,7 +101,7 @@ impl Session<'_> {
         match crate::run(&warm, self.ends, &mut (), self.stop) {
             Ok(_) => Ok(()),
             Err(EngineError::Stopped) => Err(DriverError::Stopped),
-            // Nothing came through a full path: the tool may do better.
+            // The path was too full for this load. The tool may still work.
             Err(EngineError::AllLost { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -119,7 +115,7 @@ impl Session<'_> {
         let load = self.job.load;
         let names = self.driver.programs();
         let commands = self.driver.commands(&self.job);
-        // The CPUs that as many flows of the built-in engine would have.
+        // The CPUs that the same number of flows of the built-in engine would use.
         let of = |cpus: &[usize]| cpus[..cpus.len().min(load.flows as usize)].to_vec();
         let mut server =
             self.start(self.ends.server, names.server, &commands.server, &of(&load.server_cpus))?;
@@ -164,7 +160,7 @@ impl Session<'_> {
         let load = self.job.load;
         let Outcome { mut measured, figures, moved } = outcome;
         let lost = measured.units == 0 && measured.sent_units > 0;
-        // The warm-up has proved the path.
+        // The warm-up has proved the path, so a flood without arrivals is a result.
         if lost && load.workload == Workload::UdpStream && !load.warmup.is_zero() {
             measured.notes.push(crate::NOTHING_ARRIVED.to_owned());
         } else if lost {
@@ -173,7 +169,7 @@ impl Session<'_> {
         }
         if measured.seconds > 1.5 * load.duration.as_secs_f64() {
             measured.notes.push(format!(
-                "{} takes whole seconds: {:?} asked for, {:.2} s measured",
+                "{} accepts whole seconds only: {:?} requested, {:.2} s measured",
                 self.driver.programs().client,
                 load.duration,
                 measured.seconds
@@ -191,12 +187,12 @@ impl Session<'_> {
         cpus: &[usize],
     ) -> Result<Program, DriverError> {
         let mut command = Command::new(program);
-        // Decimal points, and messages as the drivers know them.
+        // C locale: decimal points, and messages that the drivers know.
         command.args(arguments).env("LC_ALL", "C");
         Ok(Program::start(self.tree, netns, &mut command, cpus)?)
     }
 
-    /// Waits until the server is ready for its client.
+    /// Waits until the server accepts its client.
     fn await_server(&self, server: &mut Program, ready: Ready) -> Result<(), DriverError> {
         let begun = Instant::now();
         let (path, port, state) = match ready {
@@ -215,7 +211,7 @@ impl Session<'_> {
             let bound = self.ends.server.run(|| {
                 ["", "6"].iter().any(|family| {
                     let table = format!("/proc/thread-self/net/{path}{family}");
-                    // Without IPv6 the kernel has no table of it.
+                    // Without IPv6 the kernel does not have the IPv6 table.
                     std::fs::read_to_string(table).is_ok_and(|text| is_bound(&text, port, state))
                 })
             })?;
@@ -246,7 +242,7 @@ impl Session<'_> {
                 return Ok(status);
             }
             if begun.elapsed() >= limit {
-                // Killed when it is dropped.
+                // Dropping it kills the program.
                 return Err(DriverError::Hung {
                     command: program.command().to_owned(),
                     what: "did not end".to_owned(),
@@ -267,8 +263,8 @@ impl Session<'_> {
     }
 }
 
-/// Whether a table of sockets (`proc(5)`, `/proc/net/tcp`) has one in `state`
-/// with this local port.
+/// Returns whether a socket table (`/proc/net/tcp`, proc(5)) has an entry in `state` with this
+/// local port.
 fn is_bound(table: &str, port: u16, state: &str) -> bool {
     let wanted = format!("{port:04X}");
     table.lines().skip(1).any(|line| {

@@ -1,12 +1,11 @@
-//! sockperf (<https://github.com/Mellanox/sockperf>): ping-pong stands for
-//! `tcp_rr` and `udp_rr`, throughput for `udp_stream`. One flow, one port.
+//! sockperf (<https://github.com/Mellanox/sockperf>): ping-pong for `tcp_rr` and `udp_rr`,
+//! throughput for `udp_stream`. One flow, one port.
 //!
-//! - ping-pong discards its first 0.4 s and its last 0.05 s: it is run for that
-//!   much longer, and [`moved`](super::ToolReport::moved) is its total. It needs
-//!   the time-stamp counter (`--no-rdtsc` finds "no valid observations" in 3.7),
-//!   which it calibrates for 2 s first.
-//! - Its throughput client reports what it sent; what was received is asked of
-//!   the server, which counts and says so when it is interrupted.
+//! - ping-pong discards its first 0.4 s and its last 0.05 s, so it runs that much longer;
+//!   [`moved`](super::ToolReport::moved) is its total. It needs the time-stamp counter
+//!   (`--no-rdtsc` finds "no valid observations" in 3.7), which it first calibrates for 2 s.
+//! - Its throughput client reports only what it sent. The server counts what it received, and
+//!   reports when it is interrupted.
 
 use super::figures::{Counted, Figures, number, outcome, same_time};
 use super::{
@@ -18,14 +17,14 @@ use crate::{LatencyNs, Load, Workload};
 pub(super) struct Sockperf;
 
 const WORKLOADS: [Workload; 3] = [Workload::TcpRr, Workload::UdpStream, Workload::UdpRr];
-/// Its header in each message.
+/// Minimum message: its header.
 const LEAST: u32 = 14;
 /// Its `MAX_PAYLOAD_SIZE`.
 const MOST: u32 = 65506;
-/// What ping-pong discards at both ends.
+/// Time that ping-pong discards at both ends, seconds.
 const DISCARDED_S: f64 = 0.45;
 
-/// Percentiles that ping-pong prints, and of which [`LatencyNs`] is made.
+/// Percentiles printed by ping-pong, from which [`LatencyNs`] is made.
 const PERCENTILES: [&str; 5] = ["50.000", "90.000", "99.000", "99.900", "99.990"];
 
 impl Driver for Sockperf {
@@ -108,6 +107,7 @@ fn throughput(job: &Job<'_>, client: &str, server: &str) -> Result<Outcome, Unex
     }
     let (sent_units, units) =
         (figures.count("messages sent")?, figures.count("messages received")?);
+    // Inconsistent figures are worse than none.
     if units > sent_units {
         return Err(Unexpected::new(format!(
             "no more messages received than sent, not {units} of {sent_units}"
@@ -178,6 +178,7 @@ fn ping_pong(job: &Job<'_>, client: &str) -> Result<Outcome, Unexpected> {
         tcp_retransmits: None,
     };
     let total = figures.count("Total Run ReceivedMessages")?;
+    // The total includes the valid part.
     if total < units {
         let problem = format!("a total of at least {units} messages, not {total}");
         return Err(Unexpected::new(problem));

@@ -1,4 +1,4 @@
-//! Golden outputs of Debian 12's tools, and garbage.
+//! Golden outputs of Debian 12's tools, and malformed output.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::MAX_MESSAGE_BYTES;
 
 macro_rules! golden {
     ($name:literal) => {
-        include_str!(concat!("../../tests/driver/golden/", $name))
+        include_str!(concat!("../../tests/golden/", $name))
     };
 }
 
@@ -54,7 +54,7 @@ fn iperf3_streams() {
     assert_eq!(counted.received, end["sum_received"]["bytes"].as_u64().unwrap() / 64);
     assert!(counted.received < counted.sent, "the golden run lost some");
 
-    // Another size, another protocol, another number of flows than asked for.
+    // Other sizes, protocols or numbers of flows than requested.
     for other in [
         Load { message_bytes: 65, ..datagrams.clone() },
         Load { flows: 1, ..datagrams.clone() },
@@ -73,7 +73,7 @@ fn netperf_has_its_own_figures_and_confidence() {
     let one = read(Tool::Netperf, &stream, golden!("netperf-2.7.0-tcp_stream.txt")).unwrap();
     assert!(near(one.measured.bits_per_s(), one.figures["THROUGHPUT"] * 1e3));
     assert!(one.figures["LOCAL_CPU_UTIL"] > 0.0 && one.figures["LOCAL_SD"] > 0.0);
-    // What it did not compute is not a figure.
+    // A value that it did not compute is not a figure.
     assert!(!one.figures.contains_key("THROUGHPUT_CONFID"));
     assert!(one.measured.tcp_retransmits.is_some());
     let text = golden!("netperf-2.7.0-tcp_stream-confidence.txt");
@@ -111,7 +111,7 @@ fn netperf_output_of_another_form_is_refused() {
     for (from, to, expected) in [
         ("10^3bits/s", "10^6bits/s", "THROUGHPUT_UNITS"),
         ("usec/KB", "usec/Tran", "SD_UNITS"),
-        ("LOCAL_SD=", "LOCAL_SERVICE=", "selectors asked for"),
+        ("LOCAL_SD=", "LOCAL_SERVICE=", "requested selectors"),
         ("ELAPSED_TIME=1.00\n", "", "ELAPSED_TIME"),
         ("ELAPSED_TIME=1.00", "ELAPSED_TIME=2.00", "agree"),
         ("ELAPSED_TIME=1.00", "ELAPSED_TIME=nan", "number for ELAPSED_TIME"),
@@ -129,9 +129,9 @@ fn netperf_output_of_another_form_is_refused() {
 fn qperf_latency_is_one_way() {
     let rr =
         read(Tool::Qperf, &load(Workload::TcpRr), golden!("qperf-0.4.11-tcp_lat.txt")).unwrap();
-    // A transaction there and back takes two of its latencies …
+    // A transaction takes two of its one-way latencies,
     assert!(near(rr.measured.rate(), 1e9 / (2.0 * rr.figures["latency"])));
-    // … and its rate counts both ways.
+    // and its rate counts both directions.
     assert!(near(rr.measured.rate(), rr.figures["msg_rate"] / 2.0));
     assert!(near(rr.measured.seconds, 1.0), "{}", rr.measured.seconds);
     let udp =
@@ -169,7 +169,7 @@ fn sockperf_counts_at_the_server_and_knows_percentiles() {
     assert!(latency.min <= latency.p50 && latency.p50 <= latency.p99_99);
     assert!(latency.p99_99 <= latency.max, "{latency:?}");
     assert!(near(latency.mean, rr.figures["Round trip"] * 1e3));
-    // The valid part is measured, all of it cost CPU time.
+    // Only the valid part is measured, but all of it cost CPU time.
     assert!(rr.moved.units > rr.measured.units);
 
     let datagrams = load(Workload::UdpStream);
@@ -222,18 +222,18 @@ fn what_a_tool_cannot_do_is_said_before_the_run() {
         driver(tool).can(&wanted)
     };
     use Tool::*;
-    /// Tool, what is asked otherwise, and a part of the reason.
+    /// Tool, change of the request, and a part of the reason.
     type Refused<'a> = (Tool, &'a dyn Fn(&mut Wanted), &'a str);
     let refused: [Refused<'_>; 14] = [
-        (Iperf3, &|w| w.workload = Workload::TcpRr, "iperf3 has no tcp_rr"),
+        (Iperf3, &|w| w.workload = Workload::TcpRr, "iperf3 does not support tcp_rr"),
         (Iperf3, &|w| (w.workload, w.message_bytes) = (Workload::UdpStream, 15), "16 to 65507"),
         (Iperf3, &|w| w.flows = 129, "128 flows"),
         (Netperf, &|w| w.flows = 2, "one flow"),
         (Netperf, &|w| w.published = true, "only one is published"),
-        (Qperf, &|w| w.workload = Workload::TcpCrr, "qperf has no tcp_crr"),
-        (Qperf, &|w| w.outstanding = 4, "one request under way"),
+        (Qperf, &|w| w.workload = Workload::TcpCrr, "qperf does not support tcp_crr"),
+        (Qperf, &|w| w.outstanding = 4, "one request in flight"),
         (Qperf, &|w| w.published = true, "only one is published"),
-        (Sockperf, &|w| w.workload = Workload::TcpStream, "sockperf has no tcp_stream"),
+        (Sockperf, &|w| w.workload = Workload::TcpStream, "sockperf does not support tcp_stream"),
         (Sockperf, &|w| (w.workload, w.message_bytes) = (Workload::TcpRr, 1), "14 to 65506"),
         (Sockperf, &|w| (w.workload, w.ipv6) = (Workload::TcpRr, true), "IPv4"),
         (Nuttcp, &|w| w.buffer_bytes = Some(32_769), "whole KiB"),
@@ -276,14 +276,14 @@ fn a_load_is_mapped_to_options() {
     let requests = Load { outstanding: 4, message_bytes: 100, ..load(Workload::TcpRr) };
     assert!(line(Tool::Netperf, &requests).contains(" -- -P ,20002 -r 100,100 -D L,R -b 3 "));
     assert!(line(Tool::Qperf, &requests).ends_with("-oo msg_size:100 192.0.2.2 tcp_lat"));
-    // 0.8 s, and the 0.45 s it discards.
+    // 0.8 s plus the discarded 0.45 s.
     assert!(line(Tool::Sockperf, &requests).contains(" -t 2 -m 100 --full-rtt --tcp"));
     let flows = Load { flows: 3, ..load(Workload::UdpStream) };
     assert!(line(Tool::Nuttcp, &flows).contains(" -u -Ru -T0.8 -N3 -fparse "));
     assert!(line(Tool::Iperf3, &flows).contains(" -P 3 -i 0 -J -u -b 0"));
 }
 
-/// A golden output, cut, spliced and with characters changed.
+/// A golden output, cut, spliced and with changed characters.
 fn spoiled() -> impl Strategy<Value = String> {
     const WHOLE: [&str; 9] = [
         golden!("iperf3-3.12-tcp_stream.json"),
@@ -302,7 +302,7 @@ fn spoiled() -> impl Strategy<Value = String> {
         let mut characters: Vec<char> = text.chars().collect();
         for (at, with) in changes {
             let at = at.index(characters.len());
-            // Numbers that are too large, too small, or none.
+            // Numbers that are too large, too small, or malformed.
             characters[at] = match with as u32 % 4 {
                 0 => '9',
                 1 => '-',
