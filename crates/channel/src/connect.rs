@@ -1,4 +1,4 @@
-//! How a client gets a session with a server.
+//! Opens a client's session with a server.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -14,86 +14,84 @@ use crate::handshake::{HELLO_BYTES, Hello, HelloError, MAC_BYTES, Said};
 use crate::service::Service;
 use crate::token::Token;
 
-/// How long connecting and the handshake may take, each.
+/// Time limit for connecting, and for the handshake.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// How often a client connects that is hung up on in its handshake.
+/// Attempts of a client whose connection the server closes during the handshake.
 const TRIES: u32 = 10;
 
-/// A server that cannot be used.
+/// Reason why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// It cannot be connected to.
+    /// The connection failed.
     #[error("{server}: {operation}: {}{hint}", .errno.desc())]
     Connect {
-        /// Address and port that was connected to.
+        /// Address and port of the server.
         server: SocketAddr,
         /// System call that failed (`connect`).
         operation: &'static str,
         /// Errno of that call.
         errno: Errno,
-        /// What that usually means.
+        /// Usual cause of that errno.
         hint: &'static str,
     },
     /// The SYN or a request was not answered in time.
-    #[error("{server}: no answer within {limit:.0?} (wrong address, or a filter?)")]
+    #[error("{server}: no answer within {limit:.0?} (wrong address, or filtered?)")]
     NoAnswer {
         /// Address and port of the server.
         server: SocketAddr,
-        /// How long it was waited for.
+        /// Time limit.
         limit: Duration,
     },
-    /// The other end of the connection is something else, or of another version.
+    /// The other end is a different program or version.
     #[error("{server}: {error}")]
     Hello {
         /// Address and port of the server.
         server: SocketAddr,
-        /// What is wrong with what it said.
+        /// Error of its hello.
         error: HelloError,
     },
-    /// It wants a token and none was given.
-    #[error("{server}: this server wants a token (--token FILE)")]
+    /// The server requires a token and none was given.
+    #[error("{server}: this server requires a token (--token FILE)")]
     TokenNeeded {
         /// Address and port of the server.
         server: SocketAddr,
     },
-    /// A token was given, and it has none to compare it with.
-    #[error(
-        "{server}: this server has no token, so it cannot prove to be the one meant: leave out --token"
-    )]
+    /// A token was given, but the server has none to compare it with.
+    #[error("{server}: this server has no token and cannot authenticate itself: leave out --token")]
     NoToken {
         /// Address and port of the server.
         server: SocketAddr,
     },
-    /// The two tokens differ.
-    #[error("{server}: the server's token is another")]
+    /// The tokens of client and server differ.
+    #[error("{server}: wrong token: client and server have different tokens")]
     WrongToken {
         /// Address and port of the server.
         server: SocketAddr,
     },
-    /// It hung up on this end's proof, so late that its time for a handshake may have been over.
+    /// The server closed the connection after this end's proof, possibly because of its time limit.
     #[error(
-        "{server}: it hung up {after:.1?} after the connection began: a path too slow for the handshake, or another token"
+        "{server}: connection closed {after:.1?} after connecting: the path is too slow for the handshake, or the tokens differ"
     )]
     HungUpLate {
         /// Address and port of the server.
         server: SocketAddr,
-        /// Since when connecting began.
+        /// Time since connecting began.
         after: Duration,
     },
-    /// It said no, or something that it should not.
+    /// The server refused, or violated the protocol.
     #[error("{server}: {reason}")]
     Refused {
         /// Address and port of the server.
         server: SocketAddr,
-        /// What it said, or what was wrong with that.
+        /// Its message, or the violation.
         reason: String,
     },
-    /// Something of this end cannot be read.
+    /// State of this machine cannot be read.
     #[error("this end of the path to {server}: {reason}")]
     Here {
         /// Address and port of the server.
         server: SocketAddr,
-        /// What could not be read, and why.
+        /// Object and error.
         reason: String,
     },
     /// The stop flag was set.
@@ -102,7 +100,7 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
-    /// Whether nothing came back at all: the path's doing, or nobody serves there.
+    /// Returns whether nothing came back at all: the path is broken, or no server runs there.
     pub fn is_silence(&self) -> bool {
         match self {
             RemoteError::NoAnswer { .. } => true,
@@ -114,10 +112,10 @@ impl RemoteError {
     }
 }
 
-/// Connects, and shakes hands, within [`CONNECT_LIMIT`].
+/// Connects and authenticates within [`CONNECT_LIMIT`].
 ///
 /// # Errors
-/// [`RemoteError`], with what was tried and what came back.
+/// [`RemoteError`].
 pub fn open(
     server: SocketAddr,
     service: Service,
@@ -127,7 +125,7 @@ pub fn open(
     open_within(server, service, token, CONNECT_LIMIT, stop)
 }
 
-/// The same within another time.
+/// Like [`open`], with another time limit.
 ///
 /// # Errors
 /// As [`open`].
@@ -143,14 +141,15 @@ pub fn open_within(
     loop {
         let left = limit.saturating_sub(begun.elapsed()).max(TICK);
         match attempt(server, service, token, left, stop) {
-            // Strangers crowd the server: it hung up before it could know the token.
+            // Other connections crowd the server: it closed this one before it could check the
+            // token, so try again.
             Err((_, true)) if tries < TRIES && begun.elapsed() < limit => tries += 1,
             other => return other.map_err(|(error, _)| error),
         }
     }
 }
 
-/// Connects and shakes hands once; with an error, whether trying again may help.
+/// Connects and authenticates once. An error comes with whether a retry may help.
 fn attempt(
     server: SocketAddr,
     service: Service,
@@ -163,13 +162,13 @@ fn attempt(
     let mut proved = None;
     let shaken = shake_hands((server, service), stream, token, limit, stop, &mut proved);
     shaken.map_err(|(error, hung_up)| {
-        // An answer to a wrong token takes longer.
+        // Closed earlier than a wrong token would be: the server was crowded.
         let since = proved.unwrap_or(begun);
         let early = proved.is_none() || since.elapsed() < WRONG_TOKEN_WAIT;
         let after = begun.elapsed();
         match error {
-            // The server began to wait after this end began to connect, so it may not even have
-            // read the proof.
+            // The server's time limit began after this end started to connect, so the server may
+            // not even have read the proof.
             RemoteError::WrongToken { .. } if hung_up && after >= HANDSHAKE_LIMIT => {
                 (RemoteError::HungUpLate { server, after }, early)
             }
@@ -213,8 +212,8 @@ fn connect(
     connecting.into_stream().ok_or(RemoteError::NoAnswer { server, limit })
 }
 
-/// The client's side of the handshake; with an error, whether the server hung up. When
-/// the proof was sent is put into `proved`.
+/// Runs the client's side of the handshake. An error comes with whether the server closed the
+/// connection. `proved` receives the time at which the proof was sent.
 fn shake_hands(
     (server, service): (SocketAddr, Service),
     stream: TcpStream,
@@ -231,7 +230,7 @@ fn shake_hands(
             ChannelError::Ended => RemoteError::Stopped,
             ChannelError::Slow => RemoteError::Refused {
                 server,
-                reason: format!("it said nothing within {limit:.0?}: no `{}`", service.command()),
+                reason: format!("no data within {limit:.0?}: not an `{}`", service.command()),
             },
             error => {
                 RemoteError::Refused { server, reason: format!("{error} during the handshake") }
@@ -244,12 +243,13 @@ fn shake_hands(
     let mut hello = [0; HELLO_BYTES];
     connection::read_exact(&stream, &mut hello, deadline, &alive).map_err(broken)?;
     let said = Hello::parse(&hello, service);
-    // It is told our version in any case, so that both ends can name both.
+    // Send our version in any case, so that both ends can report both versions.
     let client = Hello::fresh(service, token.is_some());
     let told = connection::write_all(&stream, &client.emit());
     let theirs = said.map_err(|error| final_one(RemoteError::Hello { server, error }))?;
     told.map_err(broken)?;
     match (theirs.with_token, token.is_some()) {
+        // The handshake could not succeed, so do not retry.
         (true, false) => return Err(final_one(RemoteError::TokenNeeded { server })),
         (false, true) => return Err(final_one(RemoteError::NoToken { server })),
         _ => {}
@@ -259,17 +259,18 @@ fn shake_hands(
     connection::write_all(&stream, &keys.client_proof()).map_err(broken)?;
     let mut proof = [0; MAC_BYTES];
     match connection::read_exact(&stream, &mut proof, deadline, &alive) {
-        // What a server does that does not like ours.
+        // Servers close the connection when the proof is wrong.
         Err(error) if is_hung_up(&error) => return Err((RemoteError::WrongToken { server }, true)),
         other => other.map_err(broken)?,
     }
+    // The server does not have the token: send it no requests.
     if !keys.is_server_proof(&proof) {
         return Err(final_one(RemoteError::WrongToken { server }));
     }
     Ok(Channel::new(stream, Side::Client, keys.session()))
 }
 
-/// Whether the other end closed the connection, with or without what we said unread.
+/// Returns whether the other end closed the connection, cleanly or by a reset.
 fn is_hung_up(error: &ChannelError) -> bool {
     match error {
         ChannelError::Closed => true,

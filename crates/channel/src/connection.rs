@@ -1,4 +1,4 @@
-//! A control connection: whole messages, with a limit on how long each may take.
+//! A control connection: whole messages, with a time limit for each.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,18 +12,17 @@ use nix::sys::socket::{setsockopt, sockopt};
 use super::frame::{Direction, FrameError, HEAD_BYTES, REPLY_LIMIT, REQUEST_LIMIT, Sequence};
 use super::handshake::MAC_BYTES;
 
-/// How often waiting looks at whether it should go on.
+/// Interval at which a wait checks whether to go on.
 pub const TICK: Duration = Duration::from_millis(100);
-/// The same of a wait for what nobody has announced: a message after [`QUIET_AFTER`], or a new
-/// client. On a busy machine each look takes a CPU from others.
+/// The same interval for events that are not due: a message after [`QUIET_AFTER`], or a new
+/// client. On a busy machine each check takes CPU time from other programs.
 pub(crate) const QUIET_TICK: Duration = Duration::from_millis(500);
-/// How long a wait for a message lasts until it looks less often.
+/// Time after which a wait for a message uses [`QUIET_TICK`].
 const QUIET_AFTER: Duration = Duration::from_secs(1);
-/// How long a message may take from its first byte to its last, and to be
-/// taken by the other end.
+/// Time limit for a message, from its first byte to its last, and for sending one.
 pub const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
 
-/// A control connection's socket options.
+/// Socket options of a control connection.
 pub(crate) const OPTIONS: sys::tcp::Options =
     sys::tcp::Options { limit: TICK, nodelay: true, buffer_bytes: None };
 
@@ -35,45 +34,45 @@ pub struct Channel {
     incoming: Sequence,
 }
 
-/// Which end a channel is of.
+/// An end of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Who connected.
+    /// The end that connected.
     Client,
-    /// Who was connected to.
+    /// The end that accepted.
     Server,
 }
 
-/// Why a channel is of no use any more.
+/// Reason why a channel is no longer usable.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The other end closed it.
     #[error("the other end closed the connection")]
     Closed,
     /// No message began within this time.
-    #[error("no message came within {0:.1?}")]
+    #[error("no message within {0:.1?}")]
     Silent(Duration),
-    /// A message began and did not end, or was not taken.
-    #[error("a message stood still in its middle for more than {MESSAGE_LIMIT:.0?}")]
+    /// A message began and did not end, or the other end did not accept one.
+    #[error("a message was incomplete for more than {MESSAGE_LIMIT:.0?}")]
     Slow,
-    /// Whoever waits does not go on.
+    /// The waiting caller gave up.
     #[error("ended")]
     Ended,
-    /// The socket failed, or what came cannot be read.
+    /// A socket operation failed.
     #[error("{operation}: {error}")]
     Io {
-        /// What was attempted.
+        /// Name of the operation.
         operation: &'static str,
-        /// What came of it.
+        /// Error of the operation.
         error: std::io::Error,
     },
-    /// A frame that is not taken.
+    /// A frame was refused.
     #[error(transparent)]
     Frame(#[from] FrameError),
 }
 
-/// Sets a control connection up: bounded calls, no Nagle algorithm, and a
-/// client's machine that vanished without a word is noticed within half a minute.
+/// Sets up a control connection: bounded calls, no Nagle algorithm, and keepalive probes that
+/// detect a vanished machine within 30 s.
 pub(crate) fn prepare(stream: &TcpStream) -> Result<(), ChannelError> {
     let io = |operation| move |error| ChannelError::Io { operation, error };
     stream.set_nonblocking(false).map_err(io("fcntl"))?;
@@ -90,8 +89,8 @@ pub(crate) fn prepare(stream: &TcpStream) -> Result<(), ChannelError> {
         .map_err(|e| ChannelError::Io { operation: "setsockopt(SO_KEEPALIVE)", error: e.into() })
 }
 
-/// Waits for `patience`, while `alive`, until there is something to read or the other end has
-/// gone. A signal for this thread makes it look at once.
+/// Waits up to `patience`, while `alive`, until data is readable or the other end has closed.
+/// A signal to this thread triggers a check at once.
 fn begins(
     stream: &TcpStream,
     patience: Duration,
@@ -110,6 +109,7 @@ fn begins(
         let tick = if waited < QUIET_AFTER { TICK } else { QUIET_TICK };
         let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, sys::wait::at_most(left.min(tick))) {
+            // A tick or a signal: check again.
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => return Ok(()),
             Err(error) => {
@@ -131,6 +131,7 @@ pub(crate) fn read_exact(
         if !alive() {
             return Err(ChannelError::Ended);
         }
+        // A peer that sends byte by byte must not hold the thread.
         if Instant::now() >= deadline {
             return Err(ChannelError::Slow);
         }
@@ -144,11 +145,12 @@ pub(crate) fn read_exact(
     Ok(())
 }
 
-/// Sends all of it within [`MESSAGE_LIMIT`].
+/// Sends all bytes within [`MESSAGE_LIMIT`].
 pub(crate) fn write_all(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), ChannelError> {
     let deadline = Instant::now() + MESSAGE_LIMIT;
     let mut written = 0;
     while written < bytes.len() {
+        // Nor must a peer that does not read.
         if Instant::now() >= deadline {
             return Err(ChannelError::Slow);
         }
@@ -176,20 +178,19 @@ impl Channel {
         Channel { stream, outgoing, incoming }
     }
 
-    /// Sends a message as one frame, with a tag that proves its order and origin.
+    /// Sends a message as one frame. Its tag authenticates order and origin.
     ///
     /// # Errors
-    /// [`ChannelError`]; the channel is of no use any more.
+    /// [`ChannelError`]. The channel is then unusable.
     pub fn send(&mut self, payload: &[u8]) -> Result<(), ChannelError> {
         let frame = self.outgoing.seal(payload)?;
         write_all(&self.stream, &frame)
     }
 
-    /// The next message. Its first byte may take `patience`, the rest of it
-    /// [`MESSAGE_LIMIT`].
+    /// Receives the next message. Its first byte may take `patience`, the rest [`MESSAGE_LIMIT`].
     ///
     /// # Errors
-    /// [`ChannelError`]; the channel is of no use any more.
+    /// [`ChannelError`]. The channel is then unusable.
     pub fn receive(
         &mut self,
         patience: Duration,
@@ -205,14 +206,14 @@ impl Channel {
         Ok(payload)
     }
 
-    /// Whether the other end has gone, as far as the kernel knows.
+    /// Returns the reason if the other end has closed, as far as the kernel knows.
     pub fn is_gone(&self) -> Option<String> {
-        // Not to be told now: the next message will tell.
+        // Unknown for now: the next message will report it.
         if self.stream.set_nonblocking(true).is_err() {
             return None;
         }
         let peeked = self.stream.peek(&mut [0]);
-        // A socket that fails here fails at the next message, too, which reports it.
+        // A socket that fails here also fails at the next message, which reports the error.
         let _ = self.stream.set_nonblocking(false);
         match peeked {
             Ok(0) => Some(ChannelError::Closed.to_string()),
@@ -255,7 +256,7 @@ mod tests {
         let begun = Instant::now();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Long enough to be looked for less often.
+                // Long enough to switch to the longer interval.
                 std::thread::sleep(QUIET_AFTER + 2 * QUIET_TICK);
                 client.send(b"late").unwrap();
             });

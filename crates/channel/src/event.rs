@@ -1,26 +1,26 @@
-//! What a server tells whoever runs it.
+//! Events that a server reports to its operator.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::gate::Origin;
 
-/// Something worth a line in a log.
+/// An event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A client proved to know the token.
+    /// A client was authenticated.
     Opened(SocketAddr),
-    /// A client's session is over, and why.
+    /// A client's session ended, with the reason.
     Closed(SocketAddr, String),
-    /// A connection that came to nothing, and why.
+    /// A connection was turned away, with the reason.
     TurnedAway(SocketAddr, String),
-    /// Connections that came to nothing besides those that were told.
+    /// Further connections were turned away that were not reported one by one.
     MoreTurnedAway {
         /// Number of these connections.
         count: u64,
         /// Time since the first connection that was turned away.
         over: Duration,
-        /// Where most of them came from.
+        /// Most frequent origin of these connections.
         most: Option<Origin>,
     },
 }

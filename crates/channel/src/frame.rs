@@ -1,24 +1,22 @@
 //! Frames: length (4 bytes, big-endian), tag (32 bytes), payload.
 //!
-//! The tag is the HMAC-SHA256, under the session's key, of the direction, the
-//! frame's number (from 0, each direction its own), the length and the payload.
-//! The length is checked before anything is allocated, the tag before anything
-//! is parsed.
+//! The tag is the HMAC-SHA256, under the session's key, of the direction, the frame's number
+//! (from 0, per direction), the length and the payload. The receiver checks the length before
+//! it allocates memory, and the tag before it parses the payload.
 
 use hmac::Mac;
 
 use crate::handshake::{MAC_BYTES, keyed};
 
-/// Bytes before the payload.
+/// Size of a frame's header, bytes.
 pub const HEAD_BYTES: usize = 4 + MAC_BYTES;
 
-/// Largest payload that a server takes: loads are small.
+/// Maximum payload of a request, bytes. Loads are small.
 pub const REQUEST_LIMIT: usize = 64 << 10;
-/// Largest payload that a client takes: reports of 1024 flows and the features
-/// of a device.
+/// Maximum payload of a reply, bytes: reports of 1024 flows and the features of a device.
 pub const REPLY_LIMIT: usize = 1 << 20;
 
-/// End that sends a frame; part of what its tag proves.
+/// Direction of a frame, part of its tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {
@@ -28,7 +26,7 @@ pub enum Direction {
     ToClient = 1,
 }
 
-/// One direction of a session's frames.
+/// Frames of one direction of a session.
 #[derive(Clone)]
 pub struct Sequence {
     key: [u8; MAC_BYTES],
@@ -37,21 +35,21 @@ pub struct Sequence {
     limit: usize,
 }
 
-/// A frame that is not taken; nothing after it is.
+/// Reason why a frame is refused. The session ends with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The payload is longer than the receiver takes.
-    #[error("frame of {length} bytes; allowed are {limit}")]
+    /// The payload exceeds the receiver's limit.
+    #[error("frame of {length} bytes exceeds the limit of {limit}")]
     Length {
-        /// What its head says.
+        /// Length in its header, bytes.
         length: usize,
-        /// Longest payload of this direction, bytes.
+        /// Maximum payload of this direction, bytes.
         limit: usize,
     },
-    /// Not from the one who proved to know the token, or not in order.
-    #[error("frame {number} has a wrong tag: changed on the way, or not of this session")]
+    /// The frame is not from the authenticated peer, or out of order.
+    #[error("frame {number} has a wrong tag: modified in transit, or from another session")]
     Tag {
-        /// Place in the session, from 0.
+        /// Number of the frame in the session, from 0.
         number: u64,
     },
 }
@@ -63,13 +61,12 @@ impl std::fmt::Debug for Sequence {
 }
 
 impl Sequence {
-    /// From the session's first frame of a direction; payloads of at most
-    /// `limit` bytes.
+    /// Creates the sequence at a session's first frame, with payloads of at most `limit` bytes.
     pub fn new(key: [u8; MAC_BYTES], direction: Direction, limit: usize) -> Sequence {
         Sequence { key, direction, next: 0, limit }
     }
 
-    /// The next frame, with this payload.
+    /// Returns the next frame, with this payload.
     ///
     /// # Errors
     /// [`FrameError::Length`].
@@ -84,7 +81,7 @@ impl Sequence {
         Ok(frame)
     }
 
-    /// How long the payload is that follows this head.
+    /// Returns the payload length in a header.
     ///
     /// # Errors
     /// [`FrameError::Length`].
@@ -94,7 +91,7 @@ impl Sequence {
         Ok(length)
     }
 
-    /// Checks that this is the next frame.
+    /// Verifies that this is the next frame.
     ///
     /// # Errors
     /// [`FrameError::Tag`].
@@ -106,6 +103,7 @@ impl Sequence {
     }
 
     fn check_length(&self, length: usize) -> Result<(), FrameError> {
+        // Both ends have the same limit, so a sender notices first.
         if length > self.limit {
             return Err(FrameError::Length { length, limit: self.limit });
         }
@@ -115,6 +113,7 @@ impl Sequence {
     fn mac(&self, payload: &[u8]) -> hmac::Hmac<sha2::Sha256> {
         let mut mac = keyed(&self.key);
         mac.update(&[self.direction as u8]);
+        // The number makes repeated or reordered frames invalid.
         mac.update(&self.next.to_be_bytes());
         mac.update(&(payload.len() as u64).to_be_bytes());
         mac.update(payload);
@@ -169,7 +168,7 @@ mod tests {
             let (mut sender, mut receiver) = pair();
             let frame = sender.seal(&payload).unwrap();
             let mut changed = frame.clone();
-            // Behind the length, whose change makes another frame altogether.
+            // Flip bits after the length field: changing the length would make another frame.
             let bit = 32 + bit.index((frame.len() - 4) * 8);
             changed[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(open(&mut receiver.clone(), &changed).is_err());

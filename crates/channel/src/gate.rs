@@ -1,10 +1,11 @@
-//! Where connections wait that have not proved anything yet.
+//! Connections that have not authenticated yet.
 //!
-//! One thread serves them all, without ever waiting for one: a stranger takes a
-//! descriptor and some hundred bytes, no thread. There is always room for one more:
-//! where it is full, the oldest connection of whoever has most of them goes. They are
-//! counted by address, and by network ([`Origin`]) for who has many addresses. A client
-//! that answers at once is let in within its round trips, whoever else stands about.
+//! One thread serves all of them and never blocks on one: an unauthenticated client costs a
+//! descriptor and a few hundred bytes, but no thread. There is always room for one more: when the
+//! gate is full, the oldest connection of the origin with the most connections is closed.
+//! Connections are counted per address, and per network ([`Origin`]) against clients with many
+//! addresses. A client that answers at once is admitted within its round trips, however many
+//! others wait.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
@@ -17,25 +18,25 @@ use crate::handshake::{HELLO_BYTES, Hello, Keys, MAC_BYTES, Said};
 use crate::service::Service;
 use crate::token::Token;
 
-/// A handshake takes two round trips.
+/// Time limit of a handshake, which takes two round trips.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Who does not know the token does not get to ask often: its connection takes up room
-/// for so long.
+/// Time for which a connection with a wrong token is kept, to limit guessing: it occupies a
+/// place meanwhile.
 pub(crate) const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
-/// Connections in their handshake, over all, …
+/// Maximum connections in a handshake: in total,
 pub(crate) const NEWCOMERS: usize = 256;
-/// … of one IPv6 network, …
+/// from one IPv6 network,
 const OF_ONE_NETWORK: usize = 64;
-/// … and of one address.
+/// and from one address.
 pub(crate) const OF_ONE_ADDRESS: usize = 32;
 
-/// Who has a connection, as far as an address tells: an IPv4 address, or the /64 of an
-/// IPv6 address. A site has at least one of those, and a host all addresses in it.
+/// Origin of a connection: an IPv4 address, or the /64 prefix of an IPv6 address. A site has at
+/// least one such prefix, and a host can use all addresses in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Origin(IpAddr);
 
 impl Origin {
-    /// That of an address.
+    /// Returns the origin of an address.
     pub fn of(address: IpAddr) -> Origin {
         Origin(match address.to_canonical() {
             IpAddr::V6(v6) => {
@@ -56,7 +57,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// A connection that has not proved anything yet.
+/// A connection that has not authenticated yet.
 #[derive(Debug)]
 struct Newcomer {
     stream: TcpStream,
@@ -64,36 +65,36 @@ struct Newcomer {
     address: IpAddr,
     origin: Origin,
     since: Instant,
-    /// What it was greeted with.
+    /// Hello that was sent to it.
     server: Hello,
     said: [u8; HELLO_BYTES + MAC_BYTES],
     filled: usize,
-    /// When it is hung up on, after a wrong proof.
+    /// Time at which to close it, after a wrong proof.
     condemned: Option<Instant>,
 }
 
-/// One that has proved to know the token.
+/// An authenticated client.
 pub(crate) struct Admitted {
     pub stream: TcpStream,
     pub from: SocketAddr,
     pub keys: Keys,
 }
 
-/// What became of a connection.
+/// Outcome of a connection.
 pub(crate) enum Outcome {
     Admitted(Box<Admitted>),
     TurnedAway(SocketAddr, String),
 }
 
-/// The connections in their handshake.
+/// Connections in their handshake.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     newcomers: Vec<Newcomer>,
 }
 
 impl Gate {
-    /// Greets a connection with what is served and whether a token is wanted, and makes room
-    /// for it; what was hung up on for that.
+    /// Sends the server's hello to a new connection and adds it. Returns the connection that was
+    /// closed to make room, if any.
     pub fn greet(
         &mut self,
         stream: TcpStream,
@@ -105,10 +106,10 @@ impl Gate {
         let origin = Origin::of(address);
         let pushed_out = self.crowd(address, origin).map(|at| {
             let gone = self.newcomers.remove(at);
-            Outcome::TurnedAway(gone.from, "it stood still and made room for another".to_owned())
+            Outcome::TurnedAway(gone.from, "idle, closed to make room for another".to_owned())
         });
         let server = Hello::fresh(hello.0, hello.1);
-        // Not one byte is waiting: a hello fits into any socket buffer.
+        // Does not block: the socket buffer is empty, and a hello fits.
         let greeted = stream.set_nonblocking(true).and_then(|()| (&stream).write(&server.emit()));
         match greeted {
             Ok(HELLO_BYTES) => self.newcomers.push(Newcomer {
@@ -122,18 +123,18 @@ impl Gate {
                 filled: 0,
                 condemned: None,
             }),
-            // It has gone already.
+            // The client has already gone.
             _ if pushed_out.is_none() => {
                 return Some(Outcome::TurnedAway(from, "it closed the connection".to_owned()));
             }
-            // Both connections have gone, and one of them is told of.
+            // Both connections have gone: report one of them.
             _ => {}
         }
         pushed_out
     }
 
-    /// Which connection goes for one more of that address: the oldest, of the address
-    /// that has most, in the network that has most.
+    /// Selects the connection to close before one more from that address: the oldest one of the
+    /// busiest address in the busiest network.
     fn crowd(&self, address: IpAddr, origin: Origin) -> Option<usize> {
         let of_address = |wanted: IpAddr| self.count(|other| other.address == wanted);
         let of_origin = |wanted: Origin| self.count(|other| other.origin == wanted);
@@ -143,7 +144,7 @@ impl Gate {
         let crowded = match of_origin(origin) >= OF_ONE_NETWORK {
             true => origin,
             false if self.newcomers.len() < NEWCOMERS => return None,
-            // Of equals, the one that has been there the longest.
+            // On a tie, the network of the oldest connection.
             false => self.most(|other| of_origin(other.origin))?.origin,
         };
         let within = |other: &&Newcomer| other.origin == crowded;
@@ -157,36 +158,36 @@ impl Gate {
     }
 
     fn most(&self, count: impl Fn(&Newcomer) -> usize) -> Option<&Newcomer> {
-        // The last of equals is taken, so that the order is turned round.
+        // `max_by_key` returns the last of equals, so reverse the order.
         self.newcomers.iter().rev().max_by_key(|newcomer| count(newcomer))
     }
 
-    /// The oldest, one that has said nothing first. They are in the order of their coming.
+    /// Returns the oldest connection, preferring silent ones. The list is in order of arrival.
     fn oldest(&self, is: impl Fn(&Newcomer) -> bool) -> Option<usize> {
         let silent = self.newcomers.iter().position(|other| is(other) && other.filled == 0);
         silent.or_else(|| self.newcomers.iter().position(is))
     }
 
-    /// Hangs up on the oldest: descriptors have run out.
+    /// Closes the oldest connection because descriptors have run out.
     pub fn make_room(&mut self) -> Option<Outcome> {
         let at = self.most(|other| self.count(|one| one.origin == other.origin))?.origin;
         let gone = self.newcomers.remove(self.oldest(|other| other.origin == at)?);
-        Some(Outcome::TurnedAway(gone.from, "it stood still and made room for another".to_owned()))
+        Some(Outcome::TurnedAway(gone.from, "idle, closed to make room for another".to_owned()))
     }
 
-    /// Whether nobody is in a handshake, or waits for being hung up on.
+    /// Returns whether no connection is waiting, neither in a handshake nor to be closed.
     pub fn is_empty(&self) -> bool {
         self.newcomers.is_empty()
     }
 
-    /// What to poll. Not those that wait for being hung up on: one that has gone would be
-    /// ready at every look.
+    /// Returns the descriptors to poll. Leaves out connections that wait to be closed: if the
+    /// client has gone, such a descriptor would always be ready.
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
         let heard = self.newcomers.iter().filter(|other| other.condemned.is_none());
         heard.map(|other| PollFd::new(other.stream.as_fd(), PollFlags::POLLIN))
     }
 
-    /// Listens to each, and hangs up on who takes too long.
+    /// Reads from each connection, and closes those past the time limit.
     pub fn listen(&mut self, token: Option<&Token>, now: Instant) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         let mut at = 0;
@@ -211,7 +212,7 @@ impl Gate {
     }
 }
 
-/// What a connection has come to.
+/// State of a connection after reading.
 enum Heard {
     More,
     Proof(Box<Keys>),
@@ -221,8 +222,9 @@ enum Heard {
 impl Newcomer {
     fn listen(&mut self, token: Option<&Token>, now: Instant) -> Heard {
         if let Some(until) = self.condemned {
+            // Wait, so that tokens cannot be guessed at full speed.
             return match now >= until {
-                true => Heard::Wrong("it does not know the token".to_owned()),
+                true => Heard::Wrong("wrong token".to_owned()),
                 false => Heard::More,
             };
         }
@@ -244,10 +246,10 @@ impl Newcomer {
                 Err(error) => return Heard::Wrong(error.to_string()),
             };
             if client.with_token != token.is_some() {
-                // The client knows from our hello.
+                // No answer is needed: the client knows from the server's hello.
                 return Heard::Wrong(match client.with_token {
-                    true => "it has a token, and this server has none".to_owned(),
-                    false => "it has no token".to_owned(),
+                    true => "the client has a token, this server has none".to_owned(),
+                    false => "the client has no token".to_owned(),
                 });
             }
             if self.filled == self.said.len()
@@ -274,7 +276,7 @@ mod tests {
 
     use super::*;
 
-    /// A gate, and connections to it that look as if they came from elsewhere.
+    /// A gate, and connections with pretended source addresses.
     struct Bench {
         gate: Gate,
         listener: TcpListener,
@@ -287,12 +289,12 @@ mod tests {
             Bench { gate: Gate::default(), listener, clients: Vec::new() }
         }
 
-        /// Who goes for it.
+        /// Returns the address whose connection was closed.
         fn greet(&mut self, from: &str) -> Option<IpAddr> {
             let client = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
             let (stream, _) = self.listener.accept().unwrap();
             self.clients.push(client);
-            // A shell's limit of descriptors is 1,024, and both ends are this process's.
+            // Stay below a shell's limit of 1,024 descriptors: both ends are in this process.
             if self.clients.len() > OF_ONE_NETWORK {
                 self.clients.remove(0);
             }
@@ -318,7 +320,7 @@ mod tests {
             });
         }
         assert_eq!(bench.gate.newcomers.len(), NEWCOMERS);
-        // Sixty different ones come, and stay.
+        // Sixty connections from different addresses arrive and stay.
         for n in 0..60 {
             let gone = bench.greet(&format!("10.1.0.{n}")).unwrap().to_string();
             assert!(many.contains(&gone), "{gone} went for one of another address");
@@ -337,7 +339,7 @@ mod tests {
         }
         assert_eq!(bench.gate.newcomers.len(), OF_ONE_NETWORK + 1);
         assert_eq!(bench.waiting("2001:db8::1"), 1);
-        // In a network, who has most addresses' worth of connections makes room.
+        // Within a network, the address with the most connections makes room.
         let mut bench = Bench::new();
         assert_eq!(bench.greet("2001:db8::1"), None);
         for _ in 0..400 {

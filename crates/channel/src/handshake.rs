@@ -1,17 +1,15 @@
 //! The first bytes of a control connection.
 //!
 //! ```text
-//! server → client  hello: magic, version, whether a token is wanted, nonce
+//! server → client  hello: magic, version, whether a token is required, nonce
 //! client → server  hello, proof
 //! server → client  proof
 //! ```
 //!
-//! A hello is 48 bytes: the service (8), its version (2, big-endian), flags (2),
-//! zeros (4), nonce (32). Its first 10 bytes keep their meaning in every later
-//! version, so that an end of another version can say which. A proof is the
-//! HMAC-SHA256, keyed with the token, of who proves (`client` or `server`) and
-//! both hellos as they were sent: fresh nonces make it worthless to whoever has
-//! recorded it.
+//! A hello is 48 bytes: service (8), its version (2, big-endian), flags (2), zeros (4), nonce
+//! (32). The first 10 bytes keep their meaning in every later version, so that an end of another
+//! version can report it. A proof is the HMAC-SHA256, keyed with the token, of the prover's role
+//! (`client` or `server`) and both hellos as sent. Fresh nonces make a recorded proof useless.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -19,68 +17,69 @@ use sha2::Sha256;
 use crate::service::Service;
 use crate::token::Token;
 
-/// Length of a hello.
+/// Length of a hello, bytes.
 pub const HELLO_BYTES: usize = 48;
-/// Length of a proof, of a frame's tag, and of a session's key.
+/// Length of a proof, a frame's tag and a session's key, bytes.
 pub const MAC_BYTES: usize = 32;
 
 const NONCE_BYTES: usize = 32;
 
-/// Flag: the one who says so knows a token, and wants to see that the other
-/// does.
+/// Flag: this end has a token and expects the other end to prove that it has the same one.
 const WITH_TOKEN: u16 = 1;
 
-/// What one end says first.
+/// First message of each end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// What it serves or wants, in the version of this program.
+    /// Service served or requested, in this program's version.
     pub service: Service,
     /// Whether it has a token.
     pub with_token: bool,
-    /// Random bytes of this session, so that no proof can be used again.
+    /// Random bytes of this session. They prevent the reuse of proofs.
     pub nonce: [u8; NONCE_BYTES],
 }
 
-/// Bytes that are not a hello.
+/// Reason why bytes are not a valid hello.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
-    /// Something else talks there.
-    #[error("its first bytes are {got:02x?}: no overlane of this kind")]
+    /// The other end is a different program.
+    #[error("unexpected first bytes {got:02x?}: not an overlane of this kind")]
     Magic {
-        /// First bytes that came, in place of the protocol's own.
+        /// First bytes received, where the protocol's magic is expected.
         got: [u8; 8],
     },
-    /// An overlane that serves something else.
-    #[error("it is `{}`, not `{}`", theirs.command(), ours.command())]
+    /// The other end is an overlane with another service.
+    #[error("the other end is `{}`, not `{}`", theirs.command(), ours.command())]
     Service {
-        /// Of the other end.
+        /// Service of the other end.
         theirs: Service,
-        /// What is wanted, or served, at this end.
+        /// Service of this end.
         ours: Service,
     },
-    /// An overlane of another protocol version.
-    #[error("it speaks protocol version {theirs}, this is version {ours}: use the same overlane")]
+    /// The other end uses another protocol version.
+    #[error(
+        "the other end has protocol version {theirs}, this is version {ours}: use the same overlane"
+    )]
     Version {
-        /// Of the other end.
+        /// Protocol version of the other end.
         theirs: u16,
         /// Protocol version of this end.
         ours: u16,
     },
-    /// Flags that this version has not.
-    #[error("its hello has unknown flags {flags:#06x}")]
+    /// The hello has flags that this version does not know.
+    #[error("unknown flags {flags:#06x} in the hello")]
     Flags {
-        /// The flags and what follows them.
+        /// The flags and the bytes reserved after them.
         flags: u16,
     },
 }
 
 impl Hello {
-    /// A hello of this version with a fresh nonce.
+    /// Creates a hello of this version with a fresh nonce.
     pub fn fresh(service: Service, with_token: bool) -> Hello {
         Hello { service, with_token, nonce: rand::random() }
     }
 
-    /// As it is sent.
+    /// Encodes it.
     pub fn emit(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&self.service.magic());
@@ -90,27 +89,31 @@ impl Hello {
         bytes
     }
 
-    /// Reads one of this service, in the version of this program.
+    /// Parses a hello of this service in this program's version.
     ///
     /// # Errors
-    /// [`HelloError`], with what came instead.
+    /// [`HelloError`], with the received value.
     pub fn parse(bytes: &[u8; HELLO_BYTES], service: Service) -> Result<Hello, HelloError> {
         let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         let (mut magic, mut nonce) = ([0; 8], [0; NONCE_BYTES]);
         magic.copy_from_slice(&bytes[..8]);
         nonce.copy_from_slice(&bytes[16..]);
         match Service::ALL.into_iter().find(|known| known.magic() == magic) {
+            // Another program listens on this port.
             None => return Err(HelloError::Magic { got: magic }),
+            // Another service of overlane: name it, since the port is probably wrong.
             Some(theirs) if theirs != service => {
                 return Err(HelloError::Service { theirs, ours: service });
             }
             Some(_) => {}
         }
         let ours = service.version();
+        // Other versions may have other messages.
         if word(8) != ours {
             return Err(HelloError::Version { theirs: word(8), ours });
         }
         let flags = word(10);
+        // This version cannot interpret unknown flags or nonzero reserved bytes.
         if flags & !WITH_TOKEN != 0 || bytes[12..16] != [0; 4] {
             return Err(HelloError::Flags { flags });
         }
@@ -118,7 +121,7 @@ impl Hello {
     }
 }
 
-/// What is said by both, as it was sent: what every proof is about.
+/// Both hellos as sent, the input of every proof.
 #[derive(Debug, Clone, Copy)]
 pub struct Said {
     /// Hello of the server.
@@ -145,11 +148,12 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Said {
-    /// What follows from the token; without one the empty key takes its place,
-    /// and the proofs prove only that nothing was changed by accident.
+    /// Derives the keys from the token. Without a token the key is empty, and the proofs only
+    /// detect accidental changes.
     pub fn keys(&self, token: Option<&Token>) -> Keys {
         let mac = |who: &[u8]| {
             let mut mac = keyed(token.map_or(&[], Token::bytes));
+            // The role is part of the proof, so that it cannot be reflected.
             mac.update(who);
             mac.update(&self.server.emit());
             mac.update(&self.client.emit());
@@ -161,33 +165,33 @@ impl Said {
 }
 
 impl Keys {
-    /// HMAC by which the client proves that it knows the token.
+    /// Returns the HMAC that proves that the client has the token.
     pub fn client_proof(&self) -> [u8; MAC_BYTES] {
         self.client.clone().finalize().into_bytes().into()
     }
 
-    /// HMAC by which the server proves that it knows the token.
+    /// Returns the HMAC that proves that the server has the token.
     pub fn server_proof(&self) -> [u8; MAC_BYTES] {
         self.server.clone().finalize().into_bytes().into()
     }
 
-    /// Compares in constant time.
+    /// Checks the client's proof in constant time.
     pub fn is_client_proof(&self, proof: &[u8; MAC_BYTES]) -> bool {
         self.client.clone().verify_slice(proof).is_ok()
     }
 
-    /// Compares in constant time.
+    /// Checks the server's proof in constant time.
     pub fn is_server_proof(&self, proof: &[u8; MAC_BYTES]) -> bool {
         self.server.clone().verify_slice(proof).is_ok()
     }
 
-    /// The key of the frames.
+    /// Key of the frames' tags.
     pub fn session(&self) -> [u8; MAC_BYTES] {
         self.session
     }
 }
 
-/// HMAC-SHA256 takes a key of any length (RFC 2104).
+/// Returns an HMAC-SHA256 with this key. Keys of any length are valid (RFC 2104).
 pub(crate) fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
 }
@@ -224,7 +228,10 @@ mod tests {
     fn another_version_is_named_with_ours() {
         let mut bytes = Hello::fresh(Service::Watch, false).emit();
         let other = Hello::parse(&bytes, Service::Measure).unwrap_err().to_string();
-        assert_eq!(other, "it is `overlane watch --serve`, not `overlane measure serve`");
+        assert_eq!(
+            other,
+            "the other end is `overlane watch --serve`, not `overlane measure serve`"
+        );
         bytes[8..10].copy_from_slice(&7u16.to_be_bytes());
         let error = Hello::parse(&bytes, Service::Watch).unwrap_err().to_string();
         assert!(error.contains("version 7") && error.contains("version 1"), "{error}");

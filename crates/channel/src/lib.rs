@@ -1,17 +1,15 @@
 //! Authenticated connections between two machines that share a token.
 //!
 //! A client keeps one connection (a *session*). It begins with a handshake of fixed size
-//! ([`handshake`]): each end proves that it knows the token by an HMAC over both ends' fresh
-//! nonces, so that neither the token nor anything that can be played back is on the wire. What
-//! the server serves is part of it ([`Service`]). Everything after it is frames ([`frame`]): a
-//! length, a tag and a payload. The tag is an HMAC under a key of this session with a running
-//! number, so that nobody on the path can insert, repeat or change a message. Nothing is
-//! encrypted.
+//! ([`handshake`]). Each end proves that it has the token by an HMAC over fresh nonces of both
+//! ends, so neither the token nor a reusable proof is on the wire. The handshake also names the
+//! service ([`Service`]). After it come frames ([`frame`]): a length, a tag and a payload. The tag
+//! is an HMAC with a key of this session and a running number, so that an attacker on the path
+//! cannot insert, repeat or change a message. Nothing is encrypted.
 //!
-//! A message is taken or refused within [`MESSAGE_LIMIT`], and no length is believed before it
-//! is checked. Who has not proved to know the token takes no thread, and always makes room for
-//! who comes later (`gate`); what is told of such connections has a bound, too (`refusals`).
-//! Nothing here knows what is said in the payloads.
+//! A message is accepted or refused within [`MESSAGE_LIMIT`], and lengths are checked before use.
+//! Unauthenticated clients get no thread, and always make room for later ones (`gate`). The log
+//! lines about such connections are bounded, too (`refusals`). Payloads are opaque to this crate.
 
 #![forbid(unsafe_code)]
 

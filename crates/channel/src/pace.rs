@@ -1,8 +1,8 @@
-//! How fast a client may ask.
+//! Rate limit for requests of a client.
 
 use std::time::{Duration, Instant};
 
-/// Requests of one session: beyond so many a second the server takes its time.
+/// Rate limiter of one session. Requests above the limit are delayed.
 #[derive(Debug)]
 pub struct Pace {
     most: u32,
@@ -11,12 +11,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// At most so many a second.
+    /// Creates a limiter with at most `most` requests per second.
     pub fn new(most: u32) -> Pace {
         Pace { most, since: Instant::now(), count: 0 }
     }
 
-    /// One more request; sleeps when they come too fast, at most a second.
+    /// Counts a request. Sleeps up to a second if the limit is exceeded.
     pub fn keep(&mut self) {
         self.count += 1;
         let elapsed = self.since.elapsed();

@@ -1,5 +1,5 @@
-//! What is told of connections that came to nothing: the first few each time, the
-//! others as a sum. Anyone can make a refusal, so none may cost a line.
+//! Limits the log of connections that were turned away: the first few of each window are reported
+//! one by one, the others as a sum. Anyone can cause a refusal, so none may cost a line.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 use crate::event::Event;
 use crate::gate::Origin;
 
-/// Over which refusals are summed up.
+/// Length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
-/// Refusals of a window that are told one by one.
+/// Refusals of a window that are reported one by one.
 pub(crate) const TOLD: u64 = 5;
-/// Origins that are counted at a time.
+/// Maximum number of origins counted at a time.
 const ORIGINS: usize = 64;
 
-/// The refusals of one window.
+/// Refusals of one window.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     begun: Option<Instant>,
     seen: u64,
-    /// By origin, of those not told; at least the one with more than one in [`ORIGINS`] of
-    /// all is among them (Misra and Gries).
+    /// Counts by origin of refusals that were not reported. An origin with more than 1/[`ORIGINS`]
+    /// of all refusals is certainly among them (Misra-Gries algorithm).
     origins: HashMap<Origin, u64>,
 }
 
 impl Refusals {
-    /// One more; whether it is to be told.
+    /// Counts a refusal and returns whether to report it.
     pub fn note(&mut self, from: SocketAddr, now: Instant) -> bool {
         self.begun.get_or_insert(now);
         self.seen += 1;
@@ -37,6 +37,7 @@ impl Refusals {
         if self.origins.len() < ORIGINS || self.origins.contains_key(&origin) {
             *self.origins.entry(origin).or_default() += 1;
         } else {
+            // The table is full: the algorithm decrements all counts.
             self.origins.retain(|_, count| {
                 *count -= 1;
                 *count > 0
@@ -45,7 +46,7 @@ impl Refusals {
         false
     }
 
-    /// What was not told of a window that is over, or of one that ends now.
+    /// Returns the sum of unreported refusals once the window is over, or at the end.
     pub fn sum(&mut self, now: Instant, ends: bool) -> Option<Event> {
         let over = now.saturating_duration_since(self.begun?);
         if over < WINDOW && !ends {
@@ -69,7 +70,7 @@ mod tests {
         let from = |n: u32| SocketAddr::new([10, 0, (n >> 8) as u8, n as u8].into(), 1);
         let mut told = 0;
         for n in 0..100_000u32 {
-            // Every third is of one address.
+            // One in three has the same address.
             let from = from(if n % 3 == 0 { 7 } else { n % 65_536 });
             told += usize::from(refusals.note(from, begun));
             assert!(refusals.sum(begun + WINDOW / 2, false).is_none());
@@ -82,7 +83,7 @@ mod tests {
         };
         assert_eq!((count, over), (99_995, WINDOW));
         assert_eq!(most, Some(Origin::of([10, 0, 0, 7].into())));
-        // A new window tells again.
+        // A new window reports one by one again.
         assert!(refusals.sum(begun + 2 * WINDOW, true).is_none());
         assert!(refusals.note(from(1), begun));
     }

@@ -1,4 +1,4 @@
-//! The server: listens, lets in who knows the token, gives each a session.
+//! The server: listens, authenticates clients, gives each a session.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -16,27 +16,27 @@ use crate::refusals::Refusals;
 use crate::service::Service;
 use crate::token::Token;
 
-/// Connections accepted before those in their handshake are listened to again: one that
-/// answers at once is heard before a flood has made it the oldest.
+/// Connections accepted before those in their handshake are read again. A client that answers at
+/// once is then read before a flood makes it the oldest.
 const ACCEPTED_AT_ONCE: usize = 8;
-/// Enough for a session's thread: what is large is on the heap.
+/// Stack of a session's thread. Large buffers are on the heap.
 const STACK_BYTES: usize = 512 * 1024;
 
-/// What is called with all that is worth a line in a log, from the sessions' threads.
+/// Callback for events, called from the sessions' threads.
 pub type Tell = dyn Fn(Event) + Send + Sync;
 
-/// A client that has proved to know the token.
+/// An authenticated client.
 #[derive(Debug)]
 pub struct Session {
-    /// Where its requests come from.
+    /// Connection with its requests.
     pub channel: Channel,
-    /// Its address and port.
+    /// Address and port of the client.
     pub client: SocketAddr,
-    /// What it connected to.
+    /// Local address that it connected to.
     pub local: SocketAddr,
 }
 
-/// A server that listens.
+/// A listening server.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -44,7 +44,7 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-/// What the sessions share.
+/// State shared by the sessions.
 #[derive(Debug)]
 struct Shared {
     service: Service,
@@ -55,35 +55,34 @@ struct Shared {
     refusals: Mutex<Refusals>,
 }
 
-/// A server that cannot be.
+/// Reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Others could reach it and there is no token.
+    /// The address is reachable from other machines and there is no token.
     #[error(
-        "{0} can be reached from other machines: a token is needed (--token FILE), \
+        "{0} can be reached from other machines: a token is required (--token FILE), \
          or an address of the loopback device"
     )]
     TokenNeeded(IpAddr),
-    /// It cannot listen.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] sys::Error),
 }
 
-/// How a session is served to its end, whose reason it answers; and the message that refuses
-/// one for a reason.
+/// Implementation of a service.
 pub trait Serves: Send + Sync {
-    /// Answers until the session ends; why it did.
+    /// Serves a session until it ends, and returns the reason.
     fn serve(&self, session: Session) -> String;
-    /// The message that says no.
+    /// Encodes the message that refuses a session.
     fn refusal(&self, reason: String) -> Vec<u8>;
 }
 
 impl Server {
-    /// Listens on `bind`, for at most so many sessions at a time.
+    /// Listens on `bind`, for at most `most` sessions at a time.
     ///
     /// # Errors
-    /// [`ServerError`]: without a token on any other address than loopback; an
-    /// address or port that cannot be had.
+    /// [`ServerError`]: an address other than loopback without a token; an address or port that
+    /// cannot be bound.
     pub fn bind(
         bind: SocketAddr,
         service: Service,
@@ -109,15 +108,15 @@ impl Server {
         Ok(Server { listener, local, shared: Arc::new(shared) })
     }
 
-    /// Address and port of the control socket.
+    /// Address and port of the listening socket.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Serves until its stop flag is set, then ends every session.
+    /// Serves until the stop flag is set, then ends every session.
     ///
     /// # Errors
-    /// When it cannot listen any more.
+    /// If the server can no longer listen.
     pub fn run(&self, serves: &Arc<dyn Serves>, tell: &Arc<Tell>) -> Result<(), ServerError> {
         let failed = |operation, error: &std::io::Error| {
             sys::Error::io(operation, format!("TCP {}", self.local), error)
@@ -133,11 +132,11 @@ impl Server {
             }
             let mut fds = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
             fds.extend(gate.polled());
-            // Who is in a handshake has a time limit.
+            // Check more often while a handshake has a time limit.
             let tick = if gate.is_empty() { QUIET_TICK } else { TICK };
             match poll(&mut fds, sys::wait::at_most(tick)) {
                 Ok(_) | Err(Errno::EINTR) => {}
-                // No memory; it comes back.
+                // Out of memory: retry, since the shortage is usually short.
                 Err(_) => std::thread::sleep(TICK),
             }
             outcomes.extend(gate.listen(shared.token.as_ref(), Instant::now()));
@@ -167,18 +166,18 @@ impl Server {
             }
             shared.sum_up(false, &**tell);
         };
-        // Also when listening failed: sessions must not outlive the server.
+        // Also after an error: sessions must not outlive the server.
         self.shared.stop.store(true, Ordering::Relaxed);
         sys::tcp::stop_listening(&self.listener);
         for thread in threads {
-            // A panic has been printed.
+            // A panic has already been printed.
             let _ = thread.join();
         }
         self.shared.sum_up(true, &**tell);
         outcome
     }
 
-    /// Accepts some of those that wait.
+    /// Accepts some of the waiting connections.
     fn accept(&self, gate: &mut Gate, outcomes: &mut Vec<Outcome>) -> std::io::Result<()> {
         for _ in 0..ACCEPTED_AT_ONCE {
             match self.listener.accept() {
@@ -188,13 +187,13 @@ impl Server {
                 }
                 Err(e) if connection::is_a_tick(&e) => break,
                 Err(e) => match e.raw_os_error().map(Errno::from_raw) {
-                    // Of the connection, not of the listener (accept(2)).
+                    // Error of the connection, not of the listener (accept(2)).
                     Some(Errno::ECONNABORTED | Errno::EPERM | Errno::EPROTO) => {}
-                    // Who has not proved anything makes room first.
+                    // Out of resources: first close an unauthenticated connection.
                     Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
                         match gate.make_room() {
                             Some(outcome) => outcomes.push(outcome),
-                            // Others hold what there is; it comes back.
+                            // Sessions or other programs hold the resources: retry later.
                             None => std::thread::sleep(TICK),
                         }
                         break;
@@ -208,7 +207,7 @@ impl Server {
 }
 
 impl Shared {
-    /// Tells of a connection that came to nothing, unless enough was told of such.
+    /// Reports a connection that was turned away, unless the limit of reports is reached.
     fn turn_away(&self, from: SocketAddr, why: String, tell: &Tell) {
         let told = {
             let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,7 +218,7 @@ impl Shared {
         }
     }
 
-    /// Tells of those of which nothing was told.
+    /// Reports the sum of connections that were not reported one by one.
     fn sum_up(&self, ends: bool, tell: &Tell) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = refusals.sum(Instant::now(), ends);
@@ -228,7 +227,7 @@ impl Shared {
     }
 }
 
-/// One of the sessions that there may be.
+/// A place among the server's sessions; released on drop.
 struct Seat<'a>(&'a AtomicU32);
 
 impl Drop for Seat<'_> {
@@ -251,10 +250,10 @@ fn serve(shared: &Shared, admitted: Admitted, serves: &dyn Serves, tell: &Tell) 
     let reason = match local {
         Err(error) => error.to_string(),
         Ok(_) if taken >= shared.most => {
-            format!("{taken} sessions are open, as many as the server allows")
+            format!("{taken} sessions are open, the server's limit")
         }
         Ok(local) => {
-            // A v4 client of a v6 socket is a v4 client to the flows.
+            // An IPv4 client of an IPv6 socket uses IPv4 for its flows.
             let mut plain = local;
             if local.ip().to_canonical() != local.ip() {
                 plain.set_ip(local.ip().to_canonical());
@@ -264,7 +263,7 @@ fn serve(shared: &Shared, admitted: Admitted, serves: &dyn Serves, tell: &Tell) 
             return tell(Event::Closed(from, why));
         }
     };
-    // Whether it arrives does not matter: the connection ends anyway.
+    // Best effort: the connection ends anyway.
     let _ = channel.send(&serves.refusal(reason.clone()));
     shared.turn_away(from, reason, tell);
 }

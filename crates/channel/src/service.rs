@@ -1,6 +1,6 @@
-//! What a server serves.
+//! Services of a server.
 
-/// What a server serves, and a client wants. Each has a protocol of its own.
+/// Service of a server, requested by its clients. Each has its own protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
     /// Loads and counters, for `measure run`.
@@ -10,10 +10,10 @@ pub enum Service {
 }
 
 impl Service {
-    /// All there are.
+    /// All services.
     pub const ALL: [Service; 2] = [Service::Measure, Service::Watch];
 
-    /// The first bytes of a connection.
+    /// First bytes of a connection.
     pub(crate) fn magic(self) -> [u8; 8] {
         match self {
             Service::Measure => *b"overlane",
@@ -21,7 +21,7 @@ impl Service {
         }
     }
 
-    /// Version of everything that is said in it. Both ends must be of the same.
+    /// Protocol version. Both ends must have the same.
     pub fn version(self) -> u16 {
         match self {
             Service::Measure => 2,

@@ -1,20 +1,20 @@
-//! The token: a secret that client and server share, from a file.
+//! The token: a secret shared by client and server, from a file.
 
 use std::fmt;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Fewest bytes of a token.
+/// Minimum length of a token, bytes.
 const SHORTEST: usize = 16;
-/// Most bytes of a token.
+/// Maximum length of a token, bytes.
 const LONGEST: usize = 4096;
 
-/// A secret that client and server share.
+/// A secret shared by client and server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Vec<u8>);
 
-/// A token file that is not taken.
+/// Reason why a token file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// It cannot be read.
@@ -25,45 +25,45 @@ pub enum TokenError {
         /// Error of opening or reading it.
         error: std::io::Error,
     },
-    /// Anybody on the machine can read it.
+    /// Other users of the machine can access it.
     #[error(
-        "token file {path} has mode {mode:04o}: others on this machine can read or change it; \
-         wanted is at most 0640 (chmod o= {path})"
+        "token file {path} has mode {mode:04o}: other users of this machine can read or change it; \
+         allowed is at most 0640 (chmod o= {path})"
     )]
     Open {
         /// Path of the token file.
         path: PathBuf,
-        /// Permission bits of the file, as chmod(1) takes them.
+        /// Permission bits of the file, as in chmod(1).
         mode: u32,
     },
-    /// Too short or too long.
+    /// It is too short or too long.
     #[error(
-        "token file {path} holds {bytes} bytes; wanted are {SHORTEST} to {LONGEST} \
+        "token file {path} holds {bytes} bytes; allowed are {SHORTEST} to {LONGEST} \
          (head -c 32 /dev/urandom | base64)"
     )]
     Length {
         /// Path of the token file.
         path: PathBuf,
-        /// Without white space at either end.
+        /// Length without white space at either end.
         bytes: String,
     },
 }
 
 impl Token {
-    /// Reads it; white space at either end is not part of it.
+    /// Reads a token file. White space at either end is ignored.
     ///
     /// # Errors
-    /// [`TokenError`]: a file that others can read, too, or that holds too little.
+    /// [`TokenError`]: a file that other users can access, or of wrong length.
     pub fn read(path: &Path) -> Result<Token, TokenError> {
         let failed = |error| TokenError::Read { path: path.to_owned(), error };
         let file = std::fs::File::open(path).map_err(failed)?;
-        // Of the open file: the one that is read is the one that is judged.
+        // Check the open file, so that it cannot be replaced between check and read.
         let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
         if mode & 0o007 != 0 {
             return Err(TokenError::Open { path: path.to_owned(), mode });
         }
         let mut bytes = Vec::new();
-        // White space may come on top; more than that is no token.
+        // Leave room for white space; a file beyond that is too long in any case.
         file.take(2 * LONGEST as u64).read_to_end(&mut bytes).map_err(failed)?;
         let token = bytes.trim_ascii();
         if !(SHORTEST..=LONGEST).contains(&token.len()) {
@@ -73,25 +73,25 @@ impl Token {
         Ok(Token(token.to_owned()))
     }
 
-    /// One that was not read from a file; `None` where it is too short or too long.
+    /// Creates a token from text; `None` if it is too short or too long.
     pub fn of(text: &str) -> Option<Token> {
         (SHORTEST..=LONGEST).contains(&text.len()).then(|| Token(text.as_bytes().to_owned()))
     }
 
-    /// Bytes of the secret, the key of every proof.
+    /// The secret, key of every proof.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// A secret in a log is none.
+/// Hides the secret: it must not appear in logs.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
     }
 }
 
-/// For tests and fuzzing: no file is needed.
+/// For tests and fuzzing, without a length check.
 impl From<&str> for Token {
     fn from(text: &str) -> Token {
         Token(text.as_bytes().to_owned())
