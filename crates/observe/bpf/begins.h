@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Which packets are looked at closely: those that are followed, and those that may begin to be.
- * All others pass here, so it has few calls.
+ * Selects the packets whose headers are parsed: packets that are followed, and packets that may
+ * begin to be followed. All other packets only run this code, so it makes few calls.
  */
 #ifndef OVERLANE_OBSERVE_BEGINS_H
 #define OVERLANE_OBSERVE_BEGINS_H
@@ -12,36 +12,37 @@
 #include "headers.h"
 #include "followed.h"
 
-/* UINT16_MAX: the header's place is not set. */
+/* UINT16_MAX: the header's offset is not set. */
 #define NOT_SET 0xffff
 
 struct seen {
 	struct sk_buff *skb;
 	struct net_device *dev;
 	struct sock *sk;
-	/* Looked up once for a packet at a place. */
+	/* Looked up once per packet and place. */
 	const struct filter *filter;
 	u64 location;
 	u32 reason;
 	u8 kind;
 	/* enum begins */
 	u8 begins;
-	/* whether it is looked at as a later fragment only */
+	/* whether it is checked only as a later fragment */
 	u8 by_fragment;
 };
 
-/* Whether a packet may be chosen by chance: where it begins on this machine. */
+/* Where a packet may be sampled: only where it begins on this machine. */
 enum begins {
 	NEVER = 0,
 	ALWAYS = 1,
-	/* given by its socket to the device of its route */
+	/* passed by its socket to the device of its route */
 	AT_SOCKETS = 2,
 	AT_ORIGINS = 3,
 	AFTER_CUTTING = 4,
 };
 
-/* The device that this CPU gave the last chosen GSO packet to: if it is cut there, its segments
- * are sent next, and are chosen as well.
+/*
+ * The device to which this CPU passed the last sampled GSO packet. If it is segmented there,
+ * its segments are sent next, and are followed as well.
  */
 struct cut {
 	u64 device;	/* 0: none */
@@ -56,18 +57,19 @@ struct {
 	__type(value, struct cut);
 } cutting SEC(".maps");
 
-/* When a GSO packet that a filter wants was last queued, in 2^20 ns; 0: none was. */
+/* When a GSO packet that matches the filter was last queued, in 2^20 ns; 0: never. */
 static volatile u32 queued_to_be_cut;
 
-/* How long segments of it may come out of a queue, in 2^20 ns: as long as a packet is waited
- * for (PATIENCE of `src/journeys.rs`).
+/*
+ * How long its segments may take to leave a queue, in 2^20 ns: as long as a packet may go
+ * unseen (PATIENCE in `src/journeys.rs`).
  */
 #define SEGMENTS_COME 5000
 
-/* When a first fragment was chosen by chance, in 2^20 ns, and in which window; 0: none was. */
+/* When a first fragment was last sampled, in 2^20 ns, and in which window; 0: never. */
 static volatile u32 fragments_since, fragments_window;
 
-/* How long later fragments are looked for after a first one was chosen by chance, in 2^20 ns. */
+/* How long later fragments are expected after a first one was sampled, in 2^20 ns. */
 #define FRAGMENTS_COME 100
 
 static __always_inline u32 now(void)
@@ -80,14 +82,16 @@ static __always_inline int is_origin(const struct filter *filter, struct net_dev
 	u32 inode = dev->nd_net.net->ns.inum, index = dev->ifindex;
 	u64 key = (u64)inode << 32 | index;
 
-	/* Most devices are none. */
+	/* The mask excludes most devices without a map look-up. */
 	if (!(filter->origins >> ((inode ^ index) & 63) & 1))
 		return 0;
 	return bpf_map_lookup_elem(&origins, &key) != 0;
 }
 
-/* Whether a device is the first that a socket's packet is given to: of the socket's namespace,
- * and the one that its route names. A bridge's port or what is behind a veth is not.
+/*
+ * Whether a device is the first one that a socket's packet is passed to: it is in the socket's
+ * namespace, and the packet's route names it. It is not a bridge port, nor the far end of a
+ * veth pair.
  */
 static __always_inline int is_from_socket(struct sk_buff *skb, struct net_device *dev)
 {
@@ -102,8 +106,9 @@ static __always_inline int is_from_socket(struct sk_buff *skb, struct net_device
 	return out == dev;
 }
 
-/* Whether there is room for one more packet. A flood after a calm time, in which all are followed,
- * would keep user space busy before it can end the window.
+/*
+ * Whether one more packet may be followed in this window. After an idle time the sample rate is
+ * high; without this limit a flood would keep user space busy before it can end the window.
  */
 static __always_inline int is_room(const struct filter *filter)
 {
@@ -115,7 +120,7 @@ static __always_inline int is_room(const struct filter *filter)
 	return 1;
 }
 
-/* Whether it is to be chosen by chance, now. */
+/* Whether the packet is sampled now. */
 static __always_inline int is_to_be_chosen(const struct filter *filter, const struct seen *seen)
 {
 	u32 zero = 0;
@@ -132,7 +137,7 @@ static __always_inline int is_to_be_chosen(const struct filter *filter, const st
 	default:
 		break;
 	}
-	/* None: those under way are followed to their ends. */
+	/* The window selects no more packets; those under way are followed to their ends. */
 	if (!filter->sample)
 		return 0;
 	if (filter->sample > 1 && bpf_get_prandom_u32() % filter->sample)
@@ -144,7 +149,7 @@ static __always_inline int is_to_be_chosen(const struct filter *filter, const st
 	return is_room(filter);
 }
 
-/* Whether a packet that was not chosen may be a fragment of one that was. */
+/* Whether a packet that was not sampled may be a fragment of one that was. */
 static __always_inline int may_be_fragment(const struct filter *filter)
 {
 	u32 since = fragments_since;
@@ -157,8 +162,9 @@ static __always_inline int may_be_fragment(const struct filter *filter)
 	return 0;
 }
 
-/* A packet that is not followed is given to a device: what is sent there next is not cut from
- * one that is.
+/*
+ * A packet that is not followed was passed to a device, so the next packet sent there is not a
+ * segment of a followed one.
  */
 static __always_inline void pass_by(u8 kind)
 {
@@ -169,10 +175,10 @@ static __always_inline void pass_by(u8 kind)
 		cut->device = 0;
 }
 
-/* The IP header of a packet without options and extensions, with the ports behind it. */
+/* Length of an IP header without options and extensions, and of the ports. */
 #define PLAIN_BYTES (sizeof(struct ipv6hdr) + 4)
 
-/* Reads addresses, protocol and ports of plain TCP, UDP or ICMP; 0: it is something else. */
+/* Reads addresses, protocol and ports of plain TCP, UDP or ICMP; 0: not plain. */
 static __always_inline int read_plain(struct flow *flow, const u8 *head)
 {
 	const struct ipv6hdr *six = (const void *)head;
@@ -180,7 +186,7 @@ static __always_inline int read_plain(struct flow *flow, const u8 *head)
 
 	__builtin_memset(flow, 0, sizeof(*flow));
 	if (head[0] == 0x45) {
-		/* Others of it have the ports, and are noted. */
+		/* The first fragment has the ports, so fragments take the slow path. */
 		if (four->frag_off & htons(MORE_FRAGMENTS | FRAGMENT_OFFSET))
 			return 0;
 		flow->source[10] = flow->source[11] = 0xff;
@@ -195,12 +201,12 @@ static __always_inline int read_plain(struct flow *flow, const u8 *head)
 		flow->protocol = six->next;
 		__builtin_memcpy(&flow->source_port, head + sizeof(*six), 4);
 	} else {
-		/* With options, or what is no IP at all. */
+		/* IP options, or not IP. */
 		return 0;
 	}
 	if (flow->protocol == IPPROTO_ICMP)
 		flow->source_port = flow->destination_port = 0;
-	/* Not GRE, fragments and other extensions of IPv6. */
+	/* Excludes GRE, and fragments and other extensions of IPv6. */
 	return flow->protocol == IPPROTO_ICMP || flow->protocol == IPPROTO_UDP ||
 	       flow->protocol == IPPROTO_TCP;
 }
@@ -216,12 +222,13 @@ static __always_inline int is_named(const struct filter *filter, const struct fl
 	return 0;
 }
 
-/* Whether the packet in the tunnel whose VXLAN header is at `at` is certainly none that the filter
- * wants.
+/*
+ * Whether the packet in the tunnel whose VXLAN header is at `at` certainly does not match the
+ * filter.
  */
 static __attribute__((noinline)) int is_inside_of_others(const struct filter *filter, const u8 *at)
 {
-	/* Two bytes before it align the inner IP header. */
+	/* The two bytes before it align the inner IP header. */
 	u8 room[2 + VXLAN_HEADER + ETH_HLEN + PLAIN_BYTES] __attribute__((aligned(8)));
 	u8 *head = room + 2;
 	struct flow flow;
@@ -230,7 +237,10 @@ static __attribute__((noinline)) int is_inside_of_others(const struct filter *fi
 
 	if (!filter || bpf_probe_read_kernel(head, sizeof(room) - 2, at))
 		return 0;
-	/* Without it, it is no tunnel's packet to `read_tunnel` either, but the outer flow's. */
+	/*
+	 * Without a VNI, `read_tunnel` does not treat it as a tunnel's packet either, and the
+	 * outer flow does not match.
+	 */
 	if (!(head[0] & VXLAN_HAS_VNI))
 		return 1;
 	vni = head[4] << 16 | head[5] << 8 | head[6];
@@ -243,9 +253,10 @@ static __attribute__((noinline)) int is_inside_of_others(const struct filter *fi
 	return !is_named(filter, &flow);
 }
 
-/* Whether the packet whose IP header is at `at` is certainly none that the filter wants, by its own
- * header: it is plain TCP, UDP or ICMP of other flows. More than 1: so many bytes behind `at` is the
- * header of VXLAN, and what is inside decides.
+/*
+ * Whether the packet whose IP header is at `at` certainly does not match the filter, by its
+ * outer header: it is plain TCP, UDP or ICMP of another flow. A value above 1 is the offset of
+ * a VXLAN header, whose inner packet decides.
  */
 static __attribute__((noinline)) u32 is_outside_of_others(const struct filter *filter, const u8 *at)
 {
@@ -267,9 +278,10 @@ static __attribute__((noinline)) u32 is_outside_of_others(const struct filter *f
 	return (head[0] >> 4 == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + 8;
 }
 
-/* Whether a packet is certainly none that the filter wants. One read does, or two in a tunnel. The
- * two functions are called one after the other: nested calls have 512 bytes of stack together, up to
- * Linux 6.12 at least.
+/*
+ * Whether a packet certainly does not match the filter. This takes one read, or two for a
+ * tunnel. The two functions are called one after the other, because nested calls share 512
+ * bytes of stack, at least up to Linux 6.12.
  */
 static __always_inline int is_of_others(const struct filter *filter, const u8 *at)
 {
@@ -278,8 +290,9 @@ static __always_inline int is_of_others(const struct filter *filter, const u8 *a
 	return others > 1 ? is_inside_of_others(filter, at + others) : others;
 }
 
-/* Whether a packet that is not marked may be one that the filter wants. Its headers are compared
- * where it is new, or may have other addresses than where it was before.
+/*
+ * Whether a packet without a mark may match the filter. Headers are only compared where the
+ * packet is new, or where its addresses may have changed since the last place.
  */
 static __always_inline int may_be_wanted(const struct filter *filter, const struct seen *seen)
 {
@@ -291,15 +304,17 @@ static __always_inline int may_be_wanted(const struct filter *filter, const stru
 	switch (seen->kind) {
 	case SOCKET:
 	case CONSUMED:
-		/* It was received, or sent, before. */
+		/* It would have been seen before, when it was received or sent. */
 		return 0;
 	case SENT:
-		/* It was queued before, unless it is a segment. */
+		/* It would have been seen when it was queued, unless it is a segment. */
 		if (!queued_to_be_cut || now() - queued_to_be_cut > SEGMENTS_COME)
 			return 0;
 		break;
 	case BACKLOG:
-		/* It was sent before, unless it comes in here. */
+		/*
+		 * It would have been seen when it was sent, unless it enters the machine here.
+		 */
 		if (!seen->dev || !is_origin(filter, seen->dev))
 			return 0;
 		at = data;
@@ -316,7 +331,7 @@ static __always_inline int may_be_wanted(const struct filter *filter, const stru
 	return !is_of_others(filter, at);
 }
 
-/* Whether it is to be looked at closely. */
+/* Whether the packet's headers have to be parsed. */
 static __always_inline int is_looked_at(const struct filter *filter, struct seen *seen)
 {
 	u64 address = (u64)seen->skb;
@@ -332,7 +347,7 @@ static __always_inline int is_looked_at(const struct filter *filter, struct seen
 			pass_by(seen->kind);
 		return seen->by_fragment;
 	}
-	/* Every packet is wanted. */
+	/* Every packet matches. */
 	if (!wants_some(filter))
 		return 1;
 	return is_known || may_be_wanted(filter, seen);

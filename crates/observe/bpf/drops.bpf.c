@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Where packets are dropped: every skb that is freed without having been
- * consumed, in the network namespaces that the reader has put into `spaces`,
- * counted by namespace, device, reason and the place in the kernel's code.
+ * Counts dropped packets: every skb that is freed without having been consumed, in the network
+ * namespaces that user space has put into `spaces`, by namespace, device, reason and location
+ * in the kernel's code.
  *
  * A GSO packet counts as the packets it stands for.
  */
@@ -20,7 +20,7 @@ _Static_assert(__builtin_offsetof(struct drop_key, netns) == 8, "ABI of drop_key
 _Static_assert(__builtin_offsetof(struct drop_key, reason) == 12, "ABI of drop_key");
 _Static_assert(__builtin_offsetof(struct drop_key, dev) == 16, "ABI of drop_key");
 
-/* Namespaces that are counted, by inode. */
+/* Namespaces in which drops are counted, by inode. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -35,8 +35,9 @@ struct {
 	__type(value, u64);
 } drops SEC(".maps");
 
-/* 0 when it cannot be read: the pointer may be something else, as the kernel
- * uses the space of skb->dev otherwise while an skb is in a socket's queue.
+/*
+ * Returns 0 if the inode cannot be read. The pointer may be invalid, because the kernel uses
+ * the space of skb->dev for other data while an skb is in a socket's queue.
  */
 static __always_inline u32 inode_of(struct net **from)
 {
@@ -95,7 +96,7 @@ static __always_inline int drop(struct sk_buff *skb, u64 location, u32 reason,
 		packets = segments;
 	count = bpf_map_lookup_elem(&drops, &key);
 	if (!count) {
-		/* Another CPU may have been first: then its entry stays. */
+		/* If another CPU was first, its entry stays. */
 		bpf_map_update_elem(&drops, &key, &none, BPF_NOEXIST);
 		count = bpf_map_lookup_elem(&drops, &key);
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Empty programs at the places of `trace.bpf.c`, by its trace points and by the functions that
- * have them: what a place costs before a program does anything there.
- * `examples/empty_programs.rs` attaches them.
+ * Empty programs at the places of `trace.bpf.c`, attached to its trace points and to the
+ * functions that contain them. They measure what a place costs before a program does anything
+ * there. `examples/empty_programs.rs` attaches them.
  */
 #include "bpf.h"
 
@@ -24,9 +24,10 @@ EMPTY(tp_btf, sk_data_ready)
 EMPTY(tp_btf, consume_skb)
 EMPTY(tp_btf, kfree_skb)
 
-/* In the same order. Linux 6.18 has no function left around netif_receive_skb: the compiler
- * changed its arguments. sk_data_ready is called by several functions; this is the one that all
- * sockets without a reader of their own have.
+/*
+ * In the same order. Linux 6.18 has no attachable function around netif_receive_skb, because
+ * the compiler changed its arguments. Several functions call sk_data_ready; this is the one for
+ * sockets without a callback of their own.
  */
 EMPTY(fentry, __dev_queue_xmit)
 EMPTY(fentry, dev_hard_start_xmit)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * What user space is told: `src/trace/event.rs` reads it, by the offsets that are asserted in
- * both.
- */
+/* Events for user space. `src/event.rs` parses them; both assert the offsets. */
 #ifndef OVERLANE_OBSERVE_EVENT_H
 #define OVERLANE_OBSERVE_EVENT_H
 
@@ -10,18 +7,18 @@
 
 /* Where in the kernel a packet was seen. */
 enum kind {
-	QUEUED = 0,	/* given to a device, before its queueing discipline */
-	SENT = 1,	/* given to a device's driver */
-	BACKLOG = 2,	/* put into a CPU's backlog */
-	GRO = 3,	/* about to be merged, or not */
-	RECEIVED = 4,	/* handed to what receives from a device */
-	SOCKET = 5,	/* received for a socket */
-	READ = 6,	/* read from a socket, by the process that runs */
-	DROPPED = 7,	/* freed without being consumed; `location` is where */
+	QUEUED = 0,	/* passed to a device, before its queueing discipline */
+	SENT = 1,	/* passed to a device's driver */
+	BACKLOG = 2,	/* queued in a CPU's backlog */
+	GRO = 3,	/* about to enter GRO */
+	RECEIVED = 4,	/* passed to the protocol handlers of a device */
+	SOCKET = 5,	/* queued to a socket */
+	READ = 6,	/* read from a socket, by the current process */
+	DROPPED = 7,	/* freed as dropped; `location` is the caller */
 	CONSUMED = 8,	/* freed after use */
 };
 
-/* What a packet is in. */
+/* Encapsulation of a packet. */
 enum tunnel {
 	NO_TUNNEL = 0,
 	VXLAN = 1,
@@ -30,18 +27,18 @@ enum tunnel {
 	GRE_WITH_KEY = 4,
 };
 
-/* A flow of a packet. Addresses of IPv4 are mapped into IPv6. */
+/* A flow and IP headers of a packet. IPv4 addresses are mapped into IPv6. */
 struct flow {
 	u8 source[16];
 	u8 destination[16];
-	u16 source_port;	/* network byte order; 0 without ports */
+	u16 source_port;	/* network byte order; 0: no ports */
 	u16 destination_port;
-	u8 protocol;		/* 0: no such headers */
+	u8 protocol;		/* 0: no IP headers */
 	u8 tcp_flags;
-	u16 fragment;		/* as IPv4 has it: flags and offset, network byte order */
-	u32 sequence;		/* of TCP, network byte order */
-	u32 id;			/* of IPv4, or of IPv6's fragment header; network byte order */
-	u16 length;		/* of the IP packet, network byte order; 0: longer */
+	u16 fragment;		/* flags and offset in the format of IPv4, network byte order */
+	u32 sequence;		/* TCP, network byte order */
+	u32 id;			/* IPv4, or IPv6's fragment header; network byte order */
+	u16 length;		/* of the IP packet, network byte order; 0: too long for the field */
 	u16 unused;
 };
 _Static_assert(sizeof(struct flow) == 52, "ABI of flow");
@@ -54,8 +51,8 @@ struct event {
 	u64 time;		/* CLOCK_MONOTONIC, ns */
 	u64 skb;
 	u64 location;
-	u32 netns;		/* inode of the namespace; 0: not known */
-	u32 ifindex;		/* 0: at no device */
+	u32 netns;		/* inode of the namespace; 0: unknown */
+	u32 ifindex;		/* 0: no device */
 	char device[16];
 	u32 len;
 	u32 reason;		/* enum skb_drop_reason */
@@ -64,13 +61,13 @@ struct event {
 	u8 kind;
 	u8 checksum;		/* ip_summed */
 	u8 conntrack;		/* enum ip_conntrack_info + 1; 0: none */
-	u8 tunnel;		/* enum tunnel: what `outer` is */
+	u8 tunnel;		/* enum tunnel of `outer` */
 	u32 mark;
 	u32 cpu;
-	u32 pid;		/* of READ */
-	u32 vni;		/* of the tunnel; of GRE: its key */
+	u32 pid;		/* READ only */
+	u32 vni;		/* VNI of the tunnel, or key of GRE */
 	char comm[16];
-	struct flow inner;	/* the packet's own where there is no tunnel */
+	struct flow inner;	/* the packet's own flow */
 	struct flow outer;
 };
 _Static_assert(sizeof(struct event) == 200, "ABI of event");
@@ -83,19 +80,19 @@ _Static_assert(__builtin_offsetof(struct event, comm) == 80, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, inner) == 96, "ABI of event");
 _Static_assert(__builtin_offsetof(struct event, outer) == 148, "ABI of event");
 
-/* Room for all headers of a packet in a tunnel, and for as much payload as may be asked for. */
+/* Room for all headers of a packet in a tunnel, and for the largest payload. */
 #define HEADER_BYTES 256
 #define PAYLOAD_BYTES 1500
 #define SNAPSHOT_BYTES 2048
 _Static_assert(HEADER_BYTES + PAYLOAD_BYTES <= SNAPSHOT_BYTES, "room of a snapshot");
 
-/* An event with the packet's first bytes, where they are wanted. */
+/* An event with the packet's first bytes, if they are wanted. */
 struct snapshot {
 	struct event event;
-	u16 end;		/* of `bytes` that were read; 0: none are told */
+	u16 end;		/* end of the valid part of `bytes`; 0: there are none */
 	u16 begin;		/* where the packet begins in them: an Ethernet header that it has
 				 * not is before that */
-	u32 length;		/* of the packet from there on */
+	u32 length;		/* of the packet from `begin` on */
 	u8 bytes[SNAPSHOT_BYTES];
 };
 _Static_assert(__builtin_offsetof(struct snapshot, end) == 200, "ABI of snapshot");

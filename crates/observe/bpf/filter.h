@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * Which packets are wanted: written by `src/filter.rs`.
- */
+/* The packet filter, written by `src/filter.rs`. */
 #ifndef OVERLANE_OBSERVE_FILTER_H
 #define OVERLANE_OBSERVE_FILTER_H
 
 #include "event.h"
 
-/* One end of a flow: bits of the masks are compared, and others may be any. */
+/* One end of a flow. Only the bits of the masks are compared. */
 struct end {
 	u8 address[16];
 	u8 mask[16];
@@ -16,7 +14,7 @@ struct end {
 };
 _Static_assert(sizeof(struct end) == 36, "ABI of end");
 
-/* A flow as the user, or conntrack for it, names it. Either direction is meant. */
+/* A flow from the user, or its translated form from conntrack. It matches both directions. */
 struct pattern {
 	struct end from;
 	struct end to;
@@ -29,24 +27,24 @@ _Static_assert(sizeof(struct pattern) == 76, "ABI of pattern");
 #define PATTERNS 8
 
 struct filter {
-	u32 patterns;	/* so many are set; 0: every packet */
+	u32 patterns;	/* number of patterns; 0: every packet */
 	u32 vni;
-	u32 sample;	/* one packet in so many; 0: none begins to be followed */
+	u32 sample;	/* one packet in this many is sampled; 0: none */
 	u8 with_vni;
-	u8 with_spaces;	/* only in namespaces of `spaces` */
-	u8 by_chance;	/* packets are chosen where they begin, and then followed */
+	u8 with_spaces;	/* match only namespaces in `spaces` */
+	u8 by_chance;	/* packets are sampled where they begin, and then followed */
 	u8 with_device;
 	char device[16];
-	u16 payload;	/* bytes of it that are told with the headers, PAYLOAD_BYTES at most */
-	u8 with_bytes;	/* headers are told as they are */
+	u16 payload;	/* payload bytes reported with the headers, at most PAYLOAD_BYTES */
+	u8 with_bytes;	/* report the headers themselves */
 	u8 with_expression;
-	u32 window;	/* in which packets are followed: those of earlier ones are not */
-	u64 origins;	/* bits of devices in `origins`: inode and index, exclusive or, modulo 64 */
-	u64 tunnels;	/* bits of ports in `tunnels`: modulo 64 */
-	u8 in_windows;	/* user space looks at times only: costs are counted, and it is not woken */
+	u32 window;	/* number of the current window; packets of earlier ones are not followed */
+	u64 origins;	/* bit mask of `origins`: inode xor index, modulo 64 */
+	u64 tunnels;	/* bit mask of `tunnels`: port modulo 64 */
+	u8 in_windows;	/* user space polls in windows: count the costs, and do not wake it */
 	u8 drops_only;
 	u8 unused[2];
-	u32 room;	/* so many packets may begin to be followed in windows, until it is written anew */
+	u32 room;	/* packets that may still be sampled in windows, until user space writes the filter again */
 	struct pattern pattern[PATTERNS];
 };
 _Static_assert(sizeof(struct filter) == 64 + PATTERNS * 76, "ABI of filter");
@@ -58,7 +56,7 @@ struct {
 	__type(value, struct filter);
 } filters SEC(".maps");
 
-/* Namespaces that are looked at, by inode. */
+/* Namespaces to match, by inode. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -74,7 +72,9 @@ struct {
 	__type(value, u16);
 } tunnels SEC(".maps");
 
-/* Devices at which packets come into this machine, by namespace and index: NICs, TAP devices. */
+/*
+ * Devices through which packets enter this machine, by namespace and index: NICs, TAP devices.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -82,8 +82,9 @@ struct {
 	__type(value, u32);
 } origins SEC(".maps");
 
-/* Bits in which they differ. Patterns are compared without branches: the verifier would follow
- * each of them, pattern by pattern.
+/*
+ * Returns the differing bits. Patterns are compared without branches, because the verifier
+ * would follow each branch, for each pattern.
  */
 static __always_inline u64 differs(const struct end *end, const u8 *address, u16 port)
 {
@@ -113,16 +114,16 @@ static __always_inline int is_of(const struct pattern *pattern, const struct flo
 	return !there || !back;
 }
 
-/* Whether packets are wanted by their headers, not all of them. */
+/* Whether packets are matched by their headers; otherwise all match. */
 static __always_inline int wants_some(const struct filter *filter)
 {
 	return filter->patterns || filter->with_vni || filter->with_expression;
 }
 
-/* Whether it is wanted by the flows and tunnels that were named. */
+/* Whether it matches the flows and the VNI. */
 static __always_inline int is_wanted(const struct filter *filter, const struct event *event)
 {
-	/* GRE without a key has no identifier, not 0. */
+	/* GRE without a key has no identifier, so a key of 0 must not match it. */
 	if (filter->with_vni && (event->tunnel == NO_TUNNEL || event->tunnel == GRE ||
 				 event->vni != filter->vni))
 		return 0;

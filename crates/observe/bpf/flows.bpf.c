@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Every packet that leaves a machine, and every packet that comes in, counted by flow: at the
- * devices of `origins`, which are this machine's edge here. A GSO packet counts as the packets
- * that it stands for, so that both ends of a wire count the same.
+ * Counts, by flow, every packet that leaves this machine or enters it, at the devices in
+ * `origins`, which here are the machine's edge. A GSO packet counts as the packets it stands
+ * for, so that both ends of a wire count the same.
  */
 #include "kernel.h"
 #include "event.h"
@@ -10,20 +10,20 @@
 #include "headers.h"
 #include "fragments.h"
 
-/* include/linux/netdevice.h: the driver did not take it, and it is sent again. */
+/* include/linux/netdevice.h: the driver did not accept it, and it will be sent again. */
 #define NETDEV_TX_BUSY 0x10
 
 #define CAME 0
 #define LEFT 1
 
-/* `src/flows.rs` reads it, by the offsets that are asserted in both. */
+/* `src/flows.rs` parses it; both assert the offsets. */
 struct flow_key {
 	u8 source[16];
 	u8 destination[16];
 	u16 source_port;	/* network byte order */
 	u16 destination_port;
 	u8 protocol;
-	u8 tunnel;		/* enum tunnel: what it is in */
+	u8 tunnel;		/* enum tunnel around it */
 	u8 side;		/* CAME, LEFT */
 	u8 unused;
 	u32 vni;
@@ -35,7 +35,7 @@ _Static_assert(__builtin_offsetof(struct flow_key, vni) == 40, "ABI of flow_key"
 
 struct flow_count {
 	u64 packets;
-	u64 bytes;		/* of IP packets; in a tunnel, of the outer ones */
+	u64 bytes;		/* of IP packets; for a tunnel, of the outer ones */
 	u64 last;		/* CLOCK_MONOTONIC, ns */
 };
 _Static_assert(sizeof(struct flow_count) == 24, "ABI of flow_count");
@@ -47,7 +47,7 @@ struct {
 	__type(value, struct flow_count);
 } flows SEC(".maps");
 
-/* Packets of flows that found no room in `flows`. */
+/* Packets of flows for which `flows` had no room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -55,7 +55,7 @@ struct {
 	__type(value, u64);
 } uncounted SEC(".maps");
 
-/* What has not the stack's room. */
+/* Data that is too large for the stack. */
 struct draft {
 	struct event event;
 	struct headers headers;
@@ -101,7 +101,7 @@ static __always_inline int count(struct sk_buff *skb, struct net_device *dev, u8
 		at = skb->head + network;
 	else
 		at = behind_ethernet(skb->data);
-	/* ARP and others are no flows. */
+	/* ARP and other protocols have no flow. */
 	if (!read_headers(event, &draft->headers, at))
 		return 0;
 	draft->headers.is_followed = 0;
@@ -121,7 +121,7 @@ static __always_inline int count(struct sk_buff *skb, struct net_device *dev, u8
 	if (gso_size && gso_segs)
 		segments = gso_segs;
 	else if (gso_size && length > headers)
-		/* A guest's: whoever cuts it counts. */
+		/* A GSO packet of a guest: gso_segs is set when it is segmented. */
 		segments = (length - headers + gso_size - 1) / gso_size;
 	bytes = length + (u64)(segments - 1) * headers;
 
@@ -141,7 +141,7 @@ static __always_inline int count(struct sk_buff *skb, struct net_device *dev, u8
 	if (!found) {
 		struct flow_count first = {};
 
-		/* Another CPU may have been faster: then there is one. */
+		/* If another CPU was faster, its entry stays. */
 		bpf_map_update_elem(&flows, &key, &first, BPF_NOEXIST);
 		found = bpf_map_lookup_elem(&flows, &key);
 	}
@@ -166,7 +166,7 @@ int net_dev_start_xmit(u64 *ctx)
 	return count(skb, skb->dev, LEFT, 1);
 }
 
-/* skb, rc, dev, len: where the driver took it, it may be gone already. */
+/* skb, rc, dev, len. If the driver accepted the skb, it may already be freed. */
 SEC("tp_btf/net_dev_xmit")
 int net_dev_xmit(u64 *ctx)
 {

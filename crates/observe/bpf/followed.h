@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Packets that are followed, by the kernel's address of each. Most packets are not: one look at
- * a mark says so, without a call.
+ * Packets that are followed, by the kernel's address of the skb. Most packets are not: checking
+ * a mark shows that without a call.
  */
 #ifndef OVERLANE_OBSERVE_FOLLOWED_H
 #define OVERLANE_OBSERVE_FOLLOWED_H
@@ -25,21 +25,25 @@ struct {
 	__type(value, struct followed);
 } chosen SEC(".maps");
 
-/* How many addresses of `chosen` share a mark; 0: none is there. Where the kernel makes room in
- * `chosen` by itself a mark stays: packets with it cost a look-up, and are found not to be there.
+/*
+ * Number of addresses in `chosen` that share a mark; 0: none. When the LRU map evicts an entry,
+ * its mark stays. Packets with it then cost a look-up that finds nothing.
  */
 #define MARK_BITS 14
 static u32 marks[1 << MARK_BITS];
 
 #define MARK(at) (&marks[(at) & ((1 << MARK_BITS) - 1)])
 
-/* The verifier lets nobody compute with a packet's address, but tells how far apart two are. */
+/*
+ * The verifier forbids arithmetic on a packet's address, but allows the difference of two
+ * pointers.
+ */
 static __always_inline u32 mark_of(struct sk_buff *skb)
 {
 	u64 apart = (u64)skb;
 
 	asm volatile("%0 -= %1" : "+r"(apart) : "r"(marks));
-	/* Packets' addresses are multiples of 64; the factor is that of Knuth. */
+	/* Addresses of skbs are multiples of 64; the multiplier is Knuth's. */
 	return (u32)((apart >> 6) * 2654435761u) >> (32 - MARK_BITS);
 }
 
@@ -48,7 +52,7 @@ static __always_inline int is_marked(struct sk_buff *skb)
 	return *(volatile u32 *)MARK(mark_of(skb)) != 0;
 }
 
-/* No packet has it: that of `same` where the packet was seen for the last time. */
+/* Value of `same` that no packet has: the packet was seen for the last time. */
 #define SPENT (~0ULL)
 
 static __always_inline void choose(const struct filter *filter, struct sk_buff *skb, u64 same)
@@ -74,12 +78,12 @@ static __always_inline void forget(u64 skb)
 	if (!known)
 		return;
 	mark = known->mark;
-	/* Another CPU may have been first. */
+	/* Another CPU may have deleted it first. */
 	if (!bpf_map_delete_elem(&chosen, &skb))
 		__sync_fetch_and_add(MARK(mark), -1);
 }
 
-/* Whether this packet may be one of those that were chosen: in this window, not an earlier one. */
+/* Whether this packet may be one that was sampled, in this window and not in an earlier one. */
 static __always_inline int was_chosen(const struct filter *filter, u64 skb)
 {
 	struct followed *known = bpf_map_lookup_elem(&chosen, &skb);
@@ -87,10 +91,10 @@ static __always_inline int was_chosen(const struct filter *filter, u64 skb)
 	return known && known->window == filter->window;
 }
 
-/* An identification of IPv4; that of IPv6 is there in fragments only. */
+/* Marks an identification of IPv4. IPv6 only has one in fragments. */
 #define OF_IPV4 0x80000000
 
-/* What stays the same of a packet wherever it is. */
+/* Headers of a packet that are the same at every place. */
 static __always_inline u64 identity(const struct flow *flow)
 {
 	u32 high = flow->sequence ^ (u32)flow->protocol << 24, id = htonl(flow->id);
@@ -99,7 +103,7 @@ static __always_inline u64 identity(const struct flow *flow)
 	return (u64)high << 32 | id;
 }
 
-/* Whether a packet at the address of a chosen one is that one. */
+/* Whether a packet at the address of a followed one is still the same packet. */
 static __always_inline int is_still(u64 skb, const struct flow *flow)
 {
 	struct followed *known = bpf_map_lookup_elem(&chosen, &skb);
@@ -107,7 +111,7 @@ static __always_inline int is_still(u64 skb, const struct flow *flow)
 
 	if (known && known->same == got)
 		return 1;
-	/* IPv6, cut into fragments or put together again. */
+	/* An IPv6 packet that was fragmented or reassembled. */
 	if (known && known->same >> 32 == got >> 32 && (!(u32)known->same || !(u32)got))
 		return 1;
 	forget(skb);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Fragments of IP packets: a first one has the ports, and what a tunnel's packet carries. It
- * leaves them here, for those that come later.
+ * Fragments of IP packets. Only a first fragment has the ports and the headers in a tunnel.
+ * They are stored here for the later fragments.
  */
 #ifndef OVERLANE_OBSERVE_FRAGMENTS_H
 #define OVERLANE_OBSERVE_FRAGMENTS_H
@@ -9,17 +9,18 @@
 #include "event.h"
 #include "headers.h"
 
-/* What fragments of one packet have in common (RFC 791, RFC 8200, 4.5). */
+/* Fields that the fragments of one packet have in common (RFC 791; RFC 8200, section 4.5). */
 struct datagram {
 	u8 source[16];
 	u8 destination[16];
 	u32 id;
-	/* Of IPv4; of IPv6, where it may differ from fragment to fragment, 0. */
+	/* IPv4 only. 0 for IPv6, where it may differ between fragments. */
 	u32 protocol;
 };
 
-/* The first fragment, by the addresses of the packet that was cut, wherever it is seen: its
- * fragments come by several CPUs, and may overtake each other between namespaces.
+/*
+ * First fragments, by the addresses of the fragmented packet, regardless of the place:
+ * fragments are processed by several CPUs, and may overtake each other between namespaces.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -55,8 +56,9 @@ static __always_inline void put_key(struct datagram *key, const struct flow *flo
 	key->protocol = is_mapped(flow->source) ? flow->protocol : 0;
 }
 
-/* Whether it is the packet of the tunnel around a first fragment that this is a fragment of, not
- * the packet in it.
+/*
+ * Whether this is a fragment of the outer packet of a first fragment's tunnel, and not of the
+ * inner packet.
  */
 static __always_inline int is_of_tunnel(const struct event *first, const struct flow *flow)
 {
@@ -68,8 +70,9 @@ static __always_inline int is_of_tunnel(const struct event *first, const struct 
 		 (one[3] ^ other[3]));
 }
 
-/* Gives a later fragment the ports of its first one, and what is in that. Whether that one was
- * noted.
+/*
+ * Copies the ports and inner headers of the first fragment to a later one; returns whether the
+ * first fragment was stored.
  */
 static __attribute__((noinline)) int find_first(struct event *event)
 {
@@ -97,7 +100,7 @@ static __attribute__((noinline)) int find_first(struct event *event)
 	return 1;
 }
 
-/* Notes a first fragment: the packet itself, or that of the tunnel around it, or both. */
+/* Stores a first fragment: the packet itself, the outer packet of its tunnel, or both. */
 static __attribute__((noinline)) int note_first(const struct event *event)
 {
 	struct datagram key;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Headers of a packet: where they are in the kernel's memory, its addresses and ports, and those
- * of the packet inside of a tunnel.
+ * Finds and parses the headers of a packet in the kernel's memory, including those of the inner
+ * packet of a tunnel.
  */
 #ifndef OVERLANE_OBSERVE_HEADERS_H
 #define OVERLANE_OBSERVE_HEADERS_H
@@ -10,14 +10,14 @@
 #include "event.h"
 #include "filter.h"
 
-/* Base headers; Geneve's options follow, and GRE's fields by its flags. */
+/* Lengths of base headers. Geneve's options follow, and GRE's optional fields by its flags. */
 #define VXLAN_HEADER 8
 #define VXLAN_HAS_VNI 0x08
 #define GENEVE_HEADER 8
 #define GENEVE_VERSION 0xc0
 #define GENEVE_OPTION_WORDS 0x3f
 #define GRE_HEADER 4
-/* Before it 0x80: a checksum, after it 0x10: a sequence number. */
+/* The flag 0x80 adds a checksum before the key, 0x10 a sequence number after it. */
 #define GRE_KEY 0x20
 /* In the second byte. */
 #define GRE_VERSION 0x07
@@ -28,51 +28,52 @@
 #define ARP_BYTES 28
 #define IPPROTO_ICMP 1
 #define IPPROTO_ICMPV6 58
-/* Headers between those of IPv6 and the transport's (RFC 8200, 4; RFC 4302). */
+/* Headers between IPv6's and the transport header (RFC 8200, section 4; RFC 4302). */
 #define IPPROTO_HOPOPTS 0
 #define IPPROTO_ROUTING 43
 #define IPPROTO_FRAGMENT 44
 #define IPPROTO_AH 51
 #define IPPROTO_DSTOPTS 60
-/* So many of them are passed. */
+/* Maximum number of extension headers that are skipped. */
 #define EXTENSIONS 6
-/* Of `fragment`: more follow, and where it begins, in 8 bytes. */
+/* Bits of `fragment`: more fragments follow, and the offset in units of 8 bytes. */
 #define MORE_FRAGMENTS 0x2000
 #define FRAGMENT_OFFSET 0x1fff
 
-/* Where headers are. It lies in a map, and is read back from there by `read_back`. */
+/* Positions of headers. It is stored in a map, and read with `read_back`. */
 struct headers {
 	u64 ip;
-	/* Where the packet's memory may begin and ends. */
+	/* Where the packet's memory may begin, and where it ends. */
 	u64 frame;
 	u64 end;
-	/* Bytes of them all, from `ip` on. */
+	/* Length of all headers, starting at `ip`. */
 	u32 length;
-	/* Where a tunnel's inner frame begins, from `ip` on; 0: it is in none. */
+	/* Offset of a tunnel's inner frame from `ip`; 0: no inner frame. */
 	u32 inner;
-	/* Bytes of the link's header before `ip`. */
+	/* Length of the link header before `ip`. */
 	u32 link;
-	/* Bytes of a tunnel's own header, with the inner link's. */
+	/* Length of a tunnel's own header and the inner link header. */
 	u32 tunnel;
-	/* What is behind a header of UDP or GRE; 0: nothing that may be a tunnel. */
+	/* The payload of UDP or GRE; 0: it cannot be a tunnel. */
 	u64 payload;
 	/* EtherType of an inner frame, network byte order. */
 	u16 type;
-	/* Whether it is wanted as a later fragment only. */
+	/* Whether the packet is checked only as a later fragment. */
 	u32 is_fragment_wanted;
-	/* Whether it is a later fragment of a packet whose first one was noted. */
+	/* Whether it is a later fragment of a packet whose first fragment was stored. */
 	u32 is_followed;
 };
 
-/* A number that the verifier takes for any: it would follow each length of headers by itself,
- * through all that comes after.
+/*
+ * Returns a number that the verifier treats as unknown. Otherwise it would follow every
+ * possible length of headers separately through all later code.
  */
 static __always_inline u32 read_back(const volatile u32 *number)
 {
 	return *number;
 }
 
-/* The same of an address, which it takes for a pointer. */
+/* The same for an address, which the verifier would treat as a pointer. */
 static __always_inline u64 address_back(const volatile u64 *address)
 {
 	return *address;
@@ -87,7 +88,7 @@ struct ipv6hdr {
 	u8 destination[16];
 };
 
-/* Ports and what of TCP is told: the first bytes of the transport header. */
+/* Ports and TCP fields are in the first bytes of the transport header. */
 #define TRANSPORT_BYTES 14
 
 static __always_inline void read_transport(struct flow *flow, const u8 *bytes)
@@ -100,12 +101,12 @@ static __always_inline void read_transport(struct flow *flow, const u8 *bytes)
 	}
 }
 
-/* Bytes of a transport header. */
+/* Returns the length of a transport header. */
 static __always_inline u32 transport_length(u8 protocol, const u8 *bytes)
 {
 	switch (protocol) {
 	case IPPROTO_TCP:
-		/* In words of 32 bits; less than 5 is no header. */
+		/* In words of 32 bits; less than 5 is invalid. */
 		return (bytes[12] >> 4) * 4 < 20 ? 20 : (bytes[12] >> 4) * 4;
 	case IPPROTO_UDP:
 	case IPPROTO_ICMP:
@@ -116,18 +117,20 @@ static __always_inline u32 transport_length(u8 protocol, const u8 *bytes)
 	}
 }
 
-/* What is told of extension headers, in one number: their bytes, where the fragment header is in
- * them plus 1 (0: there is none), the flags and offset of that as IPv4 has them, and the protocol
- * of what is behind them all.
+/*
+ * Result for extension headers, in one number: their length, the offset of the fragment header
+ * in them plus 1 (0: there is none), its flags and offset in the format of IPv4, and the
+ * protocol of the next header after all extensions.
  */
 #define EXTENSIONS_LENGTH(told) ((u32)(told) & 0xffff)
 #define EXTENSIONS_FRAGMENT(told) ((u32)(told) >> 16)
 #define EXTENSIONS_PLACE(told) ((u16)((told) >> 32))
 #define EXTENSIONS_PROTOCOL(told) ((u8)((told) >> 48))
 
-/* The extension headers at the address `at`, of which the first has this protocol's number. What is
- * behind the fragment header of a later fragment is payload. It takes numbers and is not static:
- * the verifier follows such a function once, not from each of its callers.
+/*
+ * Parses the extension headers at the address `at`; `first` is the protocol number of the first
+ * one. After the fragment header of a later fragment, everything is payload. The function takes
+ * numbers and is not static, so that the verifier checks it once and not for each caller.
  */
 __attribute__((noinline)) u64 read_extensions(u64 at, u32 first)
 {
@@ -148,7 +151,7 @@ __attribute__((noinline)) u64 read_extensions(u64 at, u32 first)
 			place = head[2] << 8 | head[3];
 			fragment = length + 1;
 			length += 8;
-			/* The offset is before two unused bits and the flag. */
+			/* The offset precedes two unused bits and the flag. */
 			if (place >> 3)
 				break;
 		} else if (of == IPPROTO_AH) {
@@ -162,10 +165,11 @@ __attribute__((noinline)) u64 read_extensions(u64 at, u32 first)
 	       (length & 0xffff);
 }
 
-/* Bytes of the headers of the IP packet at `at`, whose addresses and ports could be read, or 0;
- * `payload` is where that of UDP or GRE begins, or 0. One read does for headers without options: a
- * packet's memory is longer than its headers. It is not inlined: the verifier compares states
- * where a call returns, and follows callers with half the steps.
+/*
+ * Parses the IP packet at `at`; returns the length of its headers, or 0 if they cannot be read.
+ * `payload` is set to the payload of UDP or GRE, or to 0. One read suffices for headers without
+ * options, because a packet's memory is longer than its headers. It is not inlined: the
+ * verifier compares states where a call returns, and so needs half the steps for the callers.
  */
 static __attribute__((noinline)) u32 read_flow(struct flow *flow, const u8 *at, const u8 **payload)
 {
@@ -195,7 +199,7 @@ static __attribute__((noinline)) u32 read_flow(struct flow *flow, const u8 *at, 
 		if (flow->protocol != IPPROTO_TCP && flow->protocol != IPPROTO_UDP) {
 			u64 behind = (u64)(at + sizeof(*six)), told;
 
-			/* Read back: the verifier takes it for a pointer. */
+			/* Read it back, because the verifier treats it as a pointer. */
 			bpf_probe_read_kernel(&behind, sizeof(behind), &behind);
 			told = read_extensions(behind, flow->protocol);
 			flow->protocol = EXTENSIONS_PROTOCOL(told);
@@ -225,7 +229,7 @@ static __attribute__((noinline)) u32 read_flow(struct flow *flow, const u8 *at, 
 		read_transport(flow, head + sizeof(*six));
 		length += transport_length(flow->protocol, head + sizeof(*six));
 	} else {
-		/* In the room of what was read: callers and callees have 512 bytes together. */
+		/* Reuse the buffer: callers and callees share 512 bytes of stack. */
 		if (bpf_probe_read_kernel(head, TRANSPORT_BYTES, at + length)) {
 			*payload = 0;
 			return length;
@@ -236,8 +240,9 @@ static __attribute__((noinline)) u32 read_flow(struct flow *flow, const u8 *at, 
 	return length;
 }
 
-/* Reads the header of a tunnel: its kind and VNI into the event; into `headers` its length and
- * where the frame begins that it carries. The event's `tunnel` stays NO_TUNNEL of one that carries
+/*
+ * Parses the header of a tunnel. Its kind and VNI go to the event, its length and the offset of
+ * the inner frame to `headers`. The event's `tunnel` stays NO_TUNNEL if the tunnel carries
  * neither Ethernet nor IP.
  */
 static __always_inline void read_tunnel(struct event *event, struct headers *headers, const u8 *at)
@@ -253,10 +258,10 @@ static __always_inline void read_tunnel(struct event *event, struct headers *hea
 	if (event->inner.protocol == IPPROTO_GRE) {
 		u32 key = GRE_HEADER + (flags >> 5 & 4);
 
-		/* Version 1 is that of PPTP. */
+		/* Version 1 is used by PPTP. */
 		if (head[1] & GRE_VERSION)
 			return;
-		/* Checksum, key and sequence number are four bytes each. */
+		/* Checksum, key and sequence number have four bytes each. */
 		length = key + (flags >> 3 & 4) + (flags >> 2 & 4);
 		kind = GRE + (flags >> 5 & 1);
 		bpf_probe_read_kernel(head + 4, 4, at + key);
@@ -291,8 +296,9 @@ static __always_inline void read_tunnel(struct event *event, struct headers *hea
 	event->tunnel = kind;
 }
 
-/* Reads the headers of the packet whose IP header is at `at`: in a tunnel those of the inner
- * one, too.
+/*
+ * Parses the headers of the packet whose IP header is at `at`, and those of the inner packet of
+ * a tunnel.
  */
 static __always_inline int read_headers(struct event *event, struct headers *headers, const u8 *at)
 {
@@ -318,14 +324,17 @@ static __always_inline int read_headers(struct event *event, struct headers *hea
 	length = read_back(&headers->tunnel);
 	headers->length += length;
 	length = read_flow(&event->inner, payload + length, &inside);
-	/* Others than IP have no addresses that a filter names; ARP is all header. */
+	/*
+	 * Other protocols than IP have no addresses that a filter could name. ARP consists of a
+	 * header only.
+	 */
 	if (!length && headers->type == htons(ETH_P_ARP))
 		length = ARP_BYTES;
 	headers->length += length;
 	return 1;
 }
 
-/* Where the IP header is, of a frame that begins at `frame`. */
+/* Returns the IP header of a frame that begins at `frame`. */
 static __always_inline const u8 *behind_ethernet(const u8 *frame)
 {
 	u16 type = 0;

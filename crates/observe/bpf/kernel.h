@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The kernel's structs as far as they are read here (CO-RE finds the fields), and the
- * helpers of tracing programs.
+ * The fields of kernel structs that are read here (CO-RE finds their offsets), and the helpers
+ * of tracing programs.
  */
 #ifndef OVERLANE_OBSERVE_KERNEL_H
 #define OVERLANE_OBSERVE_KERNEL_H
@@ -81,7 +81,7 @@ struct skb_shared_info {
 
 /* dst_entry pointers carry a flag in their lowest bit (SKB_DST_NOREF). */
 #define SKB_DST_PTRMASK (~1UL)
-/* Of `_nfct`: the connection's state towards this packet (NFCT_INFOMASK). */
+/* Bits of `_nfct`: the connection's state for this packet (NFCT_INFOMASK). */
 #define NFCT_INFOMASK 7UL
 
 /* enum bpf_field_info_kind, of clang. */
@@ -89,7 +89,7 @@ struct skb_shared_info {
 #define BPF_FIELD_LSHIFT_U64 4
 #define BPF_FIELD_RSHIFT_U64 5
 
-/* A bit field of one byte, wherever this kernel has it. */
+/* Reads a bit field within one byte, at its position in this kernel. */
 #define bits_of(from, field)                                                                   \
 	({                                                                                     \
 		u8 __byte = 0;                                                                 \

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Drops that are not told one by one. Where only drops are told, user space says how many may be:
- * never more than the ring has room for, so that none is lost there. All others are counted, by
- * the kernel's reason and the place in its code.
+ * Drops that are counted but not reported one by one. With `--drops-only`, user space limits
+ * the number of reported drops to what the ring has room for, so that no event is lost there.
+ * All further drops are counted by the kernel's reason and location.
  */
 #ifndef OVERLANE_OBSERVE_NOT_TOLD_H
 #define OVERLANE_OBSERVE_NOT_TOLD_H
 
 #include "kernel.h"
 
-/* Drops that may be told since the beginning: written by user space, which knows how many it has
- * read.
+/*
+ * Drops that may be reported, counted since the start. User space writes it, because it knows
+ * how many events it has read.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -34,7 +35,7 @@ struct {
 	__type(value, u64);
 } not_told SEC(".maps");
 
-/* Drops that were told. */
+/* Drops reported so far. */
 static volatile u64 told;
 
 static __always_inline int may_be_told(void)
@@ -45,14 +46,14 @@ static __always_inline int may_be_told(void)
 	return most && told < *(volatile u64 *)most;
 }
 
-/* Counts a drop that is not told. Whether it could be. */
+/* Counts a drop that is not reported; returns whether there was room to count it. */
 static __always_inline int is_counted(u64 location, u32 reason)
 {
 	struct place_of_drop place = { .location = location, .reason = reason };
 	u64 *count = bpf_map_lookup_elem(&not_told, &place), none = 0;
 
 	if (!count) {
-		/* Another CPU may have been first: then its entry stays. */
+		/* If another CPU was first, its entry stays. */
 		bpf_map_update_elem(&not_told, &place, &none, BPF_NOEXIST);
 		count = bpf_map_lookup_elem(&not_told, &place);
 	}

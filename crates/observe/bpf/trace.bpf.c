@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Packets on their way through the kernel: each place tells user space of those that the
- * filter wants. A place reads headers where they are there, so that a packet is the same one
- * before, in and after a tunnel; nothing is remembered in it, and nothing is written to it.
+ * Traces packets through the kernel: at each place, packets that match the filter are reported
+ * to user space. Each place parses the headers again, so that a packet is recognised before, in
+ * and after a tunnel. Nothing is stored in a packet or written to it.
  */
 #include "kernel.h"
 #include "event.h"
@@ -19,7 +19,7 @@ struct {
 	__uint(max_entries, 1 << 24);
 } events SEC(".maps");
 
-/* What came and did not fit into `events`, by CPU. */
+/* Events that did not fit into `events`, by CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -27,11 +27,11 @@ struct {
 	__type(value, u64);
 } lost SEC(".maps");
 
-/* What looking at packets costs, by CPU: user space looks in windows, as many as it may. */
+/* Cost of the programs, by CPU. From it, user space decides how often to open windows. */
 struct cost {
-	u64 runs;	/* of the programs */
-	u64 timed;	/* of them, whose time was taken */
-	u64 ns;		/* of those */
+	u64 runs;	/* number of program runs */
+	u64 timed;	/* number of runs that were timed */
+	u64 ns;		/* time of the timed runs */
 };
 _Static_assert(sizeof(struct cost) == 24, "ABI of cost");
 
@@ -42,10 +42,14 @@ struct {
 	__type(value, struct cost);
 } costs SEC(".maps");
 
-/* One run in so many is timed. Prime: a packet has some twenty runs, always in the same order. */
+/*
+ * One run in this many is timed. It is prime, because a packet causes some twenty runs, always
+ * in the same order.
+ */
 #define TIMED 31
 
-/* Events that have not the stack's room: the one that is built, and the last that was told of a
+/*
+ * Events that are too large for the stack: the current one, and the last one reported for a
  * datagram received on this CPU.
  */
 #define DRAFT 0
@@ -80,8 +84,9 @@ static __always_inline struct net *net_of(possible_net_t *from)
 	return net;
 }
 
-/* In a socket's queue the kernel uses the space of skb->dev otherwise: what cannot be read is
- * not there.
+/*
+ * In a socket's queue, the kernel uses the space of skb->dev for other data. If it cannot be
+ * read, there is no device.
  */
 static __always_inline void read_device(struct event *event, struct net_device *dev)
 {
@@ -105,7 +110,10 @@ static __always_inline void tell(const struct filter *filter, struct snapshot *s
 {
 	struct event *slot;
 	u32 bytes = snapshot->end;
-	/* User space comes by itself then: to wake it costs those whose packets are seen. */
+	/*
+	 * In these modes user space polls, because waking it costs the process whose packet is
+	 * seen.
+	 */
 	u64 flags = filter->in_windows || filter->drops_only ? BPF_RB_NO_WAKEUP : 0;
 
 	if (bytes) {
@@ -125,14 +133,15 @@ static __always_inline void tell(const struct filter *filter, struct snapshot *s
 	count_lost();
 }
 
-/* Where there is no room to tell of a drop it is counted, before anything of it is told. A function
- * of its own: the verifier gives nested calls 512 bytes of stack together, up to Linux 6.12 at least.
+/*
+ * Counts a drop that cannot be reported, and emits no event. It is a separate function because
+ * the verifier gives nested calls 512 bytes of stack in total, at least up to Linux 6.12.
  */
 static __attribute__((noinline)) int only_count(const struct seen *seen)
 {
 	if (!seen)
 		return 0;
-	/* As many places are more than the kernel has. */
+	/* Unexpected: the map has room for more places than the kernel has. */
 	if (!is_counted(seen->location, seen->reason))
 		count_lost();
 	return 0;
@@ -157,7 +166,7 @@ static __always_inline void keep_datagram(const struct snapshot *snapshot)
 		bpf_probe_read_kernel(kept->bytes, bytes, snapshot->bytes);
 }
 
-/* Reads the headers from where they may be at such a place. */
+/* Parses the headers, from the position where they are at this place. */
 static __always_inline int headers_of(struct event *event, struct headers *headers,
 				      const struct seen *seen)
 {
@@ -169,7 +178,7 @@ static __always_inline int headers_of(struct event *event, struct headers *heade
 	switch (seen->kind) {
 	case QUEUED:
 	case SENT:
-		/* Whoever sends has set it; a packet socket may not have. */
+		/* Senders set the network header, except packet sockets. */
 		if (!at)
 			at = behind_ethernet(data);
 		break;
@@ -186,8 +195,9 @@ static __always_inline int headers_of(struct event *event, struct headers *heade
 	return at && read_headers(event, headers, at);
 }
 
-/* Bytes of the link's header before the IP header: of Ethernet, with a VLAN tag or without, or
- * none.
+/*
+ * Returns the length of the link header before the IP header: Ethernet with or without a VLAN
+ * tag, or none.
  */
 static __always_inline u32 link_of(struct headers *headers, const struct seen *seen)
 {
@@ -205,8 +215,9 @@ static __always_inline u32 link_of(struct headers *headers, const struct seen *s
 	return bytes == ETH_HLEN || bytes == ETH_HLEN + VLAN_HLEN ? bytes : 0;
 }
 
-/* Reads the headers as they are, with as much payload as is wanted and lies behind them.
- * Without an Ethernet header there is room for one, which an expression may ask for.
+/*
+ * Copies the headers, and as much payload as is wanted and follows them in memory. If there is
+ * no Ethernet header, room is left for one, because an expression may refer to it.
  */
 static __always_inline void read_bytes(struct draft *draft, const struct seen *seen,
 				       const struct filter *filter)
@@ -228,7 +239,7 @@ static __always_inline void read_bytes(struct draft *draft, const struct seen *s
 	snapshot->begin = link ? 0 : ETH_HLEN;
 	snapshot->end = 0;
 	snapshot->length = skb->len + (u32)(data - from);
-	/* What is behind the linear part lies elsewhere. */
+	/* Data after the linear part is elsewhere and is not copied. */
 	if (end < from)
 		return;
 	if (wanted > end - from)
@@ -250,7 +261,10 @@ static __always_inline void read_bytes(struct draft *draft, const struct seen *s
 	snapshot->end = ETH_HLEN + wanted;
 }
 
-/* Whether the expression wants these bytes: the packet as it is, or what is in its tunnel. */
+/*
+ * Whether these bytes match the expression: the packet itself, or the inner packet of its
+ * tunnel.
+ */
 static __always_inline int is_meant(const struct draft *draft)
 {
 	const struct snapshot *snapshot = &draft->snapshot;
@@ -265,7 +279,7 @@ static __always_inline int is_meant(const struct draft *draft)
 	return expression(snapshot->bytes, inner, snapshot->end, length - inner);
 }
 
-/* The packet was seen for the last time: its address is soon another's. */
+/* The packet was seen for the last time. Its address will be reused for another packet. */
 static __always_inline void forget_at_end(const struct filter *filter, const struct seen *seen)
 {
 	if (!filter->drops_only && (filter->by_chance || wants_some(filter)) &&
@@ -302,7 +316,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		return 0;
 	if (is_later_fragment(&event->inner)) {
 		draft->headers.is_followed = find_first(event);
-		/* By itself it says nothing of the packet that it is of. */
+		/* Without its first fragment, it does not show to which packet it belongs. */
 		if (filter->by_chance && !was)
 			draft->headers.is_fragment_wanted = 1;
 	}
@@ -314,7 +328,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	is_selective = wants_some(filter);
 	if (filter->with_bytes || filter->with_expression)
 		read_bytes(draft, seen, filter);
-	/* What was wanted stays so when it is translated. */
+	/* A packet that matched stays wanted after its addresses were translated. */
 	if (!read_back(&draft->headers.is_followed) &&
 	    (!is_wanted(filter, event) ||
 	     (filter->with_expression && !is_meant(draft))) &&
@@ -326,11 +340,16 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		pass_by(seen->kind);
 		return 0;
 	}
-	/* The outer header's route leads to this device: the packet began inside of the tunnel. */
+	/*
+	 * The outer header's route leads to this device, so the packet began inside the tunnel
+	 * and was already seen.
+	 */
 	if (filter->by_chance && !was && seen->begins == AT_SOCKETS && event->tunnel &&
 	    !read_back(&draft->headers.is_followed))
 		return 0;
-	/* A drop is seen once. */
+	/*
+	 * A drop is the only event of its packet in this mode, so there is nothing to follow.
+	 */
 	if (!was && !filter->drops_only && (filter->by_chance || is_selective))
 		choose(filter, skb, identity(&event->inner));
 	if ((event->inner.fragment | event->outer.fragment) & htons(MORE_FRAGMENTS)) {
@@ -366,7 +385,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 			only_count(seen);
 			return 0;
 		}
-		/* Each CPU may be one too many: the ring has room for that. */
+		/* Each CPU may exceed the limit by one; the ring has room for that. */
 		__sync_fetch_and_add(&told, 1);
 	}
 	event->time = bpf_ktime_get_ns();
@@ -401,8 +420,9 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	return 1;
 }
 
-/* Whether a drop is counted without a look at its headers: there is no room to tell it, and it is
- * wanted whatever they are.
+/*
+ * Whether a drop can be counted without parsing its headers: the limit is reached, and the drop
+ * matches regardless of them.
  */
 static __attribute__((noinline)) int is_for_counting(const struct filter *filter,
 						      const struct seen *seen)
@@ -413,11 +433,11 @@ static __attribute__((noinline)) int is_for_counting(const struct filter *filter
 	    filter->with_spaces || filter->with_device || may_be_told())
 		return 0;
 	bpf_probe_read_kernel(&protocol, sizeof(protocol), &seen->skb->protocol);
-	/* It has no IP headers, and is not told either. */
+	/* ARP has no IP headers, and is not reported either. */
 	return protocol != htons(ETH_P_ARP);
 }
 
-/* What every program does. */
+/* Common body of all programs. */
 static __always_inline void look(struct seen *seen)
 {
 	struct cost *cost = 0;
@@ -483,7 +503,7 @@ int netif_receive_skb(u64 *ctx)
 	u32 at = DATAGRAM;
 	struct draft *kept = bpf_map_lookup_elem(&drafts, &at);
 
-	/* What comes to a socket from here on is this one. */
+	/* A datagram that reaches a socket from here on is this one. */
 	if (kept)
 		kept->snapshot.event.skb = 0;
 	return at_device(ctx, RECEIVED, AT_ORIGINS);
@@ -513,8 +533,9 @@ int tcp_probe(u64 *ctx)
 	return 0;
 }
 
-/* Nothing more need be seen of a datagram that its socket has. Where a filter chose it the mark
- * stays: the kernel may tell that it is done with it.
+/*
+ * Records that nothing more of a datagram in its socket has to be seen. If a filter selected
+ * it, the mark stays, because the kernel may still report the free.
  */
 static __always_inline void spend(const struct filter *filter, u64 skb)
 {
@@ -526,8 +547,9 @@ static __always_inline void spend(const struct filter *filter, u64 skb)
 		known->same = SPENT;
 }
 
-/* sk: the datagram that this CPU has just received is in this socket, if its port is. The
- * packet itself may be gone already.
+/*
+ * sk: the datagram that this CPU has just received is in this socket, if its port matches. The
+ * packet itself may already be freed.
  */
 SEC("tp_btf/sk_data_ready")
 int sk_data_ready(u64 *ctx)
@@ -541,21 +563,21 @@ int sk_data_ready(u64 *ctx)
 	if (!draft)
 		return 0;
 	kept = &draft->snapshot.event;
-	/* Fragments have no port where their first one was not seen; raw sockets have none. */
+	/* Fragments have no port if their first one was not seen; raw sockets have none. */
 	if (!kept->skb || !kept->inner.destination_port || htons(sk->__sk_common.skc_num) != kept->inner.destination_port ||
 	    inode_of(net_of(&sk->__sk_common.skc_net)) != kept->netns)
 		return 0;
 	filter = bpf_map_lookup_elem(&filters, &zero);
 	if (!filter)
 		return 0;
-	/* It was the last one to come, and is the packet that was put together. */
+	/* This was the last fragment to arrive; its skb is now the reassembled packet. */
 	if (kept->inner.fragment & htons(MORE_FRAGMENTS | FRAGMENT_OFFSET)) {
 		struct sk_buff *last = sk->sk_receive_queue.prev;
 
 		kept->inner.fragment = 0;
 		kept->inner.length = 0;
 		kept->len = 0;
-		/* Unless its reader was faster. */
+		/* Unless the reader was faster and has freed it. */
 		if ((u64)last == kept->skb)
 			bpf_probe_read_kernel(&kept->len, sizeof(kept->len), &last->len);
 		draft->snapshot.end = 0;
@@ -608,7 +630,7 @@ int kfree_skb(u64 *ctx)
 	return drop(ctx, 0, 0);
 }
 
-/* What the kernel's call of a program takes is measured with it: `src/call_cost.rs`. */
+/* Measures the cost of the kernel's call of a program: `src/call_cost.rs`. */
 SEC("tp_btf/skb_copy_datagram_iovec")
 int empty(u64 *ctx)
 {

@@ -1,9 +1,9 @@
-//! What a place costs besides the program that is attached there: the kernel's call of it.
+//! Measures what a trace point costs besides the attached program: the kernel's call of it.
 //!
-//! It is measured where this process alone pays: peeking at a datagram of its own passes the trace
-//! point `skb_copy_datagram_iovec`. Rounds with an empty program there and without one alternate;
-//! the median of their differences is what a call takes. Others who read datagrams meanwhile pay
-//! the same for some milliseconds.
+//! The measurement only affects this process: peeking at a datagram of its own passes the trace
+//! point `skb_copy_datagram_iovec`. Rounds with and without an empty program there alternate, and
+//! the median of their differences is the cost of a call. Other processes that read datagrams
+//! meanwhile pay the same for some milliseconds.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -13,15 +13,17 @@ use std::time::{Duration, Instant};
 use libbpf_rs::Link;
 use nix::sys::socket::{MsgFlags, recv};
 
-/// Odd, so that there is a median.
+/// An odd number, so that there is a median.
 const ROUNDS: usize = 9;
-/// In each of a round's halves: some 0.3 ms.
+/// Peeks in each half of a round; they take about 0.3 ms.
 const PEEKS: u32 = 1000;
 
-/// What a call of an empty program takes that `attach` puts at `skb_copy_datagram_iovec`, or at
-/// the function that has this trace point. Not above zero where noise hides it.
+/// Measures the cost of calling an empty program that `attach` attaches at
+/// `skb_copy_datagram_iovec`, or at the function with this trace point. Zero or less if noise hides
+/// it.
 ///
 /// # Errors
+/// If it cannot be attached, or a socket fails.
 /// Where it cannot be attached, or a socket fails.
 pub fn call_cost(
     mut attach: impl FnMut() -> Result<Link, libbpf_rs::Error>,
@@ -48,9 +50,10 @@ pub fn call_cost(
     Ok(each(differences))
 }
 
-/// The median difference, for one call.
+/// Returns the median difference per call.
 fn each(mut differences: Vec<i128>) -> Duration {
     differences.sort_unstable();
+    // The median ignores measurements that were disturbed by other work.
     let median = differences.get(differences.len() / 2).copied().unwrap_or(0);
     Duration::from_nanos(u64::try_from(median / i128::from(PEEKS)).unwrap_or(0))
 }

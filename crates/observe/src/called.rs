@@ -1,4 +1,4 @@
-//! Names of what packets meet, of this machine.
+//! Names of namespaces, reasons and functions on this machine.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use crate::places::Places;
 use crate::told::Names;
 use crate::tracer::Tracer;
 
-/// Names as the kernel and its users gave them.
+/// Looks up names on this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Called<'a> {
     /// Namespaces of the machine.
     pub places: &'a Places,
-    /// Namespaces, by inode, that have a name of their own here: hosts of testbeds.
+    /// Names of hosts of test beds, by the inode of their namespaces.
     pub hosts: &'a BTreeMap<u32, String>,
-    /// Whoever knows the kernel's reasons and functions.
+    /// Resolves the kernel's reasons and functions.
     pub tracer: &'a Tracer,
 }
 

@@ -1,8 +1,9 @@
-//! Journeys as a capture file, for Wireshark and others: what `overlane trace --pcapng` writes.
+//! Writes journeys to a capture file for Wireshark and other tools (`overlane trace --pcapng`).
 //!
-//! Each place where packets are seen is an interface, each step of a journey a packet of the
-//! file, in order of time; its journey is told in its comments. A journey is known when it has
-//! ended, so that steps wait for those of others that began earlier.
+//! # Errors
+//! ach place is an interface of the file, and each step of a journey is a packet, in order of time.
+//! Comments describe its position in the journey. A journey is complete only when it has ended, so
+//! steps wait until no earlier step of another journey can follow.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,17 +16,17 @@ use crate::journey::Journey;
 use crate::pcapng::{Direction, EnhancedPacket, LinkType, interface, section};
 use crate::told::{Packet, PacketStep};
 
-/// Most steps that wait; the oldest is written, in order or not, where there are more.
+/// Maximum number of waiting steps; beyond it, the oldest is written, even if out of order.
 const MOST_WAITING: usize = 1 << 16;
 
-/// Most interfaces of a file. Tenants choose their devices' names: what is seen elsewhere has one
-/// of two more, by what packets begin with.
+/// Maximum number of interfaces in a file. Tenants choose the names of their devices, so further
+/// places share two more interfaces, one per link type.
 const MOST_HOPS: usize = 4096;
 
-/// A place: inode of the namespace, its and the device's name, and what packets begin with there.
+/// A place: inode of the namespace, names of namespace and device, and the link type there.
 type Hop = (Option<u32>, String, LinkType);
 
-/// A step that waits for those before it.
+/// A step that waits for earlier ones.
 #[derive(Debug)]
 struct Waiting {
     hop: Hop,
@@ -35,27 +36,27 @@ struct Waiting {
     comments: Vec<String>,
 }
 
-/// A capture file in the making.
+/// A capture file that is being written.
 #[derive(Debug)]
 pub struct Capture {
-    /// Added to the times of events, ns.
+    /// Offset to add to the times of events, ns.
     epoch_ns: u64,
     hops: BTreeMap<Hop, u32>,
-    /// By time, number of the journey, and index of the step.
+    /// Steps by time, number of the journey, and index of the step.
     waiting: BTreeMap<(u64, u64, usize), Waiting>,
-    /// Whole blocks.
+    /// Complete blocks, ready to be written.
     ready: Vec<u8>,
 }
 
 impl Capture {
-    /// A file that begins; `epoch_ns` is what to add to `CLOCK_MONOTONIC` for the time since
-    /// 1970, `system` and `program` say who captures.
+    /// Starts a file. `epoch_ns` is added to `CLOCK_MONOTONIC` to get the time since 1970; `system`
+    /// and `program` name the capturing system.
     pub fn new(epoch_ns: u64, system: &str, program: &str) -> Capture {
         let ready = section(&plain(system), &plain(program));
         Capture { epoch_ns, hops: BTreeMap::new(), waiting: BTreeMap::new(), ready }
     }
 
-    /// Adds the steps of a journey, which is `packet` in words.
+    /// Adds the steps of a journey, of which `packet` is the description.
     pub fn add(&mut self, journey: &Journey, packet: &Packet) {
         let steps = journey.steps.iter().zip(&packet.steps);
         for (at, (step, told)) in steps.enumerate() {
@@ -66,7 +67,7 @@ impl Capture {
             };
             let (link, bytes, length) = match &event.headers {
                 Some(headers) => (headers.link, headers.bytes.clone(), headers.length),
-                // It has gone from where it could be read: the step is told all the same.
+                // The packet's bytes could not be read any more: write the step without them.
                 None => (Link::Ip, Vec::new(), event.bytes),
             };
             let link = match link {
@@ -87,7 +88,7 @@ impl Capture {
         }
     }
 
-    /// What is to be appended to the file: whole blocks, of the steps before this time.
+    /// Returns complete blocks to append to the file, with all steps before this time.
     pub fn take(&mut self, before: u64) -> Vec<u8> {
         while self.waiting.first_key_value().is_some_and(|((time, ..), _)| *time < before) {
             self.write_first();
@@ -108,7 +109,7 @@ impl Capture {
                 LinkType::Raw => "IP",
             };
             let netns = netns.map_or("?".to_owned(), |inode| format!("net:[{inode}]"));
-            let description = format!("{netns}, from the {header} header on");
+            let description = format!("{netns}, starting with the {header} header");
             self.ready.extend(interface(*link, name, &description));
             next
         });
@@ -132,8 +133,8 @@ fn direction(event: &Event) -> Direction {
     }
 }
 
-/// What is told of a step: where in which journey it is, what the packet is there, and how its
-/// leg ended, if it is the last of it.
+/// Returns the comments of a step: its position in the journey, the packet's state, and the ending
+/// if it is the last step of its leg.
 fn comments(packet: &Packet, at: usize) -> Vec<String> {
     let (Some(step), all) = (packet.steps.get(at), packet.steps.len()) else { return Vec::new() };
     let Some(leg) = packet.legs.get(step.leg) else { return Vec::new() };
@@ -150,7 +151,7 @@ fn comments(packet: &Packet, at: usize) -> Vec<String> {
     }
     let _ = write!(place, ", step {} of {all}: {}", at + 1, words(&step.what));
     let of_leg = |other: &usize| packet.steps[*other].leg == step.leg;
-    // The first of a leg comes after those of the packet that it was cut or copied from.
+    // The first step of a leg follows those of the packet that it was made from.
     let before = (0..at).rev().find(of_leg).or(at.checked_sub(1));
     if let Some(before) = before {
         let ns = step.after_ns.saturating_sub(packet.steps[before].after_ns);
@@ -166,7 +167,7 @@ fn comments(packet: &Packet, at: usize) -> Vec<String> {
     comments.iter().map(|comment| plain(comment).into_owned()).collect()
 }
 
-/// What the packet is at a step.
+/// Describes the packet's state at a step.
 fn state(step: &PacketStep) -> String {
     let mut state = format!("{} bytes", step.bytes);
     if let Some((packets, size)) = step.gso_packets.zip(step.gso_size) {

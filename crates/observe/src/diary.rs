@@ -1,21 +1,22 @@
-//! A packet's journey as text: a diary.
+//! A packet's journey as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::told::{Fragment, Packet, PacketEnding, PacketLeg, PacketStep};
 
-/// Columns of namespaces and devices are as wide as their longest name, within reason.
+/// Columns for namespaces and devices are as wide as their longest name, up to this many
+/// characters.
 const WIDEST: usize = 24;
 
 impl Packet {
-    /// As a diary.
+    /// Renders the journey as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let flow = self.flow.as_ref().map_or("no IP packet".to_owned(), ToString::to_string);
+        let flow = self.flow.as_ref().map_or("not an IP packet".to_owned(), ToString::to_string);
         // Writing to a String cannot fail.
         for drops in &self.not_told {
-            let _ = writeln!(text, "not told: {drops}");
+            let _ = writeln!(text, "not reported: {drops}");
         }
         let _ = writeln!(text, "packet {}: {flow}", self.number);
         for group in self.groups() {
@@ -34,7 +35,7 @@ impl Packet {
         text
     }
 
-    /// Legs that came from one and went the same way to the same end, in order.
+    /// Groups legs that have the same origin, path and ending, in order.
     fn groups(&self) -> Vec<Vec<usize>> {
         let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (at, leg) in self.legs.iter().enumerate() {
@@ -49,6 +50,7 @@ impl Packet {
     }
 
     fn put_steps(&self, leg: usize, text: &mut String) {
+        // Columns are as wide as their longest entry, within limits.
         let width = |of: &dyn Fn(&PacketStep) -> usize, least: usize| {
             self.steps.iter().map(of).max().unwrap_or(0).clamp(least, WIDEST)
         };
@@ -74,7 +76,7 @@ impl Packet {
     }
 }
 
-/// What comes before the steps of so many legs.
+/// Returns the heading for `count` equal legs; `None` for the packet that the journey began with.
 fn origin(leg: &PacketLeg, is_whole_known: bool, count: usize) -> Option<String> {
     let (one, many) = match leg {
         PacketLeg { segment_of: Some(_), .. } => ("one segment of it", "segments of it"),
@@ -93,20 +95,20 @@ fn origin(leg: &PacketLeg, is_whole_known: bool, count: usize) -> Option<String>
     Some(if count == 1 { format!("{one}:") } else { format!("{count} {many}, the first:") })
 }
 
-/// What happened at a step.
+/// Describes the kind of a step.
 pub(crate) fn words(what: &str) -> &str {
     match what {
-        "backlog" => "into the backlog",
-        "gro" => "to be merged",
-        "socket" => "in its socket",
-        "consumed" => "done with",
+        "backlog" => "in the CPU backlog",
+        "gro" => "before GRO",
+        "socket" => "in the socket",
+        "consumed" => "freed",
         other => other,
     }
 }
 
-/// What is different from the step before.
+/// Describes what changed since the step before.
 fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
-    // Its headers are no longer where they were.
+    // At the free, the header offsets are no longer valid: the headers cannot be compared.
     if step.what == "consumed" {
         return String::new();
     }
@@ -118,7 +120,7 @@ fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
     if before.map_or(gso(step).is_some(), |before| gso(before) != gso(step)) {
         news.push(match gso(step) {
             Some((packets, size)) => format!("GSO {packets} x {size}"),
-            None => "no GSO packet".to_owned(),
+            None => "no longer GSO".to_owned(),
         });
     }
     if before.map_or(step.checksum == "partial", |before| before.checksum != step.checksum) {
@@ -132,7 +134,7 @@ fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
     if before.map_or(step.encapsulation.is_some(), |before| {
         (before.vni, &before.tunnel) != (step.vni, &step.tunnel)
     }) {
-        news.push(within(step).unwrap_or_else(|| "out of the tunnel".to_owned()));
+        news.push(within(step).unwrap_or_else(|| "decapsulated".to_owned()));
     }
     for (outer, fragment) in fragments(step) {
         let known = before.map(fragments);
@@ -150,11 +152,11 @@ fn news(step: &PacketStep, before: Option<&PacketStep>) -> String {
     if news.is_empty() { String::new() } else { format!(": {}", news.join(", ")) }
 }
 
-/// How a leg ended.
+/// Describes how a leg ended.
 pub(crate) fn ending_words(ending: &PacketEnding) -> String {
     match ending {
         PacketEnding::Read { pid, command } => format!("read by {command} ({pid})"),
-        PacketEnding::Received => "received by its socket".to_owned(),
+        PacketEnding::Received => "received by the socket".to_owned(),
         PacketEnding::Dropped { reason, function, meaning, check } => {
             let mut text = format!("DROPPED: {reason}");
             if let Some(function) = function {
@@ -168,23 +170,23 @@ pub(crate) fn ending_words(ending: &PacketEnding) -> String {
             }
             text
         }
-        PacketEnding::Left { device } => format!("left by {device}"),
-        PacketEnding::Consumed => "used up".to_owned(),
-        PacketEnding::Cut => "cut".to_owned(),
-        PacketEnding::Fragmented => "cut into fragments".to_owned(),
+        PacketEnding::Left { device } => format!("left through {device}"),
+        PacketEnding::Consumed => "consumed".to_owned(),
+        PacketEnding::Cut => "segmented".to_owned(),
+        PacketEnding::Fragmented => "fragmented".to_owned(),
         PacketEnding::Reassembled => "reassembled with the other fragments".to_owned(),
         PacketEnding::Merged { into } => format!("merged into packet {into}"),
-        PacketEnding::Unseen => "not seen any more".to_owned(),
+        PacketEnding::Unseen => "not seen again".to_owned(),
     }
 }
 
-/// What a packet is a fragment of; whether that is the tunnel's packet around it.
+/// Returns the fragments that a packet is: `true` marks the outer packet of the tunnel.
 pub(crate) fn fragments(step: &PacketStep) -> Vec<(bool, Fragment)> {
     let outer = step.tunnel_fragment.map(|fragment| (true, fragment));
     outer.into_iter().chain(step.fragment.map(|fragment| (false, fragment))).collect()
 }
 
-/// The tunnel around a packet, in words.
+/// Describes the tunnel around a packet.
 pub(crate) fn within(step: &PacketStep) -> Option<String> {
     let (encapsulation, tunnel) = step.encapsulation.zip(step.tunnel.as_ref())?;
     Some(format!("in {} {tunnel}", encapsulation.within(step.vni)))

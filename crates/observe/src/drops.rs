@@ -1,12 +1,11 @@
-//! Where the kernel dropped packets, by its own reason: `bpf/drops.bpf.c`,
-//! loaded and read.
+//! Counts of dropped packets by the kernel's reason and place: loads and reads `bpf/drops.bpf.c`.
 //!
-//! The program is attached to the trace point `skb:kfree_skb`. Every drop passes it, and no
-//! delivery does. It counts only in the namespaces that it was told of.
+//! The program is attached to the trace point `skb:kfree_skb`, which every drop passes and no
+//! delivery does. It counts only in the namespaces that [`Drops::watch`] names.
 //!
-//! It needs CAP_BPF and CAP_PERFMON in the initial user namespace, and Linux 5.17 or newer
-//! with BTF. Before 6.11 a drop at a full socket buffer does not say which socket that was.
-//! Such drops are then left to the kernel's counters.
+//! It needs CAP_BPF and CAP_PERFMON in the initial user namespace, and Linux 5.17 or newer with
+//! BTF. Before 6.11, a drop at a full socket buffer does not identify the socket; such drops are
+//! left to the kernel's counters.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,12 +23,11 @@ const KEY_BYTES: usize = 8 + 4 + 4 + DEVICE_BYTES;
 const DEVICE_BYTES: usize = 16;
 const _: () = assert!(KEY_BYTES == 32, "the C source asserts the same");
 
-/// Arguments of the trace point with the receiving socket (Linux 6.11), the
-/// data pointer that each trace point function has among them; one less with
-/// the reason only (5.17).
+/// Number of arguments of the trace point with the receiving socket (Linux 6.11), including the
+/// data pointer of every trace point function. With the reason only (5.17) there is one less.
 const WITH_SOCKET: usize = 5;
 
-/// Where a packet was dropped, as the kernel's program counts it.
+/// A place and reason, as the BPF program counts drops.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     location: u64,
@@ -62,11 +60,11 @@ impl Key {
     }
 }
 
-/// The counts could not be read, or a namespace not be added.
+/// The counts could not be read, or a namespace could not be added.
 #[derive(Debug, thiserror::Error)]
 #[error("counts of drops: {reason}")]
 pub struct DropsError {
-    /// What was attempted, and what came.
+    /// The failed operation and its error.
     reason: String,
 }
 
@@ -81,24 +79,24 @@ pub struct DropsReading {
 pub struct Dropped {
     /// Inode number of the network namespace.
     pub netns: u64,
-    /// Device the packet was at; empty where it was at none (sockets).
+    /// Device of the packet; empty if there was none (sockets).
     pub device: String,
     /// The kernel's reason, without its prefix (`SOCKET_RCVBUFF`).
     pub reason: String,
-    /// The kernel's function that dropped it (`udp_queue_rcv_one_skb`), where
-    /// `/proc/kallsyms` may be read.
+    /// The kernel function that dropped it (`udp_queue_rcv_one_skb`), if `/proc/kallsyms` is
+    /// readable.
     pub function: Option<String>,
-    /// Packets; a GSO packet counts as those it stands for.
+    /// Number of packets; a GSO packet counts as the packets it stands for.
     pub packets: u64,
 }
 
-/// The loaded program. It counts until it is dropped.
+/// The loaded program. It counts until this value is dropped.
 #[derive(Debug)]
 pub struct Drops {
     spaces: MapHandle,
     drops: MapHandle,
     reasons: DropReasons,
-    /// Functions by location, as far as they were looked up.
+    /// Cache of functions by location.
     functions: Mutex<BTreeMap<u64, Option<String>>>,
     // Dropping it detaches the program.
     _link: Link,
@@ -108,7 +106,7 @@ impl Drops {
     /// Loads and attaches the program.
     ///
     /// # Errors
-    /// Why this machine cannot say where packets are dropped, in words.
+    /// Returns the reason why this machine cannot count drops.
     pub fn open() -> Result<Drops, String> {
         let (mut object, btf) = bpf_load::open(OBJECT)?;
         let arguments = btf
@@ -143,10 +141,10 @@ impl Drops {
         Ok(Drops { spaces, drops, reasons, functions: Mutex::default(), _link: link })
     }
 
-    /// Counts in the namespace of this inode number from now on.
+    /// Starts counting in the namespace with this inode number.
     ///
     /// # Errors
-    /// When there are more namespaces than the program can tell apart.
+    /// If there are more namespaces than the program's map has room for.
     pub fn watch(&self, netns: u64) -> Result<(), DropsError> {
         let failed = |reason: String| DropsError { reason };
         let inode = u32::try_from(netns)
@@ -163,8 +161,8 @@ impl Drops {
     pub fn read(&self) -> Result<DropsReading, DropsError> {
         let failed = |reason: String| DropsError { reason };
         let mut counts = BTreeMap::new();
-        // Entries are never removed, so that walking the map ends and misses none
-        // that was there before.
+        // Entries are never removed, so iterating over the map ends, and finds every entry that
+        // existed before.
         for bytes in self.drops.keys() {
             let value = self
                 .drops
@@ -178,12 +176,13 @@ impl Drops {
         Ok(DropsReading { counts })
     }
 
-    /// What was dropped between two readings, in no particular order.
+    /// Returns the drops between two readings, in no particular order.
     pub fn difference(&self, before: &DropsReading, after: &DropsReading) -> Vec<Dropped> {
         let new: Vec<(&Key, u64)> = after
             .counts
             .iter()
             .map(|(key, count)| {
+                // A reason that is new since the last reading counts from zero.
                 (key, count.saturating_sub(before.counts.get(key).copied().unwrap_or(0)))
             })
             .filter(|(_, packets)| *packets > 0)

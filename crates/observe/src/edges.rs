@@ -1,13 +1,13 @@
-//! Which devices are the edge of what is watched: behind them are other machines.
+//! Devices at the edge of the watched namespaces: behind them are other machines.
 
 use std::collections::BTreeMap;
 
 use netstate::Interface;
 
-/// Namespaces (by inode) and indices of the devices at the edge, of these devices by namespace.
+/// Returns the edge devices as pairs of namespace inode and device index.
 ///
-/// NICs are. Where only some namespaces are watched (`whole` is false), a veth device is one, too,
-/// whose other end is in none of them. Of a device that was named, nothing else is.
+/// NICs are edge devices. If only some namespaces are watched (`whole` is false), so are veth
+/// devices whose other end is in none of them. If a device is named, only that one is.
 pub(crate) fn edges(
     spaces: &BTreeMap<u32, Vec<Interface>>,
     whole: bool,
@@ -25,12 +25,12 @@ pub(crate) fn edges(
     spaces.iter().flat_map(of).collect()
 }
 
-/// Whether it is a veth device whose other end is not watched. The kernel numbers other
-/// namespaces by each one's own count, so that ends are found by naming each other.
+/// Returns whether this is a veth device whose other end is not watched. Each namespace numbers the
+/// others by itself, so two ends are matched by each naming the other's index.
 fn is_open_veth(spaces: &BTreeMap<u32, Vec<Interface>>, inode: u32, link: &Interface) -> bool {
     let (Some("veth"), Some(peer), Some(_)) = (link.kind.as_deref(), link.link, link.link_netns)
     else {
-        // Without a number its other end is in the same namespace.
+        // Without a namespace number, the other end is in the same namespace.
         return false;
     };
     let is_peer = |other: &Interface| {

@@ -1,13 +1,13 @@
-//! What the programs tell: `struct event` and `struct snapshot` of `bpf/event.h`.
+//! Events of the BPF programs: `struct event` and `struct snapshot` of `bpf/event.h`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of `struct flow`, and of `struct event`.
+/// Bytes of `struct flow` and of `struct event`.
 const FLOW_BYTES: usize = 52;
 pub(crate) const EVENT_BYTES: usize = 200;
-/// Bytes of `struct snapshot` before those of the packet.
+/// Bytes of `struct snapshot` before the packet's bytes.
 const SNAPSHOT_HEAD: usize = 208;
 
 /// Where in the kernel a packet was seen.
@@ -19,17 +19,17 @@ pub enum Kind {
     Sent,
     /// Put into a CPU's backlog.
     Backlog,
-    /// About to be merged with others, or not.
+    /// About to enter GRO.
     Gro,
-    /// Handed to what receives from a device.
+    /// Passed to the protocol handlers of a device.
     Received,
-    /// Received for a socket.
+    /// Queued to a socket.
     Socket,
     /// Read from a socket.
     Read,
-    /// Freed without having been consumed.
+    /// Freed as dropped (`kfree_skb`).
     Dropped,
-    /// Freed after use.
+    /// Freed after use (`consume_skb`).
     Consumed,
 }
 
@@ -48,40 +48,40 @@ impl Kind {
     ];
 }
 
-/// Who vouches for a packet's checksum (`ip_summed`).
+/// State of a packet's checksum (`ip_summed`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nobody yet: it is in the packet, and to be verified by whoever wants to know.
+    /// Not verified: the checksum is in the packet and must be verified by the receiver.
     None,
-    /// It was verified, or need not be.
+    /// Verified, or needs no verification.
     Unnecessary,
-    /// The sum over the packet is known, and not yet compared.
+    /// The sum over the packet is known, but not yet compared.
     Complete,
-    /// It is still to be computed, by hardware or at the last moment.
+    /// Still to be computed, by hardware or in software at the last moment.
     Partial,
 }
 
-/// A flow, of a packet's headers.
+/// Flow and IP headers of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// Where from.
+    /// Source address.
     pub source: IpAddr,
-    /// Where to.
+    /// Destination address.
     pub destination: IpAddr,
     /// IP protocol number.
     pub protocol: u8,
-    /// Source and destination port of TCP and UDP; 0 without.
+    /// Source and destination port of TCP and UDP; 0 if there are none.
     pub ports: (u16, u16),
-    /// Flags of TCP.
+    /// TCP flags.
     pub tcp_flags: u8,
-    /// Sequence number of TCP.
+    /// TCP sequence number.
     pub sequence: u32,
-    /// Identification of IPv4, or of IPv6's fragment header; 0 without.
+    /// Identification of the IPv4 header, or of IPv6's fragment header; 0 if there is none.
     pub id: u32,
-    /// Offset of a fragment, in bytes, and whether more follow; `None`: it is none. A later one
-    /// has the ports of its first one, where that was seen.
+    /// Offset of a fragment in bytes, and whether more follow; `None`: not a fragment. A later
+    /// fragment has the ports of the first one, if that was seen.
     pub fragment: Option<(u16, bool)>,
-    /// Bytes of the IP packet as its header says; 0 of one that is longer than that.
+    /// Length of the IP packet as its header states it; 0 if it is longer than the field allows.
     pub length: u16,
 }
 
@@ -94,7 +94,7 @@ impl Flow {
         };
         let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         let (source, destination) = (address(0), address(16));
-        // No IP headers: what else is in a tunnel.
+        // No IP headers: a tunnel carries another protocol.
         if bytes[..32] == [0; 32] {
             return None;
         }
@@ -113,7 +113,7 @@ impl Flow {
         })
     }
 
-    /// The name of its protocol, or its number.
+    /// Returns the name of the protocol, or its number.
     pub fn protocol_name(&self) -> String {
         match self.protocol {
             1 => "icmp".to_owned(),
@@ -138,7 +138,7 @@ impl std::fmt::Display for Flow {
     }
 }
 
-/// How a tunnel wraps packets.
+/// Encapsulation of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -152,7 +152,7 @@ pub enum Encapsulation {
 }
 
 impl Encapsulation {
-    /// What a packet is in, in words.
+    /// Describes the encapsulation, with the VNI or key if there is one.
     pub fn within(self, vni: Option<u32>) -> String {
         let name = match self {
             Encapsulation::Vxlan => "VXLAN",
@@ -162,7 +162,7 @@ impl Encapsulation {
         vni.map_or(name.to_owned(), |vni| format!("{name} {vni}"))
     }
 
-    /// `enum tunnel` of an encapsulation that has a port.
+    /// Returns the value of `enum tunnel` of an encapsulation that has a port.
     pub(crate) fn number(self) -> u16 {
         match self {
             Encapsulation::Vxlan => 1,
@@ -171,7 +171,7 @@ impl Encapsulation {
         }
     }
 
-    /// `enum tunnel`, and whether it comes with an identifier.
+    /// Parses `enum tunnel`; the second value tells whether an identifier is present.
     pub(crate) fn parse(number: u8) -> Option<(Encapsulation, bool)> {
         match number {
             1 => Some((Encapsulation::Vxlan, true)),
@@ -183,18 +183,18 @@ impl Encapsulation {
     }
 }
 
-/// The headers of a tunnel around a packet.
+/// The outer headers of a packet in a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Which kind it is of.
+    /// Kind of the tunnel.
     pub encapsulation: Encapsulation,
-    /// Network identifier of VXLAN or Geneve, 24 bits; key of GRE, where it has one.
+    /// VNI of VXLAN or Geneve, 24 bits; key of GRE, if it has one.
     pub vni: Option<u32>,
-    /// Between which ends.
+    /// Outer flow.
     pub outer: Flow,
 }
 
-/// What a packet's bytes begin with.
+/// The first header of a packet's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Link {
     /// An Ethernet header.
@@ -203,25 +203,26 @@ pub enum Link {
     Ip,
 }
 
-/// A packet's headers as they are, with the payload that was asked for.
+/// A packet's headers, with the payload that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Headers {
-    /// What they begin with.
+    /// The first header.
     pub link: Link,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Bytes of the whole packet from their beginning on, as many as they are or more.
+    /// Length of the whole packet from the first header on; at least the length of `bytes`.
     pub length: u32,
 }
 
 impl Headers {
-    /// Of an event that carries them.
+    /// Parses the headers that follow an event.
     fn parse(bytes: &[u8]) -> Option<Headers> {
         let head = bytes.get(EVENT_BYTES..SNAPSHOT_HEAD)?;
         let begin = usize::from(u16::from_ne_bytes([head[2], head[3]]));
         let length = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
         let bytes = bytes[SNAPSHOT_HEAD..].get(begin..)?;
         Some(Headers {
+            // Without an Ethernet header the bytes start later.
             link: if begin == 0 { Link::Ethernet } else { Link::Ip },
             bytes: bytes.to_vec(),
             length: length.max(u32::try_from(bytes.len()).ok()?),
@@ -234,47 +235,48 @@ impl Headers {
 pub struct Event {
     /// `CLOCK_MONOTONIC`, ns.
     pub time: u64,
-    /// The kernel's address of it: the same while it is the same packet.
+    /// The kernel's address of the packet (skb); unchanged while it is the same packet.
     pub skb: u64,
-    /// Where it was dropped: an address of the kernel's code.
+    /// For a drop: address in the kernel's code.
     pub location: u64,
-    /// Inode of the network namespace; `None`: the kernel does not tell there.
+    /// Inode of the network namespace; `None`: unknown at this place.
     pub netns: Option<u32>,
-    /// Index and name of the device; `None`: it is at none, but in a socket.
+    /// Index and name of the device; `None`: at no device, as in a socket.
     pub device: Option<(u32, String)>,
-    /// Bytes of it as it lies there: with or without Ethernet header.
+    /// Length at this place in bytes, with or without the Ethernet header.
     pub bytes: u32,
     /// `enum skb_drop_reason`.
     pub reason: u32,
-    /// Payload bytes of each packet that it stands for, and how many these are; `None`: it is
-    /// no GSO packet.
+    /// For a GSO packet: payload bytes of each packet that it stands for, and their number; `None`:
+    /// not a GSO packet.
     pub gso: Option<(u16, u16)>,
-    /// What happened to it.
+    /// The type of event.
     pub kind: Kind,
-    /// Who vouches for its checksum.
+    /// State of its checksum.
     pub checksum: Checksum,
-    /// What conntrack takes it for (`enum ip_conntrack_info`).
+    /// Conntrack state (`enum ip_conntrack_info`).
     pub conntrack: Option<u8>,
     /// Mark of the packet.
     pub mark: u32,
-    /// CPU that had it.
+    /// The CPU that processed it.
     pub cpu: u32,
     /// Process that read it, and its command.
     pub process: Option<(u32, String)>,
-    /// The packet's own addresses; `None` where a tunnel carries something else than IP.
+    /// The packet's own (inner) addresses; `None` if a tunnel carries something other than IP.
     pub flow: Option<Flow>,
-    /// The tunnel around it, where it is in one.
+    /// The tunnel around it, if any.
     pub tunnel: Option<Tunnel>,
-    /// Its headers as they are, where they are wanted and can be read.
+    /// Its headers, if they are wanted and readable.
     pub headers: Option<Headers>,
 }
 
 impl Event {
-    /// Reads one of [`EVENT_BYTES`], or of more where headers are with it; `None`: it is none of
+    /// Parses an event of [`EVENT_BYTES`], or a longer one with headers; `None`: not an event of
     /// this version.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Event> {
         let headers = match bytes.len() {
             EVENT_BYTES => None,
+            // Longer events carry headers; an event with broken ones is not used at all.
             _ => Some(Headers::parse(bytes)?),
         };
         let bytes: &[u8; EVENT_BYTES] = bytes.get(..EVENT_BYTES)?.try_into().ok()?;
@@ -282,6 +284,7 @@ impl Event {
         let long = |at: usize| u32::from(word(at)) | u32::from(word(at + 2)) << 16;
         let wide = |at: usize| u64::from(long(at)) | u64::from(long(at + 4)) << 32;
         let text = |at: usize| {
+            // Names of the kernel end with a zero byte.
             let name = bytes[at..at + 16].split(|byte| *byte == 0).next().unwrap_or_default();
             String::from_utf8_lossy(name).into_owned()
         };
@@ -291,6 +294,7 @@ impl Event {
             0 => None,
             number => {
                 let (encapsulation, is_known) = Encapsulation::parse(number)?;
+                // A GRE tunnel may have no key.
                 let vni = Some(long(76)).filter(|_| is_known);
                 Some(Tunnel { encapsulation, vni, outer: outer? })
             }
@@ -301,10 +305,12 @@ impl Event {
             time: wide(0),
             skb: wide(8),
             location: wide(16),
+            // 0 means that the program could not read it here.
             netns: Some(long(24)).filter(|netns| *netns > 0),
             device: Some((long(28), text(32))).filter(|(index, _)| *index > 0),
             bytes: long(48),
             reason: long(52),
+            // A GSO packet with one segment is an ordinary packet.
             gso: Some(gso).filter(|(size, segments)| *size > 0 && *segments > 1),
             kind: *Kind::ALL.get(usize::from(bytes[60]))?,
             checksum: match bytes[61] {
@@ -313,6 +319,7 @@ impl Event {
                 2 => Checksum::Complete,
                 _ => Checksum::Partial,
             },
+            // The program adds 1, so that 0 means no conntrack entry.
             conntrack: bytes[62].checked_sub(1),
             mark: long(64),
             cpu: long(68),
@@ -323,7 +330,7 @@ impl Event {
         })
     }
 
-    /// Packets that it stands for.
+    /// Returns the number of packets that it stands for.
     pub fn packets(&self) -> u16 {
         self.gso.map_or(1, |(_, segments)| segments)
     }

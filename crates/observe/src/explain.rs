@@ -1,13 +1,13 @@
-//! What the kernel's reasons for dropping a packet mean to an overlay.
+//! Explanations of the kernel's drop reasons, as they apply to overlay networks.
 
-/// A reason in a sentence, and where to look on.
+/// A drop reason explained in a sentence, with the `doctor` check to run next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explanation {
-    /// The kernel's name of it, without prefix.
+    /// The kernel's name of the reason, without its prefix.
     pub reason: &'static str,
-    /// What it means.
+    /// One or two sentences, shown to users.
     pub meaning: &'static str,
-    /// The check of `doctor` that looks for the cause, where there is one.
+    /// The `doctor` check that looks for the cause, if there is one.
     pub check: Option<&'static str>,
 }
 
@@ -19,161 +19,186 @@ const fn of(
     Explanation { reason, meaning, check }
 }
 
-/// Of `include/net/dropreason-core.h` (Linux 6.18): those that packets of an overlay meet.
+/// Reasons from `include/net/dropreason-core.h` (Linux 6.18) that packets of an overlay can meet.
 const EXPLANATIONS: &[Explanation] = &[
     of(
         bpf_load::NOT_TOLD,
         None,
-        "This kernel does not tell why it drops a packet (Linux 5.17 and \
-       newer do): the function is what is known.",
+        "This kernel reports no drop reasons (Linux 5.17 and newer do). Only the function is \
+            known.",
     ),
     of(
         "VXLAN_ENTRY_EXISTS",
         None,
-        "The forwarding table has a static entry for the \
-       sender's MAC address at another remote end than the one that it came from.",
+        "The forwarding table has a static entry that maps the sender's MAC address to another \
+            remote endpoint than the one the packet came from.",
     ),
     of(
         "VXLAN_INVALID_HDR",
         None,
-        "The VXLAN header has bits that this device does not know: \
-       another protocol on this port, or an extension that only the other end has.",
+        "The VXLAN header has flags that this device does not support: another protocol uses this \
+            port, or only the other endpoint has the extension enabled.",
     ),
     of(
         "VXLAN_VNI_NOT_FOUND",
         Some("OV034"),
-        "No VXLAN device of this namespace has the network \
-       identifier of the packet.",
+        "No VXLAN device in this namespace has the packet's VNI.",
     ),
     of(
         "IP_TUNNEL_ECN",
         None,
-        "The outer header says that congestion was met, and the inner \
-       packet's sender does not understand that.",
+        "The outer header is marked as congestion experienced, but the inner packet's sender does \
+            not support ECN.",
     ),
     of(
         "MAC_INVALID_SOURCE",
         Some("OV039"),
-        "The sender's MAC address is a multicast one, or the \
-       receiver's own: a duplicate, or a packet that came back.",
+        "The source MAC address is multicast or the receiver's own: a duplicate address, or a \
+            packet that was looped back.",
     ),
-    of("LOCAL_MAC", None, "The destination's MAC address is one of this host."),
-    of("ARP_PVLAN_DISABLE", None, "An answer on behalf of another port, which is switched off."),
+    of("LOCAL_MAC", None, "The destination MAC address belongs to this host."),
+    of("ARP_PVLAN_DISABLE", None, "Proxy ARP for a port in a private VLAN is disabled."),
     of(
         "UDP_CSUM",
         Some("OV009"),
-        "The UDP checksum is wrong: computed wrongly, or over a packet \
-       that was changed afterwards.",
+        "The UDP checksum is wrong: it was computed incorrectly, or the packet was changed \
+            afterwards.",
     ),
     of(
         "TCP_CSUM",
         Some("OV009"),
-        "The TCP checksum is wrong: computed wrongly, or over a packet \
-       that was changed afterwards.",
+        "The TCP checksum is wrong: it was computed incorrectly, or the packet was changed \
+            afterwards.",
     ),
-    of("SKB_CSUM", Some("OV009"), "A checksum is wrong where it was computed or verified."),
+    of("SKB_CSUM", Some("OV009"), "The kernel could not compute or verify the checksum."),
     of("IP_CSUM", Some("OV009"), "The checksum of the IPv4 header is wrong."),
     of(
         "SOCKET_RCVBUFF",
         Some("OV031"),
-        "The receiving socket's buffer is full: the reader is \
-       too slow, or its buffer too small.",
+        "The receiving socket's buffer is full: the reader is too slow, or the buffer is too \
+            small.",
     ),
     of(
         "PROTO_MEM",
         Some("OV031"),
-        "The memory that sockets of this protocol may have is used \
-       up.",
+        "Sockets of this protocol have used up the memory that they may have.",
     ),
-    of("SOCKET_BACKLOG", None, "The socket is busy and its backlog full."),
-    of("NO_SOCKET", None, "Nobody listens on the destination's port."),
+    of(
+        "SOCKET_BACKLOG",
+        None,
+        "The socket is in use by another CPU or process and its backlog is full.",
+    ),
+    of("NO_SOCKET", None, "No socket listens on the destination port."),
     of(
         "NETFILTER_DROP",
         None,
-        "A rule of nftables, iptables or another netfilter hook dropped \
-       it.",
+        "A rule of nftables, iptables or another netfilter hook dropped the packet.",
     ),
     of(
         "CPU_BACKLOG",
         Some("OV025"),
-        "The backlog of a CPU is full: packets come faster than it \
-       takes them (net.core.netdev_max_backlog), or one flow has more than its share.",
+        "The backlog of a CPU is full: packets arrive faster than the CPU processes them \
+            (net.core.netdev_max_backlog), or one flow exceeds its share.",
     ),
     of(
         "QDISC_DROP",
         Some("OV048"),
-        "The queueing discipline is full, its policy drops, or the device has no carrier.",
+        "The queueing discipline is full, its policy drops the packet, or the device has no \
+            carrier.",
     ),
     of("QDISC_OVERLIMIT", Some("OV048"), "The queueing discipline is full."),
-    of("QDISC_CONGESTED", Some("OV048"), "The queueing discipline sees congestion."),
+    of(
+        "QDISC_CONGESTED",
+        Some("OV048"),
+        "The queueing discipline dropped the packet because of congestion.",
+    ),
     of("FULL_RING", Some("OV046"), "The ring of the TAP device is full: its reader is too slow."),
     of("DEV_READY", Some("OV051"), "The device is down, or has no carrier."),
-    of("DEV_HDR", None, "The device could not make its header."),
+    of("DEV_HDR", None, "The device could not build its link-layer header."),
     of(
         "PKT_TOO_BIG",
         Some("OV016"),
-        "The packet is longer than the MTU of the path, and may not \
-       be cut.",
+        "The packet exceeds the MTU of the path and must not be fragmented.",
     ),
-    of("PKT_TOO_SMALL", None, "The packet is shorter than its headers say."),
-    of("NO_TX_TARGET", Some("OV035"), "No port or remote end is there to send it to."),
+    of("PKT_TOO_SMALL", None, "The packet is shorter than its headers state."),
+    of("NO_TX_TARGET", Some("OV035"), "The packet has no output port or remote endpoint."),
     of(
         "BRIDGE_INGRESS_STP_STATE",
         None,
-        "The bridge port does not forward: spanning tree, or it \
-       was just added.",
+        "The bridge port is not in the forwarding state: spanning tree blocks it, or it was just \
+            added.",
     ),
     of(
         "IP_RPFILTER",
         Some("OV042"),
-        "An answer to the sender would leave by another device: \
-       reverse path filtering drops it.",
+        "The route back to the source uses another device, so reverse path filtering drops the \
+            packet.",
     ),
-    of("IP_INADDRERRORS", None, "No route leads to the destination for a packet from there."),
-    of("IP_OUTNOROUTES", None, "No route leads to the destination."),
-    of("IP_INNOROUTES", None, "No route leads to the destination."),
-    of("IP_LOCAL_SOURCE", None, "The sender's address is one of this host."),
-    of("IP_INVALID_SOURCE", None, "The sender's address cannot be one."),
-    of("IP_INVALID_DEST", None, "The destination's address cannot be one here."),
-    of("NEIGH_FAILED", Some("OV041"), "Nobody answered for the neighbour's address."),
+    of(
+        "IP_INADDRERRORS",
+        None,
+        "There is no route to the destination for packets from this source.",
+    ),
+    of("IP_OUTNOROUTES", None, "There is no route to the destination."),
+    of("IP_INNOROUTES", None, "There is no route to the destination."),
+    of("IP_LOCAL_SOURCE", None, "The source address belongs to this host."),
+    of("IP_INVALID_SOURCE", None, "The source address is not a valid source."),
+    of("IP_INVALID_DEST", None, "The destination address is not valid here."),
+    of(
+        "NEIGH_FAILED",
+        Some("OV041"),
+        "The neighbour did not answer ARP or neighbour solicitations.",
+    ),
     of("NEIGH_CREATEFAIL", Some("OV040"), "The neighbour table is full."),
-    of("NEIGH_QUEUEFULL", Some("OV041"), "Too many packets wait for the neighbour's address."),
+    of(
+        "NEIGH_QUEUEFULL",
+        Some("OV041"),
+        "Too many packets are queued until the neighbour's address is resolved.",
+    ),
     of("NEIGH_DEAD", None, "The neighbour's entry is being removed."),
-    of("FRAG_REASM_TIMEOUT", Some("OV021"), "Not all fragments came in time."),
-    of("FRAG_TOO_FAR", Some("OV021"), "Fragments of later packets overtook too many."),
-    of("DUP_FRAG", None, "The fragment came before."),
+    of(
+        "FRAG_REASM_TIMEOUT",
+        Some("OV021"),
+        "Not all fragments arrived before the reassembly timeout.",
+    ),
+    of("FRAG_TOO_FAR", Some("OV021"), "Too many fragments of later packets arrived first."),
+    of("DUP_FRAG", None, "The fragment is a duplicate."),
     of("TC_INGRESS", None, "A traffic control filter or program at ingress dropped it."),
     of("TC_EGRESS", None, "A traffic control filter or program at egress dropped it."),
     of("XDP", None, "An XDP program dropped it."),
     of("TAP_FILTER", None, "The TAP device's filter dropped it."),
     of("TAP_TXFILTER", None, "The TAP device's address filter dropped it."),
-    of("UNHANDLED_PROTO", None, "Nobody here understands this protocol."),
+    of("UNHANDLED_PROTO", None, "This host does not support the protocol."),
     of(
         "OTHERHOST",
         Some("OV039"),
-        "The destination's MAC address is not this device's: a stale \
-       neighbour or forwarding entry, or flooding.",
+        "The destination MAC address is not this device's: a neighbour or forwarding entry is \
+            stale, or the packet was flooded.",
     ),
-    of("SKB_GSO_SEG", None, "A GSO packet could not be cut."),
-    of("NOMEM", None, "No memory was left."),
-    of("XFRM_POLICY", None, "An IPsec policy forbids it."),
-    of("TCP_OLD_DATA", None, "The connection has these bytes already: sent twice."),
-    of("TCP_OFOMERGE", None, "The connection has these bytes already."),
-    of("TCP_INVALID_SEQUENCE", None, "The bytes are outside of the connection's window."),
-    of("NOT_SPECIFIED", None, "The kernel tells no reason here."),
+    of("SKB_GSO_SEG", None, "A GSO packet could not be segmented."),
+    of("NOMEM", None, "The kernel is out of memory."),
+    of("XFRM_POLICY", None, "An IPsec policy forbids the packet."),
+    of(
+        "TCP_OLD_DATA",
+        None,
+        "The connection received these bytes before: the sender sent them twice.",
+    ),
+    of("TCP_OFOMERGE", None, "The connection received these bytes before, out of order."),
+    of("TCP_INVALID_SEQUENCE", None, "The bytes are outside the connection's window."),
+    of("NOT_SPECIFIED", None, "The kernel gives no reason here."),
 ];
 
-const NO_DEFRAG: &str = "Fragments of the packet overlap or do not fit, or the memory for \
+const NO_DEFRAG: &str = "The fragments of the packet overlap or do not fit, or the memory for \
     fragments is full (net.ipv4.ipfrag_high_thresh, net.ipv6.ip6frag_high_thresh).";
 
-/// The same by function of the kernel, where that tells more than the reason.
+/// Explanations by kernel function, where the function is more specific than the reason.
 const BY_FUNCTION: &[(&str, Explanation)] = &[
     (
         "br_dev_queue_push_xmit",
         of(
             "NOT_SPECIFIED",
             Some("OV014"),
-            "The packet is longer than the MTU of the bridge port that it is to leave by.",
+            "The packet exceeds the MTU of the bridge port that it would leave through.",
         ),
     ),
     (
@@ -191,18 +216,22 @@ const BY_FUNCTION: &[(&str, Explanation)] = &[
         of(
             "NOT_SPECIFIED",
             Some("OV013"),
-            "The packet is longer than the MTU of the path. The kernel cuts no IPv6 packets that \
-             it forwards, and none of its tunnels.",
+            "The packet exceeds the MTU of the path. The kernel does not fragment IPv6 packets \
+                that it forwards or encapsulates.",
         ),
     ),
     (
         "ip_error",
-        of("NOT_SPECIFIED", None, "A route forbids it: blackhole, unreachable, prohibit."),
+        of(
+            "NOT_SPECIFIED",
+            None,
+            "A route of type blackhole, unreachable or prohibit matches the packet.",
+        ),
     ),
 ];
 
-/// What a reason means, told by this function of the kernel; `None` for those that tell nothing
-/// about overlays.
+/// Returns the explanation of a drop reason, the one for this kernel function if there is any.
+/// `None`: the reason does not matter to overlays.
 pub fn explanation(reason: &str, function: Option<&str>) -> Option<&'static Explanation> {
     let is_of =
         |(name, known): &&(&str, Explanation)| Some(*name) == function && known.reason == reason;

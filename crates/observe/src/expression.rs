@@ -1,43 +1,43 @@
-//! Expressions in pcap-filter syntax: which packets are wanted, decided in the kernel.
+//! Filter expressions in pcap-filter syntax, evaluated in the kernel.
 //!
-//! libpcap compiles an expression to classic BPF, [`crate::classic`] makes eBPF of it. The
-//! programs of `bpf/trace.bpf.c` call a function with room for 4096 instructions
-//! (`bpf/expression.h`). Those of the expression are written over it, and how many they are into
-//! its symbol, before libbpf sees the object: libbpf gives no access to functions that are no
-//! programs. The kernel gets the bytes that the symbol has, and no more.
+//! libpcap compiles an expression to classic BPF, and [`crate::classic`] translates that to eBPF.
+//! The programs of `bpf/trace.bpf.c` call a function with room for 4096 instructions
+//! (`bpf/expression.h`). Before libbpf sees the object, the instructions of the expression replace
+//! the function's code, and its symbol gets their length, because libbpf gives no access to
+//! functions that are not programs. The kernel gets only as many bytes as the symbol states.
 //!
-//! Source of the object's format: elf(5); of what libbpf takes as a function:
-//! `bpf_object__add_programs` of `libbpf.c`.
+//! Sources: elf(5) for the object's format; `bpf_object__add_programs` of `libbpf.c` for what
+//! libbpf takes as a function.
 
 use sys::libpcap::{self, LibpcapError};
 
 use crate::classic::{Extended, TranslateError, translate};
 
-/// As `EXPRESSION_ROOM` of `bpf/expression.h`.
+/// Same as `EXPRESSION_ROOM` of `bpf/expression.h`.
 const ROOM: usize = 4096;
 const BYTES: usize = 8;
 /// The function's name in the object.
 const NAME: &[u8] = b"expression\0";
 
-/// Without an expression every packet is wanted.
+/// Without an expression, every packet matches.
 const EVERY: [Extended; 2] = [
     Extended { code: 0xb7, to: 0, from: 0, offset: 0, immediate: 1 },
     Extended { code: 0x95, to: 0, from: 0, offset: 0, immediate: 0 },
 ];
 
-/// Why an expression is refused.
+/// Errors of compiling an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
-    /// libpcap is missing, or says what is wrong.
+    /// libpcap is missing or rejects the expression.
     #[error(transparent)]
     Libpcap(#[from] LibpcapError),
-    /// libpcap made something that nobody knows.
+    /// libpcap generated code that cannot be translated.
     #[error("{0}")]
     Program(String),
-    /// It is too long.
-    #[error("it becomes {got} instructions, expected {ROOM} at most")]
+    /// The expression becomes too long.
+    #[error("the expression compiles to {got} instructions, expected {ROOM} at most")]
     Long {
-        /// Instructions of eBPF that it becomes.
+        /// Number of eBPF instructions.
         got: usize,
     },
 }
@@ -48,7 +48,7 @@ impl From<TranslateError> for ExpressionError {
     }
 }
 
-/// An expression, compiled.
+/// A compiled expression.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Expression {
     text: String,
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Expression {
 }
 
 impl Extended {
-    /// `struct bpf_insn`.
+    /// Serializes it as `struct bpf_insn`.
     fn bytes(&self) -> [u8; BYTES] {
         let registers = match cfg!(target_endian = "little") {
             true => self.from << 4 | self.to,
@@ -78,9 +78,10 @@ impl Expression {
     /// Compiles an expression for Ethernet frames.
     ///
     /// # Errors
-    /// A machine without libpcap; what libpcap refuses; what becomes too long.
+    /// If libpcap is missing or rejects the expression, or the program becomes too long.
     pub fn compile(text: &str) -> Result<Expression, ExpressionError> {
         let function = translate(libpcap::compile(text)?.instructions())?;
+        // The object reserves room for a function of fixed size.
         if function.len() > ROOM {
             return Err(ExpressionError::Long { got: function.len() });
         }
@@ -88,14 +89,14 @@ impl Expression {
     }
 }
 
-/// The object with an expression in it; without one it wants every packet.
+/// Returns the object with an expression in it; `None` matches every packet.
 ///
 /// # Errors
-/// An object without room for exactly one.
+/// If the object does not have room for exactly one expression.
 pub(crate) fn put_into(object: &[u8], expression: Option<&Expression>) -> Result<Vec<u8>, String> {
     let function = expression.map_or(&EVERY[..], |expression| &expression.function);
-    let [room] = rooms(object).ok_or("the BPF object is no whole ELF file")?[..] else {
-        return Err("the BPF object has not room for exactly one expression".to_owned());
+    let [room] = rooms(object).ok_or("the BPF object is not a complete ELF file")?[..] else {
+        return Err("the BPF object does not have room for exactly one expression".to_owned());
     };
     let mut object = object.to_vec();
     let code: Vec<u8> = function.iter().flat_map(Extended::bytes).collect();
@@ -105,16 +106,16 @@ pub(crate) fn put_into(object: &[u8], expression: Option<&Expression>) -> Result
     Ok(object)
 }
 
-/// Where the function is in the object's bytes.
+/// Location of the function in the object's bytes.
 #[derive(Debug, Clone, Copy)]
 struct Room {
-    /// The symbol's `st_size`.
+    /// Offset of the symbol's `st_size`.
     size_at: usize,
-    /// Its first instruction.
+    /// Offset of its first instruction.
     code_at: usize,
 }
 
-/// A field of a file in this machine's byte order, as objects of BPF are.
+/// Reads a field in this machine's byte order, which BPF objects use.
 fn field<const SIZE: usize>(file: &[u8], at: usize) -> Option<usize> {
     let begin = if cfg!(target_endian = "little") { 0 } else { 8 - SIZE };
     let mut word = [0; 8];
@@ -122,7 +123,7 @@ fn field<const SIZE: usize>(file: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u64::from_ne_bytes(word)).ok()
 }
 
-/// Functions of the name that `bpf/expression.h` gives, with its room; `None`: no ELF file.
+/// Finds functions with the name and room that `bpf/expression.h` gives; `None`: not an ELF file.
 fn rooms(object: &[u8]) -> Option<Vec<Room>> {
     // ELFCLASS64.
     if !object.starts_with(b"\x7fELF\x02") {
@@ -137,6 +138,7 @@ fn rooms(object: &[u8]) -> Option<Vec<Room>> {
     for index in 0..field::<2>(object, 60)? {
         const SHT_SYMTAB: usize = 2;
         let header = section(index)?;
+        // Only symbol tables name the placeholder functions.
         if field::<4>(object, header + 4)? != SHT_SYMTAB {
             continue;
         }
@@ -150,6 +152,7 @@ fn rooms(object: &[u8]) -> Option<Vec<Room>> {
             {
                 let code = offset(field::<2>(object, symbol + 6)?)?;
                 let code_at = code.checked_add(field::<8>(object, symbol + 8)?)?;
+                // Refuse a room that is not within the file.
                 object.get(code_at..code_at.checked_add(ROOM * BYTES)?)?;
                 rooms.push(Room { size_at, code_at });
             }

@@ -1,19 +1,19 @@
-//! Which packets are wanted: `struct filter` of `bpf/filter.h`.
+//! The packet filter of the BPF programs: `struct filter` of `bpf/filter.h`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::expression::Expression;
 
-/// As `PATTERNS` of `bpf/filter.h`.
+/// Same as `PATTERNS` of `bpf/filter.h`.
 pub(crate) const PATTERNS: usize = 8;
 const UDP: u8 = 17;
-/// Bytes of `struct pattern`, and of `struct filter`.
+/// Sizes of `struct pattern` and the head of `struct filter`.
 const PATTERN_BYTES: usize = 76;
 const HEAD_BYTES: usize = 64;
 pub(crate) const FILTER_BYTES: usize = HEAD_BYTES + PATTERNS * PATTERN_BYTES;
 
-/// What a flow pattern should look like and does not.
+/// A flow pattern is malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?}: {problem}, expected \"FROM -> TO\" or \"ADDRESS\", each ADDRESS[/PREFIX][:PORT], \
@@ -27,18 +27,18 @@ pub struct PatternError {
 /// One end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// Address and length of the prefix that counts; `None`: any.
+    /// Address and prefix length; `None`: any.
     pub network: Option<(IpAddr, u8)>,
-    /// Port of TCP and UDP; `None`: any.
+    /// TCP or UDP port; `None`: any.
     pub port: Option<u16>,
 }
 
-/// A flow as it is named on the command line. Both directions are meant.
+/// A flow as given on the command line. It matches both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowPattern {
-    /// Where from.
+    /// Source.
     pub from: End,
-    /// Where to.
+    /// Destination.
     pub to: End,
     /// IP protocol number; `None`: any.
     pub protocol: Option<u8>,
@@ -53,14 +53,14 @@ impl FromStr for FlowPattern {
             Some((from, to)) => (Some(from.trim()), to.trim()),
             None => (None, text.trim()),
         };
-        // The protocol is behind the last end; a number there is the length of a prefix.
+        // The protocol follows the last end; a number there is a prefix length.
         let (last, protocol) = match last.rsplit_once('/') {
             Some((last, "tcp")) => (last, Some(6)),
             Some((last, "udp")) => (last, Some(UDP)),
             Some((last, "icmp")) => (last, Some(1)),
             Some((last, "icmpv6")) => (last, Some(58)),
             Some((_, other)) if other.parse::<u8>().is_err() => {
-                return Err(error(format!("{other:?} is no protocol")));
+                return Err(error(format!("{other:?} is not a protocol")));
             }
             _ => (last, None),
         };
@@ -71,6 +71,7 @@ impl FromStr for FlowPattern {
         };
         let (from, to) = (from.map_err(error)?, to.map_err(error)?);
         if let (Some((one, _)), Some((other, _))) = (from.network, to.network)
+            // No packet can match addresses of both families.
             && one.is_ipv4() != other.is_ipv4()
         {
             return Err(error("one end is IPv4, the other IPv6".to_owned()));
@@ -82,7 +83,7 @@ impl FromStr for FlowPattern {
 fn end(text: &str) -> Result<End, String> {
     let port_of = |port: &str| match port.parse::<u16>() {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("{port:?} is no port")),
+        _ => Err(format!("{port:?} is not a port")),
     };
     let (network, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -90,16 +91,17 @@ fn end(text: &str) -> Result<End, String> {
             match rest.strip_prefix(':') {
                 Some(port) => (address, Some(port_of(port)?)),
                 None if rest.is_empty() => (address, None),
-                None => return Err(format!("{rest:?} behind the ]")),
+                None => return Err(format!("{rest:?} after the ]")),
             }
         }
-        // More than one colon: IPv6 without a port.
+        // More than one colon: an IPv6 address without a port.
         None if text.matches(':').count() > 1 => (text, None),
         None => match text.split_once(':') {
             Some((network, port)) => (network, Some(port_of(port)?)),
             None => (text, None),
         },
     };
+    // Any network.
     if network == "*" {
         return Ok(End { network: None, port });
     }
@@ -107,20 +109,20 @@ fn end(text: &str) -> Result<End, String> {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (network, None),
     };
-    let address: IpAddr = address.parse().map_err(|_| format!("{address:?} is no address"))?;
+    let address: IpAddr = address.parse().map_err(|_| format!("{address:?} is not an address"))?;
     let most = if address.is_ipv4() { 32 } else { 128 };
     let prefix = match prefix {
         None => most,
         Some(text) => match text.parse::<u8>() {
             Ok(length) if length <= most => length,
-            _ => return Err(format!("{text:?} is no length of a prefix")),
+            _ => return Err(format!("{text:?} is not a prefix length")),
         },
     };
     Ok(End { network: Some((address, prefix)), port })
 }
 
 impl FlowPattern {
-    /// A flow between exactly these ends.
+    /// Returns the pattern that matches a flow between exactly these ends.
     pub fn exactly(from: (IpAddr, u16), to: (IpAddr, u16), protocol: u8) -> FlowPattern {
         let end = |(address, port): (IpAddr, u16)| End {
             network: Some((address, if address.is_ipv4() { 32 } else { 128 })),
@@ -129,7 +131,7 @@ impl FlowPattern {
         FlowPattern { from: end(from), to: end(to), protocol: Some(protocol) }
     }
 
-    /// Whether a flow between these ends, in either direction, is meant.
+    /// Returns whether the pattern matches a flow between these ends, in either direction.
     pub fn is_of(&self, from: (IpAddr, u16), to: (IpAddr, u16), protocol: u8) -> bool {
         let is_end = |end: &End, (address, port): (IpAddr, u16)| {
             let (wanted, mask) = bits(end.network);
@@ -161,37 +163,39 @@ fn mapped(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Address and mask, IPv4 mapped into IPv6.
+/// Returns address and mask, with IPv4 mapped into IPv6.
 fn bits(network: Option<(IpAddr, u8)>) -> (u128, u128) {
+    // A zero mask matches every address.
     let Some((address, prefix)) = network else { return (0, 0) };
+    // An IPv4 prefix starts after the 96 bits of the mapping.
     let prefix = u32::from(prefix) + if address.is_ipv4() { 96 } else { 0 };
     let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
     (u128::from(mapped(address)) & mask, mask)
 }
 
-/// Packets that may begin to be followed in windows before the filter is written again: what they
-/// cost is to be known before more do.
+/// Packets that may be selected in a window before the filter is written again: their cost must be
+/// known before more are.
 const ROOM: u32 = 256;
 
 /// Which packets are wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// Flows, of the packet's own headers or of the tunnel's; none: all.
+    /// Flows to match, by the packet's own or the tunnel's headers; empty: all.
     pub flows: Vec<FlowPattern>,
-    /// Only in tunnels with this VXLAN network identifier.
+    /// Match only packets in tunnels with this VXLAN network identifier.
     pub vni: Option<u32>,
-    /// Only at devices of this name.
+    /// Match only at devices of this name.
     pub device: Option<String>,
-    /// Only in namespaces of these inodes; none: all.
+    /// Match only in namespaces with these inodes; empty: all.
     pub netns: Vec<u32>,
-    /// One packet in so many, by chance; at least 1.
+    /// Sample rate: one packet in this many; at least 1.
     pub sample: u32,
-    /// Only where packets are dropped.
+    /// Report only drops.
     pub drops_only: bool,
-    /// Only those that it means, by their own headers or by the tunnel's.
+    /// Match only packets that satisfy this expression, by their own or the tunnel's headers.
     pub expression: Option<Expression>,
-    /// Headers are told as they are, with so many bytes of what is behind them;
-    /// [`Filter::MOST_PAYLOAD`] at most.
+    /// Report the headers themselves, with this many bytes of payload; [`Filter::MOST_PAYLOAD`] at
+    /// most.
     pub headers: Option<u16>,
 }
 
@@ -210,46 +214,46 @@ impl Default for Filter {
     }
 }
 
-/// What the programs are told besides a filter.
+/// Further settings for the programs, besides the filter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Emitted<'a> {
-    /// What the filter's flows are translated to.
+    /// Translated (NAT) forms of the filter's flows.
     pub translated: &'a [FlowPattern],
-    /// One packet in so many begins to be followed; 0: none.
+    /// One packet in this many is selected; 0: none.
     pub sample: u32,
-    /// Where packets are followed in windows: the number of this one.
+    /// Number of the window; `None`: packets are not followed in windows.
     pub window: Option<u32>,
-    /// Bits of devices at which packets come in, and of tunnels' ports (`struct filter`).
+    /// Bit masks of the devices where packets enter, and of the tunnels' ports (`struct filter`).
     pub origins: u64,
     pub tunnels: u64,
 }
 
 impl Emitted<'_> {
-    /// Every packet that is wanted, always.
+    /// Match every wanted packet, always.
     pub const ALL: Emitted<'static> =
         Emitted { translated: &[], sample: 1, window: None, origins: 0, tunnels: 0 };
 }
 
 impl Filter {
-    /// Most flows of a filter; what they are translated to takes their room, too.
+    /// Maximum number of flows of a filter, including their translated forms.
     pub const MOST_FLOWS: usize = PATTERNS;
-    /// Most bytes of payload (`PAYLOAD_BYTES` of `bpf/event.h`).
+    /// Maximum number of payload bytes (`PAYLOAD_BYTES` of `bpf/event.h`).
     pub const MOST_PAYLOAD: u16 = 1500;
 
-    /// Whether it wants some packets only, by their headers.
+    /// Returns whether it selects packets by their headers.
     fn is_selective(&self) -> bool {
         !self.flows.is_empty() || self.vni.is_some() || self.expression.is_some()
     }
 
-    /// Whether a datagram of UDP may be among those that it wants. A flow of TCP or ICMP is never
-    /// that of a tunnel around one.
+    /// Returns whether a UDP datagram may match. A TCP or ICMP flow is never that of a tunnel
+    /// around one.
     pub(crate) fn may_want_udp(&self) -> bool {
         let is_udp = |flow: &FlowPattern| flow.protocol.is_none_or(|protocol| protocol == UDP);
         self.flows.is_empty() || self.flows.iter().any(is_udp)
     }
 
-    /// For the programs, with what conntrack translates the flows to. What is beyond
-    /// [`PATTERNS`] is left out: how many is the second answer.
+    /// Serializes it for the programs, with the translated (NAT) forms of the flows. Flows beyond
+    /// [`PATTERNS`] are left out; the second value is their number.
     pub(crate) fn emit(&self, with: &Emitted<'_>) -> ([u8; FILTER_BYTES], usize) {
         let mut bytes = [0; FILTER_BYTES];
         let all = || self.flows.iter().chain(with.translated);
@@ -263,7 +267,8 @@ impl Filter {
         bytes[8..12].copy_from_slice(&with.sample.to_ne_bytes());
         bytes[12] = u8::from(self.vni.is_some());
         bytes[13] = u8::from(!self.netns.is_empty());
-        // Where all are wanted, a window begins with packets that are under way: they are left.
+        // If all packets are wanted, packets that are under way when the window opens must not be
+        // selected.
         let is_of_window = with.window.is_some() && !self.is_selective();
         bytes[14] = u8::from(with.sample != 1 || is_of_window);
         bytes[15] = u8::from(self.device.is_some());
@@ -329,15 +334,15 @@ mod tests {
     #[test]
     fn what_is_no_flow_is_refused_with_what_is_wrong() {
         for (text, problem) in [
-            ("10.1.0.300", "no address"),
-            ("10.1.0.1:0", "no port"),
-            ("10.1.0.1:70000", "no port"),
-            ("10.1.0.1/33", "length of a prefix"),
-            ("10.1.0.1/sctp", "no protocol"),
+            ("10.1.0.300", "is not an address"),
+            ("10.1.0.1:0", "is not a port"),
+            ("10.1.0.1:70000", "is not a port"),
+            ("10.1.0.1/33", "is not a prefix length"),
+            ("10.1.0.1/sctp", "is not a protocol"),
             ("[2001:db8::1", "without its ]"),
-            ("[2001:db8::1]x", "behind the ]"),
+            ("[2001:db8::1]x", "after the ]"),
             ("10.1.0.1 -> 2001:db8::1", "one end is IPv4"),
-            ("", "no address"),
+            ("", "is not an address"),
         ] {
             let error = text.parse::<FlowPattern>().unwrap_err().to_string();
             assert!(error.contains(problem), "{text}: {error}");

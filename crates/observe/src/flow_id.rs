@@ -1,4 +1,4 @@
-//! A flow, as both ends of a wire name it.
+//! Identifies a flow in the same way at both ends of a wire.
 
 use std::net::IpAddr;
 
@@ -12,28 +12,28 @@ use crate::told::Addresses;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowId {
-    /// Where from, of the packet in the tunnel where it is in one.
+    /// Source address; of the inner packet if it is in a tunnel.
     pub source: IpAddr,
-    /// Where to.
+    /// Destination address.
     pub destination: IpAddr,
-    /// Source and destination port of TCP and UDP; 0 without.
+    /// Source and destination port of TCP and UDP; 0 if there are none.
     pub ports: (u16, u16),
     /// IP protocol number.
     pub protocol: u8,
-    /// Kind of the tunnel; `None`: it is in none.
+    /// Kind of the tunnel; `None`: no tunnel.
     pub encapsulation: Option<Encapsulation>,
-    /// Network identifier of VXLAN and Geneve; key of GRE, where it has one.
+    /// VNI of VXLAN and Geneve; key of GRE, if it has one.
     pub vni: Option<u32>,
 }
 
 impl FlowId {
-    /// That of a packet's headers, whatever tunnel it is in.
+    /// Returns the flow of a packet's headers, without its tunnel.
     pub(crate) fn inner(flow: &Flow) -> FlowId {
         let Flow { source, destination, ports, protocol, .. } = *flow;
         FlowId { source, destination, ports, protocol, encapsulation: None, vni: None }
     }
 
-    /// As they are shown.
+    /// Returns the addresses for display.
     pub fn addresses(&self) -> Addresses {
         Addresses::from(&Flow {
             source: self.source,
@@ -48,11 +48,11 @@ impl FlowId {
         })
     }
 
-    /// Whether it is one of those that are asked for.
+    /// Returns whether it matches one of these flows, and the VNI.
     pub(crate) fn is_of(&self, flows: &[FlowPattern], vni: Option<u32>) -> bool {
         let ends = ((self.source, self.ports.0), (self.destination, self.ports.1));
         let is_flow = |flow: &FlowPattern| flow.is_of(ends.0, ends.1, self.protocol);
-        // A key of GRE is no network identifier.
+        // A GRE key is not a VNI.
         let is_vni = vni == self.vni && self.encapsulation != Some(Encapsulation::Gre);
         (vni.is_none() || is_vni) && (flows.is_empty() || flows.iter().any(is_flow))
     }

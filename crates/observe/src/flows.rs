@@ -1,8 +1,9 @@
-//! What left this machine and what came in, by flow: `bpf/flows.bpf.c`, loaded and read.
+//! Counts packets that left and entered this machine, by flow: loads and reads `bpf/flows.bpf.c`.
 //!
-//! Every packet is counted, none is chosen by chance. A GSO packet counts as the packets that it
-//! stands for, with as many headers, so that both ends of a wire count the same. What is counted
-//! is what a driver took (`net_dev_start_xmit`) and what a driver handed to the stack
+//! # Errors
+//! very packet is counted, none is sampled. A GSO packet counts as the packets that it stands for,
+//! each with its headers, so that both ends of a wire count the same. Packets are counted when a
+//! driver takes them (`net_dev_start_xmit`) and when a driver passes them to the stack
 //! (`netif_receive_skb`), at the [edge](crate::edges).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,50 +20,50 @@ use crate::tracer::TraceError;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/flows.bpf.o"));
 
-/// `struct flow_key` and `struct flow_count` of the C source, which asserts the same.
+/// Sizes of `struct flow_key` and `struct flow_count` in the C source, which asserts the same.
 const KEY_BYTES: usize = 52;
 const COUNT_BYTES: usize = 24;
-/// Flows that there is room for, each direction and device by itself (`flows` of the C source).
+/// Capacity of the map `flows` of the C source. Each direction and device of a flow needs an entry.
 const ROOM: usize = 16384;
-/// Flows whose hops are known at a time.
+/// Maximum number of flows whose hops are kept.
 const MOST_WAYS: usize = 1024;
-/// Hops that are told of a flow.
+/// Maximum number of hops kept for a flow.
 const MOST_HOPS: usize = 32;
 
 /// Packets and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Count {
-    /// Packets; a GSO packet is those that it stands for.
+    /// Packets; a GSO packet counts as the packets that it stands for.
     pub packets: u64,
-    /// Bytes of their IP packets; in a tunnel, of the outer ones.
+    /// Bytes of their IP packets; for a tunnel, of the outer ones.
     pub bytes: u64,
 }
 
-/// What was counted of a flow since the counting began.
+/// Counts of a flow since counting began.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowCount {
-    /// What left this machine.
+    /// Packets that left this machine.
     pub left: Count,
-    /// What came in.
+    /// Packets that entered it.
     pub came: Count,
-    /// Devices by which it left or came in, with their namespaces.
+    /// Devices that it passed, with their namespaces.
     pub devices: BTreeSet<String>,
 }
 
-/// All that was counted, at one time.
+/// All counts at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowsReading {
     /// By flow.
     pub flows: BTreeMap<FlowId, FlowCount>,
-    /// Packets of flows that found no room.
+    /// Packets of flows for which the map had no room.
     pub uncounted: u64,
-    /// Times that counts of silent flows were removed: a flow of before may begin anew.
+    /// Incremented when entries of idle flows are removed: the counts of a flow may restart at 0.
     pub epoch: u64,
 }
 
-/// What threads other than the one that watches know of flows.
+/// State of flows that is shared with other threads.
 #[derive(Debug)]
 pub struct Flows {
     counts: MapHandle,
@@ -72,16 +73,16 @@ pub struct Flows {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// What devices at the edge are called.
+    /// Names of the devices at the edge.
     devices: BTreeMap<(u32, u32), String>,
-    /// Hops of flows, whatever tunnel they are in, and when they were seen last.
+    /// Hops of flows, regardless of tunnel, with the interval in which they were last seen.
     ways: BTreeMap<FlowId, (u64, Vec<String>)>,
-    /// Intervals so far.
+    /// Number of intervals so far.
     now: u64,
     epoch: u64,
 }
 
-/// The programs at work, until it is dropped.
+/// The attached programs, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct FlowCounter {
     flows: Arc<Flows>,
@@ -97,7 +98,7 @@ fn failed(operation: &'static str) -> impl Fn(libbpf_rs::Error) -> TraceError {
 }
 
 impl FlowCounter {
-    /// Attaches the programs. They count nothing before they [know](FlowCounter::know) an edge.
+    /// Attaches the programs. They count nothing until [`FlowCounter::know`] names edge devices.
     pub fn start(filter: &Filter) -> Result<FlowCounter, TraceError> {
         let (object, _) = bpf_load::open(OBJECT).map_err(TraceError::Kernel)?;
         let object = bpf_load::load(object).map_err(TraceError::Kernel)?;
@@ -121,12 +122,12 @@ impl FlowCounter {
         Ok(FlowCounter { flows, origins, tunnels, edges: BTreeSet::new(), _links: links })
     }
 
-    /// What other threads read.
+    /// Returns the state for other threads.
     pub fn flows(&self) -> Arc<Flows> {
         Arc::clone(&self.flows)
     }
 
-    /// Counts at these devices, and only there, and looks into tunnels at these ports.
+    /// Counts at these devices only, and parses tunnels at these ports.
     pub fn know(
         &mut self,
         edges: BTreeMap<(u32, u32), String>,
@@ -141,26 +142,28 @@ impl FlowCounter {
             (u64::from(*netns) << 32 | u64::from(*index)).to_ne_bytes()
         };
         let wanted: BTreeSet<(u32, u32)> = edges.keys().copied().collect();
+        // Only changes are written: each entry is a system call.
         for edge in wanted.difference(&self.edges) {
             let put = self.origins.update(&key(edge), &[0; 4], MapFlags::ANY);
             put.map_err(failed("adding a device at the edge"))?;
         }
         for edge in self.edges.difference(&wanted) {
-            // One that is not there any more counts nothing.
+            // An entry that is already gone counts nothing; the error does not matter.
             let _ = self.origins.delete(&key(edge));
         }
         self.edges = wanted;
+        // Names of removed devices stay for the counts that they still have.
         self.flows.known().devices.extend(edges);
         Ok(())
     }
 
-    /// Packets of these flows went these hops in an interval. The flows that were seen last are
-    /// kept.
+    /// Records the hops of flows in an interval. The most recently seen flows are kept.
     pub fn note(&self, ways: BTreeMap<FlowId, Vec<String>>) {
         let mut known = self.flows.known();
         known.now += 1;
         let now = known.now;
         known.ways.extend(ways.into_iter().map(|(flow, hops)| (flow, (now, hops))));
+        // There is still room for the paths of all flows.
         let Some(beyond) = known.ways.len().checked_sub(MOST_WAYS).filter(|n| *n > 0) else {
             return;
         };
@@ -172,20 +175,20 @@ impl FlowCounter {
         }
     }
 
-    /// Makes room where most of it is taken: the flows go of which nothing was seen for the
-    /// longest time.
+    /// Removes the least recently seen flows when the map is three quarters full.
     pub fn make_room(&self) -> Result<(), TraceError> {
         let entries = self.flows.entries()?;
+        // There is enough room until the next interval.
         if entries.len() < ROOM / 4 * 3 {
             return Ok(());
         }
         let mut by_age: Vec<(u64, &Vec<u8>)> =
             entries.iter().map(|(key, count)| (count.last, key)).collect();
         by_age.sort_unstable();
-        // Whoever reads meanwhile is told that counts began anew.
+        // A changed epoch tells concurrent readers that counts restarted.
         self.flows.known().epoch += 1;
         for (_, key) in by_age.into_iter().take(ROOM / 4) {
-            // One that has gone already makes room, too.
+            // An entry that is already gone makes room, too.
             let _ = self.flows.counts.delete(key);
         }
         self.flows.known().epoch += 1;
@@ -207,10 +210,11 @@ impl Flows {
 
     fn entries(&self) -> Result<BTreeMap<Vec<u8>, Entry>, TraceError> {
         let mut entries = BTreeMap::new();
-        // Walking begins anew where an entry goes meanwhile: more than twice is never needed.
+        // Iteration restarts when an entry is removed meanwhile, so bound it at twice the capacity.
         for key in self.counts.keys().take(2 * ROOM) {
             let value = self.counts.lookup(&key, MapFlags::ANY);
             let value = value.map_err(failed("reading the counts of flows"))?;
+            // The entry was removed since the keys were listed.
             let Some(value) = value.filter(|value| value.len() == COUNT_BYTES) else { continue };
             let wide = |at: usize| {
                 let bytes = value[at..at + 8].try_into().unwrap_or_default();
@@ -222,10 +226,10 @@ impl Flows {
         Ok(entries)
     }
 
-    /// Counts of all flows that are wanted.
+    /// Returns the counts of all wanted flows.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// If the map cannot be read.
     pub fn read(&self, wanted: &dyn Fn(&FlowId) -> bool) -> Result<FlowsReading, TraceError> {
         let epoch = self.known().epoch;
         let entries = self.entries()?;
@@ -235,6 +239,7 @@ impl Flows {
         let known = self.known();
         let mut reading = FlowsReading { uncounted, epoch, ..FlowsReading::default() };
         for (key, entry) in entries {
+            // The key has an unexpected length.
             let Some((flow, edge, has_left)) = parse(&key) else { continue };
             if !wanted(&flow) {
                 continue;
@@ -245,7 +250,7 @@ impl Flows {
             side.bytes = side.bytes.saturating_add(entry.count.bytes);
             flow.devices.extend(known.devices.get(&edge).cloned());
         }
-        // Removed while they were read: neither of before nor of after.
+        // Entries were removed during the read: the counts are inconsistent, so read again.
         if known.epoch != epoch {
             drop(known);
             return self.read(wanted);
@@ -253,19 +258,20 @@ impl Flows {
         Ok(reading)
     }
 
-    /// Hops that a followed packet of a flow went last; none where none was followed.
+    /// Returns the hops of the last followed packet of a flow; empty if none was followed.
     pub fn hops(&self, flow: &FlowId) -> Vec<String> {
+        // Paths are stored by the inner flow.
         let plain = FlowId { encapsulation: None, vni: None, ..flow.clone() };
         self.known().ways.get(&plain).map(|(_, hops)| hops.clone()).unwrap_or_default()
     }
 }
 
-/// Hops in words, no more than are told of a flow.
+/// Limits the hops to [`MOST_HOPS`].
 pub(crate) fn hops(hops: impl Iterator<Item = String>) -> Vec<String> {
     hops.take(MOST_HOPS).collect()
 }
 
-/// Flow, namespace and index of the device, and whether it left there.
+/// Parses a key: flow, namespace and index of the device, and whether the packets left.
 fn parse(key: &[u8]) -> Option<(FlowId, (u32, u32), bool)> {
     let key: &[u8; KEY_BYTES] = key.try_into().ok()?;
     let address = |at: usize| {

@@ -1,4 +1,4 @@
-//! A packet's journey: what was seen of it, in order of time.
+//! A packet's journey: all its events, in order of time.
 
 use crate::event::{Event, Flow, Kind};
 use crate::pieces::{Datagram, Pieces};
@@ -8,7 +8,7 @@ use crate::pieces::{Datagram, Pieces};
 pub struct Step {
     /// Index of the leg in the journey.
     pub leg: usize,
-    /// What was seen.
+    /// The packet's headers and state there.
     pub event: Event,
 }
 
@@ -21,10 +21,10 @@ pub enum Origin {
     SegmentOf(usize),
     /// A copy of the packet of another leg.
     CopyOf(usize),
-    /// An IP fragment: of the packet of another leg, or, where that was not seen whole, of the
-    /// packet that the other leg is a fragment of.
+    /// An IP fragment of the packet of another leg. If the whole packet was not seen: of the packet
+    /// that the other leg is a fragment of.
     FragmentOf(usize),
-    /// The packet that was put together of this fragment and others.
+    /// The packet that was reassembled from this fragment and others.
     ReassembledFrom(usize),
 }
 
@@ -33,96 +33,97 @@ pub enum Origin {
 pub enum Ending {
     /// A process read it: process ID and command.
     Read(u32, String),
-    /// A connection received it; who read it was not seen.
+    /// A socket received it; the reader was not seen.
     Received,
-    /// The kernel dropped it: `enum skb_drop_reason`, and an address of its code.
+    /// The kernel dropped it: `enum skb_drop_reason`, and an address in the kernel's code.
     Dropped(u32, u64),
-    /// A device's driver had it last, and is done with it.
+    /// The driver of a device sent it and freed it.
     Left(String),
-    /// The kernel was done with it.
+    /// The kernel freed it after use.
     Consumed,
     /// It was cut into segments.
     Cut,
     /// It was cut into IP fragments.
     Fragmented,
-    /// It was put together with the other fragments.
+    /// It was reassembled with the other fragments.
     Reassembled,
     /// It was merged into the packet of this journey.
     MergedInto(u64),
-    /// It was not seen any more.
+    /// It was not seen again.
     Unseen,
-    /// Nobody looked any more: it was under way.
+    /// The window closed while it was under way.
     UnderWay,
 }
 
-/// A packet on its journey, or what became of it on the way.
+/// A packet on its journey, or a packet that was made from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leg {
     /// Where it comes from.
     pub origin: Origin,
-    /// How it ended; `None`: it is under way.
+    /// How it ended; `None`: it has not.
     pub ending: Option<Ending>,
 }
 
-/// All that was seen of a packet.
+/// All events of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journey {
     /// Counted from 1.
     pub number: u64,
-    /// The packet, and what was cut or copied from it.
+    /// The packet, and the packets that were segmented, fragmented or copied from it.
     pub legs: Vec<Leg>,
     /// In order of time.
     pub steps: Vec<Step>,
 }
 
 impl Journey {
-    /// Headers of the packet as it was seen first.
+    /// Returns the headers of the packet as it was first seen.
     pub fn flow(&self) -> Option<Flow> {
         self.steps.iter().find_map(|step| step.event.flow)
     }
 
-    /// From its first step to its last, ns.
+    /// Returns the time from the first step to the last, ns.
     pub fn took(&self) -> u64 {
         let time = |step: Option<&Step>| step.map_or(0, |step| step.event.time);
         time(self.steps.last()).saturating_sub(time(self.steps.first()))
     }
 
-    /// Segments of a leg that were seen.
+    /// Returns the number of segments of a leg that were seen.
     pub(crate) fn segments_of(&self, leg: usize) -> usize {
         self.legs.iter().filter(|other| other.origin == Origin::SegmentOf(leg)).count()
     }
 
-    /// Whether nothing more is to come.
+    /// Returns whether no more events are expected.
     pub(crate) fn is_over(&self) -> bool {
+        // A leg without an ending still gets events.
         if self.legs.iter().any(|leg| leg.ending.is_none()) {
             return false;
         }
         let is_over = |(at, leg): (usize, &Leg)| match leg.ending {
             None => false,
-            // Its segments are sent after it has ended.
+            // The segments are sent after the whole packet has ended.
             Some(Ending::Cut) => {
                 let whole = self.last(at).map_or(1, |event| usize::from(event.packets()));
                 self.segments_of(at) >= whole
             }
-            // Others of the same packet may come.
+            // Further fragments of the same packet may follow.
             Some(Ending::Fragmented | Ending::Reassembled) => true,
             Some(_) => self.pieces(at).outermost().is_none(),
         };
         self.legs.iter().enumerate().all(is_over)
     }
 
-    /// Of the last step of a leg that tells where it was.
+    /// Returns the last event of a leg that has a place.
     pub(crate) fn last_place(&self, leg: usize) -> Option<&Event> {
         let of_it = self.steps.iter().rev().filter(|step| step.leg == leg);
         of_it.map(|step| &step.event).find(|event| event.kind != Kind::Consumed)
     }
 
-    /// What a leg is a fragment of.
+    /// Returns the fragments that a leg is.
     pub(crate) fn pieces(&self, leg: usize) -> Pieces {
         self.last_place(leg).map(Pieces::of).unwrap_or_default()
     }
 
-    /// Whether it was cut into fragments that were seen.
+    /// Returns whether fragments of the leg were seen.
     pub(crate) fn is_fragmented(&self, leg: usize) -> bool {
         let mut parts = self.legs.iter().enumerate();
         parts.any(|(at, part)| {
@@ -130,19 +131,21 @@ impl Journey {
         })
     }
 
-    /// The last step of a leg.
+    /// Returns the last event of a leg.
     pub(crate) fn last(&self, leg: usize) -> Option<&Event> {
         self.steps.iter().rev().find(|step| step.leg == leg).map(|step| &step.event)
     }
 
-    /// Legs that wait in a namespace to be put together with this one: fragments of the same
-    /// packet, itself among them.
+    /// Returns the fragments of the same packet that wait in a namespace for reassembly, including
+    /// `leg`.
     pub(crate) fn waiting_with(&self, leg: usize, of: &Datagram, netns: Option<u32>) -> Vec<usize> {
         let is_waiting = |at: &usize| {
+            // It has already ended in another way, so it cannot be reassembled.
             if !matches!(self.legs[*at].ending, None | Some(Ending::Consumed)) {
                 return false;
             }
             self.last_place(*at).is_some_and(|last| {
+                // Only received fragments wait for reassembly.
                 let is_received = matches!(last.kind, Kind::Backlog | Kind::Gro | Kind::Received);
                 is_received && last.netns == netns && Pieces::of(last).is_of(of)
             })
@@ -150,7 +153,7 @@ impl Journey {
         (0..self.legs.len()).filter(|at| *at == leg || is_waiting(at)).collect()
     }
 
-    /// The first fragment among these legs, or the first leg.
+    /// Returns the first fragment among these legs, or else the first leg.
     pub(crate) fn first_of(&self, legs: &[usize], of: &Datagram) -> Option<usize> {
         let is_first = |leg: &&usize| {
             self.pieces(**leg).iter().any(|piece| piece.of == *of && piece.offset == 0)

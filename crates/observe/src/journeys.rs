@@ -1,11 +1,10 @@
-//! The events of one packet put together: its journey.
+//! Assembles the events of one packet into its journey.
 //!
 //! The kernel's address of a packet stays the same through devices, bridges, tunnels and
-//! namespaces, until it is copied, cut into segments or fragments, or merged into another one.
-//! Those are other packets at other addresses, and become legs of the same journey: a segment is
-//! known by the device that was just about to send the packet that it was cut from, a copy by its
-//! headers, a fragment by its identification. The fragment that comes last gives its address to
-//! the packet that is put together.
+//! namespaces, until the packet is copied, segmented, fragmented, or merged into another one. The
+//! results have other addresses and become further legs of the same journey. A segment is matched
+//! by the device that was about to send the whole packet, a copy by its headers, a fragment by its
+//! identification. A reassembled packet has the address of the fragment that arrived last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,27 +13,27 @@ use crate::event::{Event, Flow, Kind};
 use crate::journey::{Ending, Journey, Leg, Origin, Step};
 use crate::pieces::{Change, Datagram, Pieces, change};
 
-/// What is waited for after a connection received a packet: its reader.
+/// How long to wait for the reader after a socket received a packet.
 const READER: Duration = Duration::from_millis(50);
-/// How long a packet may be seen nowhere, as in a queue.
+/// How long a packet may go unseen, for example in a queue.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a fragment may wait for the others: IPv6 gives them 60 s, IPv4 30 s
+/// How long a fragment may wait for the others: IPv6 allows 60 s, IPv4 30 s
 /// (`net.ipv4.ipfrag_time`, `net.ipv6.ip6frag_time`).
 const REASSEMBLY: Duration = Duration::from_secs(65);
-/// Most journeys at a time; the oldest ends where there are more.
+/// Maximum number of open journeys; beyond it, the oldest one is ended.
 const MOST: usize = 65_536;
-/// So many journeys at a time are looked at in some ms.
+/// Checking this many open journeys takes some ms.
 const CROWD: usize = 8192;
 
-/// A leg that is under way.
+/// A leg that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Under {
     journey: u64,
     leg: usize,
 }
 
-/// What stays the same of a packet, whoever has it: protocol, sequence number, identification,
-/// and which fragment it is.
+/// Headers that identify a packet at any address: protocol, sequence number, identification,
+/// length, and which fragment it is.
 type Identity = (u8, u32, u32, u16, Pieces);
 
 fn identity(event: &Event) -> Option<Identity> {
@@ -42,15 +41,16 @@ fn identity(event: &Event) -> Option<Identity> {
     Some((flow.protocol, flow.sequence, flow.id, flow.length, Pieces::of(event)))
 }
 
-/// Whether two packets of the same address may be the same one at two moments.
+/// Returns whether two events with the same packet address may show the same packet.
 fn is_same(earlier: &Flow, later: &Flow) -> bool {
     const TCP: u8 = 6;
     earlier.protocol == later.protocol
         && (earlier.protocol != TCP || earlier.sequence == later.sequence)
+        // IPv6 headers and atomic IPv4 packets may have no identification.
         && (earlier.id == later.id || earlier.id == 0 || later.id == 0)
 }
 
-/// Whether the ports of two packets are those of one connection in one direction.
+/// Returns whether two packets belong to one direction of one connection.
 fn is_same_flow(one: &Flow, other: &Flow) -> bool {
     one.protocol == other.protocol
         && one.source == other.source
@@ -58,51 +58,54 @@ fn is_same_flow(one: &Flow, other: &Flow) -> bool {
         && one.ports == other.ports
 }
 
-/// Whether packets are at the same place.
+/// Returns whether two events happened at the same place.
 fn is_same_place(one: &Event, other: &Event) -> bool {
     (one.kind, one.netns, &one.device) == (other.kind, other.netns, &other.device)
 }
 
-/// Whether a packet may be a segment of another one.
+/// Returns whether a packet may be a segment of another one.
 fn is_part(whole: &Event, part: &Event) -> bool {
     const TCP: u8 = 6;
+    // Without headers nothing shows that they belong together.
     let (Some(of), Some(flow)) = (&whole.flow, &part.flow) else { return false };
     let bytes = whole.gso.map_or(0, |(size, packets)| u32::from(size) * u32::from(packets));
     is_same_flow(of, flow)
+        // A TCP segment must be within the sequence numbers of the whole packet.
         && (of.protocol != TCP || flow.sequence.wrapping_sub(of.sequence) < bytes)
 }
 
-/// Puts events together.
+/// Assembles events into journeys.
 #[derive(Debug, Default)]
 pub struct Journeys {
     count: u64,
     open: BTreeMap<u64, Journey>,
-    /// Legs under way, by the kernel's address.
+    /// Legs that have not ended, by the kernel's address of the packet.
     under_way: HashMap<u64, Under>,
-    /// The leg that was last given to a device, and may be cut there: by namespace, device and
-    /// CPU.
+    /// The leg that was last queued at a device and may be segmented there, by namespace, device
+    /// and CPU.
     queued: HashMap<(Option<u32>, u32, u32), Under>,
-    /// The newest leg by what stays the same.
+    /// The newest leg, by identifying headers.
     by_identity: HashMap<Identity, u64>,
-    /// The leg that fragments are of, or the first of them where that was not seen.
+    /// The leg that fragments belong to, or the leg of their first fragment if the whole packet was
+    /// not seen.
     by_datagram: HashMap<Datagram, Under>,
-    /// The leg that a CPU was last seen with: fragments of it may come next.
+    /// The leg that each CPU processed last: its fragments may follow.
     newest: HashMap<u32, Under>,
-    /// What was put together on journeys that ended, and when they did: the kernel frees its
-    /// fragments afterwards.
+    /// Reassembled datagrams of ended journeys, with the end time: the kernel frees the fragments
+    /// later.
     put_together: HashMap<Datagram, u64>,
-    /// When a leg was last seen.
+    /// When each leg was last seen.
     seen: HashMap<u64, u64>,
-    /// Packets that are about to be merged, by namespace and device.
+    /// Packets that entered GRO, by namespace and device.
     merging: HashMap<(Option<u32>, u32), Vec<u64>>,
-    /// Journeys that ended beside the one that an event was of.
+    /// Journeys that ended besides the one that the current event belongs to.
     ended: Vec<Journey>,
-    /// When it was last looked for what waits for nothing but time.
+    /// When [`Journeys::settle`] last ran.
     settled: u64,
 }
 
 impl Journeys {
-    /// Takes events in order of time; answers which journeys have ended.
+    /// Takes events in order of time; returns the journeys that ended.
     pub fn take(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Journey> {
         let mut ended = Vec::new();
         for event in events {
@@ -119,9 +122,10 @@ impl Journeys {
         ended
     }
 
-    /// As [`Journeys::settle`], unless it was done a moment ago. That is a look at all that is
-    /// under way: where much is, as after a loss of events, it comes less often.
+    /// Runs [`Journeys::settle`] unless it ran a moment ago. It checks all legs that have not
+    /// ended, so it runs less often when there are many, as after a loss of events.
     pub fn settle_when_due(&mut self, now: u64) -> Vec<Journey> {
+        // The check visits all open journeys, so it runs less often if there are many.
         let pause = READER.as_nanos() as u64 * (1 + (self.open.len() / CROWD) as u64);
         if now.saturating_sub(self.settled) <= pause {
             return Vec::new();
@@ -130,7 +134,7 @@ impl Journeys {
         self.settle(now)
     }
 
-    /// Ends what waits for nothing but time; `now` as in events.
+    /// Ends all legs whose time limit has expired; `now` in the clock of the events.
     pub fn settle(&mut self, now: u64) -> Vec<Journey> {
         let mut overdue = Vec::new();
         for (skb, under) in &self.under_way {
@@ -156,7 +160,7 @@ impl Journeys {
                 ended.extend(self.end_of(number));
             }
         }
-        // Segments that did not come, as where they left by another way.
+        // Some segments were not seen, for example because they left by another path.
         let is_late = |journey: &&Journey| {
             let last = journey.steps.last().map_or(0, |step| step.event.time);
             journey.legs.iter().all(|leg| leg.ending.is_some())
@@ -164,7 +168,7 @@ impl Journeys {
         };
         let late: Vec<u64> = self.open.values().filter(is_late).map(|j| j.number).collect();
         ended.extend(late.into_iter().filter_map(|number| self.remove(number)));
-        // What is no longer under way is waited for no longer.
+        // Forget state of packets that have ended.
         self.merging.retain(|_, waiting| {
             waiting.retain(|skb| self.under_way.contains_key(skb));
             !waiting.is_empty()
@@ -177,14 +181,14 @@ impl Journeys {
         ended
     }
 
-    /// When the oldest journey began that has not ended; `None`: none is under way.
+    /// Returns when the oldest open journey began; `None`: no journey is open.
     pub fn oldest(&self) -> Option<u64> {
-        // They are counted as they begin.
+        // Journeys are numbered in the order in which they begin.
         let (_, journey) = self.open.first_key_value()?;
         journey.steps.first().map(|step| step.event.time)
     }
 
-    /// Whether a packet is followed that may be seen again: not in its socket yet.
+    /// Returns whether any followed packet may still be seen, that is, has not reached its socket.
     pub(crate) fn is_under_way(&self) -> bool {
         let is = |under: &Under| {
             let journey = self.open.get(&under.journey);
@@ -194,12 +198,12 @@ impl Journeys {
         self.under_way.values().any(is)
     }
 
-    /// Ends everything.
+    /// Ends all journeys.
     pub fn finish(self) -> Vec<Journey> {
         self.ended_by(&Ending::Unseen)
     }
 
-    /// Ends everything where nobody looks any more: what is under way need not be lost.
+    /// Ends all journeys because the window closed: packets that are under way need not be lost.
     pub(crate) fn cut_off(self) -> Vec<Journey> {
         self.ended_by(&Ending::UnderWay)
     }
@@ -216,14 +220,14 @@ impl Journeys {
         self.open.into_values().collect()
     }
 
-    /// The journey that may have ended with this event.
+    /// Adds an event; returns the number of the journey that may have ended with it.
     fn put(&mut self, event: Event) -> Option<u64> {
         let skb = event.skb;
         let known = self.under_way.get(&skb).copied();
         let under = match known {
             Some(under) if !self.is_stale(under, &event) => self.changed(under, &event)?,
             _ => {
-                // Its end was not seen, and the kernel uses its memory for another packet.
+                // The end was not seen, and the kernel has reused the memory for another packet.
                 let ending = known.map(|under| self.without_end(under));
                 if let Some(number) = ending.and_then(|ending| self.close(skb, ending)) {
                     let ended = self.end_of(number);
@@ -238,6 +242,7 @@ impl Journeys {
                 Kind::Queued => {
                     self.queued.insert((place.0, place.1, event.cpu), under);
                 }
+                // GRO may merge it into a later packet; this is known only when that one leaves.
                 Kind::Gro => self.merging.entry(place).or_default().push(skb),
                 Kind::Received => self.merge(place, &event, under.journey),
                 _ => {}
@@ -245,12 +250,13 @@ impl Journeys {
         }
         let ending = self.ending(&event, under);
         self.seen.insert(skb, event.time);
+        // Fragments made on this CPU next belong to this packet.
         self.newest.insert(event.cpu, under);
         if let Some(identity) = identity(&event) {
             self.by_identity.insert(identity, skb);
         }
         let journey = self.open.get_mut(&under.journey)?;
-        // Where it is at no device the kernel does not tell: it is where it was.
+        // A packet at no device has no namespace in the event: keep the last known one.
         let netns = event.netns.or_else(|| {
             let of_it = journey.steps.iter().rev().filter(|step| step.leg == under.leg);
             of_it.map(|step| step.event.netns).find(Option::is_some).flatten()
@@ -259,22 +265,23 @@ impl Journeys {
         ending.and_then(|ending| self.close(skb, ending))
     }
 
-    /// How a leg ended that was not seen to end.
+    /// Returns the ending of a leg whose end was not seen.
     fn without_end(&self, under: Under) -> Ending {
         let journey = self.open.get(&under.journey);
         match journey.and_then(|journey| journey.last(under.leg)).map(|event| event.kind) {
-            // The kernel frees it without a word.
+            // The kernel frees it without an event.
             Some(Kind::Socket) => Ending::Received,
             _ => Ending::Unseen,
         }
     }
 
     fn is_stale(&self, under: Under, event: &Event) -> bool {
+        // Its journey has been removed.
         let Some(journey) = self.open.get(&under.journey) else { return true };
         let last = journey.steps.iter().rev().find(|step| step.leg == under.leg);
         let Some(last) = last.map(|step| &step.event) else { return true };
-        // What a socket has goes nowhere else. Headers alone do not tell: datagrams of one flow
-        // look the same where none has an identification.
+        // A packet in a socket goes nowhere else. Headers alone do not show this: datagrams of one
+        // flow look the same if they have no identification.
         let is_at_its_end =
             matches!(event.kind, Kind::Socket | Kind::Read | Kind::Dropped | Kind::Consumed);
         if last.kind == Kind::Socket && !is_at_its_end {
@@ -283,7 +290,7 @@ impl Journeys {
         let change = change(last, event);
         match (&last.flow, &event.flow, change) {
             (.., Change::Other) => true,
-            // IPv6 has another identification then.
+            // An IPv6 packet gets a new identification when it is fragmented again.
             (Some(earlier), Some(later), Change::Refragmented(_)) => {
                 earlier.protocol != later.protocol
             }
@@ -292,12 +299,13 @@ impl Journeys {
         }
     }
 
-    /// The leg of a packet that is known, where it was put together or cut since.
+    /// Returns the leg of a known packet, a new one if it was reassembled or fragmented since.
     fn changed(&mut self, under: Under, event: &Event) -> Option<Under> {
         let journey = self.open.get(&under.journey)?;
         let change = change(journey.last(under.leg)?, event);
         let netns = journey.last_place(under.leg).and_then(|last| last.netns);
         match change {
+            // Nothing was reassembled or fragmented.
             Change::None | Change::Other => Some(under),
             Change::Reassembled(outer, inner) => {
                 let mut of = outer.into_iter().chain(inner);
@@ -305,13 +313,15 @@ impl Journeys {
             }
             Change::Fragmented => self.fragmented(under, event),
             Change::Refragmented(of) => {
+                // Both happened between two events.
                 let whole = self.reassembled(under, of, netns, event.skb)?;
                 self.fragmented(whole, event)
             }
         }
     }
 
-    /// The fragments that wait where this one was last are one packet, which has its address.
+    /// Joins the fragments that wait in this one's namespace into one leg, which has the packet's
+    /// address.
     fn reassembled(
         &mut self,
         under: Under,
@@ -331,6 +341,7 @@ impl Journeys {
                 self.seen.remove(&skb);
             }
         }
+        // The kernel continues with one packet, so the fragments end here.
         journey.legs.push(Leg { origin: Origin::ReassembledFrom(first), ending: None });
         let whole = Under { leg: journey.legs.len() - 1, ..under };
         self.under_way.insert(skb, whole);
@@ -338,7 +349,7 @@ impl Journeys {
         Some(whole)
     }
 
-    /// A packet became its own first fragment.
+    /// Records that a packet became its own first fragment.
     fn fragmented(&mut self, under: Under, event: &Event) -> Option<Under> {
         let piece = Pieces::of(event).outermost()?;
         let journey = self.open.get_mut(&under.journey)?;
@@ -350,13 +361,14 @@ impl Journeys {
         Some(first)
     }
 
-    /// The leg that this is a fragment of.
+    /// Finds the leg that this packet is a fragment of.
     fn fragment_of(&self, event: &Event) -> Option<(usize, u64)> {
-        // Its end alone, where it was not seen before, says nothing of the packet.
+        // If only its end was seen, the event says nothing about the packet.
         let pieces = Pieces::of(event);
         let piece = pieces.outermost().filter(|_| event.kind != Kind::Consumed)?;
         if let Some(under) = self.by_datagram.get(&piece.of) {
-            // Where it was before, another one comes: an identification is used again.
+            // The same fragment at the same place again: the identification was reused for a new
+            // packet.
             let was_there = |step: &Step| {
                 is_same_place(&step.event, event)
                     && Pieces::of(&step.event).outermost() == Some(piece)
@@ -366,16 +378,17 @@ impl Journeys {
             return (!is_another).then_some((under.leg, under.journey));
         }
         let known = || {
-            // What is in a tunnel is a fragment itself, of a packet that was seen.
+            // The tunnel's payload is itself a fragment, of a packet that was seen.
             let under = self.by_datagram.get(&pieces.of_whole().outermost()?.of)?;
             Some((under.leg, under.journey))
         };
         self.cut_on_cpu(event, pieces).or_else(known)
     }
 
-    /// The leg that its CPU was last seen with, where this is the first fragment of it: the kernel
-    /// sends the fragments of a packet before it is done with that.
+    /// Returns the leg that this CPU processed last, if the packet is its first fragment: the
+    /// kernel sends the fragments of a packet before it frees the packet.
     fn cut_on_cpu(&self, event: &Event, pieces: Pieces) -> Option<(usize, u64)> {
+        // Later fragments are found by their identification.
         let is_first = pieces.outermost()?.offset == 0;
         let under = *self.newest.get(&event.cpu).filter(|_| is_first)?;
         let whole = self.open.get(&under.journey)?.last(under.leg)?;
@@ -385,8 +398,8 @@ impl Journeys {
         is_of.then_some((under.leg, under.journey))
     }
 
-    /// Whether it is a fragment that was freed with the packet that it had become a part of: the
-    /// kernel tells of each by itself.
+    /// Returns whether the event frees a fragment together with its reassembled packet: the kernel
+    /// reports each of them.
     fn is_freed_with_whole(&self, event: &Event) -> bool {
         let Some(piece) = Pieces::of(event).outermost() else { return false };
         let is_whole = |under: &Under| {
@@ -399,8 +412,9 @@ impl Journeys {
                 || self.by_datagram.get(&piece.of).is_some_and(is_whole))
     }
 
-    /// A leg for a packet of a new address.
+    /// Creates a leg for a packet with a new address.
     fn begin(&mut self, event: &Event) -> Option<Under> {
+        // The reassembled packet has already ended, so this is not a new packet.
         if self.is_freed_with_whole(event) {
             return None;
         }
@@ -421,7 +435,7 @@ impl Journeys {
                 }
                 Under { journey: number, leg: journey.legs.len() - 1 }
             }
-            // It was not seen to begin: every packet is queued before it is sent.
+            // Its start was not seen: every packet is queued before it is sent.
             None if !matches!(
                 event.kind,
                 Kind::Queued | Kind::Backlog | Kind::Gro | Kind::Received | Kind::Dropped
@@ -444,15 +458,16 @@ impl Journeys {
         Some(under)
     }
 
-    /// The leg that the device was just given, where this is a segment of it.
+    /// Returns the leg that was just queued at the device, if this packet is a segment of it.
     fn cut_from(&self, event: &Event) -> Option<(usize, u64)> {
+        // The kernel segments a packet between the queue and the driver.
         if event.kind != Kind::Sent {
             return None;
         }
         let (index, _) = event.device.as_ref()?;
         let under = self.queued.get(&(event.netns, *index, event.cpu))?;
         let journey = self.open.get(&under.journey)?;
-        // The kernel is done with the packet before it sends the segments.
+        // The kernel frees the whole packet before it sends the segments.
         let of_it = journey.steps.iter().rev().filter(|step| step.leg == under.leg);
         let whole = of_it.map(|step| &step.event).find(|event| event.kind == Kind::Queued)?;
         let is_of = match journey.legs[under.leg].ending {
@@ -465,22 +480,24 @@ impl Journeys {
         is_of.then_some((under.leg, under.journey))
     }
 
-    /// The leg that has the same headers.
+    /// Returns the leg with the same headers.
     fn copied_from(&self, event: &Event) -> Option<(usize, u64)> {
         let known = self.by_identity.get(&identity(event)?)?;
         let under = self.under_way.get(known)?;
         let journey = self.open.get(&under.journey)?;
         let last = journey.last(under.leg)?;
-        // Where it was before, another one comes: datagrams of one length look the same.
+        // The same headers at the same place: another datagram of the same length, not a copy.
         let is_of = is_same_flow(last.flow.as_ref()?, event.flow.as_ref()?)
             && !journey.steps.iter().any(|step| is_same_place(&step.event, event));
         is_of.then_some((under.leg, under.journey))
     }
 
-    /// A packet came out of merging: those that were in it before and are missing went into it.
+    /// A packet left GRO: the packets that entered before it and did not leave were merged into it.
     fn merge(&mut self, place: (Option<u32>, u32), event: &Event, into: u64) {
+        // No followed packet entered GRO at this device.
         let Some(waiting) = self.merging.get_mut(&place) else { return };
         waiting.retain(|skb| *skb != event.skb);
+        // A single packet contains no others.
         let (Some(flow), true) = (&event.flow, event.packets() > 1) else { return };
         let is_of = |skb: &u64| {
             let under = self.under_way.get(skb)?;
@@ -489,6 +506,7 @@ impl Journeys {
         };
         let mut merged: Vec<u64> =
             waiting.iter().copied().filter(|skb| is_of(skb).is_some()).collect();
+        // It cannot contain more packets than its GSO count says.
         merged.truncate(usize::from(event.packets()) - 1);
         waiting.retain(|skb| !merged.contains(skb));
         for skb in merged {
@@ -499,7 +517,7 @@ impl Journeys {
         }
     }
 
-    /// How the leg ends with this event, if it does.
+    /// Returns how the leg ends with this event; `None` if it goes on.
     fn ending(&self, event: &Event, under: Under) -> Option<Ending> {
         match event.kind {
             Kind::Dropped => Some(Ending::Dropped(event.reason, event.location)),
@@ -514,7 +532,9 @@ impl Journeys {
                     return Some(Ending::Fragmented);
                 }
                 Some(match (last.kind, &last.device) {
+                    // A GSO packet freed after queueing was replaced by its segments.
                     (Kind::Queued, Some(_)) if last.packets() > 1 => Ending::Cut,
+                    // Freed by the driver after sending.
                     (Kind::Sent, Some((_, device))) => Ending::Left(device.clone()),
                     (Kind::Socket, _) => Ending::Received,
                     _ => Ending::Consumed,
@@ -524,7 +544,7 @@ impl Journeys {
         }
     }
 
-    /// Ends a leg; answers the journey that it was of.
+    /// Ends a leg; returns the number of its journey.
     fn close(&mut self, skb: u64, ending: Ending) -> Option<u64> {
         let under = self.under_way.remove(&skb)?;
         self.seen.remove(&skb);
@@ -533,9 +553,10 @@ impl Journeys {
         Some(under.journey)
     }
 
-    /// The journey, where all its legs have ended.
+    /// Removes and returns the journey if all its legs have ended.
     fn end_of(&mut self, number: u64) -> Option<Journey> {
         let journey = self.open.get(&number)?;
+        // Other copies, segments or fragments are still under way.
         if !journey.is_over() {
             return None;
         }
@@ -554,6 +575,7 @@ impl Journeys {
                 if under.journey != number {
                     continue;
                 }
+                // Keep the datagram for a while, because its fragments are freed later.
                 if matches!(journey.legs[under.leg].origin, Origin::ReassembledFrom(_)) {
                     self.put_together.insert(piece.of, ended);
                 }
@@ -566,8 +588,8 @@ impl Journeys {
     fn give_up_oldest(&mut self) -> Option<Journey> {
         let (number, journey) = self.open.first_key_value()?;
         let number = *number;
-        // Its own addresses: a look through all that is under way, for each new packet, would be
-        // slower than packets come.
+        // Look only at the addresses of this journey: a search through all open legs for each new
+        // packet would be slower than packets arrive.
         let addresses: Vec<u64> = journey.steps.iter().map(|step| step.event.skb).collect();
         for skb in addresses {
             let of_it = self.under_way.get(&skb).filter(|under| under.journey == number);

@@ -1,14 +1,14 @@
-//! Packets on their way through the kernel, live.
+//! Live observation of packets on their way through the kernel.
 //!
-//! [`Tracer`] attaches programs to the kernel's trace points and hands over an [`Event`] for
-//! each place where a wanted packet was seen. [`Journeys`] puts the events of one packet
-//! together, through bridges, tunnels and namespaces, with the packets that it was cut into, and
-//! what was put together of those.
-//! [`Capture`] makes a pcapng file of them. [`Watch`] sums up what happens in an interval, and
-//! [`peer`] compares what left another host with what came here.
+//! [`Tracer`] attaches programs to the kernel's trace points and returns an [`Event`] for each
+//! place where a packet matched the filter. [`Journeys`] assembles the events of one packet,
+//! through bridges, tunnels and namespaces, including the packets that it was segmented or
+//! fragmented into and their reassembly. [`Capture`] writes journeys to a pcapng file. [`Watch`]
+//! sums up an interval, and [`peer`] compares the packets that left another host with those that
+//! arrived here.
 //!
-//! Trace points only: no kprobes, and nothing of a packet but its headers is read, and as much
-//! of its payload as is asked for. Nothing is written to a packet. What is attached goes with the process.
+//! It uses trace points only, no kprobes. It reads the headers of a packet, and payload only if
+//! asked to. It writes nothing to packets. All programs are detached when the process ends.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! Drops that were counted and not told one by one: `bpf/not_told.h`.
+//! Drops that were counted but not reported one by one: `bpf/not_told.h`.
 //!
-//! Where only drops are told, so many may be told a second, and so many at once. The rest is
-//! counted by the kernel, before anything of it is told. So no event of a drop is lost: the ring
-//! has room for all that may be told, however long nobody reads it.
+//! With `--drops-only`, a rate limit applies: so many drops per second, and a bounded number in the
+//! ring at once. The kernel counts all further drops and emits no event for them. No reported drop
+//! is lost, because the ring has room for all that the limit allows, even if it is not read for a
+//! long time.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,29 +14,29 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of `struct place_of_drop`.
 pub(crate) const KEY_BYTES: usize = 16;
-/// Drops told a second, as long as more come.
+/// Drops reported per second while more occur.
 const PER_SECOND: f64 = 5000.0;
-/// Drops that may be in the ring, unread. With 2 KiB each, the most that a snapshot has, they take
-/// half of it.
+/// Reported drops that may be unread in the ring. At 2 KiB each, the size of the largest snapshot,
+/// they fill half of it.
 const AT_ONCE: u64 = 4096;
-/// Fewer are not worth a system call.
+/// A smaller allowance is not worth a system call.
 const LEAST: u64 = 50;
 
-/// Drops at one place in the kernel that were counted, and not told one by one.
+/// Drops at one place in the kernel that were counted but not reported one by one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NotTold {
     /// The kernel's reason.
     pub reason: String,
-    /// The kernel's function that did it; `null` where the kernel does not tell.
+    /// The kernel function that dropped them; `null` if unknown.
     pub function: Option<String>,
-    /// Packets; a GSO packet is one.
+    /// Number of packets; a GSO packet counts as one.
     pub packets: u64,
 }
 
 impl NotTold {
-    /// By reason and function: a function drops at several places.
+    /// Sums the counts by reason and function: one function can drop at several places.
     pub(crate) fn summed(
         counts: impl Iterator<Item = ((String, Option<String>), u64)>,
     ) -> Vec<NotTold> {
@@ -51,7 +52,7 @@ impl NotTold {
         drops.collect()
     }
 
-    /// Those of `after` that were not there `before`.
+    /// Returns the drops in `after` that were not yet counted in `before`.
     pub fn since(before: &[NotTold], after: &[NotTold]) -> Vec<NotTold> {
         let is_same = |one: &NotTold, other: &NotTold| {
             one.reason == other.reason && one.function == other.function
@@ -68,26 +69,27 @@ impl NotTold {
 impl std::fmt::Display for NotTold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let NotTold { reason, function, packets } = self;
+        // The kernel may hide its symbols.
         let function = function.as_deref().unwrap_or("?");
         write!(f, "{packets} dropped: {reason} by {function}")
     }
 }
 
-/// Where and why: location in the kernel's code, reason.
+/// Location in the kernel's code, and drop reason.
 pub(crate) type Key = (u64, u32);
 
-/// How many drops may be told, and those that were not.
+/// The rate limit for reported drops, and the counts of the others.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     allowed: MapHandle,
     not_told: MapHandle,
-    /// Drops that may be told, since the beginning.
+    /// Drops that may be reported, counted since the start.
     most: Cell<u64>,
     since: Cell<Instant>,
 }
 
 impl Allowance {
-    /// With room for the first ones.
+    /// Starts with an allowance for the first drops.
     pub(crate) fn new(allowed: MapHandle, not_told: MapHandle) -> libbpf_rs::Result<Allowance> {
         let (most, since) = (Cell::new(AT_ONCE), Cell::new(Instant::now()));
         let allowance = Allowance { allowed, not_told, most, since };
@@ -99,22 +101,23 @@ impl Allowance {
         self.allowed.update(&0_u32.to_ne_bytes(), &most.to_ne_bytes(), MapFlags::ANY)
     }
 
-    /// Allows more, when so many were read since the beginning.
+    /// Raises the limit. `read` is the number of events read since the start.
     pub(crate) fn renew(&self, read: u64) -> libbpf_rs::Result<()> {
         let came = (self.since.get().elapsed().as_secs_f64() * PER_SECOND) as u64;
+        // A smaller raise is not worth a write.
         if came < LEAST {
             return Ok(());
         }
         self.since.set(Instant::now());
         let most = self.most.get().saturating_add(came).min(read + AT_ONCE);
-        // Nothing was told since: the same is allowed.
+        // If nothing was reported since, the limit stays and needs no write.
         if most == self.most.replace(most) { Ok(()) } else { self.write(most) }
     }
 
-    /// All that were not told, since the beginning, by place and reason.
+    /// Returns the unreported drops since the start, by place and reason.
     pub(crate) fn not_told(&self) -> libbpf_rs::Result<BTreeMap<Key, u64>> {
         let mut counts = BTreeMap::new();
-        // Entries are never removed, so that walking the map ends.
+        // Entries are never removed, so iterating over the map ends.
         for bytes in self.not_told.keys() {
             let values = self.not_told.lookup_percpu(&bytes, MapFlags::ANY)?;
             let count = |value: Vec<u8>| value.try_into().map_or(0, u64::from_ne_bytes);

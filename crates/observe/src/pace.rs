@@ -1,39 +1,39 @@
-//! How many packets are followed where more come than can be told.
+//! Adapts the sample rate when more events arrive than can be read.
 //!
-//! An event that finds no room takes a step out of a journey that then ends nowhere. Fewer whole
-//! journeys say more. So packets are chosen by chance while events are lost, and more of them
-//! again when few events come.
+//! A lost event removes a step, and the journey then ends nowhere. Fewer but complete journeys say
+//! more. So while events are lost, packets are sampled at a lower rate, and the rate rises again
+//! when few events arrive.
 
 use std::time::Duration;
 
-/// The least time between two looks: shorter ones see single bursts.
+/// Interval between two decisions; a shorter one would see single bursts.
 const LOOK: Duration = Duration::from_millis(250);
-/// Without a loss for so long more packets may be followed.
+/// Time without a loss after which the rate may rise.
 const QUIET: Duration = Duration::from_secs(2);
-/// Rarer is next to nothing.
+/// Lowest sample rate, one packet in N.
 const RAREST: u32 = 1 << 20;
 
-/// Chooses how many packets are followed.
+/// Controls the sample rate.
 #[derive(Debug)]
 pub struct Pace {
     one_in: u32,
-    /// Since the last look.
+    /// Counts since the last decision.
     events: u64,
     elapsed: Duration,
-    /// At the last look, since the beginning.
+    /// Losses since the start, at the last decision.
     lost: u64,
-    /// Events a second that were read when some were lost.
+    /// Events read per second when some were lost.
     too_many: f64,
-    /// Since the last loss or change.
+    /// Time since the last loss or change.
     quiet: Duration,
 }
 
-/// What a look has come to.
+/// A change of the sample rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PaceChange {
-    /// From now on one packet in so many.
+    /// From now on, one packet in this many is followed.
     pub one_in: u32,
-    /// Events that found no room since the last look.
+    /// Events lost since the last decision.
     pub lost: u64,
 }
 
@@ -51,11 +51,12 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// So many `events` were read in this time, `lost` found no room since the beginning. Answers
-    /// what is to change.
+    /// Takes the number of events read in this time, and of events lost since the start. Returns a
+    /// change of the rate, if any.
     pub fn look(&mut self, events: u64, lost: u64, elapsed: Duration) -> Option<PaceChange> {
         self.events += events;
         self.elapsed += elapsed;
+        // Too early to judge the rate.
         if self.elapsed < LOOK {
             return None;
         }
@@ -65,7 +66,7 @@ impl Pace {
         let wanted = if newly > 0 {
             self.quiet = Duration::ZERO;
             self.too_many = rate;
-            // To half of what could be read: what comes is not even.
+            // Aim at half of what could be read, because load is uneven.
             let surplus = (read + newly).div_ceil(read.max(1)).saturating_mul(2);
             let factor = surplus.min(u64::from(RAREST)).next_power_of_two() as u32;
             self.one_in.saturating_mul(factor).min(RAREST)

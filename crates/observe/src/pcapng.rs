@@ -1,20 +1,20 @@
 //! The pcapng file format: sections, interfaces and packets, as bytes.
 //!
-//! Written by draft-ietf-opsawg-pcapng-03, in little-endian order on every machine. A block is
-//! a whole number of 32-bit words; so are its parts, behind which zeros are.
+//! It follows draft-ietf-opsawg-pcapng-03, in little-endian order on every machine. A block is a
+//! whole number of 32-bit words. So are its parts, which are padded with zeros.
 
 /// Block types (section 4).
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
-/// By which a reader knows the order of bytes (section 4.1).
+/// Magic number that shows the byte order (section 4.1).
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// Its length is not known: it goes to the end of the file (section 4.1).
+/// The section's length is unknown: it extends to the end of the file (section 4.1).
 const UNKNOWN_LENGTH: u64 = u64::MAX;
-/// Any number of bytes (section 4.2).
+/// No limit on the captured length (section 4.2).
 const NO_SNAP_LENGTH: u32 = 0;
 
-/// Codes of options: of all blocks (section 3.5), sections, interfaces, and packets.
+/// Option codes: of all blocks (section 3.5), sections, interfaces and packets.
 const COMMENT: u16 = 1;
 const SECTION_OS: u16 = 3;
 const SECTION_PROGRAM: u16 = 4;
@@ -22,12 +22,12 @@ const INTERFACE_NAME: u16 = 2;
 const INTERFACE_DESCRIPTION: u16 = 3;
 const INTERFACE_RESOLUTION: u16 = 9;
 const PACKET_FLAGS: u16 = 2;
-/// Units of time stamps: 10⁻⁹ s.
+/// Unit of time stamps: 10⁻⁹ s.
 const NANOSECONDS: u8 = 9;
-/// Most bytes of an option's value: those that 16 bits count, in whole words.
+/// Maximum length of an option's value: the largest multiple of 4 in 16 bits.
 const LONGEST_OPTION: usize = 0xfffc;
 
-/// What a packet's bytes begin with (the registry of LINKTYPE_ values).
+/// Link type (the registry of LINKTYPE_ values).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkType {
     /// An Ethernet header.
@@ -36,14 +36,14 @@ pub enum LinkType {
     Raw = 101,
 }
 
-/// Which way a packet goes (section 4.3.1, bits 0 and 1).
+/// Direction of a packet (section 4.3.1, bits 0 and 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// Neither is known.
+    /// Unknown.
     Unknown = 0,
     /// The interface received it.
     Inbound = 1,
-    /// The interface sends it.
+    /// The interface sent it.
     Outbound = 2,
 }
 
@@ -52,19 +52,18 @@ pub enum Direction {
 pub struct EnhancedPacket<'a> {
     /// Number of the interface block, from 0, in the order of the file.
     pub interface: u32,
-    /// Since 1970, ns.
+    /// Time since 1970, ns.
     pub time_ns: u64,
-    /// The bytes that were captured.
+    /// The captured bytes.
     pub bytes: &'a [u8],
-    /// Bytes that the packet has.
+    /// Original length of the packet, bytes.
     pub length: u32,
-    /// Which way it goes.
     pub direction: Direction,
-    /// Remarks for its reader.
+    /// Comments for the reader.
     pub comments: &'a [String],
 }
 
-/// The block that a file begins with.
+/// Returns the section header block that starts a file.
 pub fn section(operating_system: &str, program: &str) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend(BYTE_ORDER.to_le_bytes());
@@ -78,7 +77,7 @@ pub fn section(operating_system: &str, program: &str) -> Vec<u8> {
     block(SECTION_HEADER, &body)
 }
 
-/// An interface, with time stamps in nanoseconds.
+/// Returns an interface description block, with time stamps in nanoseconds.
 pub fn interface(link: LinkType, name: &str, description: &str) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend((link as u16).to_le_bytes());
@@ -92,13 +91,13 @@ pub fn interface(link: LinkType, name: &str, description: &str) -> Vec<u8> {
 }
 
 impl EnhancedPacket<'_> {
-    /// The block.
+    /// Returns the packet block.
     pub fn block(&self) -> Vec<u8> {
         let mut body = Vec::new();
         body.extend(self.interface.to_le_bytes());
         body.extend(((self.time_ns >> 32) as u32).to_le_bytes());
         body.extend((self.time_ns as u32).to_le_bytes());
-        // Events have at most some thousand bytes.
+        // No overflow: events have at most some thousand bytes.
         body.extend((self.bytes.len() as u32).to_le_bytes());
         body.extend(self.length.to_le_bytes());
         put_padded(&mut body, self.bytes);
@@ -111,7 +110,7 @@ impl EnhancedPacket<'_> {
     }
 }
 
-/// Type and length, the body, and the length again.
+/// Returns a block: type, length, body, and the length again.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let length = (body.len() as u32 + 12).to_le_bytes();
     [&kind.to_le_bytes()[..], &length, body, &length].concat()
@@ -122,7 +121,7 @@ fn put_padded(to: &mut Vec<u8>, bytes: &[u8]) {
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
-/// An option; text that is too long for one is cut, at a character.
+/// Adds an option; text that is too long is truncated at a character boundary.
 fn put_option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
     let mut length = value.len().min(LONGEST_OPTION);
     while length < value.len() && value[length] & 0xc0 == 0x80 {

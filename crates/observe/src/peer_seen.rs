@@ -1,4 +1,4 @@
-//! What `overlane watch --peer` knows of another host: a part of an interval.
+//! Comparison with another host (`overlane watch --peer`), as part of an interval.
 
 use std::fmt::Write;
 
@@ -7,26 +7,27 @@ use serde::{Deserialize, Serialize};
 use crate::event::Encapsulation;
 use crate::told::Addresses;
 
-/// The far half.
+/// The other host and the flows between the two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PeerSeen {
     /// Address and port of the other host's `overlane watch --serve`.
     pub address: String,
-    /// Why it does not answer now; `null`: it does. What is below is then of before.
+    /// Why it does not answer now; `null`: it answers. With a problem, the rest is from the last
+    /// answer.
     pub problem: Option<String>,
     /// Its clock; `null`: not known yet.
     pub clock: Option<ClockSeen>,
-    /// How long flows have been compared, seconds, since it answered first.
+    /// Time since the first comparison, seconds.
     pub compared_s: f64,
-    /// How old the last comparison is, seconds.
+    /// Age of the last comparison, seconds.
     pub age_s: f64,
     /// Flows between the two hosts, the one that lost most first.
     pub flows: Vec<FlowSeen>,
-    /// Flows of which nothing is told here, for want of room.
+    /// Number of flows left out for want of room.
     pub other_flows: u64,
-    /// Packets that neither end could count by flow, for want of room.
+    /// Packets that neither host could count by flow, for want of room.
     pub uncounted: u64,
 }
 
@@ -35,15 +36,15 @@ pub struct PeerSeen {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClockSeen {
-    /// How far ahead of this host's it is, ns; less than 0: behind.
+    /// Offset to this host's clock, ns; negative: it is behind.
     pub ahead_ns: i64,
-    /// How wrong that is at most, ns.
+    /// Largest possible error of the offset, ns.
     pub error_ns: u64,
-    /// Round trip to it, ns.
+    /// Round-trip time, ns.
     pub round_trip_ns: u64,
 }
 
-/// Where a flow goes.
+/// Direction of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -54,48 +55,49 @@ pub enum Direction {
     In,
 }
 
-/// A flow between the hosts, in one direction, since it is compared.
+/// A flow between the hosts, in one direction. Counts start with the first comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FlowSeen {
-    /// Its addresses on the wire; in a tunnel, the inner ones.
+    /// Its addresses on the wire; for a tunnel, the inner ones.
     pub flow: Addresses,
-    /// Kind of its tunnel; `null`: it is in none.
+    /// Kind of its tunnel; `null`: no tunnel.
     pub encapsulation: Option<Encapsulation>,
     /// Network identifier of VXLAN and Geneve; key of GRE, where it has one.
     pub vni: Option<u32>,
-    /// From which host to which.
+    /// Direction between the hosts.
     pub direction: Direction,
-    /// Packets that left the one host; a GSO packet is those that it stands for.
+    /// Packets that left the sending host; a GSO packet counts as the packets it stands for.
     pub left: u64,
     /// Their bytes, as IP packets on the wire.
     pub left_bytes: u64,
-    /// Packets that came to the other.
+    /// Packets that arrived at the receiving host.
     pub came: u64,
     /// Their bytes.
     pub came_bytes: u64,
-    /// Packets that left and did not come; `null` where none came: the flow may go elsewhere.
+    /// Packets that left and did not arrive; `null` if none arrived: the flow may have another
+    /// destination.
     pub lost: Option<u64>,
-    /// Packets that are in flight, or lost: they left too lately to be missed.
+    /// Packets in flight or lost: they left too recently to be counted as lost.
     pub in_flight: u64,
-    /// Namespaces and devices by which it left.
+    /// Namespaces and devices that it left through.
     pub left_by: Vec<String>,
-    /// Namespaces and devices by which it came.
+    /// Namespaces and devices that it arrived at.
     pub came_by: Vec<String>,
-    /// Places that one of its packets passed on the other host, in order; none: no packet of it
+    /// Places that one of its packets passed on the other host, in order; empty: no packet of it
     /// was followed there.
     pub there: Vec<String>,
 }
 
 impl PeerSeen {
-    /// What is known of the other host itself, in a line.
+    /// Describes the other host in a line.
     pub fn head(&self) -> String {
         let mut head = format!("peer {}: ", self.address);
         // Writing to a String cannot fail.
         let _ = match &self.clock {
             Some(clock) => write!(head, "{clock}, compared for {:.1} s", self.compared_s),
-            None => write!(head, "nothing known yet"),
+            None => write!(head, "no answer yet"),
         };
         if let Some(problem) = self.trouble() {
             let _ = write!(head, "; does not answer: {problem}");
@@ -106,32 +108,37 @@ impl PeerSeen {
         head
     }
 
-    /// Why it does not answer, without its address, with which an error begins.
+    /// Returns why it does not answer, without the address with which the error begins.
     pub fn trouble(&self) -> Option<&str> {
         let problem = self.problem.as_deref()?;
+        // The line already begins with the address.
         let behind = problem.strip_prefix(&self.address).and_then(|rest| rest.strip_prefix(": "));
         Some(behind.unwrap_or(problem))
     }
 
-    /// As text.
+    /// Renders the comparison as text.
     pub fn text(&self) -> String {
         let mut text = self.head() + "\n";
         for flow in &self.flows {
             text += &flow.text();
         }
         if self.flows.is_empty() && self.problem.is_none() && self.clock.is_some() {
-            text += "no packet of these flows between the hosts\n";
+            text += "no packets of these flows between the hosts\n";
         }
         if self.other_flows > 0 {
-            let _ = writeln!(text, "{} flows more, without room here", self.other_flows);
+            let _ = writeln!(text, "{} more flows, for which there is no room\n", self.other_flows);
         }
         if self.uncounted > 0 {
-            let _ = writeln!(text, "{} packets of flows without room at an end", self.uncounted);
+            let _ = writeln!(
+                text,
+                "{} packets of flows that one of the hosts had no room to count\n",
+                self.uncounted
+            );
         }
         text
     }
 
-    /// Packets that were lost, over all flows.
+    /// Returns the number of lost packets over all flows.
     pub fn lost(&self) -> u64 {
         self.flows.iter().filter_map(|flow| flow.lost).fold(0, u64::saturating_add)
     }
@@ -151,7 +158,7 @@ impl std::fmt::Display for ClockSeen {
 }
 
 impl FlowSeen {
-    /// Its addresses, and the tunnel.
+    /// Returns its addresses and tunnel.
     pub fn name(&self) -> String {
         match self.encapsulation {
             Some(encapsulation) => format!("{} in {}", self.flow, encapsulation.within(self.vni)),
@@ -159,19 +166,21 @@ impl FlowSeen {
         }
     }
 
-    /// What became of its packets between the hosts, in words.
+    /// Describes what happened to its packets between the hosts.
     pub fn fate(&self) -> String {
         let fate = match self.lost {
-            None => "none came: lost, or another way".to_owned(),
+            None => "none arrived: lost, or another path".to_owned(),
             Some(lost) => {
+                // No packet may have left yet.
                 let share = 100.0 * lost as f64 / self.left.max(1) as f64;
+                // A share of 0% says no more than the number.
                 let share = if lost > 0 { format!(" ({share:.2}%)") } else { String::new() };
                 format!("{lost} lost between the hosts{share}, {} in flight", self.in_flight)
             }
         };
         let (left, came) = match self.direction {
-            Direction::Out => ("left here", "came there"),
-            Direction::In => ("left there", "came here"),
+            Direction::Out => ("left here", "arrived there"),
+            Direction::In => ("left there", "arrived here"),
         };
         format!("{} {left}, {} {came}: {fate}", self.left, self.came)
     }
@@ -182,9 +191,9 @@ impl FlowSeen {
             some => some.join(", "),
         };
         let mut text = format!("  {}\n    {}\n", self.name(), self.fate());
-        let _ = writeln!(text, "    by {} -> {}", by(&self.left_by), by(&self.came_by));
+        let _ = writeln!(text, "    from {} to {}", by(&self.left_by), by(&self.came_by));
         if !self.there.is_empty() {
-            let _ = writeln!(text, "    there: {}", self.there.join(" > "));
+            let _ = writeln!(text, "    path there: {}", self.there.join(" > "));
         }
         text
     }

@@ -1,17 +1,17 @@
-//! Fragments of IP packets: of which packet a fragment is, and what became of a packet at one
-//! address of the kernel between two moments.
+//! IP fragments: which packet a fragment belongs to, and what happened to a packet at one kernel
+//! address between two events.
 
 use std::net::IpAddr;
 
 use crate::event::{Event, Flow};
 
-/// A packet that was cut into fragments (RFC 791; RFC 8200, 4.5).
+/// A fragmented packet (RFC 791; RFC 8200, section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Datagram {
     source: IpAddr,
     destination: IpAddr,
     id: u32,
-    /// Of IPv4; `None`: IPv6, where fragments may differ in it.
+    /// IPv4 only; `None`: IPv6, whose fragments may differ in it.
     protocol: Option<u8>,
 }
 
@@ -19,11 +19,11 @@ pub(crate) struct Datagram {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Piece {
     pub of: Datagram,
-    /// Where it begins, bytes.
+    /// Offset in the packet's payload, bytes.
     pub offset: u16,
 }
 
-/// Whether a packet is a fragment: itself, or that of the tunnel around it.
+/// Fragment state of a packet, for its own header and for the outer one of its tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Pieces {
     outer: Option<Piece>,
@@ -47,22 +47,22 @@ impl Pieces {
         }
     }
 
-    /// Each that it is a fragment of, the outer one first.
+    /// Returns the fragments that it is, the outer one first.
     pub fn iter(self) -> impl Iterator<Item = Piece> {
         self.outer.into_iter().chain(self.inner)
     }
 
-    /// What was cut last.
+    /// Returns the fragment that was made last.
     pub fn outermost(self) -> Option<Piece> {
         self.iter().next()
     }
 
-    /// Whether it is a fragment of this.
+    /// Returns whether it is a fragment of `datagram`.
     pub fn is_of(self, datagram: &Datagram) -> bool {
         self.iter().any(|piece| piece.of == *datagram)
     }
 
-    /// Of the packet that the outermost one was cut from.
+    /// Returns the fragment state of the packet that the outermost fragment was made from.
     pub fn of_whole(self) -> Pieces {
         match self.outer {
             Some(_) => Pieces { outer: None, ..self },
@@ -71,29 +71,29 @@ impl Pieces {
     }
 }
 
-/// What became of a packet between two moments.
+/// The change of a packet between two events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// As many fragments of the same packets as before.
+    /// Fragment state unchanged.
     None,
-    /// Another packet is at its address.
+    /// The address now holds another packet.
     Other,
-    /// These were put together: the outer one, then the inner one.
+    /// These were reassembled: the outer one, then the inner one.
     Reassembled(Option<Datagram>, Option<Datagram>),
-    /// It was cut; this is the first fragment.
+    /// It was fragmented; this is the first fragment.
     Fragmented,
-    /// It was put together, and cut again; this is the first fragment.
+    /// It was reassembled and fragmented again; this is the first fragment.
     Refragmented(Datagram),
 }
 
-/// The same for one of the two headers.
+/// Compares the fragment state of one of the two headers.
 fn of_level(earlier: Option<Piece>, later: Option<Piece>) -> Change {
     match (earlier, later) {
         (Some(one), Some(other)) if one == other => Change::None,
         (None, None) => Change::None,
         (Some(piece), None) => Change::Reassembled(Some(piece.of), None),
         (None, Some(Piece { offset: 0, .. })) => Change::Fragmented,
-        // IPv6 gives a new identification. Addresses may have been translated in between.
+        // IPv6 uses a new identification. Addresses may have been translated in between.
         (Some(one), Some(Piece { of, offset: 0 }))
             if one.of.id == of.id || of.protocol.is_none() =>
         {
@@ -103,7 +103,8 @@ fn of_level(earlier: Option<Piece>, later: Option<Piece>) -> Change {
     }
 }
 
-/// What became of a packet; the address alone says that it is the same one.
+/// Returns what happened to a packet at one address. Only the address shows that it is the same
+/// packet.
 pub(crate) fn change(earlier: &Event, later: &Event) -> Change {
     let (earlier, later) = (Pieces::of(earlier), Pieces::of(later));
     let outer = of_level(earlier.outer, later.outer);

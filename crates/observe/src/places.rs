@@ -1,4 +1,4 @@
-//! What namespaces and devices are called.
+//! Names of namespaces and devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,22 @@ use sys::netns::NetNs;
 
 use crate::event::Encapsulation;
 
-/// A network namespace that packets are seen in.
+/// A network namespace in which packets are seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// What to call it: the name given, its mount's, its first process's, or its inode.
+    /// Its name: the given name, its mount's, its first process's, or its inode.
     pub name: String,
     /// UDP ports of its VXLAN and Geneve devices.
     pub tunnel_ports: BTreeMap<u16, Encapsulation>,
-    /// Indices of devices at which packets come into this machine: NICs, TAP and TUN devices.
+    /// Indices of devices through which packets enter this machine: NICs, TAP and TUN devices.
     pub origins: Vec<u32>,
 }
 
-/// The machine's namespaces by inode, as they were when they were read.
+/// The machine's namespaces by inode, as they were when read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
     places: BTreeMap<u32, Place>,
-    /// What could not be read, in words.
+    /// Descriptions of data that could not be read.
     pub left_out: BTreeSet<String>,
 }
 
@@ -31,15 +31,16 @@ impl Places {
     /// Reads all namespaces of this machine.
     ///
     /// # Errors
-    /// Where `/proc` cannot be listed.
+    /// If `/proc` cannot be listed.
     pub fn of_machine() -> Result<Places, sys::Error> {
         Places::of_machine_with(&mut |_, _| {})
     }
 
-    /// The same; each namespace is shown to `visit`, by its inode, while it is held open. Nobody
-    /// holds it afterwards.
+    /// Reads all namespaces of this machine and passes each, by its inode, to `visit` while it is
+    /// held open. They are not held open afterwards.
     ///
     /// # Errors
+    /// As [`Places::of_machine`].
     /// As [`Places::of_machine`].
     pub fn of_machine_with(visit: &mut dyn FnMut(u32, &NetNs)) -> Result<Places, sys::Error> {
         let Machine { namespaces, left_out, .. } = discover()?;
@@ -58,7 +59,7 @@ impl Places {
         Ok(places)
     }
 
-    /// Reads these, by the names that they have or their inodes.
+    /// Reads these namespaces, with the given names or their inodes as names.
     fn of(
         namespaces: impl IntoIterator<Item = (Option<String>, NetNs)>,
         visit: &mut dyn FnMut(u32, &NetNs),
@@ -66,14 +67,15 @@ impl Places {
         let mut places = Places::default();
         for (name, netns) in namespaces {
             let inode = netns.inode();
+            // The kernel's inodes of namespaces have 32 bits; events can name no others.
             let Ok(inode) = u32::try_from(inode) else { continue };
             visit(inode, &netns);
             let name = name.unwrap_or_else(|| format!("net:[{inode}]"));
             let links = netns.run(|| Netlink::open().and_then(|netlink| netlink.links()));
             let links = match links {
                 Ok(Ok(links)) => links,
-                // Its devices' names come with the packets; without ports its tunnels are not
-                // looked into.
+                // Go on without: device names come with the packets, but its tunnels are not
+                // parsed.
                 Ok(Err(error)) => {
                     places.left_out.insert(format!("devices of {name}: {error}"));
                     Vec::new()
@@ -102,7 +104,7 @@ impl Places {
         places
     }
 
-    /// These besides, however they are held.
+    /// Adds these namespaces.
     #[must_use]
     pub fn with(mut self, namespaces: impl IntoIterator<Item = NetNs>) -> Places {
         let others = namespaces.into_iter().map(|netns| (None, netns));
@@ -114,19 +116,20 @@ impl Places {
         self
     }
 
-    /// What to call the namespace of this inode.
+    /// Returns the name of the namespace with this inode.
     pub fn name(&self, netns: Option<u32>) -> String {
+        // The packet was at no device, so the event has no namespace.
         let Some(inode) = netns else { return "?".to_owned() };
         let known = self.places.get(&inode).map(|place| place.name.clone());
         known.unwrap_or_else(|| format!("net:[{inode}]"))
     }
 
-    /// Inodes, in order.
+    /// Returns the inodes, in order.
     pub fn inodes(&self) -> Vec<u32> {
         self.places.keys().copied().collect()
     }
 
-    /// Namespaces and indices of devices at which packets come into this machine.
+    /// Returns namespaces and indices of the devices through which packets enter this machine.
     pub fn origins(&self) -> impl Iterator<Item = (u32, u32)> {
         let of = |(netns, place): (&u32, &Place)| {
             let netns = *netns;
@@ -135,7 +138,7 @@ impl Places {
         self.places.iter().flat_map(of)
     }
 
-    /// UDP ports of VXLAN and Geneve devices, over all namespaces.
+    /// Returns the UDP ports of VXLAN and Geneve devices over all namespaces.
     pub fn tunnel_ports(&self) -> BTreeMap<u16, Encapsulation> {
         let of = |place: &Place| place.tunnel_ports.clone();
         self.places.values().flat_map(of).collect()

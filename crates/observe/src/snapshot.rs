@@ -1,4 +1,4 @@
-//! What `overlane watch` knows of one interval: a line of its recordings.
+//! One interval of `overlane watch`: a line of its recordings.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::event::Encapsulation;
 use crate::peer_seen::PeerSeen;
 use crate::told::Addresses;
 
-/// Version of these types; a recording of another is refused.
+/// Version of these types. Recordings of other versions are refused.
 pub const FORMAT: u32 = 1;
 
 /// An interval.
@@ -18,78 +18,78 @@ pub struct Snapshot {
     pub format: u32,
     /// When the interval ended, seconds since 1970.
     pub time_s: f64,
-    /// How long it was, seconds.
+    /// Length of the interval, seconds.
     pub seconds: f64,
-    /// One packet in so many was followed, at its end.
+    /// One packet in this many was followed, at the end of the interval.
     pub sample: u32,
-    /// Share of the interval in which packets began to be followed, 0 to 1.
+    /// Share of the interval in which packets were selected to be followed, 0 to 1.
     #[serde(default = "always")]
     pub looked: f64,
-    /// Packets that were followed to their end.
+    /// Packets followed to their end.
     pub followed: u64,
-    /// Events that the kernel told of them.
+    /// Events that the kernel reported for followed packets.
     pub events: u64,
-    /// Events that found no room.
+    /// Events lost because the ring was full.
     pub events_lost: u64,
-    /// CPU time of this program and of its programs in the kernel, percent of one CPU.
+    /// CPU time of this program and of its BPF programs, percent of one CPU.
     pub own_cpu: f64,
-    /// Of `own_cpu`, that of the programs in the kernel: some of their runs are timed.
+    /// The part of `own_cpu` used by the BPF programs, estimated from the runs that are timed.
     #[serde(default)]
     pub kernel_cpu: f64,
-    /// What `own_cpu` may be; above it packets are followed in less of the time, and fewer.
+    /// Limit for `own_cpu`. Above it, fewer packets are followed, for less of the time.
     pub budget: f64,
-    /// Ways that packets went, the one of most packets first.
+    /// Paths of followed packets, the one with most packets first.
     pub ways: Vec<WaySeen>,
-    /// Followed packets of further ways, for which there was no room.
+    /// Followed packets of further paths, for which there was no room.
     pub other_ways: u64,
-    /// Packets that the kernel dropped, all of them, by place and reason.
+    /// All packets that the kernel dropped, by place and reason.
     pub drops: Vec<DropSeen>,
-    /// What this kernel, or this process's rights, do not let it see.
+    /// Events that cannot be observed on this kernel or with this process's privileges.
     pub not_seen: Vec<String>,
-    /// The CPUs, the one with most time in softirqs first.
+    /// CPUs, the one with most time in softirqs first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<CpuSeen>,
-    /// The far half, where another host is asked for it.
+    /// Comparison with another host, if one is asked (`--peer`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<PeerSeen>,
 }
 
-/// What recordings did before they told it.
+/// The default for recordings from before this field existed.
 fn always() -> f64 {
     1.0
 }
 
-/// What a CPU did for the network.
+/// Network work of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CpuSeen {
-    /// Its number.
+    /// CPU number.
     pub cpu: u32,
-    /// Time in softirqs, percent of its own, by the kernel's ticks.
+    /// Time in softirqs, percent of this CPU's time, by the kernel's ticks.
     pub softirq: f64,
-    /// Packets in its backlog at the end; `null`: the kernel does not tell (before Linux 5.10).
+    /// Packets in its backlog at the end; `null`: unknown (before Linux 5.10).
     pub backlog: Option<u32>,
-    /// Packets dropped since the backlog was full, or one flow had more than its share.
+    /// Packets dropped because the backlog was full, or one flow exceeded its share.
     pub dropped: u64,
-    /// Times the softirq gave up with work left.
+    /// Times that the softirq stopped early with work left.
     pub squeezed: u64,
 }
 
-/// A way that packets went.
+/// A path that packets took.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WaySeen {
-    /// Followed packets that went it.
+    /// Followed packets that took it.
     pub packets: u64,
     /// Flow of one of them.
     pub example: Option<Addresses>,
-    /// How they ended most often.
+    /// Their most frequent ending.
     pub ending: String,
-    /// Where they were, in order.
+    /// Places on the path, in order.
     pub hops: Vec<HopSeen>,
-    /// From the first place to the last.
+    /// Time from the first place to the last.
     pub took: Latency,
 }
 
@@ -109,7 +109,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// As it is shown.
+    /// Returns the name for display.
     pub fn name(self) -> &'static str {
         match self {
             Side::Rx => "rx",
@@ -120,62 +120,63 @@ impl Side {
     }
 }
 
-/// A place on a way.
+/// A place on a path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HopSeen {
     /// Name of the network namespace.
     pub namespace: String,
-    /// Name of the device; `null`: at none.
+    /// Name of the device; `null`: the packets are at no device.
     pub device: Option<String>,
-    /// Which side of it.
+    /// Side of the device.
     pub side: Side,
-    /// Mean bytes of what came there: a GSO packet is one.
+    /// Mean length of packets at this place in bytes; a GSO packet is one.
     pub bytes: f64,
-    /// Mean packets that one GSO packet stands for there; 1: none.
+    /// Mean number of packets that a packet stands for (GSO); 1: no GSO.
     pub gso_packets: f64,
-    /// Share of the followed packets that were cut there by the CPU.
+    /// Share of the followed packets that the CPU segmented there.
     pub cut: f64,
     /// Share that left merged with others.
     pub merged: f64,
     /// Share whose checksum the CPU computed there.
     pub checksummed: f64,
-    /// What the tunnel is that they were in there.
+    /// Kind of the tunnel that they were in.
     pub encapsulation: Option<Encapsulation>,
-    /// Network identifier of that tunnel, or key of GRE.
+    /// VNI of that tunnel, or key of GRE.
     pub vni: Option<u32>,
-    /// From the hop before to here.
+    /// Time since the previous hop.
     pub since_before: Latency,
-    /// How long they waited there: in the device's queue, in a CPU's backlog.
+    /// Waiting time there, in the device's queue or a CPU's backlog.
     pub waited: Latency,
-    /// Packets in the queue of the device at the interval's end; `null`: it has none, or this is not
-    /// the side that sends.
+    /// Packets in the device's queue at the end of the interval; `null`: it has no queue, or this
+    /// is not the sending side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<u32>,
-    /// What the device counted on this side in the interval, whoever's packets; `null` at none.
+    /// Counts of the device on this side in the interval, over all packets; `null` if there is
+    /// no device.
     pub counted: Option<Rates>,
 }
 
-/// What a device counted.
+/// Counters of a device as rates.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Rates {
-    /// Packets a second: most virtual devices count a GSO packet as one.
+    /// Packets per second. Most virtual devices count a GSO packet as one.
     pub packets_per_s: f64,
-    /// Bytes a second, Ethernet header included.
+    /// Bytes per second, including the Ethernet header.
     pub bytes_per_s: f64,
-    /// Dropped a second, as the device counts them.
+    /// Dropped packets per second, as the device counts them.
     pub dropped_per_s: f64,
 }
 
-/// Times of the followed packets.
+/// Latency of the followed packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Latency {
-    /// How many there are.
+    /// Number of samples.
     pub count: u64,
     /// Median, ns.
     pub p50_ns: u64,
@@ -186,11 +187,12 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of these times, ns, in any order.
+    /// Computes percentiles of times in ns, in any order.
     pub(crate) fn of(mut times: Vec<u64>) -> Latency {
         times.sort_unstable();
         // Nearest rank.
         let at = |per_mille: usize| {
+            // Nearest rank.
             let rank = (times.len() * per_mille).div_ceil(1000);
             times.get(rank.max(1) - 1).copied().unwrap_or(0)
         };
@@ -206,17 +208,17 @@ impl Latency {
 pub struct DropSeen {
     /// Name of the network namespace.
     pub namespace: String,
-    /// Name of the device; `null`: at none.
+    /// Name of the device; `null`: the packet was at no device.
     pub device: Option<String>,
     /// The kernel's reason.
     pub reason: String,
-    /// The kernel's function that did it; `null` where the kernel does not tell.
+    /// The kernel function that dropped them; `null` if unknown.
     pub function: Option<String>,
-    /// Packets; a GSO packet counts as those it stands for.
+    /// Number of packets; a GSO packet counts as the packets it stands for.
     pub packets: u64,
-    /// What the reason means to an overlay.
+    /// Meaning of the reason for an overlay.
     pub meaning: Option<String>,
-    /// The check of `doctor` that looks for its cause.
+    /// The `doctor` check that looks for the cause.
     pub check: Option<String>,
 }
 

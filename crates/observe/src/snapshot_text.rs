@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use crate::snapshot::{CpuSeen, DropSeen, HopSeen, Snapshot, WaySeen};
 
-/// Share from which on something is told of a hop.
+/// Smallest share that is worth a note.
 const WORTH_TELLING: f64 = 0.01;
 
 impl Snapshot {
-    /// As text.
+    /// Renders the interval as text.
     pub fn text(&self) -> String {
         let mut text = self.head();
         for way in &self.ways {
@@ -20,7 +20,7 @@ impl Snapshot {
         }
         if self.other_ways > 0 {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "\n{} packets went ways that are not shown", self.other_ways);
+            let _ = writeln!(text, "\n{} packets took paths that are not shown", self.other_ways);
         }
         if !self.drops.is_empty() {
             text.push_str("\ndropped\n");
@@ -36,13 +36,13 @@ impl Snapshot {
         text
     }
 
-    /// What was looked at and what that cost.
+    /// Describes the sampling and its cost.
     pub fn head(&self) -> String {
         let clock = clock(self.time_s);
         let softirqs = self.softirqs().map(|line| line + "\n").unwrap_or_default();
         format!(
-            "{clock} UTC, {:.1} s: 1 packet in {} followed, {} of them, {} events, {} lost\n\
-             looked {} of the time, own CPU {:.1}% of one, limit {:.1}%\n{softirqs}",
+            "{clock} UTC, {:.1} s: 1 packet in {} followed ({} packets), {} events, {} lost\n\
+             window open {} of the time, own CPU {:.1}% of one, limit {:.1}%\n{softirqs}",
             self.seconds,
             self.sample,
             self.followed,
@@ -56,7 +56,7 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// What the CPUs do for the network, in a line; `None` where that is not known.
+    /// Describes the CPUs' network work in a line; `None` if unknown.
     pub fn softirqs(&self) -> Option<String> {
         let busiest = self.cpus.iter().take(2);
         let busiest: Vec<String> =
@@ -78,13 +78,13 @@ impl Snapshot {
     }
 }
 
-/// A share in percent, as exactly as it says something.
+/// Formats a share as a percentage, with a decimal if it is below 10%.
 pub fn share(share: f64) -> String {
     let percent = 100.0 * share.clamp(0.0, 1.0);
     if percent < 10.0 { format!("{percent:.1}%") } else { format!("{percent:.0}%") }
 }
 
-/// Time of day, of seconds since 1970 that a file may have.
+/// Formats the time of day. `time_s` is in seconds since 1970 and may come from a file.
 fn clock(time_s: f64) -> String {
     let since = time_s as u64;
     let (hours, minutes, seconds) = (since / 3600 % 24, since / 60 % 60, since % 60);
@@ -92,10 +92,10 @@ fn clock(time_s: f64) -> String {
 }
 
 impl WaySeen {
-    /// A table of its hops.
+    /// Renders a table of the hops.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let example = self.example.as_ref().map_or("no IP".to_owned(), ToString::to_string);
+        let example = self.example.as_ref().map_or("not IP".to_owned(), ToString::to_string);
         let _ = writeln!(text, "{} followed, such as {example}: {}", self.packets, self.ending);
         let _ = writeln!(
             text,
@@ -150,7 +150,7 @@ impl HopSeen {
         text
     }
 
-    /// What happens to packets there.
+    /// Returns notes on what happens to packets there.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(encapsulation) = self.encapsulation {
@@ -158,7 +158,7 @@ impl HopSeen {
         }
         let percent = |share: f64| format!("{:.0}%", 100.0 * share);
         for (share, what) in [
-            (self.cut, "cut by the CPU"),
+            (self.cut, "segmented by the CPU"),
             (self.merged, "merged"),
             (self.checksummed, "checksummed by the CPU"),
         ] {
@@ -182,7 +182,7 @@ impl HopSeen {
 }
 
 impl DropSeen {
-    /// In two or three lines.
+    /// Renders it in two or three lines.
     pub fn text(&self, seconds: f64) -> String {
         let mut text = String::new();
         let device = self.device.as_deref().unwrap_or("-");
@@ -206,7 +206,7 @@ impl DropSeen {
     }
 }
 
-/// A number in at most 7 characters.
+/// Formats a number in at most 7 characters.
 fn short(value: f64) -> String {
     match value {
         v if v >= 1e10 => format!("{:.0}G", v / 1e9),
@@ -218,11 +218,12 @@ fn short(value: f64) -> String {
     }
 }
 
-/// A count, in at most 7 characters.
+/// Formats a count in at most 7 characters.
 fn whole(count: u64) -> String {
     if count < 10 { count.to_string() } else { short(count as f64) }
 }
 
 fn cut_off(text: &str, most: usize) -> String {
+    // Columns have a fixed width.
     text.chars().take(most).collect()
 }

@@ -1,4 +1,4 @@
-//! What the CPUs do for the network in an interval: time in softirqs, backlogs.
+//! The CPUs' network work in an interval: time in softirqs, backlogs.
 
 use netstate::cpu::{CpuStat, PROC_STAT};
 use netstate::proc::ProcFile;
@@ -16,7 +16,7 @@ pub(crate) struct Softirqs {
 
 impl Softirqs {
     /// # Errors
-    /// A machine that does not tell, with the reason.
+    /// If the counters cannot be read.
     pub fn open() -> Result<Softirqs, String> {
         let open = |path| ProcFile::open(path).map_err(|error| error.to_string());
         let (stat, softnet) = (open(PROC_STAT)?, open(PROC_SOFTNET_STAT)?);
@@ -24,7 +24,7 @@ impl Softirqs {
         Ok(Softirqs { stat, softnet, before })
     }
 
-    /// What came since it was last asked; none where the counters cannot be read any more.
+    /// Returns the work since the last call; empty if the counters cannot be read any more.
     pub fn since(&mut self) -> Vec<CpuSeen> {
         let Ok(now) = read(&self.stat, &self.softnet) else { return Vec::new() };
         let (stat, softnet) = std::mem::replace(&mut self.before, now);
@@ -40,7 +40,7 @@ fn read(stat: &ProcFile, softnet: &ProcFile) -> Result<(CpuStat, SoftnetStat), S
 
 fn difference(before: (&CpuStat, &SoftnetStat), after: (&CpuStat, &SoftnetStat)) -> Vec<CpuSeen> {
     let cpu = |(number, ticks): (&usize, _)| {
-        // A CPU that came online meanwhile has no beginning yet.
+        // A CPU that came online meanwhile has no previous count.
         let ticks = netstate::cpu::CpuTicks::since(ticks, before.0.cpus.get(number)?);
         let cpu = u32::try_from(*number).ok()?;
         let softnet = after.1.cpus.get(&cpu).copied().unwrap_or_default();

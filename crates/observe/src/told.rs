@@ -1,4 +1,4 @@
-//! A journey in words: what `overlane trace` prints, as lines of JSON or as text.
+//! A journey as `overlane trace` prints it, as a line of JSON or as text.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,13 @@ use crate::explain::explanation;
 use crate::journey::{Ending, Journey, Origin, Step};
 use crate::not_told::NotTold;
 
-/// What numbers of the kernel are called.
+/// Names for the kernel's numbers.
 pub trait Names {
-    /// The network namespace of this inode.
+    /// Returns the name of the network namespace with this inode.
     fn namespace(&self, netns: Option<u32>) -> String;
-    /// A reason for a drop (`enum skb_drop_reason`).
+    /// Returns the name of a drop reason (`enum skb_drop_reason`).
     fn reason(&self, reason: u32) -> String;
-    /// The function of the kernel around an address, where it tells.
+    /// Returns the kernel function around an address, if known.
     fn function(&self, location: u64) -> Option<String>;
 }
 
@@ -24,18 +24,18 @@ pub trait Names {
 pub struct Packet {
     /// Counted from 1.
     pub number: u64,
-    /// When it was seen first: `CLOCK_MONOTONIC`, ns.
+    /// When the packet was first seen: `CLOCK_MONOTONIC`, ns.
     pub begun_ns: u64,
-    /// From its first step to its last, ns.
+    /// Time from the first step to the last, ns.
     pub took_ns: u64,
-    /// Its addresses where it was seen first; `null`: a tunnel carries something else than IP.
+    /// Addresses of the packet when it was first seen; `null`: it is not an IP packet.
     pub flow: Option<Addresses>,
-    /// The packet, and what was cut or copied from it.
+    /// The packet, and the packets that were segmented, fragmented or copied from it.
     pub legs: Vec<PacketLeg>,
-    /// Where it was, in order of time.
+    /// The places where it was seen, in order of time.
     pub steps: Vec<PacketStep>,
-    /// Where only drops are told: those that were counted since, and found no room to be told;
-    /// left out where there are none.
+    /// With `--drops-only`: drops since the last record that were counted but not reported, because
+    /// the rate limit was reached. Left out if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_told: Vec<NotTold>,
 }
@@ -57,21 +57,21 @@ pub struct Addresses {
     pub destination_port: Option<u16>,
 }
 
-/// The packet, a segment of it, a fragment, or a copy.
+/// A leg of a journey: the packet itself, a segment, a fragment, or a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PacketLeg {
-    /// Index of the leg that it is a segment of.
+    /// Index of the leg that this is a segment of.
     pub segment_of: Option<usize>,
-    /// Index of the leg that it is a copy of.
+    /// Index of the leg that this is a copy of.
     pub copy_of: Option<usize>,
-    /// Index of the leg that it is an IP fragment of, or, where the whole packet was not seen, of
-    /// a fragment of the same packet.
+    /// Index of the leg that this is an IP fragment of. If the whole packet was not seen: index of
+    /// another fragment of the same packet.
     pub fragment_of: Option<usize>,
-    /// Index of the leg of the first fragment that it was put together from.
+    /// Index of the leg of the first fragment that this packet was reassembled from.
     pub reassembled_from: Option<usize>,
-    /// How it ended.
+    /// How the leg ended.
     pub ending: PacketEnding,
 }
 
@@ -87,38 +87,38 @@ pub enum PacketEnding {
         /// Its command, 15 bytes at most.
         command: String,
     },
-    /// A socket received it; its reader was not seen.
+    /// A socket received it; the read was not seen.
     Received,
     /// The kernel dropped it.
     Dropped {
         /// The kernel's name of the reason, without prefix.
         reason: String,
-        /// The kernel's function that did it; `null` where the kernel does not tell.
+        /// The kernel function that dropped it; `null` if unknown.
         function: Option<String>,
-        /// What the reason means to an overlay; `null` where it means nothing to one.
+        /// Meaning of the reason for an overlay; `null` if it does not matter to overlays.
         meaning: Option<String>,
-        /// The check of `doctor` that looks for its cause.
+        /// The `doctor` check that looks for the cause.
         check: Option<String>,
     },
-    /// A device's driver had it last, and is done with it.
+    /// The driver of a device sent it and freed it.
     Left {
         /// Name of the device.
         device: String,
     },
-    /// The kernel was done with it.
+    /// The kernel freed it after use.
     Consumed,
     /// It was cut into segments.
     Cut,
     /// It was cut into IP fragments.
     Fragmented,
-    /// It was put together with the other fragments of its packet.
+    /// It was reassembled with the other fragments of its packet.
     Reassembled,
     /// It was merged into another packet.
     Merged {
         /// Number of that packet.
         into: u64,
     },
-    /// It was not seen any more.
+    /// It was not seen again.
     Unseen,
 }
 
@@ -135,34 +135,34 @@ pub struct PacketStep {
     pub what: String,
     /// Name of the network namespace.
     pub namespace: String,
-    /// Name of the device; `null`: it is at none.
+    /// Name of the device; `null`: the packet is at no device.
     pub device: Option<String>,
-    /// CPU that had it.
+    /// The CPU that processed it.
     pub cpu: u32,
-    /// Bytes as it lies there, with or without Ethernet header.
+    /// Length at this place in bytes, with or without the Ethernet header.
     pub bytes: u32,
-    /// Of a GSO packet: packets that it stands for.
+    /// For a GSO packet: the number of packets it stands for.
     pub gso_packets: Option<u16>,
-    /// Of a GSO packet: payload bytes of each of them.
+    /// For a GSO packet: payload bytes of each of them.
     pub gso_size: Option<u16>,
-    /// `none`, `unnecessary`, `complete`, `partial`: as the kernel calls it.
+    /// The kernel's checksum state: `none`, `unnecessary`, `complete` or `partial`.
     pub checksum: String,
-    /// What conntrack takes it for.
+    /// Conntrack state of the packet.
     pub conntrack: Option<String>,
-    /// Its mark.
+    /// The packet's mark.
     pub mark: u32,
-    /// Its own addresses.
+    /// The packet's own (inner) addresses.
     pub flow: Option<Addresses>,
-    /// What the tunnel around it is.
+    /// Kind of the tunnel around it.
     pub encapsulation: Option<Encapsulation>,
-    /// Network identifier of the tunnel around it, or key of GRE.
+    /// VNI of the tunnel around it, or key of GRE.
     pub vni: Option<u32>,
-    /// Addresses of the tunnel around it.
+    /// Outer addresses of the tunnel around it.
     pub tunnel: Option<Addresses>,
-    /// Which IP fragment it is; `null`: it is none.
+    /// Which IP fragment it is; `null`: not a fragment.
     pub fragment: Option<Fragment>,
-    /// Which IP fragment the tunnel's packet around it is. Of a later one, addresses, ports and
-    /// the tunnel are those that its first one has.
+    /// Which IP fragment the outer packet is. A later fragment is shown with the addresses, ports
+    /// and tunnel of the first one.
     pub tunnel_fragment: Option<Fragment>,
 }
 
@@ -171,11 +171,11 @@ pub struct PacketStep {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Fragment {
-    /// Identification of the packet that it is of: 16 bits of IPv4, 32 of IPv6.
+    /// Identification of the fragmented packet: 16 bits for IPv4, 32 for IPv6.
     pub id: u32,
-    /// Where it begins in the payload of that packet, bytes; 0: it is the first.
+    /// Offset in the payload of that packet, bytes; 0: the first fragment.
     pub offset: u16,
-    /// Whether others come after it.
+    /// Whether more fragments follow.
     pub more: bool,
 }
 
@@ -250,11 +250,12 @@ fn conntrack(info: u8) -> &'static str {
 }
 
 impl Packet {
-    /// In words.
+    /// Describes a journey, with names for the kernel's numbers.
     pub fn of(journey: &Journey, names: &dyn Names) -> Packet {
         let begun_ns = journey.steps.first().map_or(0, |step| step.event.time);
         let steps = journey.steps.iter().map(|step| told(step, begun_ns, names)).collect();
         let legs = journey.legs.iter().enumerate().map(|(at, leg)| {
+            // The trace may end before the leg does.
             let ending = leg.ending.as_ref().unwrap_or(&Ending::Unseen);
             let bytes = journey.last(at).map_or(0, |event| event.bytes);
             let ending = ending_of(ending, bytes, names);
@@ -285,7 +286,7 @@ impl Packet {
         }
     }
 
-    /// Whether any leg of it was dropped.
+    /// Returns whether any leg was dropped.
     pub fn is_dropped(&self) -> bool {
         self.legs.iter().any(|leg| matches!(leg.ending, PacketEnding::Dropped { .. }))
     }
@@ -297,10 +298,12 @@ fn ending_of(ending: &Ending, bytes: u32, names: &dyn Names) -> PacketEnding {
         Ending::Received => PacketEnding::Received,
         Ending::Dropped(reason, location) => {
             let (reason, function) = (names.reason(*reason), names.function(*location));
-            // The end of a stream that nobody read: nothing is lost with it.
+            // The empty packet that ends a stream (FIN) and was never read: no data is lost with
+            // it.
             if reason == "QUEUE_PURGE" && bytes == 0 {
                 return PacketEnding::Received;
             }
+            // A reason without an explanation is shown by its name alone.
             let known = explanation(&reason, function.as_deref());
             PacketEnding::Dropped {
                 function,

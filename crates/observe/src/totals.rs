@@ -1,9 +1,9 @@
-//! Everything since the beginning, for Prometheus.
+//! Totals since the start, as Prometheus metrics.
 //!
-//! Labels are bounded: namespaces, devices, hops and ways have places for so many, and what has
-//! none is summed up as `other`. Namespaces share the places: one that makes thousands of devices
-//! takes nobody's away. No label is of what a remote end chooses: addresses, ports and
-//! flows are not among them. Names are cut off.
+//! The number of label values is bounded: namespaces, devices, hops and paths have a fixed number
+//! of series, and everything beyond is summed up as `other`. Namespaces share the series fairly, so
+//! a namespace with thousands of devices does not displace those of others. Labels contain nothing
+//! that a remote host chooses, such as addresses, ports or flows. Long names are truncated.
 
 use std::time::Duration;
 
@@ -15,49 +15,51 @@ use crate::snapshot::{Side, Snapshot};
 use crate::told::Names;
 use crate::ways::Ways;
 
-/// Devices with series of their own.
+/// Maximum number of devices with their own series.
 pub const MOST_DEVICES: usize = 256;
-/// Places on ways with series of their own.
+/// Maximum number of hops with their own series.
 pub const MOST_HOPS: usize = 128;
-/// Ways with series of their own.
+/// Maximum number of paths with their own series.
 pub const MOST_WAYS: usize = 32;
-/// Reasons of drops with series of their own.
+/// Maximum number of drop reasons with their own series.
 pub const MOST_REASONS: usize = 128;
-/// Devices and reasons, together, of drops.
+/// Maximum number of pairs of device and drop reason with their own series.
 pub const MOST_DROPS: usize = 256;
 
 /// Longest name of a namespace or device, characters.
 const NAME: usize = 64;
-/// Longest name of a way, characters.
+/// Longest name of a path, characters.
 const WAY: usize = 512;
-/// What has no series of its own.
+/// Label value for everything without its own series.
 const OTHER: &str = "other";
 const PREFIX: &str = "overlane_watch";
 
 type DeviceLabels = [String; 2];
 type HopLabels = [String; 3];
 
-/// What was counted since the beginning.
+/// Counts since the start.
 #[derive(Debug)]
 pub struct Totals {
-    /// Watched for.
+    /// Time watched.
     seen: Duration,
     intervals: u64,
     followed: u64,
     events: u64,
     events_lost: u64,
-    /// Of the last interval: share of packets followed and of the time, own CPU, limit of it, what is not seen.
+    /// Values of the last interval: share of packets followed, share of time, own CPU, its limit,
+    /// number of things not observed.
     share: f64,
     looked: f64,
     own_cpu: f64,
     budget: f64,
     not_seen: usize,
     namespaces: usize,
-    /// Of the last interval: time in softirqs, of all CPUs and of the busiest; packets in backlogs.
+    /// Values of the last interval: time in softirqs of all CPUs and of the busiest one; packets in
+    /// backlogs.
     softirq: f64,
     busiest_softirq: f64,
     backlog: u64,
-    /// Of backlogs: packets dropped, times that the softirq gave up.
+    /// Packets dropped from backlogs, and number of softirqs that stopped early.
     backlog_dropped: u64,
     squeezed: u64,
     devices: Bounded<DeviceLabels, Device>,
@@ -67,7 +69,7 @@ pub struct Totals {
     drops: Bounded<HopLabels, u64>,
 }
 
-/// What a device counted, by side.
+/// Counters of a device, by side.
 #[derive(Debug, Clone, Copy, Default)]
 struct Device {
     rx: Counted,
@@ -81,7 +83,7 @@ struct Counted {
     dropped: u64,
 }
 
-/// What was seen of followed packets at a place.
+/// Statistics of followed packets at a hop.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hop {
     packets: u64,
@@ -134,7 +136,7 @@ impl Totals {
         let side = |packets, bytes, dropped| Counted { packets, bytes, dropped };
         let rx = side(counted.rx_packets, counted.rx_bytes, counted.rx_dropped);
         let tx = side(counted.tx_packets, counted.tx_bytes, counted.tx_dropped);
-        // One that is silent needs no place.
+        // An idle device needs no series.
         if rx.is_nothing() && tx.is_nothing() {
             return;
         }
@@ -143,13 +145,14 @@ impl Totals {
         device.tx.add(&tx);
     }
 
-    /// Adds ways of followed packets.
+    /// Adds the paths of followed packets.
     pub(crate) fn add_ways(&mut self, ways: &Ways, names: &dyn Names) {
         for way in ways.iter() {
             let mut stations = Vec::new();
             for (place, seen) in way.hops() {
                 let namespace = cut_off(&names.namespace(place.netns));
                 let device = place.device.as_ref().map(|(_, name)| cut_off(name));
+                // A socket is at no device.
                 let device = device.unwrap_or_default();
                 let side = place.side.name();
                 let shown = if device.is_empty() { "-" } else { &device };
@@ -164,6 +167,7 @@ impl Totals {
                 seen.since_before.iter().for_each(|ns| hop.since_before.add_ns(*ns));
                 seen.waited.iter().for_each(|ns| hop.waited.add_ns(*ns));
             }
+            // Label values are limited in length.
             let name: String = stations.join(" > ").chars().take(WAY).collect();
             let totals = self.ways.of(name, self.seen);
             totals.packets += way.packets;
@@ -171,7 +175,6 @@ impl Totals {
         }
     }
 
-    /// Adds drops.
     pub(crate) fn add_drops(&mut self, drops: &[Dropped], names: &dyn Names) {
         for dropped in drops {
             let namespace = names.namespace(u32::try_from(dropped.netns).ok());
@@ -182,7 +185,7 @@ impl Totals {
         }
     }
 
-    /// Ends an interval.
+    /// Adds the values of an interval that ended.
     pub(crate) fn add_interval(&mut self, snapshot: &Snapshot, namespaces: usize) {
         self.seen += Duration::try_from_secs_f64(snapshot.seconds).unwrap_or_default();
         self.intervals += 1;
@@ -204,12 +207,12 @@ impl Totals {
         self.squeezed += cpus.iter().map(|cpu| cpu.squeezed).sum::<u64>();
     }
 
-    /// Intervals that have ended.
+    /// Returns the number of intervals that have ended.
     pub fn intervals(&self) -> u64 {
         self.intervals
     }
 
-    /// The metrics, for Prometheus (text format 0.0.4).
+    /// Renders the metrics for Prometheus (text format 0.0.4).
     pub fn exposition(&self, version: &str) -> String {
         let mut page = Page::new(PREFIX, version);
         self.cost(&mut page);
@@ -222,69 +225,72 @@ impl Totals {
 
     fn cost(&self, page: &mut Page) {
         for (name, help, value) in [
-            ("intervals_total", "Intervals that have ended.", self.intervals as f64),
-            ("seconds_total", "Time that was watched, seconds.", self.seen.as_secs_f64()),
+            ("intervals_total", "Intervals completed.", self.intervals as f64),
+            ("seconds_total", "Time watched, in seconds.", self.seen.as_secs_f64()),
+            ("followed_packets_total", "Packets followed to their end.", self.followed as f64),
+            ("events_total", "Events received from the BPF programs.", self.events as f64),
             (
-                "followed_packets_total",
-                "Packets that were followed to their end.",
-                self.followed as f64,
+                "lost_events_total",
+                "Events lost because the ring buffer was full.",
+                self.events_lost as f64,
             ),
-            (
-                "events_total",
-                "Events that the kernel told of followed packets.",
-                self.events as f64,
-            ),
-            ("lost_events_total", "Events that found no room.", self.events_lost as f64),
             (
                 "backlog_dropped_packets_total",
-                "Packets that a CPU dropped since its backlog was full, or one flow had more than its share.",
+                "Packets dropped because a CPU's backlog was full or one flow exceeded its share.",
                 self.backlog_dropped as f64,
             ),
             (
                 "squeezed_total",
-                "Times that the network's softirq gave up with work left.",
+                "Times that a network softirq stopped early with work left (time_squeeze).",
                 self.squeezed as f64,
             ),
         ] {
             page.counter(name, help, value);
         }
         for (name, help, value) in [
-            ("followed_ratio", "Share of packets that is followed while it looks.", self.share),
+            (
+                "followed_ratio",
+                "Share of packets that is followed while a window is open.",
+                self.share,
+            ),
             (
                 "looked_ratio",
-                "Share of the last interval in which packets began to be followed.",
+                "Share of the last interval in which packets were selected to be followed.",
                 self.looked,
             ),
             (
                 "own_cpu_ratio",
-                "CPU time of this program, and of its programs in the kernel, in the last interval, of \
-                 one CPU.",
+                "CPU time of this program and its BPF programs in the last interval, as a share of \
+                    one CPU.",
                 self.own_cpu,
             ),
             (
                 "budget_cpu_ratio",
-                "What own_cpu_ratio may be; above it packets are followed in less of the time.",
+                "Limit for own_cpu_ratio; above it, packets are followed for less of the time.",
                 self.budget,
             ),
             (
                 "softirq_cpu_ratio",
-                "Time in softirqs in the last interval, of all CPUs.",
+                "Time spent in softirqs in the last interval, as a share of all CPUs.",
                 self.softirq,
             ),
             (
                 "busiest_softirq_cpu_ratio",
-                "Time in softirqs in the last interval, of the CPU that has most.",
+                "Time spent in softirqs by the busiest CPU in the last interval.",
                 self.busiest_softirq,
             ),
-            ("backlog_packets", "Packets in the CPUs' backlogs at the last interval's end.", {
-                self.backlog as f64
-            }),
+            (
+                "backlog_packets",
+                "Packets in the CPUs' backlogs at the end of the last interval.",
+                { self.backlog as f64 },
+            ),
             ("namespaces", "Network namespaces whose devices are counted.", {
                 self.namespaces as f64
             }),
             (
                 "not_seen",
-                "Things that the kernel, or the process's rights, do not let it see.",
+                "Number of things that the kernel or the process's privileges do not let it \
+                    observe.",
                 self.not_seen as f64,
             ),
         ] {
@@ -298,15 +304,15 @@ impl Totals {
         let numbers: [(&str, &str, Number); 3] = [
             (
                 "device_packets_total",
-                "Packets as the device counts them: mostly, a GSO packet is one.",
+                "Packets as counted by the device; most devices count a GSO packet as one.",
                 |counted| counted.packets,
             ),
             (
                 "device_bytes_total",
-                "Bytes as the device counts them, Ethernet header included.",
+                "Bytes as counted by the device, including the Ethernet header.",
                 |counted| counted.bytes,
             ),
-            ("device_dropped_packets_total", "Packets that the device says it dropped.", {
+            ("device_dropped_packets_total", "Packets dropped as counted by the device.", {
                 |counted| counted.dropped
             }),
         ];
@@ -327,22 +333,31 @@ impl Totals {
         let hops = || self.hops.iter(&other);
         type Number = fn(&Hop) -> u64;
         let numbers: [(&str, &str, Number); 6] = [
-            ("hop_followed_packets_total", "Followed packets that came there.", |hop| hop.packets),
-            ("hop_followed_bytes_total", "Bytes of the followed packets there.", |hop| hop.bytes),
+            ("hop_followed_packets_total", "Followed packets that reached this hop.", |hop| {
+                hop.packets
+            }),
+            ("hop_followed_bytes_total", "Bytes of the followed packets at this hop.", |hop| {
+                hop.bytes
+            }),
             (
                 "hop_followed_segments_total",
-                "Packets that the followed ones stand for there: a GSO packet for several.",
+                "Packets that the followed packets stand for at this hop; a GSO packet stands for \
+                    several.",
                 |hop| hop.segments,
             ),
-            ("hop_cut_packets_total", "Followed packets that the CPU cut there.", |hop| hop.cut),
+            (
+                "hop_cut_packets_total",
+                "Followed packets that the CPU segmented at this hop.",
+                |hop| hop.cut,
+            ),
             (
                 "hop_merged_packets_total",
-                "Followed packets that left there merged with others.",
+                "Followed packets that left this hop merged with others.",
                 |hop| hop.merged,
             ),
             (
                 "hop_checksummed_packets_total",
-                "Followed packets whose checksum the CPU computed there.",
+                "Followed packets whose checksum the CPU computed at this hop.",
                 |hop| hop.checksummed,
             ),
         ];
@@ -354,17 +369,17 @@ impl Totals {
         let times: [(&str, &str, Times); 2] = [
             (
                 "hop_latency_seconds",
-                "Time of followed packets from the hop before to there.",
+                "Time of followed packets from the previous hop to this one.",
                 |hop| hop.since_before,
             ),
             (
                 "hop_wait_seconds",
-                "Time of followed packets there: in the device's queue, in a CPU's backlog.",
+                "Time of followed packets at this hop, in the device's queue or a CPU's backlog.",
                 |hop| hop.waited,
             ),
         ];
         for (name, help, times) in times {
-            // Of the first hop there is no time since the one before.
+            // The first hop has no previous one, so no time.
             let values = hops().map(|(labels, hop)| (labels.clone(), times(hop)));
             page.histograms(name, help, LABELS, values.filter(|(_, times)| times.count() > 0));
         }
@@ -378,14 +393,14 @@ impl Totals {
         });
         page.counters(
             "way_followed_packets_total",
-            "Followed packets by the hops that they passed.",
+            "Followed packets by the path that they took.",
             ["way"],
             packets,
         );
         let took = self.ways.iter(&other).map(|(name, way)| ([name.clone()], way.took));
         page.histograms(
             "way_latency_seconds",
-            "Time of followed packets from the first place to the last.",
+            "Time of followed packets from the first hop to the last.",
             ["way"],
             took,
         );
@@ -396,14 +411,14 @@ impl Totals {
         let reasons = self.reasons.iter(&other);
         page.counters(
             "dropped_packets_total",
-            "All packets that the kernel dropped, by its reason.",
+            "Packets dropped by the kernel, by reason; all packets, not only followed ones.",
             ["reason"],
             reasons.map(|(reason, packets)| ([reason.clone()], *packets as f64)),
         );
         let others = [OTHER; 3].map(str::to_owned);
         page.counters(
             "place_dropped_packets_total",
-            "The same by namespace and device.",
+            "Packets dropped by the kernel, by namespace, device and reason.",
             ["namespace", "device", "reason"],
             self.drops.iter(&others).map(|(labels, packets)| (labels.clone(), *packets as f64)),
         );

@@ -1,4 +1,4 @@
-//! The programs of `bpf/trace.bpf.c`, loaded, attached and read.
+//! Loads, attaches and reads the programs of `bpf/trace.bpf.c`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,42 +22,42 @@ use crate::translated::add_translated;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
-/// The programs at the trace point of drops, by the arguments that it has, the data pointer of
-/// trace points among them.
+/// Programs for the trace point of drops, by its number of arguments (including the data pointer of
+/// trace points).
 const DROPS: [(u32, &str); 3] =
     [(5, "kfree_skb_of_socket"), (4, "kfree_skb_reason"), (3, "kfree_skb")];
 
-/// Trace points without which something is not seen, and what that is.
+/// Trace points that may be missing, and what cannot be observed without them.
 const OTHERS: [(&str, &str); 9] = [
-    ("net_dev_queue", "packets before they are queued or cut"),
+    ("net_dev_queue", "packets before they are queued or segmented"),
     ("net_dev_start_xmit", "packets that devices send"),
     ("netif_rx", "packets that wait in a CPU's backlog"),
-    ("napi_gro_receive_entry", "packets before they are merged"),
+    ("napi_gro_receive_entry", "packets before GRO"),
     ("netif_receive_skb", "packets that devices receive"),
-    ("skb_copy_datagram_iovec", "packets that sockets are read of"),
+    ("skb_copy_datagram_iovec", "reads of packets from sockets"),
     ("tcp_probe", "segments that connections receive"),
     ("sk_data_ready", "datagrams that sockets receive"),
-    ("consume_skb", "the end of packets that were used"),
+    ("consume_skb", "the end of packets that were consumed"),
 ];
 
-/// `struct cost` of the C source.
+/// Size of `struct cost` in the C source.
 const COST_BYTES: usize = 24;
-/// Events that [`Tracer::poll`] takes at once.
+/// Maximum number of events that [`Tracer::poll`] takes at once.
 pub const MOST_AT_ONCE: usize = 8192;
 
-/// The program that [`call_cost`] attaches, and its trace point.
+/// The empty program that [`call_cost`] attaches, and its trace point.
 const EMPTY: (&str, &str) = ("empty", "skb_copy_datagram_iovec");
 
-/// What the call of a program is taken for where it cannot be measured. It was 22 to 39 ns where it
-/// could (2 vCPUs of an Intel Xeon under KVM, Linux 6.18).
+/// Assumed cost of calling a program if it cannot be measured. Measured values were 22 to 39 ns (2
+/// vCPUs of an Intel Xeon under KVM, Linux 6.18).
 const CALL: Duration = Duration::from_nanos(40);
-/// More is no call: the machine did something else.
+/// A longer measurement is an outlier: the machine did something else.
 const LONGEST_CALL: Duration = Duration::from_micros(1);
 
-/// Why packets cannot be traced.
+/// Errors of tracing.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The kernel has not what it takes, or does not let this process.
+    /// The kernel lacks a feature, or the process lacks privileges.
     #[error("{0}")]
     Kernel(String),
     /// Namespaces cannot be listed.
@@ -66,9 +66,9 @@ pub enum TraceError {
     /// A map or the ring of events failed.
     #[error("{operation}: {error}")]
     Bpf {
-        /// What was to be done.
+        /// The failed operation.
         operation: &'static str,
-        /// What libbpf said.
+        /// The error of libbpf.
         error: libbpf_rs::Error,
     },
 }
@@ -77,55 +77,55 @@ fn failed(operation: &'static str) -> impl Fn(libbpf_rs::Error) -> TraceError {
     move |error| TraceError::Bpf { operation, error }
 }
 
-/// What looking in windows has cost.
+/// Cost of observing in windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// Runs of the programs.
+    /// Number of runs of the programs.
     pub runs: u64,
-    /// CPU time of all of them, estimated.
+    /// Their CPU time, estimated.
     pub took: Duration,
 }
 
-/// Programs at work, until it is dropped.
+/// The attached programs, until this value is dropped.
 pub struct Tracer {
     ring: RingBuffer<'static>,
-    /// What the ring held, filled while it is polled.
+    /// Events read from the ring, filled while it is polled.
     came: Rc<RefCell<Vec<Event>>>,
-    /// So many events more are taken now.
+    /// How many more events may be taken now.
     room: Rc<Cell<usize>>,
     filters: MapHandle,
     spaces: MapHandle,
     tunnels: MapHandle,
     origins: MapHandle,
     lost: MapHandle,
-    /// Drops that may be told, where only those are.
+    /// Rate limit for reported drops, if only drops are reported.
     allowance: Option<Allowance>,
-    /// Events that were read, since the beginning.
+    /// Events read since the start.
     read: Rc<Cell<u64>>,
     costs: MapHandle,
-    /// What a run costs besides the program: the trace point's call of it.
+    /// Cost of a run besides the program itself: the trace point's call.
     call: Duration,
     filter: Filter,
-    /// What the filter's flows are translated to.
+    /// Translated (NAT) forms of the filter's flows.
     translated: Vec<FlowPattern>,
-    /// One packet in so many begins to be followed; 0: none.
+    /// One packet in this many is selected; 0: none.
     sample: u32,
-    /// Where packets are followed in windows: how many there were.
+    /// Number of windows opened; `None`: packets are not followed in windows.
     window: Option<u32>,
-    /// Bits of devices and ports, as the filter has them.
+    /// Bit masks of devices and ports, as in the filter.
     bits: Bits,
     reasons: DropReasons,
     functions: RefCell<BTreeMap<u64, Option<String>>>,
-    /// What this kernel lacks, in words.
+    /// Events that cannot be observed on this kernel.
     pub not_seen: Vec<String>,
     object: Object,
-    /// Names of the programs that are attached where packets are seen.
+    /// Names of the programs that observe packets.
     wanted: Vec<&'static str>,
     // Dropping them detaches the programs.
     links: Vec<Link>,
 }
 
-/// What spares the programs a look-up, for most packets.
+/// Bit masks that spare the programs a map look-up for most packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Bits {
     origins: u64,
@@ -138,7 +138,7 @@ impl std::fmt::Debug for Tracer {
     }
 }
 
-/// How many arguments a trace point has, the data pointer of trace points among them.
+/// Returns the number of arguments of a trace point, including the data pointer of trace points.
 fn arguments(btf: &Btf<'_>, trace_point: &str) -> Option<u32> {
     let typedef = btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{trace_point}"))?;
     let function = FuncProto::try_from(typedef.referenced_type().next_type()?).ok()?;
@@ -146,10 +146,11 @@ fn arguments(btf: &Btf<'_>, trace_point: &str) -> Option<u32> {
 }
 
 impl Tracer {
-    /// Attaches the programs: every packet that `filter` wants is told of from now on. Tunnels
-    /// are looked into, and packets chosen, where `places` has them.
+    /// Attaches the programs. From now on, every packet that matches `filter` is reported. Tunnel
+    /// ports, and the devices where packets enter, come from `places`.
     ///
     /// # Errors
+    /// If the kernel lacks BTF or these trace points, or the process lacks CAP_BPF or CAP_PERFMON.
     /// A kernel without BTF or these trace points, a process without CAP_BPF and CAP_PERFMON.
     pub fn start(filter: Filter, places: &Places) -> Result<Tracer, TraceError> {
         let mut tracer = Tracer::load(filter, places, &[])?;
@@ -157,7 +158,7 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// The same, to look in windows: nothing is attached before the first one.
+    /// Loads the programs for observation in windows: nothing is attached before the first one.
     ///
     /// # Errors
     /// As [`Tracer::start`].
@@ -165,22 +166,23 @@ impl Tracer {
         let mut tracer = Tracer::load(filter, places, &[EMPTY])?;
         tracer.window = Some(0);
         tracer.call = tracer.measure_call();
-        tracing::debug!(call = ?tracer.call, "what the kernel's call of a program takes");
+        tracing::debug!(call = ?tracer.call, "cost of the kernel's call of a program");
         Ok(tracer)
     }
 
-    /// What the kernel's call of a program takes on this machine, now.
+    /// Measures the cost of the kernel's call of a program on this machine.
     fn measure_call(&mut self) -> Duration {
         let empty = self.object.progs_mut().find(|program| program.name() == OsStr::new(EMPTY.0));
         let measured = empty.map(|program| call_cost(|| program.attach()));
         match measured {
             Some(Ok(call)) if !call.is_zero() => call.min(LONGEST_CALL),
-            // Noise hid it, or this kernel lacks the trace point: the cost must not seem to be none.
+            // Noise hid it, or this kernel lacks the trace point: the cost must not appear to be
+            // zero.
             _ => CALL,
         }
     }
 
-    /// Loads the programs that see packets, and those in `besides`, with their trace points.
+    /// Loads the programs that observe packets, and those in `besides`, with their trace points.
     fn load(
         filter: Filter,
         places: &Places,
@@ -197,7 +199,7 @@ impl Tracer {
         let mut wanted: Vec<&'static str> = vec![drops];
         let mut not_seen = Vec::new();
         let is_needed = |program: &str| match program {
-            // It tells of UDP's datagrams only, and each packet of others passes it.
+            // It reports UDP datagrams only, but runs for each packet of other protocols.
             "sk_data_ready" => !filter.drops_only && filter.may_want_udp(),
             _ => !filter.drops_only,
         };
@@ -215,7 +217,7 @@ impl Tracer {
             program.set_autoload(is_wanted);
         }
         let reasons = bpf_load::drop_reasons(&btf).unwrap_or_else(|reason| {
-            not_seen.push(format!("reasons of drops: {reason}"));
+            not_seen.push(format!("drop reasons: {reason}"));
             DropReasons::default()
         });
         let object = bpf_load::load(object).map_err(TraceError::Kernel)?;
@@ -230,7 +232,7 @@ impl Tracer {
             true => {
                 let (allowed, not_told) = (map("allowed", 4, 8)?, map("not_told", KEY_BYTES, 8)?);
                 let allowance = Allowance::new(allowed, not_told);
-                Some(allowance.map_err(failed("writing how many drops may be told"))?)
+                Some(allowance.map_err(failed("writing the limit of reported drops"))?)
             }
             false => None,
         };
@@ -241,10 +243,11 @@ impl Tracer {
         let count = Rc::clone(&read);
         let take = move |bytes: &[u8]| {
             debug_assert!(bytes.len() >= EVENT_BYTES);
+            // Records that cannot be parsed are skipped.
             into.borrow_mut().extend(Event::parse(bytes));
             left.set(left.get().saturating_sub(1));
             count.set(count.get() + 1);
-            // Ends the reading, which would else go on as long as events come.
+            // Stop reading here; otherwise it would continue as long as events arrive.
             if left.get() == 0 { -(Errno::EAGAIN as i32) } else { 0 }
         };
         builder.add(&events, take).map_err(failed("opening the ring of events"))?;
@@ -293,31 +296,32 @@ impl Tracer {
         Ok(())
     }
 
-    /// Opens a window: from now on one packet in so many is followed, of those that begin in it.
+    /// Opens a window: from now on, one packet in `sample` is followed, among those that begin in
+    /// the window.
     ///
     /// # Errors
-    /// Where a program cannot be attached.
+    /// If a program cannot be attached.
     pub(crate) fn open(&mut self, sample: u32) -> Result<(), TraceError> {
         self.window = self.window.map(|window| window.wrapping_add(1));
-        // A packet that begins before all programs are there would lack steps.
+        // A packet that begins before all programs are attached would lack steps.
         self.sample(0)?;
         self.attach()?;
         self.sample(sample)
     }
 
-    /// Ends a window: nothing is attached any more.
+    /// Closes the window: detaches the programs.
     pub(crate) fn close(&mut self) {
         self.links.clear();
     }
 
-    /// CPU time that the programs took, over all windows: what they took themselves, of which
-    /// some runs are timed, and the trace point's call for each.
+    /// Returns the CPU time of the programs over all windows: their own run time, extrapolated from
+    /// the runs that were timed, and the trace point's call for each run.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// If the map cannot be read.
     pub(crate) fn cost(&self) -> Result<Cost, TraceError> {
         let values = self.costs.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
-        let values = values.map_err(failed("reading what the programs cost"))?;
+        let values = values.map_err(failed("reading the cost of the programs"))?;
         let mut sums = [0_u64; 3];
         for value in values.unwrap_or_default() {
             for (sum, bytes) in sums.iter_mut().zip(value.chunks_exact(8)) {
@@ -325,21 +329,21 @@ impl Tracer {
             }
         }
         let [runs, timed, ns] = sums;
-        // Multiplied first: a mean in whole ns would jump, and with it the time of all runs.
+        // Multiply first: a mean in whole ns would jump, and the total with it.
         let own = u128::from(ns) * u128::from(runs) / u128::from(timed.max(1));
         let took = self.call.as_nanos() * u128::from(runs) + own;
         Ok(Cost { runs, took: Duration::from_nanos(u64::try_from(took).unwrap_or(u64::MAX)) })
     }
 
-    /// Which packets are wanted.
+    /// Returns the filter.
     pub(crate) fn filter(&self) -> &Filter {
         &self.filter
     }
 
-    /// Looks into tunnels, and chooses packets, at these places, too.
+    /// Adds tunnel ports to parse, and devices where packets enter.
     ///
     /// # Errors
-    /// Where there are more than the program can tell apart.
+    /// If a map is full.
     pub fn know(&mut self, places: &Places) -> Result<(), TraceError> {
         let mut bits = self.bits;
         for (port, encapsulation) in places.tunnel_ports() {
@@ -351,7 +355,7 @@ impl Tracer {
         for (netns, index) in places.origins() {
             let key = u64::from(netns) << 32 | u64::from(index);
             let put = self.origins.update(&key.to_ne_bytes(), &[0; 4], MapFlags::ANY);
-            put.map_err(failed("adding a device where packets come in"))?;
+            put.map_err(failed("adding a device where packets enter"))?;
             bits.origins |= 1 << ((netns ^ index) % 64);
         }
         if bits != self.bits {
@@ -361,26 +365,26 @@ impl Tracer {
         Ok(())
     }
 
-    /// From now on one packet in so many begins to be followed; with 0 none does.
+    /// Follows one packet in `one_in` from now on; 0: none.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// If the map cannot be written.
     pub fn sample(&mut self, one_in: u32) -> Result<(), TraceError> {
         self.sample = one_in;
         self.write().map(|_| ())
     }
 
-    /// Wants these flows, too: what the wanted ones are translated to. Answers how many of
-    /// them found no room.
+    /// Also follows these flows, the translated (NAT) forms of the wanted ones. Returns how many of
+    /// them did not fit.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// If the map cannot be written.
     pub fn follow(&mut self, translated: &[FlowPattern]) -> Result<usize, TraceError> {
         self.translated = translated.to_vec();
         self.write()
     }
 
-    /// Tells the programs which packets are wanted.
+    /// Writes the filter for the programs; returns how many flows did not fit.
     fn write(&self) -> Result<usize, TraceError> {
         let (bytes, left_out) = self.filter.emit(&Emitted {
             translated: &self.translated,
@@ -394,17 +398,18 @@ impl Tracer {
         Ok(left_out)
     }
 
-    /// Reads namespaces, devices and connections anew: what came since, and what wanted flows
-    /// are translated to.
+    /// Reads namespaces, devices and connections again: finds new ones, and the translated forms of
+    /// wanted flows.
     ///
     /// # Errors
-    /// Where `/proc` cannot be listed or a map not be written.
+    /// If `/proc` cannot be listed or a map cannot be written.
     pub fn refresh(&mut self) -> Result<Places, TraceError> {
         let mut found = Vec::new();
         let places = Places::of_machine_with(&mut |_, netns| {
             if !self.filter.flows.is_empty() {
                 add_translated(netns, &self.filter.flows, &mut found);
-                // The ring fills meanwhile. Whether it can be read, the next poll tells.
+                // The ring fills meanwhile, so empty it. If it cannot be read, the next poll
+                // reports that.
                 let _ = self.read(MOST_AT_ONCE, None);
             }
         })?;
@@ -415,36 +420,37 @@ impl Tracer {
         Ok(places)
     }
 
-    /// What was seen, after this time at the latest.
+    /// Returns the events so far, after at most `limit`.
     ///
     /// # Errors
-    /// Where the ring cannot be read.
+    /// If the ring cannot be read.
     pub fn poll(&self, limit: Duration) -> Result<Vec<Event>, TraceError> {
-        // Programs wake nobody then: to be woken costs those whose packets are seen.
+        // In these modes the programs wake nobody, because a wake-up costs the process whose packet
+        // is observed. So sleep instead.
         let is_quiet = self.window.is_some() || self.allowance.is_some();
         if is_quiet {
             std::thread::sleep(limit);
         }
-        // Some may have come while namespaces were read.
+        // Events may have been taken while namespaces were read.
         let is_due = !self.came.borrow().is_empty();
         let limit = if is_due { Duration::ZERO } else { limit };
-        // In a flood more come than are taken: what they cost is looked at in between.
+        // In a flood, more events arrive than are taken at once: check their cost in between.
         self.read(MOST_AT_ONCE, (!is_quiet).then_some(limit))?;
         if let Some(allowance) = &self.allowance {
             let renewed = allowance.renew(self.read.get());
-            renewed.map_err(failed("writing how many drops may be told"))?;
+            renewed.map_err(failed("writing the limit of reported drops"))?;
         }
         Ok(self.taken())
     }
 
-    /// What is left in the ring when nothing is attached any more.
+    /// Returns the events left in the ring after all programs are detached.
     pub(crate) fn rest(&self) -> Result<Vec<Event>, TraceError> {
         self.read(usize::MAX, None)?;
         Ok(self.taken())
     }
 
-    /// Takes events out of the ring, at most so many; where there is none, waits for one when it is
-    /// to.
+    /// Takes at most `most` events out of the ring. If there is none, waits for one if `wait` is
+    /// given.
     fn read(&self, most: usize, wait: Option<Duration>) -> Result<(), TraceError> {
         use libbpf_rs::ErrorKind::{Interrupted, WouldBlock};
         self.room.set(most);
@@ -453,7 +459,7 @@ impl Tracer {
             None => self.ring.consume(),
         };
         match read {
-            // All were taken that may be; or a signal: whoever asks looks whether to go on.
+            // The limit was reached, or a signal arrived: the caller checks whether to go on.
             Err(error) if !matches!(error.kind(), Interrupted | WouldBlock) => {
                 Err(failed("reading the ring of events")(error))
             }
@@ -461,18 +467,18 @@ impl Tracer {
         }
     }
 
-    /// What was taken out of the ring.
+    /// Returns the events taken out of the ring, in order of time.
     fn taken(&self) -> Vec<Event> {
         let mut came = std::mem::take(&mut *self.came.borrow_mut());
-        // Each CPU reserves its place and then writes.
+        // CPUs reserve space and write later, so the ring is not in order of time.
         came.sort_by_key(|event| event.time);
         came
     }
 
-    /// Events that found no room, since the beginning.
+    /// Returns the number of events lost because the ring was full, since the start.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// If the map cannot be read.
     pub fn lost(&self) -> Result<u64, TraceError> {
         let values = self.lost.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let values = values.map_err(failed("reading the count of lost events"))?;
@@ -480,11 +486,11 @@ impl Tracer {
         Ok(values.unwrap_or_default().into_iter().map(count).sum())
     }
 
-    /// Drops that were counted and not told one by one, since the beginning; where not only drops
-    /// are told, none.
+    /// Returns drops that were counted but not reported one by one, since the start; empty unless
+    /// only drops are traced.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// If the map cannot be read.
     pub fn not_told(&self) -> Result<Vec<NotTold>, TraceError> {
         let Some(allowance) = &self.allowance else { return Ok(Vec::new()) };
         let counts = allowance.not_told().map_err(failed("reading the counts of drops"))?;
@@ -496,18 +502,19 @@ impl Tracer {
         Ok(NotTold::summed(named))
     }
 
-    /// The kernel's name of a reason.
+    /// Returns the kernel's name of a drop reason.
     pub fn reason(&self, reason: u32) -> String {
         self.reasons.name(reason)
     }
 
-    /// The kernel's function around an address, where it tells.
+    /// Returns the kernel function around an address, if known.
     pub fn function(&self, location: u64) -> Option<String> {
         self.look_up(&[location]);
         self.functions.borrow().get(&location).cloned().flatten()
     }
 
-    /// Functions around these addresses, all at once: the kernel has more than 100,000.
+    /// Looks up the functions around these addresses, all at once: the kernel has more than
+    /// 100,000.
     fn look_up(&self, locations: &[u64]) {
         let mut functions = self.functions.borrow_mut();
         let is_unknown = |location: &&u64| !functions.contains_key(*location);

@@ -1,4 +1,4 @@
-//! What conntrack translates wanted flows to.
+//! Translated (NAT) forms of wanted flows, from conntrack.
 
 use netstate::connection::{Entry, connections};
 use netstate::conntrack::NF_CONNTRACK_COUNT;
@@ -6,11 +6,12 @@ use sys::netns::NetNs;
 
 use crate::filter::FlowPattern;
 
-/// Adds to `found` both forms of each connection of a namespace that is translated and wanted in
-/// one of them. Where conntrack cannot be read, nothing is: the kernel has none.
+/// Adds to `found` both forms of each translated connection of a namespace if one of them is
+/// wanted. If conntrack cannot be read, it adds nothing: the kernel does not have it.
 pub(crate) fn add_translated(netns: &NetNs, wanted: &[FlowPattern], found: &mut Vec<FlowPattern>) {
     let mut add = |entry: &Entry| {
         let answers = entry.reply.reversed();
+        // The connection is not translated (NAT).
         if answers == entry.original {
             return;
         }
@@ -29,7 +30,8 @@ pub(crate) fn add_translated(netns: &NetNs, wanted: &[FlowPattern], found: &mut 
     };
     let read = netns.run(|| {
         let mut entries = Vec::new();
-        // A dump walks the buckets of all namespaces' one table: tens of ms, for nothing.
+        // A dump walks all buckets of one table for all namespaces, which takes tens of ms. Skip it
+        // if there are no entries.
         if is_without_connections() {
             return Ok(entries);
         }
@@ -40,7 +42,7 @@ pub(crate) fn add_translated(netns: &NetNs, wanted: &[FlowPattern], found: &mut 
     }
 }
 
-/// Whether conntrack has no entry of the calling thread's namespace.
+/// Returns whether conntrack has no entries in the calling thread's namespace.
 fn is_without_connections() -> bool {
     std::fs::read_to_string(NF_CONNTRACK_COUNT).is_ok_and(|count| count.trim() == "0")
 }

@@ -1,11 +1,9 @@
-//! The network, live: exact counters of devices and drops, and the ways of packets that are
-//! followed by chance.
+//! Live view of the network: exact counters of devices and drops, and the paths of sampled packets.
 //!
-//! Every packet is counted by the kernel itself: by devices, and by reason where one is
-//! dropped. Of the others one in so many is followed, and tells where packets are cut, merged,
-//! checksummed and delayed. How many are followed, and in how much of the time, depends on what
-//! that costs: the CPU time of this program, and of its programs in the kernel, is held below a
-//! budget.
+//! The kernel counts every packet: devices by direction, drops by reason. A sample of the packets,
+//! one in N, is followed to show where packets are segmented, merged, checksummed and delayed. The
+//! sample rate and the share of time in which packets are sampled depend on the cost: the CPU time
+//! of this program and of its BPF programs is kept below a budget.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,14 +32,14 @@ use crate::tracer::{TraceError, Tracer};
 use crate::ways::{self, Ways};
 use crate::windows::{Change, Spent, Windows};
 
-/// How often events are read in a window.
+/// Interval at which events are read while a window is open.
 const SLICE: Duration = Duration::from_millis(5);
-/// How often it is looked whether to go on, and to open a window.
+/// Interval at which `goes_on` and the opening of a window are checked.
 const TICK: Duration = Duration::from_millis(20);
-/// How often namespaces and devices are looked for.
+/// Interval at which namespaces and devices are discovered.
 const REDISCOVER: Duration = Duration::from_secs(5);
 
-/// What the network cannot be watched for.
+/// Errors of watching.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     /// Packets cannot be followed.
@@ -55,12 +53,13 @@ pub enum WatchError {
     Sys(#[from] sys::Error),
 }
 
-/// What watching may cost.
+/// Limits on the cost of watching.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
-    /// CPU time of this program, and of its programs in the kernel, percent of one CPU.
+    /// CPU time of this program and of its BPF programs, percent of one CPU.
     pub cpu: f64,
-    /// One packet in so many at least; more are followed where the CPU time allows.
+    /// Highest sample rate: one packet in this many. The rate is lower if the CPU time does not
+    /// suffice.
     pub most: u32,
 }
 
@@ -69,11 +68,11 @@ pub struct Budget {
 struct Space {
     netlink: Netlink,
     counters: BTreeMap<u32, Counters>,
-    /// Devices' names, where totals are wanted.
+    /// Names of the devices, if totals are wanted.
     names: BTreeMap<u32, String>,
 }
 
-/// The network under watch.
+/// The network being watched.
 #[derive(Debug)]
 pub struct Watch {
     tracer: Tracer,
@@ -84,9 +83,10 @@ pub struct Watch {
     only: Vec<u32>,
     budget: Budget,
     windows: Windows,
-    /// What times of windows are since.
+    /// Time zero of the windows.
     begun: Instant,
-    /// CPU time of this program that is not for looking, and at the end of the last look.
+    /// CPU time of this process spent outside of observation, and its CPU time at the end of the
+    /// last interval's observation.
     aside: Duration,
     looked_until: Duration,
     events: u64,
@@ -99,28 +99,30 @@ pub struct Watch {
     flows: Option<FlowCounter>,
 }
 
-/// CPU time of this process so far: a function of whoever may ask the kernel.
+/// Returns the CPU time of this process so far.
 pub type OwnCpu<'a> = &'a dyn Fn() -> Duration;
 
 impl Watch {
-    /// Begins to look; `filter` restricts which packets are followed. Devices and drops are
-    /// counted in the namespaces `only`, in all that are found where it names none.
+    /// Starts watching. `filter` restricts which packets are followed. Devices and drops are
+    /// counted in the namespaces `only`, or in all that are found if it is empty.
     ///
     /// # Errors
-    /// A kernel that lets nobody look, or not this process.
+    /// If the kernel does not support it or the process lacks privileges.
     pub fn start(filter: Filter, only: &[NetNs], budget: Budget) -> Result<Watch, WatchError> {
         let inode = |netns: &NetNs| u32::try_from(netns.inode()).ok();
         let named: Vec<u32> = only.iter().filter_map(inode).collect();
         let filter = Filter { netns: named.clone(), ..filter };
+        // Windows set the sample rate themselves.
         let filter = Filter { sample: 1, drops_only: false, ..filter };
         let held = only.iter().filter_map(|netns| netns.try_clone().ok());
-        // At the first drop it would hold up what is to end a window.
+        // At the first drop, resolving functions would delay the end of a window.
         bpf_load::know_functions();
         let tracer = Tracer::in_windows(filter, &Places::of_machine()?.with(held))?;
         let mut not_seen = tracer.not_seen.clone();
         let drops = match Drops::open() {
             Ok(drops) => Some(drops),
             Err(reason) => {
+                // The paths are still useful without drops; report what is missing.
                 not_seen.push(format!("drops: {reason}"));
                 None
             }
@@ -128,6 +130,7 @@ impl Watch {
         let softirqs = match Softirqs::open() {
             Ok(softirqs) => Some(softirqs),
             Err(reason) => {
+                // Continue without the CPU work; report what is missing.
                 not_seen.push(format!("softirqs: {reason}"));
                 None
             }
@@ -164,21 +167,21 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Where packets are.
+    /// Returns the namespaces, as last discovered.
     pub fn places(&self) -> &Places {
         &self.places
     }
 
-    /// Sums everything up from now on; each interval is added when it ends.
+    /// Accumulates totals from now on; each interval is added when it ends.
     pub fn sum_up(&mut self) -> Arc<Mutex<Totals>> {
         self.totals.get_or_insert_default().clone()
     }
 
-    /// Counts every packet that leaves what is watched or comes into it, by flow, from now on:
-    /// those of the filter's flows and tunnel.
+    /// Counts, from now on and by flow, every packet that crosses the edge of the watched
+    /// namespaces and matches the filter's flows and tunnel.
     ///
     /// # Errors
-    /// A kernel that does not let this process.
+    /// If the kernel or the process's privileges do not allow it.
     pub fn count_flows(&mut self) -> Result<Arc<Flows>, WatchError> {
         let counter = FlowCounter::start(self.tracer.filter())?;
         let flows = counter.flows();
@@ -187,15 +190,16 @@ impl Watch {
         Ok(flows)
     }
 
-    /// Devices of all namespaces, as they are.
+    /// Returns the current devices of all namespaces.
     fn links(&self) -> BTreeMap<u32, Vec<Interface>> {
-        // Of a namespace that goes away nothing is known any more.
+        // If the namespace is being removed, it has no devices any more.
         let links = |space: &Space| space.netlink.links().unwrap_or_default();
         self.spaces.iter().map(|(inode, space)| (*inode, links(space))).collect()
     }
 
-    /// Takes up what is new of the edge.
+    /// Adds new edge devices to the flow counters.
     fn know_edges(&mut self, hosts: &BTreeMap<u32, String>) -> Result<(), WatchError> {
+        // Flows are counted only on request.
         let Some(mut flows) = self.flows.take() else { return Ok(()) };
         let links = self.links();
         let names = Called { places: &self.places, hosts, tracer: &self.tracer };
@@ -211,10 +215,11 @@ impl Watch {
         Ok(known?)
     }
 
-    /// Counts in a namespace from now on.
+    /// Starts counting in a namespace.
     fn add(&mut self, netns: &NetNs) -> Result<(), WatchError> {
+        // The kernel's inodes of namespaces have 32 bits; events can name no others.
         let Ok(inode) = u32::try_from(netns.inode()) else { return Ok(()) };
-        // One that went meanwhile has nothing to count.
+        // A namespace that was removed meanwhile has nothing to count.
         if let Ok(Ok(netlink)) = netns.run(Netlink::open) {
             if let Some(drops) = &self.drops {
                 drops.watch(u64::from(inode))?;
@@ -227,29 +232,29 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes up what is new of namespaces and devices.
+    /// Discovers new namespaces and devices.
     fn discover(&mut self) -> Result<(), WatchError> {
         let mut fresh = Vec::new();
         self.places = Places::of_machine_with(&mut |inode, netns| {
-            // Those that were named are known.
+            // Namespaces that were named were added at the start.
             if self.only.is_empty() && !self.spaces.contains_key(&inode) {
                 fresh.extend(netns.try_clone());
             }
         })?;
         self.tracer.know(&self.places)?;
         fresh.iter().try_for_each(|netns| self.add(netns))?;
-        // A socket would keep a namespace that all others have left.
+        // Our netlink socket would keep alive a namespace that all other users have left.
         let (inodes, named) = (self.places.inodes(), &self.only);
         self.spaces.retain(|inode, _| inodes.contains(inode) || named.contains(inode));
         self.discovered = Instant::now();
         Ok(())
     }
 
-    /// Counters of all devices, as they are; answers those of before.
+    /// Reads the counters of all devices; returns the previous ones.
     fn count(&mut self) -> BTreeMap<u32, BTreeMap<u32, Counters>> {
         let mut before = BTreeMap::new();
         for (inode, space) in &mut self.spaces {
-            // Of a namespace that goes away nothing is known any more.
+            // If the namespace is being removed, it has no devices any more.
             let links = space.netlink.links().unwrap_or_default();
             if self.totals.is_some() {
                 let names = links.iter().map(|link| (link.index, link.name.clone()));
@@ -261,10 +266,10 @@ impl Watch {
         before
     }
 
-    /// Looks for this long, or until `goes_on` says no.
+    /// Watches for `length`, or until `goes_on` returns false.
     ///
     /// # Errors
-    /// What can be looked at no longer.
+    /// If a map or the ring of events cannot be read.
     pub fn interval(
         &mut self,
         length: Duration,
@@ -285,6 +290,7 @@ impl Watch {
         while begun.elapsed() < length && goes_on() {
             let own = own_cpu();
             ended.extend(self.look(own)?);
+            // Without programs no events can arrive, so sleep longer.
             let slice = if self.windows.is_open() { SLICE } else { TICK };
             let came = self.tracer.poll(slice.min(length.saturating_sub(begun.elapsed())))?;
             ended.extend(self.take(came));
@@ -302,6 +308,7 @@ impl Watch {
             let (packets, bytes, dropped) = match side {
                 Side::Tx => (delta.tx_packets, delta.tx_bytes, delta.tx_dropped),
                 Side::Rx => (delta.rx_packets, delta.rx_bytes, delta.rx_dropped),
+                // Device counters exist only for sending and receiving.
                 Side::Socket | Side::Drop => return None,
             };
             let rate = |count: u64| count as f64 / seconds;
@@ -337,7 +344,7 @@ impl Watch {
         let names = Called { places: &self.places, hosts, tracer: &self.tracer };
         let mut ways = Ways::default();
         ended.iter().for_each(|journey| ways.add(journey, &names));
-        // Held until the interval is in it as a whole.
+        // Publish the flows' hops only when the interval is complete.
         if let Some(flows) = &self.flows {
             flows.note(hops(&ended, &names));
         }
@@ -361,7 +368,8 @@ impl Watch {
         Ok(snapshot)
     }
 
-    /// What devices counted since `before`; one that was not there then has no beginning yet.
+    /// Adds what devices counted since `before`. A device that was not there then has no previous
+    /// count and is skipped.
     fn add_devices(
         &self,
         totals: &mut Totals,
@@ -369,6 +377,7 @@ impl Watch {
         names: &dyn Names,
     ) {
         for (inode, space) in &self.spaces {
+            // The namespace is new: there is no previous count.
             let Some(before) = before.get(inode) else { continue };
             let namespace = names.namespace(Some(*inode));
             for (index, counters) in &space.counters {
@@ -379,10 +388,11 @@ impl Watch {
         }
     }
 
-    /// Opens a window, or ends one; answers what ended by that. `own` is this program's CPU time.
+    /// Opens or closes a window; returns the journeys that ended by that. `own` is the CPU time of
+    /// this process.
     fn look(&mut self, own: Duration) -> Result<Vec<Journey>, WatchError> {
         let cost = self.tracer.cost()?;
-        // What is read at the end of an interval costs the same without any window.
+        // Reading counters at the end of an interval costs the same without any window.
         let cpu = own.saturating_sub(self.aside) + cost.took;
         let spent = Spent { cpu, events: self.events, runs: cost.runs };
         let is_under_way = self.journeys.is_under_way();
@@ -393,9 +403,11 @@ impl Watch {
                 self.windows.begun(self.begun.elapsed());
             }
             Some(Change::Sample(sample)) => self.tracer.sample(sample)?,
+            // Rate 0 selects no more packets, but the programs keep following.
             Some(Change::Settle) => self.tracer.sample(0)?,
             Some(Change::Close) => {
                 self.tracer.close();
+                // Events that are still in the ring belong to this window.
                 let came = self.tracer.rest()?;
                 let mut ended = self.take(came);
                 ended.extend(std::mem::take(&mut self.journeys).cut_off());
@@ -405,7 +417,7 @@ impl Watch {
         Ok(Vec::new())
     }
 
-    /// Takes events; answers what ended by them.
+    /// Takes events; returns the journeys that ended by them.
     fn take(&mut self, came: Vec<Event>) -> Vec<Journey> {
         self.events += came.len() as u64;
         let now = came.last().map(|event| event.time);
@@ -415,6 +427,7 @@ impl Watch {
     }
 
     fn dropped_since(&mut self) -> Result<Vec<Dropped>, WatchError> {
+        // The kernel does not support counting drops; this was reported at the start.
         let Some(drops) = &self.drops else { return Ok(Vec::new()) };
         let now = drops.read()?;
         let since = drops.difference(&self.dropped, &now);
@@ -423,7 +436,7 @@ impl Watch {
     }
 }
 
-/// What is in devices' queues: of the namespaces that are asked about.
+/// Queue lengths of devices, read once for each namespace that is asked for.
 struct Queues<'a> {
     spaces: &'a BTreeMap<u32, Space>,
     /// By namespace and device.
@@ -436,10 +449,10 @@ impl Queues<'_> {
         let mut known = self.known.borrow_mut();
         let of_space = known.entry(netns).or_insert_with(|| {
             let mut devices = BTreeMap::new();
-            // Of a namespace that goes away nothing is known any more.
+            // If the namespace is being removed, it has no queues any more.
             for qdisc in space.netlink.qdiscs().unwrap_or_default() {
                 if qdisc.kind != "noqueue" {
-                    // That of a class or a queue is in the root's, too.
+                    // The root qdisc's count includes those of its classes and queues.
                     let most: &mut u32 = devices.entry(qdisc.link).or_default();
                     *most = qdisc.queued.max(*most);
                 }
@@ -450,10 +463,11 @@ impl Queues<'_> {
     }
 }
 
-/// Hops of each flow's last packet.
+/// Returns the hops of the last followed packet of each flow.
 fn hops(ended: &[Journey], names: &dyn Names) -> BTreeMap<FlowId, Vec<String>> {
     let mut known = BTreeMap::new();
     for journey in ended {
+        // Packets that are not IP belong to no flow.
         let Some(flow) = journey.flow().map(|flow| FlowId::inner(&flow)) else { continue };
         known.entry(flow).or_insert_with(|| {
             flows::hops(ways::places(journey).map(|place| {

@@ -1,4 +1,4 @@
-//! Journeys of one interval, joined by the way that they went.
+//! Groups the journeys of one interval by their path.
 
 use std::collections::HashMap;
 
@@ -7,34 +7,33 @@ use crate::journey::{Ending, Journey, Origin};
 use crate::snapshot::{HopSeen, Latency, Rates, Side, WaySeen};
 use crate::told::{Addresses, Names};
 
-/// Ways that an interval shows; packets of others are counted.
+/// Paths shown per interval; packets of further paths are only counted.
 const MOST: usize = 64;
 
-/// A place, as the kernel numbers it.
+/// A place, by the kernel's numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     /// Inode of the network namespace.
     pub netns: Option<u32>,
     /// Index and name of the device.
     pub device: Option<(u32, String)>,
-    /// Which side of it.
     pub side: Side,
 }
 
-/// What was seen of the followed packets at a place.
+/// Statistics of the followed packets at a place.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub packets: u64,
     pub bytes: u64,
-    /// Packets that they stand for.
+    /// Packets that they stand for (GSO).
     pub gso_packets: u64,
     pub cut: u64,
     pub merged: u64,
     pub checksummed: u64,
     within: Option<Tunnel>,
-    /// From the hop before to there, ns.
+    /// Times since the previous hop, ns.
     pub since_before: Vec<u64>,
-    /// There, ns.
+    /// Times spent at this place, ns.
     pub waited: Vec<u64>,
 }
 
@@ -47,35 +46,36 @@ struct Way {
     took: Vec<u64>,
 }
 
-/// A way, as it is summed up.
+/// A path, for totals.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OneWay<'a> {
     places: &'a [Place],
     seen: &'a [Seen],
-    /// Packets that went it.
+    /// Packets that took this path.
     pub packets: u64,
-    /// From the first place to the last, ns.
+    /// Times from the first place to the last, ns.
     pub took: &'a [u64],
 }
 
 impl<'a> OneWay<'a> {
-    /// Its places, and what was seen there.
+    /// Returns its places with their statistics.
     pub fn hops(&self) -> impl Iterator<Item = (&'a Place, &'a Seen)> {
         self.places.iter().zip(self.seen)
     }
 }
 
-/// Ways of one interval.
+/// Paths of one interval.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     ways: HashMap<Vec<Place>, Way>,
-    /// Packets of ways for which there was no room.
+    /// Packets of paths for which there was no room.
     pub others: u64,
-    /// Packets, over all.
+    /// Number of packets over all paths.
     pub followed: u64,
 }
 
-/// A stay at one place: the events there, which begin with those of the packet before it was cut.
+/// A stay at one place: its events. They begin with those of the whole packet if it was segmented
+/// there.
 struct Stay<'a> {
     place: Place,
     events: Vec<&'a Event>,
@@ -88,12 +88,13 @@ fn side(kind: Kind) -> Option<Side> {
         Kind::Backlog | Kind::Gro | Kind::Received => Some(Side::Rx),
         Kind::Socket | Kind::Read => Some(Side::Socket),
         Kind::Dropped => Some(Side::Drop),
-        // Says nothing about where it was.
+        // The place of the free is not part of the path.
         Kind::Consumed => None,
     }
 }
 
-/// The stays of a journey: of its first packet, then of the first segment or fragment of that, and so on.
+/// Returns the stays of a journey: those of its first packet, then of the first segment or fragment
+/// of that, and so on.
 fn stays(journey: &Journey) -> (Vec<Stay<'_>>, Option<&Ending>) {
     let mut stays: Vec<Stay<'_>> = Vec::new();
     let mut leg = 0;
@@ -104,7 +105,7 @@ fn stays(journey: &Journey) -> (Vec<Stay<'_>>, Option<&Ending>) {
             let Some(side) = side(step.event.kind) else { continue };
             let device = match side {
                 Side::Rx | Side::Tx | Side::Drop => step.event.device.clone(),
-                // What the packet last came from is not where the socket is.
+                // The device is the one that the packet came from, not where the socket is.
                 Side::Socket => None,
             };
             let place = Place { netns: step.event.netns, device, side };
@@ -117,8 +118,8 @@ fn stays(journey: &Journey) -> (Vec<Stay<'_>>, Option<&Ending>) {
             }
             is_first = false;
         }
-        // What comes of a leg has a higher index. The way of a packet goes on with what was put
-        // together of it and others, or else with the first of what it was cut into.
+        // Legs made from a leg have a higher index. The path continues with the reassembled packet,
+        // or else with the first segment or fragment.
         let later = |is_next: &dyn Fn(Origin) -> bool| {
             let mut after = journey.legs.iter().enumerate().skip(leg + 1);
             after.find(|(_, other)| is_next(other.origin)).map(|(at, _)| at)
@@ -138,26 +139,29 @@ fn stays(journey: &Journey) -> (Vec<Stay<'_>>, Option<&Ending>) {
     }
 }
 
-/// Places of a journey, in order.
+/// Returns the places of a journey, in order.
 pub(crate) fn places(journey: &Journey) -> impl Iterator<Item = Place> {
     stays(journey).0.into_iter().map(|stay| stay.place)
 }
 
 impl Ways {
-    /// Adds what became of a packet.
+    /// Adds the journey of a packet.
     pub fn add(&mut self, journey: &Journey, names: &dyn Names) {
         let (stays, ending) = stays(journey);
+        // Only the free was seen, so there is no path.
         if stays.is_empty() {
             return;
         }
         self.followed += 1;
         let key: Vec<Place> = stays.iter().map(|stay| stay.place.clone()).collect();
+        // The number of paths is limited; packets of further paths are only counted.
         if !self.ways.contains_key(&key) && self.ways.len() >= MOST {
             self.others += 1;
             return;
         }
         let way = self.ways.entry(key).or_default();
         way.packets += 1;
+        // One flow is enough to recognise the path.
         if way.example.is_none() {
             way.example = journey.flow().as_ref().map(Addresses::from);
         }
@@ -171,7 +175,7 @@ impl Ways {
         }
     }
 
-    /// Each, in no particular order.
+    /// Iterates over the paths, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = OneWay<'_>> {
         self.ways.iter().map(|(places, way)| OneWay {
             places,
@@ -181,15 +185,15 @@ impl Ways {
         })
     }
 
-    /// As they are shown: the one of most packets first. `counted` is what a device counted on a
-    /// side, and how many packets are in its queue.
+    /// Returns the paths for display, the one with most packets first. `counted` returns what a
+    /// device counted on a side, and how many packets are in its queue.
     pub fn into_seen(
         self,
         names: &dyn Names,
         counted: &dyn Fn(u32, u32, Side) -> (Option<Rates>, Option<u32>),
     ) -> Vec<WaySeen> {
         let mut ways: Vec<(Vec<Place>, Way)> = self.ways.into_iter().collect();
-        // Equal ones in an order that does not change from interval to interval.
+        // Ties are ordered by place, so that the order does not change between intervals.
         ways.sort_by_cached_key(|(places, way)| (u64::MAX - way.packets, format!("{places:?}")));
         let shown = ways.into_iter().map(|(places, way)| {
             let hops = places.iter().zip(way.seen).map(|(place, seen)| {
@@ -213,6 +217,7 @@ impl Ways {
 impl Seen {
     fn add(&mut self, stay: &Stay<'_>, before: Option<&Event>) {
         let [first, .., last] = stay.events[..] else {
+            // One event is both the first and the last of its stay.
             let Some(only) = stay.events.first() else { return };
             return self.add_between(stay, only, only, before);
         };
@@ -275,13 +280,13 @@ fn words(ending: Option<&Ending>, names: &dyn Names) -> String {
         Some(Ending::Read(_, command)) => format!("read by {command}"),
         Some(Ending::Received) => "received".to_owned(),
         Some(Ending::Dropped(reason, _)) => format!("dropped: {}", names.reason(*reason)),
-        Some(Ending::Left(device)) => format!("left by {device}"),
-        Some(Ending::Consumed) => "used up".to_owned(),
-        Some(Ending::Cut) => "cut".to_owned(),
+        Some(Ending::Left(device)) => format!("left through {device}"),
+        Some(Ending::Consumed) => "consumed".to_owned(),
+        Some(Ending::Cut) => "segmented".to_owned(),
         Some(Ending::Fragmented) => "fragmented".to_owned(),
         Some(Ending::Reassembled) => "reassembled".to_owned(),
         Some(Ending::MergedInto(_)) => "merged".to_owned(),
-        Some(Ending::UnderWay) => "under way for 50 ms and more".to_owned(),
-        Some(Ending::Unseen) | None => "not seen any more".to_owned(),
+        Some(Ending::UnderWay) => "still under way after 50 ms".to_owned(),
+        Some(Ending::Unseen) | None => "not seen again".to_owned(),
     }
 }

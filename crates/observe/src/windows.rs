@@ -1,40 +1,40 @@
-//! When packets are looked at: always where that is cheap, and else in short windows, so that the
-//! rest of the time costs nothing.
+//! Decides when packets are observed: always while that is cheap, otherwise in short windows, so
+//! that the rest of the time costs nothing.
 //!
-//! Looking has a price for those whose packets are seen, and a budget to pay it from. What was
-//! spent is a debt; while there is one, no window is opened. A window has two parts. In the first,
-//! packets begin to be followed, until the debt is too large: on a calm machine it does not end.
-//! In the second, those under way are followed to their ends, so that none seems lost where a
+//! Observation costs CPU time and has a budget. CPU time spent is a debt; while there is a debt, no
+//! window is opened. A window has two phases. In the first, new packets are selected until the debt
+//! is too large; on an idle machine this phase does not end. In the second, the selected packets
+//! are followed to their ends, so that no packet seems lost when the window closes.
 //! window ends.
 
 use std::time::Duration;
 
-/// How long packets begin to be followed in a window at least, and between two looks at the debt.
+/// Shortest time for which a window selects packets, and interval at which the debt is checked.
 const CHOOSING: Duration = Duration::from_millis(20);
-/// A window goes on while the debt can be paid in so long.
+/// A window stays open while its debt can be paid back within this time.
 const TOLERATED: Duration = Duration::from_millis(500);
-/// How long those under way are followed afterwards.
+/// How long selected packets are followed after the selection ends.
 pub(crate) const FOLLOWING: Duration = Duration::from_millis(50);
-/// Without a window for so long one is opened, whatever the debt: an interval without any says
+/// After this time without a window, one is opened despite any debt: an interval without data says
 /// nothing.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A debt that would take longer to pay is not kept.
+/// Debt that takes longer than this to pay back is cancelled.
 const LONGEST_DEBT: Duration = Duration::from_secs(60);
-/// One packet in so many at the beginning, before it is known what one costs.
+/// Initial sample rate, one packet in N, while the cost per packet is unknown.
 const CAREFUL: u32 = 64;
-/// No rarer than this.
+/// Lowest sample rate, one packet in N.
 const RAREST: u32 = 1 << 20;
 
-/// What is to be done.
+/// The action that the caller has to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Packets begin to be followed: one in so many.
+    /// Attach the programs and select one packet in N.
     Open(u32),
-    /// So many from now on, in the window that is open, which has room for more.
+    /// Change the rate in the open window to one packet in N.
     Sample(u32),
-    /// No more packets begin to be followed.
+    /// Select no more packets.
     Settle,
-    /// Nothing is looked at.
+    /// Detach the programs.
     Close,
 }
 
@@ -45,40 +45,40 @@ enum Phase {
     Following,
 }
 
-/// What was spent, and seen for it, since the beginning.
+/// Totals since the start: CPU time spent, and events seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Spent {
-    /// CPU time of this program, and of its programs in the kernel.
+    /// CPU time of this program and of its BPF programs.
     pub cpu: Duration,
-    /// Events, and what they could have been: runs of the programs.
+    /// Events read, and runs of the BPF programs.
     pub events: u64,
     pub runs: u64,
 }
 
-/// Opens and closes windows. Times are since any one moment.
+/// Opens and closes windows. All times count from the same arbitrary moment.
 #[derive(Debug)]
 pub(crate) struct Windows {
     /// Share of a CPU that may be spent.
     aim: f64,
-    /// One packet in so many at least.
+    /// Highest sample rate, one packet in N.
     most: u32,
     sample: u32,
     phase: Phase,
     since: Duration,
-    /// Seconds of CPU time that were spent and not yet paid.
+    /// CPU time spent and not yet paid back, seconds.
     debt: f64,
     paid: Duration,
-    /// At the last step; `None`: there was none.
+    /// Totals at the last step; `None`: there was none.
     spent: Option<Spent>,
-    /// Of `spent`, when the debt was last looked at in a window.
+    /// Totals when the debt was last checked in a window.
     looked: Spent,
-    /// Time in which packets began to be followed.
+    /// Time in which packets were selected.
     open: Duration,
 }
 
 impl Windows {
-    /// For a budget in percent of one CPU: three quarters of it are the aim, since what comes is
-    /// not even.
+    /// Creates the controller for a budget in percent of one CPU. It aims at three quarters of the
+    /// budget, because load is uneven.
     pub fn new(percent: f64, most: u32) -> Windows {
         let most = most.max(1);
         Windows {
@@ -95,17 +95,17 @@ impl Windows {
         }
     }
 
-    /// From now on packets begin to be followed: all programs of the window are attached.
+    /// Starts the selection: all programs of the window are attached.
     pub fn begun(&mut self, now: Duration) {
         self.since = now;
     }
 
-    /// One packet in so many is followed, in windows.
+    /// Returns the sample rate: one packet in N.
     pub fn sample(&self) -> u32 {
         self.sample
     }
 
-    /// Time in which packets began to be followed, since the beginning.
+    /// Returns the time in which packets were selected, since the start.
     pub fn open(&self, now: Duration) -> Duration {
         match self.phase {
             Phase::Choosing => self.open + now.saturating_sub(self.since),
@@ -113,25 +113,26 @@ impl Windows {
         }
     }
 
-    /// Whether the programs are at work.
+    /// Returns whether the programs are attached.
     pub fn is_open(&self) -> bool {
         self.phase != Phase::Closed
     }
 
-    /// What is to be done now. `is_under_way`: a packet is followed that may yet be seen.
+    /// Returns what to do now. `is_under_way`: a followed packet may still be seen.
     pub fn step(&mut self, now: Duration, spent: Spent, is_under_way: bool) -> Option<Change> {
         let before = self.spent.replace(spent).unwrap_or(spent);
         let cpu = spent.cpu.saturating_sub(before.cpu).as_secs_f64();
         let paid = now.saturating_sub(self.paid).as_secs_f64() * self.aim;
-        // Little is saved up: a flood after a calm hour has no credit.
+        // Little credit is kept: a flood after an idle hour must not use up saved budget.
         let least = -self.aim * CHOOSING.as_secs_f64();
-        // What is owed for a time long ago is let go: looking begins again soon after a heavy load.
+        // Cancel old debt, so that observation resumes soon after a heavy load.
         let most = self.aim * LONGEST_DEBT.as_secs_f64();
         self.debt = (self.debt - paid + cpu).clamp(least, most);
         self.paid = now;
         let lasted = now.saturating_sub(self.since);
         match self.phase {
             Phase::Closed => {
+                // Stay closed until the budget has paid for the last window.
                 if self.debt > 0.0 && lasted < LONGEST_PAUSE {
                     return None;
                 }
@@ -145,9 +146,12 @@ impl Windows {
                     self.enter(Phase::Choosing, now, spent);
                     return Some(Change::Sample(self.sample));
                 }
+                // The budget is used up: select no more packets, only follow those already
+                // selected.
                 self.enter(Phase::Following, now, spent);
                 Some(Change::Settle)
             }
+            // A packet that waits for long must not keep the programs attached.
             Phase::Following if !is_under_way || lasted >= FOLLOWING => {
                 self.enter(Phase::Closed, now, spent);
                 Some(Change::Close)
@@ -162,7 +166,7 @@ impl Windows {
         (self.phase, self.since) = (phase, now);
     }
 
-    /// Follows fewer packets where their events cost more than the programs' runs, and more where
+    /// Lowers the sample rate if events cost more than the runs of the programs, and raises it if
     /// they cost little.
     fn adapt(&mut self, is_affordable: bool, spent: Spent) {
         let events = spent.events.saturating_sub(self.looked.events);
@@ -170,6 +174,7 @@ impl Windows {
         self.sample = if !is_affordable && events.saturating_mul(16) > runs {
             self.sample.saturating_mul(2).min(RAREST)
         } else if is_affordable || events.saturating_mul(64) < runs {
+            // Events are rare or affordable, so follow more packets.
             (self.sample / 2).max(self.most)
         } else {
             self.sample
@@ -203,7 +208,7 @@ mod tests {
             }
         }
 
-        /// What is done in so many milliseconds, and when.
+        /// Returns the changes within `ms` milliseconds, with their times.
         fn run(&mut self, ms: u32) -> Vec<(Duration, Change)> {
             let mut changes = Vec::new();
             for _ in 0..ms {

@@ -1,4 +1,4 @@
-//! What an expression becomes, held against libpcap's own filter.
+//! Compares translated expressions with libpcap's own filter.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -7,10 +7,10 @@ use test_support::require;
 
 use super::*;
 
-/// As `SNAPSHOT_BYTES` of `bpf/event.h`.
+/// Same as `SNAPSHOT_BYTES` of `bpf/event.h`.
 const ROOM_OF_BYTES: usize = 2048;
 
-/// Of every kind that libpcap has for Ethernet.
+/// Expressions of every kind that libpcap has for Ethernet.
 const EXPRESSIONS: [&str; 34] = [
     "",
     "ip",
@@ -48,7 +48,7 @@ const EXPRESSIONS: [&str; 34] = [
     "not (tcp or udp or icmp)",
 ];
 
-/// Runs what [`Extended`] says, as RFC 9669 has it; `None`: it read or went where it may not.
+/// Interprets [`Extended`] as specified by RFC 9669; `None`: a read or jump out of bounds.
 fn run(function: &[Extended], bytes: &[u8], begin: u32, end: u32, length: u32) -> Option<u64> {
     const MEMORY: u64 = 1 << 40;
     let mut registers = [0_u64; 11];
@@ -163,8 +163,8 @@ prop_compose! {
     }
 }
 
-/// The kernel's answer is libpcap's: of the frame itself, cut off anywhere, and of one that
-/// begins somewhere in the memory.
+/// The function gives the same answer as libpcap: for the frame itself, truncated anywhere, and at
+/// any offset in the buffer.
 #[test]
 fn the_function_is_what_libpcap_would_say() {
     require!(libpcap::compile("").map_err(|error| error.to_string()));
@@ -200,7 +200,7 @@ fn every_expression_can_be_compiled() {
     }
 }
 
-/// The object as it is built.
+/// The object as built.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
 #[test]
@@ -217,7 +217,7 @@ fn the_object_has_room_for_one() {
 }
 
 proptest! {
-    /// Whatever an object is, it is refused, or changed within its bounds.
+    /// A damaged object is refused, or changed only within its bounds.
     #[test]
     fn objects_that_are_broken_are_refused(
         at in 0..OBJECT.len(),
@@ -227,7 +227,7 @@ proptest! {
         let mut object = OBJECT.to_vec();
         let end = (at + bytes.len()).min(object.len());
         object[at..end].copy_from_slice(&bytes[..end - at]);
-        // The header and the table of sections are where most is to be broken.
+        // Damage in the header and the section table has the most effect.
         let header = 40 + at % 24;
         for object in [&object[..], &object[..length], &[&object[..header], &bytes, &object[header..]].concat()] {
             if let Ok(with) = put_into(object, None) {

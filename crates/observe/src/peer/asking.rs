@@ -1,4 +1,4 @@
-//! The client's side: asks another host again and again, in a thread of its own.
+//! The client's side: polls another host in its own thread.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,21 +15,21 @@ use crate::filter::FlowPattern;
 use crate::flows::{Flows, FlowsReading};
 use crate::peer_seen::{ClockSeen, PeerSeen};
 
-/// How long an answer may take to begin; then a message has its own limit.
+/// How long to wait for the start of an answer; the message itself has another limit.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Exchanges of time stamps before the first round.
+/// Number of exchanges of time stamps before the first round.
 const EXCHANGES: usize = 6;
-/// What a packet may take beyond two round trips: queues and CPUs are busy.
+/// How long a packet may take beyond two round trips, because queues and CPUs are busy.
 const SETTLE: Duration = Duration::from_millis(20);
-/// Longest time that a packet is waited for.
+/// Longest time to wait for packets in flight.
 const MOST_SETTLE: Duration = Duration::from_millis(500);
-/// How long a host that does not answer is left alone: at first, and at most.
+/// Pause before a host that does not answer is asked again: at first, and at most.
 const AWAY: Duration = Duration::from_secs(1);
 const MOST_AWAY: Duration = Duration::from_secs(30);
-/// How often waiting looks at whether it should go on.
+/// Interval at which waits check whether to go on.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Another host that is asked.
+/// A connection to another host that is polled.
 #[derive(Debug)]
 pub struct Peer {
     shared: Arc<Shared>,
@@ -40,7 +40,7 @@ pub struct Peer {
 struct Shared {
     stop: AtomicBool,
     known: Mutex<Known>,
-    /// Told of the first round, and of a problem.
+    /// Signals the first round, and problems.
     news: Condvar,
 }
 
@@ -50,11 +50,11 @@ struct Known {
     problem: Option<String>,
     clock: Clock,
     compared: Compared,
-    /// Of the first round and of the last.
+    /// Times of the first round and of the last.
     rounds: Option<(Instant, Instant)>,
 }
 
-/// What the thread works with.
+/// State of the polling thread.
 struct Asking {
     address: SocketAddr,
     token: Option<Token>,
@@ -65,7 +65,7 @@ struct Asking {
     shared: Arc<Shared>,
 }
 
-/// Why a session is over.
+/// Reasons for the end of a session.
 #[derive(Debug, thiserror::Error)]
 enum Over {
     #[error(transparent)]
@@ -79,10 +79,11 @@ enum Over {
 }
 
 impl Peer {
-    /// Begins to ask, and to compare with what is counted here, once in a `period`.
+    /// Starts to poll the host, and to compare its counts with those of this host, once in a
+    /// `period`.
     ///
     /// # Errors
-    /// Where there is no thread to be had, and for flows that cannot be asked for.
+    /// If no thread can be started, or the flows cannot be asked for.
     pub fn start(
         address: SocketAddr,
         token: Option<Token>,
@@ -110,7 +111,7 @@ impl Peer {
         Ok(Peer { shared, thread: Some(thread) })
     }
 
-    /// Waits for the first comparison or a problem, so long at most.
+    /// Waits for the first comparison or a problem, up to `limit`.
     pub fn begun(&self, limit: Duration, goes_on: &dyn Fn() -> bool) {
         let deadline = Instant::now() + limit;
         let mut known = self.shared.known();
@@ -123,7 +124,7 @@ impl Peer {
         }
     }
 
-    /// What is known now. It waits for nobody.
+    /// Returns the current state, without waiting.
     pub fn seen(&self) -> PeerSeen {
         let known = self.shared.known();
         let clock = known.clock.at(now()).map(|offset| ClockSeen {
@@ -151,7 +152,7 @@ impl Drop for Peer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed.
+            // A panic has already been printed.
             let _ = thread.join();
         }
     }
@@ -182,17 +183,18 @@ impl Asking {
             let Err(over) = self.session(&mut rounds);
             {
                 let mut known = self.shared.known();
-                // What a server says is shown, and does nothing to a terminal.
+                // The server's text is untrusted: escape it, so that it cannot control a terminal.
                 known.problem = Some(foreign::plain(&over.to_string()).into_owned());
                 known.compared.begin_anew();
             }
             self.shared.news.notify_all();
+            // Wait longer after each session without a complete round.
             away = if rounds > 0 { AWAY } else { (away * 2).min(MOST_AWAY) };
             self.pause(away);
         }
     }
 
-    /// Asks until something fails.
+    /// Polls until something fails.
     fn session(&self, rounds: &mut u64) -> Result<std::convert::Infallible, Over> {
         let stop = &self.shared.stop;
         let mut channel = open(self.address, Service::Watch, self.token.as_ref(), stop)?;
@@ -200,7 +202,7 @@ impl Asking {
             Reply::Asked => {}
             _ => return Err(out_of_turn()),
         }
-        // One that answered before may be another program by now, with another clock.
+        // The host may run another program by now, with another clock.
         self.shared.known().clock = Clock::default();
         let mut round_trip = Duration::MAX;
         for _ in 0..EXCHANGES {
@@ -210,7 +212,7 @@ impl Asking {
             let begun = Instant::now();
             let here = self.count()?;
             let (there, took) = self.sample(&mut channel)?;
-            // A queue that grew makes this round trip longer, too.
+            // If a queue grows, this round trip is longer, too, so wait for the longer one.
             std::thread::sleep((SETTLE + 2 * round_trip.max(took)).min(MOST_SETTLE));
             let here_settled = self.count()?;
             let (there_settled, _) = self.sample(&mut channel)?;
@@ -218,6 +220,7 @@ impl Asking {
             {
                 let mut known = self.shared.known();
                 let round = Round { here, there, here_settled, there_settled, here_last };
+                // An inconsistent round is skipped; the next one starts again.
                 if known.compared.add(&round) {
                     let first = known.rounds.map_or(begun, |(first, _)| first);
                     known.rounds = Some((first, Instant::now()));
@@ -238,7 +241,8 @@ impl Asking {
         reading.map_err(|error| Over::Here(error.to_string()))
     }
 
-    /// Counts of the other host, and how long they took; the stamps go to the clock.
+    /// Reads the counts of the other host, and returns how long that took. Its time stamps go to
+    /// the clock.
     fn sample(&self, channel: &mut Channel) -> Result<(Sample, Duration), Over> {
         let (asked, begun) = (now(), Instant::now());
         let Reply::Sampled(sample) = self.converse(channel, &Request::Sample)? else {
@@ -257,12 +261,12 @@ impl Asking {
         match parse_reply(&payload) {
             Ok(Reply::Refused(reason)) => Err(Over::Said(reason)),
             Ok(reply) => Ok(reply),
-            Err(error) => Err(Over::Said(format!("its answer is not understood: {error}"))),
+            Err(error) => Err(Over::Said(format!("invalid answer: {error}"))),
         }
     }
 }
 
-/// What an answer to another question is told as.
+/// The error for a reply of the wrong type.
 fn out_of_turn() -> Over {
-    Over::Said("it answered something else than what was asked".to_owned())
+    Over::Said("it answered another request than the one sent".to_owned())
 }

@@ -1,73 +1,74 @@
-//! Another machine's clock, by time stamps that were exchanged.
+//! Estimates another machine's clock from exchanged time stamps.
 //!
-//! As NTP does (RFC 5905, section 8): the client stamps its question (t1) and the answer's coming
-//! (t4), the server the question's coming (t2) and its answer (t3). The server's clock is then
-//! ahead by `((t2 - t1) + (t3 - t4)) / 2`. Whatever way took how much of the round trip, that is
-//! wrong by half of it at most. The exchange with the least error wins. An older one has an error
-//! that has grown, as clocks drift apart.
+//! As in NTP (RFC 5905, section 8), the client takes a time stamp when it sends a request (t1) and
+//! when the answer arrives (t4); the server when the request arrives (t2) and when it answers (t3).
+//! The server's clock is then ahead by `((t2 - t1) + (t3 - t4)) / 2`. The error is at most half of
+//! the round trip, however the delay is split between the two directions. The exchange with the
+//! smallest error is used. The error of an older exchange grows, because clocks drift apart.
 
 use std::collections::VecDeque;
 
-/// How far two clocks drift apart, parts per million: two crystals of 100 each.
+/// Drift between two clocks, parts per million: two crystals of 100 each.
 const DRIFT_PPM: i128 = 200;
-/// Exchanges that are kept.
+/// Number of exchanges that are kept.
 const KEPT: usize = 16;
 
 /// Four time stamps, ns since 1970 (`CLOCK_REALTIME`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
-    /// The question went, by this machine's clock.
+    /// The request was sent, by this machine's clock.
     pub asked: i64,
-    /// It came, by the other's.
+    /// The request arrived, by the other machine's clock.
     pub received: i64,
-    /// The answer went, by the other's.
+    /// The answer was sent, by the other machine's clock.
     pub answered: i64,
-    /// It came, by this machine's.
+    /// The answer arrived, by this machine's clock.
     pub returned: i64,
 }
 
-/// How far ahead another clock is.
+/// Offset of another clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offset {
-    /// Ahead of this machine's, ns; less than 0: behind.
+    /// How far it is ahead of this machine's, ns; negative: behind.
     pub ahead: i64,
-    /// How wrong that is at most, ns.
+    /// Largest possible error, ns.
     pub error: u64,
-    /// The round trip that it is from, without the time that the answer took there, ns.
+    /// Round-trip time without the server's processing time, ns.
     pub round_trip: u64,
 }
 
 impl Exchange {
-    /// The offset by this exchange alone; `None` of stamps that cannot be: an answer before its
-    /// question.
+    /// Returns the offset by this exchange alone; `None` if the time stamps are impossible, such as
+    /// an answer before its request.
     pub fn offset(&self) -> Option<Offset> {
         let [asked, received, answered, returned] =
             [self.asked, self.received, self.answered, self.returned].map(i128::from);
         let there = answered - received;
         let round_trip = (returned - asked) - there;
+        // A clock was set back during the exchange.
         if there < 0 || round_trip < 0 {
             return None;
         }
         let ahead = ((received - asked) + (answered - returned)) / 2;
         Some(Offset {
             ahead: i64::try_from(ahead).ok()?,
-            // Rounded up, with what the division by two has lost.
+            // Rounded up, to include the remainder of the division by two.
             error: u64::try_from(round_trip / 2 + 1).ok()?,
             round_trip: u64::try_from(round_trip).ok()?,
         })
     }
 }
 
-/// Another machine's clock, as it is known by its last exchanges.
+/// Another machine's clock, estimated from the last exchanges.
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
-    /// Each with the time at which it was made, by this machine's clock.
+    /// Offsets, each with the time when it was measured by this machine's clock.
     offsets: VecDeque<(i64, Offset)>,
 }
 
 impl Clock {
-    /// One more exchange. One that contradicts those of before shows that a clock was set, and
-    /// they are forgotten.
+    /// Adds an exchange. If it contradicts the previous ones, a clock was set, and they are
+    /// discarded.
     pub fn add(&mut self, exchange: &Exchange) {
         let Some(offset) = exchange.offset() else { return };
         let now = exchange.returned;
@@ -83,7 +84,7 @@ impl Clock {
         self.offsets.push_back((now, offset));
     }
 
-    /// How far ahead it is now; `None` before the first exchange.
+    /// Returns the offset now; `None` before the first exchange.
     pub fn at(&self, now: i64) -> Option<Offset> {
         let aged = self.offsets.iter().map(|(made, offset)| {
             let age = (i128::from(now) - i128::from(*made)).abs();

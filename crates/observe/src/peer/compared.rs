@@ -1,7 +1,7 @@
-//! Counts of both ends, put beside each other.
+//! Compares the counts of both hosts.
 //!
-//! A round reads counts in this order, so that what is in flight is on the safe side:
-//! here, there, *(the time that packets may take)*, here, there, here.
+//! A round reads counts in this order, so that packets in flight never count as lost: here, there,
+//! *(wait for packets in flight)*, here, there, here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,19 +14,19 @@ use crate::peer_seen::{Direction, FlowSeen};
 /// Counts of one round.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// Here, before anything else, …
+    /// First read here.
     pub here: FlowsReading,
-    /// … there, …
+    /// First read there.
     pub there: Sample,
-    /// … here again, when what had left there has come, …
+    /// Second read here, after packets that had left there have arrived.
     pub here_settled: FlowsReading,
-    /// … there again, when what had left here has come, …
+    /// Second read there, after packets that had left here have arrived.
     pub there_settled: Sample,
-    /// … and here at the end.
+    /// Last read here.
     pub here_last: FlowsReading,
 }
 
-/// A count since it is compared, whatever it was before.
+/// A count relative to its value at the first comparison.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     last: Option<Count>,
@@ -35,6 +35,7 @@ struct Tally {
 
 impl Tally {
     fn add(&mut self, now: Count, is_new: bool) {
+        // A flow that existed before the comparison counts only from now on.
         let first = if is_new { Count::default() } else { now };
         let last = self.last.unwrap_or(first);
         let more = |now: u64, last: u64, total: u64| total.saturating_add(now.saturating_sub(last));
@@ -49,7 +50,7 @@ impl Tally {
 struct OneWay {
     left: Tally,
     came: Tally,
-    /// Whether a packet ever came, as far back as the counts go.
+    /// Whether a packet ever arrived, since counting began.
     came_ever: bool,
     loss: Loss,
 }
@@ -84,21 +85,21 @@ struct Both {
     there: Vec<String>,
 }
 
-/// Flows of both ends, since they are compared.
+/// Flows of both hosts, since they are compared.
 #[derive(Debug, Default)]
 pub(super) struct Compared {
     flows: BTreeMap<FlowId, Both>,
-    /// Of the last round: times that counts were removed, here and there.
+    /// Epochs of the last round, here and there.
     epochs: Option<(u64, u64)>,
-    /// Whether every flow of the last round is in `flows`: what is not is new.
+    /// Whether `flows` has every flow of the last round. If so, any other flow is new.
     is_complete: bool,
-    /// Flows for which there was no room in the last round, and packets so far.
+    /// Flows left out in the last round for want of room, and packets that were not counted so far.
     pub others: u64,
     pub uncounted: u64,
 }
 
 impl Compared {
-    /// The other end, or what it counted of before, is another: counts begin anew.
+    /// Restarts the comparison, because the other host or its counts were replaced.
     pub fn begin_anew(&mut self) {
         (self.epochs, self.is_complete) = (None, false);
         for flow in self.flows.values_mut() {
@@ -107,8 +108,8 @@ impl Compared {
         }
     }
 
-    /// Compares the counts of a round; `false` where they are of no use: counts were removed
-    /// meanwhile.
+    /// Compares the counts of a round; returns `false` if they are inconsistent because counts were
+    /// removed meanwhile.
     pub fn add(&mut self, round: &Round) -> bool {
         let here = [&round.here, &round.here_settled, &round.here_last].map(|read| read.epoch);
         let there = [&round.there, &round.there_settled].map(|sample| sample.epoch);
@@ -116,6 +117,7 @@ impl Compared {
         if !is_one || self.epochs.is_some_and(|epochs| epochs != (here[0], there[0])) {
             self.begin_anew();
         }
+        // The counts restarted during the round, so their differences mean nothing.
         if !is_one {
             return false;
         }
@@ -135,6 +137,7 @@ impl Compared {
             let here_settled = of(&round.here_settled.flows);
             let here_last = of(&round.here_last.flows);
             let (there, there_settled) = (of(&first), of(&settled));
+            // Only if no flow was left out before, the flow has really started since.
             let is_new = self.is_complete && !self.flows.contains_key(flow);
             let both = self.flows.entry(flow.clone()).or_default();
             let (left, left_last) = (here.left, here_last.left);
@@ -151,12 +154,12 @@ impl Compared {
         self.flows.retain(|flow, _| chosen.contains(flow));
         self.others = left_out.max(round.there_settled.others);
         self.uncounted = round.here_last.uncounted.saturating_add(round.there_settled.uncounted);
-        // A flow that is told later may have been there before.
+        // A flow that was left out now may have existed before it is listed.
         self.is_complete = self.others == 0 && round.there.others == 0 && self.uncounted == 0;
         true
     }
 
-    /// As they are shown.
+    /// Returns the flows for display.
     pub fn seen(&self) -> Vec<FlowSeen> {
         let mut seen = Vec::new();
         for (flow, both) in &self.flows {
@@ -166,7 +169,8 @@ impl Compared {
                 (Direction::In, &both.back, there, here),
             ];
             for (direction, way, left_by, came_by) in directions {
-                // It does not begin at that end: it came from a third host, or there is none.
+                // No packet left at that end: the flow came from a third host, or there is none in
+                // this direction.
                 if way.left.total.packets == 0 {
                     continue;
                 }
@@ -192,7 +196,7 @@ impl Compared {
     }
 }
 
-/// Flows that are compared, those of most packets first, and how many are not.
+/// Chooses the flows to compare, those with most packets first; returns how many are left out.
 fn chosen(
     here: &BTreeMap<FlowId, FlowCount>,
     there: &BTreeMap<FlowId, FlowCount>,
@@ -231,7 +235,7 @@ mod tests {
         FlowCount { left: count(left), came: count(came), devices: BTreeSet::new() }
     }
 
-    /// What left, and what came.
+    /// Packets that left, and packets that arrived.
     type Packets = (u64, u64);
 
     /// A round in a quiet moment, of flows by port, with what left and came here and there.

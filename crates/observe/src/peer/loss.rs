@@ -1,80 +1,83 @@
-//! What was lost between two machines, of one flow in one direction.
+//! Packets lost between two machines, for one flow in one direction.
 //!
-//! Both ends count since some time of their own, and neither can stop the packets while it
-//! reads. So a reading gives two bounds (*D* is what left, less what came, since each end's own
-//! beginning):
+//! # Errors
+//! ach host counts since a time of its own, and packets continue while counts are read. So a
+//! reading gives two bounds of *D*, the packets that left minus the packets that arrived, each
+//! since its host began to count:
 //!
-//! - `least`: what had left, less what had come when those must have arrived. What came beyond
-//!   them makes it smaller.
-//! - `most`: what had left afterwards, less what had come before. What is in flight makes it
-//!   larger.
+//! - `least`: packets that had left, minus packets that had arrived after waiting for them. Newer
+//!   packets that arrived meanwhile make it smaller.
+//! - `most`: packets that had left afterwards, minus packets that had arrived before. Packets in
+//!   flight make it larger.
 //!
-//! The number lost is *D* less what it was at the beginning. *D* never falls, so at the beginning
-//! it was the smallest `most` of all readings at most. Of packets that were in flight then, it is
-//! not known whether they came, and they count for nothing. In a moment without packets both
-//! bounds are the same, and the number is exact.
+//! The number of lost packets is *D* minus its initial value. *D* never falls, so its initial value
+//! is at most the smallest `most` of all readings. For packets that were in flight at the start, it
+//! is unknown whether they arrived, and they count for nothing. In a moment without traffic both
+//! bounds are equal, and the number is exact.
 
-/// Two bounds of what left and has not come, as signed numbers: each end has its own beginning.
+/// Bounds of the packets that left and did not arrive. They are signed, because each host has its
+/// own start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bounds {
-    /// At least so many.
+    /// Lower bound.
     pub least: i128,
-    /// At most so many, those in flight among them.
+    /// Upper bound, including packets in flight.
     pub most: i128,
 }
 
 impl Bounds {
-    /// Of what had left (`left`), what had come after the time that a packet takes (`came`), and
-    /// what had left after that was read (`left_later`).
+    /// Computes bounds from the packets that had left (`left`), those that had arrived after
+    /// waiting for packets in flight (`came`), and those that had left after that was read
+    /// (`left_later`).
     pub fn of(left: u64, came: u64, left_later: u64) -> Bounds {
         let [left, came, later] = [left, came, left_later].map(i128::from);
-        // Counts only grow: what was read later is not less, or it is another's count.
+        // Counts only grow: a smaller later value is from another counter.
         Bounds { least: left - came, most: later.max(left) - came }
     }
 }
 
-/// What was lost since the first reading.
+/// Packets lost since the first reading.
 #[derive(Debug, Clone, Default)]
 pub struct Loss {
-    /// Before counts began anew.
+    /// Losses from before counts restarted.
     before: u64,
     state: Option<State>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct State {
-    /// Smallest `most` of all readings: what *D* was at the beginning.
+    /// Smallest `most` of all readings: the initial value of *D*.
     base: i128,
     lost: i128,
     open: i128,
 }
 
 impl Loss {
-    /// A reading. Of a flow that both ends count from its first packet on (`is_new`), the
-    /// beginning is known: nothing had left.
+    /// Adds a reading. If both hosts count a flow from its first packet on (`is_new`), the initial
+    /// value is known to be 0.
     pub fn add(&mut self, bounds: Bounds, is_new: bool) {
         let first = if is_new { 0 } else { bounds.most };
         let state = self.state.get_or_insert(State { base: first, lost: 0, open: 0 });
         state.base = state.base.min(bounds.most);
         let most = bounds.most - state.base;
-        // Packets that took longer than expected were taken for lost: they have come, and the
+        // Packets that took longer than expected were counted as lost. They have arrived, so the
         // upper bound falls.
         state.lost = (bounds.least - state.base).max(state.lost).clamp(0, most);
         state.open = most - state.lost;
     }
 
-    /// Counts begin anew at one end: what was lost so far stays known.
+    /// Handles a restart of counts at one host: the losses so far are kept.
     pub fn begin_anew(&mut self) {
         self.before = self.lost();
         self.state = None;
     }
 
-    /// Packets that were lost.
+    /// Returns the number of lost packets.
     pub fn lost(&self) -> u64 {
         self.before.saturating_add(self.state.map_or(0, |state| clamped(state.lost)))
     }
 
-    /// Packets that were lost, or are still on their way.
+    /// Returns the number of packets that are lost or still in flight.
     pub fn open(&self) -> u64 {
         self.state.map_or(0, |state| clamped(state.open))
     }
@@ -121,12 +124,12 @@ mod tests {
         assert_eq!((loss.lost(), loss.open()), (4, 0));
     }
 
-    /// What happens between two readings.
+    /// Events between two readings.
     #[derive(Debug, Clone, Copy)]
     struct Between {
         sent: u64,
         lost: u64,
-        /// Of those sent, still on their way when what came is read.
+        /// Sent packets that are still in flight when the arrivals are read.
         flying: u64,
         /// Sent, and arrived, between the reading of what left and of what came.
         meanwhile: u64,

@@ -1,8 +1,8 @@
-//! What is said between two watches: a request of the client, a reply of the server, in turn.
-//! JSON, one value a frame; anything unknown is refused.
+//! Messages between two `watch` processes: a request of the client, then a reply of the server.
+//! Each frame holds one JSON value; unknown fields are refused.
 //!
-//! The far end tells counts, addresses of flows that were asked for, and names of namespaces and
-//! devices. It tells no packet, and nothing of what is in one.
+//! The server reports counts, addresses of flows that the client asked for, and names of namespaces
+//! and devices. It reports no packets and no payload.
 
 use std::net::IpAddr;
 
@@ -12,24 +12,24 @@ use crate::filter::{End, Filter, FlowPattern};
 use crate::flow_id::FlowId;
 use crate::flows::FlowCount;
 
-/// Flows that are told at most, those of most packets first.
+/// Maximum number of flows in a reply, those with most packets first.
 pub(crate) const MOST_FLOWS: usize = 256;
 /// Longest name of a place, characters.
 pub(crate) const NAME: usize = 64;
-/// Names of places that are told of a flow.
+/// Maximum number of names of places per flow.
 const MOST_NAMES: usize = 32;
 
-/// What a client asks.
+/// A request of the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Request {
-    /// From now on of these flows; [`Reply::Asked`] is the answer.
+    /// Selects the flows for later samples; the reply is [`Reply::Asked`].
     Ask(Asked),
-    /// What was counted of them?
+    /// Asks for the counts of the selected flows.
     Sample,
 }
 
-/// What the server answers.
+/// A reply of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Reply {
@@ -37,17 +37,18 @@ pub enum Reply {
     Asked,
     /// To [`Request::Sample`].
     Sampled(Box<Sample>),
-    /// Not done, and why.
+    /// The request is refused, with the reason.
     Refused(String),
 }
 
-/// Which flows are asked for.
+/// The flows that a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
-    /// Flows, either direction; none: all in the tunnel. [`Filter::MOST_FLOWS`] at most.
+    /// Flows, matched in either direction; empty: all in the tunnel. [`Filter::MOST_FLOWS`] at
+    /// most.
     pub flows: Vec<Pattern>,
-    /// Only in tunnels with this VXLAN network identifier.
+    /// Match only tunnels with this VXLAN network identifier.
     pub vni: Option<u32>,
 }
 
@@ -55,16 +56,16 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pattern {
-    /// Address, length of its prefix, port of one end.
+    /// Address, prefix length and port of one end.
     pub from: (Option<(IpAddr, u8)>, Option<u16>),
-    /// The same of the other.
+    /// Address, prefix length and port of the other end.
     pub to: (Option<(IpAddr, u8)>, Option<u16>),
     /// IP protocol number.
     pub protocol: Option<u8>,
 }
 
 impl Asked {
-    /// What a filter names; `None` where it names neither flows nor a tunnel.
+    /// Returns the flows that a filter names; `None` if it names neither flows nor a tunnel.
     pub fn of(filter: &Filter) -> Option<Asked> {
         let flows = filter.flows.iter().map(|flow| Pattern {
             from: (flow.from.network, flow.from.port),
@@ -75,23 +76,23 @@ impl Asked {
         (!asked.flows.is_empty() || asked.vni.is_some()).then_some(asked)
     }
 
-    /// The flows, where they are some.
+    /// Returns the flow patterns.
     ///
     /// # Errors
-    /// What is asked for and what may be, in words.
+    /// If the request names no flow, too many flows, or an invalid prefix.
     pub fn patterns(&self) -> Result<Vec<FlowPattern>, String> {
         if self.flows.is_empty() && self.vni.is_none() {
-            return Err("all flows of this host: at least a flow or a VNI must be named".to_owned());
+            return Err("no flow and no VNI given: at least one must be named".to_owned());
         }
         if self.flows.len() > Filter::MOST_FLOWS {
             let most = Filter::MOST_FLOWS;
-            return Err(format!("{} flows: at most {most} are told", self.flows.len()));
+            return Err(format!("{} flows: at most {most} can be asked for", self.flows.len()));
         }
         let end = |(network, port): (Option<(IpAddr, u8)>, Option<u16>)| {
             let most = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
             match network {
                 Some((address, prefix)) if prefix > most(address) => {
-                    Err(format!("{address}/{prefix}: no length of a prefix"))
+                    Err(format!("{address}/{prefix}: invalid prefix length"))
                 }
                 network => Ok(End { network, port }),
             }
@@ -107,42 +108,45 @@ impl Asked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
-    /// When the request came, ns since 1970 by the server's clock.
+    /// When the request arrived, ns since 1970 by the server's clock.
     pub received_ns: i64,
-    /// When this answer went, by the same.
+    /// When the reply was sent, ns since 1970 by the server's clock.
     pub answered_ns: i64,
     /// Flows; 256 at most.
     pub flows: Vec<Told>,
-    /// Flows that were asked for and have no room here.
+    /// Flows left out for want of room.
     pub others: u64,
     /// Packets of flows that were not counted, for want of room.
     pub uncounted: u64,
-    /// Times that counts of silent flows were removed.
+    /// Incremented when entries of idle flows are removed.
     pub epoch: u64,
 }
 
-/// A flow.
+/// A flow with its counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Told {
-    /// Which.
+    /// The flow.
     pub flow: FlowId,
-    /// What was counted of it.
+    /// Counts of the flow.
     pub count: FlowCount,
     /// Hops of one of its packets, in order: namespace, device, side.
     pub hops: Vec<String>,
 }
 
 impl Sample {
-    /// Checked as it comes from elsewhere: no more flows than there may be, names cut off and
-    /// without characters that a terminal obeys.
+    /// Validates a sample from an untrusted host: limits the number of flows, truncates names, and
+    /// escapes characters that control a terminal.
     ///
     /// # Errors
-    /// What cannot be, in words.
+    /// If there are too many flows.
+    /// The invalid value, as text.
     pub fn checked(mut self) -> Result<Sample, String> {
+        // Received from the peer, so its size must be limited.
         if self.flows.len() > MOST_FLOWS {
-            return Err(format!("{} flows: at most {MOST_FLOWS} are taken", self.flows.len()));
+            return Err(format!("{} flows: at most {MOST_FLOWS} are accepted", self.flows.len()));
         }
+        // Names come from the peer: control sequences must not reach a terminal.
         let clean = |name: &String| -> String { foreign::plain(name).chars().take(NAME).collect() };
         for told in &mut self.flows {
             told.hops = told.hops.iter().take(MOST_NAMES).map(clean).collect();
@@ -152,23 +156,23 @@ impl Sample {
     }
 }
 
-/// Reads a request from a frame's payload.
+/// Parses a request from a frame's payload.
 ///
 /// # Errors
-/// What is wrong with it, and where.
+/// If it is not valid JSON of this type, with the position.
 pub fn parse_request(payload: &[u8]) -> Result<Request, serde_json::Error> {
     serde_json::from_slice(payload)
 }
 
-/// Reads a reply.
+/// Parses a reply from a frame's payload.
 ///
 /// # Errors
-/// What is wrong with it, and where.
+/// If it is not valid JSON of this type, with the position.
 pub fn parse_reply(payload: &[u8]) -> Result<Reply, serde_json::Error> {
     serde_json::from_slice(payload)
 }
 
-/// A message as a frame's payload.
+/// Serializes a message as a frame's payload.
 pub fn emit(message: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(message).expect("messages are plain data with string keys")
 }
@@ -207,7 +211,7 @@ mod tests {
         assert_eq!(asked.patterns().unwrap(), flows);
         assert_eq!(Asked::of(&Filter::default()), None);
         let none = Asked { flows: Vec::new(), vni: None };
-        assert!(none.patterns().unwrap_err().contains("at least a flow"));
+        assert!(none.patterns().unwrap_err().contains("at least one"));
         let pattern = |prefix| Pattern {
             from: (Some(([10, 0, 0, 1].into(), prefix)), None),
             to: (None, None),

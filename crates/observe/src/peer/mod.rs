@@ -1,9 +1,9 @@
-//! The far half of flows: what left another host and did not come here, and the other way round.
+//! Compares flows with another host: packets that left one and did not arrive at the other.
 //!
-//! A [`PeerServer`] tells who knows the token what this host has counted of some flows. A
-//! [`Peer`] asks such a server, again and again, in a thread of its own: however slow or hostile
-//! the other end is, watching goes on. It compares the counts of both ends (`loss`) and their
-//! clocks (`clock`). Connections are those of the [`channel`] crate.
+//! A [`PeerServer`] reports this host's counts of flows to clients that prove to know the token. A
+//! [`Peer`] polls such a server in its own thread, so that a slow or hostile server does not delay
+//! `watch`. It compares the counts of both hosts (`loss`) and their clocks (`clock`). Connections
+//! are those of the [`channel`] crate.
 
 mod asking;
 mod clock;
@@ -18,10 +18,10 @@ pub use clock::{Clock, Exchange, Offset};
 pub use loss::{Bounds, Loss};
 pub use server::PeerServer;
 
-/// Port where none is given. Not assigned to anything by IANA.
+/// Default port. IANA assigns it to nothing.
 pub const PORT: u16 = 5212;
 
-/// Now, ns since 1970, by this machine's clock.
+/// Returns the time in ns since 1970, by this machine's clock.
 fn now() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.ok().and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0)

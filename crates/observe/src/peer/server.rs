@@ -1,4 +1,4 @@
-//! The server's side: counts of this host for who knows the token.
+//! The server's side: reports this host's counts to authenticated clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use super::now;
 use crate::filter::FlowPattern;
 use crate::flows::Flows;
 
-/// Sessions at a time.
+/// Maximum number of concurrent sessions.
 const SESSIONS: u32 = 8;
-/// A client that says nothing for this long has forgotten its session.
+/// A client that is silent for this long is disconnected.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Requests a second: a client asks twice in an interval, and some more at the beginning.
+/// Maximum number of requests per second: a client sends two per interval, and a few more at the
+/// start.
 const REQUESTS_PER_S: u32 = 100;
 
-/// A server that listens.
+/// A listening server.
 #[derive(Debug)]
 pub struct PeerServer {
     listening: channel::Server,
@@ -28,10 +29,11 @@ pub struct PeerServer {
 }
 
 impl PeerServer {
-    /// Listens.
+    /// Binds the address.
     ///
     /// # Errors
-    /// Without a token on any other address than loopback; an address or port that cannot be had.
+    /// If there is no token and the address is not loopback, or the address or port is not
+    /// available.
     pub fn bind(
         address: SocketAddr,
         token: Option<Token>,
@@ -42,32 +44,32 @@ impl PeerServer {
         Ok(PeerServer { listening, is_guarded, stop })
     }
 
-    /// Whether clients must know a token.
+    /// Returns whether clients must know a token.
     pub fn is_guarded(&self) -> bool {
         self.is_guarded
     }
 
-    /// What ends [`PeerServer::run`] when it is set.
+    /// Returns the flag that ends [`PeerServer::run`].
     pub fn stop(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }
 
-    /// Address and port.
+    /// Returns the local address and port.
     pub fn local(&self) -> SocketAddr {
         self.listening.local()
     }
 
-    /// Tells of these flows until its stop flag is set.
+    /// Serves the counts of these flows until its stop flag is set.
     ///
     /// # Errors
-    /// When it cannot listen any more.
+    /// If it cannot listen any more.
     pub fn run(&self, flows: Arc<Flows>, tell: &Arc<Tell>) -> Result<(), ServerError> {
         let serves: Arc<dyn Serves> = Arc::new(Counts { flows, stop: Arc::clone(&self.stop) });
         self.listening.run(&serves, tell)
     }
 }
 
-/// What sessions are served with.
+/// State shared by the sessions.
 struct Counts {
     flows: Arc<Flows>,
     stop: Arc<AtomicBool>,
@@ -80,9 +82,10 @@ impl Serves for Counts {
         loop {
             let payload = match session.channel.receive(SILENCE, &alive) {
                 Ok(payload) => payload,
+                // The client has disconnected or is silent: end the session.
                 Err(error) => return error.to_string(),
             };
-            // Before it is slowed down: the time is that of its coming.
+            // Taken before the rate limit delays the request: it is the time of arrival.
             let received = now();
             pace.keep();
             let (reply, last) = match parse_request(&payload) {
@@ -90,7 +93,7 @@ impl Serves for Counts {
                     let answer = self.answer(request, &mut wanted, received);
                     (answer.unwrap_or_else(Reply::Refused), None)
                 }
-                // The tag was right: a client of ours, and a defect of one.
+                // The authentication tag was correct, so this is a defect of a client of ours.
                 Err(error) => {
                     let reason = format!("request not understood: {error}");
                     (Reply::Refused(reason.clone()), Some(reason))
@@ -110,7 +113,7 @@ impl Serves for Counts {
     }
 }
 
-/// Flows that a session asks for, and the tunnel.
+/// Flows and VNI that a session asked for.
 type Wanted = (Vec<FlowPattern>, Option<u32>);
 
 impl Counts {
@@ -134,11 +137,12 @@ impl Counts {
                     .into_iter()
                     .map(|(flow, count)| Told { hops: self.flows.hops(&flow), flow, count })
                     .collect();
-                // Equal ones in the order of their addresses.
+                // Ties are in the order of their addresses, because the sort is stable.
                 told.sort_by_key(|told| {
                     let count = &told.count;
                     std::cmp::Reverse(count.left.packets.saturating_add(count.came.packets))
                 });
+                // The busiest flows are sent; the number of others is reported.
                 let others = told.len().saturating_sub(MOST_FLOWS) as u64;
                 told.truncate(MOST_FLOWS);
                 Ok(Reply::Sampled(Box::new(Sample {

@@ -1,4 +1,4 @@
-//! The metrics, of journeys made by hand; what is written about them.
+//! Tests of the metrics, with hand-made journeys, and of their documentation.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::event::{Checksum, Event, Flow, Kind};
 use crate::journeys::Journeys;
 use crate::snapshot::{CpuSeen, FORMAT};
 
-/// Names that stand for themselves.
+/// Names derived from the numbers.
 struct Numbers;
 
 impl Names for Numbers {
@@ -113,7 +113,7 @@ fn counted(packets: u64) -> Counters {
     Counters { rx_packets: packets, tx_bytes: 10 * packets, ..Counters::default() }
 }
 
-/// Something of everything.
+/// Returns totals with values for every metric.
 fn totals() -> Totals {
     let mut totals = Totals::default();
     for _ in 0..2 {
@@ -173,9 +173,9 @@ fn what_was_counted_is_there() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
-    // Of the first hop there is no time since another.
+    // The first hop has no time since a previous one.
     assert!(!text.contains(&format!("overlane_watch_hop_latency_seconds_count{{{eth}}}")));
-    // What remote ends choose is in no label.
+    // Labels contain nothing that remote hosts choose.
     assert!(!text.contains("10.1.0.11"), "{text}");
 }
 
@@ -208,7 +208,7 @@ fn labels_are_bounded_and_sums_stay_right() {
     assert!(text.len() < 4 << 20, "{} bytes", text.len());
 }
 
-/// The metrics that a text names; those of a histogram by its own name.
+/// Returns the metrics that a text names; those of a histogram by its own name.
 fn named(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
     let beginnings = text.match_indices("overlane_watch_").map(|(at, _)| &text[at..]);
